@@ -1,0 +1,1 @@
+"""meshc: a tensor-program compiler with a mesh IR."""

@@ -1,0 +1,1 @@
+"""What everything stands on: diagnostics, source spans, text. Knows nothing of compilers."""

@@ -1,0 +1,137 @@
+"""Diagnostics: what a user sees when something is wrong, missed, or worth knowing.
+
+Form: ``error[code]: words`` with file:line:column, the source line, a caret, notes and a help line
+(the form of rustc and clang). Every code has an entry in ``support/codes/*.toml``, which
+``meshc explain CODE`` prints.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal, NoReturn
+
+from meshc.support.spans import Span
+
+Severity = Literal["error", "warning", "remark", "missed"]
+
+_TAB_WIDTH = 4
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One message. ``code`` is kebab-case and listed in ``support/codes``."""
+
+    severity: Severity
+    code: str
+    message: str
+    span: Span | None = None
+    notes: tuple[str, ...] = ()
+    help: str | None = None
+
+    def render(self) -> str:
+        """The message as text of several lines, without a trailing newline."""
+        lines = [f"{self.severity}[{self.code}]: {_printable(self.message)}"]
+        if self.span is not None:
+            lines += _excerpt(self.span)
+        lines += [f"  note: {_printable(note)}" for note in self.notes]
+        if self.help:
+            lines.append(f"  help: {_printable(self.help)}")
+        return "\n".join(lines)
+
+
+class MeshcError(Exception):
+    """One or more diagnosed errors; the command line prints them and exits with 1."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(d.render() for d in self.diagnostics))
+
+
+class Diagnostics:
+    """Collects messages of one stage, so that all its errors are shown at once."""
+
+    def __init__(self) -> None:
+        self.messages: list[Diagnostic] = []
+
+    def add(self, diagnostic: Diagnostic) -> None:
+        """Append ``diagnostic`` unless the very same one was added before."""
+        if diagnostic not in self.messages:
+            self.messages.append(diagnostic)
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        span: Span | None = None,
+        notes: Iterable[str] = (),
+        help: str | None = None,
+    ) -> None:
+        """Record an error; the stage goes on to find more."""
+        self.add(Diagnostic("error", code, message, span, tuple(notes), help))
+
+    def remark(self, code: str, message: str, span: Span | None = None) -> None:
+        """Record something worth knowing that is no fault."""
+        self.add(Diagnostic("remark", code, message, span))
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        """The errors so far."""
+        return tuple(d for d in self.messages if d.severity == "error")
+
+    def raise_errors(self) -> None:
+        """Raise :class:`MeshcError` when any error was recorded."""
+        if self.errors:
+            raise MeshcError(self.errors)
+
+
+def fail(
+    code: str,
+    message: str,
+    span: Span | None = None,
+    notes: Iterable[str] = (),
+    help: str | None = None,
+) -> NoReturn:
+    """Raise a single error at once, for a stage that cannot go on."""
+    raise MeshcError([Diagnostic("error", code, message, span, tuple(notes), help)])
+
+
+@cache
+def known_codes() -> dict[str, dict[str, str]]:
+    """Every code with its ``summary`` and ``explain`` text, read from ``support/codes/*.toml``."""
+    table: dict[str, dict[str, str]] = {}
+    folder = resources.files("meshc.support") / "codes"
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".toml"):
+            for code, facts in tomllib.loads(entry.read_text(encoding="utf-8")).items():
+                if code in table:
+                    raise ValueError(f"diagnostic code '{code}' is declared twice")
+                table[code] = facts
+    return table
+
+
+def _excerpt(span: Span) -> list[str]:
+    """The source line with a caret under the span; long lines are cut around it."""
+    raw = span.source.line(span.line)
+    before = _printable(raw[: span.column - 1].expandtabs(_TAB_WIDTH))
+    rest = _printable(raw[span.column - 1 :].expandtabs(_TAB_WIDTH))
+    if len(before) > 90:
+        before = "..." + before[-60:]
+    rest = rest[:100]
+    number = str(span.line)
+    gutter = " " * len(number)
+    caret = "^" * max(1, min(span.length, len(rest) or 1))
+    return [
+        f"{gutter}--> {_printable(span.source.name)}:{span.line}:{span.column}",
+        f"{gutter} |",
+        f"{number} | {before}{rest}",
+        f"{gutter} | {' ' * len(before)}{caret}",
+    ]
+
+
+def _printable(text: str) -> str:
+    """``text`` with control characters escaped: a model file must not drive the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
