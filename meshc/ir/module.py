@@ -1,0 +1,166 @@
+"""Modules: what one phase of a model is at one level, with all that a later pass needs.
+
+The header carries dims, run-time scalars, options, device numbers and the mesh, so that a dump
+taken between any two passes can be read back and the rest of the pipeline run on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from meshc.ir.affine import AffineMap, Cond, Expr
+from meshc.ir.core import Block, Op
+from meshc.ir.mesh import Mesh
+from meshc.ir.types import BufferType, DType, TensorType, Type
+from meshc.ir.values import Value
+
+Level = Literal["graph", "mesh", "tile"]
+Role = Literal["in", "weight", "state", "out"]
+Scalar = int | float | bool | str
+
+LEVELS: tuple[Level, ...] = ("graph", "mesh", "tile")
+
+
+@dataclass(frozen=True)
+class Param:
+    """A function parameter: its value and whether it is input, constant weight or kept state."""
+
+    value: Value
+    role: Role
+
+
+@dataclass(eq=False)
+class Function:
+    """One entry of a graph- or mesh-level module. The body ends in a ``return`` op."""
+
+    name: str
+    params: list[Param]
+    result_types: list[Type]
+    body: Block
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory of every core. ``role`` is empty for scratch; ``address`` is set by plan-memory."""
+
+    value: Value
+    role: Role | Literal[""] = ""
+    address: int | None = None
+
+    @property
+    def type(self) -> BufferType:
+        """Element type and extents per core."""
+        assert isinstance(self.value.type, BufferType)
+        return self.value.type
+
+
+@dataclass(eq=False)
+class Channel:
+    """A FIFO between core sets, named by its geometry and shared by all transfers of that route.
+
+    ``route`` maps the sending core to the core (or, when ``multicast``, the cores) that receive.
+    ``send_color`` and ``recv_color`` give each core its color; ``queue`` is the input queue.
+    The last three are set by allocate-routes.
+    """
+
+    name: str
+    route: AffineMap
+    multicast: bool = False
+    send_color: str = ""
+    recv_color: str = ""
+    queue: int | None = None
+    output_queue: int | None = None
+
+
+@dataclass(eq=False)
+class Port:
+    """How a logical tensor and a buffer correspond, lane by lane and core by core.
+
+    ``lanes`` name the buffer's dims; ``lets`` bind helper expressions in order; ``element`` gives,
+    for each dim of the tensor, the logical index that the lane holds. Expressions use core
+    coordinates, lanes, lets and the mesh's coordinate functions. A lane where ``where`` is false
+    or whose element lies outside the tensor is padding and holds ``pad``; for an output,
+    ``where`` also picks the core to read where several hold the same element.
+    """
+
+    name: str
+    direction: Literal["in", "out"]
+    tensor: TensorType
+    buffer: Value
+    lanes: tuple[str, ...]
+    lets: tuple[tuple[str, Expr], ...]
+    element: tuple[Expr, ...]
+    where: Cond | None = None
+    pad: float = 0.0
+
+
+@dataclass(eq=False)
+class Program:
+    """The statement list of one phase, each statement under its guard."""
+
+    name: str
+    body: Block
+
+
+@dataclass(eq=False)
+class Module:
+    """A phase of a model at one level; ``holds`` are the facts that have been checked."""
+
+    name: str
+    level: Level
+    dims: dict[str, int] = field(default_factory=dict)
+    scalars: dict[str, tuple[int, int]] = field(default_factory=dict)
+    options: dict[str, Scalar] = field(default_factory=dict)
+    device: dict[str, Scalar] = field(default_factory=dict)
+    mesh: Mesh | None = None
+    holds: set[str] = field(default_factory=set)
+    functions: list[Function] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+    ports: list[Port] = field(default_factory=list)
+    programs: list[Program] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Op]:
+        """Every op of every function and program, in text order."""
+        for block in self.blocks():
+            yield from block.walk()
+
+    def blocks(self) -> list[Block]:
+        """The top blocks of functions and programs."""
+        return [f.body for f in self.functions] + [p.body for p in self.programs]
+
+    @property
+    def function(self) -> Function:
+        """The only function (graph and mesh level)."""
+        (only,) = self.functions
+        return only
+
+    @property
+    def program(self) -> Program:
+        """The only program (tile level)."""
+        (only,) = self.programs
+        return only
+
+    def channel(self, name: str) -> Channel:
+        """The channel called ``name``."""
+        return next(c for c in self.channels if c.name == name)
+
+    def the_mesh(self) -> Mesh:
+        """The mesh, for levels that have one."""
+        if self.mesh is None:
+            raise ValueError(f"module '{self.name}' has no mesh")
+        return self.mesh
+
+    def option(self, name: str, default: Scalar) -> Scalar:
+        """The option ``name``, or ``default``."""
+        return self.options.get(name, default)
+
+    def dtype(self) -> DType:
+        """Element type of activations and weights in core memory."""
+        return DType(str(self.option("dtype", "f32")))
+
+    def accumulate(self) -> DType:
+        """Element type of partial sums."""
+        return DType(str(self.option("accumulate", "f32")))

@@ -1,0 +1,228 @@
+"""Graph level: operations on whole tensors with named dims, as the user wrote them.
+
+No op knows where data lives. Dims are matched by name; transposes are visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshc.ir.core import Op, register, tensor_type
+from meshc.ir.types import TensorType, Type
+
+
+def matmul_dims(
+    left: tuple[str, ...], right: tuple[str, ...], contract: tuple[str, ...], group: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Dims of a matmul: the left ones, then the right ones that are new.
+
+    With ``group = (H, G)`` each of the G right heads serves H/G left heads, so G disappears.
+    """
+    shared = set(left) | set(contract) | set(group[1:])
+    return tuple(d for d in left if d not in contract) + tuple(d for d in right if d not in shared)
+
+
+@register("graph.matmul")
+@dataclass(eq=False)
+class Matmul(Op):
+    """``left @ right`` for one or more right operands, contracting the dims in ``contract``.
+
+    A dim that both sides have and that is not contracted is a batch dim. One result per right
+    operand.
+    """
+
+    contract: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        left = tensor_type(self.operands[0])
+        return [
+            TensorType(
+                left.dtype,
+                matmul_dims(left.dims, tensor_type(r).dims, self.contract, self.group),
+            )
+            for r in self.operands[1:]
+        ]
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        left = tensor_type(self.operands[0])
+        for right in self.operands[1:]:
+            missing = [
+                d for d in self.contract if d not in left.dims or d not in tensor_type(right).dims
+            ]
+            if missing or not self.contract:
+                self.reject(f"contracts {', '.join(missing) or 'nothing'}, not a dim of both sides")
+        if self.group and extents[self.group[0]] % extents[self.group[1]]:
+            self.reject(f"{self.group[0]} is no multiple of {self.group[1]}")
+
+
+@register("graph.transpose")
+@dataclass(eq=False)
+class Transpose(Op):
+    """The same elements with the dims in the order ``dims``."""
+
+    dims: tuple[str, ...] = ()
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return [TensorType(tensor_type(self.operands[0]).dtype, self.dims)]
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if sorted(self.dims) != sorted(tensor_type(self.operands[0]).dims):
+            self.reject("'dims' is no permutation of the operand's dims")
+
+
+@dataclass(eq=False)
+class _Pointwise(Op):
+    """An op whose result has the type of its first operand."""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return [tensor_type(self.operands[0])]
+
+
+@dataclass(eq=False)
+class _Binary(_Pointwise):
+    """A pointwise op of two operands; the dims of the second are among those of the first."""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        left, right = (tensor_type(o) for o in self.operands)
+        if not set(right.dims) <= set(left.dims):
+            self.reject(f"cannot spread {list(right.dims)} over {list(left.dims)}")
+
+
+@register("graph.add")
+@dataclass(eq=False)
+class Add(_Binary):
+    """Sum; the second operand is repeated over dims it lacks."""
+
+
+@register("graph.mul")
+@dataclass(eq=False)
+class Mul(_Binary):
+    """Product; the second operand is repeated over dims it lacks."""
+
+
+@register("graph.scale")
+@dataclass(eq=False)
+class Scale(_Pointwise):
+    """Product with a constant."""
+
+    factor: float = 1.0
+
+
+@register("graph.silu")
+@dataclass(eq=False)
+class Silu(_Pointwise):
+    """``x / (1 + exp(-x))``."""
+
+
+@register("graph.gelu")
+@dataclass(eq=False)
+class Gelu(_Pointwise):
+    """GELU; ``form`` is ``erf`` (exact) or ``tanh`` (the usual approximation)."""
+
+    form: str = "erf"
+
+
+@register("graph.rms_norm")
+@dataclass(eq=False)
+class RmsNorm(_Pointwise):
+    """``x / sqrt(mean(x*x over dim) + eps) * gain``; operands x and gain."""
+
+    dim: str = ""
+    eps: float = 1e-5
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"'{self.dim}' is no dim of the operand")
+
+
+@register("graph.rope")
+@dataclass(eq=False)
+class Rope(_Pointwise):
+    """Rotary position embedding of the pairs of ``dim`` at the positions of ``rows``.
+
+    Position of row ``l`` is ``pos + l``, with ``pos`` the run-time scalar (0 where there is none).
+    ``style`` ``half`` pairs lane ``i`` with ``i + D/2`` (Hugging Face), ``interleaved`` pairs
+    ``2i`` with ``2i+1``. ``scaling`` is ``none``, ``linear`` or ``llama3``; the last four
+    fields are the numbers of Llama 3.1's frequency scaling.
+    """
+
+    dim: str = ""
+    rows: str = ""
+    theta: float = 10000.0
+    style: str = "half"
+    scaling: str = "none"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position: int = 8192
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if self.dim not in tensor_type(self.operands[0]).dims or extents[self.dim] % 2:
+            self.reject(f"needs an even dim to rotate; '{self.dim}' is none")
+
+
+@register("graph.softmax")
+@dataclass(eq=False)
+class Softmax(_Pointwise):
+    """Softmax over ``dim``. ``mask`` is ``none`` or ``causal``: row ``l`` of ``rows`` sees the
+    elements of ``dim`` up to ``pos + l``."""
+
+    dim: str = ""
+    mask: str = "none"
+    rows: str = ""
+
+
+@register("graph.append")
+@dataclass(eq=False)
+class Append(_Pointwise):
+    """A cache with new entries: rows ``pos .. pos + L - 1`` of ``dim`` are replaced by the second
+    operand, whose dim ``rows`` stands in the place of ``dim``."""
+
+    dim: str = ""
+    rows: str = ""
+
+
+@register("graph.embed")
+@dataclass(eq=False)
+class Embed(Op):
+    """Rows of a table: operands are token ids ``[.., L]`` and the table ``[V, E]``."""
+
+    dim: str = ""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        ids, table = (tensor_type(o) for o in self.operands)
+        return [TensorType(table.dtype, ids.dims + tuple(d for d in table.dims if d != self.dim))]
+
+
+@register("graph.repeat")
+@dataclass(eq=False)
+class Repeat(Op):
+    """The same body ``count`` times: layers.
+
+    Operands are ``carried`` loop values, then stacked ones whose leading dim is ``dim``; the block
+    takes the carried values and one slice of each stacked one. ``yield`` gives the carried values
+    and then slices that are collected into stacked results (the KV caches).
+    """
+
+    dim: str = ""
+    carried: int = 1
+
+
+@register("graph.yield")
+@dataclass(eq=False)
+class Yield(Op):
+    """Ends a ``repeat`` body."""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return []
+
+
+@register("graph.return")
+@dataclass(eq=False)
+class Return(Op):
+    """Ends a function."""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return []

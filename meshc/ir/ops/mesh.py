@@ -1,0 +1,223 @@
+"""Mesh level: every value has a layout; ops are local work, distributed algorithms, collectives.
+
+A *local* op reads only what its core holds; its result may be a partial sum over an axis
+(``<.. +x>``), which an ``all_reduce`` completes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.ir.core import Op, register, tensor_type
+from meshc.ir.ops import graph
+from meshc.ir.types import TensorType
+
+__all__ = ["LOCAL_POINTWISE"]
+
+
+@register("mesh.gemv")
+@dataclass(eq=False)
+class Gemv(Op):
+    """Local products of the left operand with one or more right ones (WaferLLM section 6.2).
+
+    Contracts what the core holds of ``contract``; results are partial over the axes that
+    split it. ``group`` as for ``graph.matmul``.
+    """
+
+    contract: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+
+
+@register("mesh.gemm")
+@dataclass(eq=False)
+class Gemm(Op):
+    """Distributed matrix product by cyclic shifts (MeshGEMM, WaferLLM section 5.3).
+
+    The left operand moves along ``axis`` and the right ones along ``y``. ``algo`` is
+    ``cyclic_shift``; the placement of the axes makes its hops constant.
+    ``left_aligned`` says that the left operand already lies skewed.
+    """
+
+    contract: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    axis: str = "x"
+    algo: str = "cyclic_shift"
+    left_aligned: bool = False
+
+
+@register("mesh.gemm_t")
+@dataclass(eq=False)
+class GemmT(Op):
+    """``left @ right^T`` without a transpose (dist-GEMM-T, WaferLLM section 5.4).
+
+    The right operand moves along ``y`` and the accumulators along ``axis``, so that the result
+    lies skewed as a following ``gemm`` wants its left operand.
+    """
+
+    contract: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    axis: str = "x"
+    algo: str = "cyclic_shift"
+
+
+@register("mesh.all_reduce")
+@dataclass(eq=False)
+class AllReduce(Op):
+    """Combine partial results over ``axis`` on every core of it; several operands share messages.
+
+    ``algo`` is empty until select-collective sets it: ``k_tree`` with the group sizes of its
+    phases in ``groups`` (one group: the pipeline), or ``ring`` (reduce-scatter, all-gather).
+    """
+
+    axis: str = ""
+    reduce: str = "sum"
+    algo: str = ""
+    groups: tuple[int, ...] = ()
+
+
+@register("mesh.relayout")
+@dataclass(eq=False)
+class Relayout(Op):
+    """Move a vector from one axis to the other: cores where both meet contribute their lanes.
+
+    The result is partial over the old axis, so an ``all_reduce`` follows. This is what a
+    transpose costs on a mesh; remarks name it.
+    """
+
+
+@register("mesh.append")
+@dataclass(eq=False)
+class Append(Op):
+    """New rows enter a KV cache spread over ``y``.
+
+    ``policy`` is empty until shift-kv-cache sets it: ``shift`` (WaferLLM section 4.3), ``concat``
+    (the last row keeps everything new) or ``cyclic`` (row ``pos mod rows`` stores, nothing moves).
+    Operands are the key cache, new keys, value cache and new values, or one such pair.
+    """
+
+    dim: str = ""
+    rows: str = ""
+    policy: str = ""
+
+
+@register("mesh.row_max")
+@dataclass(eq=False)
+class RowMax(Op):
+    """Largest of the elements of ``dim`` that a core holds and the mask lets through."""
+
+    dim: str = ""
+
+
+@register("mesh.mask")
+@dataclass(eq=False)
+class Mask(Op):
+    """Scores with minus infinity where row ``l`` must not see: beyond ``pos + l`` if causal, and
+    lanes of ``dim`` that hold no element."""
+
+    dim: str = ""
+    rows: str = ""
+    kind: str = "causal"
+
+
+@register("mesh.exp_sub")
+@dataclass(eq=False)
+class ExpSub(Op):
+    """``exp(x - m)``, the second operand repeated over dims it lacks."""
+
+
+@register("mesh.row_sum")
+@dataclass(eq=False)
+class RowSum(Op):
+    """Sum of the elements of ``dim`` that a core holds."""
+
+    dim: str = ""
+
+
+@register("mesh.square_sum")
+@dataclass(eq=False)
+class SquareSum(Op):
+    """Sum of squares of the elements of ``dim`` that a core holds."""
+
+    dim: str = ""
+
+
+@register("mesh.rms_scale")
+@dataclass(eq=False)
+class RmsScale(Op):
+    """``x / sqrt(s / extent + eps) * gain``; operands x, the sum of squares s, gain."""
+
+    dim: str = ""
+    eps: float = 1e-5
+
+
+@register("mesh.rope")
+@dataclass(eq=False)
+class Rope(graph.Rope):
+    """As ``graph.rope`` with interleaved pairs, each pair on one core."""
+
+
+@register("mesh.add")
+@dataclass(eq=False)
+class Add(Op):
+    """Sum of values laid out alike; the second is repeated over dims it lacks."""
+
+
+@register("mesh.mul")
+@dataclass(eq=False)
+class Mul(Op):
+    """Product of values laid out alike; the second is repeated over dims it lacks."""
+
+
+@register("mesh.div")
+@dataclass(eq=False)
+class Div(Op):
+    """Quotient of values laid out alike; the second is repeated over dims it lacks."""
+
+
+@register("mesh.scale")
+@dataclass(eq=False)
+class Scale(Op):
+    """Product with a constant."""
+
+    factor: float = 1.0
+
+
+@register("mesh.silu")
+@dataclass(eq=False)
+class Silu(Op):
+    """``x / (1 + exp(-x))``."""
+
+
+@register("mesh.gelu")
+@dataclass(eq=False)
+class Gelu(Op):
+    """GELU in the form ``erf`` or ``tanh``."""
+
+    form: str = "erf"
+
+
+@register("mesh.repeat")
+@dataclass(eq=False)
+class Repeat(graph.Repeat):
+    """As ``graph.repeat``. Over several regions each region runs its own share of the layers and
+    hands the carried values to the next."""
+
+
+@register("mesh.yield")
+@dataclass(eq=False)
+class Yield(Op):
+    """Ends a ``repeat`` body."""
+
+
+@register("mesh.return")
+@dataclass(eq=False)
+class Return(Op):
+    """Ends a function."""
+
+
+LOCAL_POINTWISE = (ExpSub, Add, Mul, Div, Scale, Silu, Gelu, Mask, RmsScale, Rope)
+
+
+def result_tensor(op: Op) -> TensorType:
+    """Type of the op's only result."""
+    return tensor_type(op.result)

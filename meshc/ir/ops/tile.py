@@ -1,0 +1,88 @@
+"""Tile level: one guarded program per phase; buffers, kernels and explicit transfers.
+
+Nothing crosses cores except a send and its recv on a channel. Both are asynchronous and return
+tokens; ``wait`` joins them. ``when`` on any op limits it to the cores (and iterations) of a guard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshc.ir.affine import Expr
+from meshc.ir.core import Op, register
+from meshc.ir.kernels import KERNELS, Kernel
+from meshc.ir.views import Symbol
+
+ParamValue = Expr | int | float | bool | str
+
+
+@dataclass(eq=False)
+class Compute(Op):
+    """A microkernel on views of the core's own buffers; printed as ``tile.<kernel>``."""
+
+    kernel: str = ""
+    params: dict[str, ParamValue] = field(default_factory=dict)
+
+    @property
+    def signature(self) -> Kernel:
+        """The kernel's entry in the catalogue."""
+        return KERNELS[self.kernel]
+
+    def attributes(self) -> dict[str, object]:
+        found: dict[str, object] = {name: self.params[name] for name, _ in self.signature.params}
+        if self.when is not None:
+            found["when"] = self.when
+        return found
+
+
+@dataclass(eq=False)
+class _Transfer(Op):
+    """One end of a transfer: operands are the channel and a view of the buffer."""
+
+    @property
+    def channel(self) -> str:
+        """Name of the channel."""
+        symbol = self.operands[0]
+        assert isinstance(symbol, Symbol)
+        return symbol.name
+
+
+@register("tile.send")
+@dataclass(eq=False)
+class Send(_Transfer):
+    """Start sending a view; its elements must not change before the token is waited for."""
+
+
+@register("tile.recv")
+@dataclass(eq=False)
+class Recv(_Transfer):
+    """Start receiving into a view; ``combine`` is ``store``, ``add`` or ``max``."""
+
+    combine: str = "store"
+
+
+@register("tile.wait")
+@dataclass(eq=False)
+class Wait(Op):
+    """Go on when every transfer named by a token, where it was started, has ended."""
+
+
+@register("tile.for")
+@dataclass(eq=False)
+class For(Op):
+    """The body for ``var`` = 0 .. ``count`` - 1, the same count on every core."""
+
+    var: str = ""
+    count: Expr = field(default_factory=lambda: Expr.const(0))
+
+
+@register("tile.sweep")
+@dataclass(eq=False)
+class Sweep(Op):
+    """The body once on every core; messages only go from ``rank`` r to rank r + 1 of 0 .. count-1.
+
+    A core just runs the body. An executor that advances many cores at once runs it rank by rank.
+    """
+
+    rank: Expr = field(default_factory=lambda: Expr.const(0))
+    count: int = 1

@@ -1,0 +1,545 @@
+"""Parser of ``.meshir`` text, the exact inverse of :mod:`meshc.ir.printer`.
+
+Hand-written descent over one compiled token pattern: dumps of large models are read back in a
+fraction of a second, and each mistake has its place. Nesting is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn, cast
+
+from meshc.ir.affine import Expr, parse_cond, parse_expr, parse_map
+from meshc.ir.attributes import (
+    Raw,
+    decode_attributes,
+    decode_condition,
+    decode_params,
+    unquoted,
+)
+from meshc.ir.core import OP_CLASSES, Block, Op, Operand
+from meshc.ir.kernels import KERNELS
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
+from meshc.ir.module import Role as ParamRole
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import BufferType, DType, Layout, Split, TensorType, TokenType, Type
+from meshc.ir.values import Value
+from meshc.ir.views import Index, Point, Range, Symbol, View, Whole
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Source, Span
+
+_MAX_DEPTH = 24
+_MAX_TEXT = 64 * 2**20
+
+_TOKEN = re.compile(
+    r"(?P<space>(?:\s+|\#[^\n]*)+)"
+    r"|(?P<value>%[A-Za-z0-9_.]+)"
+    r"|(?P<symbol>@[A-Za-z0-9_.\-]+)"
+    r'|(?P<string>"(?:[^"\\\n]|\\.)*")'
+    r"|(?P<number>-?(?:\d+\.(?!\.)\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf\b))"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_.]*)"
+    r"|(?P<layout><(?:>>|[^<>\n])*>)"
+    r"|(?P<punct>->|\+:|\.\.|[{}()\[\]=,:])"
+)
+_SPLIT = re.compile(
+    r"(?P<dim>\w+)_(?P<axis>r|y|xh|xd|x)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>\d+)\Z"
+)
+_KINDS = {"": "block", "%": "cyclic", "~": "shift"}
+_BRACKET = re.compile(r"\[([^\[\]\n]*)\]")
+_ROLES = ("in", "weight", "state", "out")
+
+
+def parse_module(source: Source) -> Module:
+    """The module that ``source`` spells. Fails with ``bad-meshir`` and a place otherwise."""
+    if len(source.text) > _MAX_TEXT:
+        fail("bad-meshir", f"{source.name} is larger than {_MAX_TEXT} characters")
+    return _Parser(source).module()
+
+
+class _Parser:
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.text = source.text
+        self.at = 0
+        self.kind = ""
+        self.token = ""
+        self.start = 0
+        self.depth = 0
+        self.values: dict[str, Value] = {}
+        self.advance()
+
+    # --- tokens
+
+    def advance(self) -> str:
+        """Move to the next token; returns the text of the one left behind."""
+        left = self.token
+        while True:
+            if self.at >= len(self.text):
+                self.kind, self.token, self.start = "end", "", len(self.text)
+                return left
+            match = _TOKEN.match(self.text, self.at)
+            if match is None:
+                self.start = self.at
+                self.wrong(f"unexpected character {self.text[self.at]!r}")
+            self.start, self.at = match.start(), match.end()
+            if match.lastgroup != "space":
+                self.kind, self.token = str(match.lastgroup), match.group()
+                return left
+
+    def span(self) -> Span:
+        line = self.text.count("\n", 0, self.start) + 1
+        column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
+        return Span(self.source, line, column, max(1, len(self.token)))
+
+    def wrong(self, message: str) -> NoReturn:
+        fail("bad-meshir", message, self.span())
+
+    def expect(self, text: str) -> None:
+        if self.token != text or self.kind == "string":
+            self.wrong(f"expected '{text}', found {_shown(self.token)}")
+        self.advance()
+
+    def take(self, text: str) -> bool:
+        if self.token == text and self.kind != "string":
+            self.advance()
+            return True
+        return False
+
+    def of(self, kind: str, wanted: str) -> str:
+        if self.kind != kind:
+            self.wrong(f"expected {wanted}, found {_shown(self.token)}")
+        return self.advance()
+
+    def name(self) -> str:
+        return self.of("name", "a name")
+
+    def symbol(self) -> str:
+        return self.of("symbol", "an @name")[1:]
+
+    def integer(self) -> int:
+        text = self.of("number", "an integer")
+        if not re.fullmatch(r"-?\d{1,18}", text):
+            self.wrong("expected an integer")
+        return int(text)
+
+    # --- header
+
+    def module(self) -> Module:
+        self.expect("module")
+        name = self.symbol()
+        self.expect("level")
+        self.expect("(")
+        level = next((known for known in LEVELS if known == self.token), None)
+        if level is None:
+            self.wrong(f"no such level; there are {', '.join(LEVELS)}")
+        self.advance()
+        self.expect(")")
+        module = Module(name, level)
+        if self.take("holds"):
+            self.expect("(")
+            module.holds = set(self.names_until(")"))
+        self.expect("{")
+        while not self.take("}"):
+            self.section(module)
+        if self.kind != "end":
+            self.wrong("expected the end of the text; one file holds one module")
+        return module
+
+    def names_until(self, close: str) -> list[str]:
+        found = []
+        while not self.take(close):
+            found.append(self.name())
+            if self.token != close:
+                self.expect(",")
+        return found
+
+    def section(self, module: Module) -> None:
+        start = self.span()
+        word = self.name()
+        if word == "dims":
+            module.dims = {k: self.as_int(v, start) for k, v in self.pairs().items()}
+        elif word == "scalars":
+            module.scalars = self.scalars()
+        elif word == "options":
+            module.options = {k: self.as_scalar(v, start) for k, v in self.pairs().items()}
+        elif word == "device":
+            module.device = {k: self.as_scalar(v, start) for k, v in self.pairs().items()}
+        elif word == "mesh":
+            module.mesh = self.mesh(start)
+        elif word == "buffer":
+            module.buffers.append(self.buffer())
+        elif word == "channel":
+            module.channels.append(self.channel())
+        elif word == "port":
+            module.ports.append(self.port())
+        elif word == "func":
+            module.functions.append(self.function())
+        elif word == "program":
+            name = self.symbol()
+            self.expect("{")
+            module.programs.append(Program(name, self.block()))
+        else:
+            fail("bad-meshir", f"no section '{word}' in a module", start)
+
+    def as_int(self, raw: Raw, span: Span) -> int:
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            fail("bad-meshir", "expected an integer here", span)
+        return raw
+
+    def as_scalar(self, raw: Raw, span: Span) -> int | float | bool | str:
+        if isinstance(raw, list):
+            fail("bad-meshir", "expected a single value here, not a list", span)
+        return raw
+
+    def scalars(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        while True:
+            name = self.name()
+            self.expect("=")
+            low = self.integer()
+            self.expect("..")
+            found[name] = (low, self.integer())
+            if not self.take(","):
+                return found
+
+    def mesh(self, start: Span) -> Mesh:
+        raw = self.pairs()
+        sizes = {
+            k: self.as_int(raw.pop(k, 1), start) for k in ("rows", "columns", "regions", "segments")
+        }
+        axes = tuple(self.texts(raw.pop("interleaved", []), start))
+        origins = raw.pop("origins", [])
+        sound = not raw and min(sizes.values()) >= 1 and set(axes) <= {"y", "x", "xd"}
+        if not sound or sizes["columns"] % sizes["segments"]:
+            fail("bad-meshir", "this mesh makes no sense", start)
+        places = [self.corner(o, start) for o in origins] if isinstance(origins, list) else []
+        return Mesh(**sizes, interleaved=axes, origins=tuple(places))
+
+    def corner(self, raw: Raw, span: Span) -> tuple[int, int]:
+        if not isinstance(raw, list) or len(raw) != 2:
+            fail("bad-meshir", "a place on the device is [column, row]", span)
+        return self.as_int(raw[0], span), self.as_int(raw[1], span)
+
+    def pairs(self) -> dict[str, Raw]:
+        found: dict[str, Raw] = {}
+        while True:
+            name = self.name()
+            self.expect("=")
+            found[name] = self.raw()
+            if not self.take(","):
+                return found
+
+    def braced(self) -> dict[str, Raw]:
+        if not self.take("{"):
+            return {}
+        found = self.pairs()
+        self.expect("}")
+        return found
+
+    def raw(self) -> Raw:
+        if self.kind == "string":
+            return unquoted(self.advance())
+        if self.kind == "number":
+            text = self.advance()
+            if re.fullmatch(r"-?\d+", text):
+                if len(text) > 30:
+                    self.wrong("this number is too long")
+                return int(text)
+            return float(text)
+        if self.take("["):
+            self.enter()
+            items: list[Raw] = []
+            while not self.take("]"):
+                items.append(self.raw())
+                if self.token != "]":
+                    self.expect(",")
+            self.depth -= 1
+            return items
+        word = self.name()
+        return {"true": True, "false": False}.get(word, word)
+
+    def enter(self) -> None:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            self.wrong("nested too deeply")
+
+    # --- declarations
+
+    def declare(self, name: str, kind: Type, span: Span) -> Value:
+        if name in self.values:
+            fail("bad-meshir", f"%{name} is defined twice", span)
+        value = Value(name, kind)
+        self.values[name] = value
+        return value
+
+    def buffer(self) -> Buffer:
+        span = self.span()
+        name = self.of("value", "a %name")[1:]
+        self.expect(":")
+        value = self.declare(name, self.type(), span)
+        if not isinstance(value.type, BufferType):
+            fail("bad-meshir", "a buffer has whole numbers as extents", span)
+        facts = self.braced()
+        role, address = facts.get("role", ""), facts.get("address")
+        if role not in ("", *_ROLES):
+            fail("bad-meshir", f"no role '{role}'", span)
+        place = None if address is None else self.as_int(address, span)
+        return Buffer(value, cast(ParamRole, role), place)
+
+    def channel(self) -> Channel:
+        span = self.span()
+        name = self.symbol()
+        route = parse_map(unquoted(self.of("string", "a route in quotes")), span)
+        facts = self.braced()
+        return Channel(
+            name,
+            route,
+            facts.get("multicast", False) is True,
+            str(facts.get("send_color", "")),
+            str(facts.get("recv_color", "")),
+            self.as_int(facts["queue"], span) if "queue" in facts else None,
+            self.as_int(facts["output_queue"], span) if "output_queue" in facts else None,
+        )
+
+    def port(self) -> Port:
+        span = self.span()
+        name = self.symbol()
+        direction = self.name()
+        if direction not in ("in", "out"):
+            fail("bad-meshir", "a port is 'in' or 'out'", span)
+        tensor = self.type()
+        self.expect(":")
+        buffer = self.value()
+        facts = self.braced()
+        lets = [text.partition(" = ") for text in self.texts(facts.get("lets", []), span)]
+        if not isinstance(tensor, TensorType):
+            fail("bad-meshir", "a port carries a tensor over named dims", span)
+        where = facts.get("where")
+        pad = facts.get("pad", 0.0)
+        return Port(
+            name,
+            "in" if direction == "in" else "out",
+            tensor,
+            buffer,
+            tuple(self.texts(facts.get("lanes", []), span)),
+            tuple((let, parse_expr(text, span)) for let, _, text in lets),
+            tuple(parse_expr(t, span) for t in self.texts(facts.get("element", []), span)),
+            None if where is None else parse_cond(str(where), span),
+            float(pad) if isinstance(pad, (int, float)) else 0.0,
+        )
+
+    def texts(self, raw: Raw, span: Span) -> list[str]:
+        if not isinstance(raw, list):
+            fail("bad-meshir", "expected a list", span)
+        return [str(item) for item in raw]
+
+    def function(self) -> Function:
+        name = self.symbol()
+        self.expect("(")
+        params = []
+        while not self.take(")"):
+            role = self.name()
+            if role not in _ROLES:
+                self.wrong(f"'{role}' is no role of a parameter")
+            span = self.span()
+            value = self.of("value", "a %name")[1:]
+            self.expect(":")
+            params.append(Param(self.declare(value, self.type(), span), cast(ParamRole, role)))
+            if self.token != ")":
+                self.expect(",")
+        self.expect("->")
+        self.expect("(")
+        results: list[Type] = []
+        while not self.take(")"):
+            results.append(self.type())
+            if self.token != ")":
+                self.expect(",")
+        self.expect("{")
+        return Function(name, params, results, self.block())
+
+    # --- types
+
+    def type(self) -> Type:
+        span = self.span()
+        word = self.name()
+        if word == "token":
+            return TokenType()
+        try:
+            dtype = DType(word)
+        except ValueError:
+            fail("bad-meshir", f"no element type '{word}'", span)
+        self.expect("[")
+        if self.kind == "number" or self.token == "]":
+            shape = []
+            while not self.take("]"):
+                shape.append(self.integer())
+                if self.token != "]":
+                    self.expect(",")
+            if shape or self.kind != "layout":
+                return BufferType(dtype, tuple(shape))
+            return TensorType(dtype, (), self.layout())
+        dims = tuple(self.names_until("]"))
+        return TensorType(dtype, dims, self.layout() if self.kind == "layout" else None)
+
+    def layout(self) -> Layout:
+        span = self.span()
+        splits, partial = [], []
+        for word in self.advance()[1:-1].split():
+            match = _SPLIT.match(word)
+            if word.startswith("+"):
+                partial.append(word[1:])
+            elif match:
+                kind = _KINDS[match["kind"]]
+                splits.append(
+                    Split(
+                        match["dim"],
+                        match["axis"],
+                        int(match["block"]),
+                        kind,  # type: ignore[arg-type]
+                        match["skew"] or "",
+                    )
+                )
+            else:
+                fail(
+                    "bad-meshir",
+                    f"'{word}' is no part of a layout",
+                    span,
+                    help="write dim_axis:lanes, or +axis for a partial sum",
+                )
+        return Layout(tuple(splits), tuple(partial))
+
+    # --- ops
+
+    def block(self) -> Block:
+        """Ops up to and with the closing brace."""
+        self.enter()
+        block = Block()
+        while not self.take("}"):
+            block.ops.append(self.op())
+        self.depth -= 1
+        return block
+
+    def op(self) -> Op:
+        results: list[tuple[str, Span]] = []
+        while self.kind == "value":
+            results.append((self.token[1:], self.span()))
+            self.advance()
+            if not self.take(","):
+                self.expect("=")
+                break
+        span = self.span()
+        name = self.name()
+        operands = self.operands()
+        op = self.made(name, operands, self.braced(), span)
+        op.span = span
+        if results:
+            self.expect(":")
+            kinds = [self.type()]
+            while self.take(","):
+                kinds.append(self.type())
+            if len(kinds) != len(results):
+                fail("bad-meshir", f"{len(results)} results but {len(kinds)} types", span)
+            op.results = [self.declare(n, k, s) for (n, s), k in zip(results, kinds, strict=True)]
+        while self.token in ("(", "{") and self.kind == "punct":
+            op.regions.append(self.region())
+        return op
+
+    def region(self) -> Block:
+        args = []
+        if self.take("("):
+            while not self.take(")"):
+                span = self.span()
+                value = self.of("value", "a %name")[1:]
+                self.expect(":")
+                args.append(self.declare(value, self.type(), span))
+                if self.token != ")":
+                    self.expect(",")
+        self.expect("{")
+        block = self.block()
+        block.args = args
+        return block
+
+    def made(self, name: str, operands: list[Operand], raw: dict[str, Raw], span: Span) -> Op:
+        when = decode_condition(raw.pop("when"), span) if "when" in raw else None
+        kernel = name.removeprefix("tile.")
+        if name.startswith("tile.") and kernel in KERNELS:
+            params = decode_params(kernel, raw, span)
+            return Compute(operands, when=when, kernel=kernel, params=params)  # type: ignore[arg-type]
+        if name not in OP_CLASSES:
+            fail("bad-meshir", f"no op '{name}'", span)
+        cls = OP_CLASSES[name]
+        return cls(operands, when=when, **decode_attributes(cls, raw, span))  # type: ignore[arg-type]
+
+    def operands(self) -> list[Operand]:
+        found: list[Operand] = []
+        while self.kind in ("value", "symbol"):
+            if self.kind == "symbol":
+                found.append(Symbol(self.advance()[1:]))
+            else:
+                found.append(self.value_or_view())
+            if not self.take(","):
+                break
+        return found
+
+    def value(self) -> Value:
+        if self.token[1:] not in self.values or self.kind != "value":
+            self.wrong(f"{_shown(self.token)} is not defined above")
+        return self.values[self.advance()[1:]]
+
+    def value_or_view(self) -> Value | View:
+        span = self.span()
+        value = self.values.get(self.token[1:])
+        if value is None:
+            self.wrong(f"{self.token} is not defined above")
+        if not isinstance(value.type, BufferType):
+            self.advance()
+            return value
+        indices: tuple[Index, ...] = ()
+        if self.at < len(self.text) and self.text[self.at] == "[":
+            parts = self.bracket()
+            indices = tuple(_index(p, span) for p in parts)
+        self.advance()
+        shape: tuple[Expr, ...] = ()
+        order: tuple[int, ...] = ()
+        if self.token == "as":
+            shape = tuple(parse_expr(p, span) for p in self.raw_list())
+        if self.token == "order":
+            order = tuple(self.as_int(_int(p), span) for p in self.raw_list())
+        return View(value, indices, shape, order)
+
+    def raw_list(self) -> list[str]:
+        """The bracketed texts after the current word."""
+        gap = re.compile(r"\s*").match(self.text, self.at)
+        self.at = gap.end() if gap else self.at
+        parts = self.bracket()
+        self.advance()
+        return parts
+
+    def bracket(self) -> list[str]:
+        match = _BRACKET.match(self.text, self.at)
+        if match is None:
+            self.wrong("expected a list in brackets")
+        self.at = match.end()
+        return [p.strip() for p in match[1].split(",")] if match[1].strip() else []
+
+
+def _index(text: str, span: Span) -> Index:
+    if text == ":":
+        return Whole()
+    start, found, rest = text.partition("+:")
+    if not found:
+        return Point(parse_expr(text, span))
+    extent, by, step = rest.partition(" by ")
+    stride = _int(step.strip()) if by else 1
+    if not isinstance(stride, int) or stride < 1:
+        fail("bad-meshir", "the stride of a view is a positive integer", span)
+    return Range(parse_expr(start, span), parse_expr(extent, span), stride)
+
+
+def _int(text: str) -> Raw:
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+
+
+def _shown(token: str) -> str:
+    return f"'{token}'" if token else "the end of the text"

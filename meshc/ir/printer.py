@@ -1,0 +1,140 @@
+"""Text of modules, the exact inverse of :mod:`meshc.ir.parser`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+
+from meshc.ir.attributes import attribute_text, quoted
+from meshc.ir.core import Block, Op
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Buffer, Channel, Function, Module, Port, Program
+from meshc.ir.ops.tile import Compute
+from meshc.ir.values import Value
+
+
+def print_module(module: Module) -> str:
+    """The whole module as ``.meshir`` text, ending in a newline."""
+    holds = f" holds({', '.join(sorted(module.holds))})" if module.holds else ""
+    lines = [f"module @{module.name} level({module.level}){holds} {{"]
+    lines += ["  " + line for line in _header(module)]
+    lines += ["  " + _buffer(b) for b in module.buffers]
+    lines += ["  " + _channel(c) for c in module.channels]
+    lines += ["  " + _port(p) for p in module.ports]
+    for function in module.functions:
+        lines += _function(function)
+    for program in module.programs:
+        lines += _program(program)
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def print_op(op: Op, indent: int = 0) -> str:
+    """One op, with its regions, without a trailing newline."""
+    return "\n".join(_op(op, indent))
+
+
+def _header(module: Module) -> list[str]:
+    lines = []
+    if module.dims:
+        lines.append("dims " + ", ".join(f"{k} = {v}" for k, v in module.dims.items()))
+    if module.scalars:
+        ranges = (f"{k} = {lo}..{hi}" for k, (lo, hi) in module.scalars.items())
+        lines.append("scalars " + ", ".join(ranges))
+    if module.options:
+        lines.append("options " + _pairs(module.options))
+    if module.device:
+        lines.append("device " + _pairs(module.device))
+    if module.mesh is not None:
+        lines.append("mesh " + _pairs(_changed(module.mesh)))
+    return lines
+
+
+def _changed(mesh: Mesh) -> dict[str, object]:
+    """Fields of the mesh that differ from their defaults; the first two always."""
+    plain = Mesh(mesh.rows, mesh.columns)
+    values = {f.name: getattr(mesh, f.name) for f in fields(mesh)}
+    return {k: v for k, v in values.items() if k in ("rows", "columns") or v != getattr(plain, k)}
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{k} = {attribute_text(v)}" for k, v in values.items())
+
+
+def _buffer(buffer: Buffer) -> str:
+    facts: dict[str, object] = {}
+    if buffer.role:
+        facts["role"] = buffer.role
+    if buffer.address is not None:
+        facts["address"] = buffer.address
+    return f"buffer {buffer.value} : {buffer.type}" + _braced(facts)
+
+
+def _channel(channel: Channel) -> str:
+    facts: dict[str, object] = {}
+    for name in ("multicast", "send_color", "recv_color", "queue", "output_queue"):
+        value = getattr(channel, name)
+        if value not in (False, "", None) or (value == 0 and value is not False):
+            facts[name] = value
+    return f"channel @{channel.name} {quoted(str(channel.route))}" + _braced(facts)
+
+
+def _port(port: Port) -> str:
+    facts: dict[str, object] = {"lanes": port.lanes}
+    if port.lets:
+        facts["lets"] = tuple(f"{name} = {expr}" for name, expr in port.lets)
+    facts["element"] = tuple(map(str, port.element))
+    if port.where is not None:
+        facts["where"] = port.where
+    if port.pad:
+        facts["pad"] = port.pad
+    head = f"port @{port.name} {port.direction} {port.tensor} : {port.buffer}"
+    return head + _braced(facts)
+
+
+def _braced(values: Mapping[str, object]) -> str:
+    return f" {{{_pairs(values)}}}" if values else ""
+
+
+def _function(function: Function) -> list[str]:
+    params = ", ".join(f"{p.role} {p.value}: {p.value.type}" for p in function.params)
+    results = ", ".join(map(str, function.result_types))
+    head = f"  func @{function.name}({params}) -> ({results}) {{"
+    return [head, *_body(function.body, 4), "  }"]
+
+
+def _program(program: Program) -> list[str]:
+    return [f"  program @{program.name} {{", *_body(program.body, 4), "  }"]
+
+
+def _body(block: Block, indent: int) -> list[str]:
+    return [line for op in block.ops for line in _op(op, indent)]
+
+
+def _op(op: Op, indent: int) -> list[str]:
+    pad = " " * indent
+    results = ", ".join(map(str, op.results))
+    text = f"{results} = " if results else ""
+    text += f"tile.{op.kernel}" if isinstance(op, Compute) else op.NAME
+    if op.operands:
+        text += " " + ", ".join(map(str, op.operands))
+    text += _braced(_stated(op))
+    if op.results:
+        text += " : " + ", ".join(str(v.type) for v in op.results)
+    lines = [pad + text]
+    for region in op.regions:
+        lines[-1] += f"{_arguments(region.args)} {{"
+        lines += [*_body(region, indent + 2), pad + "}"]
+    return lines
+
+
+def _arguments(args: Iterable[Value]) -> str:
+    text = ", ".join(f"{v}: {v.type}" for v in args)
+    return f" ({text})" if text else ""
+
+
+def _stated(op: Op) -> dict[str, object]:
+    """Attributes that differ from the class's defaults (all of a microkernel's)."""
+    if isinstance(op, Compute):
+        return op.attributes()
+    plain = type(op)().attributes()
+    return {k: v for k, v in op.attributes().items() if k == "when" or v != plain.get(k)}

@@ -1,0 +1,142 @@
+"""Types of values: element types, layouts, tensors over named dims, buffers and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+
+class DType(Enum):
+    """Element type; the value is its text in ``.mesh``, ``.meshir`` and on the command line."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    I32 = "i32"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element in a core's memory."""
+        return 4 if self in (DType.F32, DType.I32) else 2
+
+    def __str__(self) -> str:
+        return self.value
+
+
+SplitKind = Literal["block", "cyclic", "shift"]
+_KIND_MARK = {"block": "", "cyclic": "%", "shift": "~"}
+
+
+@dataclass(frozen=True)
+class Split:
+    """How one dim lies on one mesh axis.
+
+    ``block`` kind: part ``i`` of the axis holds elements ``[i*block, (i+1)*block)``.
+    ``cyclic``: part ``i`` holds the elements congruent to ``i`` modulo the axis size.
+    ``shift``: like cyclic in counts (floor or ceil per part), but the order is kept by the
+    KV-cache shift of WaferLLM section 4.3.
+    ``skew`` names the axis whose rank rotates the parts (Cannon's alignment), or is empty.
+    ``block`` is the number of lanes each core keeps, padding included.
+    """
+
+    dim: str
+    axis: str
+    block: int
+    kind: SplitKind = "block"
+    skew: str = ""
+
+    def __str__(self) -> str:
+        skew = f">>{self.skew}" if self.skew else ""
+        return f"{self.dim}_{self.axis}{skew}{_KIND_MARK[self.kind]}:{self.block}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a value live: one split per distributed dim, axes still to be summed.
+
+    A dim that is not named is whole on every core; an axis that is not named replicates.
+    """
+
+    splits: tuple[Split, ...] = ()
+    partial: tuple[str, ...] = ()
+
+    def split_of(self, dim: str) -> Split | None:
+        """The split of ``dim``, or None when every core holds all of it."""
+        return next((s for s in self.splits if s.dim == dim), None)
+
+    def on_axis(self, axis: str) -> tuple[Split, ...]:
+        """The splits along ``axis``, in the order of the dims."""
+        return tuple(s for s in self.splits if s.axis == axis)
+
+    def axes(self) -> tuple[str, ...]:
+        """Every axis the layout names, without repeats, in order."""
+        return tuple(dict.fromkeys([s.axis for s in self.splits] + list(self.partial)))
+
+    def with_partial(self, *axes: str) -> Layout:
+        """The same splits, with partial sums pending over ``axes``."""
+        return Layout(self.splits, axes)
+
+    def __str__(self) -> str:
+        words = [str(s) for s in self.splits] + [f"+{axis}" for axis in self.partial]
+        return "<" + " ".join(words) + ">"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A tensor over named dims; extents live in the module's ``dims``. No layout at graph level."""
+
+    dtype: DType
+    dims: tuple[str, ...]
+    layout: Layout | None = None
+
+    def shape(self, extents: Mapping[str, int]) -> tuple[int, ...]:
+        """Logical extents of the dims, in order."""
+        return tuple(extents[d] for d in self.dims)
+
+    def local_shape(self, extents: Mapping[str, int]) -> tuple[int, ...]:
+        """Extents of the part that one core keeps, padding included."""
+        layout = self.layout or Layout()
+        splits = [layout.split_of(d) for d in self.dims]
+        return tuple(
+            extents[d] if split is None else split.block
+            for d, split in zip(self.dims, splits, strict=True)
+        )
+
+    def with_layout(self, layout: Layout | None) -> TensorType:
+        """The same tensor laid out as ``layout``."""
+        return TensorType(self.dtype, self.dims, layout)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(self.dims)}]{self.layout or ''}"
+
+
+@dataclass(frozen=True)
+class BufferType:
+    """Memory of one core: element type and extents (tile level)."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes per core, without alignment."""
+        total = self.dtype.bytes
+        for extent in self.shape:
+            total *= extent
+        return total
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class TokenType:
+    """The end of one asynchronous transfer, to be waited for."""
+
+    def __str__(self) -> str:
+        return "token"
+
+
+Type = TensorType | BufferType | TokenType
