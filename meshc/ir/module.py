@@ -106,7 +106,11 @@ class Program:
 
 @dataclass(eq=False)
 class Module:
-    """A phase of a model at one level; ``holds`` are the facts that have been checked."""
+    """A phase of a model at one level; ``holds`` are the facts that have been checked.
+
+    ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
+    of the same name loads them.
+    """
 
     name: str
     level: Level
@@ -117,6 +121,7 @@ class Module:
     mesh: Mesh | None = None
     holds: set[str] = field(default_factory=set)
     functions: list[Function] = field(default_factory=list)
+    constants: dict[str, tuple[float, ...]] = field(default_factory=dict)
     buffers: list[Buffer] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     ports: list[Port] = field(default_factory=list)

@@ -167,6 +167,9 @@ class _Parser:
             module.device = {k: self.as_scalar(v, start) for k, v in self.pairs().items()}
         elif word == "mesh":
             module.mesh = self.mesh(start)
+        elif word == "constant":
+            name = self.symbol()
+            module.constants[name] = self.floats(self.raw(), start)
         elif word == "buffer":
             module.buffers.append(self.buffer())
         elif word == "channel":
@@ -191,6 +194,11 @@ class _Parser:
         if isinstance(raw, list):
             fail("bad-meshir", "expected a single value here, not a list", span)
         return raw
+
+    def floats(self, raw: Raw, span: Span) -> tuple[float, ...]:
+        if not isinstance(raw, list) or not all(isinstance(v, (int, float)) for v in raw):
+            fail("bad-meshir", "a constant is a list of numbers", span)
+        return tuple(float(v) for v in raw if isinstance(v, (int, float)))
 
     def scalars(self) -> dict[str, tuple[int, int]]:
         found = {}

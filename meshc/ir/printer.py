@@ -18,6 +18,7 @@ def print_module(module: Module) -> str:
     holds = f" holds({', '.join(sorted(module.holds))})" if module.holds else ""
     lines = [f"module @{module.name} level({module.level}){holds} {{"]
     lines += ["  " + line for line in _header(module)]
+    lines += [f"  constant @{k} {attribute_text(v)}" for k, v in module.constants.items()]
     lines += ["  " + _buffer(b) for b in module.buffers]
     lines += ["  " + _channel(c) for c in module.channels]
     lines += ["  " + _port(p) for p in module.ports]

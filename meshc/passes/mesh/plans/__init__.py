@@ -1,0 +1,1 @@
+"""The partition plans: one file each, on a common base."""

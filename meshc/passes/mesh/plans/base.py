@@ -1,0 +1,439 @@
+"""What both partition plans share: walking the graph, emitting mesh ops, laying weights out.
+
+A plan gives every graph value a mesh value with a layout. Weights have no layout until their
+first use decides it: constants are placed where the computation wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import cast
+
+from meshc.analysis.tiling import HeadDims, Tiling, ceil_div
+from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Function, Module, Param
+from meshc.ir.ops import graph, mesh
+from meshc.ir.types import DType, Layout, Split, TensorType, Type
+from meshc.ir.values import Value
+from meshc.support.diagnostics import Diagnostics, fail
+
+
+@dataclass(eq=False)
+class Unnormalised:
+    """A softmax before its division: the exponentials and their sums per core.
+
+    The division waits until the weighted values are summed, so that numerator and denominator
+    share one reduction.
+    """
+
+    weights: Value
+    sums: Value
+    axis: str
+
+
+class Plan:
+    """Lowers one function; subclasses choose the layouts."""
+
+    def __init__(self, module: Module, the_mesh: Mesh, tiling: Tiling, report: Diagnostics) -> None:
+        self.source = module
+        self.mesh = the_mesh
+        self.tiling = tiling
+        self.report = report
+        self.extents = module.dims
+        self.env: dict[Value, Value] = {}
+        self.softmaxes: dict[Value, Unnormalised] = {}
+        self.appends: list[graph.Append] = []
+        self.weights: set[Value] = set()
+        self.inner: dict[Value, Value] = {}
+        self.block = Block()
+        self.names: set[str] = set()
+        self.carried = 0
+
+    # --- the function
+
+    def function(self) -> Function:
+        """The mesh-level function for the graph-level one."""
+        old = self.source.function
+        params = [self.param(p) for p in old.params if not self.hosted(p)]
+        params += self.lower_block(old.body)
+        for param in params:
+            self.settle(param)
+        result_types = [v.type for v in self.block.ops[-1].tensors()]
+        return Function(old.name, params, result_types, self.block)
+
+    def hosted(self, param: Param) -> bool:
+        """Whether only the host reads ``param``: token ids and the embedding table."""
+        users = [o for o in self.source.walk() if param.value in o.operands]
+        return bool(users) and all(isinstance(o, graph.Embed) for o in users)
+
+    def param(self, param: Param) -> Param:
+        """A mesh-level parameter: inputs get the activation layout, weights wait for their use."""
+        kind = tensor_type(param.value)
+        value = self.value(param.value.name, TensorType(self.dtype, kind.dims))
+        self.env[param.value] = value
+        if param.role == "weight":
+            self.weights.add(value)
+        elif param.role == "state":
+            value.type = value_type(value).with_layout(self.cache_layout(kind.dims))
+        else:
+            value.type = value_type(value).with_layout(self.input_layout(kind.dims))
+        return Param(value, param.role)
+
+    def settle(self, param: Param) -> None:
+        """A weight that was laid out through its slice in a loop takes the slice's layout."""
+        inner = self.inner.get(param.value)
+        if inner is not None and inner in self.weights:
+            param.value.type = value_type(param.value).with_layout(value_type(inner).layout)
+        if value_type(param.value).layout is None:
+            param.value.type = value_type(param.value).with_layout(Layout())
+
+    def lower_block(self, block: Block) -> list[Param]:
+        """Lower every op of ``block`` into the current block; returns inputs the host provides."""
+        extra: list[Param] = []
+        for op in block.ops:
+            if isinstance(op, graph.Embed):
+                extra.append(self.embedded(op))
+            elif isinstance(op, graph.Append):
+                self.appends.append(op)
+            else:
+                self.flush_appends(op)
+                self.handler(op)(op)
+        return extra
+
+    def handler(self, op: Op) -> Callable[[Op], None]:
+        """The method named after the op's mnemonic."""
+        name = op.NAME.partition(".")[2].replace("return", "returned").replace("yield", "yielded")
+        method = getattr(self, name, None)
+        if method is None:
+            fail("unsupported-op", f"{op.NAME} cannot be partitioned", op.span)
+        return cast(Callable[[Op], None], method)
+
+    def embedded(self, op: graph.Embed) -> Param:
+        """The host looks tokens up; the rows enter as an input."""
+        dims = tensor_type(op.result).dims
+        layout = self.input_layout(dims)
+        value = self.value(op.result.name, TensorType(self.dtype, dims, layout))
+        self.env[op.result] = value
+        return Param(value, "in")
+
+    # --- emitting
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of activations and weights on the cores."""
+        return self.source.dtype()
+
+    def value(self, name: str, kind: Type) -> Value:
+        """A fresh value with a name like ``name``."""
+        fresh, count = name, 0
+        while fresh in self.names:
+            count += 1
+            fresh = f"{name}_{count}"
+        self.names.add(fresh)
+        return Value(fresh, kind)
+
+    def emit(self, op: Op, *results: tuple[str, Type]) -> list[Value]:
+        """Append ``op`` to the current block with fresh results."""
+        op.results = [self.value(name, kind) for name, kind in results]
+        self.block.ops.append(op)
+        return op.results
+
+    def emit_like(self, op: Op, name: str, like: Value) -> Value:
+        """Append ``op`` whose result is laid out as ``like``, in the module's dtype."""
+        kind = value_type(like)
+        (value,) = self.emit(op, (name, TensorType(self.dtype, kind.dims, kind.layout)))
+        return value
+
+    def all_reduce(self, values: list[Value], axis: str, reduce: str = "sum") -> list[Value]:
+        """Complete partial values over ``axis``; nothing to do on an axis of one core."""
+        axes = self.parts(axis)
+        kinds = [value_type(v) for v in values]
+        done = [TensorType(k.dtype, k.dims, Layout(_layout(k).splits)) for k in kinds]
+        if self.mesh.size(axis) == 1:
+            for value, kind in zip(values, done, strict=True):
+                value.type = kind
+            return values
+        assert all(_layout(k).partial == axes for k in kinds)
+        operands: list[Operand] = list(values)
+        return self.emit(
+            mesh.AllReduce(operands, axis=axis, reduce=reduce),
+            *((v.name, kind) for v, kind in zip(values, done, strict=True)),
+        )
+
+    def parts(self, axis: str) -> tuple[str, ...]:
+        """How a partial sum over ``axis`` is written in a layout."""
+        return (axis,)
+
+    def partial(self, dims: tuple[str, ...], layout: Layout, axis: str) -> TensorType:
+        """Type of a partial sum over ``axis``."""
+        return TensorType(self.source.accumulate(), dims, layout.with_partial(*self.parts(axis)))
+
+    # --- layouts
+
+    def input_layout(self, dims: tuple[str, ...]) -> Layout:
+        """Layout in which activations enter."""
+        raise NotImplementedError
+
+    def cache_layout(self, dims: tuple[str, ...]) -> Layout:
+        """KV caches: rows of the sequence over y, heads over x (WaferLLM section 4.3)."""
+        heads = self.heads()
+        splits = [Split(heads.keys, "y", self.tiling.row_lanes, "shift")]
+        return Layout(tuple(splits) + self.head_splits(dims))
+
+    def heads(self) -> HeadDims:
+        """Dims of the attention; a model that gets here has one."""
+        assert self.tiling.heads is not None
+        return self.tiling.heads
+
+    def head_splits(self, dims: tuple[str, ...]) -> tuple[Split, ...]:
+        """Whole head groups over xh, then pairs of lanes over xd."""
+        found = []
+        heads, tiling = self.tiling.heads, self.tiling
+        for dim in dims:
+            if heads is not None and dim == heads.query and dim != heads.key:
+                found.append(Split(dim, "xh", tiling.query_block))
+            elif heads is not None and dim == heads.key:
+                found.append(Split(dim, "xh", tiling.key_block))
+            elif heads is not None and dim == heads.lane:
+                found.append(Split(dim, "xd", tiling.lane_block))
+        return tuple(found)
+
+    def has_heads(self, dims: tuple[str, ...]) -> bool:
+        """Whether ``dims`` are those of queries, keys or values."""
+        heads = self.tiling.heads
+        return heads is not None and heads.lane in dims and bool({heads.query, heads.key} & {*dims})
+
+    def column_splits(self, dims: tuple[str, ...], axis: str) -> tuple[Split, ...]:
+        """Splits of a matmul's new dims over ``axis``: heads on x, else the largest dim."""
+        if self.has_heads(dims) and axis == "x":
+            return self.head_splits(dims)
+        if not dims:
+            return ()
+        widest = max(dims, key=lambda d: self.extents[d])
+        return (Split(widest, axis, ceil_div(self.extents[widest], self.mesh.size(axis))),)
+
+    def lay_weight(self, value: Value, layout: Layout, op: Op) -> None:
+        """Give a weight its layout, or check that an earlier use gave the same one."""
+        kind = value_type(value)
+        if kind.layout is None:
+            value.type = kind.with_layout(layout)
+        elif kind.layout != layout:
+            fail(
+                "weight-used-twice",
+                f"'{value.name}' is used in two places that want it laid out differently",
+                op.span,
+                help="declare a second parameter for the second use",
+            )
+
+    def is_weight(self, value: Value) -> bool:
+        """Whether ``value`` is a constant that may still be placed at will."""
+        return value in self.weights
+
+    # --- ops that do not depend on the plan
+
+    def fit_second(self, op: Op) -> tuple[Value, Value]:
+        """Operands of a pointwise op, the second laid out like the first."""
+        left, right = (self.env_of(o) for o in op.operands)
+        wanted = self.restricted(left, value_type(right).dims)
+        if self.is_weight(right):
+            self.lay_weight(right, wanted, op)
+        elif value_type(right).layout != wanted:
+            right = self.move(right, wanted, op)
+        return left, right
+
+    def restricted(self, value: Value, dims: tuple[str, ...]) -> Layout:
+        """Layout of ``value`` for a tensor that has only ``dims`` of it."""
+        return Layout(tuple(s for s in _layout(value_type(value)).splits if s.dim in dims))
+
+    def move(self, value: Value, layout: Layout, op: Op) -> Value:
+        """Bring ``value`` into another layout, where the plan knows how."""
+        fail(
+            "unsupported-layout",
+            f"'{value.name}' lies as {value_type(value).layout} but {layout} is needed",
+            op.span,
+        )
+
+    def env_of(self, operand: Operand) -> Value:
+        """The mesh value of a graph value; a pending softmax is divided now."""
+        assert isinstance(operand, Value)
+        if operand in self.softmaxes:
+            soft = self.softmaxes.pop(operand)
+            (sums,) = self.all_reduce([soft.sums], soft.axis)
+            self.env[operand] = self.emit_like(
+                mesh.Div([soft.weights, sums]), operand.name, soft.weights
+            )
+        return self.env[operand]
+
+    def add(self, op: Op) -> None:
+        """Sum of two values."""
+        left, right = self.fit_second(op)
+        self.env[op.result] = self.emit_like(mesh.Add([left, right]), op.result.name, left)
+
+    def mul(self, op: Op) -> None:
+        """Product of two values."""
+        left, right = self.fit_second(op)
+        self.env[op.result] = self.emit_like(mesh.Mul([left, right]), op.result.name, left)
+
+    def _unary(self, made: Op, op: Op) -> None:
+        value = self.env_of(op.operands[0])
+        made.operands = [value]
+        self.env[op.result] = self.emit_like(made, op.result.name, value)
+
+    def scale(self, op: graph.Scale) -> None:
+        """Product with a constant."""
+        self._unary(mesh.Scale(factor=op.factor), op)
+
+    def silu(self, op: graph.Silu) -> None:
+        """SiLU."""
+        self._unary(mesh.Silu(), op)
+
+    def gelu(self, op: graph.Gelu) -> None:
+        """GELU."""
+        self._unary(mesh.Gelu(form=op.form), op)
+
+    def rope(self, op: graph.Rope) -> None:
+        """Rotation of pairs, each whole on one core."""
+        value = self.env_of(op.operands[0])
+        if op.style != "interleaved":
+            fail(
+                "unsupported-op",
+                "rotate-half RoPE whose weights cannot be reordered into pairs",
+                op.span,
+                help="canonicalize reorders them when the rotated value comes straight from a "
+                "matmul with a weight",
+            )
+        made = mesh.Rope(**{f.name: getattr(op, f.name) for f in fields(op)})
+        made.operands, made.results, made.regions = [value], [], []
+        self.env[op.result] = self.emit_like(made, op.result.name, value)
+
+    def rms_norm(self, op: graph.RmsNorm) -> None:
+        """Sum of squares, its reduction, then the scaling."""
+        value, gain = (self.env_of(o) for o in op.operands)
+        kind = value_type(value)
+        layout = _layout(kind)
+        dims = tuple(d for d in kind.dims if d != op.dim)
+        split = layout.split_of(op.dim)
+        rest = self.restricted(value, dims)
+        made = mesh.SquareSum([value], dim=op.dim)
+        if split is None:
+            (total,) = self.emit(
+                made, (f"{op.result.name}.ss", TensorType(self.source.accumulate(), dims, rest))
+            )
+        else:
+            (total,) = self.emit(
+                made, (f"{op.result.name}.ss", self.partial(dims, rest, split.axis))
+            )
+            (total,) = self.all_reduce([total], split.axis)
+        self.lay_weight(gain, self.restricted(value, (op.dim,)), op)
+        scaled = mesh.RmsScale([value, total, gain], dim=op.dim, eps=op.eps)
+        self.env[op.result] = self.emit_like(scaled, op.result.name, value)
+
+    def softmax(self, op: graph.Softmax) -> None:
+        """Mask, maximum, exponentials and their sums; the division is left to the consumer."""
+        scores = self.env_of(op.operands[0])
+        kind = value_type(scores)
+        dims = tuple(d for d in kind.dims if d != op.dim)
+        rest = self.restricted(scores, dims)
+        split = _layout(kind).split_of(op.dim)
+        axis = split.axis if split else ""
+        masked = self.emit_like(
+            mesh.Mask([scores], dim=op.dim, rows=op.rows, kind=op.mask),
+            f"{op.result.name}.s",
+            scores,
+        )
+        whole = TensorType(self.source.accumulate(), dims, rest)
+        part = self.partial(dims, rest, axis) if split else whole
+        (top,) = self.emit(mesh.RowMax([masked], dim=op.dim), (f"{op.result.name}.max", part))
+        if split:
+            (top,) = self.all_reduce([top], axis, "max")
+        weights = self.emit_like(mesh.ExpSub([masked, top]), op.result.name, scores)
+        (sums,) = self.emit(mesh.RowSum([weights], dim=op.dim), (f"{op.result.name}.sum", part))
+        self.softmaxes[op.result] = Unnormalised(weights, sums, axis)
+
+    def flush_appends(self, user: Op | None) -> None:
+        """Emit pending cache appends as one op once something needs a cache."""
+        used = (
+            user is None
+            or isinstance(user, (graph.Yield, graph.Return))
+            or any(a.result in user.operands for a in self.appends)
+        )
+        if not self.appends or not used:
+            return
+        operands: list[Operand] = []
+        for append in self.appends:
+            cache, new = (self.env_of(o) for o in append.operands)
+            operands += [cache, self.move_rows(cache, new, append)]
+        first = self.appends[0]
+        made = mesh.Append(operands, dim=first.dim, rows=first.rows)
+        caches = [o for o in operands[::2] if isinstance(o, Value)]
+        results = self.emit(made, *((f"{c.name}.new", c.type) for c in caches))
+        for append, value in zip(self.appends, results, strict=True):
+            self.env[append.result] = value
+        self.appends = []
+
+    def move_rows(self, cache: Value, new: Value, op: Op) -> Value:
+        """New rows must lie on the columns where the cache has them."""
+        heads = self.heads()
+        want = tuple(s for s in _layout(value_type(cache)).splits if s.dim != heads.keys)
+        have = tuple(s for s in _layout(value_type(new)).splits if s.dim != heads.rows)
+        if set(want) != set(have):
+            fail("unsupported-layout", f"new rows lie as {value_type(new).layout}", op.span)
+        return new
+
+    def repeat(self, op: graph.Repeat) -> None:
+        """The loop over layers, with the same carried layouts at its start and end."""
+        (old,) = op.regions
+        operands = [self.env_of(o) for o in op.operands]
+        outer, self.block, self.carried = self.block, Block(), op.carried
+        for position, (arg, value) in enumerate(zip(old.args, operands, strict=True)):
+            kind = value_type(value)
+            dims = kind.dims if position < op.carried else kind.dims[1:]
+            inner = self.value(arg.name, TensorType(kind.dtype, dims, kind.layout))
+            self.env[arg] = inner
+            if value in self.weights:
+                self.weights.add(inner)
+                self.inner[value] = inner
+            self.block.args.append(inner)
+        self.lower_block(old)
+        body, self.block = self.block, outer
+        for arg in body.args:
+            if value_type(arg).layout is None:
+                arg.type = value_type(arg).with_layout(Layout())
+        made = mesh.Repeat(list(operands), regions=[body], dim=op.dim, carried=op.carried)
+        ends = body.ops[-1].tensors()
+        kinds = [
+            value_type(v) if i < op.carried else self.stacked(op.dim, value_type(v))
+            for i, v in enumerate(ends)
+        ]
+        results = self.emit(made, *((r.name, k) for r, k in zip(op.results, kinds, strict=True)))
+        for old_result, value in zip(op.results, results, strict=True):
+            self.env[old_result] = value
+
+    def stacked(self, dim: str, kind: TensorType) -> TensorType:
+        """Type of ``kind`` collected over the layers."""
+        return TensorType(kind.dtype, (dim, *kind.dims), kind.layout)
+
+    def yielded(self, op: graph.Yield) -> None:
+        """Carried values return to the layout they entered with."""
+        values = [self.env_of(o) for o in op.operands]
+        for position, arg in enumerate(self.block.args[: self.carried]):
+            entered = value_type(arg).layout or Layout()
+            if value_type(values[position]).layout != entered:
+                values[position] = self.move(values[position], entered, op)
+        self.emit(mesh.Yield(list(values)))
+
+    def returned(self, op: graph.Return) -> None:
+        """Results leave as they lie."""
+        self.flush_appends(None)
+        self.emit(mesh.Return([self.env_of(o) for o in op.operands]))
+
+
+def value_type(value: Value) -> TensorType:
+    """The tensor type of a mesh-level value."""
+    return tensor_type(value)
+
+
+def _layout(kind: TensorType) -> Layout:
+    return kind.layout or Layout()
