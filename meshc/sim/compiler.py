@@ -1,0 +1,323 @@
+"""The compiler driver: layout first, then each distinct PE program, then the whole program."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.loader import Loader
+from meshc.sim.numbers import to_bits
+from meshc.sim.program import PeProgram, PeSymbol, Program
+from meshc.sim.routes import ColorConfig
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins import (  # noqa: F401  (they fill the table of builtins)
+    dsds,
+    ids,
+    layout,
+    mathematics,
+    tasks,
+    values,
+    vector,
+)
+from meshc.sim.sema.builtins.layout import LayoutInfo
+from meshc.sim.sema.calls import _frozen
+from meshc.sim.sema.registry import Analyzer
+from meshc.sim.sema.types import Array, Enum, Float, Struct, Type
+from meshc.sim.sema.unit import Unit
+from meshc.sim.sema.values import FnVal, Frame, Global, Module, Symbol, Val
+from meshc.sim.sema.walk import imports_module
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+
+MEMORY_BYTES = 48 * 1024
+
+
+class PeAnalyzer(Analyzer):
+    """Analyses one PE program; collects the errors of different declarations."""
+
+    def __init__(self, loader: Loader, unit: Unit, rectangle: LayoutInfo | None) -> None:
+        super().__init__(loader, unit)
+        self.rectangle = rectangle
+        self.found = Diagnostics()
+
+    def problems(self, problem: MeshcError) -> None:
+        """Keep errors and go on."""
+        for diagnostic in problem.diagnostics:
+            self.found.add(diagnostic)
+
+    def run(self, path: str, folder: str, bindings: dict[str, Val]) -> None:
+        """Analyse the whole program. Raises MeshcError with all errors found."""
+        try:
+            self.open_module(path, folder, bindings, None)
+        except MeshcError as problem:
+            self.problems(problem)
+        position = 0
+        while position < len(self.modules):
+            self._top_level(self.modules[position])
+            position += 1
+        for fn in self._entry_points():
+            try:
+                self.instance(fn, (), fn.decl.span)
+            except MeshcError as problem:
+                self.problems(problem)
+        self.found.raise_errors()
+
+    def _top_level(self, module: Module) -> None:
+        """Imports, exported variables and comptime blocks of one module."""
+        for item in list(module.names.values()):
+            if isinstance(item, Global) and (
+                imports_module(item.decl.init) or item.decl.export
+            ):
+                self._guard(self._touch, item)
+        for block in module.file.comptime:
+            self._guard(self.exec_block, block.body, Frame(module, True))
+
+    def _touch(self, item: Global) -> None:
+        self.settle(item)
+        if item.decl.export and not item.decl.const:
+            symbol = self.symbol(item)
+            unit_export = tasks.Export(item.decl.name, "data", symbol.type, symbol.addr)
+            self.unit.exports.setdefault(item.decl.name, unit_export)
+
+    def _guard(self, action: Any, *args: Any) -> None:
+        try:
+            action(*args)
+        except MeshcError as problem:
+            self.problems(problem)
+
+    def _entry_points(self) -> list[FnVal]:
+        unit = self.unit
+        tables = (unit.data_tasks, unit.local_tasks, unit.control_tasks, unit.teardown,
+                  unit.empty_handlers)  # fmt: skip
+        return [fn for table in tables for fn in table.values()]
+
+
+def run_layout(
+    path: str, loader: Loader, arch: str, params: dict[str, Val], info: LayoutInfo
+) -> Module:
+    """Run the layout block of ``path``; results are in ``info``. Raises MeshcError."""
+    analyzer = Analyzer(loader, Unit(arch, "layout"))
+    analyzer.layout = info
+    module = analyzer.open_module(os.path.basename(path), loader.root, params, None)
+    if module.file.layout is None:
+        fail("csl-layout", f"'{path}' has no layout block")
+    info.file = os.path.basename(path)
+    for name in params:
+        if all(p.name != name for p in module.file.params):
+            fail("csl-unknown-name", f"'{path}' has no parameter '{name}'")
+    analyzer.exec_block(module.file.layout.body, Frame(module, True, in_layout=True))
+    if not info.width:
+        fail("csl-layout", "the layout block has no @set_rectangle", module.file.layout.span)
+    return module
+
+
+def compile_program(
+    path: str,
+    arch: str,
+    params: dict[str, int],
+    colors: dict[str, int],
+    fabric: tuple[int, int],
+    offsets: tuple[int, int],
+) -> Program:
+    """Compile the program whose layout file is ``path``. Raises MeshcError with all errors."""
+    folder = os.path.dirname(os.path.abspath(path))
+    loader = Loader(folder)
+    values_ = {name: Val(ty.COMPTIME_INT, value) for name, value in params.items()}
+    values_ |= {name: Val(ty.COLOR, value) for name, value in colors.items()}
+    info = LayoutInfo(fabric=fabric, offsets=offsets)
+    run_layout(path, loader, arch, values_, info)
+    classes: list[PeProgram] = []
+    tiles: dict[tuple[int, int], int] = {}
+    known: dict[Any, int] = {}
+    for at, (file, bindings, span) in sorted(info.tiles.items(), key=lambda i: (i[0][1], i[0][0])):
+        key = (file, _frozen(bindings))
+        if key not in known:
+            loader.load(file, folder, span)
+            known[key] = len(classes)
+            classes.append(compile_pe(loader, arch, file, bindings, info))
+        tiles[at] = known[key]
+    _check_exports(info, classes)
+    shown = {**{k: str(v) for k, v in params.items()}, **{k: str(v) for k, v in colors.items()}}
+    return Program(
+        arch, info.width, info.height, fabric, offsets, classes, tiles, dict(info.routes),
+        list(info.exports), shown,
+    )  # fmt: skip
+
+
+def _check_exports(info: LayoutInfo, classes: list[PeProgram]) -> None:
+    for name in info.exports:
+        if classes and not any(name in c.exports for c in classes):
+            fail("csl-layout", f"'{name}' is named by @export_name but no PE exports it")
+
+
+def compile_pe(
+    loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None
+) -> PeProgram:
+    """Compile one PE program. Raises MeshcError, also when memory is over-full."""
+    unit = Unit(arch, file)
+    analyzer = PeAnalyzer(loader, unit, info)
+    analyzer.run(file, loader.root, bindings)
+    _check_queues(unit)
+    _check_memory(unit)
+    return finish(unit)
+
+
+def _check_queues(unit: Unit) -> None:
+    """On WSE-3 a queue without a color goes nowhere."""
+    if unit.arch != "wse3":
+        return
+    found = Diagnostics()
+    for kind, used, known in (("input", unit.in_queues_used, unit.in_queues),
+                              ("output", unit.out_queues_used, unit.out_queues)):  # fmt: skip
+        for queue, span in used.items():
+            if queue not in known:
+                found.error(
+                    "csl-queue",
+                    f"{kind} queue {queue} is used but never initialised",
+                    span,
+                    help="on WSE-3 call @initialize_queue(queue, .{ .color = ... })",
+                )
+    found.raise_errors()
+
+
+def _check_memory(unit: Unit) -> None:
+    if unit.end <= MEMORY_BYTES:
+        return
+    largest = sorted(unit.symbols, key=lambda s: -s.size)[:8]
+    fail(
+        "csl-memory",
+        f"'{unit.name}' needs {unit.end} bytes of data, {unit.end - MEMORY_BYTES} more than the "
+        f"{MEMORY_BYTES} bytes of a PE",
+        notes=[f"'{s.name}' takes {s.size} bytes ({s.type})" for s in largest],
+    )
+
+
+def finish(unit: Unit) -> PeProgram:
+    """The finished program of an analysed unit."""
+
+    def names(table: dict[int, FnVal]) -> dict[int, str]:
+        return {
+            n: unit.instances[(fn.module.number, fn.name, (None,) * len(fn.decl.params))].name
+            for n, fn in table.items()
+        }
+
+    def gates(entries: list[tuple[str, Any]]) -> list[tuple[str, int]]:
+        return [_resolve(unit, kind, value) for kind, value in entries]
+
+    configs: dict[int, ColorConfig] = dict(unit.color_configs)
+    program = PeProgram(
+        unit.name,
+        unit.arch,
+        unit.end,
+        [PeSymbol(s.name, s.addr, s.size) for s in unit.symbols],
+        [(s.addr, data) for s in unit.symbols if (data := image_of(s))],
+        unit.slots,
+        list(unit.functions.values()),
+        names(unit.data_tasks),
+        names(unit.local_tasks),
+        names(unit.control_tasks),
+        names(unit.teardown),
+        names(unit.empty_handlers),
+        dict(unit.in_queues),
+        dict(unit.out_queues),
+        gates(unit.activated),
+        gates(unit.blocked),
+        gates(unit.unblocked),
+        unit.exports,
+        unit.dsr_loads,
+        configs,
+        unit.local_settings,
+        unit.fifos,
+        unit.strings,
+        unit.trace_buffers,
+        unit.memcpy_ports,
+    )
+    resolver = _TaskResolver(unit)
+    for function in program.functions:
+        resolver.block(function.body)
+    for load in program.dsr_loads:
+        resolver.visit(load)
+    return program
+
+
+def _resolve(unit: Unit, kind: str, value: Any) -> tuple[str, int]:
+    if kind == "task":
+        bound = unit.task_ids.get((value.module.number, value.name))
+        if bound is None:
+            fail("csl-task", f"task '{value.name}' is never bound to an id", value.decl.span)
+        if bound[0] == "data":
+            return ("color" if unit.arch == "wse2" else "queue", bound[1])
+        return bound
+    return kind, int(value)
+
+
+class _TaskResolver:
+    """Replaces task names in lowered code by the ids they are bound to."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+
+    def block(self, body: list[ir.Stmt]) -> None:
+        """All statements of a list, and those inside of them."""
+        for stmt in body:
+            self.visit(stmt)
+
+    def visit(self, stmt: ir.Stmt) -> None:
+        """One statement."""
+        match stmt:
+            case ir.If():
+                self.block(stmt.then)
+                self.block(stmt.other)
+            case ir.Loop():
+                self.block(stmt.head)
+                self.block(stmt.body)
+                self.block(stmt.step)
+            case ir.Effect() if stmt.name.endswith("_task") and stmt.args:
+                kind, code = self._id(stmt.args[0])
+                stmt.name = stmt.name[: -len("task")] + kind
+                stmt.args = [code]
+            case ir.VectorOp() | ir.LoadDsr():
+                self._options(stmt.options)
+
+    def _options(self, options: ir.OpOptions) -> None:
+        if isinstance(options.activate, ir.TaskId):
+            options.activate = self._id(options.activate)[1]
+        if isinstance(options.on_control_activate, ir.TaskId):
+            options.on_control_activate = self._id(options.on_control_activate)[1]
+        if options.unblock is not None and isinstance(options.unblock[1], ir.TaskId):
+            options.unblock = self._id(options.unblock[1])
+        if options.on_control_unblock and isinstance(options.on_control_unblock[1], ir.TaskId):
+            options.on_control_unblock = self._id(options.on_control_unblock[1])
+
+    def _id(self, code: ir.Expr) -> tuple[str, ir.Expr]:
+        assert isinstance(code, ir.TaskId)
+        kind, number = _resolve(self.unit, "task", code.task)
+        return kind, ir.Const(ty.U16, number)
+
+
+def image_of(symbol: Symbol) -> bytes:
+    """The initial bytes of a symbol; empty for all zeros."""
+    if symbol.init is None:
+        return b""
+    data = _bytes(symbol.type, symbol.init)
+    return data if any(data) else b""
+
+
+def _bytes(kind: Type, value: Any) -> bytes:
+    if isinstance(kind, Array):
+        if isinstance(kind.element, Float) or not any(value):
+            if not any(value):
+                return b""
+        return b"".join(_bytes(kind.element, v) for v in value)
+    if isinstance(kind, Struct):
+        data = bytearray(ty.size_of(kind))
+        for name, part in value.items():
+            field_type, offset = kind.field(name) or (ty.U16, 0)
+            raw = _bytes(field_type, part.v).ljust(ty.size_of(field_type), b"\0")
+            data[offset : offset + len(raw)] = raw
+        return bytes(data)
+    if isinstance(value, FnVal):
+        fail("csl-unsupported", "function pointers in memory need a run-time assignment")
+    base = kind.base if isinstance(kind, Enum) else kind
+    size = ty.size_of(base)
+    return to_bits(base, value).to_bytes(8, "little")[:size]

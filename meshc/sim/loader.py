@@ -1,0 +1,72 @@
+"""Finds and parses CSL files; each file is parsed once."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+
+from meshc.sim.lang import tree as t
+from meshc.sim.lang.parser import parse
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+from meshc.support.spans import Source, Span
+
+
+class Loader:
+    """Files of one program. ``root`` is the folder of the layout file."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._files: dict[str, t.File] = {}
+
+    def load(self, path: str, folder: str, span: Span | None) -> tuple[t.File, str, str]:
+        """The tree of ``path``, its folder, and the library name when it is ``<...>``.
+
+        A path is looked up beside the importing file, then beside the layout, then along
+        CSL_IMPORT_PATH. Raises MeshcError ``csl-no-file``.
+        """
+        if path.startswith("<") and path.endswith(">"):
+            return self._library(path[1:-1], span), "", path[1:-1]
+        found = self._find(path, folder)
+        if found is None:
+            fail("csl-no-file", f"there is no file '{path}'", span)
+        return self._parse(found, _shown(found)), os.path.dirname(found), ""
+
+    def _find(self, path: str, folder: str) -> str | None:
+        extra = os.environ.get("CSL_IMPORT_PATH", "")
+        for base in [folder, self.root, *filter(None, extra.split(os.pathsep))]:
+            candidate = os.path.normpath(os.path.join(base, path))
+            if os.path.isfile(candidate):
+                return candidate
+        return None
+
+    def _library(self, name: str, span: Span | None) -> t.File:
+        resource = resources.files("meshc.sim.library") / f"{name}.csl"
+        key = f"<{name}>"
+        if key not in self._files:
+            if not resource.is_file() or ".." in name:
+                fail("csl-no-library", f"there is no library module '<{name}>'", span)
+            self._files[key] = _checked(key, resource.read_text(encoding="utf-8"))
+        return self._files[key]
+
+    def _parse(self, path: str, shown: str) -> t.File:
+        if path not in self._files:
+            try:
+                text = Path(path).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as problem:
+                fail("csl-no-file", f"cannot read '{shown}': {problem}")
+            self._files[path] = _checked(shown, text)
+        return self._files[path]
+
+
+def _checked(name: str, text: str) -> t.File:
+    diagnostics = Diagnostics()
+    file = parse(Source(name, text), diagnostics)
+    if diagnostics.errors:
+        raise MeshcError(diagnostics.errors)
+    return file
+
+
+def _shown(path: str) -> str:
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

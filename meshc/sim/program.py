@@ -1,0 +1,105 @@
+"""A compiled CSL program: what ``cslc`` writes and the machine runs."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.routes import ColorConfig
+from meshc.sim.sema.unit import Export
+from meshc.support.diagnostics import fail
+
+FILE_NAME = "program.sim"
+
+
+@dataclass
+class PeSymbol:
+    """A named stretch of PE memory."""
+
+    name: str
+    addr: int
+    size: int
+
+
+@dataclass
+class PeProgram:
+    """The code and data that PEs of one class share.
+
+    Task tables map ids to function names. ``image`` holds (address, bytes) of initial data.
+    """
+
+    name: str
+    arch: str
+    end: int
+    symbols: list[PeSymbol]
+    image: list[tuple[int, bytes]]
+    slots: list[Any]
+    functions: list[ir.Function]
+    data_tasks: dict[int, str]
+    local_tasks: dict[int, str]
+    control_tasks: dict[int, str]
+    teardown: dict[int, str]
+    empty_handlers: dict[int, str]
+    in_queues: dict[int, int]
+    out_queues: dict[int, int]
+    activated: list[tuple[str, int]]
+    blocked: list[tuple[str, int]]
+    unblocked: list[tuple[str, int]]
+    exports: dict[str, Export]
+    dsr_loads: list[ir.LoadDsr]
+    color_configs: dict[int, ColorConfig]
+    settings: list[tuple[int, int]]
+    fifos: int
+    strings: list[str]
+    trace_buffers: dict[str, int]
+    ports: dict[int, str]
+    task_numbers: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+
+@dataclass
+class Link:
+    """A virtual connection between two ports: PE and color at either end, and its hops."""
+
+    source: tuple[int, int, int]
+    target: tuple[int, int, int]
+    hops: int
+
+
+@dataclass
+class Program:
+    """A whole program. ``tiles`` maps (x, y) to a class; coordinates are those of the layout."""
+
+    arch: str
+    width: int
+    height: int
+    fabric: tuple[int, int]
+    offsets: tuple[int, int]
+    classes: list[PeProgram]
+    tiles: dict[tuple[int, int], int]
+    routes: dict[tuple[int, int, int], ColorConfig]
+    exports: list[str]
+    params: dict[str, str]
+    preload: dict[tuple[int, int], dict[str, bytes]] = field(default_factory=dict)
+    links: list[Link] = field(default_factory=list)
+    streams: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        """Write the program below ``folder``."""
+        (folder / FILE_NAME).write_bytes(pickle.dumps(self))
+
+    @staticmethod
+    def load(folder: Path) -> Program:
+        """Read what :meth:`save` wrote. Raises MeshcError ``csl-no-program``."""
+        path = folder / FILE_NAME
+        if not path.is_file():
+            fail(
+                "csl-no-program",
+                f"there is no compiled program in '{folder}'",
+                help="compile it first: cslc LAYOUT.csl -o DIR",
+            )
+        loaded = pickle.loads(path.read_bytes())
+        assert isinstance(loaded, Program)
+        return loaded

@@ -1,0 +1,1 @@
+"""Types, lazy compile-time evaluation and lowering of CSL."""

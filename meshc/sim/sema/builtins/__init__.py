@@ -1,0 +1,1 @@
+"""The builtins of CSL, by area. Each module fills the registry."""

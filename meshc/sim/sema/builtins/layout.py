@@ -1,0 +1,283 @@
+"""Builtins of the layout block: the rectangle, code placement, routes, exported names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshc.sim.lang import tree as t
+from meshc.sim.routes import (
+    ALWAYS_POP,
+    NO_POP,
+    POP_ON_ADVANCE,
+    POP_ON_ADVANCE_NOP,
+    ColorConfig,
+    Filter,
+)
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.values import VOID
+from meshc.sim.sema.registry import Analyzer, builtin
+from meshc.sim.sema.types import Array, Enum, Fn, Struct, Type
+from meshc.sim.sema.values import Frame, Module, Val
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+
+
+@dataclass
+class LayoutInfo:
+    """What the layout block said. Tiles and routes are keyed by (x, y) and (x, y, color)."""
+
+    width: int = 0
+    height: int = 0
+    fabric: tuple[int, int] = (0, 0)
+    offsets: tuple[int, int] = (4, 1)
+    tiles: dict[tuple[int, int], tuple[str, dict[str, Val], Span]] = field(default_factory=dict)
+    routes: dict[tuple[int, int, int], ColorConfig] = field(default_factory=dict)
+    exports: dict[str, Type] = field(default_factory=dict)
+    file: str = ""
+
+
+def _layout(an: Analyzer, node: t.Builtin) -> LayoutInfo:
+    layout = an.layout
+    if not isinstance(layout, LayoutInfo):
+        fail("csl-type", f"@{node.name} may only be used while the layout runs", node.span)
+    return layout
+
+
+@builtin("set_rectangle", args=(2, 2))
+def _set_rectangle(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    layout = _layout(an, node)
+    if layout.width:
+        fail("csl-layout", "@set_rectangle is called twice", node.span)
+    width, height = (an.number(a, frame) for a in node.args)
+    if width < 1 or height < 1:
+        fail("csl-range", f"a rectangle of {width} by {height} PEs", node.span)
+    layout.width, layout.height = width, height
+    fabric_w, fabric_h = layout.fabric
+    off_x, off_y = layout.offsets
+    if fabric_w and (off_x + width > fabric_w or off_y + height > fabric_h):
+        fail(
+            "csl-layout",
+            f"{width}x{height} PEs at offset {off_x},{off_y} do not fit a fabric of "
+            f"{fabric_w}x{fabric_h}",
+            node.span,
+            help="use a larger --fabric-dims",
+        )
+    return VOID
+
+
+@builtin("get_rectangle", args=(0, 0))
+def _get_rectangle(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    layout = an.layout or getattr(an, "rectangle", None)
+    if not isinstance(layout, LayoutInfo) or not layout.width:
+        fail("csl-layout", "@get_rectangle before @set_rectangle", node.span)
+
+    def pair(size: tuple[int, int]) -> Val:
+        width, height = Val(ty.U16, size[0]), Val(ty.U16, size[1])
+        return Val(ty.STRUCT, {"width": width, "height": height})
+
+    fields = dict(pair((layout.width, layout.height)).v)
+    fields["fabric"], fields["offsets"] = pair(layout.fabric), pair(layout.offsets)
+    return Val(ty.STRUCT, fields)
+
+
+def _position(an: Analyzer, node: t.Builtin, frame: Frame) -> tuple[int, int]:
+    layout = _layout(an, node)
+    x, y = an.number(node.args[0], frame), an.number(node.args[1], frame)
+    if not layout.width:
+        fail("csl-layout", f"@{node.name} before @set_rectangle", node.span)
+    if not (0 <= x < layout.width and 0 <= y < layout.height):
+        fail(
+            "csl-layout",
+            f"PE ({x}, {y}) is outside of the {layout.width}x{layout.height} rectangle",
+            node.span,
+        )
+    return x, y
+
+
+@builtin("set_tile_code", args=(2, 4))
+def _set_tile_code(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    layout, at = _layout(an, node), _position(an, node, frame)
+    if at in layout.tiles:
+        fail("csl-layout", f"PE {at} has its code already", node.span)
+    path, params = layout.file, dict[str, Val]()
+    if len(node.args) > 2:
+        value = an.known(node.args[2], frame)
+        if value.type == ty.STRING:
+            path = value.v
+        else:
+            params = value.v
+    if len(node.args) > 3:
+        params = an.known(node.args[3], frame).v
+    layout.tiles[at] = (path, {str(k): v for k, v in params.items()}, node.span)
+    return VOID
+
+
+@builtin("set_color_config", args=(4, 4))
+def _set_color_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    layout, (x, y) = _layout(an, node), _position(an, node, frame)
+    color = an.number(node.args[2], frame)
+    key = (x, y, color)
+    if key in layout.routes:
+        fail(
+            "csl-layout",
+            f"color {color} of PE ({x}, {y}) is configured twice",
+            node.span,
+            [f"first at {layout.routes[key].place}"],
+        )
+    layout.routes[key] = color_config(an, an.known(node.args[3], frame), color, node)
+    return VOID
+
+
+@builtin("export_name", args=(2, 3))
+def _export_name(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    layout = _layout(an, node)
+    name = an.known(node.args[0], frame).v
+    kind = an.type_from(node.args[1], frame)
+    if isinstance(kind, Array | Struct | Enum):
+        fail("csl-type", f"'{kind}' cannot be exported; export a pointer", node.span)
+    if isinstance(kind, Fn) and len(kind.params) > 15:
+        fail("csl-type", "a function for launches takes at most 15 parameters", node.span)
+    if name in layout.exports:
+        fail("csl-redeclared", f"'{name}' is exported twice", node.span)
+    layout.exports[name] = kind
+    return VOID
+
+
+# --- color configurations, shared with @set_local_color_config ---
+
+
+def color_config(an: Analyzer, value: Val, color: int, node: t.Builtin) -> ColorConfig:
+    """The configuration a struct describes."""
+    fields: dict[str, Val] = value.v
+    span = node.span
+    _only(fields, ("routes", "switches", "filter", "teardown", "color_swap_x", "color_swap_y"), span)
+    routes: dict[str, Val] = fields["routes"].v if "routes" in fields else {}
+    _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), span)
+    rx, tx = directions(routes.get("rx"), span), directions(routes.get("tx"), span)
+    if not rx or not tx:
+        rx, tx = rx or (), tx or ()
+    switches: dict[str, Val] = fields["switches"].v if "switches" in fields else {}
+    names = ("pos1", "pos2", "pos3", "current_switch_pos", "ring_mode", "pop_mode")
+    _only(switches, names, span)
+    if switches and an.arch == "wse3" and color not in (*range(10), 12, 13, 16, 17, 20, 21):
+        fail("csl-layout", f"WSE-3 has no switches on color {color}", span)
+    flags = {name: bool(fields[name].v) for name in ("color_swap_x", "color_swap_y")
+             if name in fields}  # fmt: skip
+    for name in ("color_swap_x", "color_swap_y"):
+        if name in routes:
+            flags[name] = bool(routes[name].v)
+    if any(flags.values()) and an.arch == "wse3":
+        fail("csl-layout", "WSE-3 has no color swap", span)
+    return ColorConfig(
+        rx,
+        tx,
+        _positions(switches, span),
+        switches["current_switch_pos"].v if "current_switch_pos" in switches else 0,
+        "ring_mode" in switches and bool(switches["ring_mode"].v),
+        _pop_mode(switches.get("pop_mode"), span),
+        "teardown" in fields and bool(fields["teardown"].v),
+        flags.get("color_swap_x", False),
+        flags.get("color_swap_y", False),
+        _filter(fields["filter"].v, span) if "filter" in fields else None,
+        str(span),
+    )
+
+
+def _only(fields: dict[str, Any], allowed: tuple[str, ...], span: Span) -> None:
+    for name in fields:
+        if name not in allowed:
+            fail("csl-unknown-name", f"unknown setting '.{name}'", span)
+
+
+def directions(value: Val | None, span: Span) -> tuple[int, ...]:
+    """One direction or a list of them."""
+    if value is None:
+        return ()
+    if value.type == ty.DIRECTION:
+        return (value.v,)
+    if isinstance(value.v, dict):
+        parts = list(value.v.values())
+    elif isinstance(value.v, list):
+        parts = [Val(ty.DIRECTION, v) for v in value.v]
+    else:
+        fail("csl-type", f"expected directions, found '{value.type}'", span)
+    for part in parts:
+        if part.type != ty.DIRECTION:
+            fail("csl-type", f"expected a direction, found '{part.type}'", span)
+    return tuple(dict.fromkeys(p.v for p in parts))
+
+
+def _positions(
+    switches: dict[str, Val], span: Span
+) -> tuple[tuple[int | None, int | None] | None, ...]:
+    found: list[tuple[int | None, int | None] | None] = []
+    for name in ("pos1", "pos2", "pos3"):
+        fields: dict[str, Val] = switches[name].v if name in switches else {}
+        _only(fields, ("rx", "tx", "invalid"), span)
+        if not fields or ("invalid" in fields and fields["invalid"].v):
+            found.append(None)
+            continue
+        rx, tx = directions(fields.get("rx"), span), directions(fields.get("tx"), span)
+        if len(rx) > 1 or len(tx) > 1 or (rx and tx):
+            fail("csl-layout", f"{name} must name one rx or one tx", span)
+        found.append((rx[0] if rx else None, tx[0] if tx else None))
+    while found and found[-1] is None:
+        found.pop()
+    return tuple(found)
+
+
+def _pop_mode(value: Val | None, span: Span) -> int:
+    modes = {
+        "no_pop": NO_POP,
+        "always_pop": ALWAYS_POP,
+        "pop_on_advance": POP_ON_ADVANCE,
+        "pop_on_advance_nop": POP_ON_ADVANCE_NOP,
+    }
+    if value is None:
+        return NO_POP
+    if value.type == ty.ENUM_LITERAL:
+        chosen = [value.v]
+    else:
+        chosen = [name for name, flag in value.v.items() if flag.v]
+    for name in chosen:
+        if name not in modes:
+            fail("csl-unknown-name", f"unknown pop mode '.{name}'", span)
+    return modes[chosen[0]] if chosen else NO_POP
+
+
+def _filter(fields: dict[str, Val], span: Span) -> Filter:
+    kind = fields.get("kind")
+    if kind is None:
+        fail("csl-layout", "a filter needs '.kind'", span)
+    name = kind.v if kind.type == ty.ENUM_LITERAL else next(k for k, v in kind.v.items() if v.v)
+    if name not in ("range", "counter", "sparse_counter"):
+        fail("csl-unknown-name", f"unknown kind of filter '.{name}'", span)
+
+    def get(key: str) -> int:
+        return int(fields[key].v) if key in fields else 0
+
+    return Filter(
+        name,
+        get("min_idx"),
+        get("max_idx"),
+        get("limit1"),
+        get("limit2"),
+        get("max_counter"),
+        get("init_counter"),
+        bool(get("count_data")),
+        bool(get("count_control")),
+        bool(get("filter_control")),
+    )
+
+
+@builtin("import_module", args=(1, 2))
+def _import_module(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    path = an.known(node.args[0], frame).v
+    bindings: dict[str, Val] = {}
+    if len(node.args) > 1:
+        inside = Frame(frame.module, True, frame.names)
+        value = an.eval(node.args[1], inside)
+        bindings = {str(k): v for k, v in value.v.items()} if isinstance(value.v, dict) else {}
+    module: Module = an.open_module(path, frame.module.folder, bindings, node.span)
+    return Val(ty.MODULE, module)

@@ -1,0 +1,230 @@
+"""Builtins for tasks, queues, exports and local configuration."""
+
+from __future__ import annotations
+
+from meshc.sim import ir
+from meshc.sim.descriptors import Fifo
+from meshc.sim.lang import tree as t
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.layout import LayoutInfo, color_config
+from meshc.sim.sema.builtins.values import VOID
+from meshc.sim.sema.registry import Analyzer, builtin
+from meshc.sim.sema.types import Array, Pointer, Type
+from meshc.sim.sema.unit import Export
+from meshc.sim.sema.values import FnVal, Frame, Global, Val
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+
+
+@builtin("bind_data_task", "bind_local_task", "bind_control_task", "bind_task", args=(2, 2))
+def _bind(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    task = an.eval(node.args[0], frame).v
+    if not isinstance(task, FnVal) or not task.decl.task:
+        fail("csl-type", f"@{node.name} needs a task", node.span)
+    value = an.known(node.args[1], frame)
+    number, unit = an.as_number(value, node.span), an.unit
+    kind = node.name[5:-5]
+    if node.name == "bind_task":
+        has_args = bool(task.decl.params)
+        kind = "data" if has_args and value.type == ty.COLOR else "local"
+    wanted = {"data": ty.DATA_TASK, "local": ty.LOCAL_TASK, "control": ty.CONTROL_TASK}[kind]
+    if value.type != wanted and value.type not in (ty.COLOR, ty.COMPTIME_INT):
+        fail("csl-type", f"@{node.name} needs a {wanted}, found '{value.type}'", node.span)
+    table = {"data": unit.data_tasks, "local": unit.local_tasks, "control": unit.control_tasks}[kind]
+    if number in table:
+        fail("csl-task", f"{kind} task id {number} is bound twice", node.span)
+    if kind == "data" and not task.decl.params:
+        fail("csl-task", f"data task '{task.name}' needs a parameter", node.span)
+    if kind == "local" and task.decl.params:
+        fail("csl-task", f"local task '{task.name}' takes no parameters", node.span)
+    table[number] = task
+    unit.task_ids[(task.module.number, task.name)] = (kind, number)
+    return VOID
+
+
+Target = tuple[str, ir.Expr]
+
+
+def gate_target(an: Analyzer, value: Val, span: Span) -> Target:
+    """What a block, unblock or activate is about: (local, color, queue or task, id)."""
+    if isinstance(value.v, FnVal):
+        return "task", ir.TaskId(ty.LOCAL_TASK, value.v)
+    code = ir.Const(ty.U16, value.v) if value.known else value.v
+    kind = value.type
+    if kind == ty.LOCAL_TASK:
+        return "local", code
+    if kind == ty.COLOR:
+        return "color", code
+    if kind == ty.INPUT_QUEUE:
+        return "queue", code
+    if kind == ty.DATA_TASK:
+        return ("color" if an.arch == "wse2" else "queue"), code
+    if kind == ty.CONTROL_TASK:
+        return "control", code
+    if ty.is_int(kind):
+        return "color", code
+    fail("csl-type", f"expected a task, a task id, a color or a queue, found '{kind}'", span)
+
+
+@builtin("activate", "block", "unblock", args=(1, 1))
+def _gate(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    value = an.eval(node.args[0], frame)
+    kind, code = gate_target(an, value, node.span)
+    if frame.known:
+        unit = an.unit
+        table = {"activate": unit.activated, "block": unit.blocked, "unblock": unit.unblocked}
+        known = code.task if isinstance(code, ir.TaskId) else getattr(code, "value", None)
+        table[node.name].append((kind, known))
+        return VOID
+    an.emit(frame, ir.Effect(an.place_of(node), None, f"{node.name}_{kind}", [code]))
+    return VOID
+
+
+@builtin("initialize_queue", args=(1, 2))
+def _initialize_queue(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    queue = an.known(node.args[0], frame)
+    fields = an.known(node.args[1], frame).v if len(node.args) > 1 else {}
+    color = fields["color"].v if "color" in fields else -1
+    table = an.unit.in_queues if queue.type == ty.INPUT_QUEUE else an.unit.out_queues
+    if table.get(queue.v, color) != color:
+        fail("csl-queue", f"{queue.type} {queue.v} is initialised twice", node.span)
+    table[queue.v] = color
+    return VOID
+
+
+@builtin("set_local_color_config", args=(2, 2))
+def _local_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    color = an.number(node.args[0], frame)
+    if color in an.unit.color_configs:
+        fail("csl-layout", f"color {color} is configured twice", node.span)
+    an.unit.color_configs[color] = color_config(an, an.known(node.args[1], frame), color, node)
+    return VOID
+
+
+@builtin("set_teardown_handler", "set_empty_queue_handler", args=(2, 2))
+def _handler(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    fn = an.eval(node.args[0], frame).v
+    number = an.number(node.args[1], frame)
+    if not isinstance(fn, FnVal):
+        fail("csl-type", f"@{node.name} needs a function", node.span)
+    teardown = node.name == "set_teardown_handler"
+    (an.unit.teardown if teardown else an.unit.empty_handlers)[number] = fn
+    return VOID
+
+
+@builtin("queue_flush", args=(1, 1))
+def _queue_flush(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    code = an.code(an.eval(node.args[0], frame))
+    an.emit(frame, ir.Effect(an.place_of(node), None, "queue_flush", [code]))
+    return VOID
+
+
+@builtin("rpc", args=(1, 1))
+def _rpc(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return VOID  # launches need no color since SDK 1.1
+
+
+@builtin("set_control_task_table", "bind_rotating_tasks", args=(0, 8))
+def _refused(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    if node.name == "set_control_task_table":
+        return VOID
+    fail("csl-unsupported", f"'@{node.name}' is not supported by the simulator", node.span)
+
+
+@builtin("export_symbol", args=(1, 2))
+def _export_symbol(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    item = _exported(an, node.args[0], frame)
+    name = an.known(node.args[1], frame).v if len(node.args) > 1 else None
+    if isinstance(item, FnVal):
+        name = name or item.name
+        if item.decl.task:
+            fail("csl-type", f"task '{name}' cannot be exported", node.span)
+        function = an.instance(item, (), node.span)
+        export = Export(name, "fn", an.fn_type(item), fn=function.name)
+    else:
+        name = name or item.decl.name
+        kind = an.global_type(item)
+        symbol = an.symbol(item)
+        export = Export(name, "pointer" if isinstance(kind, Pointer) else "data", kind, symbol.addr)
+    if name in an.unit.exports:
+        fail("csl-redeclared", f"'{name}' is exported twice", node.span)
+    layout = getattr(an, "rectangle", None)
+    if isinstance(layout, LayoutInfo) and name not in layout.exports:
+        fail(
+            "csl-layout",
+            f"'{name}' is exported here but the layout has no @export_name for it",
+            node.span,
+        )
+    an.unit.exports[name] = export
+    return VOID
+
+
+def _exported(an: Analyzer, node: t.Expr, frame: Frame) -> FnVal | Global:
+    item: object = None
+    if isinstance(node, t.Name):
+        item = an.lookup(node.name, frame, node.span)
+    elif isinstance(node, t.Field):
+        module = an.module_of(node.base, frame)
+        if module is not None:
+            item = an.member(module, node.name, node.span)
+    if isinstance(item, Val) and isinstance(item.v, FnVal):
+        item = item.v
+    if isinstance(item, Global) and item.decl.const:
+        an.settle(item)
+        if item.value is not None and isinstance(item.value.v, FnVal):
+            item = item.value.v
+    if not isinstance(item, FnVal | Global):
+        fail("csl-type", "only variables and functions can be exported", node.span)
+    return item
+
+
+@builtin("allocate_fifo", args=(1, 2))
+def _fifo(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    place = an.place(node.args[0], Frame(frame.module, False, frame.names))
+    kind = getattr(place, "type", None)
+    addr = getattr(place, "addr", None)
+    if not isinstance(kind, Array) or not isinstance(addr, ir.Const):
+        fail("csl-type", "@allocate_fifo needs an array", node.span)
+    options = an.known(node.args[1], frame).v if len(node.args) > 1 else {}
+    tasks = {k: _task_number(an, options[k], node) for k in ("activate_push", "activate_pop")
+             if k in options}  # fmt: skip
+    an.unit.fifos += 1
+    fifo = Fifo(an.unit.fifos - 1, addr.value, kind.count, ty.size_of(kind.element), **tasks)
+    return Val(ty.FIFO, fifo)
+
+
+def _task_number(an: Analyzer, value: Val, node: t.Builtin) -> int:
+    if isinstance(value.v, FnVal):
+        bound = an.unit.task_ids.get((value.v.module.number, value.v.name))
+        if bound is None:
+            fail("csl-task", f"task '{value.v.name}' must be bound before this", node.span)
+        return bound[1]
+    return an.as_number(value, node.span)
+
+
+@builtin("set_fifo_read_length", "set_fifo_write_length", args=(2, 2))
+def _fifo_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    fifo = an.known(node.args[0], frame).v
+    length = an.code(an.eval(node.args[1], frame))
+    name = node.name[4:]
+    number = ir.Const(ty.U16, fifo.number)
+    an.emit(frame, ir.Effect(an.place_of(node), None, name, [number, length]))
+    return VOID
+
+
+@builtin("get_config", "set_config", "get_config_unchecked", "set_config_unchecked", args=(1, 2))
+def _config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    values = [an.eval(a, frame) for a in node.args]
+    if frame.known:
+        if node.name.startswith("set_config"):
+            numbers = [an.as_number(v, node.span) for v in values]
+            an.unit.local_settings.append((numbers[0], numbers[1]))
+            return VOID
+        fail("csl-comptime", "a register is not known at compile time", node.span)
+    codes = [an.code(Val(ty.U16, v.v, v.known)) for v in values]
+    if node.name.startswith("set_config"):
+        an.emit(frame, ir.Effect(an.place_of(node), None, "set_config", codes))
+        return VOID
+    dst = an.unit.temp(ty.U16)
+    an.emit(frame, ir.Effect(an.place_of(node), dst, "get_config", codes))
+    return Val(ty.U16, ir.Local(ty.U16, dst), False)

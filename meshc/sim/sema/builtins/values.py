@@ -1,0 +1,309 @@
+"""Builtins that make and convert values, and those that inspect types."""
+
+from __future__ import annotations
+
+from meshc.sim import ir
+from meshc.sim.lang import tree as t
+from meshc.sim.numbers import from_bits, to_bits
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.convert import cast, coerce, zero_of
+from meshc.sim.sema.registry import Analyzer, builtin
+from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
+from meshc.sim.sema.values import Frame, RangeVal, Val
+from meshc.support.diagnostics import fail
+
+VOID = Val(ty.VOID, None)
+
+
+@builtin("as", args=(2, 2))
+def _as(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    kind = an.type_from(node.args[0], frame)
+    return cast(an.eval(node.args[1], frame, kind), kind, node.span)
+
+
+@builtin("bitcast", args=(2, 2))
+def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    kind = an.type_from(node.args[0], frame)
+    value = an.eval(node.args[1], frame)
+    if value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
+        base: Type = kind
+        if value.type == ty.COMPTIME_INT and isinstance(kind, Float | Pointer):
+            base = Int(kind.bits if isinstance(kind, Float) else 16, False)
+        elif value.type == ty.COMPTIME_FLOAT and isinstance(kind, Int):
+            base = ty.F16 if kind.bits == 16 else ty.F32
+        value = coerce(value, base, node.span)
+    source, target = ty.size_of(value.type), ty.size_of(kind)
+    if source != target:
+        fail(
+            "csl-type",
+            f"@bitcast from '{value.type}' ({8 * source} bits) to '{kind}' ({8 * target} bits)",
+            node.span,
+        )
+    if value.known:
+        if isinstance(kind, Pointer) or isinstance(value.type, Pointer):
+            return Val(kind, value.v)
+        return Val(kind, from_bits(_plain(kind), to_bits(_plain(value.type), value.v)))
+    return Val(kind, ir.Bits(kind, value.v), False)
+
+
+def _plain(kind: Type) -> Type:
+    return kind.base if isinstance(kind, Enum) else kind
+
+
+@builtin("ptrcast", args=(2, 2))
+def _ptrcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    kind = an.type_from(node.args[0], frame)
+    value = an.eval(node.args[1], frame)
+    if not isinstance(value.type, Pointer) or not isinstance(kind, Pointer):
+        fail("csl-type", f"@ptrcast from '{value.type}' to '{kind}'", node.span)
+    return Val(kind, value.v, value.known)
+
+
+@builtin("zeros", args=(1, 1))
+def _zeros(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    kind = _array_type(an, node, frame)
+    return Val(kind, zero_of(kind))
+
+
+@builtin("constants", args=(2, 2))
+def _constants(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    kind = _array_type(an, node, frame)
+    value = coerce(an.known(node.args[1], frame, kind.element), kind.element, node.span)
+    return Val(kind, [value.v] * kind.count)
+
+
+def _array_type(an: Analyzer, node: t.Builtin, frame: Frame) -> Array:
+    kind = an.type_from(node.args[0], frame)
+    if not isinstance(kind, Array):
+        fail("csl-type", f"@{node.name} needs an array type, found '{kind}'", node.span)
+    return kind
+
+
+@builtin("range", args=(2, 4))
+def _range(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    kind = an.type_from(node.args[0], frame)
+    bounds = [coerce(an.eval(a, frame, kind), kind, a.span) for a in node.args[1:]]
+    zero, one = coerce(Val(ty.COMPTIME_INT, 0), kind, node.span), Val(kind, 1)
+    low, high = (zero, bounds[0]) if len(bounds) == 1 else (bounds[0], bounds[1])
+    step = bounds[2] if len(bounds) > 2 else one
+    if step.known and step.v == 0:
+        fail("csl-range", "the step of a range must not be zero", node.span)
+    return Val(ty.RANGE, RangeVal(kind, low, high, step))
+
+
+@builtin("range_start", "range_stop", "range_step", args=(1, 1))
+def _range_part(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    value = an.eval(node.args[0], frame)
+    if value.type != ty.RANGE:
+        fail("csl-type", f"expected a range, found '{value.type}'", node.span)
+    part = {"range_start": "low", "range_stop": "high", "range_step": "step"}[node.name]
+    found: Val = getattr(value.v, part)
+    return found
+
+
+@builtin("is_arch", args=(1, 1))
+def _is_arch(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return Val(ty.BOOL, an.known(node.args[0], frame).v == an.arch)
+
+
+@builtin("concat_structs", args=(2, 2))
+def _concat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    left, right = (an.eval(a, frame) for a in node.args)
+    for value in (left, right):
+        if value.type != ty.STRUCT:
+            fail("csl-type", f"expected a struct, found '{value.type}'", node.span)
+    both = [name for name in left.v if name in right.v and isinstance(name, str)]
+    if both:
+        fail("csl-type", f"both structs have a field '{both[0]}'", node.span)
+    if all(isinstance(k, int) for k in (*left.v, *right.v)):
+        return Val(ty.STRUCT, dict(enumerate([*left.v.values(), *right.v.values()])))
+    return Val(ty.STRUCT, {**left.v, **right.v})
+
+
+@builtin("is_same_type", args=(2, 2))
+def _same(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    left, right = (an.type_from(a, frame) for a in node.args)
+    return Val(ty.BOOL, left == right)
+
+
+@builtin("type_of", args=(1, 1))
+def _type_of(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    inside = Frame(frame.module, False, frame.names) if frame.known else frame
+    return Val(ty.TYPE, an.eval(node.args[0], inside).type)
+
+
+@builtin("comptime_assert", args=(1, 2))
+def _comptime_assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    if not an.known(node.args[0], frame, ty.BOOL).v:
+        text = an.known(node.args[1], frame).v if len(node.args) > 1 else "it does not hold"
+        fail("csl-assert", f"compile-time assertion: {text}", node.span)
+    return VOID
+
+
+@builtin("comptime_print", args=(1, 16))
+def _print(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    for arg in node.args:
+        value = an.known(arg, frame)
+        print(f"{node.span}: {_shown(value)}")
+    return VOID
+
+
+def _shown(value: Val) -> str:
+    if isinstance(value.v, dict):
+        inner = ", ".join(f".{k} = {_shown(v)}" for k, v in value.v.items())
+        return f".{{ {inner} }}"
+    return str(value.v)
+
+
+@builtin("assert", args=(1, 2))
+def _assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    cond = an.eval(node.args[0], frame, ty.BOOL)
+    if frame.known or cond.known:
+        if cond.known and not cond.v:
+            fail("csl-assert", "assertion does not hold", node.span)
+        return VOID
+    an.emit(frame, ir.Effect(an.place_of(node), None, "assert", [cond.v]))
+    return VOID
+
+
+@builtin("get_int", args=(1, 1))
+def _get_int(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    value = an.eval(node.args[0], frame)
+    if value.known:
+        return Val(ty.U16, an.as_number(value, node.span))
+    return Val(ty.U16, ir.Bits(ty.U16, value.v), False)
+
+
+@builtin("is_comptime", args=(1, 1))
+def _is_comptime(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return Val(ty.BOOL, an.eval(node.args[0], frame).known)
+
+
+@builtin("dimensions", "rank", "element_type", "element_count", args=(1, 1))
+def _reflect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    value = an.eval(node.args[0], frame)
+    kind = value.v if value.type == ty.TYPE else value.type
+    while isinstance(kind, Pointer):
+        kind = kind.target
+    if not isinstance(kind, Array):
+        fail("csl-type", f"@{node.name} needs an array, found '{kind}'", node.span)
+    if node.name == "rank":
+        return Val(ty.U16, len(kind.dims))
+    if node.name == "element_type":
+        return Val(ty.TYPE, kind.element)
+    if node.name == "element_count":
+        return Val(ty.U32, kind.count)
+    return Val(Array((len(kind.dims),), ty.U32), list(kind.dims))
+
+
+@builtin("field", "has_field", args=(2, 2))
+def _field(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    name = an.known(node.args[1], frame).v
+    if node.name == "field":
+        return an.eval(t.Field(node.span, node.args[0], name), frame)
+    value = an.eval(node.args[0], frame)
+    kind = value.v if value.type == ty.TYPE else value.type
+    if isinstance(kind, Struct):
+        return Val(ty.BOOL, kind.field(name) is not None)
+    return Val(ty.BOOL, isinstance(value.v, dict) and name in value.v)
+
+
+@builtin("strlen", args=(1, 1))
+def _strlen(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return Val(ty.U16, len(an.known(node.args[0], frame).v))
+
+
+@builtin("strcat", args=(1, 32))
+def _strcat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return Val(ty.STRING, "".join(str(an.known(a, frame).v) for a in node.args))
+
+
+@builtin("as_string", args=(1, 1))
+def _as_string(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    value = an.known(node.args[0], frame)
+    if isinstance(value.v, list):
+        return Val(ty.STRING, "".join(chr(c) for c in value.v))
+    return Val(ty.STRING, str(value.v))
+
+
+@builtin("get_string_from_byte", args=(1, 1))
+def _from_byte(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return Val(ty.STRING, chr(an.number(node.args[0], frame)))
+
+
+@builtin("get_array", args=(1, 1))
+def _get_array(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    text = an.known(node.args[0], frame).v
+    return Val(Array((len(text),), ty.U8), [ord(c) for c in text])
+
+
+@builtin("random16", args=(0, 0))
+def _random16(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    dst = an.unit.temp(ty.U16)
+    an.emit(frame, ir.Effect(an.place_of(node), dst, "random16", []))
+    return Val(ty.U16, ir.Local(ty.U16, dst), False)
+
+
+@builtin("set_active_prng", args=(1, 1))
+def _prng(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    code = an.code(coerce(an.eval(node.args[0], frame), ty.U16, node.span))
+    an.emit(frame, ir.Effect(an.place_of(node), None, "set_prng", [code]))
+    return VOID
+
+
+@builtin("sim_value", args=(2, 8))
+def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """Library only: ``@sim_value("name", T, args...)``, a pure function of the machine."""
+    name = an.known(node.args[0], frame).v
+    kind = an.type_from(node.args[1], frame)
+    values = [an.eval(a, frame) for a in node.args[2:]]
+    if frame.known and all(v.known for v in values):
+        from_table = KNOWN_FUNCTIONS.get(name)
+        if from_table is None:
+            fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
+        return Val(kind, from_table(kind, *(v.v for v in values)))
+    return Val(kind, ir.Runtime(kind, name, [an.code(v) for v in values]), False)
+
+
+@builtin("sim_effect", args=(2, 10))
+def _sim_effect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """Library only: ``@sim_effect("name", T, args...)``, an effect with a result of type T."""
+    name = an.known(node.args[0], frame).v
+    kind = an.type_from(node.args[1], frame)
+    if frame.known:
+        fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
+    args = []
+    for arg in node.args[2:]:
+        value = an.eval(arg, frame)
+        if value.type == ty.STRING:
+            value = Val(ty.U16, an.unit.string(value.v))
+        if value.type == ty.COMPTIME_INT:
+            value = coerce(value, ty.I32, node.span)
+        args.append(an.code(value))
+    dst = None if kind == ty.VOID else an.unit.temp(kind)
+    an.emit(frame, ir.Effect(an.place_of(node), dst, name, args))
+    return VOID if dst is None else Val(kind, ir.Local(kind, dst), False)
+
+
+@builtin("sim_port", args=(2, 2))
+def _sim_port(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """Library only: declare that the host streams on this color."""
+    an.unit.memcpy_ports[an.number(node.args[0], frame)] = an.known(node.args[1], frame).v
+    return VOID
+
+
+@builtin("sim_trace_buffer", args=(2, 2))
+def _sim_trace(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """Library only: declare the trace buffer of ``<debug>`` under its key."""
+    key = an.known(node.args[0], frame).v
+    an.unit.trace_buffers[key] = an.number(node.args[1], frame)
+    return VOID
+
+
+@builtin("sim_error", args=(1, 1))
+def _sim_error(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """Library only: refuse a use with a message."""
+    fail("csl-unsupported", an.known(node.args[0], frame).v, node.span)
+
+
+KNOWN_FUNCTIONS = {}  # filled by builtins.mathematics

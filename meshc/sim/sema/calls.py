@@ -1,0 +1,242 @@
+"""Calls: run at compile time, or lowered to one function per set of comptime arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.lang import tree as t
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.convert import coerce, copied
+from meshc.sim.sema.places import Places
+from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
+from meshc.sim.sema.values import FnVal, Frame, ReturnSignal, Val
+from meshc.sim.sema.walk import addressed_names
+from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.spans import Span
+
+Spec = tuple[Any, ...]
+
+_MAX_COMPTIME_DEPTH = 250
+
+
+class Calls(Places):
+    """Function calls."""
+
+    depth = 0
+
+    def eval_Call(self, node: t.Call, frame: Frame, want: Type | None) -> Val:
+        callee = self.eval(node.callee, frame)
+        fn = callee.v
+        if not isinstance(fn, FnVal):
+            if isinstance(callee.type, Pointer) and isinstance(callee.type.target, Fn):
+                callee = Val(callee.type.target, callee.v, callee.known)
+            if isinstance(callee.type, Fn) and not callee.known:
+                return self._call_pointer(callee, node, frame)
+            fail("csl-type", f"a value of type '{callee.type}' cannot be called", node.span)
+        if fn.decl.task:
+            fail(
+                "csl-type",
+                f"task '{fn.name}' cannot be called",
+                node.span,
+                help="start it with @activate, or make it a function",
+            )
+        if len(node.args) != len(fn.decl.params):
+            fail(
+                "csl-type",
+                f"'{fn.name}' takes {len(fn.decl.params)} arguments, found {len(node.args)}",
+                node.span,
+            )
+        inner = Frame(fn.module, True)
+        args = []
+        for param, arg in zip(fn.decl.params, node.args, strict=True):
+            args.append(self._argument(fn, param, arg, frame, inner))
+            inner.names[0].setdefault(param.name, args[-1])
+        if frame.known:
+            return self.call_known(fn, args, node.span, frame)
+        return self._call_lowered(fn, args, node, frame)
+
+    def _argument(
+        self, fn: FnVal, param: t.Param, arg: t.Expr, frame: Frame, inner: Frame
+    ) -> Val:
+        kind: Type = ty.ANYTYPE
+        if param.type is not None and not isinstance(param.type, t.AnyType):
+            kind = self.type_from(param.type, inner)
+        value = self.known(arg, frame, kind) if param.comptime else self.eval(arg, frame, kind)
+        return coerce(value, kind, arg.span)
+
+    def _call_pointer(self, callee: Val, node: t.Call, frame: Frame) -> Val:
+        kind = callee.type
+        assert isinstance(kind, Fn)
+        if len(kind.params) != len(node.args):
+            fail("csl-type", f"expected {len(kind.params)} arguments", node.span)
+        args = [
+            self.code(coerce(self.eval(a, frame, p), p, a.span))
+            for a, p in zip(node.args, kind.params, strict=True)
+        ]
+        dst = None if kind.result == ty.VOID else self.unit.temp(kind.result)
+        self.emit(frame, ir.CallPtr(self.place_of(node), dst, callee.v, kind, args))
+        return self._result(dst)
+
+    def _result(self, dst: ir.Var | None) -> Val:
+        if dst is None:
+            return Val(ty.VOID, None)
+        return Val(dst.type, ir.Local(dst.type, dst), False)
+
+    # --- at compile time ---
+
+    def call_known(self, fn: FnVal, args: list[Val], span: Span, frame: Frame) -> Val:
+        """The result of running ``fn`` now."""
+        if fn.decl.body is None:
+            fail("csl-unsupported", f"function '{fn.name}' has no body", span)
+        inner = Frame(fn.module, True, in_layout=frame.in_layout, function=fn.name)
+        for param, value in zip(fn.decl.params, args, strict=True):
+            inner.names[0][param.name] = value
+        inner.result = self.type_from(fn.decl.result, inner)
+        self.depth += 1
+        if self.depth > _MAX_COMPTIME_DEPTH:
+            fail("csl-comptime", "compile-time calls are nested too deeply", span)
+        try:
+            self.exec_block(fn.decl.body, inner)
+        except ReturnSignal as signal:
+            value = signal.value
+        else:
+            value = None
+        finally:
+            self.depth -= 1
+        if value is None:
+            if inner.result not in (ty.VOID, ty.ANYTYPE):
+                fail("csl-type", f"'{fn.name}' ends without returning a value", span)
+            return Val(ty.VOID, None)
+        return value
+
+    # --- lowered ---
+
+    def _call_lowered(self, fn: FnVal, args: list[Val], node: t.Call, frame: Frame) -> Val:
+        spec, code_args = [], []
+        for param, value in zip(fn.decl.params, args, strict=True):
+            if self._is_comptime(fn, param, value):
+                spec.append(value)
+            else:
+                generic = param.type is None or isinstance(param.type, t.AnyType)
+                spec.append(value.type if generic or _depends(param, fn) else None)
+                code_args.append(self.code(value))
+        if self._result_is_known(fn, args):
+            return self.call_known(fn, args, node.span, frame)
+        function = self.instance(fn, tuple(spec), node.span)
+        kind = function.result
+        dst = None
+        if kind != ty.VOID:
+            dst = self.unit.temp(ty.U16 if isinstance(kind, Array | Struct) else kind)
+        self.emit(frame, ir.CallFn(self.place_of(node), dst, function.name, code_args))
+        if dst is not None and isinstance(kind, Array | Struct):
+            return Val(kind, ir.Local(ty.U16, dst), False)
+        return self._result(dst)
+
+    def _is_comptime(self, fn: FnVal, param: t.Param, value: Val) -> bool:
+        if param.comptime or value.type in ty.COMPTIME_ONLY:
+            return True
+        if isinstance(value.type, Fn) and value.known:
+            return True
+        return fn.decl.inline and value.known and not isinstance(value.v, list | dict)
+
+    def _result_is_known(self, fn: FnVal, args: list[Val]) -> bool:
+        inner = Frame(fn.module, True)
+        for param, value in zip(fn.decl.params, args, strict=True):
+            inner.names[0][param.name] = value
+        return self.type_from(fn.decl.result, inner) in ty.COMPTIME_ONLY
+
+    def instance(self, fn: FnVal, spec: Spec, span: Span) -> ir.Function:
+        """The lowered function for the given comptime arguments (Val), types or plain (None)."""
+        spec = spec or (None,) * len(fn.decl.params)
+        key = (fn.module.number, fn.name, tuple(_frozen(s) for s in spec))
+        known = self.unit.instances.get(key)
+        if known is not None:
+            return known
+        base = f"{fn.name}_{fn.module.number}"
+        name = base if base not in self.unit.functions else f"{base}_{len(self.unit.functions)}"
+        function = ir.Function(name, [], ty.VOID, source=fn.name)
+        self.unit.instances[key] = function
+        self.unit.functions[name] = function
+        frame = Frame(fn.module, False, function=name)
+        for param, entry in zip(fn.decl.params, spec, strict=True):
+            self._bind_parameter(param, entry, frame, function)
+        function.result = self.type_from(fn.decl.result, frame)
+        frame.result = function.result
+        self._lower_body(fn, function, frame, span)
+        return function
+
+    def _bind_parameter(
+        self, param: t.Param, entry: Any, frame: Frame, function: ir.Function
+    ) -> None:
+        if isinstance(entry, Val):
+            frame.names[0][param.name] = entry
+            return
+        if isinstance(entry, Type):
+            kind = entry
+        elif param.type is None or isinstance(param.type, t.AnyType):
+            fail("csl-type", f"the type of '{param.name}' must be known here", param.span)
+        else:
+            kind = self.type_from(param.type, frame)
+        aggregate = isinstance(kind, Array | Struct)
+        var = self.unit.temp(ty.U16 if aggregate else kind, f"a_{_safe(param.name)}")
+        function.params.append(var)
+        if param.name != "_":
+            bound = Val(kind, ir.Local(ty.U16, var), False) if aggregate else var
+            frame.names[0][param.name] = bound
+
+    def _lower_body(
+        self, fn: FnVal, function: ir.Function, frame: Frame, span: Span
+    ) -> None:
+        if fn.decl.body is None:
+            fail("csl-unsupported", f"function '{fn.name}' has no body", span)
+        frame.addressed = addressed_names(fn.decl.body)
+        for param in fn.decl.params:
+            var = frame.names[0].get(param.name)
+            if param.name in frame.addressed and isinstance(var, ir.Var):
+                self.spill(param.name, var, frame, self.place_of(param))
+        try:
+            self.exec_block(fn.decl.body, frame)
+        except MeshcError as problem:
+            self.problems(problem)
+        function.body = frame.out
+
+    def spill(self, name: str, var: ir.Var, frame: Frame, where: str) -> None:
+        """Provided by the statement part: move a parameter to memory."""
+        raise NotImplementedError
+
+    def problems(self, problem: MeshcError) -> None:
+        """Provided by the compiler: keep errors and go on."""
+        raise problem
+
+
+def _depends(param: t.Param, fn: FnVal) -> bool:
+    """Whether a parameter's type may depend on another parameter."""
+    return any(p.comptime or isinstance(p.type, t.AnyType) for p in fn.decl.params)
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def _frozen(value: Any) -> Any:
+    """A hashable stand-in for a comptime argument."""
+    match value:
+        case Val():
+            return (str(value.type), _frozen(value.v) if value.known else id(value.v))
+        case list() | tuple():
+            return tuple(_frozen(v) for v in value)
+        case dict():
+            return tuple((str(k), _frozen(v)) for k, v in value.items())
+        case FnVal():
+            return ("fn", value.module.number, value.name)
+        case int() | float() | str() | bool() | None:
+            return value
+        case Type():
+            return str(value)
+    return id(value)
+
+
+def fresh(value: Val) -> Val:
+    """A copy that may be kept."""
+    return copied(value)

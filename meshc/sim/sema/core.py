@@ -1,0 +1,106 @@
+"""What all parts of the analyser share: the unit under work, error helpers, code emission."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.lang import tree as t
+from meshc.sim.loader import Loader
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.types import Array, Fn, Struct, Type
+from meshc.sim.sema.unit import Unit
+from meshc.sim.sema.values import FnVal, Frame, Module, Val
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+
+
+class Core:
+    """State of one analysis: a PE program or a layout."""
+
+    def __init__(self, loader: Loader, unit: Unit) -> None:
+        self.loader = loader
+        self.unit = unit
+        self.arch = unit.arch
+        self.modules: list[Module] = []
+        self.layout: Any = None
+        self.steps = 0
+
+    # provided by the other parts
+    eval: Callable[..., Val]
+    call_known: Callable[..., Val]
+    instance: Callable[..., ir.Function]
+    type_from: Callable[..., Type]
+
+    def known(self, node: t.Expr, frame: Frame, want: Type | None = None) -> Val:
+        """The compile-time value of ``node``; an error when it has none."""
+        value = self.eval(node, frame.at_comptime(), want)
+        if not value.known:
+            fail("csl-comptime", "this value must be known at compile time", node.span)
+        return value
+
+    def number(self, node: t.Expr, frame: Frame) -> int:
+        """The compile-time integer (or id) ``node`` stands for."""
+        value = self.known(node, frame)
+        return self.as_number(value, node.span)
+
+    def as_number(self, value: Val, span: Span) -> int:
+        """A known integer or id as a Python int."""
+        if not value.known or not isinstance(value.v, int) or isinstance(value.v, bool):
+            fail("csl-type", f"expected an integer, found '{value.type}'", span)
+        return value.v
+
+    def emit(self, frame: Frame, stmt: ir.Stmt) -> None:
+        """Append lowered code; an error where only compile-time code may stand."""
+        frame.out.append(stmt)
+
+    def place_of(self, node: t.Node) -> str:
+        """``file:line`` for messages at run time."""
+        return f"{node.span.source.name}:{node.span.line}"
+
+    def code(self, value: Val, name: str = "const") -> ir.Expr:
+        """``value`` as lowered code; known aggregates are placed in memory."""
+        if not value.known:
+            if isinstance(value.v, list):
+                fail_internal = "an array with run-time elements needs a variable"
+                fail("csl-type", fail_internal)
+            result: ir.Expr = value.v
+            return result
+        if isinstance(value.v, FnVal):
+            return self.fn_code(value.v, value.type)
+        if isinstance(value.type, Array | Struct):
+            if value.home is not None:
+                return ir.Const(ty.U16, self.home_symbol(value).addr)
+            return ir.Const(ty.U16, self.unit.place(name, value.type, value.v).addr)
+        return ir.Const(value.type, value.v)
+
+    def home_symbol(self, value: Val) -> Any:
+        """The memory of a constant array or struct, placed at first need."""
+        home = value.home
+        assert home is not None
+        if home.symbol is None:
+            home.symbol = self.unit.place(home.decl.name, value.type, value.v)
+        return home.symbol
+
+    def fn_code(self, fn: FnVal, kind: Type) -> ir.Expr:
+        """A function used as a run-time value."""
+        if fn.decl.task:
+            return ir.TaskId(ty.LOCAL_TASK, fn)
+        function = self.instance(fn, (), fn.decl.span)
+        self.unit.functions.setdefault(function.name, function)
+        return ir.FnAddr(kind, function.name)
+
+    def fn_type(self, fn: FnVal) -> Fn:
+        """The type of a function without comptime parameters."""
+        frame = Frame(fn.module, True)
+        params = tuple(
+            ty.ANYTYPE if p.type is None else self.type_from(p.type, frame) for p in fn.decl.params
+        )
+        return Fn(params, self.type_from(fn.decl.result, frame), fn.decl.task)
+
+    def tick(self, span: Span) -> None:
+        """Count a step of compile-time execution; endless comptime loops end in an error."""
+        self.steps += 1
+        if self.steps > 50_000_000:
+            fail("csl-comptime", "compile-time code runs too long", span)

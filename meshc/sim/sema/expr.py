@@ -1,0 +1,309 @@
+"""Evaluation of expressions: to known values where possible, to code otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.lang import tree as t
+from meshc.sim.sema import arith
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.convert import coerce
+from meshc.sim.sema.names import Names
+from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
+from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, LoopSignal, Module, Val
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+
+
+class Expressions(Names):
+    """Expressions without calls, builtins and places, which other parts add."""
+
+    def eval(self, node: t.Expr, frame: Frame, want: Type | None = None) -> Val:
+        """The value of ``node``; ``want`` is the type the context expects, if it has one."""
+        method = getattr(self, "eval_" + type(node).__name__)
+        value: Val = method(node, frame, want)
+        return value
+
+    def eval_IntLit(self, node: t.IntLit, frame: Frame, want: Type | None) -> Val:
+        return Val(ty.COMPTIME_INT, node.value)
+
+    def eval_FloatLit(self, node: t.FloatLit, frame: Frame, want: Type | None) -> Val:
+        return Val(ty.COMPTIME_FLOAT, node.value)
+
+    def eval_StrLit(self, node: t.StrLit, frame: Frame, want: Type | None) -> Val:
+        return Val(ty.STRING, node.value)
+
+    def eval_BoolLit(self, node: t.BoolLit, frame: Frame, want: Type | None) -> Val:
+        return Val(ty.BOOL, node.value)
+
+    def eval_VoidLit(self, node: t.VoidLit, frame: Frame, want: Type | None) -> Val:
+        return Val(ty.VOID, None)
+
+    def eval_AnyType(self, node: t.AnyType, frame: Frame, want: Type | None) -> Val:
+        return Val(ty.TYPE, ty.ANYTYPE)
+
+    def eval_EnumLit(self, node: t.EnumLit, frame: Frame, want: Type | None) -> Val:
+        value = Val(ty.ENUM_LITERAL, node.name)
+        return coerce(value, want, node.span) if isinstance(want, Enum) else value
+
+    def eval_Name(self, node: t.Name, frame: Frame, want: Type | None) -> Val:
+        return self.read(self.lookup(node.name, frame, node.span), frame, node.span)
+
+    def eval_ComptimeExpr(self, node: t.ComptimeExpr, frame: Frame, want: Type | None) -> Val:
+        return self.known(node.operand, frame, want)
+
+    def eval_Unary(self, node: t.Unary, frame: Frame, want: Type | None) -> Val:
+        return arith.unary(node.op, self.eval(node.operand, frame, want), node.span)
+
+    def eval_Binary(self, node: t.Binary, frame: Frame, want: Type | None) -> Val:
+        if node.op in ("and", "or"):
+            return self._logical(node, frame)
+        left = self.eval(node.left, frame)
+        right = self.eval(node.right, frame)
+        if left.type == ty.TYPE and right.type == ty.TYPE:
+            return Val(ty.BOOL, (left.v == right.v) == (node.op == "=="))
+        return arith.binary(node.op, left, right, node.span)
+
+    def _logical(self, node: t.Binary, frame: Frame) -> Val:
+        left = self._boolean(node.left, frame)
+        if left.known:
+            return left if left.v == (node.op == "or") else self._boolean(node.right, frame)
+        inner: list[ir.Stmt] = []
+        outer, frame.out = frame.out, inner
+        try:
+            right = self._boolean(node.right, frame)
+        finally:
+            frame.out = outer
+        if not inner:
+            code = ir.Bin(ty.BOOL, node.op, left.v, arith.as_code(right))
+            return Val(ty.BOOL, code, False)
+        result = self.unit.temp(ty.BOOL)
+        place = self.place_of(node)
+        self.emit(frame, ir.SetLocal(place, result, left.v))
+        inner.append(ir.SetLocal(place, result, arith.as_code(right)))
+        cond = ir.Local(ty.BOOL, result)
+        arms = (inner, list[ir.Stmt]()) if node.op == "and" else (list[ir.Stmt](), inner)
+        self.emit(frame, ir.If(place, cond, *arms))
+        return Val(ty.BOOL, ir.Local(ty.BOOL, result), False)
+
+    def _boolean(self, node: t.Expr, frame: Frame) -> Val:
+        value = self.eval(node, frame, ty.BOOL)
+        if value.type != ty.BOOL:
+            fail("csl-type", f"expected a bool, found '{value.type}'", node.span)
+        return value
+
+    def eval_IfExpr(self, node: t.IfExpr, frame: Frame, want: Type | None) -> Val:
+        cond = self._boolean(node.cond, frame)
+        if cond.known:
+            if cond.v:
+                return self.eval(node.then, frame, want)
+            if node.other is None:
+                return Val(ty.VOID, None)
+            return self.eval(node.other, frame, want)
+        if node.other is None:
+            fail("csl-type", "an 'if' expression with a run-time condition needs 'else'", node.span)
+        then, then_code = self._arm(node.then, frame, want)
+        other, other_code = self._arm(node.other, frame, want)
+        kind = want if want is not None and want != ty.ANYTYPE else None
+        if kind is None:
+            kind = arith.peer(then, other, "else", node.span)
+            if kind == ty.COMPTIME_INT:
+                kind = ty.I16
+            elif kind == ty.COMPTIME_FLOAT:
+                kind = ty.F32
+        then, other = coerce(then, kind, node.span), coerce(other, kind, node.span)
+        if not then_code and not other_code and not isinstance(kind, Array | Struct):
+            pick = ir.Select(kind, cond.v, self.code(then), self.code(other))
+            return Val(kind, pick, False)
+        result, place = self.unit.temp(kind), self.place_of(node)
+        then_code.append(ir.SetLocal(place, result, self.code(then)))
+        other_code.append(ir.SetLocal(place, result, self.code(other)))
+        self.emit(frame, ir.If(place, cond.v, then_code, other_code))
+        return Val(kind, ir.Local(kind, result), False)
+
+    def _arm(
+        self, node: t.Expr, frame: Frame, want: Type | None
+    ) -> tuple[Val, list[ir.Stmt]]:
+        outer, frame.out = frame.out, []
+        try:
+            return self.eval(node, frame, want), frame.out
+        finally:
+            frame.out = outer
+
+    def eval_Field(self, node: t.Field, frame: Frame, want: Type | None) -> Val:
+        base = self.eval(node.base, frame)
+        if isinstance(base.type, Pointer) and isinstance(base.type.target, Struct):
+            base = self._pointee(base, node.span)
+        v = base.v
+        if base.type == ty.MODULE:
+            assert isinstance(v, Module)
+            return self.read(self.member(v, node.name, node.span), frame, node.span)
+        if base.type == ty.STRUCT:
+            if node.name not in v:
+                fail("csl-unknown-name", f"the struct has no field '{node.name}'", node.span)
+            found: Val = v[node.name]
+            return found
+        if base.type == ty.TYPE:
+            return self._type_member(v, node)
+        if isinstance(base.type, Struct):
+            return self._struct_member(base, base.type, node)
+        fail("csl-type", f"a value of type '{base.type}' has no fields", node.span)
+
+    def _type_member(self, kind: Type, node: t.Field) -> Val:
+        if isinstance(kind, Enum):
+            number = kind.value(node.name)
+            if number is not None:
+                return Val(kind, number)
+        fail("csl-unknown-name", f"type '{kind}' has no member '{node.name}'", node.span)
+
+    def _struct_member(self, base: Val, kind: Struct, node: t.Field) -> Val:
+        found = kind.field(node.name)
+        if found is None:
+            fail("csl-unknown-name", f"struct '{kind}' has no field '{node.name}'", node.span)
+        if isinstance(base.v, dict):
+            value: Val = base.v[node.name]
+            return value
+        from_ = ir.Bin(ty.U16, "+", base.v, ir.Const(ty.U16, found[1]))
+        return self.load(found[0], from_)
+
+    def _pointee(self, pointer: Val, span: Span) -> Val:
+        assert isinstance(pointer.type, Pointer)
+        if isinstance(pointer.v, CellRef):
+            place = pointer.v.place
+            return Val(place.type, place.read())
+        return self.load(pointer.type.target, arith.as_code(pointer))
+
+    def eval_Deref(self, node: t.Deref, frame: Frame, want: Type | None) -> Val:
+        base = self.eval(node.operand, frame)
+        if not isinstance(base.type, Pointer):
+            fail("csl-type", f"'.*' needs a pointer, found '{base.type}'", node.span)
+        if frame.known and base.known and not isinstance(base.v, CellRef):
+            fail("csl-comptime", "memory is not known at compile time", node.span)
+        return self._pointee(base, node.span)
+
+    def eval_BlockExpr(self, node: t.BlockExpr, frame: Frame, want: Type | None) -> Val:
+        block = node.body
+        if frame.known:
+            try:
+                self.exec_block(block, frame)
+            except LoopSignal as signal:
+                if signal.label != block.label or signal.again:
+                    raise
+                return signal.value or Val(ty.VOID, None)
+            return Val(ty.VOID, None)
+        result = self.unit.temp(want or ty.I16)
+        self.unit.temps += 1
+        loop = LoopFrame(block.label, self.unit.temps, True, result)
+        body, place = self.lower_loop_body(block, frame, loop), self.place_of(node)
+        yes = ir.Const(ty.BOOL, True)
+        self.emit(frame, ir.Loop(place, loop.number, [], yes, body, [], once=True))
+        return Val(result.type, ir.Local(result.type, result), False)
+
+    # --- types as values ---
+
+    def type_from(self, node: t.Expr, frame: Frame) -> Type:
+        """The type an expression denotes."""
+        value = self.eval(node, frame.at_comptime())
+        if value.type != ty.TYPE:
+            fail("csl-type", f"expected a type, found a value of type '{value.type}'", node.span)
+        kind: Type = value.v
+        return kind
+
+    def eval_ArrayType(self, node: t.ArrayType, frame: Frame, want: Type | None) -> Val:
+        dims = []
+        for dim in node.dims:
+            if dim is None:
+                dims.append(-1)
+                continue
+            size = self.number(dim, frame)
+            if not 0 <= size <= 0xFFFF:
+                fail("csl-range", f"array extent {size} is out of range", dim.span)
+            dims.append(size)
+        return Val(ty.TYPE, Array(tuple(dims), self.type_from(node.element, frame)))
+
+    def eval_PointerType(self, node: t.PointerType, frame: Frame, want: Type | None) -> Val:
+        return Val(ty.TYPE, Pointer(node.many, node.const, self.type_from(node.target, frame)))
+
+    def eval_FnType(self, node: t.FnType, frame: Frame, want: Type | None) -> Val:
+        params = tuple(
+            self.type_from(p.type, frame) if p.type is not None else ty.ANYTYPE
+            for p in node.params
+        )
+        return Val(ty.TYPE, Fn(params, self.type_from(node.result, frame), node.task))
+
+    def eval_EnumDecl(self, node: t.EnumDecl, frame: Frame, want: Type | None) -> Val:
+        base = self.type_from(node.base, frame) if node.base is not None else ty.U16
+        given = {
+            name: self.number(value, frame)
+            for name, value in zip(node.members, node.values, strict=True)
+            if value is not None
+        }
+        taken, following, members = set(given.values()), 0, list[tuple[str, int]]()
+        for name in node.members:
+            if name in given:
+                members.append((name, given[name]))
+                continue
+            while following in taken:
+                following += 1
+            taken.add(following)
+            members.append((name, following))
+        return Val(ty.TYPE, Enum(f"enum at {node.span}", base, tuple(members)))
+
+    def eval_StructDecl(self, node: t.StructDecl, frame: Frame, want: Type | None) -> Val:
+        fields = tuple((name, self.type_from(kind, frame)) for name, kind, _ in node.fields)
+        name = f"{'union' if node.kind == 'union' else 'struct'} at {node.span}"
+        return Val(ty.TYPE, Struct(name, fields, node.kind == "union"))
+
+    # --- literals ---
+
+    def eval_StructLit(self, node: t.StructLit, frame: Frame, want: Type | None) -> Val:
+        if node.type is not None:
+            return self._typed_literal(node, frame)
+        fields: dict[Any, Val] = {}
+        for position, (name, value) in enumerate(zip(node.names, node.values, strict=True)):
+            inner = None
+            if isinstance(want, Struct) and name is not None:
+                inner = (want.field(name) or (None,))[0]
+            fields[position if name is None else name] = self.eval(value, frame, inner)
+        literal = Val(ty.STRUCT, fields)
+        if isinstance(want, Struct | Array):
+            return coerce(literal, want, node.span)
+        return literal
+
+    def _typed_literal(self, node: t.StructLit, frame: Frame) -> Val:
+        assert node.type is not None
+        kind = self.type_from(node.type, frame)
+        if isinstance(kind, Struct):
+            return self.eval_StructLit(
+                t.StructLit(node.span, None, node.names, node.values), frame, kind
+            )
+        if not isinstance(kind, Array):
+            fail("csl-type", f"'{kind}' has no literal of this form", node.span)
+        parts = [coerce(self.eval(v, frame, kind.element), kind.element, v.span)
+                 for v in node.values]  # fmt: skip
+        if kind.dims == (-1,):
+            kind = Array((len(parts),), kind.element)
+        if len(parts) != kind.count:
+            fail("csl-type", f"expected {kind.count} elements, found {len(parts)}", node.span)
+        if all(p.known for p in parts):
+            return Val(kind, [p.v for p in parts])
+        return Val(kind, parts, False)
+
+    def fn_value(self, node: t.Expr, frame: Frame) -> FnVal | None:
+        """The function an expression names, if it names one."""
+        value = self.eval(node, frame)
+        return value.v if isinstance(value.v, FnVal) else None
+
+    def exec_block(self, block: t.Block, frame: Frame) -> None:
+        """Provided by the statement part."""
+        raise NotImplementedError
+
+    def lower_loop_body(self, body: t.Stmt, frame: Frame, loop: LoopFrame) -> list[ir.Stmt]:
+        """Provided by the statement part."""
+        raise NotImplementedError
+
+
+def is_scalar(kind: Type) -> bool:
+    """Numbers, bools, enums and ids: what one machine register holds."""
+    return isinstance(kind, Int | Float | Enum | Pointer) or kind == ty.BOOL or kind in ty.IDS

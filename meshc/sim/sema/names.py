@@ -1,0 +1,206 @@
+"""Names and modules: what an identifier means, lazily, in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.lang import tree as t
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.convert import coerce, copied, zero_of
+from meshc.sim.sema.core import Core
+from meshc.sim.sema.types import Array, Struct, Type
+from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+
+DIRECTIONS = {"RAMP": 0, "EAST": 1, "WEST": 2, "NORTH": 3, "SOUTH": 4}
+
+
+class Names(Core):
+    """Looks names up and evaluates top-level declarations when they are first needed."""
+
+    def open_module(
+        self, path: str, folder: str, bindings: dict[str, Val], span: Span | None
+    ) -> Module:
+        """A new instance of a file with the given parameter values."""
+        file, where, library = self.loader.load(path, folder, span)
+        module = Module(path, file, where, bindings, len(self.modules), {}, library)
+        self.modules.append(module)
+        for name, decl in file.decls.items():
+            if isinstance(decl, t.FnDecl):
+                module.names[name] = FnVal(module, decl)
+            else:
+                module.names[name] = Global(module, decl)
+        return module
+
+    def member(self, module: Module, name: str, span: Span) -> Any:
+        """What ``module.name`` means: a Val, FnVal or Global."""
+        found = module.names.get(name)
+        if found is not None:
+            return found
+        for param in module.file.params:
+            if param.name == name:
+                value = self._param(module, param)
+                module.names[name] = value
+                return value
+        if module.library:
+            fail(
+                "csl-unsupported",
+                f"the simulator's <{module.library}> has no '{name}'",
+                span,
+            )
+        fail("csl-unknown-name", f"'{name}' is not declared in '{module.name}'", span)
+
+    def _param(self, module: Module, param: t.Param) -> Val:
+        frame = Frame(module, True)
+        kind = self.type_from(param.type, frame) if param.type is not None else None
+        if param.name in module.bindings:
+            value = module.bindings[param.name]
+        elif param.default is not None:
+            value = self.known(param.default, frame, kind)
+        else:
+            fail(
+                "csl-unbound-param",
+                f"parameter '{param.name}' of '{module.name}' has no value",
+                param.span,
+                help=f"give it with --params={param.name}:VALUE, @set_tile_code or @import_module",
+            )
+        if kind is None or kind == ty.ANYTYPE:
+            return value
+        return coerce(value, kind, param.span)
+
+    def lookup(self, name: str, frame: Frame, span: Span) -> Any:
+        """What a plain name means here: a local (Val, Cell, ir.Var) or something global."""
+        found = frame.find(name)
+        if found is not None:
+            return found
+        module = frame.module
+        if name in module.names:
+            return module.names[name]
+        if any(param.name == name for param in module.file.params):
+            return self.member(module, name, span)
+        if name in DIRECTIONS:
+            return Val(ty.DIRECTION, DIRECTIONS[name])
+        kind = ty.named(name)
+        if kind is not None:
+            return Val(ty.TYPE, kind)
+        if name == "undefined":
+            return Val(ty.UNDEFINED, None)
+        fail("csl-unknown-name", f"'{name}' is not declared", span)
+
+    def global_type(self, item: Global) -> Type:
+        """The type of a top-level variable; its initialiser is evaluated if need be."""
+        if item.type is None:
+            self.settle(item)
+        assert item.type is not None
+        return item.type
+
+    def settle(self, item: Global) -> None:
+        """Evaluate a top-level declaration once."""
+        if item.value is not None:
+            return
+        decl = item.decl
+        if item.busy:
+            fail("csl-cycle", f"'{decl.name}' depends on itself", decl.span)
+        item.busy = True
+        try:
+            frame = Frame(item.module, True)
+            if decl.type is not None:
+                item.type = self.type_from(decl.type, frame)
+            if decl.init is None:
+                if item.type is None:
+                    fail("csl-type", f"'{decl.name}' needs a type or a value", decl.span)
+                value = Val(item.type, zero_of(item.type))
+            else:
+                value = self.known(decl.init, frame, item.type)
+                if item.type is not None:
+                    value = coerce(value, item.type, decl.span)
+            item.type = value.type
+            if not decl.const and item.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
+                fail("csl-type", f"variable '{decl.name}' needs a type", decl.span)
+            item.value = Val(value.type, value.v, True)
+            if decl.const and isinstance(value.type, Array | Struct):
+                item.value.home = item
+        finally:
+            item.busy = False
+
+    def symbol(self, item: Global) -> Symbol:
+        """The memory of a top-level variable, or of a constant whose address is taken."""
+        if item.symbol is None:
+            self.settle(item)
+            assert item.value is not None
+            assert item.type is not None
+            decl = item.decl
+            if ty.size_of(item.type) == 0 and item.type != ty.VOID:
+                fail("csl-type", f"'{decl.name}' of type '{item.type}' has no address", decl.span)
+            align = 0
+            if decl.align is not None:
+                align = self.number(decl.align, Frame(item.module, True))
+            item.symbol = self.unit.place(decl.name, item.type, item.value.v, align)
+        return item.symbol
+
+    def slot(self, item: Global) -> int:
+        """The slot of a top-level descriptor variable."""
+        if item.slot < 0:
+            self.settle(item)
+            assert item.value is not None
+            values = item.value.v if isinstance(item.value.v, list) else [item.value.v]
+            item.slot = self.unit.add_slots(list(values))
+        return item.slot
+
+    def read(self, item: Any, frame: Frame, span: Span) -> Val:
+        """The value of what a name stands for."""
+        match item:
+            case Val():
+                return item
+            case Cell():
+                return Val(item.type, item.v)
+            case FnVal():
+                return Val(self.fn_type_of(item), item)
+            case ir.Var():
+                if frame.known:
+                    fail("csl-comptime", f"'{item.name}' is not known at compile time", span)
+                return Val(item.type, ir.Local(item.type, item), False)
+            case StackVar():
+                if frame.known:
+                    fail("csl-comptime", "this variable is not known at compile time", span)
+                return self.load(item.type, ir.Const(ty.U16, item.addr))
+            case Global():
+                return self._read_global(item, frame, span)
+        raise AssertionError(item)
+
+    def fn_type_of(self, fn: FnVal) -> Type:
+        """The type of a function value; generic functions get a nominal one."""
+        if any(p.comptime or isinstance(p.type, t.AnyType) for p in fn.decl.params):
+            return ty.Fn((), ty.ANYTYPE, fn.decl.task)
+        return self.fn_type(fn)
+
+    def _read_global(self, item: Global, frame: Frame, span: Span) -> Val:
+        if item.decl.const:
+            self.settle(item)
+            assert item.value is not None
+            return item.value
+        kind = self.global_type(item)
+        if kind in ty.COMPTIME_ONLY:
+            assert item.value is not None
+            return item.value
+        if frame.known:
+            name = item.decl.name
+            fail("csl-comptime", f"variable '{name}' is not known at compile time", span)
+        if ty.lives_in_slots(kind):
+            index = ir.Const(ty.U16, self.slot(item))
+            if isinstance(kind, Array):
+                return Val(kind, index, False)
+            return Val(kind, ir.Slot(kind, index), False)
+        return self.load(kind, ir.Const(ty.U16, self.symbol(item).addr))
+
+    def load(self, kind: Type, addr: ir.Expr) -> Val:
+        """A run-time read from memory; arrays and structs stay where they are."""
+        if isinstance(kind, Array | Struct):
+            return Val(kind, addr, False)
+        return Val(kind, ir.Load(kind, addr), False)
+
+    def bind_cell(self, frame: Frame, name: str, value: Val) -> None:
+        """Declare a mutable compile-time variable."""
+        frame.names[-1][name] = Cell(value.type, copied(value).v)

@@ -1,0 +1,339 @@
+"""Places: what can be indexed, assigned to, or have its address taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.lang import tree as t
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.arith import as_code
+from meshc.sim.sema.convert import coerce, copied, offset_by, scaled
+from meshc.sim.sema.expr import Expressions
+from meshc.sim.sema.types import Array, Pointer, Struct, Type
+from meshc.sim.sema.values import (
+    Cell,
+    CellPlace,
+    CellRef,
+    Frame,
+    Global,
+    LocalPlace,
+    MemPlace,
+    Module,
+    Place,
+    SlotPlace,
+    StackVar,
+    Val,
+)
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+
+
+class Places(Expressions):
+    """Indexing, assignment targets and addresses."""
+
+    def eval_Index(self, node: t.Index, frame: Frame, want: Type | None) -> Val:
+        base = self.eval(node.base, frame)
+        indices = [self.eval(i, frame) for i in node.indices]
+        return self.index_value(base, indices, frame, node.span)
+
+    def index_value(self, base: Val, indices: list[Val], frame: Frame, span: Span) -> Val:
+        """``base[indices]`` as a value."""
+        if base.type == ty.STRUCT:
+            position = self.as_number(indices[0], span)
+            if position not in base.v:
+                fail("csl-range", f"index {position} is outside of the tuple", span)
+            found: Val = base.v[position]
+            return found
+        if isinstance(base.v, CellRef):
+            place = base.v.place
+            base = Val(place.type, place.read())
+        if base.type == ty.STRING:
+            return Val(ty.U8, ord(base.v[self.as_number(indices[0], span)]))
+        if isinstance(base.type, Array) and isinstance(base.v, list):
+            if all(i.known for i in indices):
+                flat = self.flat_index(base.type, indices, span)
+                element = base.v[flat]
+                if isinstance(element, Val):
+                    return element
+                return Val(base.type.element, element)
+            if frame.known:
+                fail("csl-comptime", "the index is not known at compile time", span)
+        place_ = self._element_place(base, indices, span)
+        if isinstance(place_, SlotPlace):
+            return Val(place_.type, ir.Slot(place_.type, place_.index), False)
+        return self.load(place_.type, place_.addr)
+
+    def flat_index(self, kind: Array, indices: list[Val], span: Span) -> int:
+        """The row-major position of known indices, checked against the extents."""
+        if len(indices) != len(kind.dims):
+            fail("csl-type", f"'{kind}' needs {len(kind.dims)} indices", span)
+        flat = 0
+        for index, extent in zip(indices, kind.dims, strict=True):
+            number = self.as_number(index, span)
+            if not 0 <= number < extent:
+                fail("csl-range", f"index {number} is outside of '{kind}'", span)
+            flat = flat * extent + number
+        return flat
+
+    def _element_place(
+        self, base: Val, indices: list[Val], span: Span
+    ) -> MemPlace | SlotPlace:
+        kind = base.type
+        if isinstance(kind, Array) and ty.lives_in_slots(kind):
+            start = ir.Const(ty.U16, self.slot(base.home)) if base.home else base.v
+            return SlotPlace(kind.element, offset_by(start, self._linear(kind, indices, span)))
+        const = isinstance(kind, Pointer) and kind.const
+        if isinstance(kind, Pointer):
+            addr = as_code(base)
+            if not kind.many and isinstance(kind.target, Array):
+                kind = kind.target
+            else:
+                element = kind.target
+                while isinstance(element, Array) and not kind.many:
+                    element = element.element
+                step = scaled(as_code(coerce_index(indices[0], span)), ty.size_of(element))
+                return MemPlace(element, offset_by(addr, step), const)
+        elif isinstance(kind, Array):
+            addr = self.code(base)
+        else:
+            fail("csl-type", f"a value of type '{kind}' cannot be indexed", span)
+        assert isinstance(kind, Array)
+        linear = self._linear(kind, indices, span)
+        return MemPlace(
+            kind.element, offset_by(addr, scaled(linear, ty.size_of(kind.element))), const
+        )
+
+    def _linear(self, kind: Array, indices: list[Val], span: Span) -> ir.Expr:
+        if len(indices) != len(kind.dims):
+            fail("csl-type", f"'{kind}' needs {len(kind.dims)} indices", span)
+        if all(i.known for i in indices):
+            return ir.Const(ty.U16, self.flat_index(kind, indices, span))
+        total: ir.Expr | None = None
+        for index, extent in zip(indices, kind.dims, strict=True):
+            code = as_code(coerce_index(index, span))
+            if isinstance(code, ir.Const) and not 0 <= code.value < extent:
+                fail("csl-range", f"index {code.value} is outside of '{kind}'", span)
+            if total is not None:
+                wide = ir.Bin(ty.U16, "*", _as_u16(total), ir.Const(ty.U16, extent))
+                total = ir.Bin(ty.U16, "+", wide, _as_u16(code))
+            else:
+                total = code
+        assert total is not None
+        return total
+
+    # --- places ---
+
+    def place(self, node: t.Expr, frame: Frame) -> Place:
+        """The place ``node`` denotes. Raises MeshcError ``csl-type`` when it denotes none."""
+        match node:
+            case t.Name():
+                return self._name_place(node, frame)
+            case t.Index():
+                return self._index_place(node, frame)
+            case t.Field():
+                return self._field_place(node, frame)
+            case t.Deref():
+                pointer = self.eval(node.operand, frame)
+                if not isinstance(pointer.type, Pointer):
+                    fail("csl-type", f"'.*' needs a pointer, found '{pointer.type}'", node.span)
+                if isinstance(pointer.v, CellRef):
+                    return pointer.v.place
+                return MemPlace(pointer.type.target, as_code(pointer), pointer.type.const)
+        fail("csl-type", "this expression has no address", node.span)
+
+    def _name_place(self, node: t.Name, frame: Frame) -> Place:
+        found = self.lookup(node.name, frame, node.span)
+        match found:
+            case Cell():
+                return CellPlace(found.type, found, "v")
+            case ir.Var():
+                return LocalPlace(found)
+            case Global():
+                return self._global_place(found)
+            case StackVar():
+                return MemPlace(found.type, ir.Const(ty.U16, found.addr))
+            case Val() if not found.known and isinstance(found.type, Array | Struct):
+                return MemPlace(found.type, found.v)
+            case Val() if isinstance(found.type, Array | Struct):
+                return MemPlace(found.type, self.code(found, node.name), True)
+        fail("csl-type", f"'{node.name}' cannot be assigned to", node.span)
+
+    def _global_place(self, item: Global) -> Place:
+        kind = self.global_type(item)
+        if ty.lives_in_slots(kind):
+            return SlotPlace(kind, ir.Const(ty.U16, self.slot(item)))
+        symbol = self.symbol(item)
+        return MemPlace(kind, ir.Const(ty.U16, symbol.addr), item.decl.const)
+
+    def _index_place(self, node: t.Index, frame: Frame) -> Place:
+        indices = [self.eval(i, frame) for i in node.indices]
+        if isinstance(node.base, t.Name | t.Index | t.Field):
+            value = self.peek_type(node.base, frame)
+            if isinstance(value, CellRef):
+                return self._cell_element(value.place, indices, node.span)
+            if not isinstance(value, Pointer):
+                outer = self.place(node.base, frame)
+                if isinstance(outer, CellPlace):
+                    return self._cell_element(outer, indices, node.span)
+                if isinstance(outer, MemPlace):
+                    base = Val(outer.type, outer.addr, False)
+                    place = self._element_place(base, indices, node.span)
+                    if isinstance(place, MemPlace):
+                        place.const = outer.const
+                    return place
+                if isinstance(outer, SlotPlace):
+                    return self._element_place(
+                        Val(outer.type, outer.index, False), indices, node.span
+                    )
+        return self._element_place(self.eval(node.base, frame), indices, node.span)
+
+    def peek_type(self, node: t.Expr, frame: Frame) -> Any:
+        """The pointer type of ``node`` (or its CellRef); None when it is no pointer."""
+        if isinstance(node, t.Name):
+            found = self.lookup(node.name, frame, node.span)
+            if isinstance(found, Global):
+                kind: Type = self.global_type(found)
+            elif isinstance(found, Cell | Val):
+                if isinstance(found.v, CellRef):
+                    return found.v
+                kind = found.type
+            elif isinstance(found, ir.Var | StackVar):
+                kind = found.type
+            else:
+                return None
+            return kind if isinstance(kind, Pointer) else None
+        if isinstance(node, t.Field):
+            base = node.base
+            module = self.module_of(base, frame)
+            if module is not None:
+                item = self.member(module, node.name, node.span)
+                if isinstance(item, Global):
+                    kind = self.global_type(item)
+                    return kind if isinstance(kind, Pointer) else None
+                return item.type if isinstance(getattr(item, "type", None), Pointer) else None
+        value = self.eval(node, frame)
+        return value.type if isinstance(value.type, Pointer) else None
+
+    def module_of(self, node: t.Expr, frame: Frame) -> Module | None:
+        """The module instance an expression denotes, if it does."""
+        if isinstance(node, t.Name | t.Field):
+            if isinstance(node, t.Name):
+                found = self.lookup(node.name, frame, node.span)
+                if isinstance(found, Global) and not found.decl.const:
+                    return None
+                if isinstance(found, ir.Var | Cell | StackVar):
+                    return None
+            elif self.module_of(node.base, frame) is None:
+                return None
+            value = self.eval(node, frame)
+            return value.v if value.type == ty.MODULE else None
+        return None
+
+    def _cell_element(self, place: CellPlace, indices: list[Val], span: Span) -> CellPlace:
+        inner = place.read()
+        if isinstance(place.type, Array):
+            return CellPlace(place.type.element, inner, self.flat_index(place.type, indices, span))
+        fail("csl-type", f"a value of type '{place.type}' cannot be indexed", span)
+
+    def _field_place(self, node: t.Field, frame: Frame) -> Place:
+        module = self.module_of(node.base, frame)
+        if module is not None:
+            item = self.member(module, node.name, node.span)
+            if isinstance(item, Global):
+                return self._global_place(item)
+            fail("csl-type", f"'{node.name}' cannot be assigned to", node.span)
+        pointer = self.peek_type(node.base, frame)
+        if isinstance(pointer, Pointer):
+            base = self.eval(node.base, frame)
+            outer: Place = MemPlace(pointer.target, as_code(base), pointer.const)
+        else:
+            outer = self.place(node.base, frame)
+        kind = outer.var.type if isinstance(outer, LocalPlace) else outer.type
+        if isinstance(outer, CellPlace):
+            inner = outer.read()
+            if isinstance(inner, dict) and node.name in inner:
+                return CellPlace(inner[node.name].type, inner[node.name], "v")
+        if isinstance(kind, Struct) and isinstance(outer, MemPlace):
+            found = kind.field(node.name)
+            if found is not None:
+                return MemPlace(found[0], offset_by(outer.addr, found[1]), outer.const)
+        fail("csl-unknown-name", f"'{kind}' has no field '{node.name}'", node.span)
+
+    def eval_AddressOf(self, node: t.AddressOf, frame: Frame, want: Type | None) -> Val:
+        operand = node.operand
+        if isinstance(operand, t.Name | t.Field):
+            target = self.eval(operand, frame) if self._is_function(operand, frame) else None
+            if target is not None:
+                return target
+        # An address is known at compile time even where the variable's value is not.
+        inside = Frame(frame.module, False, frame.names) if frame.known else frame
+        place = self.place(operand, inside)
+        if isinstance(place, CellPlace):
+            return Val(Pointer(False, False, place.type), CellRef(place))
+        if isinstance(place, SlotPlace | LocalPlace):
+            fail("csl-type", "this value does not live in memory", node.span)
+        kind = Pointer(False, place.const, place.type)
+        if isinstance(place.addr, ir.Const):
+            return Val(kind, place.addr.value)
+        return Val(kind, place.addr, False)
+
+    def _is_function(self, node: t.Expr, frame: Frame) -> bool:
+        if isinstance(node, t.Name):
+            return type(self.lookup(node.name, frame, node.span)).__name__ == "FnVal"
+        if isinstance(node, t.Field):
+            module = self.module_of(node.base, frame)
+            if module is not None:
+                return type(self.member(module, node.name, node.span)).__name__ == "FnVal"
+        return False
+
+    def assign(self, place: Place, value: Val, frame: Frame, span: Span) -> None:
+        """Store ``value`` at ``place``, at compile time or by code."""
+        kind = place.var.type if isinstance(place, LocalPlace) else place.type
+        value = coerce(value, kind, span)
+        where = f"{span.source.name}:{span.line}"
+        match place:
+            case CellPlace():
+                if not value.known:
+                    fail("csl-comptime", "this value must be known at compile time", span)
+                fresh = copied(value).v
+                if isinstance(place.container, Cell | Val):
+                    place.container.v = fresh
+                else:
+                    place.container[place.key] = fresh
+            case LocalPlace():
+                self.emit(frame, ir.SetLocal(where, place.var, self.code(value)))
+            case SlotPlace():
+                self.emit(frame, ir.SetSlot(where, place.index, self.code(value)))
+            case MemPlace():
+                if place.const:
+                    fail("csl-type", "a constant cannot be assigned to", span)
+                self.store(place.addr, value, frame, where)
+
+    def store(self, addr: ir.Expr, value: Val, frame: Frame, where: str) -> None:
+        """Code that stores a value of any type in memory."""
+        kind = value.type
+        if isinstance(kind, Array) and isinstance(value.v, list) and not value.known:
+            step = ty.size_of(kind.element)
+            for position, part in enumerate(value.v):
+                self.store(offset_by(addr, position * step), part, frame, where)
+        elif isinstance(kind, Struct) and isinstance(value.v, dict):
+            for name, _ in kind.fields:
+                if name in value.v:
+                    offset = (kind.field(name) or (None, 0))[1]
+                    self.store(offset_by(addr, offset), value.v[name], frame, where)
+        elif isinstance(kind, Array | Struct):
+            self.emit(frame, ir.Copy(where, addr, self.code(value), ty.size_of(kind)))
+        else:
+            self.emit(frame, ir.Store(where, kind, addr, self.code(value)))
+
+
+def coerce_index(index: Val, span: Span) -> Val:
+    """An array index; any integer will do."""
+    if not ty.is_int(index.type):
+        fail("csl-type", f"an index must be an integer, found '{index.type}'", span)
+    return index
+
+
+def _as_u16(code: ir.Expr) -> ir.Expr:
+    return code if code.type == ty.U16 else ir.Cast(ty.U16, code)

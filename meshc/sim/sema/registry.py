@@ -1,0 +1,46 @@
+"""The table of builtins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshc.sim.lang import tree as t
+from meshc.sim.sema.loops import Loops
+from meshc.sim.sema.types import Type
+from meshc.sim.sema.values import Frame, Val
+from meshc.support.diagnostics import fail
+
+Handler = Callable[[Any, t.Builtin, Frame, Type | None], Val]
+
+BUILTINS: dict[str, tuple[Handler, int, int]] = {}
+
+
+def builtin(*names: str, args: tuple[int, int]) -> Callable[[Handler], Handler]:
+    """Register a handler for builtins that take ``args`` = (least, most) arguments."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            BUILTINS[name] = (handler, *args)
+        return handler
+
+    return register
+
+
+class Analyzer(Loops):
+    """The complete analyser: all statements and expressions, with builtins."""
+
+    def eval_Builtin(self, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+        """A call of a builtin."""
+        entry = BUILTINS.get(node.name)
+        if entry is None:
+            fail("csl-unsupported", f"there is no builtin '@{node.name}'", node.span)
+        handler, least, most = entry
+        if not least <= len(node.args) <= most:
+            wanted = str(least) if least == most else f"{least} to {most}"
+            fail(
+                "csl-type",
+                f"'@{node.name}' takes {wanted} arguments, found {len(node.args)}",
+                node.span,
+            )
+        return handler(self, node, frame, want)

@@ -1,0 +1,348 @@
+"""Statements: executed at compile time or lowered, by one set of rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.lang import tree as t
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.arith import as_code, binary
+from meshc.sim.sema.calls import Calls
+from meshc.sim.sema.convert import coerce, copied, zero_of
+from meshc.sim.sema.expr import is_scalar
+from meshc.sim.sema.types import Array, Enum, Struct, Type
+from meshc.sim.sema.values import (
+    Cell,
+    CellPlace,
+    Frame,
+    LocalPlace,
+    LoopFrame,
+    LoopSignal,
+    MemPlace,
+    Place,
+    ReturnSignal,
+    SlotPlace,
+    StackVar,
+    Val,
+)
+from meshc.support.diagnostics import MeshcError, fail
+
+
+class Statements(Calls):
+    """Blocks, variables, assignments, conditions and jumps; loops are in :mod:`loops`."""
+
+    def exec_block(self, block: t.Block, frame: Frame) -> None:
+        """All statements of a block in a scope of its own."""
+        frame.names.append({})
+        try:
+            for stmt in block.body:
+                self._exec_checked(stmt, frame)
+        finally:
+            frame.names.pop()
+
+    def _exec_checked(self, stmt: t.Stmt, frame: Frame) -> None:
+        """Like exec; in lowered code an error ends only its own statement."""
+        if frame.known or isinstance(stmt, t.VarDecl):
+            self.exec(stmt, frame)
+            return
+        try:
+            self.exec(stmt, frame)
+        except MeshcError as problem:
+            self.problems(problem)
+
+    def exec(self, stmt: t.Stmt, frame: Frame) -> None:
+        """One statement."""
+        getattr(self, "exec_" + type(stmt).__name__)(stmt, frame)
+
+    def exec_Block(self, stmt: t.Block, frame: Frame) -> None:
+        if stmt.comptime:
+            self.exec_block(stmt, frame.at_comptime())
+        elif stmt.label is None:
+            self.exec_block(stmt, frame)
+        elif frame.known:
+            try:
+                self.exec_block(stmt, frame)
+            except LoopSignal as signal:
+                if signal.label != stmt.label or signal.again:
+                    raise
+        else:
+            self._lower_once(stmt, frame)
+
+    def _lower_once(self, stmt: t.Block, frame: Frame) -> None:
+        loop = self.new_loop(stmt.label, is_block=True)
+        body, yes = self.lower_loop_body(stmt, frame, loop), ir.Const(ty.BOOL, True)
+        self.emit(
+            frame, ir.Loop(self.place_of(stmt), loop.number, [], yes, body, [], once=True)
+        )
+
+    def new_loop(self, label: str | None, is_block: bool = False) -> LoopFrame:
+        """A loop with a number of its own."""
+        self.unit.temps += 1
+        return LoopFrame(label, self.unit.temps, is_block)
+
+    def lower_loop_body(self, body: t.Stmt, frame: Frame, loop: LoopFrame) -> list[ir.Stmt]:
+        """The lowered body of a loop."""
+        outer, frame.out = frame.out, []
+        frame.loops.append(loop)
+        try:
+            self._exec_checked(body, frame)
+            return frame.out
+        finally:
+            frame.out = outer
+            frame.loops.pop()
+
+    def exec_ExprStmt(self, stmt: t.ExprStmt, frame: Frame) -> None:
+        if isinstance(stmt.expr, t.SwitchExpr):
+            self.exec_switch(stmt.expr, frame)
+        elif isinstance(stmt.expr, t.IfExpr):
+            node = stmt.expr
+            other = t.ExprStmt(node.span, node.other) if node.other is not None else None
+            self.exec_If(t.If(node.span, node.cond, t.ExprStmt(node.span, node.then), other), frame)
+        else:
+            self.eval(stmt.expr, frame)
+
+    def exec_VarDecl(self, stmt: t.VarDecl, frame: Frame) -> None:
+        kind = self.type_from(stmt.type, frame) if stmt.type is not None else None
+        if stmt.init is None:
+            if kind is None:
+                fail("csl-type", f"'{stmt.name}' needs a type or a value", stmt.span)
+            value = Val(kind, zero_of(kind))
+        elif stmt.comptime:
+            value = self.known(stmt.init, frame, kind)
+        else:
+            value = self.eval(stmt.init, frame, kind)
+        if kind is not None:
+            value = coerce(value, kind, stmt.span)
+        if frame.known or stmt.comptime:
+            frame.names[-1][stmt.name] = (
+                value if stmt.const else Cell(value.type, copied(value).v)
+            )
+        elif stmt.const:
+            self._local_const(stmt, value, frame)
+        else:
+            self._local_var(stmt, value, frame)
+
+    def _local_const(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
+        if value.type == ty.STRUCT:
+            value = Val(ty.STRUCT, {k: self._kept(v, frame, stmt) for k, v in value.v.items()})
+        elif not value.known or (isinstance(value.type, Array) and stmt.name in frame.addressed):
+            value = self._kept(value, frame, stmt)
+        elif stmt.name in frame.addressed and is_scalar(value.type):
+            symbol = self.unit.place(stmt.name, value.type, value.v)
+            frame.names[-1][stmt.name] = StackVar(value.type, symbol.addr)
+            return
+        frame.names[-1][stmt.name] = value
+
+    def _kept(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
+        """``value`` computed now and kept for later use."""
+        if value.known and not isinstance(value.type, Array | Struct):
+            return value
+        if isinstance(value.type, Array | Struct):
+            if value.known:
+                return Val(value.type, self.code(value, stmt.name), False)
+            symbol = self.unit.place(stmt.name, value.type)
+            addr = ir.Const(ty.U16, symbol.addr)
+            self.store(addr, value, frame, self.place_of(stmt))
+            return Val(value.type, addr, False)
+        var = self.unit.temp(value.type, _safe(stmt.name))
+        self.emit(frame, ir.SetLocal(self.place_of(stmt), var, value.v))
+        return Val(value.type, ir.Local(value.type, var), False)
+
+    def _local_var(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
+        kind = value.type
+        if kind in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
+            fail("csl-type", f"variable '{stmt.name}' needs a type", stmt.span)
+        if kind in ty.COMPTIME_ONLY:
+            frame.names[-1][stmt.name] = Cell(kind, copied(value).v)
+            return
+        where = self.place_of(stmt)
+        if isinstance(kind, Array | Struct) or stmt.name in frame.addressed:
+            symbol = self.unit.place(stmt.name, kind)
+            self.store(ir.Const(ty.U16, symbol.addr), value, frame, where)
+            frame.names[-1][stmt.name] = StackVar(kind, symbol.addr)
+            return
+        var = self.unit.temp(kind, _safe(stmt.name))
+        self.emit(frame, ir.SetLocal(where, var, self.code(value)))
+        frame.names[-1][stmt.name] = var
+
+    def spill(self, name: str, var: ir.Var, frame: Frame, where: str) -> None:
+        """Move a parameter whose address is taken to memory."""
+        symbol = self.unit.place(name, var.type)
+        code = ir.Local(var.type, var)
+        self.emit(frame, ir.Store(where, var.type, ir.Const(ty.U16, symbol.addr), code))
+        frame.names[0][name] = StackVar(var.type, symbol.addr)
+
+    def exec_Assign(self, stmt: t.Assign, frame: Frame) -> None:
+        if isinstance(stmt.target, t.Name) and stmt.target.name == "_" and not stmt.op:
+            self.eval(stmt.value, frame)
+            return
+        place = self.place(stmt.target, frame)
+        kind = place.var.type if isinstance(place, LocalPlace) else place.type
+        value = self.eval(stmt.value, frame, kind)
+        if frame.known and not isinstance(place, CellPlace):
+            fail("csl-comptime", "a variable cannot be changed at compile time", stmt.span)
+        if stmt.op:
+            value = binary(stmt.op, self._read_place(place), value, stmt.span)
+        self.assign(place, value, frame, stmt.span)
+
+    def _read_place(self, place: Place) -> Val:
+        match place:
+            case CellPlace():
+                return Val(place.type, place.read())
+            case LocalPlace():
+                return Val(place.var.type, ir.Local(place.var.type, place.var), False)
+            case SlotPlace():
+                return Val(place.type, ir.Slot(place.type, place.index), False)
+            case MemPlace():
+                return self.load(place.type, place.addr)
+
+    def exec_If(self, stmt: t.If, frame: Frame) -> None:
+        cond = self._boolean(stmt.cond, frame)
+        if cond.known:
+            chosen = stmt.then if cond.v else stmt.other
+            if chosen is not None:
+                self._scoped(chosen, frame)
+            return
+        then = self._captured(stmt.then, frame)
+        other = self._captured(stmt.other, frame) if stmt.other is not None else []
+        self.emit(frame, ir.If(self.place_of(stmt), cond.v, then, other))
+
+    def _scoped(self, stmt: t.Stmt, frame: Frame) -> None:
+        frame.names.append({})
+        try:
+            self.exec(stmt, frame)
+        finally:
+            frame.names.pop()
+
+    def _captured(self, stmt: t.Stmt, frame: Frame) -> list[ir.Stmt]:
+        outer, frame.out = frame.out, []
+        try:
+            self._scoped(stmt, frame)
+            return frame.out
+        finally:
+            frame.out = outer
+
+    def exec_Return(self, stmt: t.Return, frame: Frame) -> None:
+        want = frame.result
+        value = None if stmt.value is None else self.eval(stmt.value, frame, want)
+        if value is not None and want is not None and want != ty.VOID:
+            value = coerce(value, want, stmt.span)
+        if frame.known:
+            raise ReturnSignal(value)
+        if value is None or want == ty.VOID:
+            if want not in (ty.VOID, None) and value is None:
+                fail("csl-type", f"expected a value of type '{want}'", stmt.span)
+            self.emit(frame, ir.Return(self.place_of(stmt), None))
+            return
+        self.emit(frame, ir.Return(self.place_of(stmt), self.code(value)))
+
+    def exec_Break(self, stmt: t.Break, frame: Frame) -> None:
+        value = None if stmt.value is None else self.eval(stmt.value, frame)
+        if frame.known:
+            raise LoopSignal(stmt.label, False, value)
+        loop = self._target(stmt.label, frame, stmt)
+        if value is not None and loop.result is not None:
+            where = self.place_of(stmt)
+            coerced = coerce(value, loop.result.type, stmt.span)
+            self.emit(frame, ir.SetLocal(where, loop.result, self.code(coerced)))
+        self.emit(frame, ir.Break(self.place_of(stmt), loop.number))
+
+    def exec_Continue(self, stmt: t.Continue, frame: Frame) -> None:
+        if frame.known:
+            raise LoopSignal(stmt.label, True)
+        loop = self._target(stmt.label, frame, stmt)
+        self.emit(frame, ir.Continue(self.place_of(stmt), loop.number))
+
+    def _target(self, label: str | None, frame: Frame, stmt: t.Stmt) -> LoopFrame:
+        for loop in reversed(frame.loops):
+            if (label is None and not loop.is_block) or (label and loop.label == label):
+                return loop
+        fail("csl-syntax", "there is no loop to leave here", stmt.span)
+
+    # --- switch ---
+
+    def exec_switch(self, node: t.SwitchExpr, frame: Frame) -> None:
+        """A switch as a statement."""
+        subject = self.eval(node.subject, frame)
+        if subject.known:
+            prong = self._chosen(node, subject, frame)
+            if prong is not None:
+                self._scoped(self._prong_stmt(prong), frame)
+            return
+        chain: list[ir.Stmt] = []
+        for prong in reversed(node.prongs):
+            body = self._captured(self._prong_stmt(prong), frame)
+            if not prong.items:
+                chain = body
+                continue
+            test = self._prong_test(prong, subject, frame)
+            chain = [ir.If(self.place_of(prong), test, body, chain)]
+        frame.out.extend(chain)
+
+    def _prong_stmt(self, prong: t.SwitchProng) -> t.Stmt:
+        if isinstance(prong.body, t.Expr):
+            return t.ExprStmt(prong.span, prong.body)
+        return prong.body
+
+    def _prong_test(self, prong: t.SwitchProng, subject: Val, frame: Frame) -> ir.Expr:
+        total: ir.Expr | None = None
+        for item in prong.items:
+            if isinstance(item, tuple):
+                low, high = (self.eval(i, frame, subject.type) for i in item)
+                above = as_code(binary(">=", subject, low, prong.span))
+                below = as_code(binary("<=", subject, high, prong.span))
+                test: ir.Expr = ir.Bin(ty.BOOL, "and", above, below)
+            else:
+                value = self.eval(item, frame, subject.type)
+                test = as_code(binary("==", subject, value, prong.span))
+            total = test if total is None else ir.Bin(ty.BOOL, "or", total, test)
+        assert total is not None
+        return total
+
+    def _chosen(self, node: t.SwitchExpr, subject: Val, frame: Frame) -> t.SwitchProng | None:
+        for prong in node.prongs:
+            if not prong.items or any(self._matches(i, subject, frame) for i in prong.items):
+                return prong
+        return None
+
+    def _matches(self, item: Any, subject: Val, frame: Frame) -> bool:
+        if isinstance(item, tuple):
+            low, high = (self.known(i, frame, subject.type).v for i in item)
+            return bool(low <= subject.v <= high)
+        want = subject.type if isinstance(subject.type, Enum) else None
+        return bool(self.known(item, frame, want).v == subject.v)
+
+    def eval_SwitchExpr(self, node: t.SwitchExpr, frame: Frame, want: Type | None) -> Val:
+        subject = self.eval(node.subject, frame)
+        if subject.known:
+            prong = self._chosen(node, subject, frame)
+            if prong is None:
+                fail("csl-type", "no prong of the switch matches", node.span)
+            if isinstance(prong.body, t.Expr):
+                return self.eval(prong.body, frame, want)
+            self.exec(prong.body, frame)
+            return Val(ty.VOID, None)
+        result: ir.Var | None = None
+        chain: list[ir.Stmt] = []
+        for prong in reversed(node.prongs):
+            if not isinstance(prong.body, t.Expr):
+                fail("csl-type", "a switch used as a value needs values", prong.span)
+            value, body = self._arm(prong.body, frame, want)
+            if result is None:
+                kind = want or value.type
+                result = self.unit.temp(ty.I16 if kind == ty.COMPTIME_INT else kind)
+            value = coerce(value, result.type, prong.span)
+            body.append(ir.SetLocal(self.place_of(prong), result, self.code(value)))
+            if prong.items:
+                test = self._prong_test(prong, subject, frame)
+                chain = [ir.If(self.place_of(prong), test, body, chain)]
+            else:
+                chain = body
+        frame.out.extend(chain)
+        assert result is not None
+        return Val(result.type, ir.Local(result.type, result), False)
+
+
+def _safe(name: str) -> str:
+    return "v_" + "".join(c if c.isalnum() else "_" for c in name)

@@ -1,0 +1,83 @@
+"""One PE program while it is compiled: memory, functions, tasks, queues, exports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshc.sim import ir
+from meshc.sim.sema.types import Type, align_up, alignment, size_of
+from meshc.sim.sema.values import FnVal, Symbol
+from meshc.support.spans import Span
+
+DATA_START = 64
+
+
+@dataclass
+class Export:
+    """A symbol the host can name: data through the pointer at ``addr``, or a function."""
+
+    name: str
+    kind: str
+    type: Type
+    addr: int = 0
+    fn: str = ""
+
+
+@dataclass
+class Unit:
+    """Everything known of one PE program. Ids are numbers; see :mod:`meshc.sim.program`."""
+
+    arch: str
+    name: str = ""
+    symbols: list[Symbol] = field(default_factory=list)
+    end: int = DATA_START
+    slots: list[Any] = field(default_factory=list)
+    functions: dict[str, ir.Function] = field(default_factory=dict)
+    instances: dict[Any, ir.Function] = field(default_factory=dict)
+    data_tasks: dict[int, FnVal] = field(default_factory=dict)
+    local_tasks: dict[int, FnVal] = field(default_factory=dict)
+    control_tasks: dict[int, FnVal] = field(default_factory=dict)
+    teardown: dict[int, FnVal] = field(default_factory=dict)
+    empty_handlers: dict[int, FnVal] = field(default_factory=dict)
+    task_ids: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    in_queues: dict[int, int] = field(default_factory=dict)
+    out_queues: dict[int, int] = field(default_factory=dict)
+    in_queues_used: dict[int, Span] = field(default_factory=dict)
+    out_queues_used: dict[int, Span] = field(default_factory=dict)
+    activated: list[tuple[str, Any]] = field(default_factory=list)
+    blocked: list[tuple[str, Any]] = field(default_factory=list)
+    unblocked: list[tuple[str, Any]] = field(default_factory=list)
+    exports: dict[str, Export] = field(default_factory=dict)
+    dsr_loads: list[ir.LoadDsr] = field(default_factory=list)
+    color_configs: dict[int, Any] = field(default_factory=dict)
+    local_settings: list[tuple[int, int]] = field(default_factory=list)
+    fifos: int = 0
+    strings: list[str] = field(default_factory=list)
+    trace_buffers: dict[str, int] = field(default_factory=dict)
+    memcpy_ports: dict[int, str] = field(default_factory=dict)
+    temps: int = 0
+
+    def place(self, name: str, kind: Type, init: Any = None, align: int = 0) -> Symbol:
+        """Give a variable its place in memory."""
+        self.end = align_up(self.end, max(align, alignment(kind)))
+        symbol = Symbol(name, kind, self.end, size_of(kind), init)
+        self.symbols.append(symbol)
+        self.end += max(symbol.size, 1)
+        return symbol
+
+    def add_slots(self, values: list[Any]) -> int:
+        """Make room for descriptor variables; the number of the first."""
+        self.slots += values
+        return len(self.slots) - len(values)
+
+    def temp(self, kind: Type, name: str = "t") -> ir.Var:
+        """A fresh local variable."""
+        self.temps += 1
+        return ir.Var(f"{name}_{self.temps}", kind)
+
+    def string(self, text: str) -> int:
+        """The number of a string that the machine may print."""
+        if text not in self.strings:
+            self.strings.append(text)
+        return self.strings.index(text)

@@ -1,0 +1,44 @@
+"""Walks over syntax trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from meshc.sim.lang import tree as t
+
+
+@cache
+def _parts(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.name != "span")
+
+
+def nodes(root: Any) -> Iterator[t.Node]:
+    """Every node below and including ``root``."""
+    if isinstance(root, t.Node):
+        yield root
+        for name in _parts(type(root)):
+            yield from nodes(getattr(root, name))
+    elif isinstance(root, list | tuple):
+        for item in root:
+            yield from nodes(item)
+
+
+def addressed_names(body: t.Node) -> frozenset[str]:
+    """Names of variables whose address is taken, or that are written by index or field."""
+    found = set()
+    for node in nodes(body):
+        if isinstance(node, t.AddressOf):
+            inner = node.operand
+            while isinstance(inner, t.Index | t.Field):
+                inner = inner.base
+            if isinstance(inner, t.Name):
+                found.add(inner.name)
+    return frozenset(found)
+
+
+def imports_module(root: t.Node | None) -> bool:
+    """Whether an expression imports a module."""
+    return any(isinstance(n, t.Builtin) and n.name == "import_module" for n in nodes(root))
