@@ -1,0 +1,34 @@
+"""Checkpoints of published models: their configs, weights and tokenizers.
+
+Reads Hugging Face directories and GGUF files. Every fault of a file is a diagnostic, never a
+traceback; files are bounded in size, depth and counts before anything is built from them.
+"""
+
+from meshc.frontend.models.catalogue import catalogue_config, catalogue_names
+from meshc.frontend.models.config import (
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    RopeScaling,
+)
+from meshc.frontend.models.gguf_config import config_from_gguf
+from meshc.frontend.models.hf_config import read_config
+from meshc.frontend.models.packaged import find_packaged_weights
+from meshc.frontend.models.tokenizer import Tokenizer, load_tokenizer
+from meshc.frontend.models.weights import Checkpoint, open_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "LinearScaling",
+    "Llama3Scaling",
+    "ModelConfig",
+    "RopeScaling",
+    "Tokenizer",
+    "catalogue_config",
+    "catalogue_names",
+    "config_from_gguf",
+    "find_packaged_weights",
+    "load_tokenizer",
+    "open_checkpoint",
+    "read_config",
+]

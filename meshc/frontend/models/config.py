@@ -1,0 +1,122 @@
+"""The numbers that define a decoder-only transformer of the llama and qwen2 families."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal["llama", "qwen2"]
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+CheckpointDtype = Literal["f32", "f16", "bf16", "q8_0", "q4_1"]
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """RoPE positions divided by ``factor`` (position interpolation)."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """RoPE of Llama 3.1: long wavelengths are stretched by ``factor``, short ones are kept.
+
+    A frequency with wavelength w is kept when w < original_max_position / high_freq_factor,
+    divided by ``factor`` when w > original_max_position / low_freq_factor, and blended between.
+    Source: ``_compute_llama3_parameters`` in the RoPE utilities of Hugging Face transformers.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+RopeScaling = LinearScaling | Llama3Scaling
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Everything that defines the maths of one model, whatever file it came from.
+
+    Sizes are in elements. ``head_dim`` need not be ``hidden / heads``. ``attention_bias`` is the
+    bias of the q, k and v projections, ``o_bias`` that of the output projection, ``mlp_bias``
+    that of gate, up and down. RoPE pairs element i with i + head_dim / 2 (rotate-half).
+    ``dtype`` is how the checkpoint stores most weights; None when the file does not say.
+    """
+
+    name: str
+    family: Family
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    layers: int
+    eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    activation: Activation
+    attention_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    tied_embeddings: bool
+    max_positions: int
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    dtype: CheckpointDtype | None
+
+    def parameter_count(self) -> int:
+        """The number of weights, a tied head counted once."""
+        q_width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = self.hidden * (2 * q_width + 2 * kv_width)
+        attention += self.attention_bias * (q_width + 2 * kv_width) + self.o_bias * self.hidden
+        mlp = 3 * self.hidden * self.ffn + self.mlp_bias * (2 * self.ffn + self.hidden)
+        embeddings = self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
+        return self.layers * (attention + mlp + 2 * self.hidden) + embeddings + self.hidden
+
+
+# Largest value taken for each size: far above any published model, far below what would
+# exhaust memory in the compiler itself.
+SIZE_LIMITS: dict[str, int] = {
+    "hidden": 1 << 18,
+    "heads": 1 << 12,
+    "kv_heads": 1 << 12,
+    "head_dim": 1 << 12,
+    "ffn": 1 << 20,
+    "vocab": 1 << 22,
+    "layers": 1 << 10,
+    "max_positions": 1 << 28,
+}
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Fields of one model that contradict each other; ``fields`` names them, the first to blame."""
+
+    fields: tuple[str, ...]
+    message: str
+
+
+def find_conflicts(
+    hidden: int, heads: int, kv_heads: int, head_dim: int | None, vocab: int, ids: tuple[int, ...]
+) -> list[Conflict]:
+    """What is wrong between sizes that are each in range; ``head_dim`` None means hidden/heads."""
+    conflicts = []
+    if heads % kv_heads:
+        message = f"{heads} attention heads are not a multiple of {kv_heads} key-value heads"
+        conflicts.append(Conflict(("kv_heads", "heads"), message))
+    if head_dim is None and hidden % heads:
+        message = (
+            f"hidden size {hidden} is not a multiple of {heads} heads and head_dim is not given"
+        )
+        conflicts.append(Conflict(("heads", "hidden"), message))
+    elif (head_dim or hidden // heads) % 2:
+        odd = head_dim or hidden // heads
+        message = f"head_dim {odd} is odd: RoPE rotates pairs of elements"
+        conflicts.append(Conflict(("head_dim" if head_dim else "heads",), message))
+    if any(token >= vocab for token in ids):
+        message = f"token ids {list(ids)} do not all lie below the vocabulary size {vocab}"
+        conflicts.append(Conflict(("vocab",), message))
+    return conflicts

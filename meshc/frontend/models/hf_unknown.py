@@ -1,0 +1,68 @@
+"""What to do with the keys of a ``config.json`` that meshc does not read.
+
+Most are inert at inference (dropout, initialisation, bookkeeping) and are passed over. A key
+that changes the maths is an error unless its value switches the feature off. An unknown key is
+an error when its name speaks of such a feature, and a remark otherwise. ``hf_keys.toml`` has the
+lists.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from meshc.frontend.models.fields import MESSAGE_LIMIT, Fields, brief
+
+
+@dataclass(frozen=True)
+class _KeyLists:
+    passed_over: frozenset[str]
+    maths: frozenset[str]
+    maths_words: tuple[str, ...]
+    neutral: dict[str, object]
+
+    def changes_maths(self, key: str) -> bool:
+        return key in self.maths or any(word in key for word in self.maths_words)
+
+    def is_neutral(self, key: str, value: object) -> bool:
+        """Whether ``value`` switches the feature ``key`` off. 0 and 1 are not false and true."""
+        if value is None or value is False or value == [] or value == {}:
+            return True
+        neutral = self.neutral.get(key)
+        return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+@cache
+def _key_lists() -> _KeyLists:
+    file = resources.files("meshc.frontend.models") / "hf_keys.toml"
+    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    return _KeyLists(
+        frozenset(table["read"] + table["inert"]),
+        frozenset(table["maths"]),
+        tuple(table["maths_words"]),
+        table["neutral"],
+    )
+
+
+def judge_unread_keys(fields: Fields) -> None:
+    """Error or remark for every key that no reader took; in the order of the file."""
+    lists = _key_lists()
+    remarks = 0
+    for key, value in fields.values.items():
+        if key in lists.passed_over:
+            continue
+        if not lists.changes_maths(key):
+            remarks += 1
+            if remarks <= MESSAGE_LIMIT:
+                message = f"'{key}' is not used by meshc"
+                fields.diagnostics.remark("config-unused-key", message, fields.span(key))
+        elif not lists.is_neutral(key, value):
+            fields.reject(
+                "config-unsupported",
+                key,
+                f"'{key}' = {brief(value)} changes the maths and is not supported",
+                "meshc will not compile a model that it would compute differently; "
+                "remove the key only if the model does not depend on it",
+            )
