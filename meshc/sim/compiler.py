@@ -157,27 +157,8 @@ def compile_pe(
     unit = Unit(arch, file)
     analyzer = PeAnalyzer(loader, unit, info)
     analyzer.run(file, loader.root, bindings)
-    _check_queues(unit)
     _check_memory(unit)
     return finish(unit)
-
-
-def _check_queues(unit: Unit) -> None:
-    """On WSE-3 a queue without a color goes nowhere."""
-    if unit.arch != "wse3":
-        return
-    found = Diagnostics()
-    for kind, used, known in (("input", unit.in_queues_used, unit.in_queues),
-                              ("output", unit.out_queues_used, unit.out_queues)):  # fmt: skip
-        for queue, span in used.items():
-            if queue not in known:
-                found.error(
-                    "csl-queue",
-                    f"{kind} queue {queue} is used but never initialised",
-                    span,
-                    help="on WSE-3 call @initialize_queue(queue, .{ .color = ... })",
-                )
-    found.raise_errors()
 
 
 def _check_memory(unit: Unit) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.numbers import from_bits, to_bits
@@ -158,11 +160,11 @@ def _shown(value: Val) -> str:
 @builtin("assert", args=(1, 2))
 def _assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     cond = an.eval(node.args[0], frame, ty.BOOL)
-    if frame.known or cond.known:
+    if frame.known or (cond.known and cond.v):
         if cond.known and not cond.v:
             fail("csl-assert", "assertion does not hold", node.span)
         return VOID
-    an.emit(frame, ir.Effect(an.place_of(node), None, "assert", [cond.v]))
+    an.emit(frame, ir.Effect(an.place_of(node), None, "assert", [an.code(cond)]))
     return VOID
 
 
@@ -307,3 +309,28 @@ def _sim_error(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
 
 
 KNOWN_FUNCTIONS = {}  # filled by builtins.mathematics
+
+
+@builtin("sim_format", args=(2, 2))
+def _sim_format(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """Library only: print a format string with ``{d} {X} {b} {f}`` holes."""
+    text = an.known(node.args[0], frame).v
+    args = list(an.eval(node.args[1], frame).v.values())
+    pieces = re.split(r"\{(\w*)\}", text)
+    if len(args) != len(pieces) // 2:
+        fail("csl-type", f"the format has {len(pieces) // 2} holes for {len(args)} values", node.span)
+    names = {"d": "print_number", "": "print_number", "X": "print_hex", "x": "print_hex",
+             "b": "print_binary", "f": "print_float"}  # fmt: skip
+    for position, piece in enumerate(pieces):
+        if position % 2:
+            value = args[position // 2]
+            if value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
+                value = coerce(value, ty.I32 if ty.is_int(value.type) else ty.F32, node.span)
+            name = "print_float" if ty.is_float(value.type) else names.get(piece, "print_number")
+            code = an.code(value)
+        elif piece:
+            name, code = "print_string", ir.Const(ty.U16, an.unit.string(piece))
+        else:
+            continue
+        an.emit(frame, ir.Effect(an.place_of(node), None, name, [code]))
+    return VOID

@@ -1,0 +1,1 @@
+"""The Python back end: lowered functions become Python functions over one PE's memory."""

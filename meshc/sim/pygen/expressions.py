@@ -1,0 +1,286 @@
+"""Lowered expressions as Python text, and their cost in cycles."""
+
+from __future__ import annotations
+
+import math
+
+from meshc.sim import ir
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.types import BF16, F16, F32, Enum, Float, Int, Pointer, Type
+
+_VIEWS = {(8, False): "B", (8, True): "b", (16, False): "H", (16, True): "h",
+          (32, False): "W", (32, True): "w", (64, False): "Q", (64, True): "q"}  # fmt: skip
+_COMPARE = ("==", "!=", "<", "<=", ">", ">=")
+
+
+def machine_type(kind: Type) -> Type:
+    """The number type that represents ``kind`` in memory."""
+    if isinstance(kind, Enum):
+        return kind.base
+    if isinstance(kind, Int):
+        for bits in (8, 16, 32, 64):
+            if kind.bits <= bits:
+                return Int(bits, kind.signed)
+    return kind if isinstance(kind, Float) else ty.U16
+
+
+class ExpressionWriter:
+    """Writes expressions; ``cost`` grows by the cycles of each."""
+
+    def __init__(self) -> None:
+        self.cost = 0
+        self.constants: list[object] = []
+
+    def constant(self, value: object) -> str:
+        """The name of a descriptor constant."""
+        for position, known in enumerate(self.constants):
+            if known is value or (type(known) is type(value) and known == value):
+                return f"K[{position}]"
+        self.constants.append(value)
+        return f"K[{len(self.constants) - 1}]"
+
+    def expr(self, node: ir.Expr) -> str:
+        """Python text for ``node``, safe to embed anywhere."""
+        match node:
+            case ir.Const():
+                return self._const(node)
+            case ir.Local():
+                return node.var.name
+            case ir.Load():
+                self.cost += 1
+                return self.load(node.type, node.addr)
+            case ir.Slot():
+                return f"S[{self.expr(node.index)}]"
+            case ir.Bin():
+                self.cost += _op_cost(node)
+                return self._bin(node)
+            case ir.Un():
+                self.cost += 1
+                return self._unary(node)
+            case ir.Cast():
+                self.cost += 1
+                return self.cast(node.operand, node.type)
+            case ir.Bits():
+                return self._bits(node.operand, node.type)
+            case ir.Select():
+                self.cost += 2
+                cond, then, other = (self.expr(e) for e in (node.cond, node.then, node.other))
+                return f"({then} if {cond} else {other})"
+            case ir.Runtime():
+                self.cost += 4
+                args = "".join(", " + self.expr(a) for a in node.args)
+                return f"R.{node.name}(pe, {str(node.type)!r}{args})"
+            case ir.FnAddr():
+                return f"_{node.name}"
+        raise AssertionError(node)
+
+    def _const(self, node: ir.Const) -> str:
+        value = node.value
+        if node.type in ty.DSDS:
+            return self.constant(value)
+        if isinstance(value, bool):
+            return str(value)
+        if isinstance(value, float):
+            if math.isinf(value) or value != value:
+                return f"float('{value}')"
+            return repr(value) if value >= 0 else f"({value!r})"
+        if value is None:
+            return "None"
+        return str(value) if value >= 0 else f"({value})"
+
+    # --- memory ---
+
+    def load(self, kind: Type, addr: ir.Expr) -> str:
+        """A read from memory."""
+        plain = machine_type(kind)
+        size = ty.size_of(plain)
+        index = self.index(addr, size)
+        if index is None:
+            text = f"R.load(pe, {self.expr(addr)}, {self._code(plain)!r})"
+        elif isinstance(plain, Float):
+            if plain == F32:
+                return f"F[{index}]"
+            return f"{'T16' if plain == F16 else 'TB16'}[H[{index}]]"
+        else:
+            assert isinstance(plain, Int)
+            text = f"{_VIEWS[plain.bits, plain.signed]}[{index}]"
+        return f"({text} != 0)" if kind == ty.BOOL else text
+
+    def _code(self, plain: Type) -> str:
+        return str(plain)
+
+    def store(self, kind: Type, addr: ir.Expr, value: ir.Expr) -> str:
+        """A statement that writes memory."""
+        plain = machine_type(kind)
+        self.cost += 1
+        if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
+            self.cost += _op_cost(value)
+            text = self._float_bin(value)  # the store rounds
+        else:
+            text = self.expr(value)
+        if kind == ty.BOOL:
+            text = f"int({text})"
+        index = self.index(addr, ty.size_of(plain))
+        if index is None:
+            return f"R.store(pe, {self.expr(addr)}, {self._code(plain)!r}, {text})"
+        if isinstance(plain, Float):
+            if plain == F32:
+                return f"F[{index}] = {text}"
+            return f"H[{index}] = {'h16' if plain == F16 else 'hb16'}({text})"
+        assert isinstance(plain, Int)
+        return f"{_VIEWS[plain.bits, plain.signed]}[{index}] = {text}"
+
+    def index(self, addr: ir.Expr, size: int) -> str | None:
+        """``addr / size`` as text when that is sure to be whole and inside of memory views."""
+        if isinstance(addr, ir.Const):
+            if addr.value % size or addr.value >= 0xC000:
+                return None
+            return str(addr.value // size)
+        if isinstance(addr, ir.Bin) and addr.op == "+" and isinstance(addr.left, ir.Const):
+            rest = self._scaled(addr.right, size)
+            if rest is not None and addr.left.value % size == 0:
+                start = addr.left.value // size
+                return f"{start} + {rest}"
+        return None
+
+    def _scaled(self, offset: ir.Expr, size: int) -> str | None:
+        if isinstance(offset, ir.Const):
+            return str(offset.value // size) if offset.value % size == 0 else None
+        if isinstance(offset, ir.Bin) and offset.op == "*" and isinstance(offset.right, ir.Const):
+            factor = offset.right.value
+            if factor % size == 0:
+                index = self.raw(offset.left)
+                return index if factor == size else f"({index}) * {factor // size}"
+            return None
+        if isinstance(offset, ir.Bin) and offset.op == "+":
+            left, right = self._scaled(offset.left, size), self._scaled(offset.right, size)
+            return f"{left} + {right}" if left is not None and right is not None else None
+        return self.raw(offset) if size == 1 else None
+
+    def raw(self, node: ir.Expr) -> str:
+        """An index without wraparound: casts to u16 of signed numbers keep their sign."""
+        if isinstance(node, ir.Cast) and isinstance(node.operand.type, Int):
+            return self.raw(node.operand)
+        if isinstance(node, ir.Bin) and node.type == ty.U16 and node.op in "+*":
+            return f"({self.raw(node.left)} {node.op} {self.raw(node.right)})"
+        return self.expr(node)
+
+    # --- operators ---
+
+    def _bin(self, node: ir.Bin) -> str:
+        if node.op in ("and", "or") or node.op in _COMPARE:
+            return f"({self.expr(node.left)} {node.op} {self.expr(node.right)})"
+        if isinstance(node.type, Float):
+            return round_text(node.type, self._float_bin(node))
+        left, right = self.expr(node.left), self.expr(node.right)
+        kind = machine_int(node.type)
+        if node.type == ty.BOOL:
+            return f"({left} {node.op} {right})"
+        match node.op:
+            case "+" | "-" | "*":
+                return wrap_text(kind, f"{left} {node.op} {right}")
+            case "&" | "|" | "^":
+                return f"({left} {node.op} {right})"
+            case "<<":
+                shift = self._amount(node.right, right, kind.bits)
+                return wrap_text(kind, f"({left} << {shift})")
+            case ">>":
+                return f"({left} >> {self._amount(node.right, right, kind.bits)})"
+            case "/":
+                text = f"idiv({left}, {right})" if kind.signed else f"({left} // {right})"
+                return wrap_text(kind, text) if kind.signed else text
+            case "%":
+                return f"irem({left}, {right})" if kind.signed else f"({left} % {right})"
+        raise AssertionError(node.op)
+
+    def _amount(self, node: ir.Expr, text: str, bits: int) -> str:
+        if isinstance(node, ir.Const):
+            return str(min(node.value, 2 * bits))
+        return f"min({text}, {2 * bits})"
+
+    def _float_bin(self, node: ir.Bin) -> str:
+        left, right = self.expr(node.left), self.expr(node.right)
+        if node.op == "/":
+            return f"fdiv({left}, {right})"
+        return f"({left} {node.op} {right})"
+
+    def _unary(self, node: ir.Un) -> str:
+        inner = self.expr(node.operand)
+        if node.op == "!":
+            return f"(not {inner})"
+        if isinstance(node.type, Float):
+            return f"(-{inner})"
+        kind = machine_int(node.type)
+        return wrap_text(kind, f"-{inner}" if node.op == "-" else f"~{inner}")
+
+    def cast(self, operand: ir.Expr, want: Type) -> str:
+        """Value conversion."""
+        have, inner = operand.type, self.expr(operand)
+        if want == ty.BOOL:
+            return f"({inner} != 0)"
+        if isinstance(want, Float):
+            if have == F32 and want != F32:
+                return round_text(want, inner)
+            if isinstance(have, Float):
+                return inner
+            return round_text(want, f"float({inner})")
+        kind = machine_int(want)
+        if isinstance(have, Float):
+            return f"f2i({inner}, {kind.bits}, {kind.signed})"
+        if have == ty.BOOL:
+            return f"int({inner})"
+        source = machine_int(have)
+        if kind.low <= source.low and source.high <= kind.high:
+            return inner
+        return wrap_text(kind, inner)
+
+    def _bits(self, operand: ir.Expr, want: Type) -> str:
+        have, inner = operand.type, self.expr(operand)
+        if isinstance(have, Float) and isinstance(want, Float):
+            return inner
+        if isinstance(have, Float):
+            text = f"{ {F32: 'w32', F16: 'h16', BF16: 'hb16'}[have] }({inner})".replace(" ", "")
+            kind = machine_int(want)
+            return wrap_text(kind, text) if kind.signed else text
+        if isinstance(want, Float):
+            if want == F32:
+                return f"f32_of({inner} & 0xFFFFFFFF)"
+            return f"{'T16' if want == F16 else 'TB16'}[{inner} & 0xFFFF]"
+        kind, source = machine_int(want), machine_int(have)
+        if want == ty.BOOL:
+            return f"({inner} != 0)"
+        return inner if kind == source else wrap_text(kind, inner)
+
+
+def machine_int(kind: Type) -> Int:
+    """The integer type that represents ``kind`` in registers (odd widths keep theirs)."""
+    if isinstance(kind, Enum):
+        kind = kind.base
+    if isinstance(kind, Int):
+        return kind
+    assert not isinstance(kind, Float | Pointer) or isinstance(kind, Pointer)
+    return ty.U16
+
+
+def wrap_text(kind: Int, text: str) -> str:
+    """``text`` modulo 2^bits."""
+    mask = (1 << kind.bits) - 1
+    if not kind.signed:
+        return f"({text} & {mask})" if text.startswith("(") else f"(({text}) & {mask})"
+    half = 1 << (kind.bits - 1)
+    return f"((({text}) + {half} & {mask}) - {half})"
+
+
+def round_text(kind: Float, text: str) -> str:
+    """``text`` rounded to ``kind``."""
+    return f"{ {F32: 'r32', F16: 'r16', BF16: 'rb16'}[kind] }({text})".replace(" ", "", 2)
+
+
+def _op_cost(node: ir.Bin) -> int:
+    """Cycles of one scalar operation."""
+    if isinstance(node.type, Float):
+        return 50 if node.op == "/" else 1
+    if node.op in "/%" and not isinstance(node.right, ir.Const):
+        return 20
+    wide = isinstance(node.type, Int) and node.type.bits > 16
+    return 2 if wide else 1
