@@ -31,6 +31,8 @@ def ring_core(n: int) -> Piecewise:
 
 def position(mesh: Mesh, axis: str) -> Expr:
     """Position of a core on ``axis`` in terms of ``r``, ``y`` and ``x``."""
+    if mesh.segments == 1 and axis in ("xh", "xd"):
+        return Expr.var("x") if axis == "xd" else Expr.const(0)
     if axis == "xh":
         return Expr.var("x") // mesh.size("xd")
     if axis == "xd":

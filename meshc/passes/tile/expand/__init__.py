@@ -1,0 +1,1 @@
+"""Expansions of mesh ops into tile statements, by kind of op; used by expand-programs."""

@@ -1,0 +1,111 @@
+"""KV caches: ring buffers per core, filled by prefill, kept balanced while decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.ops import mesh
+from meshc.ir.types import BufferType, DType
+from meshc.ir.views import View, Whole
+from meshc.passes.tile.expand import rings
+from meshc.passes.tile.expand.emitter import Emitter, Place, index_of, point, window
+
+
+class Cache:
+    """Caches of one append: ``[caches, groups, slots, lanes]`` and a (head, count) state."""
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        count: int,
+        layers: int | None,
+        layer: Expr | None,
+        dtype: DType,
+        slots: int,
+    ) -> None:
+        tiling = emitter.tiling
+        self.emitter = emitter
+        self.count = count
+        self.slots = slots
+        lead = () if layers is None else (layers,)
+        prefix = () if layer is None else (point(layer),)
+        shape = (count, tiling.key_block, slots, tiling.lane_block)
+        buffer = emitter.buffer("kv_cache", (*lead, *shape), dtype, "state")
+        state = emitter.buffer("kv_state", (*lead, 2), DType.I32, "state")
+        self.place = Place(buffer, shape, prefix)
+        self.state = View(state, prefix)
+
+    def every(self) -> View:
+        """All caches of the append."""
+        return View(self.place.buffer, self.place.prefix)
+
+    def one(self, which: int) -> View:
+        """One cache: ``[groups, slots, lanes]``."""
+        return View(self.place.buffer, (*self.place.prefix, point(which)))
+
+    def fill(self, new: Sequence[Place]) -> None:
+        """Prefill: the rows a core computed are its slots, in order."""
+        emitter, tiling = self.emitter, self.emitter.tiling
+        for which, place in enumerate(new):
+            slots = View(
+                self.place.buffer,
+                (*self.place.prefix, point(which), Whole(), window(0, emitter.rows)),
+            )
+            shape = (tiling.key_block, tiling.lane_block)
+            emitter.compute("copy", slots, emitter.view(place, shape, (1, 0, 2)))
+        size = emitter.mesh.rows
+        total = Expr.var("len")
+        count = (total + (size - 1) - index_of("y")) // size
+        emitter.compute("ring_set", self.state, count=count)
+
+    def append(self, op: mesh.Append, new: Sequence[Place]) -> None:
+        """Decode: one new row enters, by the policy of the op."""
+        size = self.emitter.mesh.rows
+        row, pos = index_of("y"), Expr.var("pos")
+        if size == 1:
+            self.push(new, None)
+        elif op.policy == "shift":
+            self.shift(new, row, pos)
+        elif op.policy == "concat":
+            self.push(new, Cond.eq(row, size - 1))
+        else:
+            self.push(new, Cond.eq(row, pos % size))
+
+    def shift(self, new: Sequence[Place], row: Expr, pos: Expr) -> None:
+        """Oldest rows move up so that every core keeps its share (WaferLLM section 4.3).
+
+        With m = pos mod rows: rows beyond m hand their oldest entry up, row m only receives, and
+        the last row takes the new one; until every row has one, row pos takes it.
+        """
+        emitter = self.emitter
+        size = emitter.mesh.rows
+        full = Cond.ge(pos, size)
+        gives = full & Cond.gt(row, pos % size)
+        takes = full & Cond.ge(row, pos % size) & Cond.le(row, size - 2)
+        stores = (Cond.lt(pos, size) & Cond.eq(row, pos)) | (full & Cond.eq(row, size - 1))
+        shape = (self.count, emitter.tiling.key_block, emitter.tiling.lane_block)
+        kind = self.place.buffer.type
+        assert isinstance(kind, BufferType)
+        oldest = View(emitter.buffer("kv_oldest", shape, kind.dtype))
+        risen = View(emitter.buffer("kv_risen", shape, kind.dtype))
+        with emitter.under(gives):
+            emitter.compute("ring_oldest", oldest, self.every(), self.state)
+            emitter.compute("ring_drop", self.state, capacity=self.slots)
+        up = rings.ring(emitter, "y")
+        got = emitter.recv(up, risen, when=takes)
+        sent = emitter.send(up, oldest, when=gives)
+        emitter.wait(sent, got)
+        with emitter.under(takes):
+            emitter.compute("ring_push", self.every(), risen, self.state)
+            emitter.compute("ring_grow", self.state)
+        self.push(new, stores)
+
+    def push(self, new: Sequence[Place], where: Cond | None) -> None:
+        """The new row into the next free slot."""
+        shape = (self.emitter.tiling.key_block, self.emitter.tiling.lane_block)
+        with self.emitter.under(where):
+            for which, place in enumerate(new):
+                row = self.emitter.view(place, shape)
+                self.emitter.compute("ring_push", self.one(which), row, self.state)
+            self.emitter.compute("ring_grow", self.state)

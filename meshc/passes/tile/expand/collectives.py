@@ -1,0 +1,87 @@
+"""all_reduce as K-tree (WaferLLM section 6.2; one group is the pipeline) or as a ring."""
+
+from __future__ import annotations
+
+from meshc.analysis.coordinates import position
+from meshc.analysis.tiling import ceil_div
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.ops import mesh
+from meshc.ir.types import BufferType
+from meshc.ir.views import View
+from meshc.passes.tile.expand import rings
+from meshc.passes.tile.expand.emitter import Emitter, index_of, point, window
+
+_COMBINE = {"sum": "add", "max": "max"}
+
+
+def all_reduce(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int) -> None:
+    """Combine ``view`` in place over ``op.axis``; ``lanes`` is its width per row."""
+    if op.algo == "ring":
+        _ring(emitter, op, view, lanes)
+    else:
+        _tree(emitter, op, view)
+
+
+def _tree(emitter: Emitter, op: mesh.AllReduce, view: View) -> None:
+    """Groups of each phase reduce along a chain to their first member; then a multicast."""
+    here = position(emitter.mesh, op.axis)
+    stride = 1
+    for group in op.groups:
+        if group > 1:
+            _phase(emitter, op, view, stride, group)
+        stride *= group
+    cast = rings.multicast(emitter, op.axis)
+    sent = emitter.send(cast, view, when=Cond.eq(here, 0))
+    got = emitter.recv(cast, view, when=Cond.ge(here, 1))
+    emitter.wait(sent, got)
+
+
+def _phase(emitter: Emitter, op: mesh.AllReduce, view: View, stride: int, group: int) -> None:
+    here = position(emitter.mesh, op.axis)
+    size = emitter.mesh.size(op.axis)
+    place = rings.member(emitter, op.axis, stride, group)
+    channel = rings.chain(emitter, op.axis, stride, group)
+    rank = (group - 1) - place
+    above = Cond.le(place, group - 2) & Cond.lt(here + stride, size)
+    with emitter.sweep(rank, group, Cond.eq(here % stride, 0)):
+        token = emitter.recv(channel, view, when=above, combine=_COMBINE[op.reduce])
+        emitter.wait(token)
+        emitter.send(channel, view, when=Cond.ge(place, 1))
+
+
+def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int) -> None:
+    """Reduce-scatter then all-gather over equal parts of the lanes."""
+    size = emitter.mesh.size(op.axis)
+    part = ceil_div(lanes, size)
+    rows = view.shape()[0] if len(view.shape()) > 1 else Expr.const(1)
+    kind = view.buffer.type
+    assert isinstance(kind, BufferType)
+    capacity = emitter.tiling.row_lanes if emitter.many_rows else 1
+    parts = emitter.buffer("ring_parts", (capacity, size * part), kind.dtype)
+    slots = emitter.buffer("ring_slots", (size, capacity, part), kind.dtype)
+    flat = View(view.buffer, view.indices, (rows, Expr.const(lanes)), ())
+    emitter.compute("fill", View(parts, (window(0, rows),)), value=0.0)
+    emitter.compute("copy", View(parts, (window(0, rows), window(0, lanes))), flat)
+    with emitter.loop("p", size) as p:
+        emitter.compute("copy", _slot(slots, p, rows), _lanes_of(emitter, parts, p, part, rows))
+    channel = rings.ring(emitter, op.axis)
+    rank = index_of(op.axis)
+    with emitter.loop("t", size - 1) as t:
+        sent = emitter.send(channel, _slot(slots, (rank + t) % size, rows))
+        into = _slot(slots, (rank + t + 1) % size, rows)
+        emitter.wait(sent, emitter.recv(channel, into, combine=_COMBINE[op.reduce]))
+    with emitter.loop("t", size - 1) as t:
+        sent = emitter.send(channel, _slot(slots, (rank + t + (size - 1)) % size, rows))
+        into = _slot(slots, (rank + t) % size, rows)
+        emitter.wait(sent, emitter.recv(channel, into))
+    with emitter.loop("p", size) as p:
+        emitter.compute("copy", _lanes_of(emitter, parts, p, part, rows), _slot(slots, p, rows))
+    emitter.compute("copy", flat, View(parts, (window(0, rows), window(0, lanes))))
+
+
+def _slot(slots: object, at: Expr, rows: Expr) -> View:
+    return View(slots, (point(at), window(0, rows)))  # type: ignore[arg-type]
+
+
+def _lanes_of(emitter: Emitter, parts: object, at: Expr, part: int, rows: Expr) -> View:
+    return View(parts, (window(0, rows), window(at * part, part)))  # type: ignore[arg-type]

@@ -1,0 +1,265 @@
+"""Emits tile statements: buffers, places of values in them, channels, loops and guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from meshc.analysis.tiling import Tiling
+from meshc.ir.affine import AffineMap, Cond, Expr
+from meshc.ir.core import Block, Op
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Buffer, Channel, Module, Port, Role
+from meshc.ir.ops import tile
+from meshc.ir.types import BufferType, DType, TensorType, TokenType
+from meshc.ir.values import Value
+from meshc.ir.views import Index, Point, Range, Symbol, View, Whole
+
+Number = Expr | int
+
+INDEX = {"r": "r", "y": "rank_y", "x": "rank_x", "xh": "xh", "xd": "rank_xd"}
+
+
+def index_of(axis: str) -> Expr:
+    """Which part of ``axis`` a core holds."""
+    return Expr.var(INDEX[axis])
+
+
+def expr(value: Number) -> Expr:
+    """``value`` as an expression."""
+    return Expr.const(value) if isinstance(value, int) else value
+
+
+def window(start: Number, extent: Number, step: int = 1) -> Range:
+    """A range index."""
+    return Range(expr(start), expr(extent), step)
+
+
+def point(at: Number) -> Point:
+    """A point index."""
+    return Point(expr(at))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lives: lanes ``offset .. offset + width`` of the last dim of a joint buffer,
+    or a buffer of its own (``offset`` None).
+
+    ``prefix`` indexes leading dims of the buffer; ``rows`` says that the rows of tokens come
+    next; ``shape`` are the local extents of the other dims. ``chunked`` scores keep their keys as
+    ``[chunks, keys per chunk]``, of which a run uses the first keys of each chunk.
+    """
+
+    buffer: Value
+    shape: tuple[int, ...]
+    prefix: tuple[Index, ...] = ()
+    rows: bool = False
+    offset: int | None = None
+    chunked: bool = False
+
+    @property
+    def width(self) -> int:
+        """Number of lanes per row."""
+        total = 1
+        for extent in self.shape:
+            total *= extent
+        return total
+
+
+class Emitter:
+    """Builds one tile-level module."""
+
+    def __init__(self, source: Module, tiling: Tiling) -> None:
+        self.source = source
+        self.mesh: Mesh = source.the_mesh()
+        self.tiling = tiling
+        self.module = Module(
+            source.name,
+            "tile",
+            dict(source.dims),
+            dict(source.scalars),
+            dict(source.options),
+            dict(source.device),
+            source.mesh,
+        )
+        self.block = Block()
+        self.guards: list[Cond] = []
+        self.names: set[str] = set()
+        self.row_dim = str(source.option("row_dim", "L"))
+        self.many_rows = source.dims[self.row_dim] > 1
+
+    # --- extents that depend on the run
+
+    @property
+    def rows(self) -> Expr:
+        """Rows of tokens a core works on in this run: whole chunks, at most ``row_lanes``."""
+        return self.tiling.chunks_y * self.chunk_rows if self.tiling.heads else self.row_extent
+
+    @property
+    def row_extent(self) -> Expr:
+        """Rows per core without attention: all of them, padded to equal shares."""
+        if "len" in self.source.scalars:
+            return (Expr.var("len") + (self.mesh.rows - 1)) // self.mesh.rows
+        return Expr.const(self.tiling.row_lanes)
+
+    @property
+    def chunk_rows(self) -> Expr:
+        """Rows in one chunk of attention's rings."""
+        chunks = self.tiling.chunks
+        if "len" in self.source.scalars:
+            return (Expr.var("len") + (chunks - 1)) // chunks
+        return Expr.const(self.tiling.row_lanes // self.tiling.chunks_y)
+
+    # --- names, buffers, channels
+
+    def fresh(self, name: str) -> str:
+        """A name not used before."""
+        found, count = name, 0
+        while found in self.names:
+            count += 1
+            found = f"{name}_{count}"
+        self.names.add(found)
+        return found
+
+    def buffer(self, name: str, shape: Sequence[int], dtype: DType, role: Role | str = "") -> Value:
+        """Declare memory on every core."""
+        value = Value(self.fresh(name), BufferType(dtype, tuple(shape)))
+        self.module.buffers.append(Buffer(value, role))  # type: ignore[arg-type]
+        return value
+
+    def channel(self, name: str, route: AffineMap, multicast: bool = False) -> Symbol:
+        """The channel with this geometry; channels of equal route are one channel."""
+        for known in self.module.channels:
+            if known.route == route and known.multicast == multicast:
+                return Symbol(known.name)
+        self.module.channels.append(Channel(self.fresh(name), route, multicast))
+        return Symbol(self.module.channels[-1].name)
+
+    def port(self, port: Port) -> None:
+        """Declare how a logical tensor fills a buffer."""
+        self.module.ports.append(port)
+
+    # --- statements
+
+    def append(self, op: Op) -> Op:
+        """Add a statement under the guards in force."""
+        if self.guards:
+            op.when = Cond.all([*self.guards, *([op.when] if op.when else [])])
+        self.block.ops.append(op)
+        return op
+
+    @contextmanager
+    def under(self, guard: Cond | None) -> Iterator[None]:
+        """Statements inside run only where ``guard`` holds."""
+        if guard is None or guard.is_true:
+            yield
+            return
+        self.guards.append(guard)
+        yield
+        self.guards.pop()
+
+    @contextmanager
+    def loop(self, var: str, count: Number) -> Iterator[Expr]:
+        """A counted loop; yields its variable. Guards in force move onto the loop itself."""
+        op = tile.For(var=self.fresh(var), count=expr(count))
+        with self._region(op):
+            yield Expr.var(op.var)
+
+    @contextmanager
+    def sweep(self, rank: Expr, count: int, guard: Cond | None = None) -> Iterator[None]:
+        """The body once per core, messages going from each rank to the next."""
+        with self.under(guard), self._region(tile.Sweep(rank=rank, count=count)):
+            yield
+
+    @contextmanager
+    def _region(self, op: Op) -> Iterator[None]:
+        self.append(op)
+        outer, self.block = self.block, Block()
+        guards, self.guards = self.guards, []
+        yield
+        op.regions = [self.block]
+        self.block, self.guards = outer, guards
+
+    def compute(self, kernel: str, *views: View, **params: tile.ParamValue) -> None:
+        """A microkernel."""
+        self.append(tile.Compute(list(views), kernel=kernel, params=dict(params)))
+
+    def send(self, channel: Symbol, view: View, when: Cond | None = None) -> Value:
+        """Start a send; returns its token."""
+        return self._transfer(tile.Send([channel, view], when=when), "sent")
+
+    def recv(
+        self, channel: Symbol, view: View, when: Cond | None = None, combine: str = "store"
+    ) -> Value:
+        """Start a receive; returns its token."""
+        return self._transfer(tile.Recv([channel, view], when=when, combine=combine), "got")
+
+    def _transfer(self, op: Op, name: str) -> Value:
+        token = Value(self.fresh(name), TokenType())
+        op.results = [token]
+        self.append(op)
+        return token
+
+    def wait(self, *tokens: Value) -> None:
+        """Join transfers."""
+        self.append(tile.Wait(list(tokens)))
+
+    # --- places
+
+    def local_dims(self, kind: TensorType) -> tuple[str, ...]:
+        """Dims that take room on a core: not the batch, not a single row."""
+        return tuple(d for d in kind.dims if d != "B" and (d != self.row_dim or self.many_rows))
+
+    def local_shape(self, kind: TensorType) -> tuple[int, ...]:
+        """Extents per core of the dims of ``local_dims`` other than the rows."""
+        extents = dict(zip(kind.dims, kind.local_shape(self.source.dims), strict=True))
+        return tuple(extents[d] for d in self.local_dims(kind) if d != self.row_dim)
+
+    def has_rows(self, kind: TensorType) -> bool:
+        """Whether the value has rows of tokens."""
+        return self.many_rows and self.row_dim in kind.dims
+
+    def new_place(self, name: str, kind: TensorType, role: Role | str = "") -> Place:
+        """A buffer of its own for a value."""
+        shape = self.local_shape(kind)
+        rows = self.has_rows(kind)
+        full = ((self.tiling.row_lanes,) if rows else ()) + (shape or (1,) * (not rows))
+        return Place(self.buffer(name, full, kind.dtype, role), shape, rows=rows)
+
+    def joint_places(self, name: str, kinds: Sequence[TensorType]) -> list[Place]:
+        """One buffer for several values side by side."""
+        shapes = [self.local_shape(k) for k in kinds]
+        rows = self.has_rows(kinds[0])
+        widths = [Place(Value("", kinds[0]), s).width for s in shapes]
+        full = ((self.tiling.row_lanes,) if rows else ()) + (sum(widths),)
+        buffer = self.buffer(name, full, kinds[0].dtype)
+        offsets = [sum(widths[:i]) for i in range(len(widths))]
+        return [Place(buffer, s, rows=rows, offset=o) for s, o in zip(shapes, offsets, strict=True)]
+
+    def view(self, place: Place, shape: tuple[Number, ...] = (), order: Sequence[int] = ()) -> View:
+        """The value as a view: rows first, then its local dims, or ``shape`` instead of those."""
+        indices = list(place.prefix)
+        if place.chunked:
+            keys = (Whole(), Whole(), window(0, self.chunk_rows))
+            return View(place.buffer, (window(0, self.rows), *keys))
+        if place.rows:
+            indices.append(window(0, self.rows))
+        if place.offset is not None:
+            indices.append(window(place.offset, place.width))
+        wanted = shape or (place.shape if place.offset is not None else ())
+        same = wanted == place.shape and (place.offset is None or len(place.shape) == 1)
+        reshape: tuple[Expr, ...] = ()
+        if wanted and not same:
+            lead = (self.rows,) if place.rows else ()
+            reshape = (*lead, *(expr(n) for n in wanted))
+        return View(place.buffer, tuple(indices), reshape, tuple(order))
+
+    def flat(self, place: Place) -> View:
+        """The value as ``[rows, lanes]``; a vector becomes one row."""
+        if place.rows:
+            return self.view(place, (place.width,))
+        plain = self.view(
+            replace(place, shape=(place.width,)) if place.offset is not None else place
+        )
+        return View(plain.buffer, plain.indices, (expr(1), expr(place.width)), ())

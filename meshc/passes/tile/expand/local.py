@@ -1,0 +1,122 @@
+"""Pointwise ops, norms, masks and softmax pieces: work on a core's own lanes."""
+
+from __future__ import annotations
+
+import math
+
+from meshc.ir.affine import Expr
+from meshc.ir.core import tensor_type
+from meshc.ir.module import Port
+from meshc.ir.ops import graph, mesh
+from meshc.ir.types import DType, TensorType
+from meshc.ir.views import Index, Point, View, Whole
+from meshc.passes.tile.expand.emitter import Emitter, Place, expr, index_of, window
+
+
+def rope_frequencies(op: graph.Rope, lanes: int) -> tuple[float, ...]:
+    """Angle per position of each pair, after scaling (Llama 3.1's rule for ``llama3``)."""
+    plain = [op.theta ** (-2.0 * i / lanes) for i in range(lanes // 2)]
+    if op.scaling == "linear":
+        return tuple(f / op.factor for f in plain)
+    if op.scaling == "llama3":
+        return tuple(_llama3(op, f) for f in plain)
+    return tuple(plain)
+
+
+def _llama3(op: graph.Rope, frequency: float) -> float:
+    wavelength = 2.0 * math.pi / frequency
+    if wavelength < op.original_max_position / op.high_freq_factor:
+        return frequency
+    if wavelength > op.original_max_position / op.low_freq_factor:
+        return frequency / op.factor
+    blend = (op.original_max_position / wavelength - op.low_freq_factor) / (
+        op.high_freq_factor - op.low_freq_factor
+    )
+    return (1.0 - blend) * frequency / op.factor + blend * frequency
+
+
+def rope(emitter: Emitter, op: mesh.Rope, source: Place, target: Place) -> None:
+    """Turn each pair of lanes by its position."""
+    dim = op.dim
+    kind = tensor_type(op.result)
+    lanes = emitter.source.dims[dim]
+    local = dict(zip(kind.dims, kind.local_shape(emitter.source.dims), strict=True))[dim]
+    table = _frequency_table(emitter, op, kind, lanes, local)
+    heads = source.width // local
+    if source.rows:
+        order = (1, 0, 2)
+        views = [emitter.view(p, (heads, local), order) for p in (target, source)]
+        start, step = index_of("y"), emitter.mesh.rows
+    else:
+        views = [emitter.view(p, (heads, 1, local)) for p in (target, source)]
+        start, step = Expr.const(0), 1
+    if "pos" in emitter.source.scalars:
+        start = start + Expr.var("pos")
+    emitter.compute("rope", *views, table, position=start, step=step)
+
+
+def _frequency_table(
+    emitter: Emitter, op: mesh.Rope, kind: TensorType, lanes: int, local: int
+) -> View:
+    values = rope_frequencies(op, lanes)
+    module = emitter.module
+    name = next((n for n, v in module.constants.items() if v == values), None)
+    if name is None:
+        name = emitter.fresh("rope_frequency")
+        module.constants[name] = values
+        dim = f"{op.dim}_pairs"
+        module.dims.setdefault(dim, lanes // 2)
+        buffer = emitter.buffer(name + "_lanes", (local // 2,), DType.F32, "weight")
+        split = kind.layout.split_of(op.dim) if kind.layout else None
+        lane = Expr.var("i")
+        element = index_of(split.axis) * (local // 2) + lane if split else lane
+        tensor = TensorType(DType.F32, (dim,))
+        emitter.port(Port(name, "in", tensor, buffer, ("i",), (), (element,)))
+    buffer = next(p.buffer for p in module.ports if p.name == name)
+    return View(buffer)
+
+
+def mask(emitter: Emitter, op: mesh.Mask, place: Place, ring: View | None) -> None:
+    """Minus infinity where a query must not see a key, in place."""
+    tiling = emitter.tiling
+    if not place.rows:
+        assert ring is not None
+        emitter.compute("mask_slots", emitter.view(place), ring)
+        return
+    limit = Expr.var("len") if "len" in emitter.source.scalars else expr(_capacity(emitter))
+    with emitter.loop("m", tiling.chunks_x) as slot:
+        chunk = (
+            index_of("y") * tiling.chunks_y + index_of("xd") * tiling.chunks_x + slot
+        ) % tiling.chunks
+        key = chunk // tiling.chunks_y + (chunk % tiling.chunks_y) * emitter.mesh.rows
+        view = score_slot(emitter, place, slot, order=(1, 0, 2))
+        emitter.compute(
+            "mask_causal",
+            view,
+            query=index_of("y"),
+            query_step=emitter.mesh.rows,
+            key=key,
+            key_step=emitter.mesh.rows * tiling.chunks_y,
+            limit=limit,
+        )
+
+
+def _capacity(emitter: Emitter) -> int:
+    value = emitter.source.option("capacity", 1)
+    assert isinstance(value, int)
+    return value
+
+
+def score_slot(emitter: Emitter, place: Place, slot: Expr, order: tuple[int, ...] = ()) -> View:
+    """One chunk of keys of the scores: ``[rows, heads, keys]``."""
+    from_: tuple[Index, ...] = (
+        window(0, emitter.rows),
+        *_whole(1),
+        Point(slot),
+        window(0, emitter.chunk_rows),
+    )
+    return View(place.buffer, from_, (), order)
+
+
+def _whole(count: int) -> tuple[Whole, ...]:
+    return tuple(Whole() for _ in range(count))

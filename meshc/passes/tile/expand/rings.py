@@ -1,0 +1,86 @@
+"""Channels by geometry: rings of ranks, chains, multicasts, the way from region to region."""
+
+from __future__ import annotations
+
+from meshc.analysis.coordinates import position
+from meshc.ir.affine import AffineMap, Cond, Expr
+from meshc.ir.views import Symbol
+from meshc.passes.tile.expand.emitter import Emitter
+
+_INPUTS = ("y", "x")
+_Y, _X = Expr.var("y"), Expr.var("x")
+
+
+def ring(emitter: Emitter, axis: str) -> Symbol:
+    """From each rank of ``axis`` to the rank below; rank 0 sends to the last."""
+    mesh = emitter.mesh
+    size = mesh.size(axis)
+    here = position(mesh, axis)
+    base = _base(emitter, axis)
+    pieces: list[tuple[tuple[Expr, Expr], Cond]] = []
+    for cond, target in _steps_down(size, here, mesh.ring(axis)):
+        pieces.append((_at(axis, base + target), cond))
+    return emitter.channel(f"ring_{axis}", AffineMap.of(_INPUTS, pieces))
+
+
+def _steps_down(size: int, here: Expr, interleaved: bool) -> list[tuple[Cond, Expr]]:
+    """Pieces (where, position of the next lower rank) on an axis of ``size`` positions."""
+    if not interleaved or size <= 2:
+        return [(Cond.ge(here, 1), here - 1), (Cond.eq(here, 0), here + (size - 1))]
+    even, odd = Cond.eq(here % 2, 0), Cond.eq(here % 2, 1)
+    last = Cond.gt(here + 2, size - 1)
+    return [
+        (even & Cond.ge(here, 2), here - 2),
+        (Cond.eq(here, 0), here + 1),
+        (odd & ~last, here + 2),
+        (odd & last, Expr.const(2 * size - 3) - here),
+    ]
+
+
+def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
+    """From each member of a group to the member before it, ``stride`` positions away."""
+    here = position(emitter.mesh, axis)
+    where = Cond.eq(here % stride, 0) & Cond.ge(member(emitter, axis, stride, group), 1)
+    target = _at(axis, (_Y if axis == "y" else _X) - _step(emitter, axis, stride))
+    route = AffineMap.of(_INPUTS, [(target, where)])
+    return emitter.channel(f"chain_{axis}_{stride}", route)
+
+
+def member(emitter: Emitter, axis: str, stride: int, group: int) -> Expr:
+    """Place of a core in its group of a phase; place 0 is the group's root."""
+    place = position(emitter.mesh, axis) // stride
+    return place if stride * group >= emitter.mesh.size(axis) else place % group
+
+
+def multicast(emitter: Emitter, axis: str) -> Symbol:
+    """From position 0 of ``axis`` to all others."""
+    here = position(emitter.mesh, axis)
+    size = emitter.mesh.size(axis)
+    far = Expr.var("o")
+    base = _base(emitter, axis)
+    reach = Cond.between(base + 1, far, base + size)
+    route = AffineMap.of(_INPUTS, [(_at(axis, far), Cond.eq(here, 0) & reach)])
+    return emitter.channel(f"cast_{axis}", route, multicast=True)
+
+
+def next_region(emitter: Emitter) -> Symbol:
+    """From each region to the same core of the next."""
+    region = Expr.var("r")
+    where = Cond.le(region, emitter.mesh.regions - 2)
+    route = AffineMap.of(("r", "y", "x"), [((region + 1, _Y, _X), where)])
+    return emitter.channel("next_region", route)
+
+
+def _at(axis: str, along: Expr) -> tuple[Expr, Expr]:
+    return (along, _X) if axis == "y" else (_Y, along)
+
+
+def _base(emitter: Emitter, axis: str) -> Expr:
+    """First position of the segment, for an axis inside segments."""
+    if axis != "xd" or emitter.mesh.segments == 1:
+        return Expr.const(0)
+    return _X - _X % emitter.mesh.size("xd")
+
+
+def _step(emitter: Emitter, axis: str, stride: int) -> Expr:
+    return Expr.const(stride * (emitter.mesh.size("xd") if axis == "xh" else 1))

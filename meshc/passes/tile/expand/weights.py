@@ -1,0 +1,189 @@
+"""Buffers of constants: one per product, the matrices of several results side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import tensor_type
+from meshc.ir.module import Port
+from meshc.ir.types import Split, TensorType
+from meshc.ir.values import Value
+from meshc.ir.views import Index, Point, View
+from meshc.passes.tile.expand.emitter import Emitter
+from meshc.passes.tile.expand.packing import LaneMap
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A weight parameter: its tensor and, inside a loop over layers, how layers are indexed."""
+
+    param: Value
+    layers: int | None
+    layer: Expr | None
+    stride: int = 0
+
+
+class Weights:
+    """Declares weight buffers and their ports."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.stacks: dict[Value, Stack] = {}
+
+    def prefix(self, value: Value) -> tuple[Index, ...]:
+        """Leading index of a weight buffer: the layer, where there are several."""
+        layer = self.stacks[value].layer
+        return (Point(layer),) if layer is not None else ()
+
+    def paired(self, value: Value) -> bool:
+        """Whether canonicalize reorders the head lanes of this weight into pairs."""
+        names = str(self.emitter.source.option("paired", "")).split(",")
+        return self.stacks[value].param.name in names
+
+    def vector(self, value: Value, shape: Sequence[int]) -> View:
+        """A gain or bias: the lanes that a core's part of the activation needs."""
+        kind = tensor_type(value)
+        stack = self.stacks[value]
+        layers = () if stack.layers is None else (stack.layers,)
+        name = stack.param.name
+        buffer = self.emitter.buffer(name, (*layers, *shape), kind.dtype, "weight")
+        lane_map = LaneMap(self.emitter, self.paired(value))
+        lanes = [f"i{n}" for n in range(len(shape))]
+        for dim, lane in zip(kind.dims, lanes, strict=True):
+            lane_map.add([dim], kind, Expr.var(lane))
+        self.declare(value, buffer, lanes, (), lane_map)
+        return View(buffer, self.prefix(value))
+
+    def gemv(self, values: Sequence[Value], contract: tuple[str, ...], rows: int) -> View:
+        """``[rows, columns]``: the rows of the core's part of the vector, columns joined."""
+        widths = [self.width(v, contract) for v in values]
+        buffer = self._buffer(values, (rows, sum(widths)))
+        for value, start, width in zip(values, _starts(widths), widths, strict=True):
+            kind = tensor_type(value)
+            lane_map = LaneMap(self.emitter, self.paired(value))
+            lane_map.add(self.ordered(contract, kind), kind, Expr.var("k"))
+            self.columns(lane_map, kind, contract, start)
+            inside = _between(start, width, sum(widths))
+            self.declare(value, buffer, ["k", "f"], (), lane_map, inside)
+        return View(buffer, self.prefix(values[0]))
+
+    def gemm(
+        self,
+        values: Sequence[Value],
+        contract: tuple[str, ...],
+        left: Sequence[Split],
+        chunk: int,
+    ) -> View:
+        """``[chunks, rows, columns]``, aligned: chunk s at a core is the s-th its left operand
+        meets; its rows are the lanes of the left operand's core of that chunk."""
+        emitter = self.emitter
+        rows, columns = emitter.mesh.rows, emitter.mesh.columns
+        total = chunk_count(rows, columns)
+        per_row, per_column = total // rows, total // columns
+        widths = [self.width(v, contract) for v in values]
+        buffer = self._buffer(values, (per_row, chunk, sum(widths)))
+        k = (Expr.var("rank_y") * per_row + Expr.var("rank_x") * per_column + Expr.var("s")) % total
+        lets: list[tuple[str, Expr]] = [
+            ("k", k),
+            ("home", Expr.call("core_x", Expr.var("k") // per_column)),
+            ("lane", (Expr.var("k") % per_column) * chunk + Expr.var("q")),
+        ]
+        home = Expr.var("home")
+        segment = emitter.mesh.size("xd")
+        parts = {
+            "x": Expr.call("ring_x", home),
+            "xh": home // segment,
+            "xd": Expr.call("ring_xd", home % segment),
+        }
+        for value, start, width in zip(values, _starts(widths), widths, strict=True):
+            kind = tensor_type(value)
+            lane_map = LaneMap(emitter, self.paired(value))
+            dims = [s.dim for s in left] or list(contract)
+            lanes = lane_map.add(dims, kind, Expr.var("lane"), parts, left)
+            self.columns(lane_map, kind, contract, start)
+            inside = _between(start, width, sum(widths)) & Cond.lt(Expr.var("lane"), lanes)
+            self.declare(value, buffer, ["s", "q", "f"], lets, lane_map, inside)
+        return View(buffer, self.prefix(values[0]))
+
+    def columns(
+        self, lane_map: LaneMap, kind: TensorType, contract: tuple[str, ...], start: int
+    ) -> None:
+        """The dims that a product adds, flattened in the order of the tensor."""
+        dims = [d for d in kind.dims if d not in contract]
+        lane_map.add(dims, kind, Expr.var("f") - start)
+
+    def width(self, value: Value, contract: tuple[str, ...]) -> int:
+        """Columns of one weight on a core."""
+        kind = tensor_type(value)
+        local = dict(zip(kind.dims, kind.local_shape(self.emitter.source.dims), strict=True))
+        total = 1
+        for dim in kind.dims:
+            total *= 1 if dim in contract else local[dim]
+        return total
+
+    def ordered(self, contract: tuple[str, ...], kind: TensorType) -> list[str]:
+        """The contracted dims in the order the activation has them."""
+        return list(contract)
+
+    def declare(
+        self,
+        value: Value,
+        buffer: Value,
+        lanes: Sequence[str],
+        lets: Sequence[tuple[str, Expr]],
+        lane_map: LaneMap,
+        inside: Cond | None = None,
+    ) -> None:
+        """The port of one weight."""
+        stack = self.stacks[value]
+        kind = tensor_type(stack.param)
+        element = [lane_map.elements[d] for d in tensor_type(value).dims]
+        names = list(lanes)
+        more = [inside] if inside is not None else []
+        if stack.layers is not None:
+            names = ["layer", *names]
+            layer = Expr.var("layer")
+            share = layer + Expr.var("r") * stack.stride if stack.stride else layer
+            element = [share, *element]
+        elif self.emitter.mesh.regions > 1:
+            more.append(Cond.eq(Expr.var("r"), self.emitter.mesh.regions - 1))
+        self.emitter.port(
+            Port(
+                stack.param.name,
+                "in",
+                TensorType(kind.dtype, kind.dims),
+                buffer,
+                tuple(names),
+                tuple(lets),
+                tuple(element),
+                lane_map.where(*more),
+            )
+        )
+
+    def _buffer(self, values: Sequence[Value], shape: tuple[int, ...]) -> Value:
+        stack = self.stacks[values[0]]
+        layers = () if stack.layers is None else (stack.layers,)
+        name = "_".join(self.stacks[v].param.name for v in values)
+        dtype = tensor_type(values[0]).dtype
+        return self.emitter.buffer(name, (*layers, *shape), dtype, "weight")
+
+
+def chunk_count(rows: int, columns: int) -> int:
+    """Chunks of the contraction: the least common multiple (WaferLLM section 5.4)."""
+    a, b = rows, columns
+    while b:
+        a, b = b, a % b
+    return rows * columns // a
+
+
+def _starts(widths: Sequence[int]) -> list[int]:
+    return [sum(widths[:i]) for i in range(len(widths))]
+
+
+def _between(start: int, width: int, total: int) -> Cond:
+    """Lane ``f`` is one of this weight's columns."""
+    if width == total:
+        return Cond.true()
+    return Cond.between(start, Expr.var("f"), start + width)

@@ -1,0 +1,36 @@
+"""expand-programs: lower distributed ops to one guarded tile program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.ir.module import Module, Program
+from meshc.passes.base import Pass
+from meshc.passes.tile.expand.function import FunctionExpander
+from meshc.support.diagnostics import Diagnostics
+
+
+@dataclass(frozen=True)
+class ExpandPrograms(Pass):
+    """Lower the mesh level to the tile level: buffers, microkernels and explicit transfers.
+
+    One program per phase; what differs between cores are guards, so the size of the text depends
+    neither on the mesh nor on the number of layers. Every collective must have its algorithm.
+    """
+
+    NAME: ClassVar[str] = "expand-programs"
+    LEVELS: ClassVar[tuple[str, ...]] = ("mesh",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset(
+        {"partitioned", "placed", "collectives_selected"}
+    )
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset(
+        {"guards_cover", "channels_matched", "padding_safe", "deadlock_free"}
+    )
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        expander = FunctionExpander(module)
+        block = expander.expand(module.function)
+        expander.emitter.module.programs = [Program(module.function.name, block)]
+        return expander.emitter.module
