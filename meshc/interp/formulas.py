@@ -1,0 +1,61 @@
+"""Scalar formulas of transformer blocks: activations and rotary position embedding."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from meshc.interp.named import Array
+
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+class Rotary(Protocol):
+    """The numbers of a rotary embedding, as ``graph.rope`` and ``mesh.rope`` carry them."""
+
+    theta: float
+    scaling: str
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position: int
+
+
+def silu(x: Array) -> Array:
+    """``x / (1 + exp(-x))``."""
+    with np.errstate(over="ignore"):
+        return np.asarray(x / (1 + np.exp(-x)))
+
+
+def gelu(x: Array, form: str) -> Array:
+    """Gaussian error linear unit, exact (``erf``) or by the usual ``tanh`` approximation."""
+    if form == "tanh":
+        factor = 1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    else:
+        factor = 1 + _ERF(x / math.sqrt(2))
+    return np.asarray(0.5 * x * factor, x.dtype)
+
+
+def frequencies(rotary: Rotary, extent: int) -> Array:
+    """Radians per position of the ``extent // 2`` pairs, float64.
+
+    ``llama3`` is the scaling of Llama 3.1: low frequencies are divided by ``factor``, high ones
+    kept, and those between blended by how many wavelengths the original context held.
+    """
+    plain: Array = np.power(rotary.theta, -2.0 * np.arange(extent // 2) / extent)
+    if rotary.scaling == "none":
+        return plain
+    if rotary.scaling == "linear":
+        return plain / rotary.factor
+    turns = rotary.original_max_position * plain / (2 * math.pi)
+    low, high = rotary.low_freq_factor, rotary.high_freq_factor
+    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return plain * (keep + (1 - keep) / rotary.factor)
+
+
+def turned(first: Array, second: Array, angle: Array) -> tuple[Array, Array]:
+    """The pairs ``(first, second)`` rotated by ``angle`` (broadcast), in the dtype of ``first``."""
+    cos, sin = np.cos(angle).astype(first.dtype), np.sin(angle).astype(first.dtype)
+    return first * cos - second * sin, first * sin + second * cos

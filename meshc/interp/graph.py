@@ -1,0 +1,235 @@
+"""Runs graph-level modules on whole arrays: one small function for each op.
+
+Dims are matched by name. A dim whose size is known at run time only (the prompt rows ``L`` of a
+prefill) has as many rows as the arrays that are passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshc.interp import formulas
+from meshc.interp.inputs import bound_inputs, checked_scalars
+from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
+from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+
+@dataclass
+class Scope:
+    """The run-time scalars and what each value holds so far."""
+
+    extents: Mapping[str, int]
+    scalars: Mapping[str, int]
+    values: dict[Value, Array] = field(default_factory=dict)
+
+    @property
+    def position(self) -> int:
+        """Tokens that are cached already."""
+        return self.scalars.get("pos", 0)
+
+    def of(self, operand: Operand) -> Array:
+        """What ``operand`` holds."""
+        return self.values[cast(Value, operand)]
+
+
+Meaning = Callable[[Scope, Any], list[Array]]
+OpType = TypeVar("OpType", bound=Op)
+
+MEANINGS: dict[type[Op], Meaning] = {}
+
+
+def run_graph(
+    module: Module,
+    inputs: Mapping[str, Array],
+    scalars: Mapping[str, int] | None = None,
+    dtype: DTypeLike = np.float64,
+) -> list[Array]:
+    """The results of the module's function, in order.
+
+    ``inputs`` gives an array for each parameter by name (a state that is left out starts as
+    zeros); all floating arithmetic is done in ``dtype``. Raises ``interp-input``,
+    ``interp-scalar``, ``interp-shape``.
+    """
+    extents, arrays = bound_inputs(module, inputs, np.dtype(dtype))
+    scope = Scope(extents, checked_scalars(module, scalars or {}))
+    scope.values.update(arrays)
+    with np.errstate(all="ignore"):
+        return run_block(module.function.body, scope)
+
+
+def run_block(block: Block, scope: Scope) -> list[Array]:
+    """Execute the ops of ``block``; what its ``yield`` or ``return`` gives."""
+    for op in block.ops:
+        if isinstance(op, (graph.Return, graph.Yield)):
+            return [scope.of(o) for o in op.operands]
+        try:
+            results = MEANINGS[type(op)](scope, op)
+        except ValueError as error:
+            fail("interp-shape", f"{op.NAME}: {error}", op.span)
+        scope.values.update(zip(op.results, results, strict=True))
+    return []
+
+
+def meaning(cls: type[OpType]) -> Callable[[Callable[[Scope, OpType], list[Array]]], Meaning]:
+    """Decorator: the function is what ops of ``cls`` do."""
+
+    def add(function: Callable[[Scope, OpType], list[Array]]) -> Meaning:
+        MEANINGS[cls] = function
+        return function
+
+    return add
+
+
+def _dims(operand: Operand) -> Dims:
+    return tensor_type(operand).dims
+
+
+def _spread(scope: Scope, op: Op) -> tuple[Array, Array]:
+    """Both operands, the second one repeated over dims it lacks."""
+    left, right = op.operands
+    return scope.of(left), aligned(scope.of(right), _dims(right), _dims(left))
+
+
+@meaning(graph.Matmul)
+def _matmul(scope: Scope, op: graph.Matmul) -> list[Array]:
+    left, left_dims = scope.of(op.operands[0]), _dims(op.operands[0])
+    heads = left.shape[left_dims.index(op.group[0])] if op.group else 0
+    results = []
+    for operand, value in zip(op.operands[1:], op.results, strict=True):
+        right, right_dims = ungrouped(scope.of(operand), _dims(operand), op.group, heads)
+        results.append(contracted(left, left_dims, right, right_dims, op.contract, _dims(value)))
+    return results
+
+
+@meaning(graph.Transpose)
+def _transpose(scope: Scope, op: graph.Transpose) -> list[Array]:
+    return [aligned(scope.of(op.operands[0]), _dims(op.operands[0]), op.dims)]
+
+
+@meaning(graph.Add)
+def _add(scope: Scope, op: graph.Add) -> list[Array]:
+    left, right = _spread(scope, op)
+    return [left + right]
+
+
+@meaning(graph.Mul)
+def _mul(scope: Scope, op: graph.Mul) -> list[Array]:
+    left, right = _spread(scope, op)
+    return [left * right]
+
+
+@meaning(graph.Scale)
+def _scale(scope: Scope, op: graph.Scale) -> list[Array]:
+    return [scope.of(op.operands[0]) * op.factor]
+
+
+@meaning(graph.Silu)
+def _silu(scope: Scope, op: graph.Silu) -> list[Array]:
+    return [formulas.silu(scope.of(op.operands[0]))]
+
+
+@meaning(graph.Gelu)
+def _gelu(scope: Scope, op: graph.Gelu) -> list[Array]:
+    return [formulas.gelu(scope.of(op.operands[0]), op.form)]
+
+
+@meaning(graph.RmsNorm)
+def _rms_norm(scope: Scope, op: graph.RmsNorm) -> list[Array]:
+    x, gain = _spread(scope, op)
+    axis = _dims(op.operands[0]).index(op.dim)
+    mean = np.mean(x * x, axis, keepdims=True)
+    return [x / np.sqrt(mean + op.eps) * gain]
+
+
+@meaning(graph.Rope)
+def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
+    dims = _dims(op.operands[0])
+    x = np.moveaxis(scope.of(op.operands[0]), dims.index(op.dim), -1)
+    rest = tuple(d for d in dims if d != op.dim)
+    rows = x.shape[rest.index(op.rows)] if op.rows in rest else 1
+    position = scope.position + np.arange(rows)
+    angle = np.multiply.outer(position, formulas.frequencies(op, x.shape[-1]))
+    by_row = aligned(angle, (op.rows, op.dim), (*rest, op.dim)) if op.rows in rest else angle[0]
+    return [np.moveaxis(_turned_lanes(x, by_row, op.style), -1, dims.index(op.dim))]
+
+
+def _turned_lanes(x: Array, angle: Array, style: str) -> Array:
+    """``x[.., D]`` with its D/2 pairs rotated; ``style`` says which lanes make a pair."""
+    half = x.shape[-1] // 2
+    if style == "half":
+        return np.concatenate(formulas.turned(x[..., :half], x[..., half:], angle), -1)
+    pairs = formulas.turned(x[..., 0::2], x[..., 1::2], angle)
+    return np.stack(pairs, -1).reshape(x.shape)
+
+
+@meaning(graph.Softmax)
+def _softmax(scope: Scope, op: graph.Softmax) -> list[Array]:
+    x, dims = scope.of(op.operands[0]), _dims(op.operands[0])
+    axis = dims.index(op.dim)
+    if op.mask == "causal":
+        x = np.where(_visible(scope, op, x, dims), x, -np.inf)
+    weights = np.exp(x - x.max(axis, keepdims=True))
+    return [weights / weights.sum(axis, keepdims=True)]
+
+
+def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
+    """True where row ``l`` sees element ``s``: ``s <= pos + l``."""
+    key = np.arange(x.shape[dims.index(op.dim)])
+    rows = x.shape[dims.index(op.rows)] if op.rows in dims else 1
+    sees = key[None, :] <= (scope.position + np.arange(rows))[:, None]
+    if op.rows not in dims:
+        return aligned(sees[0], (op.dim,), dims)
+    return aligned(sees, (op.rows, op.dim), dims)
+
+
+@meaning(graph.Append)
+def _append(scope: Scope, op: graph.Append) -> list[Array]:
+    cache, new = op.operands
+    dims = _dims(cache)
+    axis = dims.index(op.dim)
+    fresh_dims = tuple(op.dim if d == op.rows else d for d in _dims(new))
+    fresh = aligned(scope.of(new), fresh_dims, dims)
+    result = scope.of(cache).copy()
+    first, end = scope.position, scope.position + fresh.shape[axis]
+    if end > result.shape[axis]:
+        fail(
+            "interp-shape",
+            f"{op.NAME}: rows {first} to {end - 1} do not fit {op.dim} = {result.shape[axis]}",
+            op.span,
+        )
+    result[(slice(None),) * axis + (slice(first, end),)] = fresh
+    return [result]
+
+
+@meaning(graph.Embed)
+def _embed(scope: Scope, op: graph.Embed) -> list[Array]:
+    ids, table = scope.of(op.operands[0]), scope.of(op.operands[1])
+    axis = _dims(op.operands[1]).index(op.dim)
+    if ids.size and not 0 <= ids.min() <= ids.max() < table.shape[axis]:
+        fail("interp-input", f"a token id is outside 0 .. {table.shape[axis] - 1}", op.span)
+    return [np.moveaxis(table, axis, 0)[ids]]
+
+
+@meaning(graph.Repeat)
+def _repeat(scope: Scope, op: graph.Repeat) -> list[Array]:
+    (body,) = op.regions
+    carried = [scope.of(o) for o in op.operands[: op.carried]]
+    stacks = [scope.of(o) for o in op.operands[op.carried :]]
+    collected: list[list[Array]] = [[] for _ in op.results[op.carried :]]
+    for layer in range(scope.extents[op.dim]):
+        arguments = [*carried, *(stack[layer] for stack in stacks)]
+        scope.values.update(zip(body.args, arguments, strict=True))
+        given = run_block(body, scope)
+        carried = given[: op.carried]
+        for kept, value in zip(collected, given[op.carried :], strict=True):
+            kept.append(value)
+    return [*carried, *(np.stack(kept) for kept in collected)]

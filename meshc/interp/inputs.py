@@ -1,0 +1,151 @@
+"""Inputs of a run: binding arrays to parameters, checking scalars, and random inputs for checks."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshc.interp.named import Array
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.types import DType, TensorType
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+RUN_TIME_ROWS = "len"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One array that a module takes: ``role`` is ``in``, ``weight`` or ``state``."""
+
+    name: str
+    type: TensorType
+    role: str
+
+
+def wanted_inputs(module: Module) -> list[Wanted]:
+    """The arrays a module of any level takes: parameters, or in-ports at tile level."""
+    if module.level != "tile":
+        return [Wanted(p.value.name, _tensor(p.value), p.role) for p in module.function.params]
+    roles = {buffer.value: buffer.role for buffer in module.buffers}
+    ports = [port for port in module.ports if port.direction == "in"]
+    return [Wanted(p.name, p.tensor, roles[p.buffer] or "in") for p in ports]
+
+
+def bound_inputs(
+    module: Module, inputs: Mapping[str, Array], dtype: np.dtype[Any]
+) -> tuple[dict[str, int], dict[Value, Array]]:
+    """The actual extents of all dims, and the arrays of the parameters of ``module``'s function.
+
+    An ``in`` array may have fewer rows than its dim; every array that has the dim then has as
+    many. A state that is not given starts as zeros. Raises ``interp-input``.
+    """
+    extents = actual_extents(module, inputs)
+    arrays = {}
+    for param in module.function.params:
+        kind = _tensor(param.value)
+        numbers = np.dtype(np.int64) if kind.dtype is DType.I32 else dtype
+        given = inputs.get(param.value.name)
+        if given is None:
+            arrays[param.value] = np.zeros(kind.shape(extents), numbers)
+        else:
+            arrays[param.value] = np.asarray(given, numbers)
+    return extents, arrays
+
+
+def actual_extents(module: Module, inputs: Mapping[str, Array]) -> dict[str, int]:
+    """The module's dims, with the rows that the ``in`` arrays really have.
+
+    Raises ``interp-input`` when an array is missing or its shape fits no such extents.
+    """
+    extents = dict(module.dims)
+    wanted = wanted_inputs(module)
+    for want in wanted:
+        if want.name not in inputs and want.role != "state":
+            fail("interp-input", f"'{want.name}' of type {want.type} is not given")
+        if want.role == "in":
+            _narrow(extents, want, np.shape(inputs[want.name]))
+    for want in wanted:
+        if want.name in inputs and np.shape(inputs[want.name]) != want.type.shape(extents):
+            fail(
+                "interp-input",
+                f"'{want.name}' has shape {list(np.shape(inputs[want.name]))}, "
+                f"not {list(want.type.shape(extents))}",
+                notes=[f"its type is {want.type}"],
+            )
+    return extents
+
+
+def _narrow(extents: dict[str, int], want: Wanted, shape: tuple[int, ...]) -> None:
+    if len(shape) == len(want.type.dims):
+        for dim, rows in zip(want.type.dims, shape, strict=True):
+            extents[dim] = min(extents[dim], rows)
+
+
+def checked_scalars(module: Module, scalars: Mapping[str, int]) -> dict[str, int]:
+    """``scalars`` once all that the module declares are given and within their ranges."""
+    for name, (low, high) in module.scalars.items():
+        if name not in scalars:
+            fail("interp-scalar", f"the run-time scalar '{name}' is not given")
+        if not low <= scalars[name] <= high:
+            fail("interp-scalar", f"{name} = {scalars[name]} is outside {low} .. {high}")
+    return {name: int(value) for name, value in scalars.items()}
+
+
+def random_inputs(
+    module: Module, seed: int, scalars: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """Random arrays for everything ``module`` takes, the same for a name at every level.
+
+    Weights are scaled so that activations keep their size; vectors (gains) lie around 1; token
+    ids lie within the table; states are zeros. With a scalar ``len`` the dims that hold prompt
+    rows have that many.
+    """
+    extents = dict(module.dims)
+    rows = (scalars or {}).get(RUN_TIME_ROWS)
+    if rows is not None:
+        extents |= {dim: min(rows, extents[dim]) for dim in _row_dims(module)}
+    stacks = {op.dim for op in module.walk() if isinstance(op, graph.Repeat)}
+    ids = [module.dims[op.dim] for op in module.walk() if isinstance(op, graph.Embed)]
+    return {
+        want.name: _random(want, extents, stacks, min(ids, default=1), seed)
+        for want in wanted_inputs(module)
+    }
+
+
+def _random(
+    want: Wanted, extents: Mapping[str, int], stacks: set[str], ids: int, seed: int
+) -> Array:
+    # A stream of its own for each name: adding a parameter must not change the others.
+    random = np.random.default_rng([seed, zlib.crc32(want.name.encode())])
+    shape = want.type.shape(extents)
+    if want.type.dtype is DType.I32:
+        return random.integers(0, ids, shape)
+    if want.role == "state":
+        return np.zeros(shape)
+    values = random.standard_normal(shape)
+    if want.role == "in":
+        return values
+    own = [extents[d] for d in want.type.dims if d not in stacks]
+    if len(own) < 2:
+        return 1 + 0.1 * values
+    return np.asarray(values * prod(own) ** -0.25)
+
+
+def _row_dims(module: Module) -> Iterator[str]:
+    """Dims that hold prompt rows: those the ops name as their ``rows`` (``L`` at tile level)."""
+    named = {str(getattr(op, "rows", "")) for op in module.walk()}
+    if module.level == "tile":
+        named.add("L")
+    return (dim for dim in module.dims if dim in named)
+
+
+def _tensor(value: Value) -> TensorType:
+    assert isinstance(value.type, TensorType)
+    return value.type
