@@ -1,0 +1,39 @@
+"""What one core must hold: measured by expanding the program, not estimated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.analysis.liveness import align, assign_addresses, largest_buffers
+from meshc.ir.module import Module
+from meshc.ir.parser import parse_module
+from meshc.ir.printer import print_module
+from meshc.passes.tile.expand_programs import ExpandPrograms
+from meshc.support.diagnostics import Diagnostics
+from meshc.support.spans import Source
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes per core: what does not depend on the layers, and what each layer adds."""
+
+    fixed_bytes: int
+    layer_bytes: int
+    largest: tuple[tuple[str, int], ...]
+
+    def layers_within(self, room_bytes: int) -> int:
+        """How many layers fit into ``room_bytes``."""
+        return max(0, (room_bytes - self.fixed_bytes) // max(1, self.layer_bytes))
+
+
+def footprint(module: Module, layer_dim: str) -> Footprint:
+    """Expand a copy of a mesh-level module for one and for two layers and compare."""
+    used = []
+    for layers in (1, 3):
+        trial = parse_module(Source("<footprint>", print_module(module)))
+        trial.dims[layer_dim] = layers
+        tile = ExpandPrograms().run(trial, Diagnostics())
+        used.append(assign_addresses(tile))
+    per_layer = -(-(used[1] - used[0]) // 2)
+    largest = tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(tile))
+    return Footprint(used[0] - per_layer, per_layer, largest)

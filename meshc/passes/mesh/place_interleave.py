@@ -1,0 +1,53 @@
+"""place-interleave: number the cores of each axis so that a ring step is at most two hops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.analysis.coordinates import RANKED_AXES, ring_core
+from meshc.ir.module import Module
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics, fail
+
+
+@dataclass(frozen=True)
+class PlaceInterleave(Pass):
+    """Order axes by INTERLEAVE (WaferLLM section 5.2, Algorithm 1).
+
+    On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
+    this order every message is at most two hops, for every N. ``axes`` are those to order, all of
+    them by default. The prefill and decode phases must be placed alike, since they share the KV
+    cache.
+    """
+
+    NAME: ClassVar[str] = "place-interleave"
+    LEVELS: ClassVar[tuple[str, ...]] = ("mesh",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"partitioned"})
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"placed"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    axes: tuple[str, ...] = RANKED_AXES
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        unknown = [a for a in self.axes if a not in RANKED_AXES]
+        if unknown:
+            fail("bad-option", f"no axis '{unknown[0]}' to place; there are y, x and xd")
+        mesh = module.the_mesh()
+        module.mesh = mesh.with_interleaved(tuple(a for a in RANKED_AXES if a in self.axes))
+        for axis in self.axes:
+            size = mesh.size(axis)
+            if size > 2:
+                report.remark(
+                    "placement",
+                    f"axis {axis}: a ring step over {size} cores takes at most {hops(size)} hops "
+                    f"instead of {size - 1}",
+                )
+        return module
+
+
+def hops(size: int) -> int:
+    """Longest ring step on an interleaved axis of ``size`` cores, by walking the ring."""
+    place = ring_core(size)
+    where = [int(place.evaluate({"p": rank})) for rank in range(size)]
+    return max(abs(where[i] - where[i - 1]) for i in range(size))

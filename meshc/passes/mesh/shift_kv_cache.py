@@ -1,0 +1,57 @@
+"""shift-kv-cache: how new keys and values keep the rows of the mesh balanced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.analysis.tiling import ceil_div
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics, fail
+
+POLICIES = ("shift", "concat", "cyclic")
+
+
+@dataclass(frozen=True)
+class ShiftKvCache(Pass):
+    """Set the policy of every cache append (WaferLLM section 4.3).
+
+    ``shift`` hands the oldest entries up, row by row, so that all rows keep equal shares and the
+    order along y; ``concat`` leaves every new entry to the last row, as on a GPU; ``cyclic`` lets
+    row ``pos mod rows`` store it, balanced as well and without any message, since keys already
+    carry their positions.
+    """
+
+    NAME: ClassVar[str] = "shift-kv-cache"
+    LEVELS: ClassVar[tuple[str, ...]] = ("mesh",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"partitioned"})
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    policy: str = "shift"
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        if self.policy not in POLICIES:
+            fail(
+                "bad-option",
+                f"no cache policy '{self.policy}'",
+                help=f"it is one of {', '.join(POLICIES)}",
+            )
+        appends = [o for o in module.walk() if isinstance(o, ops.Append)]
+        for op in appends:
+            op.policy = self.policy
+        if appends:
+            self.explain(module, report)
+        return module
+
+    def explain(self, module: Module, report: Diagnostics) -> None:
+        """What one row of the mesh must be able to hold."""
+        rows = module.the_mesh().rows
+        capacity = int(module.option("capacity", 1))
+        share = capacity if self.policy == "concat" else ceil_div(capacity, rows)
+        report.remark(
+            "kv-cache",
+            f"policy {self.policy}: a row of the mesh holds up to {share} of {capacity} tokens",
+        )

@@ -1,0 +1,127 @@
+"""split-regions: deal whole layers to equal rectangles of the device when one cannot hold all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from meshc.analysis.tiling import ceil_div
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
+from meshc.passes.base import Pass
+from meshc.passes.footprint import Footprint, footprint
+from meshc.passes.tile.plan_memory import memory_room
+from meshc.support.diagnostics import Diagnostics, fail
+
+
+@dataclass(frozen=True)
+class SplitRegions(Pass):
+    """Deal layers to regions: the same programs on each, other weights (WaferLLM section 7.5).
+
+    The carried activations pass from region to region. The number of regions is the smallest
+    whose cores hold their share; ``regions`` forces it. A model that needs more rectangles than
+    the device has room for is refused with the numbers.
+    """
+
+    NAME: ClassVar[str] = "split-regions"
+    LEVELS: ClassVar[tuple[str, ...]] = ("mesh",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"partitioned", "collectives_selected"})
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    regions: int = 0
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        mesh = module.the_mesh()
+        places = region_places(module, mesh)
+        if places is not None and not places:
+            width, height = device_size(module)
+            fail(
+                "mesh-too-large",
+                f"a {mesh} mesh does not fit the {width}x{height} cores of the device",
+                help=f"use at most --mesh {width}x{height}",
+            )
+        count = self.regions or self.needed(module, places, report)
+        if places is not None and count > len(places):
+            fail(
+                "does-not-fit", f"{count} regions of {mesh} cores: there is room for {len(places)}"
+            )
+        if count > 1:
+            origins = tuple(places[:count]) if places is not None else ()
+            module.mesh = replace(mesh, regions=count, origins=origins)
+            self.explain(module, report)
+        return module
+
+    def needed(
+        self, module: Module, places: list[tuple[int, int]] | None, report: Diagnostics
+    ) -> int:
+        """Fewest regions whose cores hold their share of the layers."""
+        room = memory_room(module)
+        loop = next((o for o in module.function.body.ops if isinstance(o, ops.Repeat)), None)
+        if room is None or loop is None:
+            return 1
+        layers = module.dims[loop.dim]
+        need = footprint(module, loop.dim)
+        share = need.layers_within(room)
+        fits = share * (len(places) if places is not None else 1)
+        if share == 0 or fits < layers:
+            self.refuse(module, need, room, layers, fits)
+        return ceil_div(layers, share)
+
+    def refuse(self, module: Module, need: Footprint, room: int, layers: int, fits: int) -> None:
+        """Say by how much the model does not fit, and what would."""
+        mesh = module.the_mesh()
+        used = need.fixed_bytes + layers * need.layer_bytes
+        reserved = int(module.device.get("reserved_bytes", 0))
+        notes = [
+            f"{need.layer_bytes} bytes per layer (weights and KV cache) and "
+            f"{need.fixed_bytes} bytes that do not depend on the layers, on every core; "
+            f"{reserved} bytes are kept for code and stack",
+            *(f"buffer '{name}' takes {size} bytes" for name, size in need.largest),
+        ]
+        if fits:
+            help_text = f"--layers {fits} is the largest number of layers that fits this mesh"
+        else:
+            help_text = "not even one layer fits; use a larger mesh or a shorter sequence (--seq)"
+        fail(
+            "does-not-fit",
+            f"{layers} layers need {used} bytes on each core of a {mesh} region, which has {room}: "
+            f"{used - room} bytes short, and the device has room for only "
+            f"{max(1, fits // max(1, need.layers_within(room)))} such regions",
+            notes=notes,
+            help=help_text,
+        )
+
+    def explain(self, module: Module, report: Diagnostics) -> None:
+        """Regions, their places, and what is left of the device."""
+        mesh = module.the_mesh()
+        width, height = device_size(module)
+        left = width * height - mesh.cores
+        spots = ", ".join(f"({x}, {y})" for x, y in mesh.origins)
+        report.remark(
+            "regions",
+            f"{mesh.regions} regions of {mesh} cores at columns and rows {spots}; {left} of "
+            f"{width * height} cores are left over",
+        )
+
+
+def device_size(module: Module) -> tuple[int, int]:
+    """Columns and rows of the device; 0 where it does not limit them."""
+    if not module.device.get("enforced", False):
+        return 0, 0
+    return int(module.device.get("cores_x", 0)), int(module.device.get("cores_y", 0))
+
+
+def region_places(module: Module, mesh: Mesh) -> list[tuple[int, int]] | None:
+    """Origins of all rectangles of the mesh's size, in snake order so that neighbours touch;
+    None where the device does not limit them."""
+    width, height = device_size(module)
+    if not width or not height:
+        return None
+    across, down = width // mesh.columns, height // mesh.rows
+    found = []
+    for row in range(down):
+        columns = range(across) if row % 2 == 0 else reversed(range(across))
+        found += [(column * mesh.columns, row * mesh.rows) for column in columns]
+    return found

@@ -1,0 +1,151 @@
+"""allocate-routes: colors and queues for every channel, core by core."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.analysis.coordinates import position
+from meshc.ir.affine import Cond, Expr, Piecewise
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Channel, Module
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics, fail
+
+
+@dataclass(frozen=True)
+class Coloring:
+    """Colors of a channel as functions of the core, counted from 0."""
+
+    count: int
+    send: Piecewise
+    recv: Piecewise
+
+
+@dataclass(frozen=True)
+class AllocateRoutes(Pass):
+    """Give each core the color on which it sends and receives on each channel, and queues.
+
+    Two messages that touch a common router need different colors: a chain takes two by parity,
+    the two-hop ring three (interval from ``p`` has color ``p mod 3``), a multicast one. Channels on
+    which some core receives need different input queues; likewise output queues, where there
+    are enough of them. Exceeding the device is an error that names R of PLMR.
+    """
+
+    NAME: ClassVar[str] = "allocate-routes"
+    LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"channels_matched"})
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"routed"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        mesh = module.the_mesh()
+        next_color = 0
+        for channel in module.channels:
+            coloring = color(channel, mesh)
+            channel.send_color = _numbered(coloring.send, next_color)
+            channel.recv_color = _numbered(coloring.recv, next_color)
+            next_color += coloring.count
+        lines = [line_of(c, mesh) for c in module.channels]
+        inputs = assign_queues(lines, [line.receivers for line in lines])
+        outputs = assign_queues(lines, [line.senders for line in lines])
+        limits = {
+            "colors": (next_color, free(module, "colors")),
+            "input queues": (max(inputs, default=-1) + 1, free(module, "input_queues")),
+        }
+        check_limits(module, limits)
+        for channel, queue, output in zip(module.channels, inputs, outputs, strict=True):
+            channel.queue = int(module.device.get("reserved_input_queues", 0)) + queue
+            channel.output_queue = _output(module, output)
+        used = ", ".join(
+            f"{n} {what}" + (f" of {m}" if m else "") for what, (n, m) in limits.items()
+        )
+        report.remark("routes", f"{len(module.channels)} channels take {used}")
+        return module
+
+
+def free(module: Module, what: str) -> int | None:
+    """How many of the device's ``what`` a program may use; None where it is not limited."""
+    total = int(module.device.get(what, 0))
+    if not total or not module.device.get("enforced", False):
+        return None
+    return total - int(module.device.get(f"reserved_{what}", 0))
+
+
+def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> None:
+    """Refuse a program that needs more routing resources than a core has."""
+    for what, (needed, limit) in limits.items():
+        if limit is not None and needed > limit:
+            names = ", ".join(c.name for c in module.channels)
+            fail(
+                "too-many-routes",
+                f"the program needs {needed} {what} on a core, which has {limit} free",
+                notes=(f"channels: {names}", "this violates R of PLMR: routing resources"),
+                help="choose fewer phases (select-collective{k=1}) or --kv cyclic",
+            )
+
+
+def assign_queues(lines: list[Line], ends: list[frozenset[int]]) -> list[int]:
+    """The lowest queue for each channel that no channel at one of its cores has."""
+    chosen: list[int] = []
+    for index, line in enumerate(lines):
+        busy = {
+            chosen[other]
+            for other in range(index)
+            if shares_core(ends[index], ends[other], (line.axis, lines[other].axis))
+        }
+        chosen.append(next(q for q in range(len(lines)) if q not in busy))
+    return chosen
+
+
+def _output(module: Module, queue: int) -> int:
+    """Output queues are shared in turn when a core has fewer than it has channels to send on."""
+    limit = free(module, "output_queues")
+    first = int(module.device.get("reserved_output_queues", 0))
+    return first + (queue if limit is None else queue % limit)
+
+
+def color(channel: Channel, mesh: Mesh) -> Coloring:
+    """Colors of one channel, by its geometry."""
+    line = line_of(channel, mesh)
+    if channel.multicast or line.axis == "r" or len(line.pairs) <= 1:
+        return Coloring(1, Piecewise.single(0), Piecewise.single(0))
+    kind, _, rest = channel.name.partition("_")
+    axis, _, stride = rest.partition("_")
+    if kind == "chain":
+        place = position(mesh, axis) // int(stride.partition("_")[0])
+        return Coloring(2, Piecewise.single(place % 2), Piecewise.single((place + 1) % 2))
+    return ring_coloring(axis, mesh)
+
+
+def ring_coloring(axis: str, mesh: Mesh) -> Coloring:
+    """Colors of a ring: three, by the position where the message's way begins."""
+    size, here = mesh.size(axis), position(mesh, axis)
+    if size <= 2 or not mesh.ring(axis):
+        wrap = 2 if size > 2 else 1
+        send = [(Cond.ge(here, 1), here % 2), (Cond.eq(here, 0), Expr.const(wrap))]
+        last = Cond.eq(here, size - 1)
+        recv = [(~last, (here + 1) % 2), (last, Expr.const(wrap))]
+        return Coloring(wrap + 1, Piecewise.of(send), Piecewise.of(recv))
+    even, odd = Cond.eq(here % 2, 0), Cond.eq(here % 2, 1)
+    end = (size - 2) % 3
+    near_end = Cond.gt(here + 2, size - 1)
+    send = [
+        (even & Cond.ge(here, 2), (here + 1) % 3),
+        (Cond.eq(here, 0), Expr.const(2)),
+        (odd & ~near_end, here % 3),
+        (odd & near_end, Expr.const(end)),
+    ]
+    recv = [
+        (even & ~near_end, here % 3),
+        (even & near_end, Expr.const(end)),
+        (odd & Cond.ge(here, 3), (here + 1) % 3),
+        (Cond.eq(here, 1), Expr.const(2)),
+    ]
+    return Coloring(3, Piecewise.of(send), Piecewise.of(recv))
+
+
+def _numbered(colors: Piecewise, first: int) -> str:
+    """The function with colors counted from ``first``, as text."""
+    return str(Piecewise.of([(cond, value + first) for cond, value in colors.pieces]))
