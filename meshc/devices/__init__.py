@@ -1,0 +1,18 @@
+"""Devices as PLMR numbers: cores, links, memory and routing resources, from a catalogue of TOML."""
+
+from meshc.devices.catalogue import device, device_names, load_device
+from meshc.devices.describe import describe
+from meshc.devices.device import Device, Link, Resource, Routing
+from meshc.devices.schema import device_of_numbers
+
+__all__ = [
+    "Device",
+    "Link",
+    "Resource",
+    "Routing",
+    "describe",
+    "device",
+    "device_names",
+    "device_of_numbers",
+    "load_device",
+]

@@ -1,0 +1,86 @@
+"""Devices by name, and a user's own from a TOML file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from meshc.devices.device import Device
+from meshc.devices.schema import device_of_numbers
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Source, Span
+
+MAX_FILE_BYTES = 65_536
+
+
+def device_names() -> tuple[str, ...]:
+    """The names of the catalogue, sorted."""
+    entries = (resources.files("meshc.devices") / "data").iterdir()
+    return tuple(sorted(e.name[:-5] for e in entries if e.name.endswith(".toml")))
+
+
+def device(name: str) -> Device:
+    """The device called ``name``, or the one of the file ``name`` if it ends with ``.toml``.
+
+    Raises ``unknown-device``, and what :func:`load_device` raises.
+    """
+    if name.endswith(".toml"):
+        return load_device(Path(name))
+    if name not in device_names():
+        known = ", ".join(device_names())
+        fail(
+            "unknown-device",
+            f"there is no device '{name}'",
+            help=f"use one of {known}, or a file my.toml",
+        )
+    return _catalogued(name)
+
+
+@cache
+def _catalogued(name: str) -> Device:
+    entry = resources.files("meshc.devices") / "data" / f"{name}.toml"
+    return _parsed(Source(f"{name}.toml", entry.read_text(encoding="utf-8")))
+
+
+def load_device(path: Path) -> Device:
+    """A device from a TOML file of at most 64 KiB.
+
+    Raises ``unreadable-device`` (missing, not a regular file, too large, not UTF-8 TOML) or
+    ``bad-device`` (its keys).
+    """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            fail("unreadable-device", f"'{path}' is not a regular file")
+        with open(path, "rb") as stream:
+            data = stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        fail("unreadable-device", f"cannot read device file '{path}': {reason}")
+    if len(data) > MAX_FILE_BYTES:
+        fail("unreadable-device", f"device file '{path}' is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        return _parsed(Source(str(path), data.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        fail("unreadable-device", f"device file '{path}' is not UTF-8: {error.reason}")
+
+
+def _parsed(source: Source) -> Device:
+    try:
+        values = tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        fail("unreadable-device", f"not TOML: {error}", _place(source, str(error)))
+    except RecursionError:
+        fail("unreadable-device", "device file nests too deeply", Span(source, 1, 1))
+    return device_of_numbers(values, source)
+
+
+def _place(source: Source, message: str) -> Span:
+    """The place a TOML error speaks of: its text ends with ``(at line 3, column 5)``."""
+    words = message.rstrip(")").replace(",", "").split()
+    if len(words) > 4 and words[-4] == "line" and words[-3].isdigit() and words[-1].isdigit():
+        return Span(source, int(words[-3]), int(words[-1]))
+    return Span(source, max(1, source.text.count("\n")), 1)

@@ -1,0 +1,274 @@
+"""The keys of a device file, and the check of them: all faults of a file at once."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from meshc.devices.device import Device, Link, Number, Resource, Routing
+from meshc.support.diagnostics import Diagnostics
+from meshc.support.spans import Source, Span
+
+Kind = Literal["int", "number", "text", "bool", "ids"]
+
+MAX_ID = 4095
+MAX_UNKNOWN = 20
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its kind, least and greatest value, default (None: may be absent) and meaning."""
+
+    name: str
+    kind: Kind
+    doc: str
+    low: float = 0
+    high: float = 1e18
+    default: Number | None = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+def _required(name: str, kind: Kind, doc: str, low: float = 0, high: float = 1e18) -> Key:
+    return Key(name, kind, doc, low, high, required=True)
+
+
+DTYPES = ("f32", "f16", "bf16")
+
+ROUTING_KEYS = (
+    Key("colors", "int", "routable colors of a router", 1, 4096),
+    Key("free_colors", "ids", "colors left to programs"),
+    Key("input_queues", "int", "input queues of a core", 1, 4096),
+    Key("free_input_queues", "ids", "input queues left to programs"),
+    Key("output_queues", "int", "output queues of a core", 1, 4096),
+    Key("free_output_queues", "ids", "output queues left to programs"),
+    Key("microthreads", "int", "transfers of a core under way at once", 1, 4096),
+    Key("free_microthreads", "ids", "microthreads left to programs"),
+    Key("task_ids", "int", "local task ids of a core", 1, 4096),
+    Key("free_task_ids", "ids", "local task ids left to programs"),
+    Key("input_queue_words", "int", "depth of the shallowest free input queue", 1, 10**6),
+    Key("output_queue_words", "int", "depth of the shallowest free output queue", 1, 10**6),
+)
+
+KEYS = (
+    _required("name", "text", "what --device calls it"),
+    Key("kind", "text", "what a core is", choices=("mesh", "cluster", "node"), required=True),
+    _required("description", "text", "one line"),
+    _required("cores_x", "int", "most columns a mesh may have", 1, 10**6),
+    _required("cores_y", "int", "most rows a mesh may have", 1, 10**6),
+    Key("cores", "int", "most cores in all (default: cores_x * cores_y)", 1, 10**9),
+    _required("clock_hz", "int", "cycles per second", 1, 10**12),
+    Key("memory_bytes", "int", "memory of a core (absent: unlimited)", 1, 10**15),
+    Key("reserved_bytes", "int", "part of it for code and stack", 0, 10**15, 0),
+    Key("topology", "text", "how cores are joined", choices=("mesh", "all_to_all"), required=True),
+    _required("hop_cycles", "number", "latency of one hop (alpha)", 0, 10**9),
+    _required("route_cycles", "number", "receive, combine and send again (beta)", 0, 10**9),
+    _required("word_bytes", "int", "bytes of one message word", 1, 1024),
+    Key("words_per_cycle", "number", "words a link takes per cycle", 1e-6, 10**6, 1),
+    Key("push", "bool", "data lands in the receiver's memory", default=False),
+    Key("default_dtype", "text", "dtype when none is asked for", choices=DTYPES, required=True),
+    *(Key(f"{d}_macs_per_cycle", "number", f"{d} multiply-adds", 1e-6, 10**9) for d in DTYPES),
+    Key("mixed_macs_per_cycle", "number", "half-width factors, f32 sum", 1e-6, 10**9),
+    *(Key(f"{d}_lanes_per_cycle", "number", f"{d} elementwise ops", 1e-6, 10**9) for d in DTYPES),
+    Key("op_cycles", "number", "start of one local operation", 0, 10**9, 0),
+    Key("global_memory_bytes", "int", "memory all cores share", 0, 10**15, 0),
+    Key("global_bytes_per_second", "number", "its bandwidth", 0, 1e16, 0),
+    Key("cluster_sizes", "ids", "numbers of blocks a cluster may have"),
+    *ROUTING_KEYS,
+)
+
+_IDS = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*\Z")
+_MEANING: dict[Kind, str] = {
+    "int": "a whole number",
+    "number": "a number",
+    "text": "text in quotes",
+    "bool": "true or false",
+    "ids": 'ids as text, such as "0-20,24"',
+}
+
+
+def device_of_numbers(values: Mapping[str, object], source: Source | None = None) -> Device:
+    """A device from its flat numbers, as in a TOML file or a module header.
+
+    Raises ``bad-device`` with every fault at once: unknown, missing, ill-typed, out of range or
+    contradicting keys, each with its line when ``source`` is given.
+    """
+    check = _Check(values, source)
+    check.keys()
+    check.together()
+    check.found.raise_errors()
+    return _built({k.name: values[k.name] for k in KEYS if k.name in values})  # type: ignore[misc]
+
+
+class _Check:
+    """Collects the faults of one set of numbers."""
+
+    def __init__(self, values: Mapping[str, object], source: Source | None) -> None:
+        self.values, self.source, self.found = values, source, Diagnostics()
+        self.lines = _lines_of_keys(source.text if source else "")
+
+    def error(self, key: str, message: str, help: str | None = None) -> None:
+        self.found.error("bad-device", message, self.place(key), help=help)
+
+    def place(self, key: str) -> Span | None:
+        if self.source is None:
+            return None
+        line, column = self.lines.get(key, (1, 1))
+        return Span(self.source, line, column, len(key))
+
+    def keys(self) -> None:
+        known = {k.name for k in KEYS}
+        unknown = [str(name)[:80] for name in self.values if name not in known]
+        for name in unknown[:MAX_UNKNOWN]:
+            self.error(name, f"unknown device key '{name}'", _nearest(name))
+        if len(unknown) > MAX_UNKNOWN:
+            self.error("", f"and {len(unknown) - MAX_UNKNOWN} more unknown device keys")
+        for key in KEYS:
+            if key.name in self.values:
+                self.value(key, self.values[key.name])
+            elif key.required:
+                self.error(key.name, f"device key '{key.name}' is missing", f"it is {key.doc}")
+
+    def value(self, key: Key, value: object) -> None:
+        if not _has_kind(key.kind, value):
+            self.error(key.name, f"'{key.name}' must be {_MEANING[key.kind]}", f"it is {key.doc}")
+        elif key.choices and value not in key.choices:
+            self.error(key.name, f"'{key.name}' must be one of {', '.join(key.choices)}")
+        elif isinstance(value, (int, float)) and not key.low <= value <= key.high:
+            limits = f"between {key.low:g} and {key.high:g}"
+            self.error(key.name, f"'{key.name}' must be {limits}, not {value}")
+        elif key.kind == "text" and not 0 < len(str(value)) <= 200:
+            self.error(key.name, f"'{key.name}' must have 1 to 200 characters")
+
+    def together(self) -> None:
+        """What no single key can say."""
+        self.memory()
+        self.computing()
+        self.routing()
+
+    def memory(self) -> None:
+        memory, reserved = self.values.get("memory_bytes"), self.values.get("reserved_bytes", 0)
+        if isinstance(memory, int) and isinstance(reserved, int) and reserved >= memory:
+            self.error("reserved_bytes", "reserved_bytes leave nothing of memory_bytes")
+
+    def computing(self) -> None:
+        dtype = self.values.get("default_dtype")
+        for suffix in ("macs_per_cycle", "lanes_per_cycle"):
+            if dtype in DTYPES and f"{dtype}_{suffix}" not in self.values:
+                self.error("default_dtype", f"'{dtype}_{suffix}' of the default dtype is missing")
+
+    def routing(self) -> None:
+        given = [k for k in ROUTING_KEYS if k.name in self.values]
+        for key in ROUTING_KEYS:
+            if given and key.name not in self.values:
+                message = f"device key '{key.name}' is missing beside '{given[0].name}'"
+                self.error(given[0].name, message, "give all routing keys, or none for no limit")
+        for key in given:
+            total = self.values.get(key.name.removeprefix("free_"))
+            ids = self.values[key.name]
+            if key.kind == "ids" and _has_kind("ids", ids) and isinstance(total, int):
+                top = max(_ids(str(ids)), default=0)
+                if top >= total:
+                    self.error(key.name, f"'{key.name}' names {top}, but there are only {total}")
+
+
+def _has_kind(kind: Kind, value: object) -> bool:
+    if kind == "bool":
+        return isinstance(value, bool)
+    if kind == "int":
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == "number":
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)  # type: ignore[arg-type]
+    if not isinstance(value, str):
+        return False
+    return kind == "text" or (bool(_IDS.match(value)) and bool(_ids(value)))
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    """``"0-2,5"`` as ``(0, 1, 2, 5)``; empty when a range runs backwards."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        found += range(int(low), min(int(high or low), MAX_ID) + 1)
+        if int(high or low) < int(low):
+            return ()
+    return tuple(sorted(set(found)))
+
+
+def _lines_of_keys(text: str) -> dict[str, tuple[int, int]]:
+    """Line and column where each key of a TOML text stands (its first, if several)."""
+    found: dict[str, tuple[int, int]] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if match := re.match(r"[\s\[]*[\"']?([A-Za-z0-9_-]+)[\"']?\s*[=.\]]", line):
+            found.setdefault(match[1], (number, match.start(1) + 1))
+    return found
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, [k.name for k in KEYS], n=1)
+    meant = f"did you mean '{near[0]}'? " if near else ""
+    return f"{meant}'meshc devices wse2' shows the keys of a device"
+
+
+def _built(given: dict[str, Number]) -> Device:
+    """The device of checked numbers."""
+    numbers = {k.name: k.default for k in KEYS if k.default is not None} | given
+    numbers.setdefault("cores", int(given["cores_x"]) * int(given["cores_y"]))
+    ordered = {k.name: v for k in KEYS if (v := numbers.get(k.name)) is not None}
+    return Device(
+        name=str(ordered["name"]),
+        kind=str(ordered["kind"]),
+        description=str(ordered["description"]),
+        cores_x=int(ordered["cores_x"]),
+        cores_y=int(ordered["cores_y"]),
+        cores=int(ordered["cores"]),
+        clock_hz=int(ordered["clock_hz"]),
+        link=_link(ordered),
+        default_dtype=str(ordered["default_dtype"]),
+        macs_per_cycle=_per_dtype(ordered, "macs_per_cycle"),
+        lanes_per_cycle=_per_dtype(ordered, "lanes_per_cycle"),
+        op_cycles=float(ordered["op_cycles"]),
+        memory_bytes=int(ordered["memory_bytes"]) if "memory_bytes" in ordered else None,
+        reserved_bytes=int(ordered["reserved_bytes"]),
+        routing=_routing(ordered) if "colors" in ordered else None,
+        global_memory_bytes=int(ordered["global_memory_bytes"]),
+        global_bytes_per_second=float(ordered["global_bytes_per_second"]),
+        cluster_sizes=_ids(str(ordered["cluster_sizes"])) if "cluster_sizes" in ordered else (),
+        numbers=ordered,
+    )
+
+
+def _link(numbers: Mapping[str, Number]) -> Link:
+    return Link(
+        topology=str(numbers["topology"]),
+        hop_cycles=float(numbers["hop_cycles"]),
+        route_cycles=float(numbers["route_cycles"]),
+        word_bytes=int(numbers["word_bytes"]),
+        words_per_cycle=float(numbers["words_per_cycle"]),
+        push=bool(numbers["push"]),
+    )
+
+
+def _routing(numbers: Mapping[str, Number]) -> Routing:
+    def resource(name: str) -> Resource:
+        return Resource(int(numbers[name]), _ids(str(numbers[f"free_{name}"])))
+
+    return Routing(
+        colors=resource("colors"),
+        input_queues=resource("input_queues"),
+        output_queues=resource("output_queues"),
+        microthreads=resource("microthreads"),
+        task_ids=resource("task_ids"),
+        input_queue_words=int(numbers["input_queue_words"]),
+        output_queue_words=int(numbers["output_queue_words"]),
+    )
+
+
+def _per_dtype(numbers: Mapping[str, Number], suffix: str) -> dict[str, float]:
+    keys = (*DTYPES, "mixed")
+    return {d: float(numbers[f"{d}_{suffix}"]) for d in keys if f"{d}_{suffix}" in numbers}

@@ -1,0 +1,163 @@
+"""The device catalogue and a user's own device file."""
+
+import os
+import time
+
+import pytest
+
+from meshc.devices import describe, device, device_names, device_of_numbers, load_device
+from meshc.support.diagnostics import MeshcError, known_codes
+
+GOOD = """
+name = "mine"
+kind = "mesh"
+description = "four by four"
+cores_x = 4
+cores_y = 4
+clock_hz = 1_000_000
+topology = "mesh"
+hop_cycles = 1
+route_cycles = 20.5
+word_bytes = 4
+default_dtype = "f32"
+f32_macs_per_cycle = 1
+f32_lanes_per_cycle = 2
+"""
+
+
+def errors(tmp_path, text):
+    path = tmp_path / "my.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(MeshcError) as caught:
+        load_device(path)
+    return caught.value.diagnostics
+
+
+def test_catalogue_is_complete():
+    expected = ("h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3")
+    assert device_names() == expected
+
+
+@pytest.mark.parametrize("name", ["h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"])
+def test_catalogue_entries_are_consistent(name):
+    found = device(name)
+    assert found.name == name
+    assert device_of_numbers(found.numbers) == found
+    assert all(isinstance(v, (int, float, str)) for v in found.numbers.values())
+    assert found.default_dtype in found.dtypes
+    assert found.cores <= found.cores_x * found.cores_y
+    text = describe(found)
+    assert text.startswith(f"{name}: ") and found.description in text
+    hash(found)
+
+
+def test_wafer_resources_after_memcpy():
+    routing = device("wse2").routing
+    assert routing.colors.free == tuple(range(21))
+    assert routing.input_queues.free == (2, 3, 4, 5, 6, 7)
+    assert routing.output_queues.free == (2, 3, 4, 5)
+    assert device("wse3").routing.output_queues.count == 6
+    assert routing.microthreads.count == 7
+    assert device("wse2").data_bytes == 49_152 - 11_264
+
+
+def test_ideal_has_no_limits():
+    found = device("ideal")
+    assert found.routing is None and found.memory_bytes is None and found.data_bytes is None
+    assert "memory per core  unlimited" in describe(found)
+
+
+def test_rates_by_dtype():
+    wse2 = device("wse2")
+    assert (wse2.macs("f16"), wse2.macs("f16", "f32"), wse2.macs("f32", "f32")) == (4, 2, 1)
+    assert wse2.lanes("f16") == 4
+    assert wse2.seconds(1.1e9) == 1
+
+
+def test_a_users_device(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    found = device(str(path))
+    assert (found.cores, found.link.route_cycles, found.routing) == (16, 20.5, None)
+
+
+def test_every_fault_is_reported_with_its_line(tmp_path):
+    text = GOOD.replace("cores_x = 4", "cores_x = -4").replace('"four by four"', "5")
+    text = text.replace("hop_cycles", "hop_cycle").replace("route_cycles = 20.5\n", "colors = 4\n")
+    text += 'free_colors = "0-9"\nreserved_bytes = true\nclusters = [1]\n'
+    found = errors(tmp_path, text)
+    lines = {d.message.split("'")[1]: d.span.line for d in found if "missing" not in d.message}
+    assert lines == {
+        "hop_cycle": 9,
+        "clusters": 17,
+        "description": 4,
+        "cores_x": 5,
+        "free_colors": 15,
+        "reserved_bytes": 16,
+    }
+    missing = [d.message for d in found if "missing" in d.message]
+    assert sum("routing" in d.help for d in found if d.help) == len(missing) - 2
+    assert any("did you mean 'hop_cycles'" in (d.help or "") for d in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("= 1_000_000\n", "= 1e6\n"), "whole number"),
+        (("20.5", "nan"), "a number"),
+        (('"mesh"\ndesc', '"torus"\ndesc'), "one of mesh, cluster, node"),
+        (('"f32"', '"f16"'), "f16_macs_per_cycle"),
+        (("word_bytes = 4", "word_bytes = 4\nmemory_bytes = 8\nreserved_bytes = 8"), "nothing"),
+        (("word_bytes = 4", 'word_bytes = 4\ncluster_sizes = "8-1"'), "ids as text"),
+        (('"mine"', '""'), "1 to 200"),
+        (("cores_x = 4", "cores_x = 99999999999999999999999999"), "between 1 and"),
+    ],
+)
+def test_wrong_values(tmp_path, change, words):
+    found = errors(tmp_path, GOOD.replace(*change))
+    assert {d.code for d in found} == {"bad-device"}
+    assert any(words in d.message for d in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff\xfe",
+        "name = ",
+        "name = 1\nname = 2",
+        "x" * 70_000,
+        "a = " + "[" * 30_000,
+        "",
+        "[cores]\nx = 1",
+        "\x00",
+        "".join(f"k{i} = 1\n" for i in range(6000)),
+    ],
+)
+def test_hostile_files_end_quickly(tmp_path, text):
+    started = time.monotonic()
+    found = errors(tmp_path, text)
+    assert {d.code for d in found} <= {"bad-device", "unreadable-device"}
+    assert len(found) < 60 and time.monotonic() - started < 1
+
+
+def test_a_toml_error_has_its_place(tmp_path):
+    (found,) = errors(tmp_path, 'name = "x"\nkind = ?\n')
+    assert found.code == "unreadable-device" and found.span.line == 2
+
+
+@pytest.mark.parametrize("name", ["nowhere.toml", "/dev/zero.toml", "wse9", "../wse2", "a\0.toml"])
+def test_missing_devices(name):
+    with pytest.raises(MeshcError) as caught:
+        device(name)
+    assert caught.value.diagnostics[0].code in ("unknown-device", "unreadable-device")
+
+
+def test_pipes_and_folders_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path, tmp_path / "pipe.toml"):
+        with pytest.raises(MeshcError, match="unreadable-device"):
+            load_device(path)
+
+
+def test_codes_are_explained():
+    assert {"unknown-device", "unreadable-device", "bad-device"} <= known_codes().keys()
