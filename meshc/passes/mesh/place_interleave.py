@@ -16,9 +16,8 @@ class PlaceInterleave(Pass):
     """Order axes by INTERLEAVE (WaferLLM section 5.2, Algorithm 1).
 
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
-    this order every message is at most two hops, for every N. ``axes`` are those to order, all of
-    them by default. The prefill and decode phases must be placed alike, since they share the KV
-    cache.
+    this order every message is at most two hops, for every N. ``axes`` names those to order.
+    The prefill and decode phases must be placed alike, since they share the KV cache.
     """
 
     NAME: ClassVar[str] = "place-interleave"
@@ -27,15 +26,16 @@ class PlaceInterleave(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"placed"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
-    axes: tuple[str, ...] = RANKED_AXES
+    axes: str = "y x xd"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        unknown = [a for a in self.axes if a not in RANKED_AXES]
+        axes = self.axes.split()
+        unknown = [a for a in axes if a not in RANKED_AXES]
         if unknown:
             fail("bad-option", f"no axis '{unknown[0]}' to place; there are y, x and xd")
         mesh = module.the_mesh()
-        module.mesh = mesh.with_interleaved(tuple(a for a in RANKED_AXES if a in self.axes))
-        for axis in self.axes:
+        module.mesh = mesh.with_interleaved(tuple(a for a in RANKED_AXES if a in axes))
+        for axis in axes:
             size = mesh.size(axis)
             if size > 2:
                 report.remark(

@@ -67,8 +67,8 @@ class SelectCollective(Pass):
         payload = {axis: words_on(module, reductions, axis) for axis in ("y", "x", "xd")}
         free = free_inputs(module)
         rings = ring_inputs(module)
-        options_y = self.options(mesh.rows, 1, payload["y"], link)
-        options_x = self.options(mesh.columns, mesh.segments, payload["x"] + payload["xd"], link)
+        options_y = self.trees(mesh.rows, 1, payload["y"], link)
+        options_x = self.trees(mesh.columns, mesh.segments, payload["x"] + payload["xd"], link)
         segment = mesh.size("xd") if payload["xd"] and mesh.segments > 1 else mesh.columns
         fitting = []
         for y, x in product(options_y, options_x):
@@ -90,9 +90,7 @@ class SelectCollective(Pass):
         inner = x.groups[:-1] if mesh.segments > 1 else x.groups
         return {"y": y.groups, "x": x.groups, "xd": inner}
 
-    def options(
-        self, size: int, segments: int, words: list[int], link: LinkCost
-    ) -> list[Reduction]:
+    def trees(self, size: int, segments: int, words: list[int], link: LinkCost) -> list[Reduction]:
         """Trees to choose from, with their cycles summed over all reductions of the axis."""
         found = []
         for option in candidates(size, segments, 1, link):

@@ -87,16 +87,45 @@ def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> N
 
 
 def assign_queues(lines: list[Line], ends: list[frozenset[int]]) -> list[int]:
-    """The lowest queue for each channel that no channel at one of its cores has."""
-    chosen: list[int] = []
-    for index, line in enumerate(lines):
-        busy = {
-            chosen[other]
-            for other in range(index)
-            if shares_core(ends[index], ends[other], (line.axis, lines[other].axis))
+    """A queue for each channel, as few as possible: channels that meet at a core need two."""
+    count = len(lines)
+    meets = [
+        {
+            other
+            for other in range(count)
+            if other != index
+            and shares_core(ends[index], ends[other], (lines[index].axis, lines[other].axis))
         }
-        chosen.append(next(q for q in range(len(lines)) if q not in busy))
-    return chosen
+        for index in range(count)
+    ]
+    for queues in range(1, count + 1):
+        chosen = _colored(meets, queues)
+        if chosen is not None:
+            return chosen
+    return []
+
+
+def _colored(meets: list[set[int]], queues: int) -> list[int] | None:
+    """A proper coloring of the conflict graph with ``queues`` colors, by backtracking from the
+    channel with most conflicts; the graphs have at most a few dozen nodes and large cliques."""
+    order = sorted(range(len(meets)), key=lambda i: -len(meets[i]))
+    chosen: dict[int, int] = {}
+
+    def extend(depth: int) -> bool:
+        if depth == len(order):
+            return True
+        index = order[depth]
+        busy = {chosen[other] for other in meets[index] if other in chosen}
+        fresh = max(chosen.values(), default=-1) + 1
+        for queue in range(min(queues, fresh + 1)):
+            if queue not in busy:
+                chosen[index] = queue
+                if extend(depth + 1):
+                    return True
+                del chosen[index]
+        return False
+
+    return [chosen[i] for i in range(len(meets))] if extend(0) else None
 
 
 def _output(module: Module, queue: int) -> int:

@@ -154,8 +154,8 @@ class FunctionExpander:
             for position, (arg, operand) in enumerate(zip(body.args, op.operands, strict=True)):
                 if position < op.carried:
                     self.places[arg] = carried[position]
-                elif operand in self.weights.stacks:
-                    param = self.weights.stacks[cast(Value, operand)].param
+                elif isinstance(operand, Value) and operand in self.weights.stacks:
+                    param = self.weights.stacks[operand].param
                     self.weights.stacks[arg] = Stack(param, share, layer, stride)
             with emitter.under(exists):
                 self.block(body)

@@ -56,7 +56,7 @@ def multicast(emitter: Emitter, axis: str) -> Symbol:
     """From position 0 of ``axis`` to all others."""
     here = position(emitter.mesh, axis)
     size = emitter.mesh.size(axis)
-    far = Expr.var("o")
+    far = Expr.var(f"_{axis[0]}")
     base = _base(emitter, axis)
     reach = Cond.between(base + 1, far, base + size)
     route = AffineMap.of(_INPUTS, [(_at(axis, far), Cond.eq(here, 0) & reach)])
