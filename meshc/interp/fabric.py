@@ -1,0 +1,168 @@
+"""Messages between cores: FIFOs for each channel and receiver, matched in order.
+
+A transfer may happen at any moment between its start and its wait. ``early`` reads at the send and
+writes as soon as both ends are there; ``late`` writes at the receiver's wait and reads then, or at
+the sender's wait if that comes first. A program whose results depend on the moment is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from meshc.interp.named import Array
+from meshc.interp.windows import Place
+from meshc.ir.affine import CoordinateFunction, IntLike
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Channel
+from meshc.ir.ops import tile
+from meshc.support.diagnostics import fail
+
+Timing = Literal["early", "late"]
+Memory = Sequence[Array]
+
+
+@dataclass(eq=False)
+class Message:
+    """What one send puts on a channel; fixed at the latest by the sender's wait."""
+
+    sender: int
+    memory: Memory
+    place: Place
+    fixed: Array | None = None
+
+    def fix(self) -> None:
+        """Read the elements now, unless that has been done."""
+        if self.fixed is None:
+            self.fixed = self.place.read(self.memory).copy()
+
+    def elements(self) -> Array:
+        """The elements in row-major order of the sender's view."""
+        values = self.place.read(self.memory) if self.fixed is None else self.fixed
+        return values.reshape(-1)
+
+
+@dataclass(eq=False)
+class Posted:
+    """A receive that a core has started: the n-th one of its channel gets the n-th message."""
+
+    op: tile.Recv
+    core: int
+    memory: Memory
+    place: Place
+    message: Message | None = None
+    written: bool = False
+
+    def deliver(self) -> None:
+        """Combine the message into the view, once. Raises ``interp-shape``."""
+        assert self.message is not None
+        if self.written:
+            return
+        elements = self.message.elements()
+        if elements.size != prod(self.place.shape):
+            fail(
+                "interp-shape",
+                f"a message of {elements.size} elements on @{self.op.channel} meets a view of "
+                f"{list(self.place.shape)}",
+                self.op.span,
+            )
+        values = elements.reshape(self.place.shape)
+        if self.op.combine == "add":
+            values = self.place.read(self.memory) + values
+        elif self.op.combine == "max":
+            values = np.maximum(self.place.read(self.memory), values)
+        self.place.write(self.memory, values)
+        self.written = True
+
+
+@dataclass(frozen=True)
+class Route:
+    """The receivers of each sending core and the senders of each receiving one."""
+
+    receivers: Mapping[int, tuple[int, ...]]
+    senders: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(eq=False)
+class _Mailbox:
+    messages: deque[Message] = field(default_factory=deque)
+    posted: deque[Posted] = field(default_factory=deque)
+
+
+class Fabric:
+    """All channels of one run. ``wake`` is told of each receive whose message comes."""
+
+    def __init__(
+        self, routes: Mapping[str, Route], timing: Timing, wake: Callable[[Posted], None]
+    ) -> None:
+        self.routes = routes
+        self._early = timing == "early"
+        self._wake = wake
+        self._boxes: dict[tuple[str, int], _Mailbox] = {}
+
+    def send(self, channel: str, message: Message) -> None:
+        """Put ``message`` on its way to every receiver of its core."""
+        if self._early:
+            message.fix()
+        for core in self.routes[channel].receivers[message.sender]:
+            box = self._box(channel, core)
+            box.messages.append(message)
+            self._match(box)
+
+    def post(self, posted: Posted) -> None:
+        """Start receiving."""
+        box = self._box(posted.op.channel, posted.core)
+        box.posted.append(posted)
+        self._match(box)
+
+    def unconsumed(self) -> list[tuple[str, int, int]]:
+        """Channel, core and number of messages that nobody has received."""
+        return [
+            (name, core, len(b.messages)) for (name, core), b in self._boxes.items() if b.messages
+        ]
+
+    def _box(self, channel: str, core: int) -> _Mailbox:
+        return self._boxes.setdefault((channel, core), _Mailbox())
+
+    def _match(self, box: _Mailbox) -> None:
+        while box.messages and box.posted:
+            posted = box.posted.popleft()
+            posted.message = box.messages.popleft()
+            if self._early:
+                posted.deliver()
+            self._wake(posted)
+
+
+def route_of(
+    channel: Channel,
+    mesh: Mesh,
+    scalars: Mapping[str, IntLike],
+    functions: Mapping[str, CoordinateFunction],
+) -> Route:
+    """The pairs of cores that ``channel`` joins; pairs that leave the mesh do not exist."""
+    width = len(channel.route.inputs)
+    shape = (mesh.regions, mesh.rows, mesh.columns)[3 - width :] if width in (2, 3) else ()
+    if not shape or channel.route.arity not in (0, width):
+        fail("interp-route", f"the route of @{channel.name} does not map [y, x] or [r, y, x]")
+    source, target = channel.route.pairs(shape, scalars, functions)
+    inside = ((target >= 0) & (target < np.array(shape))).all(1) if len(target) else slice(0)
+    pairs = [
+        (int(np.ravel_multi_index(tuple(a), shape)), int(np.ravel_multi_index(tuple(b), shape)))
+        for a, b in zip(source[inside], target[inside], strict=True)
+    ]
+    if width == 2:
+        plane = mesh.rows * mesh.columns
+        pairs = [(a + r * plane, b + r * plane) for r in range(mesh.regions) for a, b in pairs]
+    return Route(_grouped(pairs), _grouped([(b, a) for a, b in pairs]))
+
+
+def _grouped(pairs: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+    found: dict[int, list[int]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return {key: tuple(values) for key, values in found.items()}

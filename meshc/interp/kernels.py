@@ -1,0 +1,201 @@
+"""What each microkernel computes on one core, as pure functions of arrays.
+
+A kernel gets the present contents of its first operand's view, the other operands and its
+parameters, and returns the new contents of the first. Arithmetic is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshc.interp import formulas
+from meshc.interp.named import Array
+
+Params = Mapping[str, Any]
+Kernel = Callable[[Array, Sequence[Array], Params], Array]
+
+MICROKERNELS: dict[str, Kernel] = {}
+
+
+def microkernel(function: Kernel) -> Kernel:
+    """Decorator: register a kernel under its function's name without the leading underscore."""
+    MICROKERNELS[function.__name__.removeprefix("_")] = function
+    return function
+
+
+def _leading(small: Array, large: Array) -> Array:
+    """``small`` repeated over the trailing dims of ``large`` that it lacks."""
+    if small.shape != large.shape[: small.ndim]:
+        raise ValueError(f"{list(small.shape)} does not lead {list(large.shape)}")
+    return small.reshape(small.shape + (1,) * (large.ndim - small.ndim))
+
+
+def _trailing_axes(out: Array, operand: Array) -> tuple[int, ...]:
+    """The dims of ``operand`` beyond the rank of ``out``: those a reduction sums away."""
+    if out.ndim >= operand.ndim:
+        raise ValueError(f"nothing to reduce from {list(operand.shape)} to {list(out.shape)}")
+    return tuple(range(out.ndim, operand.ndim))
+
+
+@microkernel
+def _fill(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.full_like(out, params["value"])
+
+
+@microkernel
+def _copy(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return operands[0]
+
+
+@microkernel
+def _add(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.asarray(operands[0] + operands[1])
+
+
+@microkernel
+def _mul(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.asarray(operands[0] * operands[1])
+
+
+@microkernel
+def _div(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, b = operands
+    return np.asarray(a / _leading(b, a))
+
+
+@microkernel
+def _scale(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.asarray(operands[0] * params["factor"])
+
+
+@microkernel
+def _silu(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return formulas.silu(operands[0])
+
+
+@microkernel
+def _gelu(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return formulas.gelu(operands[0], params["form"])
+
+
+@microkernel
+def _gemm(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, b = operands
+    product = np.matmul(a, b.swapaxes(-1, -2) if params["transposed"] else b)
+    return np.asarray(out + product) if params["accumulate"] else product
+
+
+@microkernel
+def _square_sum(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    (a,) = operands
+    return np.asarray(np.sum(a * a, _trailing_axes(out, a)))
+
+
+@microkernel
+def _row_sum(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    (a,) = operands
+    return np.asarray(np.sum(a, _trailing_axes(out, a)))
+
+
+@microkernel
+def _row_max(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    (a,) = operands
+    return np.asarray(np.max(a, _trailing_axes(out, a), initial=-np.inf))
+
+
+@microkernel
+def _rms_scale(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, squares, gain = operands
+    root = np.sqrt(squares / params["count"] + params["eps"])
+    return np.asarray(a / _leading(root, a) * gain)
+
+
+@microkernel
+def _exp_sub(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, top = operands
+    return np.asarray(np.exp(a - _leading(top, a)))
+
+
+@microkernel
+def _rope(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, frequency = operands
+    rows = np.arange(a.shape[-2]) if a.ndim > 1 else np.zeros(1)
+    # Angles in double precision: at large positions float32 would lose the turn's last bits.
+    angle = np.multiply.outer(params["position"] + params["step"] * rows, frequency.astype(float))
+    first, second = formulas.turned(a[..., 0::2], a[..., 1::2], angle if a.ndim > 1 else angle[0])
+    return np.stack([first, second], -1).reshape(a.shape)
+
+
+@microkernel
+def _mask_causal(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    rows, keys = out.shape[-2:]
+    query = params["query"] + params["query_step"] * np.arange(rows)[:, None]
+    key = params["key"] + params["key_step"] * np.arange(keys)[None, :]
+    hidden = (key > query) | (key >= params["limit"])
+    return np.where(hidden, np.float32(-np.inf), out)
+
+
+@microkernel
+def _mask_slots(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    head, count = _ring_state(operands[0])
+    age = (np.arange(out.shape[-1]) - head) % out.shape[-1]
+    return np.where(age < count, out, np.float32(-np.inf))
+
+
+@microkernel
+def _ring_set(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    _ring_state(out)
+    return np.array([0, params["count"]])
+
+
+@microkernel
+def _ring_grow(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    head, count = _ring_state(out)
+    return np.array([head, count + 1])
+
+
+@microkernel
+def _ring_drop(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    head, count = _ring_state(out)
+    return np.array([(head + 1) % params["capacity"], count - 1])
+
+
+@microkernel
+def _ring_push(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    entry, state = operands
+    head, count = _ring_state(state)
+    result = out.copy()
+    result[..., (head + count - 1) % out.shape[-2], :] = entry
+    return result
+
+
+@microkernel
+def _ring_oldest(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    ring, state = operands
+    head, _ = _ring_state(state)
+    return ring[..., head % ring.shape[-2], :]
+
+
+@microkernel
+def _rotate(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.roll(out, -params["by"], 0)
+
+
+@microkernel
+def _select_lanes(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    (a,) = operands
+    lane = np.arange(out.shape[0]) + params["shift"]
+    held = (lane >= 0) & (lane < a.shape[0])
+    result = np.zeros_like(out)
+    result[held] = a[lane[held]]
+    return result
+
+
+def _ring_state(state: Array) -> tuple[int, int]:
+    """Head and count of a ring buffer."""
+    if state.shape != (2,) or state.dtype.kind != "i":
+        raise ValueError("the state of a ring buffer is an i32[2]: head and count")
+    return int(state[0]), int(state[1])

@@ -1,0 +1,71 @@
+"""Where cores are: coordinates and ranks of every core of a mesh, and coordinate functions.
+
+An axis in ring order (INTERLEAVE, WaferLLM section 5.2) is numbered so that ranks that follow each
+other, the last and the first included, are at most two hops apart: going up the even positions and
+coming back down the odd ones.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from meshc.ir.affine import CoordinateFunction, IntArray, IntLike
+from meshc.ir.mesh import Mesh
+
+CORE_NAMES = ("r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd")
+
+
+def ring_rank(position: IntLike, size: int) -> IntLike:
+    """Rank on the ring of the core at ``position`` of an axis of ``size`` cores."""
+    up, down = position // 2, size - (position + 1) // 2
+    even = position % 2 == 0
+    return np.where(even, up, down) if isinstance(position, np.ndarray) else up if even else down
+
+
+def ring_position(rank: IntLike, size: int) -> IntLike:
+    """Position of the core that has ``rank``; the inverse of :func:`ring_rank`."""
+    up, down = 2 * rank, 2 * (size - rank) - 1
+    first = up < size
+    return np.where(first, up, down) if isinstance(rank, np.ndarray) else up if first else down
+
+
+def _same(value: IntLike, size: int) -> IntLike:
+    """Rank and position of an axis in natural order."""
+    return value
+
+
+def core_coordinates(mesh: Mesh) -> dict[str, IntArray]:
+    """All of ``CORE_NAMES``, each an array over the cores in linear order (r, then y, then x)."""
+    r, y, x = (a.reshape(-1) for a in np.indices((mesh.regions, mesh.rows, mesh.columns)))
+    segment = mesh.size("xd")
+    found = {"r": r, "y": y, "x": x, "xh": x // segment, "xd": x % segment}
+    for axis in ("y", "x", "xd"):
+        rank = ring_rank if mesh.ring(axis) else _same
+        found[f"rank_{axis}"] = np.asarray(rank(found[axis], mesh.size(axis)))
+    return found
+
+
+def part_indices(mesh: Mesh, axis: str) -> IntArray:
+    """For every core, which part of ``axis`` it is: its rank, or its place where ranks are none."""
+    coordinates = core_coordinates(mesh)
+    return coordinates.get(f"rank_{axis}", coordinates[axis])
+
+
+def coordinate_functions(mesh: Mesh) -> dict[str, CoordinateFunction]:
+    """``ring_A(position)`` and ``core_A(rank)`` for the axes y, x and xd."""
+    found: dict[str, CoordinateFunction] = {}
+    for axis in ("y", "x", "xd"):
+        ring = mesh.ring(axis)
+        found[f"ring_{axis}"] = partial(ring_rank if ring else _same, size=mesh.size(axis))
+        found[f"core_{axis}"] = partial(ring_position if ring else _same, size=mesh.size(axis))
+    return found
+
+
+def core_text(mesh: Mesh, core: int) -> str:
+    """How messages name a core."""
+    rest, x = divmod(core, mesh.columns)
+    r, y = divmod(rest, mesh.rows)
+    region = f"r={r}, " if mesh.regions > 1 else ""
+    return f"core ({region}y={y}, x={x})"

@@ -1,0 +1,241 @@
+"""Runs tile-level modules core by core.
+
+Every core has a program counter of its own and only FIFO channels join them: no step is done for
+many cores at once, so a wrong order of transfers shows, under some schedule and some timing of the
+transfers, as a deadlock or as other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn
+
+import numpy as np
+
+from meshc.interp.deadlock import report_deadlock
+from meshc.interp.fabric import Fabric, Posted, Route, Timing, route_of
+from meshc.interp.inputs import checked_scalars
+from meshc.interp.named import Array
+from meshc.interp.places import CORE_NAMES, coordinate_functions, core_coordinates, core_text
+from meshc.interp.ports import PortMap
+from meshc.interp.resolve import Names
+from meshc.interp.rounding import storage
+from meshc.interp.schedules import Schedule, make_schedule
+from meshc.interp.steps import Compiler, Core
+from meshc.ir.module import Buffer, Module
+from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
+
+MAX_BYTES = 16 * 2**30
+MAX_STEPS = 200_000_000
+_KEPT = ("weight", "state")
+
+
+class TileMachine:
+    """The cores of one tile-level module with their memory.
+
+    ``transfers`` is ``early`` or ``late`` (see :mod:`meshc.interp.fabric`), ``schedule`` one of
+    :mod:`meshc.interp.schedules`. Memory starts as NaN (``i32``: 0); ``state`` buffers keep what
+    they hold from run to run.
+    """
+
+    def __init__(
+        self, module: Module, transfers: Timing = "early", schedule: str = "round-robin"
+    ) -> None:
+        self.module = module
+        self.mesh = module.the_mesh()
+        self.transfers, self.schedule = transfers, schedule
+        make_schedule(schedule)
+        self._check_size()
+        self._memory = [_unset(b, self.mesh.cores) for b in module.buffers]
+        self._slots = {b.value: slot for slot, b in enumerate(module.buffers)}
+        self._ports = {p.name: PortMap(p, self.mesh) for p in module.ports}
+        self._functions = coordinate_functions(self.mesh)
+        names = Names(frozenset((*CORE_NAMES, *module.scalars)), self._functions)
+        channels = frozenset(c.name for c in module.channels)
+        self._body = Compiler(self._slots, channels).body(module.program.body, names)
+        self._loaded: dict[str, Array] = {}
+        self._spread_once: set[str] = set()
+        self._extents = dict(module.dims)
+
+    # --- data
+
+    def load(self, name: str, array: Array) -> None:
+        """Give the in-port ``name`` its logical tensor.
+
+        An array of an ``in`` buffer may have fewer rows than its dim and is spread again before
+        each run; others are spread once. Raises ``interp-input``.
+        """
+        port = self._ports.get(name)
+        if port is None or port.port.direction != "in":
+            fail("interp-input", f"the program has no in-port '{name}'")
+        shape = np.shape(array)
+        full = port.port.tensor.shape(self.module.dims)
+        may_be_short = not self._kept(name) and len(shape) == len(full)
+        least = tuple(map(min, shape, full)) if may_be_short else full
+        if shape != least:
+            fail("interp-input", f"'{name}' has shape {list(shape)}, not {list(full)}")
+        if may_be_short:
+            self._extents.update(zip(port.port.tensor.dims, shape, strict=True))
+        self._loaded[name] = np.asarray(array)
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """Copies of the ``state`` buffers by name, each ``[cores, *extents]``."""
+        return {
+            b.value.name: memory.copy()
+            for b, memory in zip(self.module.buffers, self._memory, strict=True)
+            if b.role == "state"
+        }
+
+    def adopt_state(self, other: TileMachine) -> None:
+        """Continue with the state that ``other`` (say, the prefill) has left.
+
+        Raises ``interp-state`` when a buffer is missing there or has another type or mesh.
+        """
+        pairs = zip(other.module.buffers, other._memory, strict=True)
+        theirs = {b.value.name: (b, m) for b, m in pairs if b.role == "state"}
+        for buffer, memory in zip(self.module.buffers, self._memory, strict=True):
+            if buffer.role != "state":
+                continue
+            found = theirs.get(buffer.value.name)
+            if found is None or found[0].type != buffer.type or other.mesh != self.mesh:
+                fail("interp-state", f"%{buffer.value.name} : {buffer.type} is no state over there")
+            memory[...] = found[1]
+            # What a state port would load has been replaced.
+            self._spread_once.update(
+                n for n, p in self._ports.items() if p.port.buffer is buffer.value
+            )
+
+    # --- running
+
+    def run(self, scalars: Mapping[str, int] | None = None) -> dict[str, Array]:
+        """Run the program once on every core; the logical tensors of the out-ports by name.
+
+        Raises ``interp-deadlock``, ``interp-unconsumed``, ``interp-partner``, ``interp-shape``,
+        ``interp-view``, ``interp-uninitialised``, ``interp-port``, ``interp-limit``.
+        """
+        values = checked_scalars(self.module, scalars or {})
+        self._reset()
+        with np.errstate(all="ignore"):
+            self._spread(values)
+            self._execute(values)
+        return {
+            name: port.collect(
+                self._memory[self._slots[port.port.buffer]],
+                port.port.tensor.shape(self._extents),
+                values,
+            )
+            for name, port in self._ports.items()
+            if port.port.direction == "out"
+        }
+
+    def _check_size(self) -> None:
+        total = self.mesh.cores * sum(b.type.bytes for b in self.module.buffers)
+        if total > MAX_BYTES:
+            fail("interp-limit", f"all cores together have {total} bytes; at most {MAX_BYTES} run")
+
+    def _kept(self, name: str) -> bool:
+        """Whether the buffer of a port keeps its contents between runs."""
+        return self.module.buffers[self._slots[self._ports[name].port.buffer]].role in _KEPT
+
+    def _reset(self) -> None:
+        """Forget scratch memory, so that nothing depends on an earlier run."""
+        for buffer, memory in zip(self.module.buffers, self._memory, strict=True):
+            if buffer.role not in _KEPT:
+                memory[...] = _poison(buffer)
+
+    def _spread(self, scalars: Mapping[str, int]) -> None:
+        for name, port in self._ports.items():
+            if name in self._loaded:
+                memory = self._memory[self._slots[port.port.buffer]]
+                port.spread(self._loaded[name], memory, scalars)
+                if self._kept(name):
+                    del self._loaded[name]
+                    self._spread_once.add(name)
+            elif port.port.direction == "in" and name not in self._spread_once:
+                fail("interp-input", f"the in-port '{name}' has not been loaded")
+
+    def _execute(self, scalars: Mapping[str, int]) -> None:
+        schedule = make_schedule(self.schedule)
+        fabric = Fabric(self._routes(scalars), self.transfers, self._waker(schedule))
+        self._cores = self._make_cores(fabric, scalars)
+        scripts = [core.run(self._body) for core in self._cores]
+        for core in self._cores:
+            schedule.add(core.index)
+        ended = self._advance(schedule, scripts)
+        if len(ended) < len(self._cores):
+            report_deadlock(self._cores, ended, fabric)
+        self._check_consumed(fabric)
+
+    def _advance(self, schedule: Schedule, scripts: list[Iterator[None]]) -> set[int]:
+        """Give turns until no core is ready; the cores that have ended."""
+        ended: set[int] = set()
+        steps = 0
+        while schedule.ready:
+            index = schedule.take()
+            core, script = self._cores[index], scripts[index]
+            for _ in range(schedule.burst()):
+                steps += 1
+                if next(script, _END) is _END:
+                    ended.add(index)
+                    break
+                if core.waits_for is not None:
+                    break
+            else:
+                schedule.add(index)
+            if steps > MAX_STEPS:
+                fail("interp-limit", f"the program takes more than {MAX_STEPS} steps")
+        return ended
+
+    def _waker(self, schedule: Schedule) -> Callable[[Posted], None]:
+        def wake(posted: Posted) -> None:
+            core = self._cores[posted.core]
+            if core.waits_for is posted:
+                core.waits_for = None
+                schedule.add(core.index)
+
+        return wake
+
+    def _routes(self, scalars: Mapping[str, int]) -> dict[str, Route]:
+        return {
+            c.name: route_of(c, self.mesh, scalars, self._functions) for c in self.module.channels
+        }
+
+    def _make_cores(self, fabric: Fabric, scalars: Mapping[str, int]) -> list[Core]:
+        coordinates = core_coordinates(self.mesh)
+        return [
+            Core(
+                index,
+                core_text(self.mesh, index),
+                {**{n: int(v[index]) for n, v in coordinates.items()}, **scalars},
+                [memory[index] for memory in self._memory],
+                fabric,
+            )
+            for index in range(self.mesh.cores)
+        ]
+
+    def _check_consumed(self, fabric: Fabric) -> None:
+        left = fabric.unconsumed()
+        if left:
+            _unconsumed([f"{n} on @{c} at {self._cores[core].name}" for c, core, n in left])
+
+
+_END = object()
+
+
+def _unconsumed(where: list[str]) -> NoReturn:
+    fail(
+        "interp-unconsumed",
+        "the program ends with messages that nobody has received",
+        notes=where[:8],
+        help="give every send a recv on the core its channel leads to",
+    )
+
+
+def _poison(buffer: Buffer) -> float:
+    return 0 if buffer.type.dtype is DType.I32 else np.nan
+
+
+def _unset(buffer: Buffer, cores: int) -> Array:
+    return np.full((cores, *buffer.type.shape), _poison(buffer), storage(buffer.type.dtype))
