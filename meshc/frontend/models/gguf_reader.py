@@ -15,8 +15,10 @@ from meshc.support.diagnostics import fail
 try:
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
+
+    _INSTALLED = True
 except ImportError:
-    dequantize = None
+    _INSTALLED = False
 
 TYPE_NAMES = {0: "F32", 1: "F16", 3: "Q4_1", 8: "Q8_0", 30: "BF16"}
 
@@ -25,7 +27,7 @@ def gguf_type_name(type_id: int) -> str:
     """The format's word for a tensor type, as far as it is known."""
     if type_id in TYPE_NAMES:
         return TYPE_NAMES[type_id]
-    if dequantize is not None and type_id in list(GGMLQuantizationType):
+    if _INSTALLED and type_id in list(GGMLQuantizationType):
         return str(GGMLQuantizationType(type_id).name)
     return f"type {type_id}"
 
@@ -34,7 +36,7 @@ class GgufWeights:
     """The tensors of one GGUF file. Raises ``missing-extra`` without the ``gguf`` package."""
 
     def __init__(self, header: GgufHeader) -> None:
-        if dequantize is None:
+        if not _INSTALLED:
             fail_missing_extra("gguf", f"reading the weights in '{header.path}'")
         self.header = header
 

@@ -24,8 +24,10 @@ from meshc.support.diagnostics import MeshcError, fail
 try:
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    _INSTALLED = True
 except ImportError:
-    tokenizers = None
+    _INSTALLED = False
 
 _SPACE = "\u2581"
 _WORDS_AND_NUMBERS = (
@@ -62,7 +64,7 @@ def engine_from_vocabulary(vocabulary: GgufVocabulary, label: str) -> Any:
 
 
 def _require(label: str) -> None:
-    if tokenizers is None:
+    if not _INSTALLED:
         fail_missing_extra("tokenizers", f"tokenizing with '{label}'")
 
 
