@@ -10,7 +10,7 @@ from typing import ClassVar
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostics
 
-OptionValue = int | float | bool | str
+OptionValue = int | float | bool | str | tuple[str, ...]
 
 _BARE = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.x-]*\Z")
 
@@ -59,6 +59,8 @@ def option_name(field_name: str) -> str:
 
 def option_text(value: OptionValue) -> str:
     """Text of one option value; strings that are no single word are quoted."""
+    if isinstance(value, tuple):
+        return "[" + ",".join(map(option_text, value)) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
