@@ -55,7 +55,8 @@ class Routing:
 
 @dataclass(frozen=True)
 class Device:
-    """One device. ``numbers`` is its flat form, equal to what a TOML file of it says.
+    """One device. ``numbers`` is its flat form: what its TOML file says, and what the header of a
+    module carries. When ``enforced`` is false, exceeding M or R is no error.
 
     ``kind`` is ``mesh`` (wafer), ``cluster`` (thread blocks of one GPU) or ``node`` (GPUs).
     ``memory_bytes`` is the whole memory of a core, of which ``reserved_bytes`` hold code and stack.
@@ -80,11 +81,12 @@ class Device:
     global_memory_bytes: int = 0
     global_bytes_per_second: float = 0.0
     cluster_sizes: tuple[int, ...] = ()
+    enforced: bool = True
     numbers: dict[str, Number] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def data_bytes(self) -> int | None:
-        """Bytes of a core's memory that buffers may take; None when unlimited."""
+        """Bytes of a core's memory that buffers may take; None when not limited."""
         return None if self.memory_bytes is None else self.memory_bytes - self.reserved_bytes
 
     @property

@@ -41,13 +41,13 @@ DTYPES = ("f32", "f16", "bf16")
 
 ROUTING_KEYS = (
     Key("colors", "int", "routable colors of a router", 1, 4096),
-    Key("free_colors", "ids", "colors left to programs"),
+    Key("reserved_colors", "int", "the highest of them, not left to programs", 0, 4096),
     Key("input_queues", "int", "input queues of a core", 1, 4096),
-    Key("free_input_queues", "ids", "input queues left to programs"),
+    Key("reserved_input_queues", "int", "the lowest of them, not left to programs", 0, 4096),
     Key("output_queues", "int", "output queues of a core", 1, 4096),
-    Key("free_output_queues", "ids", "output queues left to programs"),
+    Key("reserved_output_queues", "int", "the lowest of them, not left to programs", 0, 4096),
     Key("microthreads", "int", "transfers of a core under way at once", 1, 4096),
-    Key("free_microthreads", "ids", "microthreads left to programs"),
+    Key("reserved_microthreads", "int", "the lowest of them, not left to programs", 0, 4096),
     Key("task_ids", "int", "local task ids of a core", 1, 4096),
     Key("free_task_ids", "ids", "local task ids left to programs"),
     Key("input_queue_words", "int", "depth of the shallowest free input queue", 1, 10**6),
@@ -78,6 +78,7 @@ KEYS = (
     Key("global_memory_bytes", "int", "memory all cores share", 0, 10**15, 0),
     Key("global_bytes_per_second", "number", "its bandwidth", 0, 1e16, 0),
     Key("cluster_sizes", "ids", "numbers of blocks a cluster may have"),
+    Key("enforced", "bool", "whether exceeding the limits is an error", default=True),
     *ROUTING_KEYS,
 )
 
@@ -168,12 +169,15 @@ class _Check:
                 message = f"device key '{key.name}' is missing beside '{given[0].name}'"
                 self.error(given[0].name, message, "give all routing keys, or none for no limit")
         for key in given:
-            total = self.values.get(key.name.removeprefix("free_"))
-            ids = self.values[key.name]
-            if key.kind == "ids" and _has_kind("ids", ids) and isinstance(total, int):
-                top = max(_ids(str(ids)), default=0)
-                if top >= total:
-                    self.error(key.name, f"'{key.name}' names {top}, but there are only {total}")
+            reserved = self.values[key.name]
+            total = self.values.get(key.name.removeprefix("reserved_"))
+            both = isinstance(reserved, int) and isinstance(total, int)
+            if key.name.startswith("reserved_") and both and reserved > total:  # type: ignore[operator]
+                self.error(key.name, f"'{key.name}' is more than the {total} there are")
+        ids, total = self.values.get("free_task_ids"), self.values.get("task_ids")
+        if _has_kind("ids", ids) and isinstance(total, int) and max(_ids(str(ids))) >= total:
+            top = max(_ids(str(ids)))
+            self.error("free_task_ids", f"'free_task_ids' names {top}; there are only {total}")
 
 
 def _has_kind(kind: Kind, value: object) -> bool:
@@ -238,6 +242,7 @@ def _built(given: dict[str, Number]) -> Device:
         routing=_routing(ordered) if "colors" in ordered else None,
         global_memory_bytes=int(ordered["global_memory_bytes"]),
         global_bytes_per_second=float(ordered["global_bytes_per_second"]),
+        enforced=bool(ordered["enforced"]),
         cluster_sizes=_ids(str(ordered["cluster_sizes"])) if "cluster_sizes" in ordered else (),
         numbers=ordered,
     )
@@ -255,15 +260,17 @@ def _link(numbers: Mapping[str, Number]) -> Link:
 
 
 def _routing(numbers: Mapping[str, Number]) -> Routing:
-    def resource(name: str) -> Resource:
-        return Resource(int(numbers[name]), _ids(str(numbers[f"free_{name}"])))
+    def low_reserved(name: str) -> Resource:
+        total, reserved = int(numbers[name]), int(numbers[f"reserved_{name}"])
+        return Resource(total, tuple(range(reserved, total)))
 
+    colors = int(numbers["colors"])
     return Routing(
-        colors=resource("colors"),
-        input_queues=resource("input_queues"),
-        output_queues=resource("output_queues"),
-        microthreads=resource("microthreads"),
-        task_ids=resource("task_ids"),
+        colors=Resource(colors, tuple(range(colors - int(numbers["reserved_colors"])))),
+        input_queues=low_reserved("input_queues"),
+        output_queues=low_reserved("output_queues"),
+        microthreads=low_reserved("microthreads"),
+        task_ids=Resource(int(numbers["task_ids"]), _ids(str(numbers["free_task_ids"]))),
         input_queue_words=int(numbers["input_queue_words"]),
         output_queue_words=int(numbers["output_queue_words"]),
     )

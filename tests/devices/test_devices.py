@@ -63,7 +63,7 @@ def test_wafer_resources_after_memcpy():
 
 def test_ideal_has_no_limits():
     found = device("ideal")
-    assert found.routing is None and found.memory_bytes is None and found.data_bytes is None
+    assert found.routing is None and found.data_bytes is None and not found.enforced
     assert "memory per core  unlimited" in describe(found)
 
 
@@ -84,7 +84,7 @@ def test_a_users_device(tmp_path):
 def test_every_fault_is_reported_with_its_line(tmp_path):
     text = GOOD.replace("cores_x = 4", "cores_x = -4").replace('"four by four"', "5")
     text = text.replace("hop_cycles", "hop_cycle").replace("route_cycles = 20.5\n", "colors = 4\n")
-    text += 'free_colors = "0-9"\nreserved_bytes = true\nclusters = [1]\n'
+    text += "reserved_colors = 9\nreserved_bytes = true\nclusters = [1]\n"
     found = errors(tmp_path, text)
     lines = {d.message.split("'")[1]: d.span.line for d in found if "missing" not in d.message}
     assert lines == {
@@ -92,7 +92,7 @@ def test_every_fault_is_reported_with_its_line(tmp_path):
         "clusters": 17,
         "description": 4,
         "cores_x": 5,
-        "free_colors": 15,
+        "reserved_colors": 15,
         "reserved_bytes": 16,
     }
     missing = [d.message for d in found if "missing" in d.message]
