@@ -1,0 +1,65 @@
+"""The ``sim`` command: ``bin``, ``suite`` and ``run``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from meshc.sim import cs_python
+from meshc.sim.commands_folder import make_bin
+from meshc.sim.suite import SuiteResult, as_json, find_commands, run_one, table_line
+
+
+def add_arguments(subparsers: Any) -> None:
+    """Add ``bin``, ``suite`` and ``run`` to the sub-parsers of ``meshc sim``."""
+    bin_parser = subparsers.add_parser("bin", help="print a directory with cslc and cs_python")
+    bin_parser.set_defaults(handler=_bin)
+    suite = subparsers.add_parser("suite", help="run all commands*.sh below a directory")
+    suite.add_argument("directory")
+    suite.add_argument("--only", metavar="GLOB")
+    suite.add_argument("--json", action="store_true")
+    suite.add_argument("--timeout", type=int, default=600, help="seconds per script")
+    suite.set_defaults(handler=_suite)
+    run = subparsers.add_parser("run", help="run a host script with the stand-ins")
+    run.add_argument("script", nargs=argparse.REMAINDER)
+    run.set_defaults(handler=_run)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``python -m meshc.sim``"""
+    parser = argparse.ArgumentParser(prog="meshc sim")
+    add_arguments(parser.add_subparsers(required=True))
+    args = parser.parse_args(argv)
+    return int(args.handler(args))
+
+
+def _bin(args: argparse.Namespace) -> int:
+    print(make_bin(Path(tempfile.gettempdir()) / "meshc-sim-bin"))
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    return cs_python.main(args.script)
+
+
+def _suite(args: argparse.Namespace) -> int:
+    root = Path(args.directory).resolve()
+    if not root.is_dir():
+        print(f"error: '{args.directory}' is no directory", file=sys.stderr)
+        return 2
+    results: list[SuiteResult] = []
+    for script in find_commands(root, args.only):
+        results.append(run_one(root, script, args.timeout))
+        if not args.json:
+            print(table_line(results[-1]), flush=True)
+            if not results[-1].passed:
+                print("    " + results[-1].detail.replace("\n", "\n    "), flush=True)
+    passed = sum(r.passed for r in results)
+    if args.json:
+        print(as_json(results))
+    else:
+        print(f"{passed} passed, {len(results) - passed} failed")
+    return 0 if passed == len(results) else 1

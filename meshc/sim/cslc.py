@@ -1,0 +1,79 @@
+"""The stand-in for the compiler command: same flags, same output folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshc.sim.compiler import compile_program
+from meshc.support.diagnostics import MeshcError, fail
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cslc", description="Compile a CSL program.")
+    parser.add_argument("layout")
+    parser.add_argument("--arch", default="wse2", choices=["wse2", "wse3"])
+    parser.add_argument("--fabric-dims", default="0,0")
+    parser.add_argument("--fabric-offsets", default="4,1")
+    parser.add_argument("--params", action="append", default=[])
+    parser.add_argument("--colors", action="append", default=[])
+    parser.add_argument("-o", default="out", dest="out")
+    parser.add_argument("--import-path", action="append", default=[])
+    for flag in ("--memcpy", "--verbose"):
+        parser.add_argument(flag, action="store_true")
+    for option in ("--channels", "--width-west-buf", "--width-east-buf", "--max-parallelism",
+                   "--max-inlined-iterations"):  # fmt: skip
+        parser.add_argument(option)
+    return parser
+
+
+def pairs(entries: Sequence[str]) -> dict[str, int]:
+    """``a:1,b:2`` as a dict."""
+    found: dict[str, int] = {}
+    for entry in filter(None, ",".join(entries).split(",")):
+        name, _, value = entry.partition(":")
+        try:
+            found[name.strip()] = int(value, 0)
+        except ValueError:
+            fail("csl-usage", f"'{entry}' is not of the form NAME:INTEGER")
+    return found
+
+
+def size(text: str) -> tuple[int, int]:
+    """``w,h`` as numbers."""
+    try:
+        width, height = (int(part) for part in text.split(","))
+    except ValueError:
+        fail("csl-usage", f"'{text}' is not of the form WIDTH,HEIGHT")
+    return width, height
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compile; errors go to standard error and give exit code 1."""
+    sys.setrecursionlimit(50_000)
+    args, _ = _parser().parse_known_args([a.removeprefix("=") for a in argv or sys.argv[1:]])
+    try:
+        program = compile_program(
+            args.layout,
+            args.arch,
+            pairs(args.params),
+            pairs(args.colors),
+            size(args.fabric_dims),
+            size(args.fabric_offsets),
+        )
+    except MeshcError as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    out = Path(args.out)
+    (out / "bin").mkdir(parents=True, exist_ok=True)
+    program.save(out)
+    shown = {"params": program.params, "arch": args.arch}
+    (out / "out.json").write_text(json.dumps(shown, indent=1), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

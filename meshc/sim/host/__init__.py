@@ -1,0 +1,1 @@
+"""The host side: what run.py scripts talk to."""

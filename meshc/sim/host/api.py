@@ -1,0 +1,170 @@
+"""The classes host scripts use: SdkRuntime, data types and orders."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from meshc.sim.host import copying
+from meshc.sim.host.runtime import Runtime
+
+
+class MemcpyDataType(IntEnum):
+    """Width of the elements of a transfer."""
+
+    MEMCPY_32BIT = 0
+    MEMCPY_16BIT = 1
+
+
+class MemcpyOrder(IntEnum):
+    """Order of a host array: [h, w, l] by rows, or with the row index fastest."""
+
+    ROW_MAJOR = 0
+    COL_MAJOR = 1
+
+
+class Task:
+    """A handle of an operation; all are finished when asked."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def done(self) -> bool:
+        """Whether the operation is finished."""
+        return not self._runtime.queue
+
+    def wait(self) -> None:
+        """Finish all operations queued so far."""
+        self._runtime.drain()
+
+
+class SdkRuntime:
+    """Runs a compiled program. Unknown keyword arguments of other backends are ignored."""
+
+    def __init__(self, artifacts: Any, platform: Any = None, **options: Any) -> None:
+        self._runtime = Runtime(str(artifacts))
+        self._base = self._runtime.program.offsets
+
+    def load(self) -> None:
+        """Load the program."""
+        self._runtime.load()
+
+    def run(self) -> None:
+        """Start the machine."""
+        _ = self._runtime.ready
+
+    def stop(self) -> None:
+        """Finish everything."""
+        self._runtime.stop()
+
+    def __enter__(self) -> SdkRuntime:
+        self.load()
+        self.run()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def get_id(self, name: str) -> int | None:
+        """The id of an exported symbol, None when there is none."""
+        return self._runtime.get_id(name)
+
+    def coord_logical_to_physical(self, coord: tuple[int, int]) -> tuple[int, int]:
+        """Program coordinates to fabric coordinates."""
+        return coord[0] + self._base[0], coord[1] + self._base[1]
+
+    def memcpy_h2d(
+        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
+        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """Copy or stream to the PEs of a rectangle."""
+        runtime, roi = self._runtime, (px, py, w, h)
+        array = np.array(src)
+        if streaming:
+            runtime.submit(
+                lambda: runtime.stream_in(int(dest), array, roi, elem_per_pe, int(order)), nonblock
+            )
+        else:
+            name = runtime.symbol_name(dest)
+            runtime.submit(
+                lambda: runtime.h2d(name, array, roi, elem_per_pe, int(order), int(data_type)),
+                nonblock,
+            )
+        return Task(runtime)
+
+    def memcpy_d2h(
+        self, dest: Any, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
+        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """Copy or stream from the PEs of a rectangle."""
+        runtime, roi = self._runtime, (px, py, w, h)
+        if streaming:
+            runtime.submit(
+                lambda: runtime.stream_out(dest, int(src), roi, elem_per_pe, int(order)), nonblock
+            )
+        else:
+            name = runtime.symbol_name(src)
+            runtime.submit(
+                lambda: runtime.d2h(dest, name, roi, elem_per_pe, int(order), int(data_type)),
+                nonblock,
+            )
+        return Task(runtime)
+
+    def memcpy_h2d_rowbcast(
+        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
+        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """Copy A[h][l]: each row's data goes to all PEs of the row."""
+        words = copying.words_of(src, h * elem_per_pe)
+        rows = words[copying.order_indices(1, h, elem_per_pe, int(order))]
+        return self._broadcast(dest, np.repeat(rows, w, axis=1), px, py, w, h, elem_per_pe,
+                               data_type, nonblock)  # fmt: skip
+
+    def memcpy_h2d_colbcast(
+        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
+        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
+    ) -> Task:  # fmt: skip
+        """Copy A[w][l]: each column's data goes to all PEs of the column."""
+        words = copying.words_of(src, w * elem_per_pe)
+        columns = words[copying.order_indices(w, 1, elem_per_pe, int(order))]
+        return self._broadcast(dest, np.repeat(columns, h, axis=0), px, py, w, h, elem_per_pe,
+                               data_type, nonblock)  # fmt: skip
+
+    def _broadcast(
+        self, dest: int, grid: Any, px: int, py: int, w: int, h: int, elems: int, data_type: int,
+        nonblock: bool,
+    ) -> Task:  # fmt: skip
+        return self.memcpy_h2d(
+            dest, grid.reshape(-1), px, py, w, h, elems, data_type=data_type,
+            order=MemcpyOrder.ROW_MAJOR, nonblock=nonblock,
+        )  # fmt: skip
+
+    def launch(self, name: str, *args: Any, nonblock: bool = False) -> Task:
+        """Start an exported function on all PEs."""
+        runtime = self._runtime
+        runtime.submit(lambda: runtime.launch(name, args), nonblock)
+        return Task(runtime)
+
+    def call(self, name: str, args: Any = (), nonblock: bool = False) -> Task:
+        """The older form of launch."""
+        return self.launch(name, *args, nonblock=nonblock)
+
+    def is_task_done(self, task: Task) -> bool:
+        """Whether an operation is finished."""
+        return task.done()
+
+    def task_wait(self, task: Task) -> None:
+        """Wait for an operation."""
+        task.wait()
+
+    def read_symbol(self, x: int, y: int, name: str, dtype: Any = np.uint8) -> Any:
+        """The whole of a symbol of one PE (program coordinates), after the run."""
+        machine = self._runtime.ready
+        pe = machine.pes[x, y]
+        export = pe.program.exports.get(name)
+        found = next((s for s in pe.program.symbols if s.name == name), None)
+        if found is None or export is None:
+            raise KeyError(name)
+        return np.frombuffer(bytes(pe.mem[found.addr : found.addr + found.size]), dtype)

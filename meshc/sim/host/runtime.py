@@ -1,0 +1,248 @@
+"""The runtime: a queue of host operations on one machine, run in order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshc.sim.host import copying
+from meshc.sim.machine.channel import Burst
+from meshc.sim.machine.machine import Machine
+from meshc.sim.program import Program
+from meshc.support.diagnostics import fail
+
+_COMMAND_CYCLES = 100
+
+
+class Runtime:
+    """Runs host operations on a program. Symbols are named by ids, as the host expects."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        self.program = Program.load(self.folder)
+        self.machine: Machine | None = None
+        self.names: list[str] = list(self.program.exports)
+        self.launched = 0
+        self.queue: deque[Callable[[], None]] = deque()
+        self.taken: dict[tuple[int, int, int], int] = {}
+
+    def load(self) -> None:
+        """Load the program."""
+        self.machine = Machine(self.program)
+        for (x, y), symbols in self.program.preload.items():
+            pe = self.machine.pes[x, y]
+            for name, data in symbols.items():
+                addr = copying.symbol_address(pe, name)
+                pe.mem[addr : addr + len(data)] = data
+
+    @property
+    def ready(self) -> Machine:
+        """The loaded machine."""
+        if self.machine is None:
+            self.load()
+        assert self.machine is not None
+        return self.machine
+
+    def get_id(self, name: str) -> int | None:
+        """The id of an exported symbol; None for an unknown one. Ids start above all colors."""
+        return 64 + self.names.index(name) if name in self.names else None
+
+    def symbol_name(self, number: Any) -> str:
+        """The name behind an id."""
+        if number is None or not 64 <= int(number) < 64 + len(self.names):
+            fail("csl-host", f"{number} is not the id of an exported symbol")
+        return self.names[int(number) - 64]
+
+    # --- the command stream ---
+
+    def submit(self, action: Callable[[], None], nonblock: bool) -> None:
+        """Run an operation now, or queue it when the host does not want to wait."""
+        self.queue.append(action)
+        if not nonblock:
+            self.drain()
+
+    def drain(self) -> None:
+        """Run all queued operations."""
+        while self.queue:
+            self.queue.popleft()()
+
+    def _settle(self) -> None:
+        """Wait until the function launched last has unblocked the command stream everywhere."""
+        machine, wanted = self.ready, self.launched
+        pes = [pe for pe in machine.pes.values() if pe.unblocked < wanted]
+
+        def through() -> bool:
+            while pes and pes[-1].unblocked >= wanted:
+                pes.pop()
+            return not pes
+
+        if wanted and not machine.run_until(through):
+            missing = [pe for pe in machine.pes.values() if pe.unblocked < wanted]
+            first = ", ".join(f"({pe.x}, {pe.y})" for pe in missing[:4])
+            raise machine.hang(
+                f"{len(missing)} PEs never called unblock_cmd_stream, among them {first}"
+            )
+
+    def launch(self, name: str, args: tuple[Any, ...]) -> None:
+        """Start an exported function on every PE."""
+        self._settle()
+        machine = self.ready
+        words = [word_of(a) for a in args]
+        self.launched += 1
+        found = False
+        for pe in machine.pes.values():
+            export = pe.program.exports.get(name)
+            if export is None or export.kind != "fn":
+                continue
+            found = True
+            kinds = machine.parameters(pe.program, export.fn)
+            if len(kinds) != len(words):
+                fail("csl-host", f"'{name}' takes {len(kinds)} arguments, found {len(words)}")
+            values = machine.arguments(pe.program, export.fn, words)
+            pe.launches.append((machine.now, export.fn, values))
+            pe.wake(machine.now)
+        if not found:
+            fail("csl-host", f"no PE exports a function '{name}'")
+        missing = [pe for pe in machine.pes.values() if name not in pe.program.exports]
+        if missing:
+            pe = missing[0]
+            fail("csl-host", f"PE ({pe.x}, {pe.y}) does not export the function '{name}'")
+
+    # --- transfers ---
+
+    def h2d(
+        self, name: str, array: Any, roi: tuple[int, int, int, int], elems: int, order: int,
+        bits: int,
+    ) -> None:  # fmt: skip
+        """Copy to a symbol of each PE of a region."""
+        self._settle()
+        x, y, w, h = roi
+        words = copying.words_of(array, w * h * elems)
+        where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
+        for pe, index in zip(copying.region(self.ready, x, y, w, h), where, strict=True):
+            copying.write_symbol(pe, name, words[index], bits)
+        self._pass_time(w * h * elems)
+
+    def d2h(
+        self, array: Any, name: str, roi: tuple[int, int, int, int], elems: int, order: int,
+        bits: int,
+    ) -> None:  # fmt: skip
+        """Copy from a symbol of each PE of a region."""
+        self._settle()
+        x, y, w, h = roi
+        self._pass_time(w * h * elems)
+        where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
+        words = np.zeros(w * h * elems, np.uint32)
+        for pe, index in zip(copying.region(self.ready, x, y, w, h), where, strict=True):
+            words[index] = copying.read_words(pe, name, elems, bits)
+        store_words(array, words)
+
+    def _pass_time(self, words: int) -> None:
+        """A copy takes time, in which free running code goes on."""
+        machine = self.ready
+        until = machine.now + _COMMAND_CYCLES + words
+        machine.at(until, _nothing)
+        machine.run_until(lambda: machine.now >= until)
+
+    def stream_in(
+        self, color: int, array: Any, roi: tuple[int, int, int, int], elems: int, order: int
+    ) -> None:
+        """Send wavelets to each PE of a region."""
+        self._settle()
+        x, y, w, h = roi
+        words = copying.words_of(array, w * h * elems)
+        where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
+        for pe, index in zip(copying.region(self.ready, x, y, w, h), where, strict=True):
+            self.ready.inject_stream(pe.x, pe.y, color, words[index].copy())
+
+    def stream_out(
+        self, array: Any, color: int, roi: tuple[int, int, int, int], elems: int, order: int
+    ) -> None:
+        """Receive wavelets from each PE of a region."""
+        self._settle()
+        x, y, w, h = roi
+        machine = self.ready
+        keys = [(pe.x, pe.y, color) for pe in copying.region(machine, x, y, w, h)]
+        for key in keys:
+            if key not in machine.fabric.sinks:
+                fail("csl-host", f"PE {key[:2]} does not stream to the host on color {color}")
+        waiting = list(keys)
+
+        def arrived() -> bool:
+            while waiting and self._collected(waiting[-1]) >= elems:
+                waiting.pop()
+            return not waiting
+
+        if not machine.run_until(arrived):
+            raise machine.hang(
+                f"the host waits for {elems} wavelets of color {color} from PE {waiting[-1][:2]}, "
+                f"which sent {self._collected(waiting[-1])}"
+            )
+        where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
+        words = np.zeros(w * h * elems, np.uint32)
+        for key, index in zip(keys, where, strict=True):
+            words[index] = self._take(key, elems)
+        store_words(array, words)
+
+    def _collected(self, key: tuple[int, int, int]) -> int:
+        bursts: list[Burst] = self.ready.fabric.sinks[key]
+        return sum(b.left() for b in bursts)
+
+    def _take(self, key: tuple[int, int, int], count: int) -> Any:
+        bursts: list[Burst] = self.ready.fabric.sinks[key]
+        everything = np.concatenate([b.data[b.pos :] for b in bursts])
+        self.ready.fabric.sinks[key] = [Burst(everything[count:], self.ready.now)]
+        return everything[:count]
+
+    def stop(self) -> None:
+        """Finish queued operations and let the program come to rest."""
+        self.drain()
+        if self.machine is None:
+            return
+        self._settle()
+        self.machine.run_to_rest()
+        self._report()
+
+    def _report(self) -> None:
+        machine = self.ready
+        if machine.print_log:
+            with open("sim.log", "a", encoding="utf-8") as log:
+                log.writelines(line + "\n" for line in machine.print_log)
+        target = os.environ.get("MESHC_SIM_CYCLES")
+        if target:
+            with open(target, "a", encoding="utf-8") as out:
+                out.write(f"{machine.cycles}\n")
+
+
+def _nothing(time: int) -> None:
+    """An event that only lets time pass."""
+
+
+def word_of(value: Any) -> int:
+    """A launch argument as raw bits."""
+    if isinstance(value, bool | int):
+        return int(value) & 0xFFFFFFFF
+    if isinstance(value, float):
+        return int(np.float32(value).view(np.uint32))
+    array = np.asarray(value)
+    if array.dtype == np.float64:
+        array = array.astype(np.float32)
+    return int(array.reshape(-1)[:1].view(f"u{array.dtype.itemsize}")[0])
+
+
+def store_words(array: Any, words: Any) -> None:
+    """Store raw words in the host's array."""
+    flat = array.reshape(-1)
+    if not np.shares_memory(flat, array):
+        fail("csl-host", "the host array must be contiguous")
+    if flat.dtype.itemsize == 4:
+        flat.view(np.uint32)[: len(words)] = words
+    elif flat.dtype.itemsize == 2:
+        flat.view(np.uint16)[: len(words)] = words.astype(np.uint16)
+    else:
+        fail("csl-host", f"a host array of {flat.dtype} cannot receive 32-bit words")

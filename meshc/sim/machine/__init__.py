@@ -1,0 +1,1 @@
+"""The executable model of the wafer: PEs, tasks, vector operations, routers, time."""

@@ -1,0 +1,85 @@
+"""Wavelets waiting at a PE: bursts of one color in order of arrival."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from meshc.sim.machine.operation import Operation
+
+NO_ENTRY = 31
+
+
+class Burst:
+    """Wavelets in a row: payloads, time of the first, cycles between two.
+
+    ``control`` marks a single control wavelet.
+    """
+
+    __slots__ = ("control", "data", "period", "pos", "t0")
+
+    def __init__(self, data: Any, t0: int, period: int = 1, control: bool = False) -> None:
+        self.data = data
+        self.pos = 0
+        self.t0 = t0
+        self.period = period
+        self.control = control
+
+    def time_of(self, ahead: int) -> int:
+        """Arrival time of a wavelet, counted from the first one not yet taken."""
+        return self.t0 + (self.pos + ahead) * self.period
+
+    def left(self) -> int:
+        """Wavelets not yet taken."""
+        return len(self.data) - self.pos
+
+    def moved(self, t0: int) -> Burst:
+        """The same wavelets at another place, the first at ``t0``."""
+        return Burst(self.data, t0, self.period, self.control)
+
+
+class Channel:
+    """All bursts of one color that arrived at one PE, and the operations that wait for them."""
+
+    __slots__ = ("blocked", "bursts", "color", "task", "waiting")
+
+    def __init__(self, color: int) -> None:
+        self.color = color
+        self.bursts: deque[Burst] = deque()
+        self.waiting: deque[Operation] = deque()
+        self.blocked = True
+        self.task: Any = None
+
+    def take(self, count: int) -> tuple[Any, int, int]:
+        """Up to ``count`` wavelets of the first burst: payloads, first and last arrival."""
+        burst = self.bursts[0]
+        start, stop = burst.pos, min(burst.pos + count, len(burst.data))
+        first, last = burst.time_of(0), burst.time_of(stop - start - 1)
+        burst.pos = stop
+        if stop == len(burst.data):
+            self.bursts.popleft()
+        return burst.data[start:stop], first, last
+
+    def pending(self) -> int:
+        """The number of wavelets waiting."""
+        return sum(b.left() for b in self.bursts)
+
+
+class FifoState:
+    """The contents of a FIFO of a PE. ``t`` is the time of the last change."""
+
+    __slots__ = ("capacity", "data", "events", "read_length", "readers", "t", "write_length",
+                 "writers")  # fmt: skip
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.data = np.zeros(0, np.uint32)
+        self.readers: deque[Operation] = deque()
+        self.writers: deque[Operation] = deque()
+        self.events = {"full": False, "empty": False}
+        self.t = 0
+        self.read_length = 0
+        self.write_length = 0

@@ -1,0 +1,270 @@
+"""The fabric: bursts along fixed multicast trees, or hop by hop where routes may change.
+
+A color whose routes nothing can change is *static*: its tree is computed once per sender and a
+burst goes to every receiver as one event. Other colors walk from router to router, and wait in a
+router's input until its present position accepts that input.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshc.sim.machine.channel import Burst
+from meshc.sim.machine.router import Router
+from meshc.sim.routes import DIRECTION_NAMES, EAST, OPPOSITE, RAMP, STEP, WEST, ColorConfig
+
+if TYPE_CHECKING:
+    from meshc.sim.machine.machine import Machine
+    from meshc.sim.machine.pe import Pe
+
+Key = tuple[int, int, int]
+
+
+class Fabric:
+    """All routers, keyed by (x, y, color)."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.routers: dict[Key, Router] = {}
+        self.dynamic: set[int] = set()
+        self.trees: dict[Key, list[tuple[Key, int, Router]] | None] = {}
+        self.sinks: dict[Key, Any] = {}
+        self.links: dict[tuple[int, int, int], tuple[int, int]] = {}
+        self.link_load: dict[tuple[int, int, int], int] = {}
+        self.virtual: dict[Key, tuple[Key, int]] = {}
+
+    def configure(self, key: Key, config: ColorConfig) -> None:
+        """Set the route of a color at a PE."""
+        self.routers[key] = Router(config)
+        if not config.is_static:
+            self.dynamic.add(key[2])
+
+    def inject(self, pe: Pe, color: int, burst: Burst) -> None:
+        """A PE sends a burst; ``burst.t0`` is when its first wavelet leaves the PE."""
+        key = (pe.x, pe.y, color)
+        sink = self.sinks.get(key)
+        if sink is not None:
+            sink.append(burst)
+            self.machine.note(burst.time_of(len(burst.data)))
+            return
+        if color not in self.dynamic and not burst.control:
+            tree = self.trees.get(key, 0)
+            if tree == 0:
+                tree = self.trees[key] = self._tree(key)
+            if tree is not None:
+                self._multicast(tree, burst)
+                return
+        if key not in self.routers:
+            self.machine.fault(
+                pe, "", f"color {color} is sent but has no route at PE ({pe.x}, {pe.y})"
+            )
+        arrival = burst.moved(burst.t0 + self.machine.costs.ramp)
+        self._arrive_later(key, RAMP, arrival)
+
+    def _multicast(self, tree: list[tuple[Key, int, Router]], burst: Burst) -> None:
+        machine = self.machine
+        ramp = 2 * machine.costs.ramp
+        for (x, y, color), hops, router in tree:
+            at = burst.t0 + ramp + hops
+            for part in router.filtered(burst.moved(at)):
+                machine.at(max(part.t0, machine.now), machine.pes[x, y].deliver, (color, part))
+
+    def _tree(self, key: Key) -> list[tuple[Key, int, Router]] | None:
+        """Receivers of a static color with their distance; None when a route is broken."""
+        found: list[tuple[Key, int, Router]] = []
+        work: deque[tuple[Key, int, int]] = deque([(key, RAMP, 0)])
+        seen = set()
+        while work:
+            at, port, hops = work.popleft()
+            router = self.routers.get(at)
+            if router is None or port not in router.rx() or (at, port) in seen:
+                return None
+            if at in self.sinks or at in self.virtual:
+                return None
+            seen.add((at, port))
+            for out in router.tx():
+                if out == RAMP:
+                    found.append((at, hops, router))
+                    continue
+                there = self.neighbour(at, out)
+                if (there[0], there[1]) not in self.machine.pes:
+                    return None
+                work.append((there, OPPOSITE[out], hops + self.machine.costs.hop))
+        return found
+
+    def neighbour(self, key: Key, out: int) -> Key:
+        """The same color one step in a direction."""
+        dx, dy = STEP[out]
+        return key[0] + dx, key[1] + dy, key[2]
+
+    # --- hop by hop ---
+
+    def _arrive_later(self, key: Key, port: int, burst: Burst) -> None:
+        self.machine.at(max(burst.t0, self.machine.now), self._arrive, (key, port, burst))
+
+    def _arrive(self, now: int, arrival: tuple[Key, int, Burst]) -> None:
+        key, port, burst = arrival
+        router = self.routers[key]
+        router.ports[port].append(burst)
+        self.pump(now, key)
+
+    def pump(self, now: int, key: Key) -> None:
+        """Forward everything that the router's present position accepts."""
+        router = self.routers[key]
+        while not router.teardown:
+            port = next((p for p in router.rx() if router.ports[p]), None)
+            if port is None:
+                return
+            burst = router.ports[port][0]
+            start = max(burst.t0, router.free_at)
+            if start > now:
+                self.machine.at(start, self.pump, key)
+                return
+            router.ports[port].popleft()
+            self._forward(key, router, burst, start)
+
+    def _forward(self, key: Key, router: Router, burst: Burst, start: int) -> None:
+        onward = burst
+        before = router.tx()
+        ignored = False
+        if burst.control:
+            word = int(burst.data[0])
+            ignored = bool(word >> 24 & 1)
+            command = word >> 22 & 3
+            popped = router.execute(command)
+            if command == 3 and not router.teardown:
+                router.teardown = True
+                self._teardown(key, start)
+            if popped:
+                onward = Burst(np.array([pop_command(word)], np.uint32), start, 1, True)
+        router.free_at = start + (len(burst.data) - 1) * burst.period + 1
+        for out in before:
+            if out == RAMP:
+                if not ignored:
+                    self._deliver(key, router, burst, start)
+            else:
+                self._hop(key, out, onward.moved(start + self.machine.costs.hop))
+
+    def _deliver(self, key: Key, router: Router, burst: Burst, start: int) -> None:
+        machine = self.machine
+        if key in self.virtual:
+            target, hops = self.virtual[key]
+            at = burst.moved(start + hops)
+            self.enter(target, at)
+            return
+        pe = machine.pes[key[0], key[1]]
+        for part in router.filtered(burst.moved(start + machine.costs.ramp)):
+            machine.at(max(part.t0, machine.now), pe.deliver, (key[2], part))
+
+    def enter(self, key: Key, burst: Burst) -> None:
+        """A burst enters a router from outside, through the port that has no neighbour."""
+        sink = self.sinks.get(key)
+        if sink is not None:
+            sink.append(burst)
+            self.machine.note(burst.time_of(len(burst.data)))
+            return
+        router = self.routers[key]
+        self._arrive_later(key, router.entry, burst)
+
+    def _hop(self, key: Key, out: int, burst: Burst) -> None:
+        if (key[0], key[1], key[2]) in self.virtual and self.virtual_port(key) == out:
+            target, hops = self.virtual[key]
+            self.enter(target, burst.moved(burst.t0 + hops))
+            return
+        if key in self.sinks and self.sinks_port(key) == out:
+            self.sinks[key].append(burst)
+            self.machine.note(burst.time_of(len(burst.data)))
+            return
+        there = self.neighbour(key, out)
+        pe = self.machine.pes.get((there[0], there[1]))
+        name = DIRECTION_NAMES[out]
+        if pe is None:
+            self.machine.fault(
+                self.machine.pes[key[0], key[1]], "",
+                f"color {key[2]} leaves the rectangle to the {name} of PE ({key[0]}, {key[1]})",
+            )  # fmt: skip
+        port = OPPOSITE[out]
+        for color in self._swapped(there, port):
+            target = (there[0], there[1], color)
+            if target not in self.routers:
+                self.machine.fault(
+                    pe, "",
+                    f"color {color} arrives at PE ({there[0]}, {there[1]}) from the "
+                    f"{DIRECTION_NAMES[port]}, which has no route for it",
+                )  # fmt: skip
+            self._arrive_later(target, port, burst.moved(burst.t0))
+
+    def virtual_port(self, key: Key) -> int:
+        """The direction in which a router's output leaves through a virtual link."""
+        return self.routers[key].exit
+
+    def sinks_port(self, key: Key) -> int:
+        """The direction in which a router's output leaves to the host."""
+        return self.routers[key].exit
+
+    def _swapped(self, key: Key, port: int) -> list[int]:
+        """The colors a wavelet has after arriving at a PE."""
+        x, y, color = key
+        horizontal = port in (EAST, WEST)
+
+        def swaps(c: int) -> bool:
+            router = self.routers.get((x, y, c))
+            if router is None:
+                return False
+            return router.config.swap_x if horizontal else router.config.swap_y
+
+        mine, other = swaps(color), swaps(color ^ 1)
+        if mine and other:
+            return [color ^ 1]
+        if mine:
+            return [color]
+        return [color, color ^ 1] if other else [color]
+
+    def _teardown(self, key: Key, time: int) -> None:
+        pe = self.machine.pes[key[0], key[1]]
+        if key[2] in pe.program.teardown:
+            self.machine.at(max(time, self.machine.now), pe.activate_now, (29, key[2]))
+
+    def advance(self, pe: Pe, color: int) -> None:
+        """Advance a switch from the PE itself."""
+        key = (pe.x, pe.y, color)
+        if key in self.routers:
+            self.routers[key].execute(1)
+            self.pump(self.machine.now, key)
+
+    def changed(self, pe: Pe, color: int) -> None:
+        """A route was reconfigured by its PE: look at what waits there."""
+        self.machine.at(max(pe.t, self.machine.now), self.pump, (pe.x, pe.y, color))
+
+    def router(self, pe: Pe, color: int) -> Router:
+        """The router of a color at a PE, made if the color had no route."""
+        key = (pe.x, pe.y, color)
+        if key not in self.routers:
+            self.configure(key, ColorConfig())
+        self.dynamic.add(color)
+        self.trees = {k: v for k, v in self.trees.items() if k[2] != color}
+        return self.routers[key]
+
+    def stuck(self) -> list[tuple[Key, int, int]]:
+        """Bursts that wait in routers: (where, port, wavelets)."""
+        return [
+            (key, port, sum(len(b.data) for b in queue))
+            for key, router in sorted(self.routers.items())
+            for port, queue in enumerate(router.ports)
+            if queue
+        ]
+
+
+def pop_command(word: int) -> int:
+    """Drop the first command of a control wavelet; a NOP that the CE ignores comes in last."""
+    commands = [word >> 22 & 7, word >> 25 & 7, (word >> 28 & 3) | (word & 1) << 2]
+    commands += [word >> 3 * i + 1 & 7 for i in range(5)]
+    commands = [*commands[1:], 4]
+    result = word & 0x3F << 16 | (word & 0xC0000000)
+    result |= commands[0] << 22 | commands[1] << 25 | (commands[2] & 3) << 28 | commands[2] >> 2
+    for position, command in enumerate(commands[3:]):
+        result |= command << 3 * position + 1
+    return result

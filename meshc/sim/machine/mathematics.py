@@ -1,0 +1,64 @@
+"""Mathematical functions at run time, with their cost in cycles (predicted, see docs)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from meshc.sim.numbers import float_div, round_to
+from meshc.sim.sema.types import F16, F32
+
+if TYPE_CHECKING:
+    from meshc.sim.machine.pe import Pe
+
+_KINDS = {"f16": F16, "f32": F32}
+
+
+def _function(function: Callable[..., float], cycles: int) -> Callable[..., Any]:
+    def apply(pe: Pe, kind: str, *args: float) -> float:
+        pe.t += cycles
+        try:
+            return round_to(_KINDS[kind], function(*args))
+        except ValueError:
+            return math.nan
+        except OverflowError:
+            return math.inf
+
+    return apply
+
+
+def _inv_sqrt(x: float) -> float:
+    return float_div(1.0, math.sqrt(x))
+
+
+def _log(x: float) -> float:
+    return -math.inf if x == 0 else math.log(x)
+
+
+def _rounder(function: Callable[[float], int]) -> Callable[[float], float]:
+    def apply(x: float) -> float:
+        return x if math.isinf(x) or x != x else float(function(x))
+
+    return apply
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "floor": _function(_rounder(math.floor), 4),
+    "ceil": _function(_rounder(math.ceil), 4),
+    "sqrt": _function(math.sqrt, 40),
+    "cos": _function(math.cos, 60),
+    "sin": _function(math.sin, 60),
+    "exp": _function(math.exp, 40),
+    "log": _function(_log, 50),
+    "inv": _function(lambda x: float_div(1.0, x), 40),
+    "invsqrt": _function(_inv_sqrt, 50),
+    "tanh": _function(math.tanh, 60),
+    "pow": _function(math.pow, 90),
+    "fscale": _function(lambda x, n: math.ldexp(x, n), 2),
+    "isnan": lambda pe, kind, x: x != x,
+    "isinf": lambda pe, kind, x: math.isinf(x),
+    "signbit": lambda pe, kind, x: math.copysign(1.0, x) < 0,
+    "inf": lambda pe, kind: math.inf,
+    "nan": lambda pe, kind: math.nan,
+}

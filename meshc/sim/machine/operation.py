@@ -1,0 +1,277 @@
+"""A vector operation in progress: takes operands as they become available, element by element."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
+from meshc.sim.machine.channel import Channel, FifoState
+from meshc.sim.machine.compute import COMPUTE, DTYPES
+from meshc.sim.vector_ops import OPS
+
+if TYPE_CHECKING:
+    from meshc.sim.machine.pe import Pe
+
+
+def length_of(operand: Any) -> int:
+    """The length an operand contributes to the length rule; 0 for none."""
+    return operand.n if isinstance(operand, Mem | FabIn | FabOut) else 0
+
+
+class Operation:
+    """One running operation. ``t`` is the time up to which it has worked."""
+
+    __slots__ = ("activate", "channels", "complete", "done", "done_count", "dst", "fifos_in",
+                 "index", "is_async", "n", "name", "on_control", "pe", "place", "records",
+                 "resume", "spec", "srcs", "t", "unblock", "wait_since")  # fmt: skip
+
+    def __init__(
+        self, pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str
+    ) -> None:
+        self.pe = pe
+        self.name = name
+        self.spec = OPS[name]
+        self.records = [o for o in operands if type(o).__name__ == "Dsr"]
+        plain = [o.dsd if type(o).__name__ == "Dsr" else o for o in operands]
+        if index is not None:
+            plain = [
+                o._replace(addr=(o.addr + 2 * index) & 0xFFFF)
+                if isinstance(o, Mem) and o.indexed
+                else o
+                for o in plain
+            ]
+        self.dst, self.srcs = plain[0], plain[1:]
+        self.index = index or 0
+        self.place = place
+        self.n = self._length()
+        self.done_count = 0
+        self.t = pe.t
+        self.is_async = False
+        self.done = False
+        self.complete = True
+        self.resume = False
+        self.activate: int | None = None
+        self.unblock: tuple[str, int] | None = None
+        self.on_control: Any = None
+        self.channels: list[Channel] = [
+            pe.channel_of(s) for s in self.srcs if isinstance(s, FabIn)
+        ]
+        self.fifos_in: list[FifoState] = [pe.fifos[s.number] for s in self.srcs
+                                          if isinstance(s, Fifo)]  # fmt: skip
+
+    def _length(self) -> int:
+        for operand in (*self.srcs, self.dst):
+            length = length_of(operand)
+            if isinstance(operand, Fifo):
+                state = self.pe.fifos[operand.number]
+                length = state.write_length if operand is self.dst else state.read_length
+            if length:
+                return 1 << 62 if length & ENDLESS == ENDLESS else length
+        if any(isinstance(o, Fifo) for o in (*self.srcs, self.dst)):
+            return 1 << 62
+        return 1
+
+    @property
+    def needs_input(self) -> bool:
+        """Whether the operation reads the fabric or a FIFO, or writes a FIFO."""
+        return bool(self.channels or self.fifos_in) or isinstance(self.dst, Fifo)
+
+    def begin(self) -> None:
+        """Queue up for inputs and start working."""
+        for channel in self.channels:
+            channel.waiting.append(self)
+        for state in self.fifos_in:
+            state.readers.append(self)
+        if isinstance(self.dst, Fifo):
+            self.pe.fifos[self.dst.number].writers.append(self)
+        self.progress(self.pe.machine.now)
+
+    def progress(self, now: int) -> None:
+        """Work on all elements that are available now."""
+        if self.done:
+            return
+        while self.done_count < self.n:
+            count = self._available(now)
+            if count == 0:
+                if not self.is_async and self._fifo_stuck():
+                    self.complete = False
+                    self._finish()
+                return
+            self._step(count, now)
+        self._finish()
+
+    def _available(self, now: int) -> int:
+        count = self.n - self.done_count
+        for channel, source in zip(self.channels, self._inputs(), strict=True):
+            if channel.waiting[0] is not self or not channel.bursts:
+                return 0
+            if channel.task is not None and not channel.blocked:
+                return 0
+            burst = channel.bursts[0]
+            if burst.time_of(0) > now:
+                self.pe.machine.at(burst.time_of(0), self.progress)
+                return 0
+            if burst.control:
+                self._control(channel)
+                return 0
+            left = burst.left()
+            count = min(count, left * self._per_wavelet(source.simd))
+        for state in self.fifos_in:
+            if not len(state.data) or state.readers[0] is not self:
+                if not len(state.data):
+                    state.events["empty"] = True
+                return 0
+            count = min(count, len(state.data))
+        if isinstance(self.dst, Fifo):
+            state = self.pe.fifos[self.dst.number]
+            room = state.capacity - len(state.data)
+            if room == 0:
+                state.events["full"] = True
+            count = min(count, room)
+        if count > 1 << 40:
+            self.pe.machine.fault(self.pe, self.place, "an endless operation without an input")
+        return count
+
+    def _inputs(self) -> list[FabIn]:
+        return [s for s in self.srcs if isinstance(s, FabIn)]
+
+    def _per_wavelet(self, simd: int) -> int:
+        return 2 if simd and self.spec.types[0].bits == 16 else 1  # type: ignore[attr-defined]
+
+    def _fifo_stuck(self) -> bool:
+        return not self.channels and bool(self.fifos_in or isinstance(self.dst, Fifo))
+
+    def _control(self, channel: Channel) -> None:
+        """A control wavelet at the head of an input: it may end the operation."""
+        if self.on_control is None:
+            self.pe.wake(self.pe.machine.now)
+            return
+        channel.take(1)
+        kind, activate, unblock = self.on_control
+        self.activate = activate if kind == "activate" else None
+        self.unblock = unblock if kind == "unblock" else None
+        self.t = max(self.t, self.pe.machine.now)
+        self.complete = kind == "terminate"
+        self._finish()
+
+    def _step(self, count: int, now: int) -> None:
+        """Compute ``count`` elements."""
+        pe, spec = self.pe, self.spec
+        start, last_in = max(self.t, now), 0
+        arrays = []
+        for source, kind in zip(self.srcs, spec.types[1:], strict=True):
+            dtype = DTYPES[kind]
+            if isinstance(source, Mem):
+                arrays.append(pe.read(source, dtype, self.done_count, count))
+            elif isinstance(source, FabIn):
+                raw, first, last = pe.channel_of(source).take(
+                    -(-count // self._per_wavelet(source.simd)))  # fmt: skip
+                start, last_in = max(start, first), max(last_in, last)
+                arrays.append(unpack(raw, dtype, source.simd, count))
+            elif isinstance(source, Fifo):
+                arrays.append(self._pop(source, dtype, count))
+            else:
+                arrays.append(source)
+        cycles = pe.costs.vector_cycles(spec, self.srcs, self.dst, count)
+        per_wavelet = self._per_wavelet(getattr(self.dst, "simd", 0))
+        if isinstance(self.dst, FabOut):
+            cycles = max(cycles, -(-count // per_wavelet))
+        end = max(start + cycles, last_in + 1 if last_in else 0)
+        self._write(arrays, count, start, end)
+        self.t = end
+        self.done_count += count
+        for state in self.fifos_in:
+            state.t = max(state.t, end)
+            if state.writers:
+                pe.machine.at(end, state.writers[0].progress)
+
+    def _pop(self, source: Fifo, dtype: Any, count: int) -> Any:
+        state = self.pe.fifos[source.number]
+        raw, state.data = state.data[:count], state.data[count:]
+        if state.events["full"] and source.activate_pop >= 0:
+            state.events["full"] = False
+            self.pe.activate_later(source.activate_pop, self.t)
+        return unpack(raw, dtype, 0, count)
+
+    def _write(self, arrays: list[Any], count: int, start: int, end: int) -> None:
+        pe, dst, dtype = self.pe, self.dst, DTYPES[self.spec.types[0]]
+        if isinstance(dst, Mem):
+            if reduces(dst, count):
+                pe.reduce(self.spec, dst, self.srcs, arrays, count)
+            else:
+                result = COMPUTE[self.name](*arrays)
+                pe.write(dst, dtype, self.done_count, count, result)
+            return
+        result = np.asarray(COMPUTE[self.name](*arrays))
+        result = np.broadcast_to(np.asarray(result, dtype), (count,))
+        if isinstance(dst, Fifo):
+            state = pe.fifos[dst.number]
+            state.data = np.concatenate([state.data, pack(result, 0, 0)])
+            state.t = max(state.t, end)
+            if state.events["empty"] and dst.activate_push >= 0:
+                state.events["empty"] = False
+                pe.activate_later(dst.activate_push, end)
+            if state.readers:
+                pe.machine.at(max(start, pe.machine.now), state.readers[0].progress)
+            return
+        assert isinstance(dst, FabOut)
+        high = self.index if dst.indexed else 0
+        words = pack(result, dst.simd if dtype.itemsize == 2 else 0, high)
+        period = max(1, -(-(end - start) // len(words)))
+        pe.send(dst, words, start + pe.costs.relay, period)
+
+    def _finish(self) -> None:
+        """All elements done: leave the queues and tell whoever waits, at time ``t``."""
+        self.done = True
+        machine, now = self.pe.machine, self.pe.machine.now
+        for channel in self.channels:
+            if self in channel.waiting:
+                channel.waiting.remove(self)
+            if channel.waiting:
+                machine.at(max(now, self.t), channel.waiting[0].progress)
+            elif channel.bursts:
+                self.pe.wake(max(now, self.t))
+        for state in self.fifos_in:
+            state.readers.remove(self)
+            if state.readers:
+                machine.at(max(now, self.t), state.readers[0].progress)
+        if isinstance(self.dst, Fifo) and self in self.pe.fifos[self.dst.number].writers:
+            self.pe.fifos[self.dst.number].writers.remove(self)
+        if isinstance(self.dst, FabOut) and self.dst.advance:
+            self.pe.advance_switch(self.dst, self.t)
+        for record in self.records:
+            record.advance(self.done_count)
+        if self.is_async or self.resume:
+            machine.at(max(now, self.t), self.pe.operation_done, self)
+        else:
+            self.pe.t = max(self.pe.t, self.t)
+
+
+def reduces(dst: Mem, count: int) -> bool:
+    """Whether several elements are written to one place, one after the other."""
+    if count < 2 or dst.scalar:
+        return count > 1 and dst.scalar
+    return dst.stride == 0 and (not dst.dims or any(s == 0 and e > 1 for e, s in dst.dims))
+
+
+def pack(values: Any, simd: int, high: int) -> Any:
+    """Elements as wavelets: 16-bit ones in the low half, two per wavelet with SIMD."""
+    if values.dtype.itemsize == 4:
+        return np.ascontiguousarray(values).view(np.uint32).copy()
+    halves = np.ascontiguousarray(values).view(np.uint16)
+    if simd:
+        if len(halves) % 2:
+            halves = np.append(halves, np.uint16(0))
+        return halves.copy().view(np.uint32)
+    return halves.astype(np.uint32) | np.uint32(high << 16)
+
+
+def unpack(words: Any, dtype: Any, simd: int, count: int) -> Any:
+    """Wavelets as elements of ``dtype``."""
+    if dtype.itemsize == 4:
+        return words.view(dtype)
+    if simd:
+        return np.ascontiguousarray(words).view(np.uint16)[:count].view(dtype)
+    return words.astype(np.uint16).view(dtype)

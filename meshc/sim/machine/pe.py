@@ -1,0 +1,449 @@
+"""One processing element: memory, registers, queues, tasks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
+from meshc.sim.machine.channel import Burst, Channel, FifoState
+from meshc.sim.machine.compute import COMPUTE, DTYPES
+from meshc.sim.machine.operation import Operation
+from meshc.sim.program import PeProgram
+from meshc.sim.vector_ops import OpSpec
+
+if TYPE_CHECKING:
+    from meshc.sim.machine.machine import Machine
+
+MARGIN = 64
+MEMORY_BYTES = 48 * 1024
+
+
+class Dsr:
+    """A data structure register."""
+
+    __slots__ = ("activate", "dsd", "is_async", "on_control", "save", "unblock")
+
+    def __init__(self) -> None:
+        self.dsd: Any = None
+        self.save = False
+        self.is_async = False
+        self.activate: int | None = None
+        self.unblock: tuple[str, int] | None = None
+        self.on_control: Any = None
+
+    def advance(self, count: int) -> None:
+        """With save_address the base moves past the elements used."""
+        if self.save and isinstance(self.dsd, Mem):
+            step = count * self.dsd.stride
+            self.dsd = self.dsd._replace(addr=(self.dsd.addr + step) & 0xFFFF)
+
+
+class Pe:
+    """State of one PE. ``t`` is the local time of the code that runs."""
+
+    __slots__ = ("activated", "array", "blocked", "busy_until", "channels", "colors", "control",
+                 "costs", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
+                 "functions", "launches", "limit", "local_tasks", "log", "machine", "mem",
+                 "out_free", "prng", "program", "ready_colors", "slots", "t", "traces", "tsc_base",
+                 "tsc_frozen", "unblocked", "views", "waiting_on", "x", "y")  # fmt: skip
+
+    def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
+        self.machine, self.program, self.x, self.y = machine, program, x, y
+        self.costs = machine.costs
+        size = (program.end + MARGIN + 7) // 8 * 8
+        self.mem = bytearray(size)
+        self.array = np.frombuffer(self.mem, np.uint8)
+        for addr, data in program.image:
+            self.mem[addr : addr + len(data)] = data
+        self.slots: list[Any] = list(program.slots)
+        self.views: dict[Any, Any] = {}
+        self.channels: dict[int, Channel] = {}
+        self.fifos = [FifoState(0) for _ in range(program.fifos)]
+        self.dsrs: dict[tuple[str, int], Dsr] = {}
+        self.functions: dict[str, Callable[..., Any]] = {}
+        self.local_tasks = program.local_tasks
+        self.control = program.control_tasks
+        self.activated: dict[int, int] = {}
+        self.blocked: set[int] = set()
+        self.launches: deque[tuple[int, str, tuple[Any, ...]]] = deque()
+        self.current: Any = None
+        self.current_name = ""
+        self.waiting_on: Operation | None = None
+        self.busy_until = 0
+        self.dispatch_at = -1
+        self.t = 0
+        self.limit = 1 << 62
+        self.tsc_base = 0
+        self.tsc_frozen: int | None = None
+        self.prng = 0xDEADBEEF
+        self.unblocked = 0
+        self.cycles_busy = 0
+        self.out_free: dict[int, int] = {}
+        self.log = ""
+        self.traces: dict[str, list[tuple[str, Any]]] = {}
+        self.colors: set[int] = set()
+        self.ready_colors: set[int] = set()
+        self._bind_data_tasks()
+
+    def _bind_data_tasks(self) -> None:
+        for number, name in self.program.data_tasks.items():
+            channel = self.channel(self.queue_color(number))
+            channel.task = name
+            channel.blocked = False
+
+    # --- names of things ---
+
+    def queue_color(self, number: int) -> int:
+        """The color of a data task id: itself on WSE-2, that of the input queue on WSE-3."""
+        if self.program.arch == "wse2":
+            return number
+        return self.input_color(number)
+
+    def input_color(self, queue: int) -> int:
+        """The color an input queue listens to."""
+        color = self.program.in_queues.get(queue, -1)
+        if color < 0:
+            self.machine.fault(self, "", f"input queue {queue} is used but never initialised")
+        return color
+
+    def channel(self, color: int) -> Channel:
+        """The wavelets of one color."""
+        found = self.channels.get(color)
+        if found is None:
+            found = self.channels[color] = Channel(color)
+        return found
+
+    def channel_of(self, source: FabIn) -> Channel:
+        """The channel a fabric input reads. On WSE-3 the queue decides, else the color."""
+        if self.program.arch == "wse3" and source.queue >= 0:
+            return self.channel(self.input_color(source.queue))
+        if source.color >= 0:
+            return self.channel(source.color)
+        return self.channel(self.input_color(source.queue))
+
+    def output_color(self, dst: FabOut) -> int:
+        """The color a fabric output sends on."""
+        if self.program.arch == "wse3" and dst.queue >= 0:
+            color = self.program.out_queues.get(dst.queue, -1)
+            if color < 0:
+                self.machine.fault(
+                    self, "", f"output queue {dst.queue} is used but never initialised"
+                )
+            return color
+        return dst.color if dst.color >= 0 else self.program.out_queues.get(dst.queue, -1)
+
+    def dsr(self, bank: str, number: int) -> Dsr:
+        """A register; it must have been loaded."""
+        found = self.dsrs.get((bank, number))
+        if found is None and bank == "dest":
+            found = self.dsrs.get(("src0", number))
+        if found is None:
+            self.machine.fault(self, "", f"register {bank} {number} is used but never loaded")
+        return found
+
+    # --- memory ---
+
+    def view(self, mem: Mem, dtype: Any, first: int, count: int) -> Any:
+        """A NumPy view of elements of a one-dimensional operand."""
+        key = (mem.addr, mem.stride, dtype, first, count)
+        found = self.views.get(key)
+        if found is None:
+            addr = mem.addr + first * mem.stride
+            low = min(addr, addr + (count - 1) * mem.stride)
+            high = max(addr, addr + (count - 1) * mem.stride) + dtype.itemsize
+            if low < 0 or high > len(self.mem):
+                self.out_of_bounds(low, high)
+            stride = mem.stride or dtype.itemsize
+            if mem.stride == 0 and count > 1:
+                found = np.ndarray((count,), dtype, self.mem, addr, (0,))
+            else:
+                found = np.ndarray((count,), dtype, self.mem, addr, (stride,))
+            if len(self.views) > 4096:
+                self.views.clear()
+            self.views[key] = found
+        return found
+
+    def out_of_bounds(self, low: int, high: int) -> None:
+        """Memory is allocated for symbols in use; beyond them up to 48 KiB reads give zeros."""
+        if low < 0 or high > MEMORY_BYTES:
+            self.machine.fault(
+                self, "", f"a memory access at bytes {low} to {high} is outside of the PE's memory"
+            )
+        self.machine.fault(self, "", f"a memory access at bytes {low} to {high} is outside of all "
+                                     f"variables, which end at {self.program.end}")  # fmt: skip
+
+    def read(self, mem: Mem, dtype: Any, first: int, count: int) -> Any:
+        """Elements of a memory operand."""
+        if mem.scalar:
+            return self.view(mem, dtype, 0, 1)[0]
+        if mem.dims:
+            return self._grid(mem, dtype).reshape(-1)[first : first + count]
+        if mem.ring is not None:
+            raise NotImplementedError
+        return self.view(mem, dtype, first, count)
+
+    def _grid(self, mem: Mem, dtype: Any) -> Any:
+        shape = tuple(e for e, _ in mem.dims)
+        strides = tuple(s for _, s in mem.dims)
+        low = mem.addr + sum(min(0, (e - 1) * s) for e, s in mem.dims)
+        high = mem.addr + sum(max(0, (e - 1) * s) for e, s in mem.dims) + dtype.itemsize
+        if low < 0 or high > len(self.mem):
+            self.out_of_bounds(low, high)
+        return np.ndarray(shape, dtype, self.mem, mem.addr, strides)
+
+    def write(self, mem: Mem, dtype: Any, first: int, count: int, values: Any) -> None:
+        """Store elements to a memory operand."""
+        if mem.scalar:
+            self.view(mem, dtype, 0, 1)[0] = values if np.ndim(values) == 0 else values[-1]
+        elif mem.dims:
+            grid = self._grid(mem, dtype)
+            flat = np.broadcast_to(np.asarray(values, dtype), (count,))
+            if first == 0 and count == grid.size:
+                grid[...] = flat.reshape(grid.shape)
+            else:
+                shape = grid.shape
+                for position in range(count):
+                    grid[np.unravel_index(first + position, shape)] = flat[position]
+        else:
+            self.view(mem, dtype, first, count)[...] = values
+
+    def reduce(
+        self, spec: OpSpec, dst: Mem, sources: list[Any], arrays: list[Any], count: int
+    ) -> None:
+        """Write elements to one place in order; sources in the same place see each result."""
+        dtype = DTYPES[spec.types[0]]
+        cell = self.view(dst._replace(stride=dtype.itemsize, dims=()), dtype, 0, 1)
+        same = [isinstance(s, Mem) and s.addr == dst.addr and (s.scalar or reduces_to_one(s))
+                for s in sources]  # fmt: skip
+        function = COMPUTE[spec.name]
+        for position in range(count):
+            args = [cell[0] if same[k] else (a if np.ndim(a) == 0 else a[position])
+                    for k, a in enumerate(arrays)]  # fmt: skip
+            result = function(*args)
+            cell[0] = result if np.ndim(result) == 0 else result[0]
+
+    # --- tasks ---
+
+    def wake(self, time: int) -> None:
+        """Look for something to run at ``time`` or as soon as the PE is free."""
+        if self.current is not None:
+            return
+        at = max(time, self.busy_until, self.machine.now)
+        if self.dispatch_at < 0 or at < self.dispatch_at:
+            self.dispatch_at = at
+            self.machine.at(at, self.dispatch)
+
+    def activate_later(self, number: int, time: int) -> None:
+        """Activate a local task at ``time``."""
+        self.machine.at(max(time, self.machine.now), self.activate_now, number)
+
+    def activate_now(self, time: int, number: int) -> None:
+        """Activate a local task."""
+        self.activated.setdefault(number, time)
+        self.wake(time)
+
+    def deliver(self, time: int, arrival: tuple[int, Burst]) -> None:
+        """A burst reaches the PE."""
+        color, burst = arrival
+        channel = self.channels.get(color)
+        if channel is None:
+            channel = self.channel(color)
+        channel.bursts.append(burst)
+        self.poke(channel, time)
+
+    def poke(self, channel: Channel, time: int) -> None:
+        """Something about a channel changed: start its task or go on with an operation."""
+        if not channel.bursts:
+            return
+        if not channel.blocked:
+            self.ready_colors.add(channel.color)
+            self.wake(max(time, channel.bursts[0].time_of(0)))
+        if channel.waiting:
+            channel.waiting[0].progress(self.machine.now)
+
+    def dispatch(self, now: int) -> None:
+        """Run the task that has been ready for the longest time."""
+        if self.current is not None or now < self.dispatch_at:
+            return
+        self.dispatch_at = -1
+        if now < self.busy_until:
+            self.wake(self.busy_until)
+            return
+        best, kind, what, later = 1 << 62, "", None, 1 << 62
+        if self.launches and self.launches[0][0] <= now:
+            best, kind = self.launches[0][0], "launch"
+        for number, since in self.activated.items():
+            if number not in self.blocked and since < best:
+                best, kind, what = since, "local", number
+        for color in sorted(self.ready_colors):
+            channel = self.channels[color]
+            if not channel.bursts or channel.blocked:
+                self.ready_colors.discard(color)
+                continue
+            since = channel.bursts[0].time_of(0)
+            if since > now:
+                later = min(later, since)
+            elif since < best:
+                best, kind, what = since, "wavelet", color
+        if kind:
+            self.t = now + self.costs.task
+            self.start(now, kind, what)
+        elif later < 1 << 62:
+            self.wake(later)
+
+    def start(self, now: int, kind: str, what: Any) -> None:
+        """Run one task."""
+        if kind == "launch":
+            _, name, args = self.launches.popleft()
+            self.run(now, name, args)
+        elif kind == "local":
+            del self.activated[what]
+            if isinstance(what, tuple):
+                name = self.program.teardown.get(what[1])
+            else:
+                name = self.local_tasks.get(what)
+            if name is None:
+                self.machine.fault(self, "", f"local task id {what} is activated but not bound")
+            self.run(now, name, ())
+        else:
+            self._start_wavelet(now, self.channels[what])
+
+    def _start_wavelet(self, now: int, channel: Channel) -> None:
+        if channel.bursts[0].control:
+            words, _, _ = channel.take(1)
+            word = int(words[0])
+            name = self.control.get(word >> 16 & 63)
+            if name is None:
+                self.busy_until = now
+                if channel.waiting:
+                    channel.waiting[0].progress(now)
+                self.wake(now + 1)
+                return
+            count = self.machine.parameters(self.program, name)
+            self.run(now, name, (word & 0xFFFF,)[: len(count)])
+            return
+        if channel.task is None:
+            self.ready_colors.discard(channel.color)
+            return
+        words, _, _ = channel.take(1)
+        self.run(now, channel.task, self.machine.split(self.program, channel.task, int(words[0])))
+
+    def run(self, now: int, name: str, args: tuple[Any, ...]) -> None:
+        """Run a function as a task until it ends or waits."""
+        self.current_name = name
+        self.machine.tasks_run += 1
+        self.limit = self.t + self.machine.task_limit
+        result = self.functions[name](*args)
+        if hasattr(result, "send"):
+            self.current = result
+            self._resume(now)
+            return
+        while result is not None and type(result) is tuple:
+            result = result[0](*result[1])
+            if hasattr(result, "send"):
+                self.current = result
+                self._resume(now)
+                return
+        self._ended(now)
+
+    def _resume(self, now: int) -> None:
+        """Go on with the current generator until it waits or ends."""
+        while True:
+            try:
+                operation = next(self.current)
+            except StopIteration as stop:
+                if type(stop.value) is tuple:
+                    self.current = stop.value[0](*stop.value[1])
+                    if hasattr(self.current, "send"):
+                        continue
+                self.current = None
+                self._ended(now)
+                return
+            if not operation.done or operation.t > self.machine.now:
+                operation.resume = True
+                self.waiting_on = operation
+                if operation.done:
+                    self.machine.at(operation.t, self.operation_done, operation)
+                return
+            self.t = max(self.t, operation.t)
+
+    def _ended(self, now: int) -> None:
+        self.cycles_busy += self.t - now
+        self.busy_until = self.t
+        self.machine.last_time = max(self.machine.last_time, self.t)
+        if self.activated or self.launches or self.ready_colors:
+            self.wake(self.t)
+
+    def operation_done(self, time: int, operation: Operation) -> None:
+        """An operation finished at ``time``."""
+        if operation.resume:
+            self.waiting_on = None
+            self.t = max(self.t, time)
+            self._resume(time)
+            return
+        if operation.activate is not None:
+            self.activate_now(time, operation.activate)
+        if operation.unblock is not None:
+            self.open(*operation.unblock, time)
+
+    # --- gates ---
+
+    def open(self, kind: str, number: int, time: int) -> None:
+        """Unblock a task, color or queue."""
+        if kind in ("local", "control"):
+            self.blocked.discard(number)
+            if number in self.activated:
+                self.wake(time)
+            return
+        color = self.input_color(number) if kind == "queue" else number
+        if color in self.local_tasks and color not in self.channels:
+            self.open("local", color, time)
+            return
+        channel = self.channel(color)
+        channel.blocked = False
+        self.poke(channel, time)
+
+    def close(self, kind: str, number: int) -> None:
+        """Block a task, color or queue."""
+        if kind in ("local", "control"):
+            self.blocked.add(number)
+            return
+        color = self.input_color(number) if kind == "queue" else number
+        if color in self.local_tasks and color not in self.channels:
+            self.blocked.add(color)
+            return
+        self.channel(color).blocked = True
+
+    def send(self, dst: FabOut, words: Any, start: int, period: int) -> None:
+        """Put wavelets into the fabric."""
+        color = self.output_color(dst)
+        at = max(start, self.out_free.get(color, 0))
+        self.out_free[color] = at + (len(words) - 1) * period + 1
+        if dst.control:
+            for position in range(len(words)):
+                burst = Burst(words[position : position + 1], at + position * period, 1, True)
+                self.machine.fabric.inject(self, color, burst)
+            return
+        self.machine.fabric.inject(self, color, Burst(words, at, period))
+
+    def advance_switch(self, dst: FabOut, time: int) -> None:
+        """The ``advance_switch`` of a fabric output."""
+        self.machine.fabric.advance(self, self.output_color(dst))
+
+    def fifo_state(self, fifo: Fifo) -> FifoState:
+        """The state of a FIFO."""
+        return self.fifos[fifo.number]
+
+
+def reduces_to_one(mem: Mem) -> bool:
+    """Whether all elements of an operand are the same place."""
+    return mem.stride == 0 and all(s == 0 or e == 1 for e, s in mem.dims)
+
+
+def is_endless(count: int) -> bool:
+    """Whether an extent means no end."""
+    return count & ENDLESS == ENDLESS

@@ -1,0 +1,168 @@
+"""Configuration registers, time stamps, traces and prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meshc.sim.machine.pe import Pe
+
+COLOR_WORDS = range(0x7F20, 0x7F40)
+SWITCH_WORDS = range(0x7F40, 0x7F60)
+
+
+def read(pe: Pe, addr: int) -> int:
+    """A load from a register's byte address."""
+    return get_config(pe, addr // 2)
+
+
+def write(pe: Pe, addr: int, value: int) -> None:
+    """A store to a register's byte address."""
+    set_config(pe, addr // 2, value & 0xFFFF)
+
+
+def get_config(pe: Pe, word: int) -> int:
+    """A register by word address; those that are not modelled read as zero."""
+    if word in COLOR_WORDS:
+        return pe.machine.fabric.router(pe, word - 0x7F20).color_word()
+    if word in SWITCH_WORDS:
+        return pe.machine.fabric.router(pe, word - 0x7F40).switch_word()
+    return 0
+
+
+def set_config(pe: Pe, word: int, value: int) -> None:
+    """Write a register by word address."""
+    if word in COLOR_WORDS:
+        pe.machine.fabric.router(pe, word - 0x7F20).set_color_word(value)
+        pe.machine.fabric.changed(pe, word - 0x7F20)
+    elif word in SWITCH_WORDS:
+        pe.machine.fabric.router(pe, word - 0x7F40).set_switch_word(value)
+        pe.machine.fabric.changed(pe, word - 0x7F40)
+
+
+def reset_routes(pe: Pe, color: int, rx: int, tx: int) -> None:
+    """New inputs and outputs (bit masks by direction)."""
+    router = pe.machine.fabric.router(pe, color)
+    router.masks = (
+        tuple(d for d in range(5) if rx >> d & 1),
+        tuple(d for d in range(5) if tx >> d & 1),
+    )
+    pe.machine.fabric.changed(pe, color)
+
+
+def switch_position(pe: Pe, color: int, position: int) -> None:
+    """Set the present switch position."""
+    pe.machine.fabric.router(pe, color).position = position
+    pe.machine.fabric.changed(pe, color)
+
+
+def switch_invalid(pe: Pe, color: int) -> None:
+    """Forget positions 1 to 3."""
+    pe.machine.fabric.router(pe, color).positions = [None, None, None]
+    pe.machine.fabric.changed(pe, color)
+
+
+def switch_set(pe: Pe, color: int, position: int, direction: int, is_rx: int) -> None:
+    """Define one switch position."""
+    entry = (direction, None) if is_rx else (None, direction)
+    pe.machine.fabric.router(pe, color).positions[position - 1] = entry
+    pe.machine.fabric.changed(pe, color)
+
+
+def teardown_exit(pe: Pe, color: int) -> None:
+    """Traffic of a color may flow again."""
+    pe.machine.fabric.router(pe, color).teardown = False
+    pe.machine.fabric.changed(pe, color)
+
+
+def teardown_toggle(pe: Pe, color: int) -> None:
+    """Toggle the teardown bit."""
+    router = pe.machine.fabric.router(pe, color)
+    router.teardown = not router.teardown
+    pe.machine.fabric.changed(pe, color)
+
+
+def teardown_pending(pe: Pe, color: int) -> bool:
+    """Whether a color is being torn down."""
+    return pe.machine.fabric.router(pe, color).teardown
+
+
+# --- time ---
+
+
+def tsc_enable(pe: Pe) -> None:
+    """Start the counter from zero."""
+    pe.tsc_base, pe.tsc_frozen = 0, None
+
+
+def tsc_disable(pe: Pe) -> None:
+    """Stop the counter."""
+    pe.tsc_frozen = pe.t - pe.tsc_base
+
+
+def tsc_reset(pe: Pe) -> None:
+    """Set the counter to zero."""
+    pe.tsc_base = pe.t
+
+
+def tsc_read(pe: Pe, addr: int) -> None:
+    """Store the 48-bit counter as three words."""
+    pe.t += pe.costs.timestamp
+    value = pe.tsc_frozen if pe.tsc_frozen is not None else pe.t - pe.tsc_base
+    pe.mem[addr : addr + 6] = value.to_bytes(6, "little")
+
+
+# --- traces and prints ---
+
+
+def _trace(kind: str) -> Callable[..., None]:
+    def record(pe: Pe, key: int, *value: Any) -> None:
+        name = pe.program.strings[key]
+        recorded: Any = pe.t if kind == "time" else value[0]
+        if kind == "string":
+            recorded = pe.program.strings[recorded]
+        pe.traces.setdefault(name, []).append((kind, recorded))
+
+    return record
+
+
+def _print(pe: Pe, text: str) -> None:
+    pe.log += text
+    while "\n" in pe.log:
+        line, pe.log = pe.log.split("\n", 1)
+        where = pe.machine.program.offsets
+        pe.machine.print_log.append(f"@{pe.t} P{pe.x + where[0]}.{pe.y + where[1]}: {line}")
+
+
+def _printer(form: Callable[[Any], str]) -> Callable[..., None]:
+    def write_value(pe: Pe, value: Any) -> None:
+        pe.t += 20
+        _print(pe, form(value))
+
+    return write_value
+
+
+def print_string(pe: Pe, number: int) -> None:
+    """Print a string constant."""
+    pe.t += 20
+    _print(pe, pe.program.strings[number])
+
+
+def print_coords(pe: Pe) -> None:
+    """Print the coordinates of the PE."""
+    _print(pe, f"({pe.x}, {pe.y}) ")
+
+
+EFFECTS: dict[str, Callable[..., Any]] = {
+    "get_config": get_config, "set_config": set_config, "reset_routes": reset_routes,
+    "switch_position": switch_position, "switch_invalid": switch_invalid,
+    "switch_set": switch_set, "teardown_exit": teardown_exit,
+    "teardown_toggle": teardown_toggle, "teardown_pending": teardown_pending,
+    "tsc_enable": tsc_enable, "tsc_disable": tsc_disable, "tsc_reset": tsc_reset,
+    "tsc_read": tsc_read, "print_string": print_string, "print_coords": print_coords,
+    "print_number": _printer(str), "print_hex": _printer(lambda v: f"{v:x}"),
+    "print_binary": _printer(lambda v: f"{v:b}"), "print_float": _printer(lambda v: f"{v:g}"),
+    **{f"trace_{k}": _trace(k) for k in ("time", "string", "bool", "u8", "i8", "u16", "i16",
+                                         "u32", "i32", "f16", "f32")},
+}  # fmt: skip

@@ -1,0 +1,162 @@
+"""One router's state for one color: routes, switch position, filter, waiting bursts."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from meshc.sim.machine.channel import Burst
+from meshc.sim.routes import (
+    ALWAYS_POP,
+    EAST,
+    NORTH,
+    POP_ON_ADVANCE,
+    POP_ON_ADVANCE_NOP,
+    RAMP,
+    SOUTH,
+    WEST,
+    ColorConfig,
+)
+
+_REGISTER_ORDER = (WEST, EAST, SOUTH, NORTH, RAMP)
+
+
+class Router:
+    """Positions are cumulative: each replaces the input or the output of the one before."""
+
+    __slots__ = ("config", "counter", "entry", "exit", "free_at", "limit", "masks", "pop", "ports",
+                 "position", "positions", "ring", "stage", "teardown")  # fmt: skip
+
+    def __init__(self, config: ColorConfig) -> None:
+        self.config = config
+        self.position = config.position
+        self.positions: list[tuple[int | None, int | None] | None] = [*config.switches]
+        self.positions += [None] * (3 - len(self.positions))
+        self.ring = config.ring
+        self.pop = config.pop
+        self.teardown = config.teardown
+        self.ports: list[deque[Burst]] = [deque() for _ in range(5)]
+        self.free_at = 0
+        self.entry = RAMP
+        self.exit = -1
+        self.counter = config.filter.init_counter if config.filter else 0
+        self.limit = config.filter.limit1 if config.filter else 0
+        self.stage = 0
+        self.masks = (config.rx, config.tx)
+
+    def rx(self) -> tuple[int, ...]:
+        """Inputs accepted at the present position."""
+        for position in range(self.position, 0, -1):
+            entry = self.positions[position - 1]
+            if entry is not None and entry[0] is not None:
+                return (entry[0],)
+        return self.masks[0]
+
+    def tx(self) -> tuple[int, ...]:
+        """Outputs at the present position."""
+        for position in range(self.position, 0, -1):
+            entry = self.positions[position - 1]
+            if entry is not None and entry[1] is not None:
+                return (entry[1],)
+        return self.masks[1]
+
+    def execute(self, command: int) -> bool:
+        """Run one command of a control wavelet; whether it is popped."""
+        advanced = False
+        if command == 1:
+            following = self.position + 1
+            if following <= 3 and self.positions[following - 1] is not None:
+                self.position, advanced = following, True
+            elif self.ring and self.position:
+                self.position, advanced = 0, True
+        elif command == 2:
+            self.position = 0
+        if self.pop == ALWAYS_POP:
+            return True
+        if self.pop == POP_ON_ADVANCE:
+            return advanced
+        return self.pop == POP_ON_ADVANCE_NOP and (advanced or command == 0)
+
+    def filtered(self, burst: Burst) -> list[Burst]:
+        """The parts of a burst that pass the filter in front of the RAMP."""
+        rule = self.config.filter
+        if rule is None:
+            return [burst]
+        if burst.control and not (rule.count_control or rule.filter_control):
+            return [burst]
+        if rule.kind == "range":
+            high = np.asarray(burst.data) >> 16
+            keep = (high >= rule.low) & (high <= rule.high)
+        else:
+            keep = np.array([self._count() for _ in range(len(burst.data))], bool)
+        if keep.all():
+            return [burst]
+        return [
+            Burst(burst.data[i : i + 1], burst.t0 + int(i) * burst.period, 1, burst.control)
+            for i in np.flatnonzero(keep)
+        ]
+
+    def _count(self) -> bool:
+        """One wavelet at a counter filter; whether it passes."""
+        rule = self.config.filter
+        assert rule is not None
+        if self.stage == 2:
+            return True
+        passes = self.counter <= rule.max_counter
+        if self.counter >= self.limit:
+            self.counter = 0
+            if rule.kind == "sparse_counter":
+                self.stage += 1
+                self.limit = rule.limit2
+        else:
+            self.counter += 1
+        return passes
+
+    # --- registers (WSE-2) ---
+
+    def color_word(self) -> int:
+        """The color configuration register."""
+        word = 0
+        for bit, direction in enumerate(_REGISTER_ORDER):
+            word |= (direction in self.masks[1]) << bit
+            word |= (direction in self.masks[0]) << bit + 5
+        return word | self.pop << 12 | self.teardown << 14
+
+    def set_color_word(self, word: int) -> None:
+        """Write the color configuration register."""
+        tx = tuple(d for bit, d in enumerate(_REGISTER_ORDER) if word >> bit & 1)
+        rx = tuple(d for bit, d in enumerate(_REGISTER_ORDER) if word >> bit + 5 & 1)
+        self.masks = (rx, tx)
+        self.pop = word >> 12 & 3
+        self.teardown = bool(word >> 14 & 1)
+
+    def switch_word(self) -> int:
+        """The switch configuration register."""
+        word = self.ring << 12 | self.position << 13
+        for number, entry in enumerate(self.positions):
+            shift = 4 * number
+            if entry is None:
+                word |= 5 << shift
+            elif entry[0] is not None:
+                word |= _REGISTER_SWITCH.index(entry[0]) << shift | 8 << shift
+            elif entry[1] is not None:
+                word |= _REGISTER_SWITCH.index(entry[1]) << shift
+        return word
+
+    def set_switch_word(self, word: int) -> None:
+        """Write the switch configuration register."""
+        for number in range(3):
+            field = word >> 4 * number & 15
+            where = field & 7
+            if where > 4:
+                self.positions[number] = None
+            elif field & 8:
+                self.positions[number] = (_REGISTER_SWITCH[where], None)
+            else:
+                self.positions[number] = (None, _REGISTER_SWITCH[where])
+        self.ring = bool(word >> 12 & 1)
+        self.position = word >> 13 & 3
+
+
+_REGISTER_SWITCH = (WEST, EAST, SOUTH, NORTH, RAMP)

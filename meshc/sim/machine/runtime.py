@@ -1,0 +1,456 @@
+"""What generated code calls: vector operations, effects on the machine, slow memory paths."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from meshc.sim import ir
+from meshc.sim.analysis import inside, statements
+from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
+from meshc.sim.machine import mapping, mathematics, registers
+from meshc.sim.machine.compute import BY_NAME, COMPUTE, DTYPES
+from meshc.sim.machine.operation import Operation, length_of, reduces
+from meshc.sim.machine.pe import Dsr, Pe
+from meshc.sim.numbers import (
+    float_bits,
+    float_div,
+    float_from_bits,
+    float_to_int,
+    int_div,
+    int_rem,
+    round_bf16,
+    round_f16,
+)
+from meshc.sim.program import PeProgram
+from meshc.sim.pygen.module import GeneratedModule
+from meshc.sim.sema.builtins import dsds
+from meshc.sim.sema.types import BF16, F16, Int
+from meshc.sim.vector_ops import OPS
+
+HALF = [float_from_bits(F16, bits) for bits in range(1 << 16)]
+BRAIN = [float_from_bits(BF16, bits) for bits in range(1 << 16)]
+_SCRATCH = memoryview(bytearray(4)).cast("f")
+_WORD = memoryview(_SCRATCH.obj).cast("I")
+
+
+def _r32(value: float) -> float:
+    _SCRATCH[0] = value
+    return _SCRATCH[0]
+
+
+def _w32(value: float) -> int:
+    _SCRATCH[0] = value
+    return _WORD[0]
+
+
+def _f32_of(bits: int) -> float:
+    _WORD[0] = bits
+    return _SCRATCH[0]
+
+
+def _h16(value: float) -> int:
+    try:
+        return int(struct.unpack("<H", struct.pack("<e", value))[0])
+    except OverflowError:
+        return 0x7C00 if value > 0 else 0xFC00
+
+
+def _f2i(value: float, bits: int, signed: bool) -> int:
+    return float_to_int(Int(bits, signed), value)
+
+
+def bind_functions(pe: Pe, module: GeneratedModule) -> None:
+    """Instantiate the generated functions over the memory of ``pe``."""
+    whole = memoryview(pe.mem)
+    views = [whole.cast(code) for code in "BbHhIiQqf"]
+    pe.functions = module.make(
+        pe, module.constants, RUNTIME, pe.slots, *views, HALF, BRAIN, _r32, round_f16, round_bf16,
+        _h16, lambda v: float_bits(BF16, v), _w32, _f32_of, _f2i, int_div, int_rem, float_div,
+    )  # fmt: skip
+    for stmt in pe.program.dsr_loads:
+        assert isinstance(stmt.dsd, ir.Const)
+        options = stmt.options
+        load_dsr(
+            pe, stmt.bank, stmt.number.value, stmt.dsd.value, stmt.save_address,  # type: ignore[attr-defined]
+            options.is_async, getattr(options.activate, "value", None), _known_gate(options), None,
+        )  # fmt: skip
+        pe.t = 0
+    for program_slot in pe.program.slots:
+        _register_fifo(pe, program_slot)
+    for constant in module.constants:
+        _register_fifo(pe, constant)
+
+
+def _known_gate(options: ir.OpOptions) -> tuple[str, int] | None:
+    if options.unblock is None:
+        return None
+    return options.unblock[0], options.unblock[1].value  # type: ignore[attr-defined]
+
+
+def _register_fifo(pe: Pe, value: Any) -> None:
+    if isinstance(value, Fifo):
+        pe.fifos[value.number].capacity = value.capacity
+
+
+def route_colors(program: PeProgram) -> set[int]:
+    """Colors whose routes the code of a PE program may change at run time."""
+    names = ("reset_routes", "switch_position", "switch_invalid", "switch_set", "teardown_exit",
+             "teardown_toggle")  # fmt: skip
+    found: set[int] = set()
+    for function in program.functions:
+        for stmt in statements(function.body):
+            if isinstance(stmt, ir.Effect) and stmt.name in names:
+                first = stmt.args[0]
+                known = isinstance(first, ir.Const)
+                found |= {first.value} if known else set(range(24))  # type: ignore[attr-defined]
+            elif isinstance(stmt, ir.Effect) and stmt.name == "set_config":
+                found |= set(range(24))
+            elif isinstance(stmt, ir.Store) and not isinstance(stmt.addr, ir.Const):
+                if any(isinstance(p, ir.Const) and p.value == 0x7F20 for p in inside(stmt.addr)):
+                    found |= set(range(24))
+    return found
+
+
+# --- vector operations ---
+
+
+def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> None:
+    """A synchronous operation on memory only."""
+    spec = OPS[name]
+    records = [o for o in operands if o.__class__ is Dsr]
+    if records:
+        operands = tuple(o.dsd if o.__class__ is Dsr else o for o in operands)
+    if index is not None:
+        operands = tuple(
+            o._replace(addr=(o.addr + 2 * index) & 0xFFFF)
+            if o.__class__ is Mem and o.indexed
+            else o
+            for o in operands
+        )
+    dst, sources = operands[0], operands[1:]
+    n = 0
+    for operand in (*sources, dst):
+        n = length_of(operand)
+        if n:
+            break
+    n = n or 1
+    costs = pe.costs
+    arrays = [
+        pe.read(source, DTYPES[kind], 0, n) if source.__class__ is Mem else source
+        for source, kind in zip(sources, spec.types[1:], strict=True)
+    ]
+    if reduces(dst, n):
+        pe.reduce(spec, dst, list(sources), arrays, n)
+    elif _chained(dst, sources, n):
+        _sequential(pe, name, dst, sources, arrays, n)
+    else:
+        pe.write(dst, DTYPES[spec.types[0]], 0, n, COMPUTE[name](*arrays))
+    pe.t += costs.memory + costs.vector_cycles(spec, list(sources), dst, n)
+    for record in records:
+        record.advance(n)
+
+
+def _chained(dst: Any, sources: tuple[Any, ...], n: int) -> bool:
+    """Whether an element written may be read as a later element of a source."""
+    if n < 2 or dst.dims or dst.scalar:
+        return False
+    end = dst.addr + n * dst.stride
+    for source in sources:
+        if source.__class__ is not Mem or source.scalar or source.dims:
+            continue
+        if source.stride == dst.stride and dst.stride > 0:
+            if dst.addr < source.addr + n * source.stride and source.addr < dst.addr:
+                return True
+        elif dst.addr <= source.addr < end and source.stride == 0:
+            return True
+    return False
+
+
+def _sequential(
+    pe: Pe, name: str, dst: Mem, sources: tuple[Any, ...], arrays: list[Any], n: int
+) -> None:
+    """Element by element, so that later elements see earlier results."""
+    target = pe.view(dst, DTYPES[OPS[name].types[0]], 0, n)
+    function = COMPUTE[name]
+    for position in range(n):
+        target[position] = function(*(a if np.ndim(a) == 0 else a[position] for a in arrays))
+
+
+def launch_sync(
+    pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str,
+    activate: int | None, unblock: Any, ut: int | None, on_control: Any = None,
+) -> Operation:  # fmt: skip
+    """Start an operation that its task waits for."""
+    operation = _operation(pe, name, operands, index, place, activate, unblock, on_control)
+    if any(r.is_async for r in operation.records):
+        _start_async(pe, operation)
+        fake = Operation.__new__(Operation)
+        fake.done, fake.complete = True, True
+        return fake
+    if operation.needs_input:
+        operation.resume = True
+        operation.t = pe.t + pe.costs.fabric_in
+        pe.machine.at(max(operation.t, pe.machine.now), _begin, operation)
+        return operation
+    setup = pe.costs.fabric_out if isinstance(operation.dst, FabOut) else pe.costs.memory
+    operation.t = pe.t + setup
+    while operation.done_count < operation.n:
+        operation._step(operation.n - operation.done_count, operation.t)
+    operation._finish()
+    _signal(pe, operation)
+    return operation
+
+
+def _begin(time: int, operation: Operation) -> None:
+    operation.begin()
+
+
+def _signal(pe: Pe, operation: Operation) -> None:
+    """A synchronous operation may activate and unblock as well."""
+    if operation.activate is not None:
+        pe.activated.setdefault(operation.activate, pe.t)
+    if operation.unblock is not None:
+        pe.open(*operation.unblock, pe.t)
+
+
+def launch_async(
+    pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str,
+    activate: int | None, unblock: Any, ut: int | None, on_control: Any = None,
+) -> None:  # fmt: skip
+    """Start an operation on a microthread."""
+    _start_async(pe, _operation(pe, name, operands, index, place, activate, unblock, on_control))
+
+
+def _operation(
+    pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str,
+    activate: int | None, unblock: Any, on_control: Any,
+) -> Operation:  # fmt: skip
+    operation = Operation(pe, name, operands, index, place)
+    operation.activate, operation.unblock = activate, unblock
+    operation.on_control = on_control
+    for record in operation.records:
+        operation.activate = record.activate if activate is None else activate
+        operation.unblock = record.unblock if unblock is None else unblock
+        operation.on_control = record.on_control or on_control
+    return operation
+
+
+def _start_async(pe: Pe, operation: Operation) -> None:
+    operation.is_async = True
+    pe.t += 1
+    operation.t = pe.t + pe.costs.fabric_in
+    if operation.needs_input:
+        pe.machine.at(max(operation.t, pe.machine.now), _begin, operation)
+        return
+    while operation.done_count < operation.n:
+        operation._step(operation.n - operation.done_count, operation.t)
+    operation._finish()
+
+
+def load_dsr(
+    pe: Pe, bank: str, number: int, dsd: Any, save: bool, is_async: bool, activate: int | None,
+    unblock: Any, ut: int | None, on_control: Any = None,
+) -> None:  # fmt: skip
+    """Load a data structure register."""
+    record = pe.dsrs.setdefault((bank, number), Dsr())
+    record.dsd, record.save, record.is_async = dsd, save, is_async
+    record.activate, record.unblock, record.on_control = activate, unblock, on_control
+    pe.t += pe.costs.load_dsr
+
+
+def _dsr(bank: str) -> Any:
+    def get(pe: Pe, kind: str, number: int) -> Dsr:
+        return pe.dsr(bank, number)
+
+    return get
+
+
+def set_dsr_base(pe: Pe, bank: int, number: int, addr: int) -> None:
+    """Change the base address of a loaded register."""
+    record = pe.dsr(("dest", "src0", "src1")[bank], number)
+    record.dsd = record.dsd._replace(addr=addr)
+
+
+# --- descriptors at run time ---
+
+
+def _mem1d(pe: Pe, kind: str, addr: int, n: int, stride: int, esize: int, indexed: bool) -> Mem:
+    return Mem(addr & 0xFFFF, n & 0xFFFF, stride * esize, esize, indexed)
+
+
+def _scalar_mem(pe: Pe, kind: str, addr: int, esize: int) -> Mem:
+    return Mem(addr & 0xFFFF, 0, 0, esize, False, (), True)
+
+
+def _inc_offset(pe: Pe, kind: str, dsd: Mem, count: int, size: int) -> Mem:
+    return dsd._replace(addr=(dsd.addr + count * size) & 0xFFFF)
+
+
+# --- memory, slow paths ---
+
+
+def load(pe: Pe, addr: int, kind: str) -> Any:
+    """A read through a pointer."""
+    addr &= 0xFFFF
+    if addr >= 0xFE00:
+        return registers.read(pe, addr)
+    dtype = BY_NAME[kind]
+    if addr + dtype.itemsize > len(pe.mem):
+        pe.out_of_bounds(addr, addr + dtype.itemsize)
+    return np.ndarray((), dtype, pe.mem, addr).item()
+
+
+def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
+    """A write through a pointer."""
+    addr &= 0xFFFF
+    if addr >= 0xFE00:
+        registers.write(pe, addr, value)
+        return
+    dtype = BY_NAME[kind]
+    if addr + dtype.itemsize > len(pe.mem):
+        pe.out_of_bounds(addr, addr + dtype.itemsize)
+    np.ndarray((), dtype, pe.mem, addr)[...] = value
+
+
+def copy(pe: Pe, to: int, source: int, size: int) -> None:
+    """Copy bytes."""
+    pe.mem[to : to + size] = pe.mem[source : source + size]
+
+
+# --- effects ---
+
+
+def _gate(kind: str, action: str) -> Any:
+    def block(pe: Pe, number: int) -> None:
+        pe.close(kind, number)
+
+    def unblock(pe: Pe, number: int) -> None:
+        if kind in ("local", "control"):
+            pe.blocked.discard(number)
+        else:
+            pe.open(kind, number, pe.t)
+
+    def activate(pe: Pe, number: int) -> None:
+        pe.activated.setdefault(number, pe.t)
+
+    return {"block": block, "unblock": unblock, "activate": activate}[action]
+
+
+def unblock_cmd_stream(pe: Pe) -> None:
+    """The launched function is through on this PE."""
+    pe.unblocked += 1
+
+
+def check(pe: Pe, holds: bool, place: str) -> None:
+    """A run-time assertion."""
+    if not holds:
+        pe.machine.fault(pe, place, "an assertion does not hold")
+
+
+def overrun(pe: Pe) -> None:
+    """A loop that does not end."""
+    pe.machine.fault(pe, "", "a task runs for too many cycles; does its loop end?")
+
+
+def call(pe: Pe, target: Any, args: tuple[Any, ...]) -> Generator[Operation, None, Any]:
+    """Call through a function pointer where the target may wait."""
+    result = _target(pe, target)(*args)
+    while True:
+        if hasattr(result, "send"):
+            result = yield from result
+        if type(result) is not tuple:
+            return result
+        result = result[0](*result[1])
+
+
+def call_plain(pe: Pe, target: Any, args: tuple[Any, ...]) -> Any:
+    """Call through a function pointer."""
+    result = _target(pe, target)(*args)
+    while type(result) is tuple:
+        result = result[0](*result[1])
+    return result
+
+
+def _target(pe: Pe, target: Any) -> Any:
+    if not callable(target):
+        pe.machine.fault(pe, "", "a call through a function pointer that was never set")
+    return target
+
+
+def random16(pe: Pe) -> int:
+    """The next 16 bits of the PE's generator (a 23-bit LFSR, 128 steps per call)."""
+    state = pe.prng & 0x7FFFFF
+    for _ in range(128):
+        state = (state << 1 | (state >> 22 ^ state >> 17) & 1) & 0x7FFFFF
+    pe.prng = state
+    return state & 0xFFFF
+
+
+def prng_seed(pe: Pe, seed: int) -> None:
+    """Start the generator anew; PEs differ by their coordinates."""
+    mixed = (seed ^ (pe.x * 2654435761 + pe.y * 40503)) & 0x7FFFFF
+    pe.prng = mixed or 0x12345
+
+
+def set_prng(pe: Pe, number: int) -> None:
+    """Choose a generator; there is one."""
+
+
+def fifo_read_length(pe: Pe, number: int, length: int) -> None:
+    """``@set_fifo_read_length``"""
+    pe.fifos[number].read_length = length
+
+
+def fifo_write_length(pe: Pe, number: int, length: int) -> None:
+    """``@set_fifo_write_length``"""
+    pe.fifos[number].write_length = length
+
+
+def queue_flush(pe: Pe, queue: int) -> None:
+    """Call the handler of a queue as soon as it is empty."""
+    name = pe.program.empty_handlers.get(queue)
+    if name is not None:
+        pe.launches.append((pe.t, name, ()))
+
+
+def flush_exit(pe: Pe, queue: int) -> None:
+    """End of a flush."""
+
+
+def queue_empty(pe: Pe, queue: int) -> bool:
+    """Whether an input queue holds nothing."""
+    return not pe.channel(pe.input_color(queue)).bursts
+
+
+def _x_coord(pe: Pe, kind: str) -> int:
+    return pe.x
+
+
+def _y_coord(pe: Pe, kind: str) -> int:
+    return pe.y
+
+
+RUNTIME = SimpleNamespace(
+    vector=vector, launch_sync=launch_sync, launch_async=launch_async, load_dsr=load_dsr,
+    dsr_dest=_dsr("dest"), dsr_src0=_dsr("src0"), dsr_src1=_dsr("src1"), set_dsr_base=set_dsr_base,
+    map_plain=mapping.map_plain, map_waiting=mapping.map_waiting,
+    mem1d=_mem1d, scalar_mem=_scalar_mem, inc_offset=_inc_offset,
+    set_base=lambda pe, kind, *a: dsds.set_base(*a),
+    dsd_length=lambda pe, kind, *a: dsds.dsd_length(*a),
+    dsd_stride=lambda pe, kind, *a: dsds.dsd_stride(*a),
+    fabin=lambda pe, kind, *a: FabIn(*a), fabout=lambda pe, kind, *a: FabOut(*a),
+    load=load, store=store, copy=copy, check=check, overrun=overrun, call=call,
+    call_plain=call_plain, unblock_cmd_stream=unblock_cmd_stream, random16=random16,
+    prng_seed=prng_seed, set_prng=set_prng, fifo_read_length=fifo_read_length,
+    fifo_write_length=fifo_write_length, queue_flush=queue_flush, flush_exit=flush_exit,
+    queue_empty=queue_empty, x_coord=_x_coord, y_coord=_y_coord,
+    **{f"{action}_{kind}": _gate(kind, action) for action in ("activate", "block", "unblock")
+       for kind in ("local", "color", "queue", "control")},
+    **mathematics.FUNCTIONS, **registers.EFFECTS,
+)  # fmt: skip
+

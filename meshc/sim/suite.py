@@ -1,0 +1,105 @@
+"""Runs every ``commands*.sh`` below a directory with the stand-ins on PATH."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from meshc.sim.commands_folder import make_bin
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """One run: ``cycles`` is the sum over its simulations, ``detail`` the end of its output."""
+
+    program: str
+    arch: str
+    passed: bool
+    cycles: int
+    seconds: float
+    detail: str
+
+
+def find_commands(root: Path, only: str | None) -> list[Path]:
+    """The command scripts below ``root``, filtered by a glob on their relative path."""
+    found = sorted(root.rglob("commands*.sh"))
+    if only is None:
+        return found
+    return [p for p in found if fnmatch.fnmatch(str(p.relative_to(root)), f"*{only}*")]
+
+
+def run_one(root: Path, script: Path, timeout: int) -> SuiteResult:
+    """Run one script in a scratch copy of its directory and of what lies beside it."""
+    relative = script.relative_to(root)
+    arch = "wse3" if "wse3" in script.name else "wse2"
+    with tempfile.TemporaryDirectory(prefix="csl-suite-") as scratch:
+        copy = Path(scratch) / "tree"
+        _copy_tree(root, relative.parent, copy)
+        cycles_file = Path(scratch) / "cycles"
+        folder = make_bin(Path(scratch) / "bin")
+        env = {
+            **os.environ,
+            "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
+            "MESHC_SIM_CYCLES": str(cycles_file),
+            "MPLBACKEND": "Agg",
+        }
+        start = time.perf_counter()
+        code, output = _run(copy / relative, env, timeout)
+        seconds = time.perf_counter() - start
+        cycles = 0
+        if cycles_file.exists():
+            cycles = sum(int(line) for line in cycles_file.read_text().split())
+    tail = "\n".join(output.strip().splitlines()[-12:])
+    return SuiteResult(str(relative.parent), arch, code == 0, cycles, seconds, tail)
+
+
+def _copy_tree(root: Path, program: Path, copy: Path) -> None:
+    """The program's directory, and its siblings because programs share libraries there."""
+    parent = (root / program).parent if program.parts else root
+    target = copy / program.parent if program.parts else copy
+    ignore = shutil.ignore_patterns(".git")
+    if not program.parts:
+        shutil.copytree(root, copy, ignore=ignore)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in sorted(parent.iterdir()):
+        if entry.is_dir() and (entry.name == program.name or not any(entry.glob("commands*.sh"))):
+            shutil.copytree(entry, target / entry.name, ignore=ignore)
+        elif entry.is_file():
+            shutil.copy(entry, target / entry.name)
+
+
+def _run(script: Path, env: dict[str, str], timeout: int) -> tuple[int, str]:
+    process = subprocess.Popen(
+        ["bash", script.name], cwd=script.parent, env=env, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=timeout)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return 124, f"{output}\nstopped after {timeout} seconds"
+
+
+def table_line(result: SuiteResult) -> str:
+    """One line of the table."""
+    verdict = "pass" if result.passed else "FAIL"
+    return (
+        f"{result.program:48} {result.arch:5} {verdict:5} {result.cycles:>12} "
+        f"{result.seconds:8.1f}"
+    )
+
+
+def as_json(results: list[SuiteResult]) -> str:
+    """All results as JSON."""
+    return json.dumps([asdict(r) for r in results], indent=1)
