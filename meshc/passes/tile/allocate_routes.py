@@ -152,11 +152,11 @@ def ring_coloring(axis: str, mesh: Mesh) -> Coloring:
     """Colors of a ring: three, by the position where the message's way begins."""
     size, here = mesh.size(axis), position(mesh, axis)
     if size <= 2 or not mesh.ring(axis):
-        wrap = 2 if size > 2 else 1
+        wrap = 2 if size > 2 else 0
         send = [(Cond.ge(here, 1), here % 2), (Cond.eq(here, 0), Expr.const(wrap))]
         last = Cond.eq(here, size - 1)
         recv = [(~last, (here + 1) % 2), (last, Expr.const(wrap))]
-        return Coloring(wrap + 1, Piecewise.of(send), Piecewise.of(recv))
+        return Coloring(min(size, 3), Piecewise.of(send), Piecewise.of(recv))
     even, odd = Cond.eq(here % 2, 0), Cond.eq(here % 2, 1)
     end = (size - 2) % 3
     near_end = Cond.gt(here + 2, size - 1)

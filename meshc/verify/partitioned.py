@@ -1,0 +1,64 @@
+"""partitioned: every element of every value has an owner, one per replica."""
+
+from __future__ import annotations
+
+from meshc.analysis.isl import find_point
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Op
+from meshc.ir.module import Module
+from meshc.ir.types import Split, TensorType
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+
+def check(module: Module) -> None:
+    """Prove for each distinct split that parts and lanes cover the dim, none of it twice."""
+    mesh = module.the_mesh()
+    proved: set[tuple[Split, int]] = set()
+    for value in _values(module):
+        kind = value.type
+        if not isinstance(kind, TensorType):
+            continue
+        if kind.layout is None:
+            fail("not-partitioned", f"%{value.name} has no layout")
+        for split in kind.layout.splits:
+            if split.dim not in kind.dims:
+                fail("not-partitioned", f"%{value.name} has no dim '{split.dim}' to split")
+            if (split, module.dims[split.dim]) in proved or split.skew:
+                continue
+            proved.add((split, module.dims[split.dim]))
+            _check_split(value, split, module.dims[split.dim], mesh.size(split.axis))
+
+
+def _check_split(value: Value, split: Split, extent: int, parts: int) -> None:
+    element, other = Expr.var("element"), Expr.var("other")
+    part = element // split.block if split.kind == "block" else element % parts
+    lane = element % split.block if split.kind == "block" else element // parts
+    inside = Cond.between(0, element, extent)
+    owned = Cond.between(0, part, parts) & Cond.between(0, lane, split.block)
+    lost = find_point(inside & ~owned)
+    if lost is not None:
+        fail(
+            "not-partitioned",
+            f"element {lost['element']} of {split.dim} has no core in %{value.name}: {split} over "
+            f"{parts} cores",
+        )
+    same = {"element": other}
+    twice = (
+        inside
+        & inside.substitute(same)
+        & Cond.lt(element, other)
+        & Cond.eq(part, part.substitute(same))
+        & Cond.eq(lane, lane.substitute(same))
+    )
+    clash = find_point(twice)
+    if clash is not None:
+        fail("not-partitioned", f"two elements of {split.dim} share a lane in %{value.name}")
+
+
+def _values(module: Module) -> list[Value]:
+    found = [p.value for f in module.functions for p in f.params]
+    ops: list[Op] = list(module.walk())
+    found += [v for op in ops for v in op.results]
+    found += [v for op in ops for region in op.regions for v in region.args]
+    return found

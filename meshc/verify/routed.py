@@ -1,0 +1,96 @@
+"""routed: colors and queues within the device, no two messages share a color at a router."""
+
+from __future__ import annotations
+
+from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.analysis.coordinates import coordinate_values
+from meshc.ir.affine import parse_piecewise
+from meshc.ir.module import Channel, Module
+from meshc.support.diagnostics import fail
+
+
+def check(module: Module) -> None:
+    """Walk the messages of each channel on one line of the mesh, pass-through cores included."""
+    mesh = module.the_mesh()
+    lines = [line_of(c, mesh) for c in module.channels]
+    used: set[int] = set()
+    for channel, line in zip(module.channels, lines, strict=True):
+        sent = _colors(module, channel.send_color, line)
+        received = _colors(module, channel.recv_color, line)
+        mine = {sent[s] for s in line.senders}
+        if mine & used:
+            fail("routes-clash", f"@{channel.name} uses a color of another channel")
+        used |= mine
+        _check_ends(channel, line, sent, received)
+        _check_routers(channel, line, sent)
+    _check_queues(module, lines)
+    limit = _limit(module, "colors")
+    if limit is not None and len(used) > limit:
+        fail("too-many-routes", f"{len(used)} colors are used, {limit} are free")
+
+
+def _colors(module: Module, text: str, line: Line) -> list[int]:
+    """The color at each position of the line."""
+    mesh = module.the_mesh()
+    if line.axis == "r":
+        return [int(parse_piecewise(text).evaluate({})) for _ in range(mesh.regions)]
+    size = mesh.rows if line.axis == "y" else mesh.columns
+    function = parse_piecewise(text)
+    values = coordinate_values(mesh)
+    found = []
+    for place in range(size):
+        core = {"r": 0, "y": place, "x": place}
+        env = {name: int(values[name].evaluate(core)) for name in function.free_vars}
+        found.append(int(function.evaluate(env)))
+    return found
+
+
+def _check_ends(channel: Channel, line: Line, sent: list[int], received: list[int]) -> None:
+    for sender, receiver in line.pairs:
+        if sent[sender] != received[receiver]:
+            fail(
+                "routes-clash",
+                f"@{channel.name}: {line.axis}={sender} sends on color {sent[sender]} but "
+                f"{line.axis}={receiver} listens on {received[receiver]}",
+            )
+
+
+def _check_routers(channel: Channel, line: Line, sent: list[int]) -> None:
+    """No router sees two messages of one color; regions pass activations one after the other."""
+    if line.axis == "r":
+        return
+    owner: dict[tuple[int, int], int] = {}
+    for sender, (low, high) in line.messages().items():
+        for router in range(low, high + 1):
+            other = owner.setdefault((router, sent[sender]), sender)
+            if other != sender:
+                fail(
+                    "routes-clash",
+                    f"@{channel.name}: messages from {line.axis}={other} and {sender} share color "
+                    f"{sent[sender]} at the router of {line.axis}={router}",
+                )
+
+
+def _check_queues(module: Module, lines: list[Line]) -> None:
+    for index, channel in enumerate(module.channels):
+        for other in range(index):
+            rival = module.channels[other]
+            axes = (lines[index].axis, lines[other].axis)
+            meet = shares_core(lines[index].receivers, lines[other].receivers, axes)
+            if meet and channel.queue == rival.queue:
+                fail(
+                    "routes-clash",
+                    f"@{channel.name} and @{rival.name} share input queue {channel.queue}",
+                )
+    limit = _limit(module, "input_queues")
+    reserved = int(module.device.get("reserved_input_queues", 0))
+    over = [c for c in module.channels if limit and (c.queue or 0) - reserved >= limit]
+    if over:
+        fail("too-many-routes", f"@{over[0].name} has no input queue left on some core")
+
+
+def _limit(module: Module, what: str) -> int | None:
+    total = int(module.device.get(what, 0))
+    if not total or not module.device.get("enforced", False):
+        return None
+    return total - int(module.device.get(f"reserved_{what}", 0))

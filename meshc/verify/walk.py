@@ -1,0 +1,89 @@
+"""Walking a tile program with what is known at each statement: loops, guards, scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from meshc.analysis.coordinates import coordinate_functions, position
+from meshc.analysis.isl import Scope
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Block, Op
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
+from meshc.ir.ops import tile
+
+
+@dataclass(frozen=True)
+class Context:
+    """Conditions under which a block runs: loop ranges and guards of enclosing statements."""
+
+    known: Cond
+    sweeps: tuple[tile.Sweep, ...] = ()
+
+
+def plain(mesh: Mesh, cond: Cond) -> Cond:
+    """``cond`` with ranks and segment coordinates written in terms of the position."""
+    return cond.substitute(_definitions(mesh))
+
+
+def plain_expr(mesh: Mesh, value: Expr) -> Expr:
+    """``value`` with ranks and segment coordinates written in terms of the position."""
+    return value.substitute(_definitions(mesh))
+
+
+def _definitions(mesh: Mesh) -> dict[str, Expr | int]:
+    found: dict[str, Expr | int] = {a: position(mesh, a) for a in ("xh", "xd")}
+    for axis in ("y", "x", "xd"):
+        here = position(mesh, axis)
+        ring = mesh.ring(axis) and mesh.size(axis) > 2
+        found[f"rank_{axis}"] = Expr.call(f"ring_{axis}", here) if ring else here
+    return found
+
+
+def mesh_scope(module: Module) -> Scope:
+    """Cores of the mesh and values of the run-time scalars."""
+    mesh = module.the_mesh()
+    bounds = [
+        Cond.between(0, Expr.var("y"), mesh.rows),
+        Cond.between(0, Expr.var("x"), mesh.columns),
+    ]
+    if mesh.regions > 1:
+        bounds.append(Cond.between(0, Expr.var("r"), mesh.regions))
+    for name, (low, high) in module.scalars.items():
+        bounds.append(Cond.between(low, Expr.var(name), high + 1))
+    return Scope(Cond.all(bounds), coordinate_functions(mesh))
+
+
+def blocks(module: Module) -> Iterator[tuple[Block, Context]]:
+    """Every block of every program, with its context."""
+    for program in module.programs:
+        yield from _nested(program.body, Context(Cond.true()))
+
+
+def _nested(block: Block, context: Context) -> Iterator[tuple[Block, Context]]:
+    yield block, context
+    for op in block.ops:
+        for region in op.regions:
+            yield from _nested(region, _inside(op, context))
+
+
+def _inside(op: Op, context: Context) -> Context:
+    known = context.known & op.when if op.when is not None else context.known
+    if isinstance(op, tile.For):
+        return Context(known & Cond.between(0, Expr.var(op.var), op.count), context.sweeps)
+    if isinstance(op, tile.Sweep):
+        return Context(known, (*context.sweeps, op))
+    return Context(known, context.sweeps)
+
+
+def guard_of(op: Op, context: Context) -> Cond:
+    """Where ``op`` runs."""
+    return context.known & op.when if op.when is not None else context.known
+
+
+def point_text(point: dict[str, int]) -> str:
+    """A witness in words: the core first, then loops and scalars."""
+    core = ", ".join(f"{n}={point[n]}" for n in ("r", "y", "x") if n in point)
+    rest = ", ".join(f"{n}={v}" for n, v in point.items() if n not in ("r", "y", "x"))
+    return f"core ({core})" + (f" with {rest}" if rest else "")
