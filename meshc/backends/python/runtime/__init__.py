@@ -1,0 +1,38 @@
+"""Run-time support of emitted programs: cores in lockstep, their memory, channels and ports.
+
+Needs NumPy only. A program declares buffers, channels and guards on a :class:`Phase`, and its
+statements call kernels on views, send and receive. No core can reach what another core holds.
+"""
+
+from .channels import Channel, ChannelError, Hop, Token, wait
+from .cores import Cores, Fabric, Sweep
+from .host import HostError, LanguageModel, TensorProgram, Weights
+from .memory import Buffer, Span, View, span
+from .percore import Coordinates, IsolationError, Mesh, PerCore
+from .phase import Phase
+from .ports import PortError
+
+__all__ = [
+    "Buffer",
+    "Channel",
+    "ChannelError",
+    "Coordinates",
+    "Cores",
+    "Fabric",
+    "Hop",
+    "HostError",
+    "IsolationError",
+    "LanguageModel",
+    "Mesh",
+    "PerCore",
+    "Phase",
+    "PortError",
+    "Span",
+    "Sweep",
+    "TensorProgram",
+    "Token",
+    "View",
+    "Weights",
+    "span",
+    "wait",
+]

@@ -1,0 +1,171 @@
+"""The fabric and sets of its cores: who takes part in a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .percore import IsolationError, Mesh, PerCore, grid_of
+
+Lanes = NDArray[np.intp]
+Key = slice | Lanes
+
+
+class Cores:
+    """A set of cores of one fabric. Equal sets are the same object.
+
+    ``lanes`` are their places in the hidden leading axis of every buffer, ascending; ``key``
+    selects them there, as a slice where that is possible. ``grid`` selects them on the axes
+    (regions, rows, columns) where the set is a product of evenly spaced positions.
+    """
+
+    __slots__ = ("_both", "_minus", "_values", "count", "fabric", "grid", "key", "lanes")
+
+    def __init__(self, fabric: Fabric, lanes: Lanes) -> None:
+        self.fabric = fabric
+        self.lanes = lanes
+        self.count = len(lanes)
+        self.key: Key = progression(lanes) or lanes
+        self.grid = fabric.grid_key(lanes)
+        self._both: dict[Cores, Cores] = {}
+        self._minus: dict[Cores, Cores] = {}
+
+    def both(self, other: Cores) -> Cores:
+        """The cores in this set and in ``other``."""
+        found = self._both.get(other)
+        if found is None:
+            found = self.fabric.of_lanes(np.intersect1d(self.lanes, other.lanes, True))
+            self._both[other] = found
+        return found
+
+    def minus(self, other: Cores) -> Cores:
+        """The cores in this set and not in ``other``."""
+        found = self._minus.get(other)
+        if found is None:
+            found = self.fabric.of_lanes(np.setdiff1d(self.lanes, other.lanes, True))
+            self._minus[other] = found
+        return found
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.fabric.place(lane) for lane in self.lanes[:3])
+        more = f" and {self.count - 3} more" if self.count > 3 else ""
+        return ("cores " if self.count != 1 else "core ") + shown + more
+
+
+class Fabric:
+    """All cores, run in lockstep, and the memory they keep between phases.
+
+    ``order`` numbers the cores: the core with linear index i is kept in lane ``order[i]``. No
+    program can see the numbering, so the results are the same for every permutation.
+    """
+
+    def __init__(self, mesh: Mesh, order: Sequence[int] | None = None) -> None:
+        self.mesh = mesh
+        natural = np.arange(mesh.count)
+        self.lane_of_core: Lanes = natural if order is None else np.asarray(order, np.intp)
+        if not np.array_equal(np.sort(self.lane_of_core), natural):
+            raise ValueError(f"order is no permutation of 0 .. {mesh.count - 1}")
+        self.core_of_lane: Lanes = np.argsort(self.lane_of_core)
+        self._natural = bool(np.array_equal(self.lane_of_core, natural))
+        self._sets: dict[bytes, Cores] = {}
+        self.everyone = self.of_lanes(natural)
+        self.active = self.everyone
+        self.kept: dict[str, NDArray[Any]] = {}  # state by name, shared by the phases
+        self.packed: dict[bytes, NDArray[Any]] = {}  # weights by how they are packed
+
+    def of_lanes(self, lanes: Lanes) -> Cores:
+        """The set with these lanes (ascending)."""
+        name = lanes.astype(np.intp).tobytes()
+        found = self._sets.get(name)
+        if found is None:
+            found = self._sets[name] = Cores(self, lanes)
+        return found
+
+    def where(self, condition: PerCore | bool) -> Cores:
+        """The cores on which ``condition`` holds."""
+        mask = self.by_lane(condition)
+        if mask.dtype != np.bool_:
+            raise TypeError("a guard is a condition, not a number")
+        return self.of_lanes(np.flatnonzero(mask))
+
+    def by_lane(self, value: PerCore | int) -> NDArray[Any]:
+        """One value for each core, in the order of the lanes."""
+        grid = grid_of(value)
+        if grid.ndim != 3:
+            raise TypeError("a value with further axes is not one value per core")
+        return np.broadcast_to(grid, self.mesh.grid).reshape(-1)[self.core_of_lane]
+
+    def running(self, on: Cores | None) -> Cores:
+        """The active cores that are in ``on`` (None: all active ones)."""
+        if on is None:
+            return self.active
+        return on if self.active is self.everyone else self.active.both(on)
+
+    @contextmanager
+    def only(self, cores: Cores) -> Iterator[None]:
+        """Run the statements of the block on ``cores`` alone."""
+        outer, self.active = self.active, self.running(cores)
+        try:
+            yield
+        finally:
+            self.active = outer
+
+    def grid_key(self, lanes: Lanes) -> tuple[slice, slice, slice] | None:
+        """Slices of the axes (regions, rows, columns) whose product is ``lanes``, if there are."""
+        if not self._natural or not len(lanes):
+            return None
+        places = [np.unique(axis) for axis in np.unravel_index(lanes, self.mesh.grid)]
+        r, y, x = (progression(axis) for axis in places)
+        if len(lanes) != np.prod([len(axis) for axis in places]):
+            return None
+        return (r, y, x) if r and y and x else None
+
+    def place(self, lane: int) -> str:
+        """The coordinates of the core in ``lane``, for messages."""
+        r, y, x = np.unravel_index(self.core_of_lane[lane], self.mesh.grid)
+        region = f"r={r}, " if self.mesh.regions > 1 else ""
+        return f"({region}y={y}, x={x})"
+
+    def __array__(self, *args: object, **kwargs: object) -> NDArray[Any]:
+        raise IsolationError("a fabric is no array")
+
+
+class Sweep:
+    """A chain of cores, one rank after the other: iterating makes rank 0 active, then rank 1, ..
+
+    A core runs the body once. Ranks that no active core has are passed over.
+    """
+
+    def __init__(self, fabric: Fabric, rank: PerCore | int, count: int) -> None:
+        self.fabric = fabric
+        ranks = fabric.by_lane(rank)
+        self._steps = [fabric.of_lanes(np.flatnonzero(ranks == step)) for step in range(count)]
+        self._within: dict[Cores, list[Cores]] = {}
+
+    def __iter__(self) -> Iterator[None]:
+        fabric = self.fabric
+        outer = fabric.active
+        steps = self._within.get(outer)
+        if steps is None:
+            steps = [s for s in (outer.both(step) for step in self._steps) if s.count]
+            self._within[outer] = steps
+        for step in steps:
+            fabric.active = step
+            yield
+        fabric.active = outer
+
+
+def progression(values: Lanes) -> slice | None:
+    """The slice that counts ``values`` off, if their steps are equal and positive."""
+    if not len(values):
+        return slice(0, 0)
+    start, last = int(values[0]), int(values[-1])
+    if len(values) == 1:
+        return slice(start, start + 1)
+    step = int(values[1] - values[0])
+    even = step > 0 and bool((np.diff(values) == step).all())
+    return slice(start, last + 1, step) if even else None

@@ -1,0 +1,338 @@
+"""Microkernels: what a core computes on its own memory, here for many cores at once.
+
+Each takes views, the result first, and works on the active cores in ``on``. Arithmetic is in
+float32; a result in a half-type buffer is rounded when it is stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from .cores import Cores
+from .memory import Array, View
+from .percore import PerCore
+
+_SQRT_HALF = np.float32(0.7071067811865476)
+_SQRT_2_OVER_PI = np.float32(0.7978845608028654)
+_THREADED_BYTES = 4 * 2**20  # below this, handing work to a thread costs more than it saves
+# erfc(z) = t exp(-z*z + p(t)), t = 2/(2 + z), z >= 0: relative error below 1.2e-7
+# (Chebyshev fit of Numerical Recipes, section 6.2)
+_ERFC = (
+    -1.26551223,
+    1.00002368,
+    0.37409196,
+    0.09678418,
+    -0.18628806,
+    0.27886807,
+    -1.13520398,
+    1.48851587,
+    -0.82215223,
+    0.17087277,
+)
+
+Kernel = Callable[..., None]  # (out, *views, on=None, **params)
+
+
+def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
+    """Make a function of arrays ``[cores, ..]`` a microkernel on views.
+
+    The first array is written in place; with ``updates`` it is read as well. A parameter that
+    differs between cores arrives as an array ``[cores]``.
+    """
+
+    def wrap(compute: Callable[..., None]) -> Kernel:
+        def run(out: View, *views: View, on: Cores | None = None, **params: Any) -> None:
+            cores = out.fabric.running(on)
+            if not cores.count:
+                return
+            arrays = [view.read(cores) for view in views]
+            for name, value in params.items():
+                if isinstance(value, PerCore):
+                    params[name] = out.fabric.by_lane(value)[cores.lanes]
+            target = out.direct(cores)
+            result = target if target is not None else _copied(out, cores, updates)
+            compute(result, *arrays, **params)
+            if out.rounds is not None:
+                out.rounds(result)
+            if target is None:
+                out.store(cores, result)
+
+        run.__name__ = run.__qualname__ = compute.__name__
+        run.__doc__ = compute.__doc__
+        return run
+
+    return wrap
+
+
+def _copied(view: View, cores: Cores, updates: bool) -> Array:
+    """Room for a result that is scattered in memory, with the old elements if needed."""
+    old = view.read(cores)
+    return old.copy() if updates else np.empty_like(old)
+
+
+def _trailing(small: Array, like: Array) -> Array:
+    """``small`` with its dims (after the cores) matched to the last dims of ``like``."""
+    missing = like.ndim - small.ndim
+    return small.reshape(small.shape[:1] + (1,) * missing + small.shape[1:]) if missing else small
+
+
+def _leading(small: Array, like: Array) -> Array:
+    """``small`` with its dims matched to the first dims of ``like``."""
+    return small.reshape(small.shape + (1,) * (like.ndim - small.ndim))
+
+
+# --- elementwise
+
+
+@_kernel()
+def fill(out: Array, value: float) -> None:
+    """Every element becomes ``value``."""
+    out[...] = value
+
+
+@_kernel()
+def copy(out: Array, a: Array) -> None:
+    """out = a"""
+    np.copyto(out, a)
+
+
+@_kernel()
+def add(out: Array, a: Array, b: Array) -> None:
+    """out = a + b, b repeated over leading dims it lacks"""
+    np.add(a, _trailing(b, out), out=out)
+
+
+@_kernel()
+def mul(out: Array, a: Array, b: Array) -> None:
+    """out = a * b, b repeated over leading dims it lacks"""
+    np.multiply(a, _trailing(b, out), out=out)
+
+
+@_kernel()
+def div(out: Array, a: Array, b: Array) -> None:
+    """out = a / b, b repeated over trailing dims it lacks"""
+    np.divide(a, _leading(b, out), out=out)
+
+
+@_kernel()
+def scale(out: Array, a: Array, factor: float) -> None:
+    """out = a * factor"""
+    np.multiply(a, np.float32(factor), out=out)
+
+
+@_kernel()
+def silu(out: Array, a: Array) -> None:
+    """out = a / (1 + exp(-a))"""
+    below = np.negative(a)
+    np.exp(below, out=below)
+    below += 1
+    np.divide(a, below, out=out)
+
+
+@_kernel()
+def gelu(out: Array, a: Array, form: str) -> None:
+    """out = gelu(a): a * P(normal variable < a), exactly (erf) or by the usual tanh"""
+    if form == "tanh":
+        inner = _SQRT_2_OVER_PI * (a + np.float32(0.044715) * a * a * a)
+        np.multiply(a, np.float32(0.5) * (1 + np.tanh(inner)), out=out)
+    else:
+        np.multiply(a, np.float32(0.5) * _erfc(-a * _SQRT_HALF), out=out)
+
+
+def _erfc(a: Array) -> Array:
+    """1 - erf(a), in double precision inside."""
+    size = np.abs(a, dtype=np.float64)
+    t = 1.0 / (1.0 + 0.5 * size)
+    poly = np.polynomial.polynomial.polyval(t, _ERFC)
+    tail = t * np.exp(poly - size * size)
+    found: Array = np.where(a >= 0, tail, 2.0 - tail).astype(np.float32)
+    return found
+
+
+@_kernel()
+def exp_sub(out: Array, a: Array, m: Array) -> None:
+    """out = exp(a - m), m repeated over trailing dims it lacks"""
+    np.subtract(a, _leading(m, out), out=out)
+    np.exp(out, out=out)
+
+
+# --- products and reductions
+
+
+@_kernel(updates=True)
+def gemm(out: Array, a: Array, b: Array, accumulate: bool, transposed: bool) -> None:
+    """out[.., m, n] = a[.., m, k] b[.., k, n] (b[.., n, k] if transposed), or += if accumulate"""
+    right = b.swapaxes(-1, -2) if transposed else b
+    right, left = _trailing(right, a), _trailing(a, right)
+    if accumulate:
+        out += np.matmul(left, right)
+    elif right.size * 4 >= _THREADED_BYTES and _workers():
+        _matmul_in_threads(left, right, out)
+    else:
+        np.matmul(left, right, out=out)
+
+
+@cache
+def _workers() -> ThreadPoolExecutor | None:
+    """A thread for every processor but the one that runs the program."""
+    spare = (os.cpu_count() or 1) - 1
+    return ThreadPoolExecutor(spare) if spare else None
+
+
+def _matmul_in_threads(left: Array, right: Array, out: Array) -> None:
+    """Each thread does the products of some cores: memory-bound work for one thread alone."""
+    pool = _workers()
+    parts = os.cpu_count() or 1
+    edges = [len(out) * i // parts for i in range(parts + 1)]
+    pieces = [slice(lo, hi) for lo, hi in pairwise(edges)]
+    assert pool is not None
+    jobs = [pool.submit(np.matmul, left[p], right[p], out=out[p]) for p in pieces[1:]]
+    np.matmul(left[pieces[0]], right[pieces[0]], out=out[pieces[0]])
+    for job in jobs:
+        job.result()
+
+
+@_kernel()
+def square_sum(out: Array, a: Array) -> None:
+    """out[..] = sum of a*a over trailing dims"""
+    rows = a.reshape((*out.shape, -1))
+    np.einsum("...i,...i->...", rows, rows, out=out)
+
+
+@_kernel()
+def row_sum(out: Array, a: Array) -> None:
+    """out[..] = sum of a over trailing dims"""
+    np.add.reduce(a, axis=tuple(range(out.ndim, a.ndim)), out=out)
+
+
+@_kernel()
+def row_max(out: Array, a: Array) -> None:
+    """out[..] = largest of a over trailing dims"""
+    np.maximum.reduce(a, axis=tuple(range(out.ndim, a.ndim)), out=out)
+
+
+@_kernel()
+def rms_scale(out: Array, a: Array, s: Array, gain: Array, count: int, eps: float) -> None:
+    """out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]"""
+    root = s / np.float32(count)
+    root += np.float32(eps)
+    np.sqrt(root, out=root)
+    np.divide(a, _leading(root, a), out=out)
+    out *= _trailing(gain, out)
+
+
+@_kernel()
+def rope(out: Array, a: Array, freq: Array, position: Any, step: int) -> None:
+    """out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]"""
+    rows = np.reshape(position, (-1, 1)) + step * np.arange(a.shape[-2])
+    angle = rows[:, :, None].astype(np.float32) * freq[:, None, :]
+    cos, sin = _trailing(np.cos(angle), a), _trailing(np.sin(angle), a)
+    even, odd = a[..., 0::2], a[..., 1::2]
+    turned = even * cos - odd * sin
+    np.add(even * sin, odd * cos, out=out[..., 1::2])
+    out[..., 0::2] = turned
+
+
+# --- masks
+
+
+@_kernel(updates=True)
+def mask_causal(s: Array, query: Any, query_step: int, key: Any, key_step: int, limit: Any) -> None:
+    """s[.., r, j] = -inf where key j lies beyond query r, or not below limit"""
+    queries = np.reshape(query, (-1, 1, 1)) + query_step * np.arange(s.shape[-2])[:, None]
+    keys = np.reshape(key, (-1, 1, 1)) + key_step * np.arange(s.shape[-1])
+    hidden = (keys > queries) | (keys >= np.reshape(limit, (-1, 1, 1)))
+    np.copyto(s, np.float32(-np.inf), where=_trailing(hidden, s))
+
+
+@_kernel(updates=True)
+def mask_slots(s: Array, state: Array) -> None:
+    """s[.., j] = -inf where slot j of a ring with state (head, count) holds nothing"""
+    age = (np.arange(s.shape[-1]) - state[:, :1]) % s.shape[-1]
+    np.copyto(s, np.float32(-np.inf), where=_trailing(age >= state[:, 1:], s))
+
+
+# --- ring buffers: slots in order of age from a head, with a count; and moving lanes
+
+
+@_kernel()
+def ring_set(state: Array, count: Any) -> None:
+    """state = (0, count)"""
+    state[:, 0] = 0
+    state[:, 1] = count
+
+
+@_kernel(updates=True)
+def ring_grow(state: Array) -> None:
+    """count + 1"""
+    state[:, 1] += 1
+
+
+@_kernel(updates=True)
+def ring_drop(state: Array, capacity: int) -> None:
+    """The oldest slot is free again: head + 1, count - 1"""
+    state[:, 0] = (state[:, 0] + 1) % capacity
+    state[:, 1] -= 1
+
+
+def ring_push(ring: View, new: View, state: View, *, on: Cores | None = None) -> None:
+    """The slot after the newest one of ring[.., slots, :] = new[.., :]"""
+    cores = ring.fabric.running(on)
+    if not cores.count:
+        return
+    now, value = state.read(cores), new.read(cores)
+    slots = (now[:, 0] + now[:, 1]) % ring.shape[-2]
+    memory = ring.direct(ring.fabric.everyone)
+    if memory is None:  # a window that differs between cores
+        memory = ring.read(cores).copy()
+        _set_slots(memory, np.arange(cores.count), slots, value, ring)
+        ring.store(cores, memory)
+    else:
+        _set_slots(memory, cores.lanes, slots, value, ring)
+
+
+def _set_slots(memory: Array, lanes: Array, slots: Array, value: Array, ring: View) -> None:
+    if ring.rounds is not None:
+        value = value.copy()
+        ring.rounds(value)
+    memory[lanes, ..., slots, :] = value
+
+
+def ring_oldest(out: View, ring: View, state: View, *, on: Cores | None = None) -> None:
+    """out[.., :] = the oldest slot of ring[.., slots, :]"""
+    cores = ring.fabric.running(on)
+    if not cores.count:
+        return
+    heads = state.read(cores)[:, 0]
+    memory = ring.direct(ring.fabric.everyone)
+    if memory is None:
+        value = ring.read(cores)[np.arange(cores.count), ..., heads, :]
+    else:
+        value = memory[cores.lanes, ..., heads, :]
+    if out.rounds is not None:
+        out.rounds(value)
+    out.store(cores, value)
+
+
+@_kernel(updates=True)
+def rotate(a: Array, by: Any) -> None:
+    """a[i] = a[(i + by) mod n] over the first dim"""
+    places = (np.reshape(by, (-1, 1)) + np.arange(a.shape[1])) % a.shape[1]
+    a[...] = a[np.arange(len(a))[:, None], places]
+
+
+@_kernel()
+def select_lanes(out: Array, a: Array, shift: Any) -> None:
+    """out[i] = a[i + shift] where that lane exists, else 0"""
+    places = np.reshape(shift, (-1, 1)) + np.arange(out.shape[1])
+    there = (places >= 0) & (places < a.shape[1])
+    found = a[np.arange(len(a))[:, None], np.where(there, places, 0)]
+    np.copyto(out, 0)
+    np.copyto(out, found, where=there.reshape(there.shape + (1,) * (out.ndim - 2)))

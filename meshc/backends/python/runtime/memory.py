@@ -1,0 +1,287 @@
+"""Memory of the cores: buffers and the strided windows of them that statements work on.
+
+An array behind a buffer has a hidden leading axis, one lane per core. Programs hold buffers and
+views, which do not show it: kernels and channels reach the arrays, core by core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cores import Cores, Fabric
+from .percore import IsolationError, PerCore
+
+Array = NDArray[Any]
+
+_CACHED_VIEWS = 4096  # per buffer; views that change from run to run must not pile up
+
+
+@dataclass(frozen=True)
+class Span:
+    """``extent`` positions from ``start``, which may differ between cores, ``step`` apart."""
+
+    start: PerCore | int
+    extent: int
+    step: int = 1
+
+
+def span(start: PerCore | int, extent: int, step: int = 1) -> slice | Span:
+    """A window of one dim; a plain slice when it lies at the same place on all cores."""
+    if isinstance(start, PerCore):
+        return Span(start, extent, step)
+    return slice(start, start + (extent - 1) * step + 1 if extent else start, step)
+
+
+Index = int | slice | PerCore | Span
+
+
+def round_f16(array: Array) -> None:
+    """Round float32 values to the nearest half-precision ones, in place."""
+    array[...] = array.astype(np.float16)
+
+
+def round_bf16(array: Array) -> None:
+    """Round float32 values to the nearest bfloat16 ones (ties to even), in place."""
+    bits = array.view(np.uint32)
+    special = ~np.isfinite(array)
+    kept = array[special] if special.any() else None
+    bits += np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    bits &= np.uint32(0xFFFF0000)
+    if kept is not None:
+        array[special] = kept
+
+
+ROUNDING: dict[str, Callable[[Array], None]] = {"f16": round_f16, "bf16": round_bf16}
+
+
+class View:
+    """A window of a buffer, the same shape on every core: the operand of kernels and transfers.
+
+    ``shaped`` reshapes (row-major), then ``ordered`` permutes dims. The methods that take cores
+    are the runtime's; the arrays they remember stay valid because memory never moves once taken.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        index: tuple[Index, ...] = (),
+        reshape: tuple[int, ...] | None = None,
+        order: tuple[int, ...] | None = None,
+    ) -> None:
+        self.fabric: Fabric = memory.fabric
+        self.memory = memory
+        self.rounds = ROUNDING.get(memory.dtype)
+        self._index, self._reshape, self._order = index, reshape, order
+        self._plain = _shape(memory.shape, index)
+        self.shape = self._plain if reshape is None else reshape
+        if prod(self.shape) != prod(self._plain):
+            raise ValueError(f"a view of {self._plain} elements has no shape {reshape}")
+        if order is not None:
+            self.shape = tuple([self.shape[i] for i in order])
+        self._scattered = any(isinstance(part, (PerCore, Span)) for part in index)
+        self._arrays: dict[Cores, Array | None] = {}
+        self._grids: dict[Cores, Array | None] = {}
+        self._shaped: dict[tuple[int, ...], View] = {}
+        self._ordered: dict[tuple[int, ...], View] = {}
+
+    # --- what programs use
+
+    def shaped(self, *shape: int) -> View:
+        """The same elements, in row-major order, with other extents."""
+        found = self._shaped.get(shape)
+        if found is None:
+            found = self._shaped[shape] = View(self.memory, self._index, shape)
+        return found
+
+    def ordered(self, *order: int) -> View:
+        """The same elements with the dims permuted."""
+        found = self._ordered.get(order)
+        if found is None:
+            found = self._ordered[order] = View(self.memory, self._index, self._reshape, order)
+        return found
+
+    def __iter__(self) -> NoReturn:
+        raise IsolationError(f"'{self.memory.name}' can be reached by kernels and channels only")
+
+    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise IsolationError(f"'{self.memory.name}' can be reached by kernels and channels only")
+
+    # --- what kernels and channels use
+
+    def read(self, cores: Cores) -> Array:
+        """The elements on ``cores``, ``[cores, *shape]``; not to be written to."""
+        array = self._arrays.get(cores)
+        if array is None:
+            array = self.direct(cores)
+        return self._gathered(cores) if array is None else array
+
+    def direct(self, cores: Cores) -> Array | None:
+        """The memory itself as ``[cores, *shape]``, or None where that is no strided window."""
+        if cores in self._arrays:
+            return self._arrays[cores]
+        array = None
+        if isinstance(cores.key, slice) and not self._scattered:
+            array = _aliased(self._based(cores.key), self._reshape, self._order, 1)
+        self._arrays[cores] = array
+        return array
+
+    def on_grid(self, cores: Cores) -> Array | None:
+        """As ``direct``, ``[regions, rows, columns, *shape]`` of a set that is such a product."""
+        if cores in self._grids:
+            return self._grids[cores]
+        array = None
+        whole = self.direct(self.fabric.everyone)
+        if cores.grid is not None and whole is not None:
+            array = whole.reshape(self.fabric.mesh.grid + self.shape)[cores.grid]
+        self._grids[cores] = array
+        return array
+
+    def store(self, cores: Cores, value: Array) -> None:
+        """Write ``[cores, *shape]`` elements."""
+        if self._order is not None:
+            value = value.transpose(0, *(1 + i for i in np.argsort(self._order)))
+        value = value.reshape((cores.count, *self._plain))
+        if self._scattered:
+            moved, places, back = self._scatter(cores)
+            moved[places] = value.transpose(np.argsort(back))
+        else:
+            self._based(slice(None))[cores.key] = value
+
+    # --- how
+
+    def _based(self, key: slice) -> Array:
+        """Memory of a slice of cores, sliced by the indices that are equal on all cores."""
+        plain = [slice(None) if isinstance(i, (PerCore, Span)) else i for i in self._index]
+        array: Array = self.memory.array[(key, *plain)]
+        return array
+
+    def _gathered(self, cores: Cores) -> Array:
+        """A copy of the elements on ``cores``."""
+        if self._scattered:
+            moved, places, back = self._scatter(cores)
+            array = moved[places].transpose(back)
+        else:
+            array = self._based(slice(None))[cores.key]
+        if self._reshape is not None:
+            array = array.reshape((cores.count, *self._reshape))
+        if self._order is not None:
+            array = array.transpose(0, *(1 + i for i in self._order))
+        return array
+
+    def _scatter(self, cores: Cores) -> tuple[Array, tuple[Array, ...], list[int]]:
+        """``(memory with the scattered dims first, where to index it, order of dims after)``."""
+        fronted: list[int] = []
+        parts: list[PerCore | Span] = []
+        extents: list[int] = []
+        axis = 1
+        for part, extent in zip(self._index, self.memory.shape, strict=False):
+            if isinstance(part, (PerCore, Span)):
+                fronted.append(axis)
+                parts.append(part)
+                extents.append(extent)
+            axis += not isinstance(part, int)
+        spans = [isinstance(part, Span) for part in parts]
+        wide = sum(spans)
+        lanes: list[Array] = [cores.lanes.reshape(-1, *[1] * wide)]
+        for number, (part, extent) in enumerate(zip(parts, extents, strict=True)):
+            lanes.append(_positions(cores, part, sum(spans[:number]), wide))
+            if lanes[-1].min() < 0 or lanes[-1].max() >= extent:
+                raise IndexError(f"an index of '{self.memory.name}' leaves its extent {extent}")
+        moved = np.moveaxis(self._based(slice(None)), fronted, range(1, 1 + len(fronted)))
+        kept = [a for a, is_span in zip(fronted, spans, strict=True) if is_span]
+        rest = [a for a in range(1, moved.ndim) if a not in fronted]
+        back = np.argsort([0, *kept, *rest]).tolist()
+        return moved, tuple(lanes), back
+
+
+class Memory:
+    """The array behind a buffer, ``[cores, *shape]``. Half types are kept as rounded float32."""
+
+    def __init__(self, fabric: Fabric, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+        self.fabric = fabric
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.constant = False  # holds the same as long as the program is loaded
+        self.array: Array = np.empty((0, *shape))
+
+    def allocate(self) -> Array:
+        """Take room on every core."""
+        kind = np.int32 if self.dtype == "i32" else np.float32
+        self.array = np.empty((self.fabric.mesh.count, *self.shape), kind)
+        self.poison()
+        return self.array
+
+    def poison(self) -> None:
+        """Fill with NaN (integers with 0), so that nothing is used before it is written."""
+        self.array.fill(0 if self.dtype == "i32" else np.nan)
+
+
+class Buffer(View):
+    """All of a buffer; ``buffer[i, lo:hi, span(start, n)]`` is a window of it."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory)
+        self.name = memory.name
+        self._windows: dict[object, View] = {}
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> View:
+        parts = index if isinstance(index, tuple) else (index,)
+        name = tuple([_name(part) for part in parts])
+        found = self._windows.get(name)
+        if found is None:
+            if len(self._windows) >= _CACHED_VIEWS:
+                self._windows.clear()
+            found = self._windows[name] = View(self.memory, parts)
+        return found
+
+
+def _name(part: Index) -> object:
+    """What tells indices apart: per-core ones by identity, and the view keeps them alive."""
+    if isinstance(part, slice):
+        return (part.start, part.stop, part.step)
+    return (id(part.start), part.extent, part.step) if isinstance(part, Span) else part
+
+
+def _shape(extents: tuple[int, ...], index: tuple[Index, ...]) -> tuple[int, ...]:
+    shape = []
+    for axis, extent in enumerate(extents):
+        part = index[axis] if axis < len(index) else slice(None)
+        if isinstance(part, slice):
+            if part.stop is not None and part.stop > extent:
+                raise IndexError(f"a window ends at {part.stop}, beyond the extent {extent}")
+            shape.append(len(range(*part.indices(extent))))
+        elif isinstance(part, Span):
+            shape.append(part.extent)
+    return tuple(shape)
+
+
+def _aliased(
+    array: Array, reshape: tuple[int, ...] | None, order: tuple[int, ...] | None, lead: int
+) -> Array | None:
+    """``array`` with other dims after the ``lead`` first, if that takes no copy."""
+    if reshape is not None:
+        shaped = array.reshape(array.shape[:lead] + reshape)
+        if shaped.size and not np.may_share_memory(shaped, array):
+            return None
+        array = shaped
+    if order is not None:
+        array = array.transpose(*range(lead), *(lead + i for i in order))
+    return array
+
+
+def _positions(cores: Cores, part: PerCore | Span, before: int, wide: int) -> Array:
+    """Where a per-core index points, ``[cores, 1.., extent, ..1]`` over ``wide`` spans."""
+    start = part.start if isinstance(part, Span) else part
+    lanes = cores.fabric.by_lane(start)[cores.lanes].reshape(-1, *[1] * wide)
+    if not isinstance(part, Span):
+        return lanes
+    shape = [1] * (1 + wide)
+    shape[1 + before] = part.extent
+    return lanes + (np.arange(part.extent) * part.step).reshape(shape)

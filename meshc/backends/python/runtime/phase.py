@@ -1,0 +1,166 @@
+"""A phase: the buffers, channels and ports of one program, and running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from .channels import Channel, Hop
+from .cores import Cores, Fabric, Sweep
+from .memory import Array, Buffer, Memory
+from .percore import Coordinates, PerCore
+from .ports import Conditions, Elements, Inlet, Outlet, Port, load_weights
+
+Step = Callable[..., None]
+
+
+class Phase:
+    """One program on a fabric. Phases that share a fabric share buffers of the role ``state``.
+
+    ``interleaved`` names the axes whose ranks form a ring of short hops.
+    """
+
+    def __init__(self, fabric: Fabric, name: str, interleaved: tuple[str, ...] = ()) -> None:
+        self.fabric = fabric
+        self.name = name
+        self.core = Coordinates(fabric.mesh, interleaved)
+        self.scalars: dict[str, tuple[int, int]] = {}
+        self._step: Step | None = None
+        self._channels: list[Channel] = []
+        self._constants: dict[str, Array] = {}
+        self._inputs: list[Port] = []
+        self._outputs: dict[str, Port] = {}
+        self._roles: list[tuple[Buffer, str]] = []
+        self._inlets: dict[str, Inlet] = {}
+        self._outlets: dict[str, Outlet] = {}
+
+    # --- what a program declares
+
+    def buffer(
+        self, name: str, dtype: str, *shape: int, role: str = "", rewritten: bool = False
+    ) -> Buffer:
+        """Memory on every core. ``rewritten`` says that the program writes to constants."""
+        buffer = Buffer(Memory(self.fabric, name, dtype, shape))
+        buffer.memory.constant = role == "weight" and not rewritten
+        self._roles.append((buffer, role))
+        return buffer
+
+    def channel(self, name: str, *hops: Hop) -> Channel:
+        """A channel along a route."""
+        channel = Channel(self.fabric, name, hops)
+        self._channels.append(channel)
+        return channel
+
+    def where(self, condition: PerCore | bool) -> Cores:
+        """The cores on which a guard holds."""
+        return self.fabric.where(condition)
+
+    def sweep(self, rank: PerCore | int, count: int) -> Sweep:
+        """The cores of rank 0, 1, .. ``count - 1``, to be made active one after the other."""
+        return Sweep(self.fabric, rank, count)
+
+    def constant(self, name: str, values: Sequence[float]) -> None:
+        """A vector that is part of the program; the in-port of that name loads it."""
+        self._constants[name] = np.array(values, np.float32)
+
+    def port(
+        self,
+        direction: str,
+        tensor: str,
+        shape: tuple[int, ...],
+        buffer: Buffer,
+        element: Elements,
+        where: Conditions | None = None,
+        pad: float = 0.0,
+    ) -> None:
+        """How a logical tensor lies in a buffer: see :class:`Port`."""
+        port = Port(tensor, shape, buffer, element, where, pad)
+        if direction == "out":
+            self._outputs[tensor] = port
+        else:
+            self._inputs.append(port)
+
+    def runs(self, step: Step, **scalars: tuple[int, int]) -> Phase:
+        """Set the statements: a function of the run-time scalars, each with its least and
+        largest value."""
+        self._step, self.scalars = step, scalars
+        return self
+
+    # --- what a host does
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """Tensors to be given to every run, with their extents."""
+        return {name: inlet.port.shape for name, inlet in self._inlets.items()}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Tensors that a run provides."""
+        return tuple(self._outputs)
+
+    def load(self, weights: Mapping[str, Array]) -> Phase:
+        """Take memory on every core and pack the constants into it."""
+        tensors = {**weights, **self._constants}
+        for buffer, role in self._roles:
+            ports = [port for port in self._inputs if port.buffer is buffer]
+            if role == "weight" and ports:
+                load_weights(self.fabric, buffer, ports, tensors)
+            elif role == "state":
+                self._keep(buffer)
+            else:
+                buffer.memory.allocate()
+                self._inlets.update({p.tensor: Inlet(self.fabric, p) for p in ports})
+        return self
+
+    def run(self, inputs: Mapping[str, Array], **scalars: int) -> None:
+        """Load the inputs and run every statement on every core.
+
+        Raises ``ValueError`` for scalars out of range, ``PortError`` for ill-shaped inputs and
+        ``ChannelError`` when messages and receives do not match.
+        """
+        assert self._step is not None
+        for name, (least, largest) in self.scalars.items():
+            if not least <= scalars[name] <= largest:
+                raise ValueError(f"{name} = {scalars[name]} is not in {least} .. {largest}")
+        for buffer, role in self._roles:
+            if role not in ("weight", "state"):
+                buffer.memory.poison()
+        for name, inlet in self._inlets.items():
+            inlet.load(np.asarray(inputs[name]))
+        self._execute(scalars)
+
+    def output(self, name: str) -> Array:
+        """The tensor ``name`` as the last run left it, float32."""
+        if name not in self._outlets:
+            self._outlets[name] = Outlet(self.fabric, self._outputs[name])
+        return self._outlets[name].gather()
+
+    def reset(self) -> None:
+        """Forget the state (which starts as zeros)."""
+        for buffer, role in self._roles:
+            if role == "state":
+                buffer.memory.array.fill(0)
+
+    def _execute(self, scalars: Mapping[str, int]) -> None:
+        assert self._step is not None
+        self.fabric.active = self.fabric.everyone
+        for channel in self._channels:
+            channel.clear()
+        # padding lanes may overflow or divide by zero; nothing reads them
+        with np.errstate(all="ignore"):
+            self._step(**scalars)
+        for channel in self._channels:
+            channel.close()
+
+    def _keep(self, buffer: Buffer) -> None:
+        """State is the same memory in every phase that names it."""
+        memory = buffer.memory
+        known = self.fabric.kept.get(memory.name)
+        if known is None:
+            self.fabric.kept[memory.name] = memory.allocate()
+            memory.array.fill(0)
+        elif known.shape[1:] == memory.shape:
+            memory.array = known
+        else:
+            raise ValueError(f"phases disagree about the state '{memory.name}'")

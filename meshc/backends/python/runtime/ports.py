@@ -1,0 +1,286 @@
+"""Ports: how a logical tensor lies in the memory of the cores, lane by lane.
+
+The element that each lane holds is an expression of coordinates and lanes. Those of one tensor
+dim seldom depend on all of them, so packing works with one short index vector per core and group
+of dims instead of one index per element.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .cores import Fabric, progression
+from .memory import Array, Buffer
+from .percore import Grid, PerCore, grid_of
+
+Elements = Callable[..., tuple[PerCore | int, ...]]
+Conditions = Callable[..., tuple[PerCore | bool, ...]]
+Selector = slice | Array
+
+_INDEXED = 2**22  # buffers of more lanes are packed anew each time rather than through an index
+
+
+class PortError(Exception):
+    """A tensor that does not fit its port, or an output that no core provides."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """``element(*lanes)`` is the logical index in ``tensor`` (extents ``shape``) of each lane.
+
+    Lanes where one of ``where(*lanes)`` fails or the element lies outside the tensor are padding
+    and hold ``pad``. The same describes outputs; there, of equal elements the first core's counts.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    buffer: Buffer
+    element: Elements
+    where: Conditions | None = None
+    pad: float = 0.0
+
+
+class _Group:
+    """Lane axes and tensor dims that depend on each other, and on no others.
+
+    ``source`` is the flat index in the tensor dims, ``held`` whether a lane holds an element;
+    grids ``[regions, rows, columns, lanes]`` with axes of extent 1 where nothing changes.
+    """
+
+    def __init__(
+        self, lanes: tuple[int, ...], dims: tuple[int, ...], source: Grid, held: Grid
+    ) -> None:
+        self.lanes, self.dims, self.source, self.held = lanes, dims, source, held
+        self._known: dict[tuple[int, ...], tuple[Selector, Selector]] = {}
+
+    def selectors(self, core: tuple[int, ...]) -> tuple[Selector, Selector]:
+        """On one core: which of the group's lanes hold something, and which elements that is."""
+        at = tuple([c if n > 1 else 0 for c, n in zip(core, self.source.shape, strict=False)])
+        found = self._known.get(at)
+        if found is None:
+            held = np.flatnonzero(self.held[at])
+            found = self._known[at] = (_shortest(held), _shortest(self.source[at][held]))
+        return found
+
+
+class Packing:
+    """The evaluated map of one port."""
+
+    def __init__(self, fabric: Fabric, port: Port) -> None:
+        self.fabric, self.port = fabric, port
+        lanes, shape = port.buffer.shape, port.shape
+        axes = [PerCore(_lane(axis, len(lanes), n)) for axis, n in enumerate(lanes)]
+        element = [_whole(grid_of(e), len(lanes)) for e in port.element(*axes)]
+        if len(element) != len(shape):
+            raise PortError(f"port '{port.tensor}' has {len(element)} indices for {len(shape)}")
+        held = [_whole(grid_of(c), len(lanes)) for c in (port.where(*axes) if port.where else ())]
+        held += [(e >= 0) & (e < n) for e, n in zip(element, shape, strict=True)]
+        self.groups = list(_groups(element, held, lanes, shape))
+        everywhere = [h for h in held if prod(h.shape[3:]) == 1]
+        self.cores = np.ones(fabric.mesh.grid, bool)
+        for mask in everywhere:
+            self.cores = self.cores & mask.reshape(mask.shape[:3])
+
+    @property
+    def name(self) -> bytes:
+        """Equal for ports that put the same elements in the same places."""
+        digest = hashlib.sha256()
+        facts = (self.port.tensor, self.port.shape, self.port.buffer.shape, self.port.pad)
+        digest.update(repr((facts, self.port.buffer.memory.dtype)).encode())
+        for array in (self.cores, *(a for g in self.groups for a in (g.source, g.held))):
+            digest.update(repr(array.shape).encode() + array.tobytes())
+        return digest.digest()
+
+    def pack(self, tensor: Array, memory: Array) -> None:
+        """Write the elements of ``tensor`` to ``memory`` ``[cores, *lanes]``; padding stays."""
+        shape = self.port.shape
+        if tensor.shape != shape:
+            raise PortError(f"'{self.port.tensor}' has shape {tensor.shape}, not {shape}")
+        source = tensor.transpose([d for g in self.groups for d in g.dims])
+        source = source.reshape([prod([shape[d] for d in g.dims]) for g in self.groups])
+        order = [a for g in self.groups for a in g.lanes]
+        flat = [prod([self.port.buffer.shape[a] for a in g.lanes]) for g in self.groups]
+        for core in product(*map(range, self.fabric.mesh.grid)):
+            if self.cores[core]:
+                lane = self.fabric.lane_of_core[np.ravel_multi_index(core, self.fabric.mesh.grid)]
+                pairs = [g.selectors(core) for g in self.groups]
+                _assign(memory[lane].transpose(order), flat, pairs, source)
+
+    def index(self) -> Array:
+        """For each core and lane the flat index of its element, or -1 for padding."""
+        shape = self.port.shape
+        index = np.full((self.fabric.mesh.count, *self.port.buffer.shape), -1)
+        self.pack(np.arange(prod(shape)).reshape(shape), index)
+        return index
+
+
+class Inlet:
+    """An in-port that is loaded before every run."""
+
+    def __init__(self, fabric: Fabric, port: Port) -> None:
+        self.port = port
+        self._packing = Packing(fabric, port)
+        self._index: Array | None = None
+
+    def load(self, tensor: Array) -> None:
+        """Put ``tensor`` into the buffer; where it is shorter than the port says is padding."""
+        port = self.port
+        memory = port.buffer.memory.array
+        whole = np.full(port.shape, port.pad, memory.dtype)
+        fits = tensor.ndim == whole.ndim
+        if not fits or any(n > m for n, m in zip(tensor.shape, port.shape, strict=True)):
+            raise PortError(f"'{port.tensor}' has shape {tensor.shape}, not {port.shape}")
+        whole[tuple(map(slice, tensor.shape))] = tensor
+        if memory.size > _INDEXED:
+            memory.fill(port.pad)
+            self._packing.pack(whole, memory)
+        else:
+            if self._index is None:
+                self._index = self._packing.index()
+            np.take(
+                np.append(whole, memory.dtype.type(port.pad)), self._index, out=memory, mode="wrap"
+            )
+        if port.buffer.rounds is not None:
+            port.buffer.rounds(memory)
+
+
+class Outlet:
+    """An out-port."""
+
+    def __init__(self, fabric: Fabric, port: Port) -> None:
+        self.port = port
+        index = Packing(fabric, port).index().reshape(-1)[::-1]
+        self._holder = np.full(prod(port.shape), -1)
+        held = index >= 0
+        # backwards, so that the first core that holds an element wins
+        self._holder[index[held]] = np.arange(len(index) - 1, -1, -1)[held]
+        if (self._holder < 0).any():
+            raise PortError(f"no core provides all of the output '{port.tensor}'")
+
+    def gather(self) -> Array:
+        """The tensor, float32."""
+        found: Array = self.port.buffer.memory.array.reshape(-1)[self._holder]
+        return found.reshape(self.port.shape)
+
+
+def load_weights(
+    fabric: Fabric, buffer: Buffer, ports: Sequence[Port], tensors: Mapping[str, Array]
+) -> None:
+    """Fill a buffer of constants once; equal packings of equal tensors share their memory."""
+    packings = [Packing(fabric, port) for port in ports]
+    name = b"".join(packing.name for packing in packings)
+    memory = buffer.memory
+    if name in fabric.packed and memory.constant:
+        memory.array = fabric.packed[name]
+        return
+    memory.allocate().fill(ports[0].pad)
+    for packing in packings:
+        if packing.port.tensor not in tensors:
+            raise PortError(f"there is no tensor '{packing.port.tensor}'")
+        packing.pack(tensors[packing.port.tensor], memory.array)
+    if buffer.rounds is not None:
+        for lane in memory.array:
+            buffer.rounds(lane)
+    if memory.constant:
+        memory.array.flags.writeable = False
+        fabric.packed[name] = memory.array
+
+
+def _lane(axis: int, count: int, extent: int) -> Grid:
+    shape = [1] * (3 + count)
+    shape[3 + axis] = extent
+    return np.arange(extent).reshape(shape)
+
+
+def _whole(grid: Grid, lanes: int) -> Grid:
+    """``grid`` with all of its axes."""
+    return grid.reshape(grid.shape + (1,) * (3 + lanes - grid.ndim))
+
+
+def _varies(grid: Grid) -> set[int]:
+    """The lane axes along which ``grid`` changes."""
+    return {axis for axis, extent in enumerate(grid.shape[3:]) if extent > 1}
+
+
+def _groups(
+    element: list[Grid], held: list[Grid], lanes: tuple[int, ...], shape: tuple[int, ...]
+) -> Iterator[_Group]:
+    """Split lane axes and tensor dims into independent groups, in the order of the lanes."""
+    parts = [({axis}, set[int]()) for axis in range(len(lanes))]
+    parts += [(_varies(grid), {dim}) for dim, grid in enumerate(element)]
+    parts += [(_varies(grid), set[int]()) for grid in held]
+    joined: list[tuple[set[int], set[int]]] = []
+    for axes, dims in parts:
+        apart = [group for group in joined if not group[0] & axes]
+        for group in joined:
+            if group[0] & axes:
+                axes, dims = axes | group[0], dims | group[1]
+        joined = [*apart, (axes, dims)]
+    joined = [group for group in joined if group[0] or group[1]]
+    for axes, dims in sorted(joined, key=lambda group: sorted(group[0])):
+        yield _group(tuple(sorted(axes)), tuple(sorted(dims)), element, held, lanes, shape)
+
+
+def _group(
+    axes: tuple[int, ...],
+    dims: tuple[int, ...],
+    element: list[Grid],
+    held: list[Grid],
+    lanes: tuple[int, ...],
+    shape: tuple[int, ...],
+) -> _Group:
+    """Evaluate one group on its own lane axes."""
+    source: Any = np.zeros((1,) * (3 + len(lanes)), np.intp)
+    for dim in dims:
+        source = source * shape[dim] + element[dim]
+    mask: Any = np.ones((1,) * (3 + len(lanes)), bool)
+    for grid in held:
+        if _varies(grid) and _varies(grid) <= set(axes):
+            mask = mask & grid
+    own = tuple(n if axis in axes else 1 for axis, n in enumerate(lanes))
+    cores = np.broadcast_shapes(source.shape[:3], mask.shape[:3])
+    grids = [np.broadcast_to(grid, cores + own) for grid in (source, mask)]
+    flat = [grid.reshape((*cores, prod(own))) for grid in grids]
+    return _Group(axes, dims, flat[0], flat[1])
+
+
+def _shortest(values: Array) -> Selector:
+    """``values`` as a slice where that is possible."""
+    return progression(values) or values
+
+
+def _assign(
+    tile: Array, flat: list[int], pairs: list[tuple[Selector, Selector]], source: Array
+) -> None:
+    """``tile[lanes] = source[elements]``, each the product of one selector per group."""
+    target = tile.reshape(flat)
+    aliased = np.may_share_memory(target, tile)
+    lanes, elements = zip(*pairs, strict=True) if pairs else ((), ())
+    found = _selected(source, elements)
+    places = tuple(s for s in lanes if isinstance(s, slice))
+    if len(places) == len(lanes):
+        target[lanes] = found
+    else:
+        target[np.ix_(*(_counted(s, n) for s, n in zip(lanes, flat, strict=True)))] = found
+    if not aliased:
+        tile[...] = target.reshape(tile.shape)
+
+
+def _selected(source: Array, elements: tuple[Selector, ...]) -> Array:
+    """The product of selectors; slices first, which copy nothing."""
+    window = source[tuple(s if isinstance(s, slice) else slice(None) for s in elements)]
+    for axis, selector in enumerate(elements):
+        if not isinstance(selector, slice):
+            window = window[(slice(None),) * axis + (selector,)]
+    return window
+
+
+def _counted(selector: Selector, extent: int) -> Array:
+    return np.arange(extent)[selector] if isinstance(selector, slice) else selector
