@@ -41,27 +41,44 @@ class PortMap:
         self, core: int, extents: tuple[int, ...], scalars: Mapping[str, int]
     ) -> tuple[NDArray[np.bool_], tuple[Array, ...]]:
         """For each lane whether it holds an element, and which (0 where it holds none)."""
-        env: dict[str, IntLike] = {n: int(v[core]) for n, v in self._coordinates.items()}
-        grids = np.ogrid[tuple(slice(n) for n in self.buffer.shape)]
-        env |= {**scalars, **dict(zip(self.port.lanes, grids, strict=True))}
-        for name, expr in self.port.lets:
-            env[name] = expr.evaluate(env, self._functions)
+        env = self._env(core, scalars)
         index = [np.asarray(e.evaluate(env, self._functions)) for e in self.port.element]
-        where = self.port.where
-        held: Any = True if where is None else where.evaluate(env, self._functions)
+        held: Any = self.mine(env)
         for at, extent in zip(index, extents, strict=True):
             held = held & (at >= 0) & (at < extent)
         mask = np.broadcast_to(held, self.buffer.shape)
         shape = self.buffer.shape
         return mask, tuple(np.where(mask, np.broadcast_to(at, shape), 0) for at in index)
 
+    def _env(self, core: int, scalars: Mapping[str, int]) -> dict[str, IntLike]:
+        """Coordinates, lanes and lets of one core."""
+        env: dict[str, IntLike] = {n: int(v[core]) for n, v in self._coordinates.items()}
+        grids = np.ogrid[tuple(slice(n) for n in self.buffer.shape)]
+        env |= {**scalars, **dict(zip(self.port.lanes, grids, strict=True))}
+        for name, expr in self.port.lets:
+            env[name] = expr.evaluate(env, self._functions)
+        return env
+
+    def mine(self, env: Mapping[str, IntLike]) -> Any:
+        """Lanes that are this port's own; the others may belong to another port."""
+        where = self.port.where
+        return True if where is None else where.evaluate(env, self._functions)
+
     def spread(self, tensor: Array, memory: Array, scalars: Mapping[str, int]) -> None:
-        """Fill the buffer of every core, ``memory[core]``, from the logical ``tensor``."""
+        """Fill this port's lanes on every core, ``memory[core]``, from the logical ``tensor``.
+
+        Lanes that no port fills hold padding, never unset memory.
+        """
         for core in range(self._mesh.cores):
             mask, index = self.elements(core, tensor.shape, scalars)
-            values = np.full(self.buffer.shape, self.port.pad, np.float64)
+            old = memory[core]
+            values = np.where(np.isnan(old) | self._own(core, scalars), self.port.pad, old)
             values[mask] = tensor[tuple(at[mask] for at in index)]
             memory[core] = rounded(values, self.buffer.dtype)
+
+    def _own(self, core: int, scalars: Mapping[str, int]) -> NDArray[np.bool_]:
+        env = self._env(core, scalars)
+        return np.broadcast_to(np.asarray(self.mine(env)), self.buffer.shape)
 
     def collect(self, memory: Array, extents: tuple[int, ...], scalars: Mapping[str, int]) -> Array:
         """The logical tensor, float32 (int32 for ``i32``).

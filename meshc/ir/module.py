@@ -80,9 +80,10 @@ class Port:
 
     ``lanes`` name the buffer's dims; ``lets`` bind helper expressions in order; ``element`` gives,
     for each dim of the tensor, the logical index that the lane holds. Expressions use core
-    coordinates, lanes, lets and the mesh's coordinate functions. A lane where ``where`` is false
-    or whose element lies outside the tensor is padding and holds ``pad``; for an output,
-    ``where`` also picks the core to read where several hold the same element.
+    coordinates, lanes, lets and the mesh's coordinate functions. Lanes where ``where`` is false
+    are not this port's: another port may fill them, and for an output another core is read. A
+    lane of its own whose element lies outside the tensor is padding and holds ``pad``, as does a
+    lane that no port fills.
     """
 
     name: str

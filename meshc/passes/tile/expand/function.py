@@ -294,7 +294,9 @@ class FunctionExpander:
         """A kernel that reduces the trailing dim (the key dim of scores in its chunks)."""
         source = self.places[cast(Value, op.operands[0])]
         target = self.result_place(op)
-        self.emitter.compute(kernel, self.view(target), self.view(source))
+        single = not source.rows and not target.shape
+        view = self.emitter.flat(source) if single else self.view(source)
+        self.emitter.compute(kernel, self.view(target), view)
 
     def rms_scale(self, op: mesh.RmsScale) -> None:
         source, total = (self.places[cast(Value, o)] for o in op.operands[:2])
