@@ -2,8 +2,7 @@
 
 The only user of islpy. Every question is asked about conditions and maps of ``meshc.ir.affine``
 under a :class:`Scope`; the answer is ``None`` (nothing wrong) or a named point that shows the
-fault. isl proves and never constructs what is printed: no isl object leaves this module, except
-inside :class:`Relation`, which only this module looks into.
+fault. isl proves and never constructs what is printed: no isl object leaves this module.
 
 Each question may use at most ``MAX_OPERATIONS`` elementary steps of isl (a few seconds); beyond
 that it ends with ``proof-too-hard`` rather than hanging.
@@ -143,33 +142,10 @@ def value_mismatch(
     return _ask(search)
 
 
-# -- relations ----------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Relation:
-    """A finite-dimensional integer relation over named coordinates; made and read here only."""
-
-    names: tuple[str, ...]
-    points: Any
-
-    def project(self, names: Sequence[str]) -> Relation:
-        """Keep ``names``, the others become existential."""
-        return Relation(tuple(names), _ask(lambda: _project(self.points, self.names, names)))
-
-    def least(self) -> Point | None:
-        """The least point, or None when empty."""
-        return _ask(lambda: _least(self.points, self.names))
-
-
+# -- maps ---------------------------------------------------------------------------------------
 def target(name: str) -> str:
     """The name of an output coordinate in relations of maps: ``x`` becomes ``x'``."""
     return f"{name}'"
-
-
-def relation_of(cond: Cond, names: Sequence[str], scope: Scope = EVERYWHERE) -> Relation:
-    """The points over ``names`` of ``cond`` within the bounds; other names are existential."""
-    dims = _names(names, cond, scope.bounds)
-    points = _ask(lambda: _project(_set(dims, cond & scope.bounds, scope), dims, names))
-    return Relation(tuple(names), points)
 
 
 @dataclass(frozen=True)
@@ -265,7 +241,20 @@ def find_link(
     return _ask(search)
 
 
-# -- sets ----------------------------------------------------------------------------------------
+# -- sets ---------------------------------------------------------------------------------------
+def solve(dims: Sequence[str], formula: str, without: str = "1 = 0") -> Point | None:
+    """The least point over ``dims`` where ``formula`` holds and ``without`` does not.
+
+    Both are text for isl, as :class:`meshc.analysis.isltext.Writer` writes it for ``dims``.
+    """
+
+    def search() -> Point | None:
+        points = islpy.Set(set_text(dims, formula))
+        return _least(points.subtract(islpy.Set(set_text(dims, without))), dims)
+
+    return _ask(search)
+
+
 def _set(dims: Sequence[str], cond: Cond, scope: Scope) -> Any:
     return islpy.Set(set_text(dims, Writer(scope.functions, dims).cond(cond)))
 
@@ -276,7 +265,6 @@ def _names(first: Sequence[str], *objects: Cond | Piecewise) -> tuple[str, ...]:
     return (*first, *sorted(rest))
 
 
-# -- sets ---------------------------------------------------------------------------------------
 def _ask(question: Callable[[], _T]) -> _T:
     """Run ``question`` under the operation budget."""
     context = islpy.DEFAULT_CONTEXT

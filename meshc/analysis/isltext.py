@@ -81,7 +81,7 @@ class Writer:
         definitions.append((name, self.graph(name, applied, depth + 1)))
         return name
 
-    def graph(self, name: str, function: Piecewise, depth: int) -> str:
+    def graph(self, name: str, function: Piecewise, depth: int = 0) -> str:
         """``name = function``, as alternatives in which the first piece that holds wins."""
         alternatives = []
         before: list[str] = []
