@@ -168,7 +168,8 @@ def _ring_push(out: Array, operands: Sequence[Array], params: Params) -> Array:
     entry, state = operands
     head, count = _ring_state(state)
     result = out.copy()
-    result[..., (head + count - 1) % out.shape[-2], :] = entry
+    # The entry counts only after `ring_grow`, so that several rings can share one state.
+    result[..., (head + count) % out.shape[-2], :] = entry
     return result
 
 

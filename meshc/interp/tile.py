@@ -35,8 +35,9 @@ class TileMachine:
     """The cores of one tile-level module with their memory.
 
     ``transfers`` is ``early`` or ``late`` (see :mod:`meshc.interp.fabric`), ``schedule`` one of
-    :mod:`meshc.interp.schedules`. Memory starts as NaN (``i32``: 0); ``state`` buffers keep what
-    they hold from run to run.
+    :mod:`meshc.interp.schedules`. Memory starts as NaN (``i32``: 0), so that what is read before it
+    is set shows in the results. ``state`` buffers start as zeros and keep what they hold from run
+    to run. In-ports that are named like the module's constants are loaded with them.
     """
 
     def __init__(
@@ -57,6 +58,9 @@ class TileMachine:
         self._loaded: dict[str, Array] = {}
         self._spread_once: set[str] = set()
         self._extents = dict(module.dims)
+        for name, values in module.constants.items():
+            if name in self._ports:
+                self.load(name, np.array(values))
 
     # --- data
 
@@ -234,7 +238,7 @@ def _unconsumed(where: list[str]) -> NoReturn:
 
 
 def _poison(buffer: Buffer) -> float:
-    return 0 if buffer.type.dtype is DType.I32 else np.nan
+    return 0 if buffer.type.dtype is DType.I32 or buffer.role == "state" else np.nan
 
 
 def _unset(buffer: Buffer, cores: int) -> Array:
