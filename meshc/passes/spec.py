@@ -1,6 +1,6 @@
 """Spec text of pipelines: ``canonicalize,partition{grid=4x4}`` to names and option texts and back.
 
-Grammar: ``spec,spec,...`` where a spec is a kebab-case name and, optionally, ``{option=value,...}``;
+Grammar: ``spec,spec,...`` where a spec is a kebab-case name and maybe ``{option=value,...}``;
 a value is a word, a quoted string, or ``[value,...]``.
 """
 
