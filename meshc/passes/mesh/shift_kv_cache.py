@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from meshc.analysis.tiling import ceil_div
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
+from meshc.ir.types import Layout, TensorType
+from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -43,6 +45,8 @@ class ShiftKvCache(Pass):
         for op in appends:
             op.policy = self.policy
         if appends:
+            if self.policy == "concat":
+                widen_rows(module, int(module.option("capacity", 1)))
             self.explain(module, report)
         return module
 
@@ -55,3 +59,22 @@ class ShiftKvCache(Pass):
             "kv-cache",
             f"policy {self.policy}: a row of the mesh holds up to {share} of {capacity} tokens",
         )
+
+
+def widen_rows(module: Module, capacity: int) -> None:
+    """Every mesh row gets room for the whole sequence, since the last one may have to hold it."""
+    for value in _values(module):
+        if isinstance(value.type, TensorType) and value.type.layout is not None:
+            layout = value.type.layout
+            splits = tuple(
+                replace(s, block=max(s.block, capacity)) if s.kind == "shift" else s
+                for s in layout.splits
+            )
+            value.type = value.type.with_layout(Layout(splits, layout.partial))
+
+
+def _values(module: Module) -> list[Value]:
+    ops = list(module.walk())
+    found = [p.value for p in module.function.params]
+    found += [v for op in ops for v in op.results]
+    return found + [v for op in ops for region in op.regions for v in region.args]

@@ -410,10 +410,10 @@ class FunctionExpander:
         tensors = op.tensors()
         count = len(tensors) // 2
         layers, layer = self.layers if self.layers else (None, None)
-        dtype = tensor_type(tensors[0]).dtype
-        slots = self.emitter.tiling.row_lanes
-        if op.policy == "concat":
-            slots = max(slots, int(self.module.option("capacity", 1)))
+        kind = tensor_type(tensors[0])
+        dtype = kind.dtype
+        split = (kind.layout or Layout()).split_of(op.dim)
+        slots = split.block if split else self.module.dims[op.dim]
         cache = Cache(self.emitter, count, layers, layer, dtype, slots)
         new = [self.places[v] for v in tensors[1::2]]
         for which, value in enumerate(op.results):
