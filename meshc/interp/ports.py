@@ -17,6 +17,8 @@ from meshc.ir.module import Port
 from meshc.ir.types import BufferType
 from meshc.support.diagnostics import fail
 
+Mask = NDArray[np.bool_]
+
 _HALF_ULPS = 64
 
 
@@ -37,48 +39,36 @@ class PortMap:
                 f"for {self.buffer} and {port.tensor}",
             )
 
-    def elements(
+    def lanes(
         self, core: int, extents: tuple[int, ...], scalars: Mapping[str, int]
-    ) -> tuple[NDArray[np.bool_], tuple[Array, ...]]:
-        """For each lane whether it holds an element, and which (0 where it holds none)."""
-        env = self._env(core, scalars)
-        index = [np.asarray(e.evaluate(env, self._functions)) for e in self.port.element]
-        held: Any = self.mine(env)
-        for at, extent in zip(index, extents, strict=True):
-            held = held & (at >= 0) & (at < extent)
-        mask = np.broadcast_to(held, self.buffer.shape)
-        shape = self.buffer.shape
-        return mask, tuple(np.where(mask, np.broadcast_to(at, shape), 0) for at in index)
-
-    def _env(self, core: int, scalars: Mapping[str, int]) -> dict[str, IntLike]:
-        """Coordinates, lanes and lets of one core."""
+    ) -> tuple[Mask, Mask, tuple[Array, ...]]:
+        """Which lanes of a core are this port's, which hold an element, and which element."""
         env: dict[str, IntLike] = {n: int(v[core]) for n, v in self._coordinates.items()}
-        grids = np.ogrid[tuple(slice(n) for n in self.buffer.shape)]
+        shape = self.buffer.shape
+        grids = np.ogrid[tuple(slice(n) for n in shape)]
         env |= {**scalars, **dict(zip(self.port.lanes, grids, strict=True))}
         for name, expr in self.port.lets:
             env[name] = expr.evaluate(env, self._functions)
-        return env
-
-    def mine(self, env: Mapping[str, IntLike]) -> Any:
-        """Lanes that are this port's own; the others may belong to another port."""
         where = self.port.where
-        return True if where is None else where.evaluate(env, self._functions)
+        own: Any = True if where is None else where.evaluate(env, self._functions)
+        index = [np.asarray(e.evaluate(env, self._functions)) for e in self.port.element]
+        held = own
+        for at, extent in zip(index, extents, strict=True):
+            held = held & (at >= 0) & (at < extent)
+        mask = np.broadcast_to(held, shape)
+        elements = tuple(np.broadcast_to(at, shape)[mask] for at in index)
+        return np.broadcast_to(own, shape), mask, elements
 
     def spread(self, tensor: Array, memory: Array, scalars: Mapping[str, int]) -> None:
         """Fill this port's lanes on every core, ``memory[core]``, from the logical ``tensor``.
 
-        Lanes that no port fills hold padding, never unset memory.
+        Lanes that hold no element get the port's padding; those of other ports are left alone.
         """
         for core in range(self._mesh.cores):
-            mask, index = self.elements(core, tensor.shape, scalars)
-            old = memory[core]
-            values = np.where(np.isnan(old) | self._own(core, scalars), self.port.pad, old)
-            values[mask] = tensor[tuple(at[mask] for at in index)]
+            own, mask, elements = self.lanes(core, tensor.shape, scalars)
+            values = np.where(own, self.port.pad, memory[core])
+            values[mask] = tensor[elements]
             memory[core] = rounded(values, self.buffer.dtype)
-
-    def _own(self, core: int, scalars: Mapping[str, int]) -> NDArray[np.bool_]:
-        env = self._env(core, scalars)
-        return np.broadcast_to(np.asarray(self.mine(env)), self.buffer.shape)
 
     def collect(self, memory: Array, extents: tuple[int, ...], scalars: Mapping[str, int]) -> Array:
         """The logical tensor, float32 (int32 for ``i32``).
@@ -101,8 +91,8 @@ class PortMap:
         self, memory: Array, extents: tuple[int, ...], scalars: Mapping[str, int]
     ) -> Iterator[tuple[int, tuple[Array, ...], Array]]:
         for core in range(self._mesh.cores):
-            mask, index = self.elements(core, extents, scalars)
-            yield core, tuple(at[mask] for at in index), memory[core][mask]
+            _, mask, elements = self.lanes(core, extents, scalars)
+            yield core, elements, memory[core][mask]
 
     def _agree(self, before: Array, now: Array) -> bool:
         ulp = 2.0 ** -(8 * self.buffer.dtype.bytes - (8 if self.buffer.dtype.bytes == 4 else 9))
@@ -110,7 +100,7 @@ class PortMap:
         tolerance = _HALF_ULPS * ulp
         return np.allclose(before, now, tolerance, tolerance * scale, equal_nan=True)
 
-    def _check(self, result: Array, given: NDArray[np.bool_]) -> None:
+    def _check(self, result: Array, given: Mask) -> None:
         if not given.all():
             missing = tuple(int(i) for i in np.argwhere(~given)[0])
             self._wrong(f"no core provides element {list(missing)} of {self.port.tensor}", "port")

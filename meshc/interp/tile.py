@@ -36,8 +36,9 @@ class TileMachine:
 
     ``transfers`` is ``early`` or ``late`` (see :mod:`meshc.interp.fabric`), ``schedule`` one of
     :mod:`meshc.interp.schedules`. Memory starts as NaN (``i32``: 0), so that what is read before it
-    is set shows in the results. ``state`` buffers start as zeros and keep what they hold from run
-    to run. In-ports that are named like the module's constants are loaded with them.
+    is set shows in the results. Lanes of a loaded buffer that no port fills are 0. ``state``
+    buffers start as zeros and keep what they hold from run to run. In-ports that are named like
+    the module's constants are loaded with them.
     """
 
     def __init__(
@@ -48,7 +49,12 @@ class TileMachine:
         self.transfers, self.schedule = transfers, schedule
         make_schedule(schedule)
         self._check_size()
-        self._memory = [_unset(b, self.mesh.cores) for b in module.buffers]
+        loaded = {p.buffer for p in module.ports if p.direction == "in"}
+        self._unset = [_unset_value(b, b.value in loaded) for b in module.buffers]
+        self._memory = [
+            np.full((self.mesh.cores, *b.type.shape), unset, storage(b.type.dtype))
+            for b, unset in zip(module.buffers, self._unset, strict=True)
+        ]
         self._slots = {b.value: slot for slot, b in enumerate(module.buffers)}
         self._ports = {p.name: PortMap(p, self.mesh) for p in module.ports}
         self._functions = coordinate_functions(self.mesh)
@@ -145,9 +151,9 @@ class TileMachine:
 
     def _reset(self) -> None:
         """Forget scratch memory, so that nothing depends on an earlier run."""
-        for buffer, memory in zip(self.module.buffers, self._memory, strict=True):
+        for slot, buffer in enumerate(self.module.buffers):
             if buffer.role not in _KEPT:
-                memory[...] = _poison(buffer)
+                self._memory[slot][...] = self._unset[slot]
 
     def _spread(self, scalars: Mapping[str, int]) -> None:
         for name, port in self._ports.items():
@@ -237,9 +243,7 @@ def _unconsumed(where: list[str]) -> NoReturn:
     )
 
 
-def _poison(buffer: Buffer) -> float:
-    return 0 if buffer.type.dtype is DType.I32 or buffer.role == "state" else np.nan
-
-
-def _unset(buffer: Buffer, cores: int) -> Array:
-    return np.full((cores, *buffer.type.shape), _poison(buffer), storage(buffer.type.dtype))
+def _unset_value(buffer: Buffer, loaded: bool) -> float:
+    """What memory holds before anything is stored there."""
+    known = loaded or buffer.role == "state" or buffer.type.dtype is DType.I32
+    return 0.0 if known else np.nan
