@@ -38,7 +38,7 @@ PROMPTS = (
     "In the early morning the fishermen rowed out past the harbour wall, where the water turns "
     "from green to a deep and restless blue. They said little. The oldest of them watched the "
     "clouds over the hills, and when the wind shifted to the north he lifted one hand and",
-    '{"name": "Ada", "born": 1815, "languages": ["English",',
+    "Q: Which planet is the largest in the solar system?\nA:",
 )
 
 

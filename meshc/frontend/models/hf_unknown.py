@@ -27,10 +27,12 @@ class _KeyLists:
         return key in self.maths or any(word in key for word in self.maths_words)
 
     def is_neutral(self, key: str, value: object) -> bool:
-        """Whether ``value`` switches the feature ``key`` off. 0 and 1 are not false and true."""
-        if value is None or value is False or value == [] or value == {}:
+        """Whether ``value`` switches a feature ``key`` off. 0 and 1 are not false and true."""
+        neutral = self.neutral.get(key, False)
+        if value is None or value == [] or value == {}:
             return True
-        neutral = self.neutral.get(key)
+        if value is False and neutral is not True:
+            return True
         return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
@@ -51,14 +53,14 @@ def judge_unread_keys(fields: Fields) -> None:
     lists = _key_lists()
     remarks = 0
     for key, value in fields.values.items():
-        if key in lists.passed_over:
+        if key in lists.passed_over or lists.is_neutral(key, value):
             continue
         if not lists.changes_maths(key):
             remarks += 1
             if remarks <= MESSAGE_LIMIT:
                 message = f"'{key}' is not used by meshc"
                 fields.diagnostics.remark("config-unused-key", message, fields.span(key))
-        elif not lists.is_neutral(key, value):
+        else:
             fields.reject(
                 "config-unsupported",
                 key,
