@@ -14,10 +14,11 @@ from meshc.passes.tile.expand.emitter import Emitter, index_of, point, window
 _COMBINE = {"sum": "add", "max": "max"}
 
 
-def all_reduce(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int) -> None:
-    """Combine ``view`` in place over ``op.axis``; ``lanes`` is its width per row."""
+def all_reduce(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: bool) -> None:
+    """Combine ``view`` in place over ``op.axis``; ``lanes`` is its width per row of tokens, if it
+    has ``rows``."""
     if op.algo == "ring":
-        _ring(emitter, op, view, lanes)
+        _ring(emitter, op, view, lanes, emitter.rows if rows else Expr.const(1))
     else:
         _tree(emitter, op, view)
 
@@ -49,11 +50,10 @@ def _phase(emitter: Emitter, op: mesh.AllReduce, view: View, stride: int, group:
         emitter.send(channel, view, when=Cond.ge(place, 1))
 
 
-def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int) -> None:
+def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: Expr) -> None:
     """Reduce-scatter then all-gather over equal parts of the lanes."""
     size = emitter.mesh.size(op.axis)
     part = ceil_div(lanes, size)
-    rows = view.shape()[0] if len(view.shape()) > 1 else Expr.const(1)
     kind = view.buffer.type
     assert isinstance(kind, BufferType)
     capacity = emitter.tiling.row_lanes if emitter.many_rows else 1

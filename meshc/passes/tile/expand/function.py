@@ -341,7 +341,7 @@ class FunctionExpander:
             view = self.emitter.view(joined)
         else:
             view = self.view(first)
-        all_reduce(self.emitter, op, view, lanes)
+        all_reduce(self.emitter, op, view, lanes, first.rows)
         self.places.update(zip(op.results, places, strict=True))
 
     def gemv(self, op: mesh.Gemv) -> None:
