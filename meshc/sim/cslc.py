@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = Path(args.out)
     (out / "bin").mkdir(parents=True, exist_ok=True)
     program.save(out)
-    shown = {"params": program.params, "arch": args.arch}
+    colors = {name: str(value) for name, value in pairs(args.colors).items()}
+    shown = {"params": program.params, "colors": colors, "arch": args.arch}
     (out / "out.json").write_text(json.dumps(shown, indent=1), encoding="utf-8")
     return 0
 

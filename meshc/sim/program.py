@@ -61,10 +61,12 @@ class PeProgram:
 
 @dataclass
 class Link:
-    """A virtual connection between two ports: PE and color at either end, and its hops."""
+    """A virtual connection of two ports: (x, y, color) and direction at either end, and hops."""
 
     source: tuple[int, int, int]
+    exit: int
     target: tuple[int, int, int]
+    entry: int
     hops: int
 
 
@@ -85,6 +87,7 @@ class Program:
     preload: dict[tuple[int, int], dict[str, bytes]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     streams: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    ports: list[tuple[tuple[int, int, int], int, bool]] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
         """Write the program below ``folder``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 RAMP, EAST, WEST, NORTH, SOUTH = range(5)
 DIRECTION_NAMES = ("RAMP", "EAST", "WEST", "NORTH", "SOUTH")
@@ -30,11 +31,14 @@ class Filter:
 
 @dataclass(frozen=True)
 class ColorConfig:
-    """``switches`` holds (new rx or None, new tx or None) per position, None for an invalid one."""
+    """``switches`` holds (new rx or None, new tx or None) per position, None for an invalid one.
+
+    ``rx`` and ``tx`` of a position are one direction or a tuple of them.
+    """
 
     rx: tuple[int, ...] = ()
     tx: tuple[int, ...] = ()
-    switches: tuple[tuple[int | None, int | None] | None, ...] = ()
+    switches: tuple[Any, ...] = ()
     position: int = 0
     ring: bool = False
     pop: int = NO_POP

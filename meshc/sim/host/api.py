@@ -151,6 +151,20 @@ class SdkRuntime:
         """The older form of launch."""
         return self.launch(name, *args, nonblock=nonblock)
 
+    def send(self, stream: str, data: Any, nonblock: bool = False, **_: Any) -> Task:
+        """Send an array into an input stream of a layout."""
+        runtime, words = self._runtime, np.array(data)
+        runtime.submit(lambda: runtime.send(stream, words), nonblock)
+        return Task(runtime)
+
+    def receive(
+        self, stream: str, data: Any, count: int, nonblock: bool = False, **_: Any
+    ) -> Task:
+        """Receive ``count`` elements from an output stream of a layout."""
+        runtime = self._runtime
+        runtime.submit(lambda: runtime.receive(stream, data, count), nonblock)
+        return Task(runtime)
+
     def is_task_done(self, task: Task) -> bool:
         """Whether an operation is finished."""
         return task.done()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.host import copying
+from meshc.sim.host.debug import save_dump
 from meshc.sim.machine.channel import Burst
 from meshc.sim.machine.machine import Machine
 from meshc.sim.program import Program
@@ -190,14 +191,33 @@ class Runtime:
         store_words(array, words)
 
     def _collected(self, key: tuple[int, int, int]) -> int:
-        bursts: list[Burst] = self.ready.fabric.sinks[key]
-        return sum(b.left() for b in bursts)
+        return sum(b.left() for b in self._received(key))
+
+    def _received(self, key: tuple[int, int, int]) -> list[Burst]:
+        fabric = self.ready.fabric
+        bursts: list[Burst] = fabric.sinks[key] if key in fabric.sinks else fabric.streams[key]
+        return bursts
 
     def _take(self, key: tuple[int, int, int], count: int) -> Any:
-        bursts: list[Burst] = self.ready.fabric.sinks[key]
+        bursts = self._received(key)
         everything = np.concatenate([b.data[b.pos :] for b in bursts])
-        self.ready.fabric.sinks[key] = [Burst(everything[count:], self.ready.now)]
+        bursts[:] = [Burst(everything[count:], self.ready.now)]
         return everything[:count]
+
+    def send(self, name: str, array: Any) -> None:
+        """Send words into an input stream."""
+        words = copying.words_of(array, np.asarray(array).size).copy()
+        machine = self.ready
+        machine.fabric.enter(self.program.streams[name], Burst(words, machine.now + 1))
+
+    def receive(self, name: str, array: Any, count: int) -> None:
+        """Receive words from an output stream."""
+        key, machine = self.program.streams[name], self.ready
+        if not machine.run_until(lambda: self._collected(key) >= count):
+            raise machine.hang(
+                f"the host waits for {count} wavelets of '{name}', {self._collected(key)} arrived"
+            )
+        store_words(array, self._take(key, count))
 
     def stop(self) -> None:
         """Finish queued operations and let the program come to rest."""
@@ -210,6 +230,7 @@ class Runtime:
 
     def _report(self) -> None:
         machine = self.ready
+        save_dump(self.folder, machine)
         if machine.print_log:
             with open("sim.log", "a", encoding="utf-8") as log:
                 log.writelines(line + "\n" for line in machine.print_log)

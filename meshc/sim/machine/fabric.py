@@ -32,6 +32,7 @@ class Fabric:
         self.dynamic: set[int] = set()
         self.trees: dict[Key, list[tuple[Key, int, Router]] | None] = {}
         self.sinks: dict[Key, Any] = {}
+        self.streams: dict[Key, Any] = {}
         self.links: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.link_load: dict[tuple[int, int, int], int] = {}
         self.virtual: dict[Key, tuple[Key, int]] = {}
@@ -82,7 +83,7 @@ class Fabric:
             router = self.routers.get(at)
             if router is None or port not in router.rx() or (at, port) in seen:
                 return None
-            if at in self.sinks or at in self.virtual:
+            if at in self.streams or at in self.virtual:
                 return None
             seen.add((at, port))
             for out in router.tx():
@@ -99,6 +100,25 @@ class Fabric:
         """The same color one step in a direction."""
         dx, dy = STEP[out]
         return key[0] + dx, key[1] + dy, key[2]
+
+    # --- ports of layouts ---
+
+    def connect(self, source: Key, out: int, target: Key, port: int, hops: int) -> None:
+        """A virtual link from an output port of one PE to an input port of another."""
+        self.routers[source].exit = out
+        self.routers[target].entry = port
+        self.virtual[source] = (target, hops)
+        self.dynamic |= {source[2], target[2]}
+
+    def open_port(self, key: Key, direction: int, is_input: bool) -> None:
+        """A port between the host and a PE."""
+        router = self.routers[key]
+        if is_input:
+            router.entry = direction
+        else:
+            router.exit = direction
+            self.streams[key] = []
+        self.dynamic.add(key[2])
 
     # --- hop by hop ---
 
@@ -150,34 +170,25 @@ class Fabric:
 
     def _deliver(self, key: Key, router: Router, burst: Burst, start: int) -> None:
         machine = self.machine
-        if key in self.virtual:
-            target, hops = self.virtual[key]
-            at = burst.moved(start + hops)
-            self.enter(target, at)
-            return
         pe = machine.pes[key[0], key[1]]
         for part in router.filtered(burst.moved(start + machine.costs.ramp)):
             machine.at(max(part.t0, machine.now), pe.deliver, (key[2], part))
 
     def enter(self, key: Key, burst: Burst) -> None:
         """A burst enters a router from outside, through the port that has no neighbour."""
-        sink = self.sinks.get(key)
-        if sink is not None:
-            sink.append(burst)
-            self.machine.note(burst.time_of(len(burst.data)))
-            return
         router = self.routers[key]
         self._arrive_later(key, router.entry, burst)
 
     def _hop(self, key: Key, out: int, burst: Burst) -> None:
-        if (key[0], key[1], key[2]) in self.virtual and self.virtual_port(key) == out:
-            target, hops = self.virtual[key]
-            self.enter(target, burst.moved(burst.t0 + hops))
-            return
-        if key in self.sinks and self.sinks_port(key) == out:
-            self.sinks[key].append(burst)
-            self.machine.note(burst.time_of(len(burst.data)))
-            return
+        if self.routers[key].exit == out:
+            if key in self.virtual:
+                target, hops = self.virtual[key]
+                self.enter(target, burst.moved(burst.t0 + hops))
+                return
+            if key in self.streams:
+                self.streams[key].append(burst)
+                self.machine.note(burst.time_of(len(burst.data)))
+                return
         there = self.neighbour(key, out)
         pe = self.machine.pes.get((there[0], there[1]))
         name = DIRECTION_NAMES[out]
@@ -196,14 +207,6 @@ class Fabric:
                     f"{DIRECTION_NAMES[port]}, which has no route for it",
                 )  # fmt: skip
             self._arrive_later(target, port, burst.moved(burst.t0))
-
-    def virtual_port(self, key: Key) -> int:
-        """The direction in which a router's output leaves through a virtual link."""
-        return self.routers[key].exit
-
-    def sinks_port(self, key: Key) -> int:
-        """The direction in which a router's output leaves to the host."""
-        return self.routers[key].exit
 
     def _swapped(self, key: Key, port: int) -> list[int]:
         """The colors a wavelet has after arriving at a PE."""

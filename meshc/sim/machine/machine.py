@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from meshc.sim.machine.channel import Burst
+from meshc.sim.machine.collectives import Collectives
 from meshc.sim.machine.costs import costs_of
 from meshc.sim.machine.explain import explain_hang
 from meshc.sim.machine.fabric import Fabric
@@ -43,6 +44,7 @@ class Machine:
         self.fabric = Fabric(self)
         self._types: dict[tuple[int, str], list[Any]] = {}
         self.print_log: list[str] = []
+        self.collectives = Collectives(self)
         self.modules = [generate(c) for c in program.classes]
         self._build()
 
@@ -58,6 +60,10 @@ class Machine:
             for color, kind in pe.program.ports.items():
                 if kind == "d2h":
                     self.fabric.sinks[x, y, color] = []
+        for link in program.links:
+            self.fabric.connect(link.source, link.exit, link.target, link.entry, link.hops)
+        for key, direction, is_input in program.ports:
+            self.fabric.open_port(key, direction, is_input)
         for pe_class in program.classes:
             self.fabric.dynamic |= route_colors(pe_class)
         for pe in self.pes.values():

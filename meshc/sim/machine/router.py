@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Router:
     def __init__(self, config: ColorConfig) -> None:
         self.config = config
         self.position = config.position
-        self.positions: list[tuple[int | None, int | None] | None] = [*config.switches]
+        self.positions: list[Any] = [*config.switches]
         self.positions += [None] * (3 - len(self.positions))
         self.ring = config.ring
         self.pop = config.pop
@@ -50,7 +51,7 @@ class Router:
         for position in range(self.position, 0, -1):
             entry = self.positions[position - 1]
             if entry is not None and entry[0] is not None:
-                return (entry[0],)
+                return entry[0] if isinstance(entry[0], tuple) else (entry[0],)
         return self.masks[0]
 
     def tx(self) -> tuple[int, ...]:
@@ -58,7 +59,7 @@ class Router:
         for position in range(self.position, 0, -1):
             entry = self.positions[position - 1]
             if entry is not None and entry[1] is not None:
-                return (entry[1],)
+                return entry[1] if isinstance(entry[1], tuple) else (entry[1],)
         return self.masks[1]
 
     def execute(self, command: int) -> bool:

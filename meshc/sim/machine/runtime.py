@@ -12,7 +12,7 @@ import numpy as np
 from meshc.sim import ir
 from meshc.sim.analysis import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine import mapping, mathematics, registers
+from meshc.sim.machine import collectives, mapping, mathematics, registers
 from meshc.sim.machine.compute import BY_NAME, COMPUTE, DTYPES
 from meshc.sim.machine.operation import Operation, length_of, reduces
 from meshc.sim.machine.pe import Dsr, Pe
@@ -451,6 +451,7 @@ RUNTIME = SimpleNamespace(
     queue_empty=queue_empty, x_coord=_x_coord, y_coord=_y_coord,
     **{f"{action}_{kind}": _gate(kind, action) for action in ("activate", "block", "unblock")
        for kind in ("local", "color", "queue", "control")},
+    collective=collectives.collective, tally_signal=collectives.tally_signal,
     **mathematics.FUNCTIONS, **registers.EFFECTS,
 )  # fmt: skip
 

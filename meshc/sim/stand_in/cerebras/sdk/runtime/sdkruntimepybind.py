@@ -1,9 +1,31 @@
 """Names that host scripts import for running programs."""
 
-from meshc.sim.host.api import (
-    MemcpyDataType,
-    MemcpyOrder,
-    SdkRuntime,
+from meshc.sim.host.api import MemcpyDataType, MemcpyOrder, SdkRuntime
+from meshc.sim.host.sdk_layout import (
+    Color,
+    Edge,
+    Route,
+    RoutingPosition,
+    SdkExecutionPlatform,
+    SdkLayout,
+    SdkTarget,
+    SimfabConfig,
+    get_edge_routing,
+    get_platform,
 )
 
-__all__ = ["MemcpyDataType", "MemcpyOrder", "SdkRuntime"]
+__all__ = [
+    "Color",
+    "Edge",
+    "MemcpyDataType",
+    "MemcpyOrder",
+    "Route",
+    "RoutingPosition",
+    "SdkExecutionPlatform",
+    "SdkLayout",
+    "SdkRuntime",
+    "SdkTarget",
+    "SimfabConfig",
+    "get_edge_routing",
+    "get_platform",
+]

@@ -1,0 +1,421 @@
+"""The layout API: code regions, painted routes, ports, connections, streams."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshc.sim.compiler import compile_pe
+from meshc.sim.loader import Loader
+from meshc.sim.program import Link, PeProgram, Program
+from meshc.sim.routes import EAST, NORTH, SOUTH, WEST, ColorConfig
+from meshc.sim.sema import types as ty
+from meshc.sim.sema.calls import _frozen
+from meshc.sim.sema.values import Val
+from meshc.support.diagnostics import fail
+
+_COLORS = 24
+
+
+class Route(IntEnum):
+    """Directions at a router."""
+
+    RAMP = 0
+    EAST = 1
+    WEST = 2
+    NORTH = 3
+    SOUTH = 4
+
+
+class Edge(IntEnum):
+    """Edges of a region."""
+
+    TOP = 0
+    BOTTOM = 1
+    LEFT = 2
+    RIGHT = 3
+
+
+_EDGE_DIRECTION = {Edge.TOP: NORTH, Edge.BOTTOM: SOUTH, Edge.LEFT: WEST, Edge.RIGHT: EAST}
+
+
+class SdkTarget(IntEnum):
+    """Architectures."""
+
+    WSE2 = 0
+    WSE3 = 1
+
+
+@dataclass
+class SimfabConfig:
+    """Options of a simulation; accepted and ignored."""
+
+    dump_core: bool = False
+    num_threads: int = 1
+
+
+@dataclass
+class SdkExecutionPlatform:
+    """Where a layout runs."""
+
+    target: SdkTarget
+
+
+def get_platform(
+    addr: str | None, config: SimfabConfig | None = None, target: SdkTarget = SdkTarget.WSE2
+) -> SdkExecutionPlatform:
+    """The simulation of an architecture; ``addr`` of a real system is refused."""
+    if addr:
+        fail("csl-host", "the simulator cannot reach a system by address")
+    return SdkExecutionPlatform(target)
+
+
+@dataclass(frozen=True)
+class IntVector:
+    """A position."""
+
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class IntRectangle:
+    """Positions from ``ul`` up to but without ``lr``."""
+
+    ul: IntVector
+    lr: IntVector
+
+    def points(self) -> Iterator[tuple[int, int]]:
+        """All positions, row by row."""
+        for y in range(self.ul.y, self.lr.y):
+            for x in range(self.ul.x, self.lr.x):
+                yield x, y
+
+
+class Color:
+    """A color by name; the layout chooses its number unless given."""
+
+    def __init__(self, name: str, value: int | None = None, region: Any = None) -> None:
+        self.name, self.value, self.region = name, value, region
+
+    @property
+    def identity(self) -> Any:
+        """Global colors are the same where their names are."""
+        return (self.name, id(self.region) if self.region is not None else None)
+
+
+class RoutingPosition:
+    """One switch position: inputs and outputs."""
+
+    def __init__(self) -> None:
+        self.inputs: tuple[int, ...] = ()
+        self.outputs: tuple[int, ...] = ()
+
+    def set_input(self, routes: list[Route]) -> RoutingPosition:
+        """Set the inputs."""
+        self.inputs = tuple(int(r) for r in routes)
+        return self
+
+    def set_output(self, routes: list[Route]) -> RoutingPosition:
+        """Set the outputs."""
+        self.outputs = tuple(int(r) for r in routes)
+        return self
+
+
+@dataclass
+class EdgeRouting:
+    """Other positions for the PEs of one edge."""
+
+    edge: Edge
+    positions: list[RoutingPosition]
+
+
+def get_edge_routing(edge: Edge, positions: list[RoutingPosition]) -> EdgeRouting:
+    """Positions that replace those of a ``paint_all`` along an edge."""
+    return EdgeRouting(edge, positions)
+
+
+@dataclass(eq=False)
+class Port:
+    """A port of a region: the PEs of one edge and a color."""
+
+    region: CodeRegion
+    color: Color
+    edge: Edge
+    size: int
+    is_input: bool
+    name: str
+
+
+@dataclass(eq=False)
+class CodeRegion:
+    """A rectangle of PEs that run one file."""
+
+    path: str
+    name: str
+    width: int
+    height: int
+    at: tuple[int, int] = (0, 0)
+    params: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    routes: dict[tuple[int, int, Any], tuple[Color, list[RoutingPosition]]] = field(
+        default_factory=dict
+    )
+    symbols: list[tuple[str, Any, int, int]] = field(default_factory=list)
+
+    def points(self) -> Iterator[tuple[int, int]]:
+        """All positions in the region's own coordinates."""
+        return IntRectangle(IntVector(0, 0), IntVector(self.width, self.height)).points()
+
+    def place(self, x: int, y: int) -> None:
+        """Put the region's upper left PE at (x, y)."""
+        self.at = (x, y)
+
+    def color(self, name: str, value: int | None = None) -> Color:
+        """A color of this region only."""
+        return Color(name, value, self)
+
+    def _bind(self, points: Iterator[tuple[int, int]], args: tuple[Any, ...]) -> None:
+        name, value = (args[0].name, args[0]) if len(args) == 1 else args
+        for point in points:
+            self.params.setdefault(point, {})[name] = value
+
+    def set_param_all(self, *args: Any) -> None:
+        """Set a parameter on all PEs: (name, value) or (color)."""
+        self._bind(self.points(), args)
+
+    def set_param(self, at: IntVector, *args: Any) -> None:
+        """Set a parameter on one PE."""
+        self._bind(iter([(at.x, at.y)]), args)
+
+    def set_param_range(self, where: IntRectangle, *args: Any) -> None:
+        """Set a parameter on the PEs of a rectangle."""
+        self._bind(where.points(), args)
+
+    def paint(self, at: IntVector, color: Color, positions: list[RoutingPosition]) -> None:
+        """Set the route of a color on one PE."""
+        self.routes[at.x, at.y, color.identity] = (color, positions)
+
+    def paint_range(
+        self, where: IntRectangle, color: Color, positions: list[RoutingPosition]
+    ) -> None:
+        """Set the route of a color on the PEs of a rectangle."""
+        for x, y in where.points():
+            self.routes[x, y, color.identity] = (color, positions)
+
+    def paint_all(
+        self, color: Color, positions: list[RoutingPosition], edges: list[EdgeRouting] | None = None
+    ) -> None:
+        """Set the route of a color on all PEs, with exceptions along edges."""
+        for x, y in self.points():
+            self.routes[x, y, color.identity] = (color, positions)
+        for other in edges or []:
+            for x, y in self.edge_points(other.edge):
+                self.routes[x, y, color.identity] = (color, other.positions)
+
+    def edge_points(self, edge: Edge) -> list[tuple[int, int]]:
+        """The PEs of an edge in order."""
+        if edge in (Edge.TOP, Edge.BOTTOM):
+            y = 0 if edge == Edge.TOP else self.height - 1
+            return [(x, y) for x in range(self.width)]
+        x = 0 if edge == Edge.LEFT else self.width - 1
+        return [(x, y) for y in range(self.height)]
+
+    def create_input_port(
+        self, color: Color, edge: Edge, positions: list[RoutingPosition], size: int, name: str = ""
+    ) -> Port:
+        """A port through which wavelets come in over an edge."""
+        return self._port(color, edge, positions, size, True, name)
+
+    def create_output_port(
+        self, color: Color, edge: Edge, positions: list[RoutingPosition], size: int, name: str = ""
+    ) -> Port:
+        """A port through which wavelets go out over an edge."""
+        return self._port(color, edge, positions, size, False, name)
+
+    def _port(
+        self, color: Color, edge: Edge, positions: list[RoutingPosition], size: int,
+        is_input: bool, name: str,
+    ) -> Port:  # fmt: skip
+        direction = _EDGE_DIRECTION[edge]
+        completed = []
+        for position in positions:
+            free = position.inputs if is_input else position.outputs
+            if free:
+                fail("csl-host", "the outer side of a port position must be left free")
+            full = RoutingPosition()
+            full.inputs = (direction,) if is_input else position.inputs
+            full.outputs = position.outputs if is_input else (direction,)
+            completed.append(full)
+        for x, y in self.edge_points(edge):
+            self.routes[x, y, color.identity] = (color, completed)
+        return Port(self, color, edge, size, is_input, name or f"{self.name}_{color.name}")
+
+    def set_symbol_all(self, name: str, array: Any, x_size: int, y_size: int) -> None:
+        """Spread a matrix of y_size by x_size elements over the region as initial data."""
+        self.symbols.append((name, np.asarray(array), x_size, y_size))
+
+
+class SdkLayout:
+    """Regions and their connections."""
+
+    def __init__(self, platform: SdkExecutionPlatform, *_: Any, **__: Any) -> None:
+        self.arch = "wse3" if platform.target == SdkTarget.WSE3 else "wse2"
+        self.regions: list[CodeRegion] = []
+        self.links: list[tuple[Port, Port]] = []
+        self.streams: list[tuple[str, Port]] = []
+
+    def create_code_region(self, path: str, name: str, width: int, height: int) -> CodeRegion:
+        """A region of ``width`` by ``height`` PEs that run ``path``."""
+        self.regions.append(CodeRegion(path, name, width, height))
+        return self.regions[-1]
+
+    def connect(self, source: Port, target: Port) -> None:
+        """Join an output port and an input port."""
+        if source.is_input or not target.is_input:
+            fail("csl-host", "connect needs an output port and an input port, in this order")
+        if source.size != target.size:
+            fail("csl-host", f"the ports expect {source.size} and {target.size} wavelets")
+        self.links.append((source, target))
+
+    def create_input_stream(self, port: Port, *_: Any, **__: Any) -> str:
+        """A stream from the host to a port; its name is for ``send``."""
+        return self._stream(port, "in")
+
+    def create_output_stream(self, port: Port, *_: Any, **__: Any) -> str:
+        """A stream from a port to the host; its name is for ``receive``."""
+        return self._stream(port, "out")
+
+    def _stream(self, port: Port, kind: str) -> str:
+        name = f"{port.name}_{kind}_{len(self.streams)}"
+        if len(port.region.edge_points(port.edge)) != 1:
+            fail("csl-host", "a host stream needs a port of one PE")
+        self.streams.append((name, port))
+        return name
+
+    def compile(self, out_prefix: str = "out", **_: Any) -> str:
+        """Compile all regions; the result is what SdkRuntime takes. Raises MeshcError."""
+        numbers = self._color_numbers()
+        program = Program(self.arch, 0, 0, (0, 0), (0, 0), [], {}, {}, [], {})
+        loader = Loader(os.getcwd())
+        known: dict[Any, int] = {}
+        for region in self.regions:
+            self._compile_region(region, program, loader, numbers, known)
+        for source, target in self.links:
+            self._link(source, target, program, numbers)
+        for name, port in self.streams:
+            x, y = port.region.edge_points(port.edge)[0]
+            key = self._key(port, (x, y), numbers)
+            program.streams[name] = key
+            program.ports.append((key, _EDGE_DIRECTION[port.edge], port.is_input))
+        program.width = 1 + max(x for x, _ in program.tiles)
+        program.height = 1 + max(y for _, y in program.tiles)
+        program.exports = sorted({name for c in program.classes for name in c.exports})
+        folder = Path(out_prefix)
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        program.save(folder)
+        (folder / "out.json").write_text(json.dumps({"params": {}}), encoding="utf-8")
+        return str(folder)
+
+    def _color_numbers(self) -> dict[Any, int]:
+        """Numbers for all colors: global ones first, then those of each region."""
+        seen: dict[Any, Color] = {}
+        for region in self.regions:
+            bound = [v for p in region.params.values() for v in p.values()]
+            for color in [*bound, *(c for c, _ in region.routes.values())]:
+                if isinstance(color, Color):
+                    seen.setdefault(color.identity, color)
+        taken = {c.value for c in seen.values() if c.value is not None}
+        numbers: dict[Any, int] = {}
+        free = itertools.count()
+        ordered = sorted(seen.values(), key=lambda c: c.region is not None)
+        per_region: dict[int, itertools.count[int]] = {}
+        start = 0
+        for color in ordered:
+            if color.value is not None:
+                numbers[color.identity] = color.value
+                continue
+            counter = free
+            if color.region is not None:
+                counter = per_region.setdefault(id(color.region), itertools.count(start))
+            number = next(n for n in counter if n not in taken)
+            if color.region is None:
+                start = number + 1
+            if number >= _COLORS:
+                fail("csl-host", f"there are more than {_COLORS} colors")
+            numbers[color.identity] = number
+        return numbers
+
+    def _compile_region(
+        self, region: CodeRegion, program: Program, loader: Loader, numbers: dict[Any, int],
+        known: dict[Any, int],
+    ) -> None:  # fmt: skip
+        for point in region.points():
+            bindings = {
+                name: Val(ty.COLOR, numbers[v.identity])
+                if isinstance(v, Color)
+                else Val(ty.COMPTIME_INT, int(v))
+                for name, v in region.params.get(point, {}).items()
+            }
+            key = (region.path, _frozen(bindings))
+            if key not in known:
+                known[key] = len(program.classes)
+                program.classes.append(compile_pe(loader, self.arch, region.path, bindings, None))
+            at = (region.at[0] + point[0], region.at[1] + point[1])
+            if at in program.tiles:
+                fail("csl-host", f"two regions overlap at {at}")
+            program.tiles[at] = known[key]
+            self._preload(region, point, at, program, program.classes[known[key]])
+        for (x, y, identity), (_, positions) in region.routes.items():
+            key3 = (region.at[0] + x, region.at[1] + y, numbers[identity])
+            program.routes[key3] = _config(positions)
+
+    def _preload(
+        self, region: CodeRegion, point: tuple[int, int], at: tuple[int, int], program: Program,
+        code: PeProgram,
+    ) -> None:  # fmt: skip
+        for name, array, x_size, y_size in region.symbols:
+            symbol = next((s for s in code.symbols if s.name == name), None)
+            if symbol is None:
+                fail("csl-host", f"'{region.path}' has no symbol '{name}'")
+            grid = array.reshape(-1)
+            columns = x_size if x_size * y_size * region.width * region.height == grid.size else None
+            width = region.width * x_size if columns is not None else x_size
+            per_w = width // region.width
+            matrix = grid.reshape(-1, width)
+            per_h = matrix.shape[0] // region.height
+            tile = matrix[point[1] * per_h : (point[1] + 1) * per_h,
+                          point[0] * per_w : (point[0] + 1) * per_w]  # fmt: skip
+            program.preload.setdefault(at, {})[name] = np.ascontiguousarray(tile).tobytes()
+
+    def _key(
+        self, port: Port, point: tuple[int, int], numbers: dict[Any, int]
+    ) -> tuple[int, int, int]:
+        x, y = port.region.at
+        return x + point[0], y + point[1], numbers[port.color.identity]
+
+    def _link(
+        self, source: Port, target: Port, program: Program, numbers: dict[Any, int]
+    ) -> None:
+        ends = (source.region.edge_points(source.edge), target.region.edge_points(target.edge))
+        if len(ends[0]) != len(ends[1]):
+            fail("csl-host", f"the ports have {len(ends[0])} and {len(ends[1])} PEs")
+        for out_point, in_point in zip(*ends, strict=True):
+            a, b = self._key(source, out_point, numbers), self._key(target, in_point, numbers)
+            hops = abs(a[0] - b[0]) + abs(a[1] - b[1])
+            program.links.append(
+                Link(a, _EDGE_DIRECTION[source.edge], b, _EDGE_DIRECTION[target.edge], hops)
+            )
+
+
+def _config(positions: list[RoutingPosition]) -> ColorConfig:
+    first = positions[0]
+    switches = tuple((p.inputs or None, p.outputs or None) for p in positions[1:])
+    return ColorConfig(first.inputs, first.outputs, switches)
