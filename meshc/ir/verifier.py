@@ -1,0 +1,247 @@
+"""The verifier: what every module must be, whatever facts it claims. All mistakes at once.
+
+Structure (one function, or one program at the tile level), declared dims and channels, every
+operand defined before its use and in scope, unique names, types that follow from operands,
+each op's own rules, and ends of blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshc.ir.builder import defined_values
+from meshc.ir.core import Block, Op
+from meshc.ir.mesh import AXES, FACTORS
+from meshc.ir.module import Function, Module, Port
+from meshc.ir.ops import graph, mesh, tile
+from meshc.ir.signatures import count_mistake
+from meshc.ir.types import BufferType, DType, Layout, TensorType, Type
+from meshc.ir.values import Value
+from meshc.ir.viewcheck import COORDINATES, operand_mistakes, unknown_names
+from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.spans import Span
+
+_MAX_EXTENT = 2**40
+_RETURNS = (graph.Return, mesh.Return)
+_YIELDS = (graph.Yield, mesh.Yield)
+
+
+def verify_module(module: Module) -> None:
+    """Raise one :class:`MeshcError` with every ``invalid-ir`` mistake in ``module``."""
+    checker = _Verifier(module)
+    checker.header()
+    checker.declarations()
+    for function in module.functions:
+        checker.function(function)
+    for program in module.programs:
+        checker.block(program.body, {b.value for b in module.buffers}, frozenset(module.scalars))
+    checker.found.raise_errors()
+
+
+class _Verifier:
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.found = Diagnostics()
+
+    def wrong(self, message: str, span: Span | None = None) -> None:
+        self.found.error("invalid-ir", message, span)
+
+    # --- header and declarations
+
+    def header(self) -> None:
+        module = self.module
+        for name, extent in module.dims.items():
+            if not 1 <= extent <= _MAX_EXTENT:
+                self.wrong(f"dim {name} has the extent {extent}")
+        for name, (low, high) in module.scalars.items():
+            if low > high:
+                self.wrong(f"scalar {name} has the empty range {low}..{high}")
+        for option in ("dtype", "accumulate"):
+            text = str(module.option(option, "f32"))
+            if text not in (d.value for d in DType):
+                self.wrong(f"option {option} is '{text}', no element type")
+        if (module.mesh is None) != (module.level == "graph"):
+            self.wrong("modules of the mesh and tile levels have a mesh, those of graph none")
+        functions, programs = (0, 1) if module.level == "tile" else (1, 0)
+        if (len(module.functions), len(module.programs)) != (functions, programs):
+            kind = "program" if programs else "function"
+            self.wrong(f"a module of the {module.level} level has exactly one {kind}")
+
+    def declarations(self) -> None:
+        module = self.module
+        seen: set[str] = set()
+        for value in defined_values(module):
+            if value.name in seen:
+                self.wrong(f"{value} is defined twice")
+            seen.add(value.name)
+            self.type(str(value), value.type)
+        for duplicate in _repeated(c.name for c in module.channels):
+            self.wrong(f"channel @{duplicate} is declared twice")
+        for duplicate in _repeated(p.name for p in module.ports):
+            self.wrong(f"port @{duplicate} is declared twice")
+        for port in module.ports:
+            self.port(port)
+
+    def type(self, where: str, kind: Type, span: Span | None = None) -> None:
+        if isinstance(kind, TensorType):
+            self.tensor(where, kind, span)
+        elif self.module.level != "tile":
+            self.wrong(f"{where}: {kind} belongs to the tile level", span)
+        elif isinstance(kind, BufferType) and not all(0 < e <= _MAX_EXTENT for e in kind.shape):
+            self.wrong(f"{where}: {kind} has an extent that is no positive number", span)
+
+    def tensor(self, where: str, kind: TensorType, span: Span | None) -> None:
+        for dim in kind.dims:
+            if dim not in self.module.dims:
+                self.wrong(f"{where}: dim {dim} is not declared", span)
+        for dim in _repeated(kind.dims):
+            self.wrong(f"{where}: dim {dim} occurs twice in {kind}", span)
+        if self.module.level == "graph" and kind.layout is not None:
+            self.wrong(f"{where}: a layout at the graph level", span)
+        if self.module.level == "mesh" and kind.layout is None:
+            self.wrong(f"{where}: {kind} has no layout", span)
+        if kind.layout is not None:
+            self.layout(where, kind, kind.layout, span)
+
+    def layout(self, where: str, kind: TensorType, layout: Layout, span: Span | None) -> None:
+        for dim in _repeated(s.dim for s in layout.splits):
+            self.wrong(f"{where}: dim {dim} is split twice", span)
+        for split in layout.splits:
+            if split.dim not in kind.dims:
+                self.wrong(f"{where}: the layout splits {split.dim}, which is no dim of it", span)
+            if split.block < 1:
+                self.wrong(f"{where}: {split} keeps no lane", span)
+            if split.skew and split.skew not in (*AXES, *FACTORS):
+                self.wrong(f"{where}: there is no axis {split.skew}", span)
+        for axis in layout.axes():
+            if axis not in (*AXES, *FACTORS):
+                self.wrong(f"{where}: there is no axis {axis}", span)
+
+    def port(self, port: Port) -> None:
+        name = f"port @{port.name}"
+        self.type(name, port.tensor)
+        if port.buffer not in [b.value for b in self.module.buffers]:
+            self.wrong(f"{name}: {port.buffer} is no buffer")
+        elif isinstance(port.buffer.type, BufferType):
+            rank = len(port.buffer.type.shape)
+            if len(port.lanes) != rank:
+                self.wrong(f"{name}: {len(port.lanes)} lanes for a buffer of {rank} dims")
+        if len(port.element) != len(port.tensor.dims):
+            self.wrong(
+                f"{name}: {len(port.element)} elements for a tensor of {len(port.tensor.dims)} dims"
+            )
+        known = COORDINATES | set(self.module.scalars) | set(port.lanes)
+        for let, expr in port.lets:
+            self.names(name, expr.free_vars, known)
+            known = known | {let}
+        for expr in port.element:
+            self.names(name, expr.free_vars, known)
+        if port.where is not None:
+            self.names(name, port.where.free_vars, known)
+
+    def names(self, where: str, used: frozenset[str], known: Iterable[str]) -> None:
+        for name in sorted(used - set(known)):
+            self.wrong(f"{where}: '{name}' is unknown here")
+
+    # --- code
+
+    def function(self, function: Function) -> None:
+        scope = {p.value for p in function.params}
+        for kind in function.result_types:
+            self.type(f"a result of @{function.name}", kind)
+        self.block(function.body, scope, frozenset())
+        last = function.body.ops[-1] if function.body.ops else None
+        if not isinstance(last, _RETURNS):
+            self.wrong(f"@{function.name} does not end in a return")
+        elif [v.type for v in last.tensors()] != function.result_types:
+            self.wrong(f"@{function.name} returns other types than it declares", last.span)
+
+    def block(self, block: Block, outer: set[Value], names: frozenset[str]) -> None:
+        """Check ops in order; ``outer`` is defined around, ``names`` are loops and scalars."""
+        scope = outer | set(block.args)
+        for position, op in enumerate(block.ops):
+            self.op(op, scope, names)
+            if isinstance(op, (*_RETURNS, *_YIELDS)) and position < len(block.ops) - 1:
+                self.wrong(f"{op.NAME} is not the last op of its block", op.span)
+            scope |= set(op.results)
+
+    def op(self, op: Op, scope: set[Value], names: frozenset[str]) -> None:
+        if op.NAME.partition(".")[0] not in ("", self.module.level):
+            self.wrong(f"{op.NAME} in a module of the {self.module.level} level", op.span)
+            return
+        mistake = count_mistake(op)
+        mistakes = [mistake] if mistake else []
+        mistakes += operand_mistakes(self.module, op, scope, names)
+        if op.when is not None:
+            mistakes += unknown_names("the guard", op.when.free_vars, COORDINATES | names)
+        if not mistakes:
+            mistakes += self.own_rules(op)
+        for text in mistakes:
+            self.wrong(f"{_name(op)}: {text}", op.span)
+        inner = names | {op.var} if isinstance(op, tile.For) else names
+        for region in op.regions:
+            self.block(region, scope, inner)
+            if isinstance(op, graph.Repeat):
+                self.repeat(op, region)
+
+    def own_rules(self, op: Op) -> list[str]:
+        """What ``infer`` and ``verify`` of the op say."""
+        extents = self.module.dims
+        try:
+            kinds = op.infer(extents)
+            op.verify(extents)
+        except MeshcError as error:
+            for diagnostic in error.diagnostics:
+                self.found.add(diagnostic)
+            return []
+        except (KeyError, ValueError, TypeError, IndexError):
+            # Ops read dims by name and operands by place: any of these means they do not fit.
+            return ["its operands and attributes do not fit together"]
+        if kinds is None or isinstance(op, tile.Wait):
+            return []
+        stated = [v.type for v in op.results]
+        if stated != list(kinds):
+            return [f"gives {_types(kinds)}, not {_types(stated)}"]
+        return []
+
+    def repeat(self, op: graph.Repeat, body: Block) -> None:
+        last = body.ops[-1] if body.ops else None
+        if not isinstance(last, _YIELDS):
+            self.wrong(f"{op.NAME}: the body does not end in a yield", op.span)
+            return
+        wanted = [_inner(op, position, v.type) for position, v in enumerate(op.tensors())]
+        if wanted != [v.type for v in body.args]:
+            self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span)
+        given = [v.type for v in last.tensors()]
+        if given != [_inner(op, position, v.type) for position, v in enumerate(op.results)]:
+            self.wrong(f"{op.NAME}: the results are not what yield gives", op.span)
+        if not 0 <= op.carried <= min(len(op.operands), len(op.results)):
+            self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span)
+
+
+def _inner(op: graph.Repeat, position: int, kind: Type) -> Type | None:
+    """Type inside the body of an operand or result of ``op``: stacked ones lose their dim."""
+    if position < op.carried:
+        return kind
+    if not isinstance(kind, TensorType) or kind.dims[:1] != (op.dim,):
+        return None
+    return TensorType(kind.dtype, kind.dims[1:], kind.layout)
+
+
+def _name(op: Op) -> str:
+    return f"tile.{op.kernel}" if isinstance(op, tile.Compute) else op.NAME
+
+
+def _types(kinds: Iterable[Type | None]) -> str:
+    return ", ".join("a stack over the layers" if k is None else str(k) for k in kinds) or "nothing"
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    """Names that occur more than once, in order of their second occurrence."""
+    seen: set[str] = set()
+    again: dict[str, None] = {}
+    for name in names:
+        if name in seen:
+            again[name] = None
+        seen.add(name)
+    return list(again)

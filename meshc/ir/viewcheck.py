@@ -1,0 +1,112 @@
+"""Checks of operands: values in scope, views within their buffers, channels declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+from meshc.ir.affine import Expr
+from meshc.ir.core import Op
+from meshc.ir.module import Module
+from meshc.ir.ops import tile
+from meshc.ir.types import BufferType, TokenType
+from meshc.ir.values import Value
+from meshc.ir.views import Point, Range, Symbol, View
+
+COORDINATES = frozenset({"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"})
+
+
+def operand_mistakes(module: Module, op: Op, scope: set[Value], names: frozenset[str]) -> list[str]:
+    """What is wrong with the operands and the expressions of ``op``."""
+    found: list[str] = []
+    for operand in op.operands:
+        if isinstance(operand, Value):
+            found += _value(module, op, operand, scope)
+        elif isinstance(operand, View):
+            found += _view(operand, scope, names)
+    found += _kinds(module, op)
+    if isinstance(op, tile.For):
+        found += unknown_names("the count", op.count.free_vars, names)
+    if isinstance(op, tile.Sweep):
+        found += unknown_names("the rank", op.rank.free_vars, COORDINATES | names)
+    if isinstance(op, tile.Compute):
+        for value in op.params.values():
+            if isinstance(value, Expr):
+                found += unknown_names("a parameter", value.free_vars, COORDINATES | names)
+    return found
+
+
+def unknown_names(where: str, used: frozenset[str], known: Iterable[str]) -> list[str]:
+    """One mistake for each name in ``used`` that is not ``known``."""
+    return [f"{where} names '{name}', unknown here" for name in sorted(used - set(known))]
+
+
+def _value(module: Module, op: Op, value: Value, scope: set[Value]) -> list[str]:
+    if value not in scope:
+        return [f"{value} is not defined in this block before its use"]
+    if module.level == "tile" and not isinstance(value.type, TokenType):
+        return [f"{value} is no token"]
+    if isinstance(value.type, TokenType) and not isinstance(op, tile.Wait):
+        return [f"takes no token such as {value}"]
+    return []
+
+
+def _kinds(module: Module, op: Op) -> list[str]:
+    """Transfers name a channel and a view, kernels take views, waits take tokens."""
+    if isinstance(op, (tile.Send, tile.Recv)):
+        if [type(o) for o in op.operands] != [Symbol, View]:
+            return ["takes a channel and a view of a buffer"]
+        if op.channel not in [c.name for c in module.channels]:
+            return [f"channel @{op.channel} is not declared"]
+        combines = ("store", "add", "max")
+        if isinstance(op, tile.Recv) and op.combine not in combines:
+            return [f"combine is one of {', '.join(combines)}"]
+        if not all(isinstance(r.type, TokenType) for r in op.results):
+            return ["gives a token"]
+        return []
+    wanted = View if isinstance(op, tile.Compute) else Value
+    wrong = [str(o) for o in op.operands if not isinstance(o, wanted)]
+    return [f"cannot take {wrong[0]}"] if wrong else []
+
+
+def _view(view: View, scope: set[Value], names: frozenset[str]) -> list[str]:
+    if view.buffer not in scope or not isinstance(view.buffer.type, BufferType):
+        return [f"{view.buffer} is no buffer"]
+    shape = view.buffer.type.shape
+    if len(view.indices) > len(shape):
+        return [f"{view} indexes {len(view.indices)} dims of {len(shape)}"]
+    found: list[str] = []
+    for index, extent in zip(view.indices, shape, strict=False):
+        if isinstance(index, Point):
+            found += unknown_names(str(view), index.at.free_vars, COORDINATES | names)
+            found += _bounds(view, index.at, 1, extent)
+        elif isinstance(index, Range):
+            found += unknown_names(str(view), index.start.free_vars, COORDINATES | names)
+            found += unknown_names(f"an extent of {view}", index.extent.free_vars, names)
+            if index.extent.is_const:
+                reach = (index.extent.constant - 1) * index.step + 1
+                found += _bounds(view, index.start, reach, extent)
+    return found + _shape(view, names)
+
+
+def _bounds(view: View, start: Expr, reach: int, extent: int) -> list[str]:
+    """Constant starts are held against the buffer; the others are for ``interp`` to watch."""
+    if start.is_const and not 0 <= start.constant <= start.constant + reach <= extent:
+        return [f"{view} leaves the buffer, {view.buffer} : {view.buffer.type}"]
+    return []
+
+
+def _shape(view: View, names: frozenset[str]) -> list[str]:
+    found: list[str] = []
+    for extent in view.reshape:
+        found += unknown_names(f"the shape of {view}", extent.free_vars, names)
+    if view.reshape:
+        flat = View(view.buffer, view.indices).shape()
+        if all(e.is_const for e in (*flat, *view.reshape)):
+            have, want = (prod(e.constant for e in side) for side in (flat, view.reshape))
+            if have != want:
+                found.append(f"{view} reshapes {have} elements to {want}")
+    rank = len(view.reshape) if view.reshape else len(View(view.buffer, view.indices).shape())
+    if view.order and sorted(view.order) != list(range(rank)):
+        found.append(f"{view} has no permutation of its {rank} dims as order")
+    return found
