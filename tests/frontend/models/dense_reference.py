@@ -37,10 +37,9 @@ class DenseDecoder:
         """The logits after one more token."""
         x = self.weights["embedding"][token]
         for layer, (keys, values) in enumerate(self.cache):
-            x = x + self._attention(
-                self._norm(x, self._of("attn_norm", layer)), layer, keys, values
-            )
-            x = x + self._mlp(self._norm(x, self._of("ffn_norm", layer)), layer)
+            normed = self._norm(x, self.weights["attn_norm"][layer])
+            x = x + self._attention(normed, layer, keys, values)
+            x = x + self._mlp(self._norm(x, self.weights["ffn_norm"][layer]), layer)
         return self._norm(x, self.weights["final_norm"]) @ self.weights["lm_head"]
 
     def _norm(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
