@@ -75,6 +75,9 @@ class Device:
     macs_per_cycle: dict[str, float] = field(hash=False)
     lanes_per_cycle: dict[str, float] = field(hash=False)
     op_cycles: float
+    vector_cycles: float
+    scalar_cycles: float
+    step_cycles: float
     memory_bytes: int | None = None
     reserved_bytes: int = 0
     routing: Routing | None = None
