@@ -5,12 +5,12 @@ statements call kernels on views, send and receive. No core can reach what anoth
 """
 
 from .channels import Channel, ChannelError, Hop, Token, wait
-from .cores import Cores, Fabric, Sweep
+from .cores import Cores, Fabric, Sweep, memo
 from .host import HostError, LanguageModel, TensorProgram, Weights
 from .memory import Buffer, Span, View, span
 from .percore import Coordinates, IsolationError, Mesh, PerCore
 from .phase import Phase
-from .ports import PortError
+from .ports import PortError, element
 
 __all__ = [
     "Buffer",
@@ -33,6 +33,8 @@ __all__ = [
     "Token",
     "View",
     "Weights",
+    "element",
+    "memo",
     "span",
     "wait",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from .percore import IsolationError, Mesh, PerCore, grid_of
 
 Lanes = NDArray[np.intp]
 Key = slice | Lanes
+
+# remembers what a function of loop variables and run-time scalars gave, such as a guard
+memo = lru_cache(maxsize=1024)
 
 
 class Cores:

@@ -167,7 +167,9 @@ def exp_sub(out: Array, a: Array, m: Array) -> None:
 
 
 @_kernel(updates=True)
-def gemm(out: Array, a: Array, b: Array, accumulate: bool, transposed: bool) -> None:
+def gemm(
+    out: Array, a: Array, b: Array, accumulate: bool = False, transposed: bool = False
+) -> None:
     """out[.., m, n] = a[.., m, k] b[.., k, n] (b[.., n, k] if transposed), or += if accumulate"""
     right = b.swapaxes(-1, -2) if transposed else b
     right, left = _trailing(right, a), _trailing(a, right)

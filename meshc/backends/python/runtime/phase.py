@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from .channels import Channel, Hop
 from .cores import Cores, Fabric, Sweep
 from .memory import Array, Buffer, Memory
 from .percore import Coordinates, PerCore
-from .ports import Conditions, Elements, Inlet, Outlet, Port, load_weights
+from .ports import Element, Inlet, Outlet, Port, load_weights
 
 Step = Callable[..., None]
 
@@ -70,21 +71,19 @@ class Phase:
         tensor: str,
         shape: tuple[int, ...],
         buffer: Buffer,
-        element: Elements,
-        where: Conditions | None = None,
+        lanes: Callable[..., Element],
         pad: float = 0.0,
     ) -> None:
         """How a logical tensor lies in a buffer: see :class:`Port`."""
-        port = Port(tensor, shape, buffer, element, where, pad)
+        port = Port(tensor, shape, buffer, lanes, pad)
         if direction == "out":
             self._outputs[tensor] = port
         else:
             self._inputs.append(port)
 
-    def runs(self, step: Step, **scalars: tuple[int, int]) -> Phase:
-        """Set the statements: a function of the run-time scalars, each with its least and
-        largest value."""
-        self._step, self.scalars = step, scalars
+    def runs(self, step: Step, scalars: Mapping[str, tuple[int, int]] | None = None) -> Phase:
+        """Set the statements: a function of the scalars (each with its least and largest value)."""
+        self._step, self.scalars = step, dict(scalars or {})
         return self
 
     # --- what a host does
@@ -101,7 +100,7 @@ class Phase:
 
     def load(self, weights: Mapping[str, Array]) -> Phase:
         """Take memory on every core and pack the constants into it."""
-        tensors = {**weights, **self._constants}
+        tensors = ChainMap(self._constants, weights)  # type: ignore[arg-type]
         for buffer, role in self._roles:
             ports = [port for port in self._inputs if port.buffer is buffer]
             if role == "weight" and ports:
@@ -121,6 +120,8 @@ class Phase:
         """
         assert self._step is not None
         for name, (least, largest) in self.scalars.items():
+            if name not in scalars:
+                raise ValueError(f"the scalar {name} is not given")
             if not least <= scalars[name] <= largest:
                 raise ValueError(f"{name} = {scalars[name]} is not in {least} .. {largest}")
         for buffer, role in self._roles:
@@ -149,7 +150,7 @@ class Phase:
             channel.clear()
         # padding lanes may overflow or divide by zero; nothing reads them
         with np.errstate(all="ignore"):
-            self._step(**scalars)
+            self._step(*(scalars[name] for name in self.scalars))
         for channel in self._channels:
             channel.close()
 

@@ -20,8 +20,6 @@ from .cores import Fabric, progression
 from .memory import Array, Buffer
 from .percore import Grid, PerCore, grid_of
 
-Elements = Callable[..., tuple[PerCore | int, ...]]
-Conditions = Callable[..., tuple[PerCore | bool, ...]]
 Selector = slice | Array
 
 _INDEXED = 2**22  # buffers of more lanes are packed anew each time rather than through an index
@@ -32,18 +30,30 @@ class PortError(Exception):
 
 
 @dataclass(frozen=True)
-class Port:
-    """``element(*lanes)`` is the logical index in ``tensor`` (extents ``shape``) of each lane.
+class Element:
+    """Logical index of a lane; the lane is padding where one of ``where`` does not hold."""
 
-    Lanes where one of ``where(*lanes)`` fails or the element lies outside the tensor are padding
-    and hold ``pad``. The same describes outputs; there, of equal elements the first core's counts.
+    index: tuple[PerCore | int, ...]
+    where: tuple[PerCore | bool, ...] = ()
+
+
+def element(*index: PerCore | int, where: tuple[PerCore | bool, ...] = ()) -> Element:
+    """The element that a lane holds, where all of ``where`` hold."""
+    return Element(index, where)
+
+
+@dataclass(frozen=True)
+class Port:
+    """``lanes(*lane)`` tells which element of ``tensor`` (extents ``shape``) each lane holds.
+
+    Lanes whose element lies outside the tensor are padding as well, and hold ``pad``. The same
+    describes outputs; there, of equal elements the first core's counts.
     """
 
     tensor: str
     shape: tuple[int, ...]
     buffer: Buffer
-    element: Elements
-    where: Conditions | None = None
+    lanes: Callable[..., Element]
     pad: float = 0.0
 
 
@@ -77,10 +87,11 @@ class Packing:
         self.fabric, self.port = fabric, port
         lanes, shape = port.buffer.shape, port.shape
         axes = [PerCore(_lane(axis, len(lanes), n)) for axis, n in enumerate(lanes)]
-        element = [_whole(grid_of(e), len(lanes)) for e in port.element(*axes)]
+        holds = port.lanes(*axes)
+        element = [_whole(grid_of(e), len(lanes)) for e in holds.index]
         if len(element) != len(shape):
             raise PortError(f"port '{port.tensor}' has {len(element)} indices for {len(shape)}")
-        held = [_whole(grid_of(c), len(lanes)) for c in (port.where(*axes) if port.where else ())]
+        held = [_whole(grid_of(c), len(lanes)) for c in holds.where]
         held += [(e >= 0) & (e < n) for e, n in zip(element, shape, strict=True)]
         self.groups = list(_groups(element, held, lanes, shape))
         everywhere = [h for h in held if prod(h.shape[3:]) == 1]

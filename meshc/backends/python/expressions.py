@@ -1,0 +1,114 @@
+"""Affine expressions and conditions as Python text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from meshc.backends.python.text import Argument, Chain
+from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Mod, Var
+from meshc.ir.ops.tile import ParamValue
+
+COORDINATES = frozenset({"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"})
+
+Spelling = Callable[[str], str]  # how a name is written
+
+
+def spelled(names: Mapping[str, str]) -> Spelling:
+    """Names by ``names``; coordinates of the core unless ``names`` has them."""
+
+    def spell(name: str) -> str:
+        if name in COORDINATES and name not in names:
+            return f"core.{name}"
+        return names[name]
+
+    return spell
+
+
+def expression(value: Expr, spell: Spelling) -> str:
+    """``value`` as a sum; put it in parentheses where it is an operand of a product."""
+    parts = [(_term(atom, factor, spell), factor > 0) for atom, factor in value.terms]
+    parts.sort(key=lambda part: not part[1])
+    if value.constant or not parts:
+        parts.append((str(abs(value.constant)), value.constant >= 0))
+        if not parts[0][1] and value.constant > 0:
+            parts.insert(0, parts.pop())
+    first, positive = parts[0]
+    text = first if positive else f"-({first})" if _divides(first) else f"-{first}"
+    for part, positive in parts[1:]:
+        text += f" + {part}" if positive else f" - {part}"
+    return text
+
+
+def condition(cond: Cond, spell: Spelling, plain: bool = False) -> Argument:
+    """``cond``, elementwise over cores; or ``plain`` Python, for numbers equal on all cores."""
+    both, either = ("and", "or") if plain else ("&", "|")
+    if cond.is_true or cond.is_false:
+        return str(cond.is_true)
+    clauses = [[comparison(c, spell) for c in clause] for clause in cond.clauses]
+    if len(clauses) == 1 and len(clauses[0]) == 1:
+        return clauses[0][0]
+    wrapped = [c if plain else [f"({text})" for text in c] for c in clauses]
+    if len(wrapped) == 1:
+        return Chain(both, tuple(wrapped[0]))
+    joined = [f" {both} ".join(c) for c in wrapped]
+    parts = zip(joined, wrapped, strict=True)
+    return Chain(either, tuple(f"({t})" if len(c) > 1 else t for t, c in parts))
+
+
+def comparison(constraint: Constraint, spell: Spelling) -> str:
+    """One comparison, with what is subtracted moved to the other side."""
+    expr = constraint.expr
+    plus = Expr.sum((a, c) for a, c in expr.terms if c > 0)
+    minus = Expr.sum((a, -c) for a, c in expr.terms if c < 0)
+    if constraint.relation == "=":
+        left, right = (plus, minus - expr.constant) if plus.terms else (minus, plus + expr.constant)
+        return f"{expression(left, spell)} == {expression(right, spell)}"
+    if minus.is_const:
+        return f"{expression(plus, spell)} >= {-expr.constant}"
+    if plus.terms and expr.constant == -1:
+        return f"{expression(minus, spell)} < {expression(plus, spell)}"
+    return f"{expression(minus, spell)} <= {expression(plus + expr.constant, spell)}"
+
+
+def varies(value: Expr | Cond) -> bool:
+    """Whether ``value`` may differ between cores."""
+    return bool(value.free_vars & COORDINATES)
+
+
+def literal(value: ParamValue, spell: Spelling) -> str:
+    """A kernel's parameter."""
+    if isinstance(value, Expr):
+        return expression(value, spell)
+    if isinstance(value, float):
+        return number(value)
+    return repr(value)
+
+
+def number(value: float) -> str:
+    """A float that reads back as the same value, infinities included."""
+    text = repr(float(value))
+    return f'float("{text}")' if text.strip("-") in ("inf", "nan") else text
+
+
+def _divides(term: str) -> bool:
+    """Whether a minus in front would bind tighter than the term's own operator."""
+    return not term.startswith("(") and any(f" {sign} " in term for sign in ("%", "//"))
+
+
+def _term(atom: Atom, factor: int, spell: Spelling) -> str:
+    text = _atom(atom, spell)
+    if abs(factor) == 1:
+        return text
+    return f"{abs(factor)} * ({text})" if " " in text else f"{abs(factor)} * {text}"
+
+
+def _atom(atom: Atom, spell: Spelling) -> str:
+    if isinstance(atom, Var):
+        return spell(atom.name)
+    if isinstance(atom, Call):
+        return f"core.{atom.function}({expression(atom.argument, spell)})"
+    body = expression(atom.body, spell)
+    operator, by = ("%", atom.modulus) if isinstance(atom, Mod) else ("//", atom.divisor)
+    return (
+        f"({body}) {operator} {by}" if " " in body or body[0] == "-" else f"{body} {operator} {by}"
+    )

@@ -1,0 +1,87 @@
+"""The file ``main.py``: the host side of the emitted program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.backends.python.names import file_stem
+from meshc.backends.python.phase_file import plain
+from meshc.backends.templates import render
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
+from meshc.support.diagnostics import fail
+
+_PACKAGE = "meshc.backends.python"
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What the host knows about the model.
+
+    ``embedding`` is the name of the weight whose rows are the tokens' embeddings, or None for a
+    program without tokens; ``vocab`` its extent; ``capacity`` how many tokens fit the KV cache;
+    ``eos`` the ids that end a text.
+    """
+
+    model: str
+    embedding: str | None = None
+    vocab: int = 0
+    capacity: int = 0
+    eos: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PhaseFile:
+    """Where a phase is defined: module ``file`` (without ``.py``), ``function`` in it; ``role``
+    is ``prefill`` or ``decode``."""
+
+    file: str
+    function: str
+    role: str = ""
+
+
+def language_model(facts: HostFacts, mesh: Mesh, phases: list[PhaseFile]) -> str:
+    """``main.py`` of a program that maps token ids to token ids."""
+    assert facts.embedding is not None
+    return render(
+        _PACKAGE,
+        "language_model.py.jinja",
+        model=plain(facts.model),
+        cores=_cores(mesh),
+        mesh=_mesh(mesh),
+        phases=phases,
+        prefills=any(phase.role == "prefill" for phase in phases),
+        embedding=f'"{file_stem(facts.embedding)}"',
+        vocab=facts.vocab,
+        capacity=facts.capacity,
+        eos=repr(tuple(facts.eos)),
+    )
+
+
+def tensor_program(facts: HostFacts, module: Module, phase: PhaseFile) -> str:
+    """``main.py`` of a program that maps tensors to tensors."""
+    roles = {b.value: b.role for b in module.buffers}
+    inputs = [p.name for p in module.ports if p.direction == "in" and roles[p.buffer] == "in"]
+    if not any(p.direction == "out" for p in module.ports):
+        fail("no-output", f"module '{module.name}' has no out-port, so there is nothing to print")
+    return render(
+        _PACKAGE,
+        "tensor_program.py.jinja",
+        model=plain(facts.model),
+        cores=_cores(module.the_mesh()),
+        mesh=_mesh(module.the_mesh()),
+        phase=phase,
+        inputs=[file_stem(name) for name in inputs],
+    )
+
+
+def _cores(mesh: Mesh) -> str:
+    regions = f"{mesh.regions} regions of " if mesh.regions > 1 else ""
+    return f"{regions}{mesh.columns} columns x {mesh.rows} rows of cores"
+
+
+def _mesh(mesh: Mesh) -> str:
+    values = {"rows": mesh.rows, "columns": mesh.columns}
+    values |= {"regions": mesh.regions} if mesh.regions > 1 else {}
+    values |= {"segments": mesh.segments} if mesh.segments > 1 else {}
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,126 @@
+"""The file of one phase."""
+
+from __future__ import annotations
+
+import textwrap
+
+from meshc.backends.python import declarations
+from meshc.backends.python.names import Names
+from meshc.backends.python.statements import Statements
+from meshc.backends.python.text import WIDTH, call
+from meshc.backends.python.views import Writer
+from meshc.ir.kernels import KERNELS
+from meshc.ir.module import Module
+from meshc.support.diagnostics import fail
+
+_PAD = " " * 4
+_OPTIONAL = ("Hop", "element", "memo", "span", "wait")
+
+
+def phase_file(module: Module, function: str) -> str:
+    """Python text that defines ``function(fabric) -> Phase`` for a tile-level module.
+
+    Raises ``not-tile-level``, ``unsupported-route``, ``unsupported-op``, ``python-nesting`` and
+    ``unsafe-name``.
+    """
+    if module.level != "tile":
+        fail("not-tile-level", f"module '{module.name}' is at the {module.level} level")
+    writer = Writer(Names(frozenset({function})))
+    scalars = [writer.declare(name) for name in module.scalars]
+    memory = declarations.buffers(module, writer)
+    routes = declarations.channels(module, writer)
+    extents = declarations.extents(module, writer)
+    statements = Statements(writer)
+    body = statements.block(module.program.body, 8)
+    ports = [*declarations.constants(module), *declarations.ports(module, writer)]
+    hoisted = writer.hoisted
+    program = [
+        f"def {function}(fabric: Fabric) -> Phase:",
+        f'{_PAD}"""Bind the program to the cores of ``fabric``."""',
+        *_opening(module),
+        *_section("Memory of each core: name, element type, extents.", memory),
+        *_section("Channels: where the messages of each core go.", routes),
+        *_section("Guards: the cores that take part in a statement.", hoisted.guards),
+        *_section("Chains: cores that run one after the other, by rank.", hoisted.chains),
+        *_section("Places in memory that differ between cores.", hoisted.places),
+        "",
+        f"{_PAD}def step({', '.join(scalars)}):",
+        *extents,
+        *body,
+        *_section("Logical tensors: the element that each lane of a buffer holds.", ports),
+        "",
+        *call(4, "return phase.runs", ["step", *_ranges(module)]),
+    ]
+    head = [*_docstring(module, statements.kernels), *_imports(program, statements.kernels)]
+    return "\n".join([*head, "", "", *program]) + "\n"
+
+
+def _docstring(module: Module, kernels: set[str]) -> list[str]:
+    """What this is, how to read it, and what its kernels do."""
+    mesh = module.the_mesh()
+    regions = f" in each of {mesh.regions} regions" if mesh.regions > 1 else ""
+    size = f"{mesh.columns} columns x {mesh.rows} rows{regions}"
+    return [
+        f'"""Phase {plain(module.program.name)} of {plain(module.name)}: what every core runs.',
+        "",
+        f"Mesh: {size}; element type {module.dtype()}.",
+        "",
+        "A statement works on the memory of each core, on all cores that its guard (on=..) lets",
+        "through. Only channels carry data from core to core; wait ends the transfers it names.",
+        *_glossary(kernels),
+        '"""',
+        "",
+    ]
+
+
+def _glossary(kernels: set[str]) -> list[str]:
+    """One entry per kernel used."""
+    if not kernels:
+        return []
+    lines = ["", "Kernels, the result first:"]
+    width = max(map(len, kernels)) + 6
+    for name in sorted(kernels):
+        doc = textwrap.wrap(KERNELS[name].doc, WIDTH - width)
+        lines.append(f"    {name}".ljust(width) + doc[0])
+        lines += [" " * width + line for line in doc[1:]]
+    return lines
+
+
+def _imports(program: list[str], kernels: set[str]) -> list[str]:
+    """What the program uses of the runtime."""
+    text = "\n".join(program)
+    used = ["Fabric", *(n for n in _OPTIONAL if f"{n}(" in text), "Phase"]
+    lines = _import("mesh_runtime", sorted(used, key=lambda n: (n.islower(), n)))
+    return lines + (_import("mesh_runtime.kernels", sorted(kernels)) if kernels else [])
+
+
+def _import(module: str, names: list[str]) -> list[str]:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= WIDTH:
+        return [line]
+    return [f"from {module} import (", *(f"{_PAD}{name}," for name in names), ")"]
+
+
+def _opening(module: Module) -> list[str]:
+    """The phase, and the coordinates of its cores."""
+    arguments = ["fabric", f'"{plain(module.program.name)}"']
+    rings = ", ".join(f'"{axis}"' for axis in module.the_mesh().interleaved)
+    if rings:
+        comma = "," if len(module.the_mesh().interleaved) == 1 else ""
+        arguments.append(f"interleaved=({rings}{comma})")
+    return [*call(4, "phase = Phase", arguments), f"{_PAD}core = phase.core"]
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    return ["", f"{_PAD}# {title}", *lines] if lines else []
+
+
+def _ranges(module: Module) -> list[str]:
+    """The run-time scalars with their least and largest values."""
+    ranges = [f'"{plain(n)}": ({low}, {high})' for n, (low, high) in module.scalars.items()]
+    return [f"{{{', '.join(ranges)}}}"] if ranges else []
+
+
+def plain(text: str) -> str:
+    """``text`` with what could end a string or a comment left out."""
+    return "".join(c for c in text if c.isascii() and c.isprintable() and c not in '"\\')

@@ -1,0 +1,150 @@
+"""The statements of a phase: one line of Python per tile op, in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshc.backends.python.expressions import condition, literal, varies
+from meshc.backends.python.text import Argument, call
+from meshc.backends.python.views import Writer
+from meshc.ir.core import Block, Op
+from meshc.ir.kernels import KERNELS
+from meshc.ir.ops.tile import Compute, For, Recv, Send, Sweep, Wait
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+_DEEPEST = 18  # Python allows 20 blocks inside each other
+_DEFAULTS = {"accumulate": False, "transposed": False}
+
+
+class Statements:
+    """Writes blocks of ops."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.kernels: set[str] = set()
+
+    def block(self, block: Block, indent: int, depth: int = 0) -> list[str]:
+        """The ops of ``block`` and, at its end, waits for what was not waited for."""
+        if depth > _DEEPEST:
+            fail("python-nesting", f"loops and guards nest deeper than {_DEEPEST} levels")
+        lines: list[str] = []
+        for run in _runs(block.ops):
+            lines += self.run(run, indent, depth, block)
+        left = _unawaited(block)
+        if left:
+            lines += call(indent, "wait", [self.token(t) for t in left])
+        return lines or [" " * indent + "pass"]
+
+    def run(self, ops: Sequence[Op], indent: int, depth: int, block: Block) -> list[str]:
+        """Ops that share a guard; one that is equal on all cores becomes an ``if``."""
+        guard = ops[0].when
+        if guard is None or varies(guard):
+            return [line for op in ops for line in self.op(op, indent, depth)]
+        lines = []
+        inside = {id(op) for op in ops}
+        for token in (t for op in ops for t in op.results):
+            if any(token in o.operands for o in block.walk() if id(o) not in inside):
+                lines.append(f"{' ' * indent}{self.token(token)} = None")
+        test = condition(guard, self.writer.spell, plain=True)
+        lines.append(f"{' ' * indent}if {test}:")
+        for op in ops:
+            lines += self.op(op, indent + 4, depth + 1)
+        return lines
+
+    def op(self, op: Op, indent: int, depth: int) -> list[str]:
+        """One statement."""
+        if isinstance(op, Compute):
+            return self.compute(op, indent)
+        if isinstance(op, (Send, Recv)):
+            return self.transfer(op, indent)
+        if isinstance(op, Wait):
+            tokens = [self.token(o) for o in op.operands if isinstance(o, Value)]
+            return call(indent, "wait", [*tokens, *self.on(op, "waiting")])
+        if isinstance(op, (For, Sweep)):
+            return self.loop(op, indent, depth)
+        fail("not-a-tile-op", f"the Python back end does not know {op.NAME}", op.span)
+
+    def compute(self, op: Compute, indent: int) -> list[str]:
+        """A microkernel."""
+        self.kernels.add(op.kernel)
+        arguments: list[Argument] = [self.writer.view(v) for v in op.views()]
+        for name, _ in KERNELS[op.kernel].params:
+            value = op.params[name]
+            if name not in _DEFAULTS or value != _DEFAULTS[name]:
+                arguments.append(f"{name}={literal(value, self.writer.spell)}")
+        return call(indent, op.kernel, [*arguments, *self.on(op, f"{op.kernel}_cores")])
+
+    def transfer(self, op: Send | Recv, indent: int) -> list[str]:
+        """One end of a transfer."""
+        channel = self.writer.names.of("channel", op.channel)
+        verb = "send" if isinstance(op, Send) else "recv"
+        arguments: list[Argument] = [self.writer.view(v) for v in op.views()]
+        if isinstance(op, Recv) and op.combine != "store":
+            arguments.append(f'combine="{op.combine}"')
+        hint = f"{channel}_{'senders' if verb == 'send' else 'receivers'}"
+        head = f"{self.token(op.result)} = {channel}.{verb}"
+        return call(indent, head, [*arguments, *self.on(op, hint)])
+
+    def loop(self, op: For | Sweep, indent: int, depth: int) -> list[str]:
+        """A loop, or a chain that is run core by core; a guard is put around the whole."""
+        pad = " " * indent
+        (body,) = op.regions
+        if op.when is not None and varies(op.when):
+            name = self.writer.guard(op.when, f"{_subject(body)}_members")
+            inner = self.opened(op, indent + 4, depth + 1)
+            return [f"{pad}with fabric.only({name}):", *inner]
+        return self.opened(op, indent, depth)
+
+    def opened(self, op: For | Sweep, indent: int, depth: int) -> list[str]:
+        """The loop without its guard."""
+        pad = " " * indent
+        (body,) = op.regions
+        if isinstance(op, For):
+            variable = self.writer.declare(op.var)
+            head = f"for {variable} in range({self.writer.number(op.count)}):"
+        else:
+            chain = self.writer.chain(op, f"along_{_subject(body)}")
+            head = f"for _ in {chain}:  # one core of the chain after the other"
+        return [pad + head, *self.block(body, indent + 4, depth + 1)]
+
+    def on(self, op: Op, hint: str) -> list[str]:
+        """The guard as an argument; an ``if`` around the statement has the others."""
+        if op.when is None or not varies(op.when):
+            return []
+        return [f"on={self.writer.guard(op.when, hint)}"]
+
+    def token(self, token: Value) -> str:
+        """Identifier of a token."""
+        return self.writer.names.of("token", token.name)
+
+
+def _runs(ops: Sequence[Op]) -> list[list[Op]]:
+    """Ops in stretches of equal guards."""
+    found: list[list[Op]] = []
+    for op in ops:
+        if found and found[-1][0].when == op.when:
+            found[-1].append(op)
+        else:
+            found.append([op])
+    return found
+
+
+def _unawaited(block: Block) -> list[Value]:
+    """Tokens that ``block`` starts and does not surely wait for."""
+    awaited: set[int] = set()
+    guards = {id(t): op.when for op in block.ops for t in op.results}
+    for op in block.ops:
+        if isinstance(op, Wait):
+            awaited |= {
+                id(t) for t in op.operands if op.when is None or op.when == guards.get(id(t))
+            }
+    return [t for op in block.ops for t in op.results if id(t) not in awaited]
+
+
+def _subject(body: Block) -> str:
+    """What a chain is about: its first channel, or kernel."""
+    for op in body.walk():
+        if isinstance(op, (Send, Recv)):
+            return op.channel
+    return next((op.kernel for op in body.walk() if isinstance(op, Compute)), "cores")
