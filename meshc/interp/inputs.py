@@ -55,8 +55,25 @@ def bound_inputs(
         if given is None:
             arrays[param.value] = np.zeros(kind.shape(extents), numbers)
         else:
-            arrays[param.value] = np.asarray(given, numbers)
+            arrays[param.value] = in_pairs(module, param.value, np.asarray(given, numbers))
     return extents, arrays
+
+
+def in_pairs(module: Module, value: Value, array: Array) -> Array:
+    """``array`` with rotate-half lanes brought next to each other, where the module wants it.
+
+    canonicalize turns rotate-half RoPE into interleaved pairs and names the weights whose lanes
+    the packing reorders in the option ``paired``; inputs are the model's own tensors at every
+    level. Lane 2i of the rotated dim is then lane i of the tensor, and 2i + 1 is i + D/2.
+    """
+    if value.name not in str(module.option("paired", "")).split(","):
+        return array
+    rotated = {op.dim for op in module.walk() if isinstance(op, graph.Rope)}
+    for axis, dim in enumerate(_tensor(value).dims):
+        if dim in rotated:
+            lane = np.arange(array.shape[axis])
+            array = array.take(lane // 2 + lane % 2 * (array.shape[axis] // 2), axis)
+    return array
 
 
 def actual_extents(module: Module, inputs: Mapping[str, Array]) -> dict[str, int]:

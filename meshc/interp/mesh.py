@@ -1,0 +1,413 @@
+"""Runs mesh-level modules on the shards of every core.
+
+Local ops compute on each core from its own lanes only, so a wrong layout gives wrong numbers.
+Distributed products read their operands where the layouts say the elements are and leave the
+result where its layout says; how the pieces travel is the tile level's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshc.interp import formulas
+from meshc.interp.inputs import bound_inputs, checked_scalars
+from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
+from meshc.interp.shards import PAD, Sharding, lane_of
+from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh
+from meshc.ir.types import TensorType
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+CORES = ""  # the name of the leading dim of all shards
+
+
+@dataclass
+class Shards:
+    """What each value holds so far, ``[cores, *lanes]``."""
+
+    mesh: Mesh
+    extents: Mapping[str, int]
+    actual: Mapping[str, int]
+    scalars: Mapping[str, int]
+    values: dict[Value, Array] = field(default_factory=dict)
+    shardings: dict[TensorType, Sharding] = field(default_factory=dict)
+
+    @property
+    def position(self) -> int:
+        """Tokens that are cached already."""
+        return self.scalars.get("pos", 0)
+
+    def of(self, operand: Operand) -> Array:
+        """The shards of ``operand``."""
+        return self.values[cast(Value, operand)]
+
+    def sharding(self, operand: Operand) -> Sharding:
+        """How ``operand`` lies."""
+        kind = tensor_type(operand)
+        if kind not in self.shardings:
+            self.shardings[kind] = Sharding(kind, self.mesh, self.extents, self.actual)
+        return self.shardings[kind]
+
+    def gathered(self, operand: Operand, op: Op) -> Array:
+        """The logical tensor of ``operand``."""
+        return self.sharding(operand).gather(self.of(operand), cast(Value, operand).name, op.span)
+
+
+Meaning = Callable[[Shards, Any], list[Array]]
+OpType = TypeVar("OpType", bound=Op)
+
+MEANINGS: dict[type[Op], Meaning] = {}
+
+
+def run_mesh(
+    module: Module,
+    inputs: Mapping[str, Array],
+    scalars: Mapping[str, int] | None = None,
+    dtype: DTypeLike = np.float64,
+) -> list[Array]:
+    """The results of the module's function as logical arrays, in order.
+
+    ``inputs`` are logical arrays by parameter name (a state that is left out starts as zeros).
+    Raises ``interp-input``, ``interp-scalar``, ``interp-shape``, ``interp-layout``.
+    """
+    actual, arrays = bound_inputs(module, inputs, np.dtype(dtype))
+    checked = checked_scalars(module, scalars or {})
+    shards = Shards(module.the_mesh(), module.dims, actual, checked)
+    for value, array in arrays.items():
+        shards.values[value] = shards.sharding(value).scatter(array)
+    with np.errstate(all="ignore"):
+        ending = run_block(module.function.body, shards)
+    return [shards.gathered(o, ending) for o in ending.operands]
+
+
+def run_block(block: Block, shards: Shards) -> Op:
+    """Execute the ops of ``block``; its ``yield`` or ``return``."""
+    for op in block.ops:
+        if isinstance(op, (mesh.Return, mesh.Yield)):
+            return op
+        try:
+            results = MEANINGS[type(op)](shards, op)
+        except ValueError as error:
+            fail("interp-shape", f"{op.NAME}: {error}", op.span)
+        for value, lanes in zip(op.results, results, strict=True):
+            _check_lanes(shards, op, value, lanes)
+            shards.values[value] = lanes
+    return Op()
+
+
+def _check_lanes(shards: Shards, op: Op, value: Value, lanes: Array) -> None:
+    expected = shards.sharding(value).shape
+    if lanes.shape != expected:
+        fail(
+            "interp-layout",
+            f"{op.NAME} gives {list(lanes.shape[1:])} lanes per core, but {value} has "
+            f"{list(expected[1:])}",
+            op.span,
+            notes=[f"it lies as {value.type}"],
+        )
+
+
+def meaning(cls: type[OpType]) -> Callable[[Callable[[Shards, OpType], list[Array]]], Meaning]:
+    """Decorator: the function is what ops of ``cls`` do."""
+
+    def add(function: Callable[[Shards, OpType], list[Array]]) -> Meaning:
+        MEANINGS[cls] = function
+        return function
+
+    return add
+
+
+def _dims(operand: Operand) -> Dims:
+    return (CORES, *tensor_type(operand).dims)
+
+
+def _beside(shards: Shards, left: Operand, right: Operand) -> Array:
+    """The lanes of ``right``, repeated over dims of ``left`` that it lacks."""
+    lanes, own = shards.of(right), shards.of(left)
+    for dim, count in zip(_dims(right), lanes.shape, strict=True):
+        if count != own.shape[_dims(left).index(dim)]:
+            raise ValueError(f"{count} lanes of {dim} beside {own.shape[_dims(left).index(dim)]}")
+    return aligned(lanes, _dims(right), _dims(left))
+
+
+def _both(shards: Shards, op: Op) -> tuple[Array, Array]:
+    left, right = op.operands
+    return shards.of(left), _beside(shards, left, right)
+
+
+# --- pointwise
+
+
+@meaning(mesh.Add)
+def _add(shards: Shards, op: mesh.Add) -> list[Array]:
+    left, right = _both(shards, op)
+    return [left + right]
+
+
+@meaning(mesh.Mul)
+def _mul(shards: Shards, op: mesh.Mul) -> list[Array]:
+    left, right = _both(shards, op)
+    return [left * right]
+
+
+@meaning(mesh.Div)
+def _div(shards: Shards, op: mesh.Div) -> list[Array]:
+    left, right = _both(shards, op)
+    return [left / right]
+
+
+@meaning(mesh.ExpSub)
+def _exp_sub(shards: Shards, op: mesh.ExpSub) -> list[Array]:
+    left, right = _both(shards, op)
+    return [np.exp(left - right)]
+
+
+@meaning(mesh.Scale)
+def _scale(shards: Shards, op: mesh.Scale) -> list[Array]:
+    return [shards.of(op.operands[0]) * op.factor]
+
+
+@meaning(mesh.Silu)
+def _silu(shards: Shards, op: mesh.Silu) -> list[Array]:
+    return [formulas.silu(shards.of(op.operands[0]))]
+
+
+@meaning(mesh.Gelu)
+def _gelu(shards: Shards, op: mesh.Gelu) -> list[Array]:
+    return [formulas.gelu(shards.of(op.operands[0]), op.form)]
+
+
+@meaning(mesh.RmsScale)
+def _rms_scale(shards: Shards, op: mesh.RmsScale) -> list[Array]:
+    x, squares, gain = op.operands
+    root = np.sqrt(_beside(shards, x, squares) / shards.extents[op.dim] + op.eps)
+    return [shards.of(x) / root * _beside(shards, x, gain)]
+
+
+@meaning(mesh.Mask)
+def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
+    (x,) = op.operands
+    sharding = shards.sharding(x)
+    key = aligned(sharding.of_dim(op.dim), (CORES, op.dim), _dims(x))
+    hidden = key == PAD
+    if op.kind == "causal":
+        row = np.zeros(1, np.int64)
+        if op.rows in _dims(x):
+            row = aligned(sharding.of_dim(op.rows), (CORES, op.rows), _dims(x))
+        # A pad row sees every key, so that its softmax stays a number.
+        hidden = hidden | ((key > shards.position + row) & (row != PAD))
+    return [np.where(hidden, -np.inf, shards.of(x))]
+
+
+@meaning(mesh.Rope)
+def _rope(shards: Shards, op: mesh.Rope) -> list[Array]:
+    (x,) = op.operands
+    sharding, dims = shards.sharding(x), _dims(x)
+    lanes = np.moveaxis(shards.of(x), dims.index(op.dim), -1)
+    pair = _pairs(sharding.of_dim(op.dim), op)
+    frequency = formulas.frequencies(op, shards.extents[op.dim])[pair]
+    position = np.full((lanes.shape[0], 1), shards.position)
+    if op.rows in dims:
+        position = position + np.maximum(sharding.of_dim(op.rows), 0)
+    angle = position[:, :, None] * frequency[:, None, :]
+    rest = tuple(d for d in dims if d != op.dim)
+    if op.rows in dims:
+        angle = aligned(angle, (CORES, op.rows, op.dim), (*rest, op.dim))
+    else:
+        angle = aligned(angle[:, 0], (CORES, op.dim), (*rest, op.dim))
+    turned = np.stack(formulas.turned(lanes[..., 0::2], lanes[..., 1::2], angle), -1)
+    return [np.moveaxis(turned.reshape(lanes.shape), -1, dims.index(op.dim))]
+
+
+def _pairs(elements: Array, op: mesh.Rope) -> Array:
+    """Which pair each two neighbouring lanes hold (pad lanes count as pair 0)."""
+    first = elements[:, 0::2]
+    second = elements[:, 1::2] if elements.shape[1] % 2 == 0 else np.zeros(0)
+    whole = first.shape == second.shape and bool(
+        ((first == PAD) & (second == PAD) | (first % 2 == 0) & (second == first + 1)).all()
+    )
+    if op.style != "interleaved" or not whole:
+        fail("interp-layout", f"{op.NAME}: a pair of {op.dim} is not on one core", op.span)
+    return np.maximum(first, 0) // 2
+
+
+# --- reductions
+
+
+@meaning(mesh.RowMax)
+def _row_max(shards: Shards, op: mesh.RowMax) -> list[Array]:
+    (x,) = op.operands
+    return [shards.of(x).max(_dims(x).index(op.dim), initial=-np.inf)]
+
+
+@meaning(mesh.RowSum)
+def _row_sum(shards: Shards, op: mesh.RowSum) -> list[Array]:
+    (x,) = op.operands
+    return [shards.of(x).sum(_dims(x).index(op.dim))]
+
+
+@meaning(mesh.SquareSum)
+def _square_sum(shards: Shards, op: mesh.SquareSum) -> list[Array]:
+    (x,) = op.operands
+    return [np.square(shards.of(x)).sum(_dims(x).index(op.dim))]
+
+
+@meaning(mesh.AllReduce)
+def _all_reduce(shards: Shards, op: mesh.AllReduce) -> list[Array]:
+    grid = ("r", "y", "xh", "xd")
+    axes = {"x": (2, 3)}.get(op.axis) or (grid.index(op.axis),)
+    reduce = np.max if op.reduce == "max" else np.sum
+    results = []
+    for operand in op.operands:
+        lanes = shards.of(operand)
+        by_axis = lanes.reshape([shards.mesh.size(a) for a in grid] + [*lanes.shape[1:]])
+        total = reduce(by_axis, axis=axes, keepdims=True)
+        results.append(np.broadcast_to(total, by_axis.shape).reshape(lanes.shape))
+    return results
+
+
+# --- products
+
+
+@meaning(mesh.Gemv)
+def _gemv(shards: Shards, op: mesh.Gemv) -> list[Array]:
+    left = op.operands[0]
+    results = []
+    for right, value in zip(op.operands[1:], op.results, strict=True):
+        lanes, dims = _own_heads(shards, op, left, right)
+        over, wanted = op.contract, _dims(value)
+        results.append(contracted(shards.of(left), _dims(left), lanes, dims, over, wanted))
+    return results
+
+
+def _own_heads(shards: Shards, op: mesh.Gemv, left: Operand, right: Operand) -> tuple[Array, Dims]:
+    """The right operand with, for every head the core has, the entry of the group it belongs to."""
+    lanes, dims = shards.of(right), _dims(right)
+    if not op.group or op.group[1] not in dims:
+        return lanes, dims
+    heads, groups = op.group
+    head = shards.sharding(left).of_dim(heads)
+    per_group = shards.extents[heads] // shards.extents[groups]
+    wanted = np.where(head == PAD, PAD, head // per_group)
+    lane, held = lane_of(wanted, shards.sharding(right).of_dim(groups))
+    if not (held | (head == PAD)).all():
+        fail("interp-layout", f"{op.NAME}: a core lacks the group of one of its heads", op.span)
+    axis = dims.index(groups)
+    spread = aligned(lane, (CORES, heads), tuple(heads if d == groups else d for d in dims))
+    return np.take_along_axis(lanes, spread, axis), tuple(heads if d == groups else d for d in dims)
+
+
+@meaning(mesh.Gemm)
+@meaning(mesh.GemmT)
+def _gemm(shards: Shards, op: mesh.Gemm | mesh.GemmT) -> list[Array]:
+    left, left_dims = shards.gathered(op.operands[0], op), tensor_type(op.operands[0]).dims
+    heads = left.shape[left_dims.index(op.group[0])] if op.group else 0
+    results = []
+    for operand, value in zip(op.operands[1:], op.results, strict=True):
+        logical, dims = shards.gathered(operand, op), tensor_type(operand).dims
+        right, right_dims = ungrouped(logical, dims, op.group, heads)
+        wanted = tensor_type(value).dims
+        product = contracted(left, left_dims, right, right_dims, op.contract, wanted)
+        results.append(shards.sharding(value).scatter(product))
+    return results
+
+
+# --- moving
+
+
+@meaning(mesh.Relayout)
+def _relayout(shards: Shards, op: mesh.Relayout) -> list[Array]:
+    (x,) = op.operands
+    old, new, dims = shards.sharding(x), shards.sharding(op.result), _dims(x)
+    lanes = shards.of(x)
+    for dim in dims[1:]:
+        if old.layout.split_of(dim) != new.layout.split_of(dim):
+            lane, held = lane_of(new.of_dim(dim), old.of_dim(dim))
+            taken = np.take_along_axis(lanes, aligned(lane, (CORES, dim), dims), dims.index(dim))
+            lanes = np.where(aligned(held, (CORES, dim), dims), taken, 0)
+    return [lanes]
+
+
+@meaning(mesh.Append)
+def _append(shards: Shards, op: mesh.Append) -> list[Array]:
+    pairs = zip(op.operands[::2], op.operands[1::2], strict=True)
+    return [_appended(shards, op, cache, new) for cache, new in pairs]
+
+
+def _appended(shards: Shards, op: mesh.Append, cache: Operand, new: Operand) -> Array:
+    sharding = shards.sharding(cache)
+    rows = shards.gathered(new, op)
+    dims = tensor_type(cache).dims
+    axis = dims.index(op.dim)
+    fresh_dims = tuple(op.dim if d == op.rows else d for d in tensor_type(new).dims)
+    fresh = aligned(rows, fresh_dims, dims)
+    first, end = shards.position, shards.position + fresh.shape[axis]
+    if end > shards.extents[op.dim]:
+        fail("interp-shape", f"{op.NAME}: row {end - 1} does not fit {op.dim}", op.span)
+    before = [(0, 0)] * len(dims)
+    before[axis] = (first, shards.extents[op.dim] - end)
+    entered = sharding.scatter(np.pad(fresh, before))
+    row = sharding.of_dim(op.dim)
+    stored = aligned((row >= first) & (row < end), (CORES, op.dim), _dims(cache))
+    return np.where(stored, entered, shards.of(cache))
+
+
+# --- layers
+
+
+@meaning(mesh.Repeat)
+def _repeat(shards: Shards, op: mesh.Repeat) -> list[Array]:
+    (body,) = op.regions
+    carried = [shards.of(o) for o in op.operands[: op.carried]]
+    collected = op.results[op.carried :]
+    kept = [np.zeros(shards.sharding(v).shape, carried[0].dtype) for v in collected]
+    for layer in range(shards.extents[op.dim]):
+        slices = [_slice(shards, o, op.dim, layer) for o in op.operands[op.carried :]]
+        shards.values.update(zip(body.args, [*carried, *slices], strict=True))
+        given = [shards.of(o) for o in run_block(body, shards).operands]
+        owner = _owner(shards, op, layer)
+        carried = [_handed_on(shards, lanes, owner) for lanes in given[: op.carried]]
+        for value, stack, lanes in zip(collected, kept, given[op.carried :], strict=True):
+            lane, held = _layer_lane(shards, value, op.dim, layer)
+            stack[held, lane[held]] = lanes[held]
+    return [*carried, *kept]
+
+
+def _layer_lane(shards: Shards, value: Operand, dim: str, layer: int) -> tuple[Array, Array]:
+    """On every core the lane of a stacked value that holds ``layer``, and whether one does."""
+    elements = shards.sharding(value).of_dim(dim)
+    lane, held = lane_of(np.full((len(elements), 1), layer), elements)
+    return lane[:, 0], held[:, 0]
+
+
+def _slice(shards: Shards, operand: Operand, dim: str, layer: int) -> Array:
+    """One layer of a stacked value (lane 0 on cores whose region does not have it)."""
+    lane, _ = _layer_lane(shards, operand, dim, layer)
+    return shards.of(operand)[np.arange(len(lane)), lane]
+
+
+def _owner(shards: Shards, op: mesh.Repeat, layer: int) -> int | None:
+    """The region that runs ``layer``; None when all do."""
+    for operand in op.operands[op.carried :]:
+        split = shards.sharding(operand).layout.split_of(op.dim)
+        if split is not None:
+            _, held = _layer_lane(shards, operand, op.dim, layer)
+            return int(np.argmax(held)) // (shards.mesh.rows * shards.mesh.columns)
+    return None
+
+
+def _handed_on(shards: Shards, lanes: Array, owner: int | None) -> Array:
+    """Carried values pass from the region that computed them to the others."""
+    if owner is None:
+        return lanes
+    by_region = lanes.reshape(shards.mesh.regions, -1, *lanes.shape[1:])
+    everywhere = np.broadcast_to(by_region[owner], by_region.shape)
+    return everywhere.reshape(lanes.shape)
