@@ -77,7 +77,9 @@ class PeAnalyzer(Analyzer):
         if item.decl.export and not item.decl.const:
             symbol = self.symbol(item)
             unit_export = tasks.Export(item.decl.name, "data", symbol.type, symbol.addr)
-            self.unit.exports.setdefault(item.decl.name, unit_export)
+            if item.decl.name not in self.unit.exports:
+                self.unit.exports[item.decl.name] = unit_export
+                self.unit.export_variables.add(item.decl.name)
 
     def _guard(self, action: Any, *args: Any) -> None:
         try:

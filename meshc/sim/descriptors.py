@@ -26,6 +26,12 @@ class Mem(NamedTuple):
     scalar: bool = False
     ring: tuple[int, int] | None = None
 
+    def step(self, itemsize: int) -> int:
+        """Bytes between elements: the stride counts elements of the operation's type."""
+        if itemsize == self.esize or not self.esize:
+            return self.stride
+        return self.stride // self.esize * itemsize
+
 
 class FabIn(NamedTuple):
     """Wavelets of a color; ``color`` -1 means the color bound to the queue."""

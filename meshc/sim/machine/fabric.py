@@ -186,7 +186,8 @@ class Fabric:
                 self.enter(target, burst.moved(burst.t0 + hops))
                 return
             if key in self.streams:
-                self.streams[key].append(burst)
+                if not burst.control:  # the host takes data only
+                    self.streams[key].append(burst)
                 self.machine.note(burst.time_of(len(burst.data)))
                 return
         there = self.neighbour(key, out)

@@ -50,7 +50,7 @@ def map_plain(
             assert dst_kind is not None
             pe.write(target, BY_NAME[dst_kind], position, 1, result)
     for record in records:
-        record.advance(count)
+        record.advance(count, record.dsd.esize if isinstance(record.dsd, Mem) else 2)
 
 
 def map_waiting(
@@ -77,7 +77,7 @@ def map_waiting(
         else:
             pe.write(target, BY_NAME[dst_kind], position, 1, result)
     for record in (o for o in (*sources, dst) if type(o).__name__ == "Dsr"):
-        record.advance(count)
+        record.advance(count, record.dsd.esize if isinstance(record.dsd, Mem) else 2)
 
 
 def _transfer(kind: str) -> str:

@@ -242,7 +242,7 @@ class Operation:
         if isinstance(self.dst, FabOut) and self.dst.advance:
             self.pe.advance_switch(self.dst, self.t)
         for record in self.records:
-            record.advance(self.done_count)
+            record.advance(self.done_count, self.spec.types[0].bits // 8)  # type: ignore[attr-defined]
         if self.is_async or self.resume:
             machine.at(max(now, self.t), self.pe.operation_done, self)
         else:

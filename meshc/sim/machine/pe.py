@@ -35,10 +35,10 @@ class Dsr:
         self.unblock: tuple[str, int] | None = None
         self.on_control: Any = None
 
-    def advance(self, count: int) -> None:
+    def advance(self, count: int, itemsize: int) -> None:
         """With save_address the base moves past the elements used."""
         if self.save and isinstance(self.dsd, Mem):
-            step = count * self.dsd.stride
+            step = count * self.dsd.step(itemsize)
             self.dsd = self.dsd._replace(addr=(self.dsd.addr + step) & 0xFFFF)
 
 
@@ -149,19 +149,16 @@ class Pe:
 
     def view(self, mem: Mem, dtype: Any, first: int, count: int) -> Any:
         """A NumPy view of elements of a one-dimensional operand."""
-        key = (mem.addr, mem.stride, dtype, first, count)
+        key = (mem.addr, mem.stride, mem.esize, dtype, first, count)
         found = self.views.get(key)
         if found is None:
-            addr = mem.addr + first * mem.stride
-            low = min(addr, addr + (count - 1) * mem.stride)
-            high = max(addr, addr + (count - 1) * mem.stride) + dtype.itemsize
+            step = mem.step(dtype.itemsize)
+            addr = mem.addr + first * step
+            low = min(addr, addr + (count - 1) * step)
+            high = max(addr, addr + (count - 1) * step) + dtype.itemsize
             if low < 0 or high > len(self.mem):
                 self.out_of_bounds(low, high)
-            stride = mem.stride or dtype.itemsize
-            if mem.stride == 0 and count > 1:
-                found = np.ndarray((count,), dtype, self.mem, addr, (0,))
-            else:
-                found = np.ndarray((count,), dtype, self.mem, addr, (stride,))
+            found = np.ndarray((count,), dtype, self.mem, addr, (step,))
             if len(self.views) > 4096:
                 self.views.clear()
             self.views[key] = found
@@ -188,9 +185,10 @@ class Pe:
 
     def _grid(self, mem: Mem, dtype: Any) -> Any:
         shape = tuple(e for e, _ in mem.dims)
-        strides = tuple(s for _, s in mem.dims)
-        low = mem.addr + sum(min(0, (e - 1) * s) for e, s in mem.dims)
-        high = mem.addr + sum(max(0, (e - 1) * s) for e, s in mem.dims) + dtype.itemsize
+        strides = tuple(s * dtype.itemsize // mem.esize for _, s in mem.dims)
+        low = mem.addr + sum(min(0, (e - 1) * s) for e, s in zip(shape, strides, strict=True))
+        high = mem.addr + dtype.itemsize
+        high += sum(max(0, (e - 1) * s) for e, s in zip(shape, strides, strict=True))
         if low < 0 or high > len(self.mem):
             self.out_of_bounds(low, high)
         return np.ndarray(shape, dtype, self.mem, mem.addr, strides)
@@ -216,7 +214,7 @@ class Pe:
     ) -> None:
         """Write elements to one place in order; sources in the same place see each result."""
         dtype = DTYPES[spec.types[0]]
-        cell = self.view(dst._replace(stride=dtype.itemsize, dims=()), dtype, 0, 1)
+        cell = self.view(dst._replace(stride=0, dims=()), dtype, 0, 1)
         same = [isinstance(s, Mem) and s.addr == dst.addr and (s.scalar or reduces_to_one(s))
                 for s in sources]  # fmt: skip
         function = COMPUTE[spec.name]

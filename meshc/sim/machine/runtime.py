@@ -152,7 +152,7 @@ def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> N
         pe.write(dst, DTYPES[spec.types[0]], 0, n, COMPUTE[name](*arrays))
     pe.t += costs.memory + costs.vector_cycles(spec, list(sources), dst, n)
     for record in records:
-        record.advance(n)
+        record.advance(n, DTYPES[spec.types[0]].itemsize)
 
 
 def _chained(dst: Any, sources: tuple[Any, ...], n: int) -> bool:
@@ -234,9 +234,10 @@ def _operation(
     operation.activate, operation.unblock = activate, unblock
     operation.on_control = on_control
     for record in operation.records:
-        operation.activate = record.activate if activate is None else activate
-        operation.unblock = record.unblock if unblock is None else unblock
-        operation.on_control = record.on_control or on_control
+        if operation.activate is None:
+            operation.activate = record.activate
+        operation.unblock = operation.unblock or record.unblock
+        operation.on_control = operation.on_control or record.on_control
     return operation
 
 

@@ -49,6 +49,7 @@ class Unit:
     blocked: list[tuple[str, Any]] = field(default_factory=list)
     unblocked: list[tuple[str, Any]] = field(default_factory=list)
     exports: dict[str, Export] = field(default_factory=dict)
+    export_variables: set[str] = field(default_factory=set)
     dsr_loads: list[ir.LoadDsr] = field(default_factory=list)
     color_configs: dict[int, Any] = field(default_factory=dict)
     local_settings: list[tuple[int, int]] = field(default_factory=list)

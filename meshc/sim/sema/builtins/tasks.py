@@ -146,7 +146,7 @@ def _export_symbol(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
         kind = an.global_type(item)
         symbol = an.symbol(item)
         export = Export(name, "pointer" if isinstance(kind, Pointer) else "data", kind, symbol.addr)
-    if name in an.unit.exports:
+    if name in an.unit.exports and name not in an.unit.export_variables:
         fail("csl-redeclared", f"'{name}' is exported twice", node.span)
     layout = getattr(an, "rectangle", None)
     if isinstance(layout, LayoutInfo) and name not in layout.exports:
@@ -156,6 +156,7 @@ def _export_symbol(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
             node.span,
         )
     an.unit.exports[name] = export
+    an.unit.export_variables.discard(name)
     return VOID
 
 
