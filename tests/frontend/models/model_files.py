@@ -239,3 +239,34 @@ def gguf_model_bytes(config: ModelConfig, tensors: Mapping[str, np.ndarray]) -> 
             for name, tensor in gguf_tensors(config, tensors)
         ],
     )
+
+
+# Token types of GGUF vocabularies.
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+
+
+def byte_letters() -> list[str]:
+    """The 256 letters of byte-level BPE, from GPT-2's published rule."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(b) if b in printable else chr(256 + others.index(b)) for b in range(256)]
+
+
+def bpe_pairs(
+    merges: list[tuple[str, str]], pre: str, extra: list[tuple[str, int]], **changes: Any
+) -> list[tuple[str, str, Any]]:
+    """A byte-level BPE vocabulary as metadata; ``extra`` are further (word, type) tokens."""
+    tokens = [*byte_letters(), *(a + b for a, b in merges), *(word for word, _ in extra)]
+    types = [NORMAL] * (256 + len(merges)) + [kind for _, kind in extra]
+    facts = {
+        "model": ("str", "gpt2"),
+        "pre": ("str", pre),
+        "tokens": ("[str]", tokens),
+        "token_type": ("[i32]", types),
+        "merges": ("[str]", [f"{a} {b}" for a, b in merges]),
+        **changes,
+    }
+    return [(f"tokenizer.ggml.{key}", *value) for key, value in facts.items() if value]
+
+
+BPE_VOCABULARY = bpe_pairs([("a", "b")], "gpt-2", [])

@@ -10,38 +10,26 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_files import diagnosed, gguf_bytes, gguf_model_bytes, hf_tensors, model_config
+from model_files import (
+    BPE_VOCABULARY,
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER,
+    bpe_pairs,
+    diagnosed,
+    gguf_bytes,
+    gguf_model_bytes,
+    hf_tensors,
+    model_config,
+)
 
 from meshc.frontend.models import Tokenizer, find_packaged_weights, load_tokenizer
 from meshc.support.diagnostics import MeshcError
 
 tokenizers = pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.models
-
-NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
-
-
-def _byte_letters() -> list[str]:
-    """The 256 letters of byte-level BPE, from GPT-2's published rule."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return [chr(b) if b in printable else chr(256 + others.index(b)) for b in range(256)]
-
-
-def _bpe_pairs(
-    merges: list[tuple[str, str]], pre: str, extra: list[tuple[str, int]], **changes: Any
-) -> list[tuple[str, str, Any]]:
-    tokens = [*_byte_letters(), *(a + b for a, b in merges), *(word for word, _ in extra)]
-    types = [NORMAL] * (256 + len(merges)) + [kind for _, kind in extra]
-    facts = {
-        "model": ("str", "gpt2"),
-        "pre": ("str", pre),
-        "tokens": ("[str]", tokens),
-        "token_type": ("[i32]", types),
-        "merges": ("[str]", [f"{a} {b}" for a, b in merges]),
-        **changes,
-    }
-    return [(f"tokenizer.ggml.{key}", *value) for key, value in facts.items() if value]
 
 
 def _load(folder: Path, pairs: list[tuple[str, str, Any]], vocab: int = 2000) -> Tokenizer:
@@ -69,33 +57,33 @@ def _words(tokenizer: Tokenizer, text: str) -> list[str]:
 )
 def test_how_digits_are_cut(tmp_path: Path, pre: str, pieces: list[str]) -> None:
     merges = [*MERGES, ("Ġt", "abc")]
-    tokenizer = _load(tmp_path, _bpe_pairs(MERGES, pre, []))
+    tokenizer = _load(tmp_path, bpe_pairs(MERGES, pre, []))
     assert _words(tokenizer, "1234 tabc") == pieces
-    longer = _load(tmp_path, _bpe_pairs(merges, pre, []))
+    longer = _load(tmp_path, bpe_pairs(merges, pre, []))
     assert _words(longer, "1234 tabc") == [*pieces[:-2], " tabc"]
 
 
 def test_merges_apply_in_their_order(tmp_path: Path) -> None:
-    first = _load(tmp_path, _bpe_pairs([("a", "b"), ("b", "c")], "gpt-2", []))
+    first = _load(tmp_path, bpe_pairs([("a", "b"), ("b", "c")], "gpt-2", []))
     assert _words(first, "abc") == ["ab", "c"]
-    second = _load(tmp_path, _bpe_pairs([("b", "c"), ("a", "b")], "gpt-2", []))
+    second = _load(tmp_path, bpe_pairs([("b", "c"), ("a", "b")], "gpt-2", []))
     assert _words(second, "abc") == ["a", "bc"]
 
 
 def test_llama3_takes_whole_words_before_merges(tmp_path: Path) -> None:
     merges = [("b", "c"), ("a", "b"), ("ab", "c")]
-    assert _words(_load(tmp_path, _bpe_pairs(merges, "gpt-2", [])), "abc") == ["a", "bc"]
-    assert _words(_load(tmp_path, _bpe_pairs(merges, "llama-bpe", [])), "abc") == ["abc"]
+    assert _words(_load(tmp_path, bpe_pairs(merges, "gpt-2", [])), "abc") == ["a", "bc"]
+    assert _words(_load(tmp_path, bpe_pairs(merges, "llama-bpe", [])), "abc") == ["abc"]
 
 
 def test_qwen2_normalises_text(tmp_path: Path) -> None:
-    tokenizer = _load(tmp_path, _bpe_pairs([], "qwen2", []))
+    tokenizer = _load(tmp_path, bpe_pairs([], "qwen2", []))
     assert tokenizer.encode("e\u0301") == tokenizer.encode("\u00e9")
 
 
 def test_control_and_user_tokens(tmp_path: Path) -> None:
     extra = [("<|end|>", CONTROL), ("<b>", USER)]
-    tokenizer = _load(tmp_path, _bpe_pairs([], "gpt-2", extra))
+    tokenizer = _load(tmp_path, bpe_pairs([], "gpt-2", extra))
     ids = tokenizer.encode("a<|end|><b>c")
     assert ids == [ord("a"), 256, 257, ord("c")]
     assert tokenizer.decode(ids) == "a<b>c"
@@ -111,7 +99,7 @@ def test_control_and_user_tokens(tmp_path: Path) -> None:
     ],
 )
 def test_bos(tmp_path: Path, pre: str, changes: dict[str, Any], starts: bool) -> None:
-    pairs = _bpe_pairs([], pre, [("<s>", CONTROL)], bos_token_id=("u32", 256), **changes)
+    pairs = bpe_pairs([], pre, [("<s>", CONTROL)], bos_token_id=("u32", 256), **changes)
     tokenizer = _load(tmp_path, pairs)
     assert tokenizer.encode("a") == ([256, 97] if starts else [97])
     assert tokenizer.decode(tokenizer.encode("a")) == "a"
@@ -124,7 +112,7 @@ def test_bos(tmp_path: Path, pre: str, changes: dict[str, Any], starts: bool) ->
 def test_bytes_survive_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, pre: str, text: str
 ) -> None:
-    tokenizer = _load(tmp_path_factory.getbasetemp(), _bpe_pairs(MERGES, pre, []))
+    tokenizer = _load(tmp_path_factory.getbasetemp(), bpe_pairs(MERGES, pre, []))
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert tokenizer.continuation(ids[:1], ids[1:]) or len(ids) < 2
@@ -204,12 +192,11 @@ def test_sentencepiece_without_a_space_in_front(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode(" in the")) == " in the"
 
 
-GOOD = _bpe_pairs([("a", "b")], "gpt-2", [])
-
-
 def _changed(**changes: Any) -> list[tuple[str, str, Any]]:
-    """`GOOD` with other (kind, value) pairs, or None to remove a key."""
-    facts = {key.removeprefix("tokenizer.ggml."): (kind, value) for key, kind, value in GOOD}
+    """`BPE_VOCABULARY` with other (kind, value) pairs, or None to remove a key."""
+    facts = {
+        key.removeprefix("tokenizer.ggml."): (kind, value) for key, kind, value in BPE_VOCABULARY
+    }
     merged = {**facts, **changes}
     return [(f"tokenizer.ggml.{key}", *value) for key, value in merged.items() if value]
 
@@ -251,12 +238,12 @@ def test_broken_vocabularies(tmp_path: Path, code: str, pairs: list[tuple[str, s
 
 
 def test_a_tokenizer_larger_than_the_model(tmp_path: Path) -> None:
-    _load(tmp_path, GOOD, vocab=257)
-    diagnosed("tokenizer-mismatch", lambda: _load(tmp_path, GOOD, vocab=256))
+    _load(tmp_path, BPE_VOCABULARY, vocab=257)
+    diagnosed("tokenizer-mismatch", lambda: _load(tmp_path, BPE_VOCABULARY, vocab=256))
 
 
 def test_a_prompt_that_is_not_text(tmp_path: Path) -> None:
-    tokenizer = _load(tmp_path, GOOD)
+    tokenizer = _load(tmp_path, BPE_VOCABULARY)
     diagnosed("prompt-not-text", lambda: tokenizer.encode("ab\udcff"))
 
 
@@ -284,7 +271,7 @@ def test_tokenizer_json(tmp_path: Path) -> None:
 
 
 def test_a_directory_with_one_gguf_file(tmp_path: Path) -> None:
-    _load(tmp_path, GOOD)
+    _load(tmp_path, BPE_VOCABULARY)
     assert load_tokenizer(tmp_path, model_config(vocab=300)).encode("ab") == [256]
 
 
