@@ -80,7 +80,8 @@ class SdkRuntime:
         streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
     ) -> Task:  # fmt: skip
         """Copy or stream to the PEs of a rectangle."""
-        runtime, roi = self._runtime, (px, py, w, h)
+        runtime, roi = self._runtime, (int(px), int(py), int(w), int(h))
+        elem_per_pe = int(elem_per_pe)
         array = np.array(src)
         if streaming:
             runtime.submit(
@@ -99,7 +100,8 @@ class SdkRuntime:
         streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
     ) -> Task:  # fmt: skip
         """Copy or stream from the PEs of a rectangle."""
-        runtime, roi = self._runtime, (px, py, w, h)
+        runtime, roi = self._runtime, (int(px), int(py), int(w), int(h))
+        elem_per_pe = int(elem_per_pe)
         if streaming:
             runtime.submit(
                 lambda: runtime.stream_out(dest, int(src), roi, elem_per_pe, int(order)), nonblock

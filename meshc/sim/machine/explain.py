@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from meshc.sim.descriptors import FabIn, Fifo
@@ -13,50 +14,65 @@ if TYPE_CHECKING:
     from meshc.sim.machine.operation import Operation
     from meshc.sim.machine.pe import Pe
 
-_MOST = 12
+_MOST_NOTES = 16
+_MOST_PES = 6
+
+Finding = tuple[tuple[int, int], str]
 
 
 def explain_hang(machine: Machine, goal: str) -> MeshcError:
     """The error ``csl-hang`` for a machine in which no event is left."""
-    notes: list[str] = []
-    for pe in machine.pes.values():
-        notes += _waiting(pe)
-    for (x, y, color), port, count in machine.fabric.stuck():
-        notes.append(_stuck(machine, x, y, color, port, count))
-    left = len(notes) - _MOST
-    if left > 0:
-        notes = [*notes[:_MOST], f"and {left} more"]
+    groups: dict[str, list[tuple[int, int]]] = {}
+    for at, words in _findings(machine):
+        groups.setdefault(words, []).append(at)
+    notes = [f"{_pes(places)}: {words}" for words, places in groups.items()]
+    if len(notes) > _MOST_NOTES:
+        notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
     if not notes:
         notes = ["no task is ready and no operation waits: a task was never activated"]
     message = f"the program hangs at cycle {machine.cycles}: {goal}"
     return MeshcError([Diagnostic("error", "csl-hang", message, None, tuple(notes))])
 
 
-def _waiting(pe: Pe) -> list[str]:
-    notes = []
-    where = f"PE ({pe.x}, {pe.y})"
-    seen = set()
+def _pes(places: list[tuple[int, int]]) -> str:
+    shown = ", ".join(f"({x}, {y})" for x, y in places[:_MOST_PES])
+    if len(places) > _MOST_PES:
+        shown += f" and {len(places) - _MOST_PES} more"
+    return f"PE{'s' if len(places) > 1 else ''} {shown}"
+
+
+def _findings(machine: Machine) -> Iterator[Finding]:
+    for (x, y, color), port, count in machine.fabric.stuck():
+        yield (x, y), _stuck(machine, x, y, color, port, count)
+    for at, pe in machine.pes.items():
+        for words in _waiting(pe):
+            yield at, words
+
+
+def _waiting(pe: Pe) -> Iterator[str]:
+    seen: set[int] = set()
     for channel in pe.channels.values():
         for operation in channel.waiting:
-            if id(operation) in seen:
-                continue
-            seen.add(id(operation))
-            notes.append(f"{where} waits {_operation(pe, operation)}")
+            if id(operation) not in seen:
+                seen.add(id(operation))
+                yield _operation(pe, operation)
         if channel.bursts and not channel.waiting:
+            first = channel.bursts[0]
+            kind = "control wavelet" if first.control else "wavelet"
             reason = "is blocked" if channel.blocked else "has no task"
-            notes.append(
-                f"{where} holds {channel.pending()} wavelets of color {channel.color}, which {reason}"
+            yield (
+                f"{channel.pending()} wavelets of color {channel.color} lie unread, as it {reason};"
+                f" the first is {kind} {int(first.data[first.pos]):#010x}"
             )
     for state in pe.fifos:
         for operation in (*state.readers, *state.writers):
             if id(operation) not in seen:
                 seen.add(id(operation))
-                notes.append(f"{where} waits {_operation(pe, operation)}")
+                yield _operation(pe, operation)
     for number in pe.activated:
         if number in pe.blocked:
             name = pe.local_tasks.get(number, "?").rsplit("_", 1)[0]
-            notes.append(f"{where}: task '{name}' (id {number}) is activated but blocked")
-    return notes
+            yield f"task '{name}' (id {number}) is activated but blocked"
 
 
 def _operation(pe: Pe, operation: Operation) -> str:
@@ -68,10 +84,9 @@ def _operation(pe: Pe, operation: Operation) -> str:
             sources.append(f"color {pe.channel_of(source).color}")
         elif isinstance(source, Fifo):
             sources.append("a FIFO")
-    how = "synchronously" if operation.resume else "asynchronously"
-    if not sources:
-        sources.append("room in a FIFO")
-    return f"{how} in @{operation.name} at {operation.place} for {' and '.join(sources)} ({got})"
+    how = "a task waits" if operation.resume else "a microthread waits"
+    wanted = " and ".join(sources) or "room in a FIFO"
+    return f"{how} in @{operation.name} at {operation.place} for {wanted} ({got} elements)"
 
 
 def _stuck(machine: Machine, x: int, y: int, color: int, port: int, count: int) -> str:
@@ -82,4 +97,4 @@ def _stuck(machine: Machine, x: int, y: int, color: int, port: int, count: int) 
         names = ", ".join(DIRECTION_NAMES[d] for d in router.rx()) or "nothing"
         why = f"the router accepts {names} (switch position {router.position})"
     source = DIRECTION_NAMES[port]
-    return f"{count} wavelets of color {color} from {source} are stuck at PE ({x}, {y}): {why}"
+    return f"{count} wavelets of color {color} from {source} are stuck: {why}"

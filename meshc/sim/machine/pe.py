@@ -79,7 +79,7 @@ class Pe:
         self.limit = 1 << 62
         self.tsc_base = 0
         self.tsc_frozen: int | None = None
-        self.prng = 0xDEADBEEF
+        self.prng = 0xDEADBEEF ^ 0x2A5A5A
         self.unblocked = 0
         self.cycles_busy = 0
         self.out_free: dict[int, int] = {}
@@ -214,15 +214,39 @@ class Pe:
     ) -> None:
         """Write elements to one place in order; sources in the same place see each result."""
         dtype = DTYPES[spec.types[0]]
+        if dst.dims and dst.dims[-1][1] != 0:
+            self._reduce_rows(spec, dst, sources, arrays, count)
+            return
         cell = self.view(dst._replace(stride=0, dims=()), dtype, 0, 1)
         same = [isinstance(s, Mem) and s.addr == dst.addr and (s.scalar or reduces_to_one(s))
                 for s in sources]  # fmt: skip
+        if dst.scalar and len(sources) > 1 and isinstance(sources[0], int | float):
+            # (pointer, scalar, dsd): the scalar is the start of the running result
+            cell[0], same[0] = sources[0], True
         function = COMPUTE[spec.name]
         for position in range(count):
             args = [cell[0] if same[k] else (a if np.ndim(a) == 0 else a[position])
                     for k, a in enumerate(arrays)]  # fmt: skip
             result = function(*args)
             cell[0] = result if np.ndim(result) == 0 else result[0]
+
+    def _reduce_rows(
+        self, spec: OpSpec, dst: Mem, sources: list[Any], arrays: list[Any], count: int
+    ) -> None:
+        """A grid whose rows fall on each other: row by row, each seeing the results before."""
+        n, step = dst.dims[-1]
+        dtype = DTYPES[spec.types[0]]
+        for row in range(count // n):
+            offset, rest = 0, row
+            for extent, stride in reversed(dst.dims[:-1]):
+                offset += rest % extent * stride
+                rest //= extent
+            place = Mem(dst.addr + offset, n, step, dst.esize)
+            now = self.view(place, dtype, 0, n)
+            args = [now if isinstance(s, Mem) and (s.addr, s.dims) == (dst.addr, dst.dims)
+                    else a if np.ndim(a) == 0 else a[row * n : (row + 1) * n]
+                    for s, a in zip(sources, arrays, strict=True)]  # fmt: skip
+            now[...] = COMPUTE[spec.name](*args)
 
     # --- tasks ---
 
@@ -257,11 +281,22 @@ class Pe:
         """Something about a channel changed: start its task or go on with an operation."""
         if not channel.bursts:
             return
-        if not channel.blocked:
+        if self.is_open(channel):
             self.ready_colors.add(channel.color)
             self.wake(max(time, channel.bursts[0].time_of(0)))
         if channel.waiting:
             channel.waiting[0].progress(self.machine.now)
+
+    def is_open(self, channel: Channel) -> bool:
+        """Whether the first wavelet of a channel may start a task.
+
+        On WSE-2 colors and local tasks share their ids: a local task bound to the number of a
+        color lets control wavelets of that color through.
+        """
+        if not channel.blocked:
+            return True
+        shared = channel.color in self.local_tasks and self.program.arch == "wse2"
+        return shared and channel.bursts[0].control and channel.color not in self.blocked
 
     def dispatch(self, now: int) -> None:
         """Run the task that has been ready for the longest time."""
@@ -279,7 +314,7 @@ class Pe:
                 best, kind, what = since, "local", number
         for color in sorted(self.ready_colors):
             channel = self.channels[color]
-            if not channel.bursts or channel.blocked:
+            if not channel.bursts or not self.is_open(channel):
                 self.ready_colors.discard(color)
                 continue
             since = channel.bursts[0].time_of(0)

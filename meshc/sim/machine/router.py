@@ -27,7 +27,7 @@ class Router:
     """Positions are cumulative: each replaces the input or the output of the one before."""
 
     __slots__ = ("config", "counter", "entry", "exit", "free_at", "limit", "masks", "pop", "ports",
-                 "position", "positions", "ring", "stage", "teardown")  # fmt: skip
+                 "position", "positions", "ring", "selects", "stage", "teardown")  # fmt: skip
 
     def __init__(self, config: ColorConfig) -> None:
         self.config = config
@@ -45,6 +45,7 @@ class Router:
         self.limit = config.filter.limit1 if config.filter else 0
         self.stage = 0
         self.masks = (config.rx, config.tx)
+        self.selects = [e is not None and e[0] is not None for e in self.positions]
 
     def rx(self) -> tuple[int, ...]:
         """Inputs accepted at the present position."""
@@ -138,7 +139,7 @@ class Router:
         for number, entry in enumerate(self.positions):
             shift = 4 * number
             if entry is None:
-                word |= 5 << shift
+                word |= (5 | self.selects[number] << 3) << shift
             elif entry[0] is not None:
                 word |= _REGISTER_SWITCH.index(entry[0]) << shift | 8 << shift
             elif entry[1] is not None:
@@ -150,6 +151,7 @@ class Router:
         for number in range(3):
             field = word >> 4 * number & 15
             where = field & 7
+            self.selects[number] = bool(field & 8)
             if where > 4:
                 self.positions[number] = None
             elif field & 8:
