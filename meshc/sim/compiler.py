@@ -138,18 +138,11 @@ def compile_program(
             known[key] = len(classes)
             classes.append(compile_pe(loader, arch, file, bindings, info))
         tiles[at] = known[key]
-    _check_exports(info, classes)
     shown = {**{k: str(v) for k, v in params.items()}, **{k: str(v) for k, v in colors.items()}}
     return Program(
         arch, info.width, info.height, fabric, offsets, classes, tiles, dict(info.routes),
         list(info.exports), shown,
     )  # fmt: skip
-
-
-def _check_exports(info: LayoutInfo, classes: list[PeProgram]) -> None:
-    for name in info.exports:
-        if classes and not any(name in c.exports for c in classes):
-            fail("csl-layout", f"'{name}' is named by @export_name but no PE exports it")
 
 
 def compile_pe(
