@@ -30,11 +30,13 @@ class Wanted:
 
 
 def wanted_inputs(module: Module) -> list[Wanted]:
-    """The arrays a module of any level takes: parameters, or in-ports at tile level."""
+    """The arrays a module of any level takes: parameters, or in-ports at tile level (those that the
+    module's own constants fill excepted)."""
     if module.level != "tile":
         return [Wanted(p.value.name, _tensor(p.value), p.role) for p in module.function.params]
     roles = {buffer.value: buffer.role for buffer in module.buffers}
-    ports = [port for port in module.ports if port.direction == "in"]
+    loaded = [port for port in module.ports if port.direction == "in"]
+    ports = [port for port in loaded if port.name not in module.constants]
     return [Wanted(p.name, p.tensor, roles[p.buffer] or "in") for p in ports]
 
 
@@ -156,10 +158,10 @@ def _random(
 
 
 def _row_dims(module: Module) -> Iterator[str]:
-    """Dims that hold prompt rows: those the ops name as their ``rows`` (``L`` at tile level)."""
+    """Dims that hold prompt rows: those the ops, or at tile level the header, name as such."""
     named = {str(getattr(op, "rows", "")) for op in module.walk()}
     if module.level == "tile":
-        named.add("L")
+        named.add(str(module.option("row_dim", "L")))
     return (dim for dim in module.dims if dim in named)
 
 
