@@ -1,0 +1,123 @@
+"""Facts a module may claim in ``holds(...)``, each with exactly one checker.
+
+A checker reads the module alone, never what a pass believes about it, and raises
+:class:`meshc.support.diagnostics.MeshcError` with a witness when the fact does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshc.ir.module import Module
+from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.verify import (
+    channels_matched,
+    collectives_selected,
+    deadlock_free,
+    guards_cover,
+    memory_planned,
+    partitioned,
+    placed,
+    routed,
+    transpose_free,
+)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A property of modules: its name, the levels it speaks of, its meaning and its checker."""
+
+    name: str
+    levels: tuple[str, ...]
+    meaning: str
+    check: Callable[[Module], None]
+
+
+_CATALOGUE = (
+    Fact(
+        "transpose_free",
+        ("graph", "mesh"),
+        "no op moves data only to reorder dims",
+        transpose_free.check,
+    ),
+    Fact(
+        "partitioned",
+        ("mesh",),
+        "every element has an owner, one per replica",
+        partitioned.check,
+    ),
+    Fact(
+        "placed",
+        ("mesh",),
+        "neighbours of an interleaved axis are at most two hops apart",
+        placed.check,
+    ),
+    Fact(
+        "collectives_selected",
+        ("mesh",),
+        "every collective has an algorithm",
+        collectives_selected.check,
+    ),
+    Fact(
+        "guards_cover",
+        ("tile",),
+        "guards speak of what exists, sweeps reach every core they run on",
+        guards_cover.check,
+    ),
+    Fact(
+        "channels_matched",
+        ("tile",),
+        "each channel carries its send domain exactly onto its recv domain",
+        channels_matched.check,
+    ),
+    Fact(
+        "deadlock_free",
+        ("tile",),
+        "the order rule of transfers and sweeps holds",
+        deadlock_free.check,
+    ),
+    Fact(
+        "routed",
+        ("tile",),
+        "colors and queues within the device, no two routes share a color at a router",
+        routed.check,
+    ),
+    Fact(
+        "memory_planned",
+        ("tile",),
+        "every buffer has an address, live ones are disjoint, all fit",
+        memory_planned.check,
+    ),
+)
+
+FACTS: dict[str, Fact] = {fact.name: fact for fact in _CATALOGUE}
+
+
+def check_fact(module: Module, name: str) -> None:
+    """Raise a diagnosed error when the fact ``name`` does not hold of ``module``."""
+    FACTS[name].check(module)
+
+
+def check_claims(module: Module) -> None:
+    """Check every fact in ``module.holds``: for text that came from outside.
+
+    All false claims are reported at once; an unknown fact is ``unknown-fact``.
+    """
+    found = Diagnostics()
+    for name in sorted(module.holds):
+        fact = FACTS.get(name)
+        if fact is None or module.level not in fact.levels:
+            known = ", ".join(f.name for f in _CATALOGUE if module.level in f.levels)
+            found.error(
+                "unknown-fact",
+                f"there is no fact '{name}' at the {module.level} level",
+                help=f"facts of this level: {known}",
+            )
+            continue
+        try:
+            fact.check(module)
+        except MeshcError as error:
+            for diagnostic in error.diagnostics:
+                found.add(diagnostic)
+    found.raise_errors()

@@ -1,0 +1,134 @@
+"""The pass manager: facts before, the pass, the verifier and the facts after, instruments around.
+
+A mistake of the user leaves it as :class:`meshc.support.diagnostics.MeshcError`; anything else
+that goes wrong inside a pass, bad IR and false claims included, is an :class:`InternalError` that
+carries what is needed to see it again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from meshc.ir.module import Module
+from meshc.ir.printer import print_module
+from meshc.ir.verifier import verify_module
+from meshc.passes.base import Pass
+from meshc.passes.instruments import Instrument
+from meshc.passes.registry import PASSES, pipeline_text
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+from meshc.verify import FACTS
+
+
+class InternalError(Exception):
+    """meshc is at fault: a pass broke, left bad IR, or claimed a fact that does not hold.
+
+    ``reproducer`` is ``.meshir`` text: the module as it was before the pass, headed by comments
+    that say what happened and how to run the passes that were left.
+    """
+
+    def __init__(self, message: str, pipeline: str, module_text: str) -> None:
+        super().__init__(message)
+        self.pipeline = pipeline
+        comments = [*message.splitlines(), f"meshc opt THIS_FILE --passes '{pipeline}'"]
+        self.reproducer = "".join(f"# {line}\n" for line in comments) + module_text
+
+
+class PassManager:
+    """Runs ``passes`` in order; what they have to say is added to a report.
+
+    ``instruments`` see the module before and after each pass.
+    """
+
+    def __init__(self, passes: Sequence[Pass], instruments: Sequence[Instrument] = ()) -> None:
+        self.passes = tuple(passes)
+        self.instruments = tuple(instruments)
+
+    def run(self, module: Module, report: Diagnostics | None = None) -> Module:
+        """The module after all passes; ``module`` itself is edited or left behind.
+
+        Raises :class:`MeshcError` for bad input, ``wrong-level`` and ``missing-fact`` among it, and
+        :class:`InternalError` when a pass breaks.
+        """
+        report = Diagnostics() if report is None else report
+        verify_module(module)
+        for position, step in enumerate(self.passes):
+            _check_ready(module, step)
+            for instrument in self.instruments:
+                instrument.before(step, module)
+            before = print_module(module)
+            start = time.perf_counter()
+            try:
+                module = _run(step, module, report)
+            except MeshcError:
+                raise
+            except Exception as error:
+                raise InternalError(
+                    f"{step.NAME}: {_words(error)}",
+                    pipeline_text(self.passes[position:]),
+                    before,
+                ) from error
+            seconds = time.perf_counter() - start
+            for instrument in self.instruments:
+                instrument.after(step, module, seconds)
+        return module
+
+
+class _BrokenPass(Exception):
+    """A pass left something that is not what it promised."""
+
+
+def _run(step: Pass, module: Module, report: Diagnostics) -> Module:
+    """Run one pass, verify what it left, and bring the facts up to date."""
+    held = set(module.holds)
+    result = step.run(module, report)
+    _promised(f"{step.NAME} left IR that does not verify", verify_module, result)
+    for fact in sorted(step.ESTABLISHES & FACTS.keys()):
+        claim = f"{step.NAME} claims '{fact}', which does not hold"
+        _promised(claim, FACTS[fact].check, result)
+    kept = {f for f in held if f in FACTS and result.level in FACTS[f].levels}
+    result.holds = (kept - step.INVALIDATES) | step.ESTABLISHES
+    return result
+
+
+def _promised(claim: str, check: Callable[[Module], None], module: Module) -> None:
+    """Run ``check``; its finding is a fault of the pass, not of the input."""
+    try:
+        check(module)
+    except MeshcError as error:
+        raise _BrokenPass(f"{claim}\n{error}") from error
+
+
+def _check_ready(module: Module, step: Pass) -> None:
+    """Level and facts that ``step`` needs; says which passes would provide what is missing."""
+    if module.level not in step.LEVELS:
+        wanted = " or ".join(step.LEVELS)
+        fail(
+            "wrong-level",
+            f"{step.NAME} works on the {wanted} level; the module is at the {module.level} level",
+            help=f"run {_lowering_to(step.LEVELS)} first" if module.level == "graph" else None,
+        )
+    missing = sorted(step.REQUIRES - module.holds)
+    if missing:
+        notes = [f"'{fact}' is established by {_providers(fact)}" for fact in missing]
+        fail(
+            "missing-fact",
+            f"{step.NAME} needs {', '.join(missing)}, which module '{module.name}' does not hold",
+            notes=notes,
+            help="add the pass to the pipeline before this one",
+        )
+
+
+def _providers(fact: str) -> str:
+    """Names of the passes that establish ``fact``."""
+    return ", ".join(p.NAME for p in PASSES if fact in p.ESTABLISHES) or "no pass"
+
+
+def _lowering_to(levels: Sequence[str]) -> str:
+    return "partition, then expand-programs" if "mesh" not in levels else "partition"
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, _BrokenPass):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
