@@ -26,7 +26,7 @@ from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh, tile
 
-SAFETY = 64
+SAFETY = 16
 UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 
 _PRODUCTS = (graph.Matmul, mesh.Gemv, mesh.Gemm, mesh.GemmT)
@@ -85,31 +85,40 @@ def _compared(reference: Array, got: Array, dtype: str, length: int, name: str) 
     return Comparison(float(error[worst]), bound, f"{name}{[int(i) for i in worst]}")
 
 
-def reduction_length(module: Module) -> int:
-    """Terms that are summed one into the other, over all ops and layers, on the way to a result."""
-    return max(1, sum(_block_length(block, module) for block in module.blocks()))
+def reduction_length(module: Module, dtype: str = "f32") -> int:
+    """Terms that are summed one into the other in ``dtype`` on the way to a result.
+
+    Counted over all ops and layers. Where sums are accumulated in a wider type than ``dtype``,
+    only the store of each op rounds to it.
+    """
+    stores = dtype in ("f16", "bf16") and str(module.accumulate()) != dtype
+    return max(1, sum(_block_length(block, module, stores) for block in module.blocks()))
 
 
-def _block_length(block: Block, module: Module) -> int:
-    return sum(_op_length(op, module) for op in block.ops)
+def _block_length(block: Block, module: Module, stores: bool) -> int:
+    return sum(_op_length(op, module, stores) for op in block.ops)
 
 
-def _op_length(op: Op, module: Module) -> int:
-    extents = module.dims
-    if isinstance(op, _PRODUCTS):
-        return prod(extents[d] for d in op.contract)
-    if isinstance(op, _SUMS):
-        return extents[op.dim]
-    if isinstance(op, mesh.AllReduce):
-        return module.the_mesh().size(op.axis)
-    inside = sum(_block_length(region, module) for region in op.regions)
+def _op_length(op: Op, module: Module, stores: bool) -> int:
+    inside = sum(_block_length(region, module, stores) for region in op.regions)
     if isinstance(op, graph.Repeat):
-        return extents[op.dim] * inside
+        return module.dims[op.dim] * inside
     if isinstance(op, tile.For):
         return _largest(op.count, module) * inside
     if isinstance(op, tile.Sweep):
         return op.count * inside
-    return inside + (max(_view_extents(op, module), default=0) if op.views() else 0)
+    return 1 if stores else _terms(op, module)
+
+
+def _terms(op: Op, module: Module) -> int:
+    """How many terms one op sums."""
+    if isinstance(op, _PRODUCTS):
+        return prod(module.dims[d] for d in op.contract)
+    if isinstance(op, _SUMS):
+        return module.dims[op.dim]
+    if isinstance(op, mesh.AllReduce):
+        return module.the_mesh().size(op.axis)
+    return max(_view_extents(op, module), default=0)
 
 
 def _view_extents(op: Op, module: Module) -> Iterator[int]:

@@ -167,7 +167,8 @@ def check_same(
     precision = "f64"
     if "tile" in (before.level, after.level):
         precision = _coarsest(before, after)
-    result = compare(wanted, run_trace(after, trace), precision, reduction_length(before))
+    length = reduction_length(before, precision)
+    result = compare(wanted, run_trace(after, trace), precision, length)
     if not result.agrees:
         _mismatch(before, after, result)
     return result

@@ -71,6 +71,8 @@ def run_block(block: Block, scope: Scope) -> list[Array]:
     for op in block.ops:
         if isinstance(op, (graph.Return, graph.Yield)):
             return [scope.of(o) for o in op.operands]
+        if type(op) not in MEANINGS:
+            op.reject("has no meaning at graph level")
         try:
             results = MEANINGS[type(op)](scope, op)
         except ValueError as error:

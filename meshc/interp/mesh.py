@@ -93,6 +93,8 @@ def run_block(block: Block, shards: Shards) -> Op:
     for op in block.ops:
         if isinstance(op, (mesh.Return, mesh.Yield)):
             return op
+        if type(op) not in MEANINGS:
+            op.reject("has no meaning at mesh level")
         try:
             results = MEANINGS[type(op)](shards, op)
         except ValueError as error:

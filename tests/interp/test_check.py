@@ -58,6 +58,8 @@ def test_reduction_length_adds_up_over_ops_and_layers():
     # per layer: norms 2 E, products E + D + S + H D + E + F, softmax S; then norm and head.
     layer = 2 * 10 + 10 + 4 + 11 + 11 + 24 + 10 + 14
     assert reduction_length(transformer(1)) == 2 * layer + 10 + 10
+    # Half types round once an op while sums are kept in f32; 19 ops a layer.
+    assert reduction_length(transformer(1), "f16") == 2 * 19 + 3
     gemm = reduction_length(mesh_gemm(2, 3, 4, 18, 5))
     assert 18 <= gemm <= 10 * 18
 

@@ -32,6 +32,15 @@ def test_every_level_computes_the_same(rows, columns, length):
     assert check_same(graph, tile).agrees
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("length", [1, 5])
+def test_half_types_stay_within_their_bound(dtype, length):
+    graph = transformer(length)
+    graph.options["dtype"] = dtype
+    found = check_same(graph, lowered(graph, 2, 4)[1])
+    assert found.max_error > 1e-5
+
+
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (3, 7), (4, 2)])
 @pytest.mark.parametrize("executor", [("late", "depth-first"), ("early", "random(5)")])
 def test_decode_goes_on_where_prefill_ended_on_the_cores(rows, columns, executor):
