@@ -26,6 +26,7 @@ class Costs:
     hop: int
     ramp: int
     relay: int
+    configure: int
     map_call: int
     lanes: dict[str, int]
 
@@ -73,6 +74,7 @@ def costs_of(arch: str) -> Costs:
         fabric["hop"],
         fabric["ramp"],
         fabric["relay"],
+        fabric["configure"],
         table["map"]["call"],
         {kind: lanes[column] for kind, lanes in table["lanes"].items()},
     )

@@ -239,9 +239,11 @@ class Fabric:
             self.routers[key].execute(1)
             self.pump(self.machine.now, key)
 
-    def changed(self, pe: Pe, color: int) -> None:
-        """A route was reconfigured by its PE: look at what waits there."""
-        self.machine.at(max(pe.t, self.machine.now), self.pump, (pe.x, pe.y, color))
+    def reconfigure(self, now: int, key: Key) -> None:
+        """The oldest pending change of a router takes effect."""
+        router = self.routers[key]
+        router.pending.popleft()(router)
+        self.pump(now, key)
 
     def router(self, pe: Pe, color: int) -> Router:
         """The router of a color at a PE, made if the color had no route."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any
+
+from meshc.sim.machine.router import Router
 
 if TYPE_CHECKING:
     from meshc.sim.machine.pe import Pe
@@ -25,67 +28,102 @@ def write(pe: Pe, addr: int, value: int) -> None:
 def get_config(pe: Pe, word: int) -> int:
     """A register by word address; those that are not modelled read as zero."""
     if word in COLOR_WORDS:
-        return pe.machine.fabric.router(pe, word - 0x7F20).color_word()
+        return _present(pe, word - 0x7F20).color_word()
     if word in SWITCH_WORDS:
-        return pe.machine.fabric.router(pe, word - 0x7F40).switch_word()
+        return _present(pe, word - 0x7F40).switch_word()
     return 0
+
+
+def _present(pe: Pe, color: int) -> Router:
+    """The router as the PE's own code sees it: with its changes that are still on their way."""
+    router = pe.machine.fabric.router(pe, color)
+    if not router.pending:
+        return router
+    seen = copy(router)
+    seen.positions = list(router.positions)
+    seen.selects = list(router.selects)
+    for change in router.pending:
+        change(seen)
+    return seen
+
+
+def _change(pe: Pe, color: int, change: Callable[[Router], None]) -> None:
+    """Change a router; it takes effect a little later than the PE's own time."""
+    router = pe.machine.fabric.router(pe, color)
+    router.pending.append(change)
+    at = max(pe.t + pe.costs.configure, pe.machine.now)
+    pe.machine.at(at, pe.machine.fabric.reconfigure, (pe.x, pe.y, color))
 
 
 def set_config(pe: Pe, word: int, value: int) -> None:
     """Write a register by word address."""
     if word in COLOR_WORDS:
-        pe.machine.fabric.router(pe, word - 0x7F20).set_color_word(value)
-        pe.machine.fabric.changed(pe, word - 0x7F20)
+        _change(pe, word - 0x7F20, lambda router: router.set_color_word(value))
     elif word in SWITCH_WORDS:
-        pe.machine.fabric.router(pe, word - 0x7F40).set_switch_word(value)
-        pe.machine.fabric.changed(pe, word - 0x7F40)
+        _change(pe, word - 0x7F40, lambda router: router.set_switch_word(value))
 
 
 def reset_routes(pe: Pe, color: int, rx: int, tx: int) -> None:
     """New inputs and outputs (bit masks by direction)."""
-    router = pe.machine.fabric.router(pe, color)
-    router.masks = (
-        tuple(d for d in range(5) if rx >> d & 1),
-        tuple(d for d in range(5) if tx >> d & 1),
-    )
-    pe.machine.fabric.changed(pe, color)
+
+    def change(router: Router) -> None:
+        router.masks = (
+            tuple(d for d in range(5) if rx >> d & 1),
+            tuple(d for d in range(5) if tx >> d & 1),
+        )
+
+    _change(pe, color, change)
 
 
 def switch_position(pe: Pe, color: int, position: int) -> None:
     """Set the present switch position."""
-    pe.machine.fabric.router(pe, color).position = position
-    pe.machine.fabric.changed(pe, color)
+
+    def change(router: Router) -> None:
+        router.position = position
+
+    _change(pe, color, change)
 
 
 def switch_invalid(pe: Pe, color: int) -> None:
     """Forget positions 1 to 3."""
-    pe.machine.fabric.router(pe, color).positions = [None, None, None]
-    pe.machine.fabric.changed(pe, color)
+
+    def change(router: Router) -> None:
+        router.positions = [None, None, None]
+
+    _change(pe, color, change)
 
 
 def switch_set(pe: Pe, color: int, position: int, direction: int, is_rx: int) -> None:
     """Define one switch position."""
-    entry = (direction, None) if is_rx else (None, direction)
-    pe.machine.fabric.router(pe, color).positions[position - 1] = entry
-    pe.machine.fabric.changed(pe, color)
+
+    def change(router: Router) -> None:
+        router.positions[position - 1] = (direction, None) if is_rx else (None, direction)
+        router.selects[position - 1] = bool(is_rx)
+
+    _change(pe, color, change)
 
 
 def teardown_exit(pe: Pe, color: int) -> None:
     """Traffic of a color may flow again."""
-    pe.machine.fabric.router(pe, color).teardown = False
-    pe.machine.fabric.changed(pe, color)
+
+    def change(router: Router) -> None:
+        router.teardown = False
+
+    _change(pe, color, change)
 
 
 def teardown_toggle(pe: Pe, color: int) -> None:
     """Toggle the teardown bit."""
-    router = pe.machine.fabric.router(pe, color)
-    router.teardown = not router.teardown
-    pe.machine.fabric.changed(pe, color)
+
+    def change(router: Router) -> None:
+        router.teardown = not router.teardown
+
+    _change(pe, color, change)
 
 
 def teardown_pending(pe: Pe, color: int) -> bool:
     """Whether a color is being torn down."""
-    return pe.machine.fabric.router(pe, color).teardown
+    return _present(pe, color).teardown
 
 
 # --- time ---

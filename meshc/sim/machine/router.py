@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ _REGISTER_ORDER = (WEST, EAST, SOUTH, NORTH, RAMP)
 class Router:
     """Positions are cumulative: each replaces the input or the output of the one before."""
 
-    __slots__ = ("config", "counter", "entry", "exit", "free_at", "limit", "masks", "pop", "ports",
+    __slots__ = ("config", "counter", "entry", "exit", "free_at", "limit", "masks", "pending", "pop", "ports",
                  "position", "positions", "ring", "selects", "stage", "teardown")  # fmt: skip
 
     def __init__(self, config: ColorConfig) -> None:
@@ -44,6 +45,7 @@ class Router:
         self.counter = config.filter.init_counter if config.filter else 0
         self.limit = config.filter.limit1 if config.filter else 0
         self.stage = 0
+        self.pending: deque[Callable[[Router], None]] = deque()
         self.masks = (config.rx, config.tx)
         self.selects = [e is not None and e[0] is not None for e in self.positions]
 

@@ -113,6 +113,10 @@ class ExpressionWriter:
         """A statement that writes memory."""
         plain = machine_type(kind)
         self.cost += 1
+        if isinstance(value, ir.Bits) and isinstance(plain, Float):
+            if isinstance(value.operand.type, Int):  # keep all bits, of NaNs too
+                plain = kind = Int(plain.bits, False)
+                value = ir.Bits(plain, value.operand)
         if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
             self.cost += _op_cost(value)
             text = self._float_bin(value)  # the store rounds
@@ -235,7 +239,11 @@ class ExpressionWriter:
         return wrap_text(kind, inner)
 
     def _bits(self, operand: ir.Expr, want: Type) -> str:
-        have, inner = operand.type, self.expr(operand)
+        have = operand.type
+        if isinstance(operand, ir.Load) and isinstance(have, Float) and isinstance(want, Int):
+            self.cost += 1
+            return self.load(want, operand.addr)  # keeps all bits, of NaNs too
+        inner = self.expr(operand)
         if isinstance(have, Float) and isinstance(want, Float):
             return inner
         if isinstance(have, Float):
