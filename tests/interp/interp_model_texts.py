@@ -6,8 +6,8 @@ LAYER = """
         %n1 = graph.rms_norm %x, %g1 {dim = E, eps = 1e-05} : f32[L, E]
         %q, %k, %v = graph.matmul %n1, %wq, %wk, %wv {contract = [E]}
           : f32[L, H, D], f32[L, G, D], f32[L, G, D]
-        %qr = graph.rope %q {dim = D, rows = L, theta = 100.0, style = interleaved} : f32[L, H, D]
-        %kr = graph.rope %k {dim = D, rows = L, theta = 100.0, style = interleaved} : f32[L, G, D]
+        %qr = graph.rope %q {dim = D, rows = L, theta = 100.0, style = STYLE} : f32[L, H, D]
+        %kr = graph.rope %k {dim = D, rows = L, theta = 100.0, style = STYLE} : f32[L, G, D]
         %kc = graph.append %kp, %kr {dim = S, rows = L} : f32[S, G, D]
         %vc = graph.append %vp, %v {dim = S, rows = L} : f32[S, G, D]
         %s = graph.matmul %qr, %kc {contract = [D], group = [H, G]} : f32[L, H, S]
@@ -25,7 +25,7 @@ LAYER = """
         graph.yield %x2, %kc, %vc"""
 
 
-def transformer(rows, capacity=11, layers=2, vocabulary=13, **dims):
+def transformer(rows, capacity=11, layers=2, vocabulary=13, style="interleaved", **dims):
     """The model for ``rows`` rows at a time: 1 is decode (scalar ``pos``), more is prefill."""
     extents = {"E": 10, "H": 6, "G": 2, "D": 4, "F": 14, **dims}
     extents = {"N": layers, "L": rows, "S": capacity, "V": vocabulary, **extents}
@@ -52,7 +52,7 @@ def transformer(rows, capacity=11, layers=2, vocabulary=13, **dims):
           -> (f32[L, V], f32[N, S, G, D], f32[N, S, G, D]) {{
         %y, %kn, %vn = graph.repeat %x0, {stacks}, %ks, %vs {{dim = N}}
           : f32[L, E], f32[N, S, G, D], f32[N, S, G, D]
-          (%x: f32[L, E], {slices}, %kp: f32[S, G, D], %vp: f32[S, G, D]) {{{LAYER}
+          (%x: f32[L, E], {slices}, %kp: f32[S, G, D], %vp: f32[S, G, D]) {{{LAYER.replace("STYLE", style)}
         }}
         %z = graph.rms_norm %y, %gf {{dim = E, eps = 1e-05}} : f32[L, E]
         %logits = graph.matmul %z, %wl {{contract = [E]}} : f32[L, V]

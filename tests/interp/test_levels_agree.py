@@ -4,6 +4,7 @@ import pytest
 from interp_model_texts import transformer
 
 from meshc.interp.check import Session, check_same, compare, random_trace, reduction_length
+from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -28,6 +29,17 @@ def lowered(module, rows, columns):
 def test_every_level_computes_the_same(rows, columns, length):
     graph = transformer(length)
     mesh, tile = lowered(graph, rows, columns)
+    assert check_same(graph, mesh).max_error < 1e-12
+    assert check_same(graph, tile).agrees
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_lanes_that_packing_reorders_take_the_same_weights(length):
+    graph = transformer(length, style="half")
+    pairs = Canonicalize().run(transformer(length, style="half"), Diagnostics())
+    assert str(pairs.options["paired"]).split(",") == ["wqs", "wks"]
+    assert check_same(graph, pairs).max_error < 1e-12
+    mesh, tile = lowered(pairs, 2, 4)
     assert check_same(graph, mesh).max_error < 1e-12
     assert check_same(graph, tile).agrees
 

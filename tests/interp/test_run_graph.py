@@ -257,7 +257,7 @@ def test_float32_is_computed_in_float32():
 
 def test_an_op_of_another_level_is_refused():
     module = one_op("in %x: f32[L, E]", "f32[L, E]", "%y = mesh.silu %x : f32[L, E]")
-    with pytest.raises(MeshcError, match="mesh.silu: has no meaning at graph level"):
+    with pytest.raises(MeshcError, match="has no meaning at graph level"):
         run(module, x=np.ones((3, 4)))
 
 
