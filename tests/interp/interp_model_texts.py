@@ -41,6 +41,7 @@ def transformer(rows, capacity=11, layers=2, vocabulary=13, style="interleaved",
         "wu": "E, F",
         "wd": "F, E",
     }
+    layer = LAYER.replace("STYLE", style)
     params = ", ".join(f"weight %{n}s: f32[N, {d}]" for n, d in weights.items())
     stacks = ", ".join(f"%{n}s" for n in weights)
     slices = ", ".join(f"%{n}: f32[{d}]" for n, d in weights.items())
@@ -52,7 +53,7 @@ def transformer(rows, capacity=11, layers=2, vocabulary=13, style="interleaved",
           -> (f32[L, V], f32[N, S, G, D], f32[N, S, G, D]) {{
         %y, %kn, %vn = graph.repeat %x0, {stacks}, %ks, %vs {{dim = N}}
           : f32[L, E], f32[N, S, G, D], f32[N, S, G, D]
-          (%x: f32[L, E], {slices}, %kp: f32[S, G, D], %vp: f32[S, G, D]) {{{LAYER.replace("STYLE", style)}
+          (%x: f32[L, E], {slices}, %kp: f32[S, G, D], %vp: f32[S, G, D]) {{{layer}
         }}
         %z = graph.rms_norm %y, %gf {{dim = E, eps = 1e-05}} : f32[L, E]
         %logits = graph.matmul %z, %wl {{contract = [E]}} : f32[L, V]
