@@ -25,6 +25,7 @@ def clone_module(module: Module) -> Module:
         holds=set(module.holds),
     )
     copy.buffers = [Buffer(_fresh(b.value, values), b.role, b.address) for b in module.buffers]
+    copy.constants = dict(module.constants)
     copy.channels = [replace(channel) for channel in module.channels]
     copy.ports = [_port(port, values) for port in module.ports]
     copy.functions = [_function(function, values) for function in module.functions]
