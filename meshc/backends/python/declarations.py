@@ -148,13 +148,24 @@ def _port(port: Port, module: Module, writer: Writer) -> list[str]:
         known[name] = names.of("let", name)
         lines.append(f"{pad}{known[name]} = {text}")
     lines += call(_INDENT + 4, "return element", _element(port, known))
-    shape = ", ".join(map(str, port.tensor.shape(module.dims)))
-    shape = f"({shape},)" if len(port.tensor.dims) == 1 else f"({shape})"
     buffer = writer.names.of("buffer", port.buffer.name)
-    arguments = [_quoted(port.direction), _quoted(file_stem(port.name)), shape, buffer, function]
+    arguments = [
+        _quoted(port.direction),
+        _quoted(file_stem(port.name)),
+        _dims(port, module),
+        buffer,
+        function,
+    ]
     if port.pad:
         arguments.append(f"pad={number(port.pad)}")
     return lines + call(_INDENT, "phase.port", arguments)
+
+
+def _dims(port: Port, module: Module) -> str:
+    """Names and extents of the tensor's dims; a name that occurs again gets a number."""
+    names = Names(frozenset())
+    shape = zip(port.tensor.dims, port.tensor.shape(module.dims), strict=True)
+    return "{" + ", ".join(f'"{names.fresh(dim)}": {extent}' for dim, extent in shape) + "}"
 
 
 def _element(port: Port, names: dict[str, str]) -> list[Argument]:

@@ -23,6 +23,7 @@ class Statements:
     def __init__(self, writer: Writer) -> None:
         self.writer = writer
         self.kernels: set[str] = set()
+        self.sent: set[Value] = set()
 
     def block(self, block: Block, indent: int, depth: int = 0) -> list[str]:
         """The ops of ``block`` and, at its end, waits for what was not waited for."""
@@ -59,8 +60,10 @@ class Statements:
         if isinstance(op, (Send, Recv)):
             return self.transfer(op, indent)
         if isinstance(op, Wait):
-            tokens = [self.token(o) for o in op.operands if isinstance(o, Value)]
-            return call(indent, "wait", [*tokens, *self.on(op, "waiting")])
+            tokens = [o for o in op.operands if isinstance(o, Value)]
+            # receives first: a message that is taken at once need not be copied by its send
+            tokens.sort(key=lambda t: t in self.sent)
+            return call(indent, "wait", [*map(self.token, tokens), *self.on(op, "waiting")])
         if isinstance(op, (For, Sweep)):
             return self.loop(op, indent, depth)
         fail("not-a-tile-op", f"the Python back end does not know {op.NAME}", op.span)
@@ -79,6 +82,8 @@ class Statements:
         """One end of a transfer."""
         channel = self.writer.names.of("channel", op.channel)
         verb = "send" if isinstance(op, Send) else "recv"
+        if isinstance(op, Send):
+            self.sent.add(op.result)
         arguments: list[Argument] = [self.writer.view(v) for v in op.views()]
         if isinstance(op, Recv) and op.combine != "store":
             arguments.append(f'combine="{op.combine}"')

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,16 @@ from .cores import Cores, Fabric, Lanes
 from .memory import Array, View
 from .percore import PerCore, grid_of
 
-_COMBINE: dict[str, Callable[..., Any]] = {"add": np.add, "max": np.maximum}
+
+def _add(target: Array, payload: Array) -> None:
+    np.add(target, payload, out=target)
+
+
+def _max(target: Array, payload: Array) -> None:
+    np.maximum(target, payload, out=target)
+
+
+_PUT: dict[str, Callable[[Array, Array], None]] = {"store": np.copyto, "add": _add, "max": _max}
 
 
 class ChannelError(Exception):
@@ -33,45 +41,114 @@ class Hop:
     where: PerCore | bool = True
 
 
+GridKey = tuple[slice, slice, slice]
+
+
 @dataclass(frozen=True)
 class _Batch:
-    """What one send does for a set of senders: who receives, and where the payload comes from.
+    """What one send does for a set of senders: who receives, and from whom.
 
-    ``grid`` are slices of the senders on the axes (regions, rows, columns), broadcast over the
-    product of receivers; else ``rows`` says for each receiver which of the senders it hears, and
-    ``lanes`` in which lane that is.
+    ``lanes`` has the sender of each receiver, ``rows`` its number among the senders. ``parts`` are
+    the same as (receivers, senders) on the axes (regions, rows, columns), the latter broadcast
+    to the former; None where the route has no such form.
     """
 
     receivers: Cores
-    rows: Lanes
     lanes: Lanes
-    grid: tuple[slice, slice, slice] | None
+    rows: Lanes
+    parts: tuple[tuple[GridKey, GridKey], ...] | None
 
 
 class _Message:
-    """Elements on their way: one payload for each receiver, in the order of their lanes."""
+    """Elements on their way to ``cores`` (those that have not taken it yet).
 
-    __slots__ = ("cores", "on_grid", "payload", "sent_to")
+    Until it is delivered or the send is waited for, a message stays where it comes from; then it
+    is kept as ``held``: a piece for each part of the batch, or one for all receivers.
+    """
 
-    def __init__(self, cores: Cores, payload: Array, on_grid: bool) -> None:
-        self.sent_to = cores
-        self.cores = cores  # those that have not taken it yet
-        self.payload = payload
-        self.on_grid = on_grid
+    __slots__ = ("batch", "cores", "held", "senders", "view")
 
-    def flat(self, shape: tuple[int, ...]) -> Array:
-        """The payload as ``[receivers, *shape]``."""
-        payload = self.payload
-        if self.on_grid:
-            grid = self.sent_to.grid
-            assert grid is not None
-            extents = tuple([len(range(s.start, s.stop, s.step or 1)) for s in grid])
-            payload = np.broadcast_to(payload, extents + payload.shape[3:])
-        return payload.reshape((self.sent_to.count, *shape))
+    def __init__(self, view: View, senders: Cores, batch: _Batch) -> None:
+        self.view = view
+        self.senders = senders
+        self.batch = batch
+        self.cores = batch.receivers
+        self.held: list[Array] | None = None
+
+    def hold(self) -> list[Array]:
+        """Copy what the senders hold now."""
+        if self.held is None:
+            grid, parts = self.view.on_grid, self.batch.parts
+            if parts is not None and grid is not None:
+                self.held = [grid[senders].copy() for _, senders in parts]
+            else:
+                self.held = [self._gathered()]
+        return self.held
+
+    def _gathered(self) -> Array:
+        """A payload for each receiver, ``[receivers, *shape]``."""
+        memory = self.view.direct(self.view.fabric.everyone)
+        if memory is None:
+            return self.view.read(self.senders)[self.batch.rows]
+        if memory.flags.c_contiguous:
+            return memory.take(self.batch.lanes, axis=0)
+        found: Array = memory[self.batch.lanes]
+        return found
+
+    def move(self, token: Token) -> bool:
+        """Deliver to all receivers part by part, where their memory has that form."""
+        parts, target = self.batch.parts, token.view
+        grid = target.on_grid
+        if parts is None or grid is None or self.view.shape != target.shape:
+            return False
+        if self.held is None:
+            source = self.view.on_grid
+            if source is None:
+                return False
+            if len(parts) == 1 or self.view.memory is not target.memory:
+                pieces = [source[senders] for _, senders in parts]
+            else:
+                pieces = self.hold()
+        else:
+            pieces = self.held
+        put = _PUT[token.combine]
+        for (receivers, _), piece in zip(parts, pieces, strict=True):
+            put(grid[receivers], piece)
+            if target.rounds is not None:
+                target.rounds(grid[receivers])
+        return True
+
+    def payload(self, cores: Cores) -> Array:
+        """What ``cores`` are sent, ``[cores, *shape]``."""
+        pieces, receivers = self.hold(), self.batch.receivers
+        if self.batch.parts is None or self.view.on_grid is None:
+            (every,) = pieces
+            return every if cores is receivers else every[receivers.numbers(cores)]
+        fabric = cores.fabric
+        whole = np.empty(fabric.mesh.grid + pieces[0].shape[3:], pieces[0].dtype)
+        for (places, _), piece in zip(self.batch.parts, pieces, strict=True):
+            whole[places] = piece
+        found: Array = whole.reshape((-1, *whole.shape[3:]))[cores.lanes]
+        return found
+
+
+class Sent:
+    """The end of a send: from then on its buffer may change."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self, messages: list[_Message]) -> None:
+        self.messages = messages
+
+    def end(self, on: Cores | None) -> None:
+        """Make the messages that are still underway independent of the buffer."""
+        for message in self.messages:
+            if message.held is None and message.cores.count:
+                message.hold()
 
 
 class Token:
-    """The end of a receive, to be waited for."""
+    """The end of a receive, to be waited for on ``cores``."""
 
     __slots__ = ("channel", "combine", "cores", "view")
 
@@ -81,15 +158,17 @@ class Token:
         self.combine = combine
         self.cores: Cores | None = cores  # those that still wait for their message
 
+    def end(self, on: Cores | None) -> None:
+        """Take the message."""
+        if self.cores is not None:
+            self.channel.finish(self, on)
 
-SENT = None  # the token of a send: its message was copied, so there is nothing to wait for
 
-
-def wait(*tokens: Token | None, on: Cores | None = None) -> None:
+def wait(*tokens: Token | Sent | None, on: Cores | None = None) -> None:
     """Go on when the transfers have ended on every core that started them."""
     for token in tokens:
-        if token is not None and token.cores is not None:
-            token.channel.finish(token, on)
+        if token is not None:
+            token.end(on)
 
 
 class Channel:
@@ -98,22 +177,24 @@ class Channel:
     def __init__(self, fabric: Fabric, name: str, hops: Sequence[Hop]) -> None:
         self.fabric = fabric
         self.name = name
-        self._from, self._to = _pairs(fabric, hops)
+        routes = [_pairs(fabric, hop) for hop in hops]
+        self._from, self._to, self._hop = _joined(routes)
         self._reached = fabric.of_lanes(np.unique(self._to))
         self._batches: dict[Cores, tuple[_Batch, ...]] = {}
         self._messages: deque[_Message] = deque()
         self._posted: deque[Token] = deque()
 
-    def send(self, view: View, on: Cores | None = None) -> None:
+    def send(self, view: View, on: Cores | None = None) -> Sent | None:
         """Send the view of every active core in ``on``; it may change once waited for."""
         cores = self.fabric.running(on)
-        if cores.count:
-            batches = self._batches.get(cores)
-            if batches is None:
-                batches = self._batches[cores] = self._planned(cores)
-            for batch in batches:
-                self._messages.append(_message(view, cores, batch))
-        return SENT
+        if not cores.count:
+            return None
+        batches = self._batches.get(cores)
+        if batches is None:
+            batches = self._batches[cores] = self._planned(cores)
+        messages = [_Message(view, cores, batch) for batch in batches]
+        self._messages.extend(messages)
+        return Sent(messages)
 
     def recv(self, view: View, combine: str = "store", on: Cores | None = None) -> Token | None:
         """Post a receive on every active core in ``on``; ``combine`` is store, add or max."""
@@ -136,8 +217,10 @@ class Channel:
                 break
             messages.popleft()
             posted.popleft()
-            _deliver(message, first, message.cores)
+            if message.cores is not message.batch.receivers or not message.move(first):
+                _deliver(message, first, message.cores)
             first.cores = None
+            message.cores = self.fabric.nobody
         if token.cores is not None:
             late = token.cores.both(self.fabric.running(on))
             if late.count:
@@ -158,16 +241,18 @@ class Channel:
     def _planned(self, senders: Cores) -> tuple[_Batch, ...]:
         """Receivers of ``senders``; a core that hears several of them does so one by one."""
         heard = np.isin(self._from, senders.lanes)
-        sources, targets = self._from[heard], self._to[heard]
+        sources, targets, hops = self._from[heard], self._to[heard], self._hop[heard]
         mute = np.setdiff1d(senders.lanes, sources)
         if len(mute):
             raise ChannelError(f"{self.fabric.of_lanes(mute)} has no receiver on '{self.name}'")
         batches = []
         while len(targets):
             lanes, first = np.unique(targets, return_index=True)
-            batches.append(_batch(self.fabric, senders, sources[first], lanes))
+            parts = _parts(self.fabric, sources[first], lanes, hops[first])
+            rows = np.searchsorted(senders.lanes, sources[first])
+            batches.append(_Batch(self.fabric.of_lanes(lanes), sources[first], rows, parts))
             rest = np.setdiff1d(np.arange(len(targets)), first)
-            sources, targets = sources[rest], targets[rest]
+            sources, targets, hops = sources[rest], targets[rest], hops[rest]
         return tuple(batches)
 
     def _deliver_partly(self) -> None:
@@ -186,105 +271,72 @@ class Channel:
         self._posted = deque(t for t in self._posted if t.cores is not None)
 
 
-def _pairs(fabric: Fabric, hops: Sequence[Hop]) -> tuple[Lanes, Lanes]:
-    """Lanes of senders and of their receivers, ordered by sender."""
+def _pairs(fabric: Fabric, hop: Hop) -> tuple[Lanes, Lanes]:
+    """Lanes of the senders and receivers of one hop."""
     mesh = fabric.mesh
-    found: list[Lanes] = []
     regions = PerCore(np.arange(mesh.regions).reshape(-1, 1, 1))
-    for hop in hops:
-        to = hop.to if len(hop.to) == 3 else (regions, *hop.to)
-        grids = [grid_of(part) for part in (hop.where, *to)]
-        rank = max(grid.ndim for grid in grids)
-        grids = [grid.reshape(grid.shape + (1,) * (rank - grid.ndim)) for grid in grids]
-        extents = np.broadcast_shapes(mesh.grid + (1,) * (rank - 3), *[g.shape for g in grids])
-        held, *places = (np.broadcast_to(grid, extents) for grid in grids)
-        for place, size in zip(places, mesh.grid, strict=True):
-            held = held & (place >= 0) & (place < size)
-        where = np.nonzero(held)
-        source = np.ravel_multi_index(where[:3], mesh.grid)
-        target = np.ravel_multi_index([place[where] for place in places], mesh.grid)
-        lanes = fabric.lane_of_core
-        found.append(np.stack([lanes[source], lanes[target]], axis=1))
-    pairs = np.unique(np.concatenate(found), axis=0) if found else np.empty((0, 2), np.intp)
-    return pairs[:, 0], pairs[:, 1]
+    to = hop.to if len(hop.to) == 3 else (regions, *hop.to)
+    grids = [grid_of(part) for part in (hop.where, *to)]
+    rank = max(grid.ndim for grid in grids)
+    grids = [grid.reshape(grid.shape + (1,) * (rank - grid.ndim)) for grid in grids]
+    extents = np.broadcast_shapes(mesh.grid + (1,) * (rank - 3), *[g.shape for g in grids])
+    held, *places = (np.broadcast_to(grid, extents) for grid in grids)
+    for place, size in zip(places, mesh.grid, strict=True):
+        held = held & (place >= 0) & (place < size)
+    where = np.nonzero(held)
+    source = np.ravel_multi_index(where[:3], mesh.grid)
+    target = np.ravel_multi_index([place[where] for place in places], mesh.grid)
+    return fabric.lane_of_core[source], fabric.lane_of_core[target]
 
 
-def _batch(fabric: Fabric, senders: Cores, sources: Lanes, targets: Lanes) -> _Batch:
-    receivers = fabric.of_lanes(targets)
-    grid = _broadcast(fabric, sources, receivers) if receivers.grid else None
-    return _Batch(receivers, np.searchsorted(senders.lanes, sources), sources, grid)
+def _joined(routes: Sequence[tuple[Lanes, Lanes]]) -> tuple[Lanes, Lanes, Lanes]:
+    """Distinct pairs of sender and receiver, by sender, and the first hop that has them."""
+    rows = [np.stack([*pair, np.full(len(pair[0]), n)], 1) for n, pair in enumerate(routes)]
+    every = np.concatenate(rows) if rows else np.empty((0, 3), np.intp)
+    _, first = np.unique(every[:, :2], axis=0, return_index=True)
+    found = every[first]
+    return found[:, 0], found[:, 1], found[:, 2]
 
 
-def _broadcast(
-    fabric: Fabric, sources: Lanes, receivers: Cores
-) -> tuple[slice, slice, slice] | None:
+def _parts(
+    fabric: Fabric, sources: Lanes, targets: Lanes, hops: Lanes
+) -> tuple[tuple[GridKey, GridKey], ...] | None:
+    """The pairs of each hop as slices of the core axes, if all of them have that form."""
+    found = []
+    for hop in np.unique(hops):
+        receivers = fabric.grid_key(targets[hops == hop])
+        senders = _broadcast(fabric, sources[hops == hop], receivers) if receivers else None
+        if receivers is None or senders is None:
+            return None
+        found.append((receivers, senders))
+    return tuple(found)
+
+
+def _broadcast(fabric: Fabric, sources: Lanes, receivers: GridKey) -> GridKey | None:
     """Slices of the senders that broadcast to the product of receivers, if there are such."""
-    assert receivers.grid is not None
-    extents = [len(range(s.start, s.stop, s.step or 1)) for s in receivers.grid]
+    extents = [len(range(s.start, s.stop, s.step or 1)) for s in receivers]
     places = np.stack(np.unravel_index(sources, fabric.mesh.grid)).reshape(3, *extents)
     slices = []
     for axis in range(3):
         along = np.moveaxis(places[axis], axis, 0).reshape(extents[axis], -1)
         steps = np.unique(np.diff(along[:, 0]))
-        if (along != along[:, :1]).any() or len(steps) > 1:
+        if (along != along[:, :1]).any() or len(steps) > 1 or (steps < 0).any():
             return None
-        start, step = int(along[0, 0]), int(steps[0]) if len(steps) else 0
-        if step < 0:
-            return None
-        slices.append(slice(start, int(along[-1, 0]) + 1, step or 1))
+        step = int(steps[0]) if len(steps) else 0
+        slices.append(slice(int(along[0, 0]), int(along[-1, 0]) + 1, step or 1))
     return slices[0], slices[1], slices[2]
-
-
-def _message(view: View, senders: Cores, batch: _Batch) -> _Message:
-    """A copy of what the senders hold now."""
-    if batch.grid is not None:
-        whole = view.on_grid(view.fabric.everyone)
-        if whole is not None:
-            return _Message(batch.receivers, whole[batch.grid].copy(), True)
-    memory = view.direct(view.fabric.everyone)
-    if memory is not None:
-        return _Message(batch.receivers, memory.take(batch.lanes, axis=0), False)
-    return _Message(batch.receivers, view.read(senders)[batch.rows], False)
 
 
 def _deliver(message: _Message, token: Token, cores: Cores) -> None:
     """Put the payload of ``cores`` into their views."""
-    view = token.view
-    if message.on_grid and cores is message.sent_to:
-        target = view.on_grid(cores)
-        if target is not None:
-            _put(target, _fitted(message.payload, 3, view.shape), token.combine)
-            if view.rounds:
-                view.rounds(target)
-            return
-    payload = message.flat(view.shape)
-    if cores is not message.sent_to:
-        payload = payload[np.searchsorted(message.sent_to.lanes, cores.lanes)]
+    view, payload = token.view, message.payload(cores)
+    if prod(payload.shape[1:]) != prod(view.shape):
+        raise ChannelError(f"a message of {payload.shape[1:]} elements cannot fill {view.shape}")
+    payload = payload.reshape((cores.count, *view.shape))
     target = view.direct(cores)
-    if target is not None:
-        _put(target, payload, token.combine)
-        if view.rounds:
-            view.rounds(target)
-        return
-    if token.combine != "store":
-        payload = _COMBINE[token.combine](view.read(cores), payload)
-    elif view.rounds:
-        payload = payload.copy()
-    if view.rounds:
-        view.rounds(payload)
-    view.store(cores, payload)
-
-
-def _fitted(payload: Array, lead: int, shape: tuple[int, ...]) -> Array:
-    if payload.shape[lead:] == shape:
-        return payload
-    if prod(payload.shape[lead:]) != prod(shape):
-        raise ChannelError(f"a message of {payload.shape[lead:]} elements cannot fill {shape}")
-    return payload.reshape(payload.shape[:lead] + shape)
-
-
-def _put(target: Array, payload: Array, combine: str) -> None:
-    if combine == "store":
-        np.copyto(target, payload)
-    else:
-        _COMBINE[combine](target, payload, out=target)
+    result = view.read(cores).copy() if target is None else target
+    _PUT[token.combine](result, payload)
+    if view.rounds is not None:
+        view.rounds(result)
+    if target is None:
+        view.store(cores, result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -23,18 +22,16 @@ class Cores:
     """A set of cores of one fabric. Equal sets are the same object.
 
     ``lanes`` are their places in the hidden leading axis of every buffer, ascending; ``key``
-    selects them there, as a slice where that is possible. ``grid`` selects them on the axes
-    (regions, rows, columns) where the set is a product of evenly spaced positions.
+    selects them there, as a slice where that is possible.
     """
 
-    __slots__ = ("_both", "_minus", "_values", "count", "fabric", "grid", "key", "lanes")
+    __slots__ = ("_both", "_minus", "_values", "count", "fabric", "key", "lanes")
 
     def __init__(self, fabric: Fabric, lanes: Lanes) -> None:
         self.fabric = fabric
         self.lanes = lanes
         self.count = len(lanes)
         self.key: Key = progression(lanes) or lanes
-        self.grid = fabric.grid_key(lanes)
         self._both: dict[Cores, Cores] = {}
         self._minus: dict[Cores, Cores] = {}
 
@@ -53,6 +50,10 @@ class Cores:
             found = self.fabric.of_lanes(np.setdiff1d(self.lanes, other.lanes, True))
             self._minus[other] = found
         return found
+
+    def numbers(self, some: Cores) -> Lanes:
+        """The numbers, counted in this set, of the cores in ``some``, a part of it."""
+        return np.searchsorted(self.lanes, some.lanes)
 
     def __str__(self) -> str:
         shown = ", ".join(self.fabric.place(lane) for lane in self.lanes[:3])
@@ -74,9 +75,10 @@ class Fabric:
         if not np.array_equal(np.sort(self.lane_of_core), natural):
             raise ValueError(f"order is no permutation of 0 .. {mesh.count - 1}")
         self.core_of_lane: Lanes = np.argsort(self.lane_of_core)
-        self._natural = bool(np.array_equal(self.lane_of_core, natural))
+        self.natural = bool(np.array_equal(self.lane_of_core, natural))
         self._sets: dict[bytes, Cores] = {}
         self.everyone = self.of_lanes(natural)
+        self.nobody = self.of_lanes(natural[:0])
         self.active = self.everyone
         self.kept: dict[str, NDArray[Any]] = {}  # state by name, shared by the phases
         self.packed: dict[bytes, NDArray[Any]] = {}  # weights by how they are packed
@@ -109,18 +111,13 @@ class Fabric:
             return self.active
         return on if self.active is self.everyone else self.active.both(on)
 
-    @contextmanager
-    def only(self, cores: Cores) -> Iterator[None]:
-        """Run the statements of the block on ``cores`` alone."""
-        outer, self.active = self.active, self.running(cores)
-        try:
-            yield
-        finally:
-            self.active = outer
+    def only(self, cores: Cores) -> Only:
+        """Run the statements of a ``with`` block on ``cores`` alone."""
+        return Only(self, cores)
 
     def grid_key(self, lanes: Lanes) -> tuple[slice, slice, slice] | None:
         """Slices of the axes (regions, rows, columns) whose product is ``lanes``, if there are."""
-        if not self._natural or not len(lanes):
+        if not self.natural or not len(lanes):
             return None
         places = [np.unique(axis) for axis in np.unravel_index(lanes, self.mesh.grid)]
         r, y, x = (progression(axis) for axis in places)
@@ -136,6 +133,20 @@ class Fabric:
 
     def __array__(self, *args: object, **kwargs: object) -> NDArray[Any]:
         raise IsolationError("a fabric is no array")
+
+
+class Only:
+    """Inside of this ``with`` block fewer cores are active."""
+
+    def __init__(self, fabric: Fabric, cores: Cores) -> None:
+        self._fabric, self._cores = fabric, cores
+        self._outer = fabric.active
+
+    def __enter__(self) -> None:
+        self._fabric.active = self._fabric.running(self._cores)
+
+    def __exit__(self, *error: object) -> None:
+        self._fabric.active = self._outer
 
 
 class Sweep:

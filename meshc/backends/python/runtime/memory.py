@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NoReturn
 
@@ -86,7 +87,6 @@ class View:
             self.shape = tuple([self.shape[i] for i in order])
         self._scattered = any(isinstance(part, (PerCore, Span)) for part in index)
         self._arrays: dict[Cores, Array | None] = {}
-        self._grids: dict[Cores, Array | None] = {}
         self._shaped: dict[tuple[int, ...], View] = {}
         self._ordered: dict[tuple[int, ...], View] = {}
 
@@ -131,16 +131,11 @@ class View:
         self._arrays[cores] = array
         return array
 
-    def on_grid(self, cores: Cores) -> Array | None:
-        """As ``direct``, ``[regions, rows, columns, *shape]`` of a set that is such a product."""
-        if cores in self._grids:
-            return self._grids[cores]
-        array = None
-        whole = self.direct(self.fabric.everyone)
-        if cores.grid is not None and whole is not None:
-            array = whole.reshape(self.fabric.mesh.grid + self.shape)[cores.grid]
-        self._grids[cores] = array
-        return array
+    @cached_property
+    def on_grid(self) -> Array | None:
+        """All of the memory as ``[regions, rows, columns, *shape]``, where cores lie in order."""
+        whole = self.direct(self.fabric.everyone) if self.fabric.natural else None
+        return None if whole is None else whole.reshape(self.fabric.mesh.grid + self.shape)
 
     def store(self, cores: Cores, value: Array) -> None:
         """Write ``[cores, *shape]`` elements."""
@@ -212,10 +207,9 @@ class Memory:
         self.array: Array = np.empty((0, *shape))
 
     def allocate(self) -> Array:
-        """Take room on every core."""
+        """Take room, filled with zeros, on every core."""
         kind = np.int32 if self.dtype == "i32" else np.float32
-        self.array = np.empty((self.fabric.mesh.count, *self.shape), kind)
-        self.poison()
+        self.array = np.zeros((self.fabric.mesh.count, *self.shape), kind)
         return self.array
 
     def poison(self) -> None:

@@ -33,8 +33,9 @@ class Phase:
         self._inputs: list[Port] = []
         self._outputs: dict[str, Port] = {}
         self._roles: list[tuple[Buffer, str]] = []
-        self._inlets: dict[str, Inlet] = {}
+        self._inlets: list[Inlet] = []
         self._outlets: dict[str, Outlet] = {}
+        self._extents: dict[str, int] = {}
 
     # --- what a program declares
 
@@ -69,13 +70,13 @@ class Phase:
         self,
         direction: str,
         tensor: str,
-        shape: tuple[int, ...],
+        dims: Mapping[str, int],
         buffer: Buffer,
         lanes: Callable[..., Element],
         pad: float = 0.0,
     ) -> None:
         """How a logical tensor lies in a buffer: see :class:`Port`."""
-        port = Port(tensor, shape, buffer, lanes, pad)
+        port = Port(tensor, dict(dims), buffer, lanes, pad)
         if direction == "out":
             self._outputs[tensor] = port
         else:
@@ -91,7 +92,7 @@ class Phase:
     @property
     def inputs(self) -> dict[str, tuple[int, ...]]:
         """Tensors to be given to every run, with their extents."""
-        return {name: inlet.port.shape for name, inlet in self._inlets.items()}
+        return {port.tensor: port.shape for inlet in self._inlets for port in inlet.ports}
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -109,7 +110,8 @@ class Phase:
                 self._keep(buffer)
             else:
                 buffer.memory.allocate()
-                self._inlets.update({p.tensor: Inlet(self.fabric, p) for p in ports})
+                if ports:
+                    self._inlets.append(Inlet(self.fabric, ports))
         return self
 
     def run(self, inputs: Mapping[str, Array], **scalars: int) -> None:
@@ -127,15 +129,18 @@ class Phase:
         for buffer, role in self._roles:
             if role not in ("weight", "state"):
                 buffer.memory.poison()
-        for name, inlet in self._inlets.items():
-            inlet.load(np.asarray(inputs[name]))
+        for inlet in self._inlets:
+            self._extents |= inlet.load(inputs)
         self._execute(scalars)
 
     def output(self, name: str) -> Array:
-        """The tensor ``name`` as the last run left it, float32."""
+        """The tensor ``name`` as the last run left it, float32.
+
+        A dim of which the inputs had less is as long as theirs.
+        """
         if name not in self._outlets:
             self._outlets[name] = Outlet(self.fabric, self._outputs[name])
-        return self._outlets[name].gather()
+        return self._outlets[name].gather(self._extents)
 
     def reset(self) -> None:
         """Forget the state (which starts as zeros)."""
@@ -160,7 +165,6 @@ class Phase:
         known = self.fabric.kept.get(memory.name)
         if known is None:
             self.fabric.kept[memory.name] = memory.allocate()
-            memory.array.fill(0)
         elif known.shape[1:] == memory.shape:
             memory.array = known
         else:

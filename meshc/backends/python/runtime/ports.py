@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -31,7 +31,7 @@ class PortError(Exception):
 
 @dataclass(frozen=True)
 class Element:
-    """Logical index of a lane; the lane is padding where one of ``where`` does not hold."""
+    """Logical index of what a lane holds, on the lanes where all of ``where`` hold."""
 
     index: tuple[PerCore | int, ...]
     where: tuple[PerCore | bool, ...] = ()
@@ -44,17 +44,27 @@ def element(*index: PerCore | int, where: tuple[PerCore | bool, ...] = ()) -> El
 
 @dataclass(frozen=True)
 class Port:
-    """``lanes(*lane)`` tells which element of ``tensor`` (extents ``shape``) each lane holds.
+    """``lanes(*lane)`` tells which element of ``tensor`` (extents ``dims``) each lane holds.
 
-    Lanes whose element lies outside the tensor are padding as well, and hold ``pad``. The same
-    describes outputs; there, of equal elements the first core's counts.
+    Lanes whose element lies outside the tensor are padding and hold ``pad``; those on which a
+    ``where`` fails are not this port's, and hold 0 if they are no port's. The same describes
+    outputs; there, of equal elements the first core's counts.
     """
 
     tensor: str
-    shape: tuple[int, ...]
+    dims: Mapping[str, int]
     buffer: Buffer
     lanes: Callable[..., Element]
     pad: float = 0.0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tensor."""
+        return tuple(self.dims.values())
+
+    def padding(self) -> Port:
+        """A port that fills all lanes of this one with a scalar."""
+        return replace(self, dims={}, lanes=lambda *lane: Element((), self.lanes(*lane).where))
 
 
 class _Group:
@@ -133,33 +143,68 @@ class Packing:
 
 
 class Inlet:
-    """An in-port that is loaded before every run."""
+    """The in-ports of one buffer that is loaded before every run."""
 
-    def __init__(self, fabric: Fabric, port: Port) -> None:
-        self.port = port
-        self._packing = Packing(fabric, port)
+    def __init__(self, fabric: Fabric, ports: Sequence[Port]) -> None:
+        self.ports = ports
+        self._fabric = fabric
+        self._packings = [Packing(fabric, port) for port in ports]
         self._index: Array | None = None
 
-    def load(self, tensor: Array) -> None:
-        """Put ``tensor`` into the buffer; where it is shorter than the port says is padding."""
-        port = self.port
-        memory = port.buffer.memory.array
-        whole = np.full(port.shape, port.pad, memory.dtype)
-        fits = tensor.ndim == whole.ndim
-        if not fits or any(n > m for n, m in zip(tensor.shape, port.shape, strict=True)):
-            raise PortError(f"'{port.tensor}' has shape {tensor.shape}, not {port.shape}")
-        whole[tuple(map(slice, tensor.shape))] = tensor
-        if memory.size > _INDEXED:
-            memory.fill(port.pad)
-            self._packing.pack(whole, memory)
+    def load(self, tensors: Mapping[str, Array]) -> dict[str, int]:
+        """Fill the buffer; where a tensor is shorter than its port says is padding.
+
+        Returns the extents of the dims of the tensors.
+        """
+        buffer = self.ports[0].buffer
+        memory = buffer.memory.array
+        whole = {port.tensor: _padded(port, tensors, memory.dtype) for port in self.ports}
+        alone = len(self.ports) == 1 and not self.ports[0].pad
+        if alone and memory.size <= _INDEXED:
+            self._place(whole[self.ports[0].tensor], memory)
         else:
-            if self._index is None:
-                self._index = self._packing.index()
-            np.take(
-                np.append(whole, memory.dtype.type(port.pad)), self._index, out=memory, mode="wrap"
-            )
-        if port.buffer.rounds is not None:
-            port.buffer.rounds(memory)
+            memory.fill(0)
+            _fill(self._fabric, self._packings, whole, memory)
+        if buffer.rounds is not None:
+            buffer.rounds(memory)
+        return {
+            dim: extent
+            for port in self.ports
+            for dim, extent in zip(port.dims, np.shape(tensors[port.tensor]), strict=True)
+        }
+
+    def _place(self, tensor: Array, memory: Array) -> None:
+        """As ``pack``, through an index of every lane, where -1 takes the 0 at the end."""
+        if self._index is None:
+            self._index = self._packings[0].index()
+        np.take(np.append(tensor, memory.dtype.type(0)), self._index, out=memory, mode="wrap")
+
+
+def _padded(port: Port, tensors: Mapping[str, Array], kind: np.dtype[Any]) -> Array:
+    """The tensor of ``port`` with all of its extents."""
+    if port.tensor not in tensors:
+        raise PortError(f"there is no tensor '{port.tensor}'")
+    tensor = np.asarray(tensors[port.tensor])
+    whole = np.full(port.shape, port.pad, kind)
+    fits = tensor.ndim == whole.ndim
+    if not fits or any(n > m for n, m in zip(tensor.shape, port.shape, strict=True)):
+        raise PortError(f"'{port.tensor}' has shape {tensor.shape}, not {port.shape}")
+    whole[tuple(map(slice, tensor.shape))] = tensor
+    return whole
+
+
+def _fill(
+    fabric: Fabric, packings: Sequence[Packing], tensors: Mapping[str, Array], memory: Array
+) -> None:
+    """Put padding and tensors into the one buffer of ``packings``, which holds zeros."""
+    for packing in packings:
+        port = packing.port
+        if port.tensor not in tensors:
+            raise PortError(f"there is no tensor '{port.tensor}'")
+        if port.pad:
+            Packing(fabric, port.padding()).pack(np.array(port.pad), memory)
+    for packing in packings:
+        packing.pack(tensors[packing.port.tensor], memory)
 
 
 class Outlet:
@@ -175,10 +220,11 @@ class Outlet:
         if (self._holder < 0).any():
             raise PortError(f"no core provides all of the output '{port.tensor}'")
 
-    def gather(self) -> Array:
-        """The tensor, float32."""
+    def gather(self, extents: Mapping[str, int]) -> Array:
+        """The tensor, float32, with the given extents of dims; others are whole."""
         found: Array = self.port.buffer.memory.array.reshape(-1)[self._holder]
-        return found.reshape(self.port.shape)
+        used = tuple(slice(min(n, extents.get(d, n))) for d, n in self.port.dims.items())
+        return found.reshape(self.port.shape)[used]
 
 
 def load_weights(
@@ -191,11 +237,7 @@ def load_weights(
     if name in fabric.packed and memory.constant:
         memory.array = fabric.packed[name]
         return
-    memory.allocate().fill(ports[0].pad)
-    for packing in packings:
-        if packing.port.tensor not in tensors:
-            raise PortError(f"there is no tensor '{packing.port.tensor}'")
-        packing.pack(tensors[packing.port.tensor], memory.array)
+    _fill(fabric, packings, tensors, memory.allocate())
     if buffer.rounds is not None:
         for lane in memory.array:
             buffer.rounds(lane)
