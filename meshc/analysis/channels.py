@@ -47,9 +47,14 @@ class Line:
 
 
 def line_of(channel: Channel, mesh: Mesh) -> Line:
-    """The channel on one line; cost grows with the length of the axis, not with the mesh."""
+    """The channel on one line; cost grows with the length of the axis, not with the mesh.
+
+    A channel from the last column of a region to the first of the next counts by its ends.
+    """
     route = channel.route
     if "r" in route.inputs:
+        if all(p.outputs[2] == Expr.const(0) for p in route.pieces):
+            return Line("x", ((mesh.columns - 1, 0),), channel.multicast)
         pairs = tuple((r, r + 1) for r in range(mesh.regions - 1))
         return Line("r", pairs, channel.multicast)
     along_y = all(p.outputs[1] == Expr.var("x") for p in route.pieces)

@@ -127,16 +127,39 @@ class FunctionExpander:
         if regions == 1:
             self.layer_loop(op, body, share, carried, None)
         else:
-            way = rings.next_region(emitter)
             with emitter.sweep(region, regions):
-                for place in carried:
-                    emitter.wait(emitter.recv(way, emitter.view(place), when=Cond.ge(region, 1)))
+                self.from_region(carried)
                 self.layer_loop(op, body, share, carried, layers)
-                for place in carried:
-                    emitter.send(way, emitter.view(place), when=Cond.le(region, regions - 2))
+                self.to_region(carried)
             emitter.guards.append(Cond.eq(region, regions - 1))
         for value, place in zip(op.results, carried, strict=False):
             self.places[value] = place
+
+    def from_region(self, carried: Sequence[Place]) -> None:
+        """Take the carried values from the region before; a replicated one is spread over x."""
+        emitter, region, column = self.emitter, Expr.var("r"), Expr.var("x")
+        later = Cond.ge(region, 1)
+        spread = not emitter.many_rows and emitter.mesh.columns > 1
+        way = rings.next_region(emitter, spread)
+        for place in carried:
+            edge = later & Cond.eq(column, 0) if spread else later
+            emitter.wait(emitter.recv(way, self.view(place), when=edge))
+            if spread:
+                cast = rings.multicast(emitter, "x")
+                sent = emitter.send(cast, self.view(place), when=edge)
+                got = emitter.recv(cast, self.view(place), when=later & Cond.ge(column, 1))
+                emitter.wait(sent, got)
+
+    def to_region(self, carried: Sequence[Place]) -> None:
+        """Hand the carried values to the next region."""
+        emitter = self.emitter
+        last = emitter.mesh.columns - 1
+        spread = not emitter.many_rows and last > 0
+        way = rings.next_region(emitter, spread)
+        more = Cond.le(Expr.var("r"), emitter.mesh.regions - 2)
+        edge = more & Cond.eq(Expr.var("x"), last) if spread else more
+        for place in carried:
+            emitter.send(way, self.view(place), when=edge)
 
     def layer_loop(
         self, op: mesh.Repeat, body: Block, share: int, carried: Sequence[Place], layers: int | None

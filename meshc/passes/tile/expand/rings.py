@@ -63,11 +63,17 @@ def multicast(emitter: Emitter, axis: str) -> Symbol:
     return emitter.channel(f"cast_{axis}", route, multicast=True)
 
 
-def next_region(emitter: Emitter) -> Symbol:
-    """From each region to the same core of the next."""
+def next_region(emitter: Emitter, replicated: bool) -> Symbol:
+    """From each region to the next: core to same core, or, for a value that is replicated over x,
+    from the last column to the first."""
     region = Expr.var("r")
     where = Cond.le(region, emitter.mesh.regions - 2)
-    route = AffineMap.of(("r", "y", "x"), [((region + 1, _Y, _X), where)])
+    last = emitter.mesh.columns - 1
+    if not replicated or last == 0:
+        route = AffineMap.of(("r", "y", "x"), [((region + 1, _Y, _X), where)])
+    else:
+        edge = where & Cond.eq(_X, last)
+        route = AffineMap.of(("r", "y", "x"), [((region + 1, _Y, Expr.const(0)), edge)])
     return emitter.channel("next_region", route)
 
 
