@@ -157,12 +157,12 @@ def compile_pe(
 
 
 def _check_memory(unit: Unit) -> None:
-    if unit.end <= MEMORY_BYTES:
+    if unit.used <= MEMORY_BYTES:
         return
     largest = sorted(unit.symbols, key=lambda s: -s.size)[:8]
     fail(
         "csl-memory",
-        f"'{unit.name}' needs {unit.end} bytes of data, {unit.end - MEMORY_BYTES} more than the "
+        f"'{unit.name}' needs {unit.used} bytes of data, {unit.used - MEMORY_BYTES} more than the "
         f"{MEMORY_BYTES} bytes of a PE",
         notes=[f"'{s.name}' takes {s.size} bytes ({s.type})" for s in largest],
     )

@@ -56,7 +56,13 @@ class PeProgram:
     strings: list[str]
     trace_buffers: dict[str, int]
     ports: dict[int, str]
-    task_numbers: dict[str, tuple[str, int]] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Index the symbols by address."""
+        self.order = sorted(range(len(self.symbols)), key=lambda i: self.symbols[i].addr)
+        self.starts = [self.symbols[i].addr for i in self.order]
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from meshc.sim.host.debug import save_dump
 from meshc.sim.machine.channel import Burst
 from meshc.sim.machine.machine import Machine
 from meshc.sim.program import Program
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import Diagnostic, fail
 
 _COMMAND_CYCLES = 100
 
@@ -231,6 +232,8 @@ class Runtime:
     def _report(self) -> None:
         machine = self.ready
         save_dump(self.folder, machine)
+        for words in machine.remarks.values():
+            print(Diagnostic("remark", "csl-bounds", words).render(), file=sys.stderr)
         if machine.print_log:
             with open("sim.log", "a", encoding="utf-8") as log:
                 log.writelines(line + "\n" for line in machine.print_log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -44,6 +45,7 @@ class Machine:
         self.fabric = Fabric(self)
         self._types: dict[tuple[int, str], list[Any]] = {}
         self.print_log: list[str] = []
+        self.remarks: dict[tuple[str, str], str] = {}
         self.collectives = Collectives(self)
         self.modules = [generate(c) for c in program.classes]
         self._build()
@@ -154,6 +156,20 @@ class Machine:
         if place:
             notes.append(f"at {place}")
         fail("csl-run", message, notes=notes)
+
+    def check_bounds(self, pe: Pe, low: int, high: int) -> None:
+        """Remark once per variable when an operand reaches past the variable it starts in."""
+        program = pe.program
+        position = bisect_right(program.starts, low) - 1
+        if position < 0:
+            return
+        symbol = program.symbols[program.order[position]]
+        end = symbol.addr + symbol.size
+        if symbol.addr <= low < end < high and (program.name, symbol.name) not in self.remarks:
+            self.remarks[program.name, symbol.name] = (
+                f"an operand in '{pe.current_name.rsplit('_', 1)[0]}' of '{program.name}' reaches "
+                f"{high - end} bytes past the end of '{symbol.name}' (PE ({pe.x}, {pe.y}))"
+            )
 
     def hang(self, goal: str) -> MeshcError:
         """The explanation of why nothing moves any more."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshc.sim.machine.machine import Machine
 
 MARGIN = 64
-MEMORY_BYTES = 48 * 1024
+MEMORY_BYTES = 50 * 1024
 
 
 class Dsr:
@@ -158,6 +158,7 @@ class Pe:
             high = max(addr, addr + (count - 1) * step) + dtype.itemsize
             if low < 0 or high > len(self.mem):
                 self.out_of_bounds(low, high)
+            self.machine.check_bounds(self, low, high)
             found = np.ndarray((count,), dtype, self.mem, addr, (step,))
             if len(self.views) > 4096:
                 self.views.clear()

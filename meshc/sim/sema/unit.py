@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshc.sim import ir
-from meshc.sim.sema.types import Type, align_up, alignment, size_of
+from meshc.sim.sema.types import Array, Type, align_up, alignment, size_of
 from meshc.sim.sema.values import FnVal, Symbol
 from meshc.support.spans import Span
 
 DATA_START = 64
+SMALL_BYTES = 2048
 
 
 @dataclass
@@ -31,7 +32,8 @@ class Unit:
     arch: str
     name: str = ""
     symbols: list[Symbol] = field(default_factory=list)
-    end: int = DATA_START
+    end: int = DATA_START + SMALL_BYTES
+    small_end: int = DATA_START
     slots: list[Any] = field(default_factory=list)
     functions: dict[str, ir.Function] = field(default_factory=dict)
     instances: dict[Any, ir.Function] = field(default_factory=dict)
@@ -60,12 +62,28 @@ class Unit:
     temps: int = 0
 
     def place(self, name: str, kind: Type, init: Any = None, align: int = 0) -> Symbol:
-        """Give a variable its place in memory."""
+        """Give a variable its place in memory.
+
+        Scalars and pointers have a region of their own below the arrays: programs exist that write
+        a little past an array, which with the vendor's layout hits no pointer.
+        """
+        size = size_of(kind)
+        if not isinstance(kind, Array) and size <= 8 and not align and self.small_end + 8 <= DATA_START + SMALL_BYTES:
+            self.small_end = align_up(self.small_end, alignment(kind))
+            symbol = Symbol(name, kind, self.small_end, size, init)
+            self.symbols.append(symbol)
+            self.small_end += max(size, 1)
+            return symbol
         self.end = align_up(self.end, max(align, alignment(kind)))
         symbol = Symbol(name, kind, self.end, size_of(kind), init)
         self.symbols.append(symbol)
         self.end += max(symbol.size, 1)
         return symbol
+
+    @property
+    def used(self) -> int:
+        """Bytes of data in use."""
+        return self.end - (DATA_START + SMALL_BYTES) + self.small_end - DATA_START
 
     def add_slots(self, values: list[Any]) -> int:
         """Make room for descriptor variables; the number of the first."""
