@@ -1,0 +1,18 @@
+"""The ``.mesh`` language: models as people write them on a whiteboard (docs/language.md)."""
+
+from meshc.frontend.language.ast import Model
+from meshc.frontend.language.calls import phases
+from meshc.frontend.language.elaborate import elaborate
+from meshc.frontend.language.families import library_model
+from meshc.frontend.language.loader import load_model, parse_model
+from meshc.frontend.language.parameters import with_parameters
+
+__all__ = [
+    "Model",
+    "elaborate",
+    "library_model",
+    "load_model",
+    "parse_model",
+    "phases",
+    "with_parameters",
+]

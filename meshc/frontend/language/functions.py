@@ -1,0 +1,294 @@
+"""What the operators and built-in functions become: ops of the graph level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from meshc.frontend.language.ast import Call, Constant
+from meshc.frontend.language.constants import kind, numeric
+from meshc.frontend.language.dims import (
+    CAPACITY,
+    ROWS,
+    Contraction,
+    HeadPair,
+    contraction,
+    helpful_transpose,
+    outer_pair,
+    rows_meet,
+    show,
+    spreads_over,
+    transposed,
+)
+from meshc.frontend.language.emitter import Emitter
+from meshc.ir.core import tensor_type
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A call of a built-in function with its arguments evaluated, by parameter name.
+
+    Dims stand under their parameter's name as the module's names of dims.
+    """
+
+    call: Call
+    values: Mapping[str, Value | Constant]
+    spans: Mapping[str, Span]
+
+    def tensor(self, name: str) -> Value:
+        """The tensor given for ``name``."""
+        value = self.values[name]
+        if not isinstance(value, Value):
+            message = f"'{name}' of {self.call.name} is a tensor, not {kind(value)}"
+            fail("bad-operand", message, self.spans[name])
+        return value
+
+    def number(self, name: str) -> float:
+        """The number given for ``name``."""
+        return float(numeric(self.constant(name), self.spans.get(name, self.call.span)))
+
+    def constant(self, name: str) -> Constant:
+        """The constant given for ``name``."""
+        value = self.values[name]
+        if isinstance(value, Value):
+            message = f"'{name}' of {self.call.name} is decided at compile time; this is a tensor"
+            fail("bad-operand", message, self.spans[name])
+        return value
+
+    def dim(self, name: str, of: Value) -> str:
+        """The dim given for ``name``, or the last of ``of``, checked to be one of its dims."""
+        dims = dims_of(of)
+        dim = str(self.values[name]) if name in self.values else dims[-1]
+        if dim not in dims:
+            message = f"'{dim}' is no dim of {show(dims)}"
+            fail("bad-dim", message, self.spans.get(name, self.call.span))
+        return dim
+
+
+def dims_of(value: Value) -> tuple[str, ...]:
+    """The names of a tensor's dims."""
+    return tensor_type(value).dims
+
+
+def matmul(
+    emitter: Emitter, left: Value, right: Value, heads: Sequence[HeadPair], span: Span
+) -> Value:
+    """``left @ right``."""
+    found = contraction(dims_of(left), dims_of(right), heads)
+    if found is None:
+        _no_contraction(dims_of(left), dims_of(right), heads, span)
+    _check_heads(found, dims_of(left), dims_of(right), heads, span)
+    op = graph.Matmul(operands=[left, right], contract=found.contract, group=found.group)
+    return emitter.emit(op, span)
+
+
+def elementwise(emitter: Emitter, operator: str, left: Value, right: Value, span: Span) -> Value:
+    """``+``, ``-`` or ``*`` of two tensors; the smaller is repeated over the dims it lacks."""
+    if operator == "/":
+        fail("bad-operand", "a tensor can be divided by a constant only", span)
+    if operator == "-":
+        right = scale(emitter, right, -1.0, span)
+    small, large = sorted((left, right), key=lambda v: len(dims_of(v)))
+    if len(dims_of(small)) == len(dims_of(large)):
+        small, large = right, left
+    if not spreads_over(dims_of(small), dims_of(large)):
+        _dims_differ(operator, dims_of(left), dims_of(right), span)
+    op_class = graph.Mul if operator == "*" else graph.Add
+    return emitter.emit(op_class(operands=[large, small]), span)
+
+
+def scale(emitter: Emitter, value: Value, factor: float, span: Span) -> Value:
+    """``value * factor``."""
+    return emitter.emit(graph.Scale(operands=[value], factor=factor), span)
+
+
+def _no_contraction(
+    left: tuple[str, ...], right: tuple[str, ...], heads: Sequence[HeadPair], span: Span
+) -> NoReturn:
+    meeting = rows_meet(left, right)
+    notes = ["'@' contracts the dims that end its left side and begin its right side"]
+    help_line = None
+    swap = helpful_transpose(left, right, heads)
+    if meeting:
+        notes = [f"both sides have rows '{meeting}', and a result cannot have '{meeting}' twice"]
+        help_line = f"give one side a dim of another name in place of '{meeting}'"
+        if meeting == ROWS:
+            help_line = "what append(cache.k, ...) gives has S in place of L"
+    elif swap is not None:
+        arguments = ", ".join(["...", *swap])
+        help_line = f"transpose the right side: transpose({arguments})"
+    fail(
+        "no-contraction",
+        f"nothing to contract in {show(left)} @ {show(right)}",
+        span,
+        notes,
+        help_line,
+    )
+
+
+def _check_heads(
+    found: Contraction,
+    left: tuple[str, ...],
+    right: tuple[str, ...],
+    heads: Sequence[HeadPair],
+    span: Span,
+) -> None:
+    """Refuse the product of key/value heads with query heads in this order."""
+    for many, few in heads:
+        open_dims = many not in found.contract and few not in found.contract
+        if open_dims and few in left and many in right and many not in left:
+            fail(
+                "bad-heads",
+                f"heads {many} share {few}: the side with {many} stands to the left of '@'",
+                span,
+                [f"this is {show(left)} @ {show(right)}"],
+            )
+
+
+def _dims_differ(operator: str, left: tuple[str, ...], right: tuple[str, ...], span: Span) -> None:
+    same = sorted(left) == sorted(right)
+    fail(
+        "dims-mismatch",
+        f"{show(left)} {operator} {show(right)}: the dims do not agree",
+        span,
+        ["one side's dims must be the other's, in the same order, with some left out"],
+        "transpose one side" if same else None,
+    )
+
+
+def _embed(emitter: Emitter, applied: Applied) -> Value:
+    table = applied.tensor("table")
+    if len(dims_of(table)) != 2:
+        message = f"the table has dims {show(dims_of(table))}; embed needs two, [V, E]"
+        fail("dims-mismatch", message, applied.spans["table"])
+    tokens = emitter.token_ids(applied.tensor("tokens"), applied.spans["tokens"])
+    width = dims_of(table)[1]
+    if width in dims_of(tokens):
+        message = f"tokens {show(dims_of(tokens))} have the table's dim '{width}' already"
+        fail("dims-mismatch", message, applied.spans["tokens"])
+    op = graph.Embed(operands=[tokens, table], dim=dims_of(table)[0])
+    return emitter.emit(op, applied.call.span)
+
+
+def _rms_norm(emitter: Emitter, applied: Applied) -> Value:
+    value, gain, eps = applied.tensor("x"), applied.tensor("gain"), applied.number("eps")
+    if len(dims_of(gain)) != 1 or dims_of(gain)[0] not in dims_of(value):
+        fail(
+            "dims-mismatch",
+            f"the gain {show(dims_of(gain))} does not fit {show(dims_of(value))}",
+            applied.spans["gain"],
+            help="rms_norm needs a gain with one dim, the one it normalises over",
+        )
+    if eps < 0:
+        fail("bad-option", "eps cannot be negative", applied.spans["eps"])
+    op = graph.RmsNorm(operands=[value, gain], dim=dims_of(gain)[0], eps=eps)
+    return emitter.emit(op, applied.call.span)
+
+
+def _rope(emitter: Emitter, applied: Applied) -> Value:
+    value = applied.tensor("x")
+    dim = applied.dim("dim", value)
+    _need_rows("rope", value, dim, applied.call.span)
+    if emitter.extents[dim] % 2:
+        message = f"rope turns pairs, but '{dim}' has {emitter.extents[dim]} elements"
+        fail("odd-rope", message, applied.call.span, help="the rotated dim must be even")
+    op = graph.Rope(
+        operands=[value],
+        dim=dim,
+        rows=ROWS,
+        style=str(applied.constant("style")),
+        scaling=str(applied.constant("scaling")),
+        theta=_positive(applied, "theta"),
+        factor=_positive(applied, "factor"),
+        low_freq_factor=_positive(applied, "low_freq_factor"),
+        high_freq_factor=_positive(applied, "high_freq_factor"),
+        original_max_position=int(_positive(applied, "original_max_position")),
+    )
+    return emitter.emit(op, applied.call.span)
+
+
+def _positive(applied: Applied, name: str) -> float:
+    number = applied.number(name)
+    if number <= 0:
+        fail("bad-option", f"{name} of rope must be positive", applied.spans.get(name))
+    return number
+
+
+def _softmax(emitter: Emitter, applied: Applied) -> Value:
+    value = applied.tensor("x")
+    dim, mask = applied.dim("dim", value), str(applied.constant("mask"))
+    if mask == "causal":
+        _need_rows("a causal mask", value, dim, applied.call.span)
+    rows = ROWS if mask == "causal" else ""
+    op = graph.Softmax(operands=[value], dim=dim, mask=mask, rows=rows)
+    return emitter.emit(op, applied.call.span)
+
+
+def _silu(emitter: Emitter, applied: Applied) -> Value:
+    return emitter.emit(graph.Silu(operands=[applied.tensor("x")]), applied.call.span)
+
+
+def _gelu(emitter: Emitter, applied: Applied) -> Value:
+    op = graph.Gelu(operands=[applied.tensor("x")], form=str(applied.constant("form")))
+    return emitter.emit(op, applied.call.span)
+
+
+def _transpose(emitter: Emitter, applied: Applied) -> Value:
+    value = applied.tensor("x")
+    given = [name for name in ("first", "second") if name in applied.values]
+    if len(given) == 1:
+        fail("wrong-arguments", "transpose takes two dims or none", applied.spans[given[0]])
+    pair = outer_pair(dims_of(value))
+    if given:
+        pair = (applied.dim("first", value), applied.dim("second", value))
+    if pair is not None and pair[0] == pair[1]:
+        fail("bad-dim", f"'{pair[0]}' cannot be exchanged with itself", applied.spans["second"])
+    if pair is None:
+        message = f"{show(dims_of(value))} has no two dims to exchange"
+        fail("bad-dim", message, applied.call.span)
+    op = graph.Transpose(operands=[value], dims=transposed(dims_of(value), *pair))
+    return emitter.emit(op, applied.call.span)
+
+
+def _need_rows(what: str, value: Value, dim: str, span: Span) -> None:
+    """Positions are those of the rows L, which must be a dim other than ``dim``."""
+    if ROWS not in dims_of(value) or dim == ROWS:
+        message = f"{what} needs rows '{ROWS}' besides '{dim}' in {show(dims_of(value))}"
+        fail("bad-dim", message, span)
+
+
+def append(emitter: Emitter, name: str, value: Value, applied: Applied) -> Value:
+    """``append(cache.name, value)``: the cache with the rows of ``value`` written to it."""
+    dims = dims_of(value)
+    if ROWS not in dims or CAPACITY in dims:
+        message = f"{show(dims)} has no rows '{ROWS}' to append"
+        if CAPACITY in dims:
+            message = f"{show(dims)} has the cache's dim '{CAPACITY}' already"
+        fail("not-a-cache", message, applied.spans["value"])
+    if name in emitter.region.caches:
+        fail(
+            "cache-reuse",
+            f"'{name.replace('_', '.', 1)}' is appended to twice",
+            applied.call.span,
+            help="a block called twice keeps its caches apart with: block(..., cache = second)",
+        )
+    cache = emitter.cache(name, tuple(CAPACITY if d == ROWS else d for d in dims))
+    op = graph.Append(operands=[cache.inner, value], dim=CAPACITY, rows=ROWS)
+    cache.new = emitter.emit(op, applied.call.span)
+    return cache.new
+
+
+FUNCTIONS: dict[str, Callable[[Emitter, Applied], Value]] = {
+    "embed": _embed,
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "softmax": _softmax,
+    "silu": _silu,
+    "gelu": _gelu,
+    "transpose": _transpose,
+}
