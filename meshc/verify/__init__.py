@@ -17,6 +17,7 @@ from meshc.verify import (
     deadlock_free,
     guards_cover,
     memory_planned,
+    padding_safe,
     partitioned,
     placed,
     routed,
@@ -46,6 +47,12 @@ _CATALOGUE = (
         ("mesh",),
         "every element has an owner, one per replica",
         partitioned.check,
+    ),
+    Fact(
+        "padding_safe",
+        ("mesh",),
+        "no op reads a pad lane in a state it cannot take",
+        padding_safe.check,
     ),
     Fact(
         "placed",

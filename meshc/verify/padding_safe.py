@@ -1,0 +1,138 @@
+"""padding_safe: no op reads a pad lane in a state it cannot take.
+
+Pads arise where a dim does not divide into equal parts, and in the slots of a KV cache that hold
+no row yet. Each value has a state per dim: ``zero``, ``neg_inf`` or ``any`` (finite). Contractions
+and sums need zero on one side, maxima need minus infinity; what an op gives follows from what it
+takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshc.ir.core import Block, Op, tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
+from meshc.ir.types import Layout
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+States = dict[str, str]
+
+
+class _Checker:
+    """Propagates pad states through a function, in order."""
+
+    def __init__(self) -> None:
+        self.states: dict[Value, States] = {}
+
+    def run(self, module: Module) -> None:
+        for param in module.function.params:
+            state = "any" if param.role == "state" else "zero"
+            states = dict.fromkeys(tensor_type(param.value).dims, state)
+            if param.role == "in":
+                states[str(module.option("row_dim", "L"))] = "any"
+            self.states[param.value] = states
+        self.block(module.function.body)
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            if isinstance(op, ops.Repeat):
+                self.repeat(op)
+            else:
+                self.check(op)
+                for result in op.results:
+                    self.states[result] = self.given(op, result)
+
+    def repeat(self, op: ops.Repeat) -> None:
+        (body,) = op.regions
+        for arg, operand in zip(body.args, op.tensors(), strict=True):
+            self.states[arg] = self.of(operand)
+        self.block(body)
+        ends = body.ops[-1].tensors()
+        for arg, end in zip(body.args[: op.carried], ends, strict=False):
+            for dim, state in self.states[arg].items():
+                split = (tensor_type(arg).layout or Layout()).split_of(dim)
+                if split and state == "zero" and self.of(end).get(dim) != "zero":
+                    self.fault(op, end, dim, "zero, as at the start of the loop")
+        for result, end in zip(op.results, ends, strict=True):
+            self.states[result] = self.of(end)
+
+    def of(self, value: Value) -> States:
+        return self.states.get(value, {})
+
+    def check(self, op: Op) -> None:
+        """Whether the operands' pads are in states that ``op`` can take."""
+        if isinstance(op, (ops.Gemv, ops.Gemm, ops.GemmT)):
+            left, *rights = op.tensors()
+            for dim in op.contract:
+                for right in rights:
+                    states = {self.of(left).get(dim, "zero"), self.of(right).get(dim, "zero")}
+                    if "zero" not in states or "neg_inf" in states:
+                        self.fault(op, left, dim, "zero")
+        elif isinstance(op, (ops.SquareSum, ops.RowSum)):
+            self.need(op, op.dim, "zero")
+        elif isinstance(op, ops.RowMax):
+            self.need(op, op.dim, "neg_inf")
+
+    def need(self, op: Op, dim: str, wanted: str) -> None:
+        (value,) = op.tensors()
+        if self.of(value).get(dim, wanted) != wanted:
+            self.fault(op, value, dim, wanted)
+
+    def fault(self, op: Op, value: Value, dim: str, wanted: str) -> None:
+        state = self.of(value).get(dim, "any")
+        fail(
+            "padding-unsafe",
+            f"{op.NAME} reads the pad lanes of {dim} in %{value.name}, which are {state}; "
+            f"it needs {wanted}",
+            op.span,
+        )
+
+    def given(self, op: Op, result: Value) -> States:
+        """Pad states of a result."""
+        dims = tensor_type(result).dims
+        rule = _RULES.get(type(op), _first)
+        return {dim: rule(dim, [self.of(v) for v in op.tensors()]) for dim in dims}
+
+
+def _first(dim: str, operands: list[States]) -> str:
+    """As the first operand (scaling, rotating, activations keep zero at zero)."""
+    return operands[0].get(dim, "zero") if operands else "zero"
+
+
+def _product(dim: str, operands: list[States]) -> str:
+    """Zero where any factor that has the dim is zero."""
+    found = [o[dim] for o in operands if dim in o]
+    return "zero" if "zero" in found or not found else found[0]
+
+
+def _sum(dim: str, operands: list[States]) -> str:
+    """Zero only where both are."""
+    return "zero" if all(o.get(dim, "any") == "zero" for o in operands) else "any"
+
+
+def _exponential(dim: str, operands: list[States]) -> str:
+    """Minus infinity becomes zero; everything else some number."""
+    return "zero" if operands[0].get(dim) == "neg_inf" else "any"
+
+
+def _masked(dim: str, operands: list[States]) -> str:
+    """The keys' pads become minus infinity; the mask's own dim is decided by the checker."""
+    return "neg_inf" if operands[0].get(dim) == "any" else operands[0].get(dim, "zero")
+
+
+_RULES: dict[type[Op], Callable[[str, list[States]], str]] = {
+    ops.Gemv: _product,
+    ops.Gemm: _product,
+    ops.GemmT: _product,
+    ops.Mul: _product,
+    ops.Add: _sum,
+    ops.ExpSub: _exponential,
+    ops.Mask: _masked,
+}
+
+
+def check(module: Module) -> None:
+    """Follow the state of pad lanes through the function; a failure names op, value and dim."""
+    _Checker().run(module)
