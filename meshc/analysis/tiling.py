@@ -12,6 +12,7 @@ from math import lcm
 
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
+from meshc.support.diagnostics import fail
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -156,5 +157,12 @@ def _dims(op: graph.Matmul, position: int) -> tuple[str, ...]:
 def _shared_head(op: graph.Matmul, keys: str, lane: str) -> tuple[str, str]:
     """Heads of plain multi-head attention: the dim that queries and keys share beside the batch."""
     right = _dims(op, 1)
-    shared = [d for d in _dims(op, 0) if d in right and d not in (keys, lane)]
+    shared = [d for d in _dims(op, 0) if d in right and d not in (keys, lane, "B")]
+    if not shared:
+        fail(
+            "unsupported-op",
+            "keys and values without a head dim have no distributed form yet",
+            op.span,
+            help="give them one of extent 1, and declare that the query heads share it",
+        )
     return shared[-1], shared[-1]

@@ -22,10 +22,10 @@ class ExpandPrograms(Pass):
     NAME: ClassVar[str] = "expand-programs"
     LEVELS: ClassVar[tuple[str, ...]] = ("mesh",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset(
-        {"partitioned", "placed", "collectives_selected"}
+        {"partitioned", "padding_safe", "placed", "collectives_selected"}
     )
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset(
-        {"guards_cover", "channels_matched", "padding_safe", "deadlock_free"}
+        {"guards_cover", "channels_matched", "deadlock_free"}
     )
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
