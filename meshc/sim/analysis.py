@@ -89,7 +89,9 @@ def analyse(program: PeProgram) -> Facts:
                 called.add(stmt.name)
             elif isinstance(stmt, ir.MapOp):
                 called.add(stmt.fn)
-                if any(facts.may_block(o) for o in [*stmt.sources, *([stmt.dst] if stmt.dst else [])]):
+                if any(
+                    facts.may_block(o) for o in [*stmt.sources, *([stmt.dst] if stmt.dst else [])]
+                ):
                     blocks.add(function.name)
             elif isinstance(stmt, ir.VectorOp) and not stmt.options.is_async:
                 if any(facts.may_block(o) for o in stmt.operands):

@@ -18,7 +18,7 @@ def make_bin(folder: Path) -> Path:
         script.write_text(
             "#!/bin/sh\n"
             f"PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}} "
-            f"exec {shlex.quote(sys.executable)} -m {module} \"$@\"\n",
+            f'exec {shlex.quote(sys.executable)} -m {module} "$@"\n',
             encoding="utf-8",
         )
         script.chmod(0o755)

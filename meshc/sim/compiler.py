@@ -23,8 +23,8 @@ from meshc.sim.sema.builtins import (  # noqa: F401  (they fill the table of bui
 from meshc.sim.sema.builtins.layout import LayoutInfo
 from meshc.sim.sema.calls import _frozen
 from meshc.sim.sema.registry import Analyzer
-from meshc.sim.sema.types import Array, Enum, Float, Struct, Type
-from meshc.sim.sema.unit import Unit
+from meshc.sim.sema.types import Array, Enum, Struct, Type
+from meshc.sim.sema.unit import Export, Unit
 from meshc.sim.sema.values import FnVal, Frame, Global, Module, Symbol, Val
 from meshc.sim.sema.walk import imports_module
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
@@ -65,9 +65,7 @@ class PeAnalyzer(Analyzer):
     def _top_level(self, module: Module) -> None:
         """Imports, exported variables and comptime blocks of one module."""
         for item in list(module.names.values()):
-            if isinstance(item, Global) and (
-                imports_module(item.decl.init) or item.decl.export
-            ):
+            if isinstance(item, Global) and (imports_module(item.decl.init) or item.decl.export):
                 self._guard(self._touch, item)
         for block in module.file.comptime:
             self._guard(self.exec_block, block.body, Frame(module, True))
@@ -76,7 +74,7 @@ class PeAnalyzer(Analyzer):
         self.settle(item)
         if item.decl.export and not item.decl.const:
             symbol = self.symbol(item)
-            unit_export = tasks.Export(item.decl.name, "data", symbol.type, symbol.addr)
+            unit_export = Export(item.decl.name, "data", symbol.type, symbol.addr)
             if item.decl.name not in self.unit.exports:
                 self.unit.exports[item.decl.name] = unit_export
                 self.unit.export_variables.add(item.decl.name)
@@ -281,9 +279,8 @@ def image_of(symbol: Symbol) -> bytes:
 
 def _bytes(kind: Type, value: Any) -> bytes:
     if isinstance(kind, Array):
-        if isinstance(kind.element, Float) or not any(value):
-            if not any(value):
-                return b""
+        if not any(value):
+            return b""
         return b"".join(_bytes(kind.element, v) for v in value)
     if isinstance(kind, Struct):
         data = bytearray(ty.size_of(kind))

@@ -95,8 +95,7 @@ def table_line(result: SuiteResult) -> str:
     """One line of the table."""
     verdict = "pass" if result.passed else "FAIL"
     return (
-        f"{result.program:48} {result.arch:5} {verdict:5} {result.cycles:>12} "
-        f"{result.seconds:8.1f}"
+        f"{result.program:48} {result.arch:5} {verdict:5} {result.cycles:>12} {result.seconds:8.1f}"
     )
 
 

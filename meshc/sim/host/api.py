@@ -159,9 +159,7 @@ class SdkRuntime:
         runtime.submit(lambda: runtime.send(stream, words), nonblock)
         return Task(runtime)
 
-    def receive(
-        self, stream: str, data: Any, count: int, nonblock: bool = False, **_: Any
-    ) -> Task:
+    def receive(self, stream: str, data: Any, count: int, nonblock: bool = False, **_: Any) -> Task:
         """Receive ``count`` elements from an output stream of a layout."""
         runtime = self._runtime
         runtime.submit(lambda: runtime.receive(stream, data, count), nonblock)

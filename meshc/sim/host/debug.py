@@ -20,7 +20,7 @@ def save_dump(folder: Path, machine: Any) -> None:
     (folder / DUMP).write_bytes(pickle.dumps((machine.program.offsets, state)))
 
 
-class debug_util:  # noqa: N801  (the name host scripts use)
+class debug_util:
     """Reads the dump of the run in ``directory``."""
 
     def __init__(self, directory: str, **options: Any) -> None:

@@ -386,7 +386,9 @@ class SdkLayout:
             if symbol is None:
                 fail("csl-host", f"'{region.path}' has no symbol '{name}'")
             grid = array.reshape(-1)
-            columns = x_size if x_size * y_size * region.width * region.height == grid.size else None
+            columns = (
+                x_size if x_size * y_size * region.width * region.height == grid.size else None
+            )
             width = region.width * x_size if columns is not None else x_size
             per_w = width // region.width
             matrix = grid.reshape(-1, width)
@@ -401,9 +403,7 @@ class SdkLayout:
         x, y = port.region.at
         return x + point[0], y + point[1], numbers[port.color.identity]
 
-    def _link(
-        self, source: Port, target: Port, program: Program, numbers: dict[Any, int]
-    ) -> None:
+    def _link(self, source: Port, target: Port, program: Program, numbers: dict[Any, int]) -> None:
         ends = (source.region.edge_points(source.edge), target.region.edge_points(target.edge))
         if len(ends[0]) != len(ends[1]):
             fail("csl-host", f"the ports have {len(ends[0])} and {len(ends[1])} PEs")

@@ -39,6 +39,10 @@ class Cursor:
         self.at = position
         self.kind = self.tokens[position].kind
 
+    def at_kind(self, kind: str) -> bool:
+        """Whether the current token is ``kind``."""
+        return self.kind == kind
+
     def accept(self, kind: str) -> bool:
         """Skip the current token when it is ``kind``."""
         if self.kind != kind:

@@ -17,7 +17,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
     ("*", "/", "%"),
 )
 
-_MAX_DEPTH = 200
+_MAX_DEPTH = 50
 
 
 class ExpressionParser(Cursor):
@@ -342,7 +342,7 @@ class ExpressionParser(Cursor):
                     self.advance()
                     indices = [self.expression()]
                     while self.accept(","):
-                        if self.kind != "]":
+                        if not self.at_kind("]"):
                             indices.append(self.expression())
                     self.expect("]")
                     base = t.Index(span, base, indices)

@@ -9,9 +9,39 @@ from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source, Span
 
 KEYWORDS = frozenset(
-    "align and anytype break comptime const continue else enum export extern false fn for if"
-    " inline layout linkname linksection or packed param return struct switch task true"
-    " union var void_ while".split()
+    [
+        "align",
+        "and",
+        "anytype",
+        "break",
+        "comptime",
+        "const",
+        "continue",
+        "else",
+        "enum",
+        "export",
+        "extern",
+        "false",
+        "fn",
+        "for",
+        "if",
+        "inline",
+        "layout",
+        "linkname",
+        "linksection",
+        "or",
+        "packed",
+        "param",
+        "return",
+        "struct",
+        "switch",
+        "task",
+        "true",
+        "union",
+        "var",
+        "void_",
+        "while",
+    ]
 )
 
 _TOKEN = re.compile(

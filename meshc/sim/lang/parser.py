@@ -8,6 +8,7 @@ from meshc.sim.lang.expressions import ExpressionParser
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source
 
+_MAX_DEPTH = 60
 _ASSIGN = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="))
 _TOP_LEVEL = frozenset(
     ("param", "const", "var", "fn", "task", "comptime", "layout", "export", "extern", "inline")
@@ -151,7 +152,7 @@ class Parser(ExpressionParser):
     def statement(self) -> t.Stmt:
         """One statement."""
         self.depth += 1
-        if self.depth > 200:
+        if self.depth > _MAX_DEPTH:
             self.problem("statement is nested too deeply")
         try:
             return self._statement()
@@ -185,7 +186,7 @@ class Parser(ExpressionParser):
                 return t.ExprStmt(span, subject)
             case "return":
                 self.advance()
-                value = None if self.kind == ";" else self.expression()
+                value = None if self.at_kind(";") else self.expression()
                 self.expect(";")
                 return t.Return(span, value)
             case "break" | "continue":

@@ -272,7 +272,7 @@ class Continue(Stmt):
 
 @dataclass(slots=True, eq=False)
 class VarDecl(Stmt):
-    """A ``const`` or ``var``, global or local; ``init`` is None for extern and bare ``var x: T``."""
+    """A ``const`` or ``var``; ``init`` is None for extern and bare ``var x: T``."""
 
     name: str
     const: bool

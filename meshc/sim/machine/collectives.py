@@ -83,7 +83,9 @@ class Collectives:
             _words(calls[root].pe, calls[root].receive, n * size)[:] = np.concatenate(words)
         else:
             _words(calls[root].pe, calls[root].receive, n)[:] = _sum(words, root)
-        cost = volume + (2 * ramp + 2) * size if first.kind == "reduce" else volume + size + 2 * ramp
+        cost = (
+            volume + (2 * ramp + 2) * size if first.kind == "reduce" else volume + size + 2 * ramp
+        )
         for call in calls:
             call.pe.activate_later(call.task, time + cost)
 

@@ -52,9 +52,9 @@ class Fabric:
             self.machine.note(burst.time_of(len(burst.data)))
             return
         if color not in self.dynamic and not burst.control:
-            tree = self.trees.get(key, 0)
-            if tree == 0:
-                tree = self.trees[key] = self._tree(key)
+            if key not in self.trees:
+                self.trees[key] = self._tree(key)
+            tree = self.trees[key]
             if tree is not None:
                 self._multicast(tree, burst)
                 return

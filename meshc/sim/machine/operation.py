@@ -55,9 +55,7 @@ class Operation:
         self.activate: int | None = None
         self.unblock: tuple[str, int] | None = None
         self.on_control: Any = None
-        self.channels: list[Channel] = [
-            pe.channel_of(s) for s in self.srcs if isinstance(s, FabIn)
-        ]
+        self.channels: list[Channel] = [pe.channel_of(s) for s in self.srcs if isinstance(s, FabIn)]
         self.fifos_in: list[FifoState] = [pe.fifos[s.number] for s in self.srcs
                                           if isinstance(s, Fifo)]  # fmt: skip
 

@@ -336,11 +336,9 @@ class Pe:
             self.run(now, name, args)
         elif kind == "local":
             del self.activated[what]
-            if isinstance(what, tuple):
-                name = self.program.teardown.get(what[1])
-            else:
-                name = self.local_tasks.get(what)
-            if name is None:
+            table = self.program.teardown if isinstance(what, tuple) else self.local_tasks
+            name = table.get(what[1] if isinstance(what, tuple) else what, "")
+            if not name:
                 self.machine.fault(self, "", f"local task id {what} is activated but not bound")
             self.run(now, name, ())
         else:

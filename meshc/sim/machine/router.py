@@ -27,8 +27,10 @@ _REGISTER_ORDER = (WEST, EAST, SOUTH, NORTH, RAMP)
 class Router:
     """Positions are cumulative: each replaces the input or the output of the one before."""
 
-    __slots__ = ("config", "counter", "entry", "exit", "free_at", "limit", "masks", "pending", "pop", "ports",
-                 "position", "positions", "ring", "selects", "stage", "teardown")  # fmt: skip
+    __slots__ = (
+        "config", "counter", "entry", "exit", "free_at", "limit", "masks", "pending", "pop",
+        "ports", "position", "positions", "ring", "selects", "stage", "teardown",
+    )  # fmt: skip
 
     def __init__(self, config: ColorConfig) -> None:
         self.config = config

@@ -34,6 +34,7 @@ from meshc.sim.vector_ops import OPS
 
 HALF = [float_from_bits(F16, bits) for bits in range(1 << 16)]
 BRAIN = [float_from_bits(BF16, bits) for bits in range(1 << 16)]
+_VIEW_CODES: Any = "BbHhIiQqf"
 _SCRATCH = memoryview(bytearray(4)).cast("f")
 _WORD = memoryview(_SCRATCH.obj).cast("I")
 
@@ -67,7 +68,7 @@ def _f2i(value: float, bits: int, signed: bool) -> int:
 def bind_functions(pe: Pe, module: GeneratedModule) -> None:
     """Instantiate the generated functions over the memory of ``pe``."""
     whole = memoryview(pe.mem)
-    views = [whole.cast(code) for code in "BbHhIiQqf"]
+    views = [whole.cast(code) for code in _VIEW_CODES]
     pe.functions = module.make(
         pe, module.constants, RUNTIME, pe.slots, *views, HALF, BRAIN, _r32, round_f16, round_bf16,
         _h16, lambda v: float_bits(BF16, v), _w32, _f32_of, _f2i, int_div, int_rem, float_div,
@@ -108,12 +109,21 @@ def route_colors(program: PeProgram) -> set[int]:
                 first = stmt.args[0]
                 known = isinstance(first, ir.Const)
                 found |= {first.value} if known else set(range(24))  # type: ignore[attr-defined]
-            elif isinstance(stmt, ir.Effect) and stmt.name == "set_config":
+            elif isinstance(stmt, ir.Effect | ir.Store) and _writes_registers(stmt):
                 found |= set(range(24))
-            elif isinstance(stmt, ir.Store) and not isinstance(stmt.addr, ir.Const):
-                if any(isinstance(p, ir.Const) and p.value == 0x7F20 for p in inside(stmt.addr)):
-                    found |= set(range(24))
     return found
+
+
+def _writes_registers(stmt: ir.Effect | ir.Store) -> bool:
+    if isinstance(stmt, ir.Effect):
+        return stmt.name == "set_config"
+    return _is_register(stmt.addr)
+
+
+def _is_register(addr: ir.Expr) -> bool:
+    return not isinstance(addr, ir.Const) and any(
+        isinstance(part, ir.Const) and part.value in (0x7F20, 0x7F40) for part in inside(addr)
+    )
 
 
 # --- vector operations ---
@@ -455,4 +465,3 @@ RUNTIME = SimpleNamespace(
     collective=collectives.collective, tally_signal=collectives.tally_signal,
     **mathematics.FUNCTIONS, **registers.EFFECTS,
 )  # fmt: skip
-

@@ -113,10 +113,10 @@ class ExpressionWriter:
         """A statement that writes memory."""
         plain = machine_type(kind)
         self.cost += 1
-        if isinstance(value, ir.Bits) and isinstance(plain, Float):
-            if isinstance(value.operand.type, Int):  # keep all bits, of NaNs too
-                plain = kind = Int(plain.bits, False)
-                value = ir.Bits(plain, value.operand)
+        raw_bits = isinstance(value, ir.Bits) and isinstance(value.operand.type, Int)
+        if raw_bits and isinstance(value, ir.Bits) and isinstance(plain, Float):
+            plain = kind = Int(plain.bits, False)  # keep all bits, of NaNs too
+            value = ir.Bits(plain, value.operand)
         if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
             self.cost += _op_cost(value)
             text = self._float_bin(value)  # the store rounds

@@ -28,6 +28,4 @@ def generate(program: PeProgram) -> GeneratedModule:
     file_name = f"<generated {program.name} {id(program)}>"
     namespace: dict[str, Any] = {}
     exec(compile(source, file_name, "exec"), namespace)
-    return GeneratedModule(
-        namespace["make"], writer.constants, file_name, writer.places, source
-    )
+    return GeneratedModule(namespace["make"], writer.constants, file_name, writer.places, source)

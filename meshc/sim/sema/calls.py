@@ -56,9 +56,7 @@ class Calls(Places):
             return self.call_known(fn, args, node.span, frame)
         return self._call_lowered(fn, args, node, frame)
 
-    def _argument(
-        self, fn: FnVal, param: t.Param, arg: t.Expr, frame: Frame, inner: Frame
-    ) -> Val:
+    def _argument(self, fn: FnVal, param: t.Param, arg: t.Expr, frame: Frame, inner: Frame) -> Val:
         kind: Type = ty.ANYTYPE
         if param.type is not None and not isinstance(param.type, t.AnyType):
             kind = self.type_from(param.type, inner)
@@ -96,24 +94,24 @@ class Calls(Places):
         self.depth += 1
         if self.depth > _MAX_COMPTIME_DEPTH:
             fail("csl-comptime", "compile-time calls are nested too deeply", span)
+        result: Val | None = None
         try:
             self.exec_block(fn.decl.body, inner)
         except ReturnSignal as signal:
-            value = signal.value
-        else:
-            value = None
+            result = signal.value
         finally:
             self.depth -= 1
-        if value is None:
+        if result is None:
             if inner.result not in (ty.VOID, ty.ANYTYPE):
                 fail("csl-type", f"'{fn.name}' ends without returning a value", span)
             return Val(ty.VOID, None)
-        return value
+        return result
 
     # --- lowered ---
 
     def _call_lowered(self, fn: FnVal, args: list[Val], node: t.Call, frame: Frame) -> Val:
-        spec, code_args = [], []
+        spec: list[Any] = []
+        code_args: list[ir.Expr] = []
         for param, value in zip(fn.decl.params, args, strict=True):
             if self._is_comptime(fn, param, value):
                 spec.append(value)
@@ -185,9 +183,7 @@ class Calls(Places):
             bound = Val(kind, ir.Local(ty.U16, var), False) if aggregate else var
             frame.names[0][param.name] = bound
 
-    def _lower_body(
-        self, fn: FnVal, function: ir.Function, frame: Frame, span: Span
-    ) -> None:
+    def _lower_body(self, fn: FnVal, function: ir.Function, frame: Frame, span: Span) -> None:
         if fn.decl.body is None:
             fail("csl-unsupported", f"function '{fn.name}' has no body", span)
         frame.addressed = addressed_names(fn.decl.body)

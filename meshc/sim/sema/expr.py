@@ -122,9 +122,7 @@ class Expressions(Names):
         self.emit(frame, ir.If(place, cond.v, then_code, other_code))
         return Val(kind, ir.Local(kind, result), False)
 
-    def _arm(
-        self, node: t.Expr, frame: Frame, want: Type | None
-    ) -> tuple[Val, list[ir.Stmt]]:
+    def _arm(self, node: t.Expr, frame: Frame, want: Type | None) -> tuple[Val, list[ir.Stmt]]:
         outer, frame.out = frame.out, []
         try:
             return self.eval(node, frame, want), frame.out
@@ -195,7 +193,8 @@ class Expressions(Names):
         result = self.unit.temp(want or ty.I16)
         self.unit.temps += 1
         loop = LoopFrame(block.label, self.unit.temps, True, result)
-        body, place = self.lower_loop_body(block, frame, loop), self.place_of(node)
+        inner = t.Block(block.span, block.body)
+        body, place = self.lower_loop_body(inner, frame, loop), self.place_of(node)
         yes = ir.Const(ty.BOOL, True)
         self.emit(frame, ir.Loop(place, loop.number, [], yes, body, [], once=True))
         return Val(result.type, ir.Local(result.type, result), False)
@@ -227,8 +226,7 @@ class Expressions(Names):
 
     def eval_FnType(self, node: t.FnType, frame: Frame, want: Type | None) -> Val:
         params = tuple(
-            self.type_from(p.type, frame) if p.type is not None else ty.ANYTYPE
-            for p in node.params
+            self.type_from(p.type, frame) if p.type is not None else ty.ANYTYPE for p in node.params
         )
         return Val(ty.TYPE, Fn(params, self.type_from(node.result, frame), node.task))
 

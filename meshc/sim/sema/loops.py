@@ -107,7 +107,7 @@ class Loops(Statements):
         kind = bounds.type if isinstance(bounds.type, Int) else ty.I16
         if kind.bits > 16:
             counter.type = ty.I64
-        wide = counter.type
+        wide = ty.I64 if kind.bits > 16 else ty.I32
         low, high, step = (
             self._kept_number(coerce(v, kind, span), frame, where, wide)
             for v in (bounds.low, bounds.high, bounds.step)

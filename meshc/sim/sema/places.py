@@ -76,9 +76,7 @@ class Places(Expressions):
             flat = flat * extent + number
         return flat
 
-    def _element_place(
-        self, base: Val, indices: list[Val], span: Span
-    ) -> MemPlace | SlotPlace:
+    def _element_place(self, base: Val, indices: list[Val], span: Span) -> MemPlace | SlotPlace:
         kind = base.type
         if isinstance(kind, Array) and ty.lives_in_slots(kind):
             start = ir.Const(ty.U16, self.slot(base.home)) if base.home else base.v

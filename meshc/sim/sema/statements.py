@@ -72,9 +72,7 @@ class Statements(Calls):
     def _lower_once(self, stmt: t.Block, frame: Frame) -> None:
         loop = self.new_loop(stmt.label, is_block=True)
         body, yes = self.lower_loop_body(stmt, frame, loop), ir.Const(ty.BOOL, True)
-        self.emit(
-            frame, ir.Loop(self.place_of(stmt), loop.number, [], yes, body, [], once=True)
-        )
+        self.emit(frame, ir.Loop(self.place_of(stmt), loop.number, [], yes, body, [], once=True))
 
     def new_loop(self, label: str | None, is_block: bool = False) -> LoopFrame:
         """A loop with a number of its own."""
@@ -115,9 +113,7 @@ class Statements(Calls):
         if kind is not None:
             value = coerce(value, kind, stmt.span)
         if frame.known or stmt.comptime:
-            frame.names[-1][stmt.name] = (
-                value if stmt.const else Cell(value.type, copied(value).v)
-            )
+            frame.names[-1][stmt.name] = value if stmt.const else Cell(value.type, copied(value).v)
         elif stmt.const:
             self._local_const(stmt, value, frame)
         else:

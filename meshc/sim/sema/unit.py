@@ -68,7 +68,12 @@ class Unit:
         a little past an array, which with the vendor's layout hits no pointer.
         """
         size = size_of(kind)
-        if not isinstance(kind, Array) and size <= 8 and not align and self.small_end + 8 <= DATA_START + SMALL_BYTES:
+        if (
+            not isinstance(kind, Array)
+            and size <= 8
+            and not align
+            and self.small_end + 8 <= DATA_START + SMALL_BYTES
+        ):
             self.small_end = align_up(self.small_end, alignment(kind))
             symbol = Symbol(name, kind, self.small_end, size, init)
             self.symbols.append(symbol)

@@ -196,6 +196,4 @@ class Frame:
         """The same place, evaluated at compile time."""
         if self.known:
             return self
-        return Frame(
-            self.module, True, self.names, [], self.result, [], frozenset(), self.function
-        )
+        return Frame(self.module, True, self.names, [], self.result, [], frozenset(), self.function)

@@ -11,15 +11,19 @@ from meshc.sim.lang import tree as t
 
 
 @cache
-def _parts(kind: type) -> tuple[str, ...]:
+def _parts(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind) if f.name != "span")
+
+
+def _kind(root: t.Node) -> Any:
+    return type(root)
 
 
 def nodes(root: Any) -> Iterator[t.Node]:
     """Every node below and including ``root``."""
     if isinstance(root, t.Node):
         yield root
-        for name in _parts(type(root)):
+        for name in _parts(_kind(root)):
             yield from nodes(getattr(root, name))
     elif isinstance(root, list | tuple):
         for item in root:

@@ -117,7 +117,9 @@ def _fabin(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
 
 def _fabout(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
     zero = fields["zero"].v if "zero" in fields else {}
-    zero_bits = (1 if _flag(zero, "first_source") else 0) | (2 if _flag(zero, "second_source") else 0)
+    zero_bits = (1 if _flag(zero, "first_source") else 0) | (
+        2 if _flag(zero, "second_source") else 0
+    )
     queue = _number(an, fields, "output_queue", -1)
     if isinstance(queue, ir.Const) and queue.value >= 0:
         an.unit.out_queues_used.setdefault(queue.value, span)
@@ -389,7 +391,7 @@ def inc_offset(dsd: Mem, count: int, size: int) -> Mem:
                dsd.dims)  # fmt: skip
 
 
-EDITS = {
+EDITS: dict[str, Any] = {
     "set_base": set_base,
     "dsd_length": dsd_length,
     "dsd_stride": dsd_stride,

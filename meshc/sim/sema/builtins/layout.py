@@ -151,7 +151,9 @@ def color_config(an: Analyzer, value: Val, color: int, node: t.Builtin) -> Color
     """The configuration a struct describes."""
     fields: dict[str, Val] = value.v
     span = node.span
-    _only(fields, ("routes", "switches", "filter", "teardown", "color_swap_x", "color_swap_y"), span)
+    _only(
+        fields, ("routes", "switches", "filter", "teardown", "color_swap_x", "color_swap_y"), span
+    )
     routes: dict[str, Val] = fields["routes"].v if "routes" in fields else {}
     _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), span)
     rx, tx = directions(routes.get("rx"), span), directions(routes.get("tx"), span)

@@ -30,7 +30,9 @@ def _bind(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     wanted = {"data": ty.DATA_TASK, "local": ty.LOCAL_TASK, "control": ty.CONTROL_TASK}[kind]
     if value.type != wanted and value.type not in (ty.COLOR, ty.COMPTIME_INT):
         fail("csl-type", f"@{node.name} needs a {wanted}, found '{value.type}'", node.span)
-    table = {"data": unit.data_tasks, "local": unit.local_tasks, "control": unit.control_tasks}[kind]
+    table = {"data": unit.data_tasks, "local": unit.local_tasks, "control": unit.control_tasks}[
+        kind
+    ]
     if number in table:
         fail("csl-task", f"{kind} task id {number} is bound twice", node.span)
     if kind == "data" and not task.decl.params:

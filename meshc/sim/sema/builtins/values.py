@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
@@ -308,7 +309,7 @@ def _sim_error(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
     fail("csl-unsupported", an.known(node.args[0], frame).v, node.span)
 
 
-KNOWN_FUNCTIONS = {}  # filled by builtins.mathematics
+KNOWN_FUNCTIONS: dict[str, Any] = {}  # filled by builtins.mathematics
 
 
 @builtin("sim_format", args=(2, 2))
@@ -318,7 +319,9 @@ def _sim_format(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
     args = list(an.eval(node.args[1], frame).v.values())
     pieces = re.split(r"\{(\w*)\}", text)
     if len(args) != len(pieces) // 2:
-        fail("csl-type", f"the format has {len(pieces) // 2} holes for {len(args)} values", node.span)
+        fail(
+            "csl-type", f"the format has {len(pieces) // 2} holes for {len(args)} values", node.span
+        )
     names = {"d": "print_number", "": "print_number", "X": "print_hex", "x": "print_hex",
              "b": "print_binary", "f": "print_float"}  # fmt: skip
     for position, piece in enumerate(pieces):

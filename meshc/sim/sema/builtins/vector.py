@@ -135,7 +135,10 @@ def _on_control(an: Analyzer, fields: dict[str, Val], options: ir.OpOptions, spa
         if name == "terminate":
             options.on_control = options.on_control or ("terminate" if value.v else "")
         elif name == "activate":
-            options.on_control, options.on_control_activate = "activate", _task_code(an, value, span)
+            options.on_control, options.on_control_activate = (
+                "activate",
+                _task_code(an, value, span),
+            )
         elif name == "unblock":
             options.on_control = "unblock"
             options.on_control_unblock = gate_target(an, value, span)

@@ -1,0 +1,202 @@
+"""The language: syntax, types, compile-time evaluation, messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from csl_runner import function, single
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshc.sim.lang import tree as t
+from meshc.sim.lang.parser import parse
+from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.spans import Source
+
+QUICK = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def parsed(text: str) -> tuple[t.File, Diagnostics]:
+    diagnostics = Diagnostics()
+    return parse(Source("a.csl", text), diagnostics), diagnostics
+
+
+def initialiser(text: str) -> t.Expr:
+    file, diagnostics = parsed(f"const x = {text};")
+    assert not diagnostics.messages
+    decl = file.decls["x"]
+    assert isinstance(decl, t.VarDecl) and decl.init is not None
+    return decl.init
+
+
+def test_masks_bind_tighter_than_comparisons() -> None:
+    node = initialiser("a & 1 == 0")
+    assert isinstance(node, t.Binary) and node.op == "=="
+
+
+def test_shifts_bind_tighter_than_masks() -> None:
+    node = initialiser("a | b << 2")
+    assert isinstance(node, t.Binary) and node.op == "|"
+
+
+def test_several_syntax_errors_are_reported_at_once() -> None:
+    _, diagnostics = parsed("fn f() void {\n  x = ;\n  y = 1;\n  var = 3;\n}\nconst z = ];\n")
+    assert [m.span.line for m in diagnostics.messages if m.span] == [2, 4, 6]
+
+
+def test_deep_nesting_is_an_error_and_no_crash() -> None:
+    _, diagnostics = parsed("const x = " + "(" * 5000 + "1" + ")" * 5000 + ";")
+    assert diagnostics.messages
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("out[0] = 7 / 2;", 3),
+        ("var a: i16 = -7; out[0] = a / 2;", -3),
+        ("var a: i16 = -7; out[0] = a % 3;", -1),
+        ("var a: i16 = 32767; a += 1; out[0] = a;", -32768),
+        ("var a: i16 = -8; out[0] = a >> 1;", -4),
+        ("var a: u16 = 65535; out[0] = @as(i16, a + 2);", 1),
+        ("for (@range(i16, 5)) |i| { if (i == 3) break; out[0] += i; }", 3),
+        ("for (@range(i16, 6)) |i| { if (i % 2 == 0) continue; out[0] += i; }", 9),
+        ("for (@range(i16, 5, 0, -2)) |i| { out[0] = out[0] * 10 + i; }", 531),
+        ("var i: i16 = 0; while (i < 4) : (i += 1) { out[0] += i; }", 6),
+        ("for ([3]i16{5, 6, 8}) |v, i| { out[0] += v * @as(i16, i); }", 22),
+        (
+            "outer: for (@range(i16, 4)) |i| { for (@range(i16, 4)) |j| {"
+            " if (i * j == 2) break :outer; out[0] += 1; } }",
+            6,
+        ),
+        ("const b = blk: { if (out[0] == 0) { break :blk @as(i16, 4); } break :blk @as(i16, 5); };"
+         " out[0] = b;", 4),
+        ("var k: i16 = 2; switch (k) { 0, 1 => out[0] = 1, 2...4 => out[0] = 2, else => {} }", 2),
+        ("var k: i16 = 9; out[0] = switch (k) { 9 => 3, else => 4 };", 3),
+        ("inline for (@range(i16, 3)) |i| { comptime { @comptime_assert(i < 3); } out[0] += i; }", 3),
+        ("var f: f32 = -2.7; out[0] = @as(i16, f);", -2),
+        ("var b: bool = true; if (b and !(out[0] == 1)) { out[0] = @as(i16, b); }", 1),
+        ("var x: u32 = 0x3f800000; out[0] = @as(i16, @bitcast(f32, x));", 1),
+    ],
+)  # fmt: skip
+def test_statements(tmp_path: Path, body: str, expected: int) -> None:
+    assert function(tmp_path, body, "i16")[0] == expected
+
+
+def test_unassigned_enum_members_take_the_smallest_free_numbers(tmp_path: Path) -> None:
+    head = "const E = enum(u16) { a, b = 4, c, d = 1 };"
+    body = "out[0] = @as(u16, E.a); out[1] = @as(u16, E.b); out[2] = @as(u16, E.c);"
+    assert list(function(tmp_path, body, "u16", 3, head)) == [0, 4, 2]
+
+
+def test_structs_live_in_memory(tmp_path: Path) -> None:
+    head = """
+const Pair = struct { small: u16, large: u32 };
+var pair = Pair{ .small = 3, .large = 70000 };
+fn bump(p: *Pair) void { p.large += 1; p.small += 2; }
+"""
+    body = "bump(&pair); out[0] = pair.large; out[1] = @as(u32, pair.small);"
+    assert list(function(tmp_path, body, "u32", 2, head)) == [70001, 5]
+
+
+def test_generic_functions_and_modules_with_their_own_variables(tmp_path: Path) -> None:
+    (tmp_path / "counter.csl").write_text(
+        "param step: i16;\nvar total: i16 = 0;\nfn bump() void { total += step; }\n"
+    )
+    head = """
+const one = @import_module("counter.csl", .{ .step = 1 });
+const five = @import_module("counter.csl", .{ .step = 5 });
+fn twice(x: anytype) @type_of(x) { return x + x; }
+"""
+    body = """
+  one.bump(); five.bump(); five.bump();
+  out[0] = one.total; out[1] = five.total; out[2] = twice(out[1]);
+"""
+    assert list(function(tmp_path, body, "i16", 3, head)) == [1, 10, 20]
+
+
+def test_dead_arms_are_not_checked(tmp_path: Path) -> None:
+    body = 'if (@is_arch("wse9")) { @no_such_builtin(nonsense); } else { out[0] = 4; }'
+    assert function(tmp_path, body, "i16")[0] == 4
+
+
+def test_recursion_in_tail_position_does_not_grow_the_stack(tmp_path: Path) -> None:
+    head = """
+var left: u16 = 30000;
+var sum: u16 = 0;
+fn ping() void { if (left != 0) { left -= 1; pong(); } }
+fn pong() void { sum += 1; ping(); }
+"""
+    assert function(tmp_path, "ping(); out[0] = sum;", "u16", 1, head)[0] == 30000
+
+
+def test_bytes_of_a_record_through_pointers(tmp_path: Path) -> None:
+    head = "var words = [2]u32{ 0x44332211, 0x88776655 };"
+    body = "const b = @ptrcast([*]u8, &words); out[0] = @as(u16, b[5]);"
+    assert function(tmp_path, body, "u16", 1, head)[0] == 0x66
+
+
+@QUICK
+@given(st.integers(-32768, 32767), st.integers(-32768, 32767), st.sampled_from("+-*&|^"))
+def test_i16_arithmetic_wraps_like_numpy(tmp_path: Path, a: int, b: int, op: str) -> None:
+    body = f"var a: i16 = {a}; var b: i16 = {b}; out[0] = a {op} b;"
+    wide = {"+": a + b, "-": a - b, "*": a * b, "&": a & b, "|": a | b, "^": a ^ b}[op]
+    assert function(tmp_path, body, "i16")[0] == np.array(wide & 0xFFFF, np.uint16).view(np.int16)
+
+
+@QUICK
+@given(
+    st.floats(-6e4, 6e4, width=16),
+    st.floats(-6e4, 6e4, width=16),
+    st.sampled_from("+-*/"),
+    st.sampled_from(["f16", "f32"]),
+)
+def test_float_arithmetic_rounds_like_numpy(
+    tmp_path: Path, a: float, b: float, op: str, kind: str
+) -> None:
+    dtype = np.float16 if kind == "f16" else np.float32
+    body = f"out[0] = @as({kind}, {a!r}); out[1] = @as({kind}, {b!r}); out[2] = out[0] {op} out[1];"
+    got = function(tmp_path, body, kind, 3)[2]
+    x, y = dtype(a), dtype(b)
+    with np.errstate(all="ignore"):
+        want = {"+": x + y, "-": x - y, "*": x * y, "/": x / y}[op]
+    assert got == want or (np.isnan(got) and np.isnan(want))
+
+
+@pytest.mark.parametrize(
+    ("pe", "code", "line"),
+    [
+        ("fn run() void {\n  var a: u8 = 300;\n}", "csl-range", 5),
+        ("fn run() void {\n  nothing();\n}", "csl-unknown-name", 5),
+        ("var a: i32 = 1;\nfn run() void {\n  var b: i16 = a;\n}", "csl-type", 6),
+        ("param q: i16;\nfn run() void { var b: i16 = q; }", "csl-unbound-param", 4),
+        ("const a = b;\nconst b = a;\nfn run() void { var c: i16 = a; }", "csl-cycle", 4),
+        ("fn run() void { @fadds(1, 2, 3); }", "csl-type", 4),
+        ("task t() void {}\nfn run() void { t(); }", "csl-type", 5),
+        ('const m = @import_module("<nowhere>");\nfn run() void {}', "csl-no-library", 4),
+        ('const m = @import_module("<time>");\nfn run() void { m.sing(); }', "csl-unsupported", 5),
+        ("fn run() void { while (true) }", "csl-syntax", 4),
+        ("const big = @zeros([30000]f32);\nfn run() void { var i: u16 = 0; var b = big[i]; }",
+         "csl-memory", 0),
+    ],
+)  # fmt: skip
+def test_compile_errors_point_at_their_line(tmp_path: Path, pe: str, code: str, line: int) -> None:
+    with pytest.raises(MeshcError) as caught:
+        single(tmp_path, pe + "\ncomptime { @export_symbol(run); }", run="fn()void")
+    first = caught.value.diagnostics[0]
+    assert first.code == code
+    assert (first.span.line if first.span else 0) == line
+
+
+def test_errors_of_several_functions_are_shown_together(tmp_path: Path) -> None:
+    pe = """
+fn a() void { var x: u8 = 999; }
+fn run() void { a(); missing(); }
+comptime { @export_symbol(run); }
+"""
+    with pytest.raises(MeshcError) as caught:
+        single(tmp_path, pe, run="fn()void")
+    assert {d.code for d in caught.value.diagnostics} == {"csl-range", "csl-unknown-name"}
