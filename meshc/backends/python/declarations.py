@@ -68,13 +68,26 @@ def results(op: Op) -> list[View]:
 def channels(module: Module, writer: Writer) -> list[str]:
     """One declaration per channel: its route, hop by hop."""
     used = {op.channel for op in module.walk() if isinstance(op, (Send, Recv))}
-    return [line for c in module.channels if c.name in used for line in _channel(c, module, writer)]
+    every: dict[tuple[str, int], str] = {}
+    lines = []
+    for channel in module.channels:
+        if channel.name in used:
+            lines += _channel(channel, module, writer, every)
+    reach = []
+    for (axis, count), name in every.items():
+        extent = f"{module.the_mesh().size(axis)}" + (f", {count}" if count else "")
+        reach.append(f"{' ' * _INDENT}{name} = core.every({extent})")
+    return reach + lines
 
 
-def _channel(channel: Channel, module: Module, writer: Writer) -> list[str]:
+def _channel(
+    channel: Channel, module: Module, writer: Writer, every: dict[tuple[str, int], str]
+) -> list[str]:
     for name in sorted(channel.route.free_vars - COORDINATES):
         _refuse(channel, f"depends on '{name}'")
-    hops: list[Argument] = [_hop(p, channel, module) for p in channel.route.pieces]
+    hops: list[Argument] = [
+        line for p in channel.route.pieces for line in _hop(p, channel, writer, every)
+    ]
     head = f"{writer.names.of('channel', channel.name)} = phase.channel"
     return call(_INDENT, head, [_quoted(channel.name), *hops])
 
@@ -88,53 +101,69 @@ def _refuse(channel: Channel, what: str) -> NoReturn:
     )
 
 
-def _hop(piece: MapPiece, channel: Channel, module: Module) -> str:
+def _hop(
+    piece: MapPiece, channel: Channel, writer: Writer, every: dict[tuple[str, int], str]
+) -> list[str]:
     """``Hop(to=(row, column), where=guard)``; a multicast reaches all of an axis."""
-    names = {n: f"core.{n}" for n in channel.route.inputs}
     if len(piece.outputs) not in _AXES:
         _refuse(channel, f"leads to {len(piece.outputs)} coordinates, not 2 or 3")
-    axes = _AXES[len(piece.outputs)]
-    ranges = [
-        (r, axis) for e, axis in zip(piece.outputs, axes, strict=True) if (r := range_name(e))
-    ]
-    for count, (name, axis) in enumerate(ranges):
-        size = module.the_mesh().size(axis)
-        names[name] = f"core.every({size}, {count})" if count else f"core.every({size})"
+    names = {n: f"core.{n}" for n in channel.route.inputs}
+    count = 0
+    for output, axis in zip(piece.outputs, _AXES[len(piece.outputs)], strict=True):
+        name = range_name(output)
+        if name:
+            fresh = every.get((axis, count)) or writer.names.fresh(f"every_{axis}")
+            names[name] = every[axis, count] = fresh
+            count += 1
     spell = spelled(names)
     to = ", ".join(expression(e, spell) for e in piece.outputs)
     if piece.domain.is_true:
-        return f"Hop(to=({to}))"
-    return f"Hop(to=({to}), where={condition(piece.domain, spell)})"
+        return [f"Hop(to=({to}))"]
+    return [_fitting(f"Hop(to=({to}), where=", condition(piece.domain, spell))]
+
+
+def _fitting(head: str, where: Argument) -> str:
+    """A hop; a long condition takes several lines."""
+    line = f"{head}{where})"
+    if len(line) + 8 + 1 <= WIDTH or isinstance(where, str):
+        return line
+    pad = " " * (_INDENT + 4)
+    to, _, _ = head.partition(" where=")
+    if len(f"{pad}    where={where},") <= WIDTH:
+        return f"Hop(\n{pad}    {to.removeprefix('Hop(')}\n{pad}    where={where},\n{pad})"
+    inner = "".join(f"\n{pad}        {part}" for part in where.lines())
+    return f"Hop(\n{pad}    {to.removeprefix('Hop(')}\n{pad}    where=({inner}\n{pad}    ),\n{pad})"
 
 
 def constants(module: Module) -> list[str]:
     """Vectors known at compile time."""
-    lines = []
+    lines: list[str] = []
     for name, values in module.constants.items():
-        lines.append(f"{' ' * _INDENT}phase.constant(")
-        lines.append(f"{' ' * (_INDENT + 4)}{_quoted(file_stem(name))},")
-        lines += _wrapped("(", [number(v) for v in values], "),", _INDENT + 4)
-        lines.append(f"{' ' * _INDENT})")
+        texts = [number(v) for v in values]
+        head = f"phase.constant({_quoted(file_stem(name))}, "
+        short = f"{' ' * _INDENT}{head}[{', '.join(texts)}])"
+        if len(short) <= WIDTH:
+            lines.append(short)
+        else:
+            lines += [f"{' ' * _INDENT}{head}[", *_filled(texts), f"{' ' * _INDENT}])  # fmt: skip"]
     return lines
 
 
-def _wrapped(opening: str, items: list[str], closing: str, indent: int) -> list[str]:
-    """Items in brackets, as many on a line as fit."""
-    pad, lines, line = " " * indent, [], ""
+def _filled(items: list[str]) -> list[str]:
+    """As many items on a line as fit."""
+    pad, lines, line = " " * (_INDENT + 4), [], ""
     for item in items:
-        if len(pad) + 4 + len(line) + len(item) + 2 > WIDTH:
-            lines.append(f"{pad}    {line.rstrip()}")
+        if len(pad + line + item) + 1 > WIDTH:
+            lines.append(pad + line.rstrip())
             line = ""
         line += f"{item}, "
-    return [pad + opening, *lines, *([f"{pad}    {line.rstrip()}"] if line else []), pad + closing]
+    return [*lines, pad + line.rstrip()]
 
 
 def ports(module: Module, writer: Writer) -> list[str]:
     """Each port: a function from lanes to the element they hold, and its declaration."""
-    lines: list[str] = []
-    for port in module.ports:
-        lines += ["", *_port(port, module, writer)] if lines else _port(port, module, writer)
-    return lines
+    blocks = [_port(port, module, writer) for port in module.ports]
+    return [line for block in blocks for line in ("", *block)][1:]
 
 
 def _port(port: Port, module: Module, writer: Writer) -> list[str]:
@@ -158,7 +187,7 @@ def _port(port: Port, module: Module, writer: Writer) -> list[str]:
     ]
     if port.pad:
         arguments.append(f"pad={number(port.pad)}")
-    return lines + call(_INDENT, "phase.port", arguments)
+    return [*lines, "", *call(_INDENT, "phase.port", arguments)]
 
 
 def _dims(port: Port, module: Module) -> str:

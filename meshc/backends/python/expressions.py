@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from meshc.backends.python.text import Argument, Chain
+from meshc.backends.python.text import Argument, Chain, joined
 from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Mod, Var
 from meshc.ir.ops.tile import ParamValue
 
@@ -26,6 +26,11 @@ def spelled(names: Mapping[str, str]) -> Spelling:
 
 def expression(value: Expr, spell: Spelling) -> str:
     """``value`` as a sum; put it in parentheses where it is an operand of a product."""
+    return str(summed(value, spell))
+
+
+def summed(value: Expr, spell: Spelling) -> Argument:
+    """``value`` as a sum that can be broken before its signs."""
     parts = [(_term(atom, factor, spell), factor > 0) for atom, factor in value.terms]
     parts.sort(key=lambda part: not part[1])
     if value.constant or not parts:
@@ -33,10 +38,10 @@ def expression(value: Expr, spell: Spelling) -> str:
         if not parts[0][1] and value.constant > 0:
             parts.insert(0, parts.pop())
     first, positive = parts[0]
-    text = first if positive else f"-({first})" if _divides(first) else f"-{first}"
-    for part, positive in parts[1:]:
-        text += f" + {part}" if positive else f" - {part}"
-    return text
+    texts = [first if positive else f"-({first})" if _divides(first) else f"-{first}"]
+    signs = "".join("+" if positive else "-" for _, positive in parts[1:])
+    texts += [part for part, _ in parts[1:]]
+    return Chain(signs, tuple(texts)) if signs else texts[0]
 
 
 def condition(cond: Cond, spell: Spelling, plain: bool = False) -> Argument:
@@ -49,10 +54,9 @@ def condition(cond: Cond, spell: Spelling, plain: bool = False) -> Argument:
         return clauses[0][0]
     wrapped = [c if plain else [f"({text})" for text in c] for c in clauses]
     if len(wrapped) == 1:
-        return Chain(both, tuple(wrapped[0]))
-    joined = [f" {both} ".join(c) for c in wrapped]
-    parts = zip(joined, wrapped, strict=True)
-    return Chain(either, tuple(f"({t})" if len(c) > 1 else t for t, c in parts))
+        return joined(both, wrapped[0])
+    texts = [(f" {both} ".join(c), len(c)) for c in wrapped]
+    return joined(either, [f"({text})" if count > 1 else text for text, count in texts])
 
 
 def comparison(constraint: Constraint, spell: Spelling) -> str:
@@ -75,13 +79,14 @@ def varies(value: Expr | Cond) -> bool:
     return bool(value.free_vars & COORDINATES)
 
 
-def literal(value: ParamValue, spell: Spelling) -> str:
-    """A kernel's parameter."""
+def parameter(name: str, value: ParamValue, spell: Spelling) -> Argument:
+    """``name=value``, a kernel's parameter."""
     if isinstance(value, Expr):
-        return expression(value, spell)
-    if isinstance(value, float):
-        return number(value)
-    return repr(value)
+        text = summed(value, spell)
+        if isinstance(text, Chain):
+            return Chain(text.operators, (f"{name}={text.operands[0]}", *text.operands[1:]))
+        return f"{name}={text}"
+    return f"{name}={number(value) if isinstance(value, float) else repr(value)}"
 
 
 def number(value: float) -> str:

@@ -12,6 +12,9 @@ from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 
 _PACKAGE = "meshc.backends.python"
+_RUNTIME_IMPORT = (
+    "from mesh_runtime import Fabric, HostError, LanguageModel, Mesh, PortError, Weights"
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def language_model(facts: HostFacts, mesh: Mesh, phases: list[PhaseFile]) -> str
         cores=_cores(mesh),
         mesh=_mesh(mesh),
         phases=phases,
+        imports=sorted([_RUNTIME_IMPORT, *(f"from {p.file} import {p.function}" for p in phases)]),
         prefills=any(phase.role == "prefill" for phase in phases),
         embedding=f'"{file_stem(facts.embedding)}"',
         vocab=facts.vocab,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from meshc.backends.python import declarations
+from meshc.backends.python.exchanges import functions
 from meshc.backends.python.names import Names
 from meshc.backends.python.statements import Statements
 from meshc.backends.python.text import WIDTH, call
@@ -30,40 +31,47 @@ def phase_file(module: Module, function: str) -> str:
     memory = declarations.buffers(module, writer)
     routes = declarations.channels(module, writer)
     extents = declarations.extents(module, writer)
-    statements = Statements(writer)
+    statements = Statements(writer, functions(module))
+    exchanges = statements.define(module)
     body = statements.block(module.program.body, 8)
-    ports = [*declarations.constants(module), *declarations.ports(module, writer)]
+    constants = declarations.constants(module)
+    ports = declarations.ports(module, writer)
     hoisted = writer.hoisted
     program = [
         f"def {function}(fabric: Fabric) -> Phase:",
         f'{_PAD}"""Bind the program to the cores of ``fabric``."""',
-        *_opening(module),
+        *_opening(module, function),
         *_section("Memory of each core: name, element type, extents.", memory),
         *_section("Channels: where the messages of each core go.", routes),
         *_section("Guards: the cores that take part in a statement.", hoisted.guards),
         *_section("Chains: cores that run one after the other, by rank.", hoisted.chains),
         *_section("Places in memory that differ between cores.", hoisted.places),
+        *_section("Exchanges between cores that occur again and again.", exchanges),
         "",
         f"{_PAD}def step({', '.join(scalars)}):",
         *extents,
         *body,
+        *_section("Constants of the program.", constants),
         *_section("Logical tensors: the element that each lane of a buffer holds.", ports),
         "",
         *call(4, "return phase.runs", ["step", *_ranges(module)]),
     ]
-    head = [*_docstring(module, statements.kernels), *_imports(program, statements.kernels)]
+    head = [
+        *_docstring(module, function, statements.kernels),
+        *_imports(program, statements.kernels),
+    ]
     return "\n".join([*head, "", "", *program]) + "\n"
 
 
-def _docstring(module: Module, kernels: set[str]) -> list[str]:
+def _docstring(module: Module, name: str, kernels: set[str]) -> list[str]:
     """What this is, how to read it, and what its kernels do."""
     mesh = module.the_mesh()
     regions = f" in each of {mesh.regions} regions" if mesh.regions > 1 else ""
-    size = f"{mesh.columns} columns x {mesh.rows} rows{regions}"
+    size = f"{mesh.columns} x {mesh.rows} cores{regions}"
     return [
-        f'"""Phase {plain(module.program.name)} of {plain(module.name)}: what every core runs.',
+        f'"""Phase {name} of {plain(module.name)}: what every core runs.',
         "",
-        f"Mesh: {size}; element type {module.dtype()}.",
+        f"Mesh (columns x rows): {size}; element type {module.dtype()}.",
         "",
         "A statement works on the memory of each core, on all cores that its guard (on=..) lets",
         "through. Only channels carry data from core to core; wait ends the transfers it names.",
@@ -89,7 +97,7 @@ def _glossary(kernels: set[str]) -> list[str]:
 def _imports(program: list[str], kernels: set[str]) -> list[str]:
     """What the program uses of the runtime."""
     text = "\n".join(program)
-    used = ["Fabric", *(n for n in _OPTIONAL if f"{n}(" in text), "Phase"]
+    used = ["Fabric", *(n for n in _OPTIONAL if f"{n}(" in text or f"@{n}" in text), "Phase"]
     lines = _import("mesh_runtime", sorted(used, key=lambda n: (n.islower(), n)))
     return lines + (_import("mesh_runtime.kernels", sorted(kernels)) if kernels else [])
 
@@ -101,9 +109,9 @@ def _import(module: str, names: list[str]) -> list[str]:
     return [f"from {module} import (", *(f"{_PAD}{name}," for name in names), ")"]
 
 
-def _opening(module: Module) -> list[str]:
+def _opening(module: Module, name: str) -> list[str]:
     """The phase, and the coordinates of its cores."""
-    arguments = ["fabric", f'"{plain(module.program.name)}"']
+    arguments = ["fabric", f'"{name}"']
     rings = ", ".join(f'"{axis}"' for axis in module.the_mesh().interleaved)
     if rings:
         comma = "," if len(module.the_mesh().interleaved) == 1 else ""
@@ -112,6 +120,8 @@ def _opening(module: Module) -> list[str]:
 
 
 def _section(title: str, lines: list[str]) -> list[str]:
+    while lines and not lines[-1]:
+        lines.pop()
     return ["", f"{_PAD}# {title}", *lines] if lines else []
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.backends.python.expressions import condition, literal, varies
+from meshc.backends.python.exchanges import Exchange, exchanges
+from meshc.backends.python.expressions import condition, parameter, varies
+from meshc.backends.python.names import Names
 from meshc.backends.python.text import Argument, call
 from meshc.backends.python.views import Writer
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
+from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute, For, Recv, Send, Sweep, Wait
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
@@ -18,24 +21,73 @@ _DEFAULTS = {"accumulate": False, "transposed": False}
 
 
 class Statements:
-    """Writes blocks of ops."""
+    """Writes blocks of ops; ``exchanges`` that occur again and again become calls."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, exchanges: dict[str, Exchange]) -> None:
         self.writer = writer
+        self.exchanges = exchanges
+        self.functions: dict[str, str] = {}
         self.kernels: set[str] = set()
+        self.local: dict[Value, str] = {}
         self.sent: set[Value] = set()
 
-    def block(self, block: Block, indent: int, depth: int = 0) -> list[str]:
-        """The ops of ``block`` and, at its end, waits for what was not waited for."""
+    def define(self, module: Module) -> list[str]:
+        """The functions of the exchanges, each with the view and what its guards depend on."""
+        lines: list[str] = []
+        for key, first in self.exchanges.items():
+            self.local = _local_names(first, self.writer.names)
+            name = self.functions[key] = self.writer.names.fresh(first.name(module))
+            inner = [self.writer.declare(v) for v in first.variables]
+            lines += ["", f"    def {name}({', '.join(['view', *inner])}):"]
+            lines.append(f'        """Along {", ".join(first.channels)}."""')
+            self.writer.renamed[first.view] = "view"
+            lines += self.block(Block(ops=list(first.ops)), 8, whole=True)
+            del self.writer.renamed[first.view]
+        self.local = {}
+        return lines[1:]
+
+    def block(self, block: Block, indent: int, depth: int = 0, whole: bool = False) -> list[str]:
+        """The ops of ``block`` and, at its end, waits for what was not waited for.
+
+        ``whole`` keeps exchanges as they are, for the function that defines one.
+        """
         if depth > _DEEPEST:
             fail("python-nesting", f"loops and guards nest deeper than {_DEEPEST} levels")
         lines: list[str] = []
-        for run in _runs(block.ops):
-            lines += self.run(run, indent, depth, block)
-        left = _unawaited(block)
+        plain: list[Op] = []
+        for item in block.ops if whole else self.items(block):
+            if isinstance(item, Exchange):
+                lines += self.runs(plain, indent, depth, block)
+                lines += self.exchange(item, indent)
+                plain = []
+            else:
+                plain.append(item)
+        lines += self.runs(plain, indent, depth, block)
+        left = [t for t in _unawaited(block) if whole or t not in self.exchanged(block)]
         if left:
             lines += call(indent, "wait", [self.token(t) for t in left])
         return lines or [" " * indent + "pass"]
+
+    def items(self, block: Block) -> list[Op | Exchange]:
+        """The ops of ``block``, known exchanges taken together."""
+        starts = {e.ops[0]: e for e in exchanges(block.ops) if e.key in self.functions}
+        inside = {op for e in starts.values() for op in e.ops[1:]}
+        return [starts.get(op, op) for op in block.ops if op not in inside]
+
+    def exchanged(self, block: Block) -> set[Value]:
+        """Tokens of the exchanges in ``block``."""
+        found = [item for item in self.items(block) if isinstance(item, Exchange)]
+        return {token for e in found for op in e.ops for token in op.results}
+
+    def exchange(self, exchange: Exchange, indent: int) -> list[str]:
+        """A call of the function of an exchange."""
+        variables = [self.writer.variables[v] for v in exchange.variables]
+        head = self.functions[exchange.key]
+        return call(indent, head, [self.writer.view(exchange.view), *variables])
+
+    def runs(self, ops: Sequence[Op], indent: int, depth: int, block: Block) -> list[str]:
+        """Ops in stretches of equal guards."""
+        return [line for run in _runs(ops) for line in self.run(run, indent, depth, block)]
 
     def run(self, ops: Sequence[Op], indent: int, depth: int, block: Block) -> list[str]:
         """Ops that share a guard; one that is equal on all cores becomes an ``if``."""
@@ -75,7 +127,7 @@ class Statements:
         for name, _ in KERNELS[op.kernel].params:
             value = op.params[name]
             if name not in _DEFAULTS or value != _DEFAULTS[name]:
-                arguments.append(f"{name}={literal(value, self.writer.spell)}")
+                arguments.append(parameter(name, value, self.writer.spell))
         return call(indent, op.kernel, [*arguments, *self.on(op, f"{op.kernel}_cores")])
 
     def transfer(self, op: Send | Recv, indent: int) -> list[str]:
@@ -121,7 +173,18 @@ class Statements:
 
     def token(self, token: Value) -> str:
         """Identifier of a token."""
-        return self.writer.names.of("token", token.name)
+        return self.local.get(token) or self.writer.names.of("token", token.name)
+
+
+def _local_names(exchange: Exchange, names: Names) -> dict[Value, str]:
+    """Names of the tokens inside a function, counted anew in each."""
+    found: dict[Value, str] = {}
+    for op in Block(ops=list(exchange.ops)).walk():
+        for token in op.results:
+            verb = "sent" if isinstance(op, Send) else "got"
+            count = sum(name.startswith(verb) for name in found.values())
+            found[token] = names.of("local", f"{verb}_{count + 1}" if count else verb)
+    return found
 
 
 def _runs(ops: Sequence[Op]) -> list[list[Op]]:

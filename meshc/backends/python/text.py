@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,18 +11,24 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Chain:
-    """Operands joined by one operator, which may be broken before each operator."""
+    """Operands with an operator before each but the first, where a line may be broken."""
 
-    operator: str
+    operators: tuple[str, ...] | str
     operands: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f" {self.operator} ".join(self.operands)
+        return " ".join(self.lines())
 
     def lines(self) -> list[str]:
         """One operand per line."""
         first, *others = self.operands
-        return [first, *(f"{self.operator} {operand}" for operand in others)]
+        pairs = zip(self.operators, others, strict=True)
+        return [first, *(f"{operator} {operand}" for operator, operand in pairs)]
+
+
+def joined(operator: str, operands: Sequence[str]) -> Chain:
+    """Operands joined by one operator."""
+    return Chain((operator,) * (len(operands) - 1), tuple(operands))
 
 
 Argument = str | Chain
@@ -43,9 +50,12 @@ def call(indent: int, head: str, arguments: Sequence[Argument], tail: str = "") 
 
 def _argument(inner: str, argument: Argument) -> list[str]:
     line = f"{inner}{argument},"
-    if len(line) <= WIDTH or isinstance(argument, str):
+    if len(line) <= WIDTH:
         return [line]
+    if isinstance(argument, str):
+        # a view of a view: one step on each line
+        return [inner + step for step in re.split(r"(?=\.(?:shaped|ordered)\()", argument + ",")]
     name, equals, first = argument.operands[0].partition("=")
-    broken = Chain(argument.operator, (first, *argument.operands[1:])) if equals else argument
+    broken = Chain(argument.operators, (first, *argument.operands[1:])) if equals else argument
     head = f"{inner}{name}=(" if equals and name.isidentifier() else f"{inner}("
     return [head, *(f"{inner}    {line}" for line in broken.lines()), f"{inner}),"]

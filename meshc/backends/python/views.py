@@ -32,6 +32,7 @@ class Writer:
         self.hoisted = Hoisted()
         self.extents: dict[Expr, str] = {}
         self.variables: dict[str, str] = {}
+        self.renamed: dict[View, str] = {}
 
     def declare(self, name: str) -> str:
         """Spelling of a scalar or loop variable."""
@@ -50,6 +51,8 @@ class Writer:
 
     def view(self, view: View) -> str:
         """A view as Python text."""
+        if view in self.renamed:
+            return self.renamed[view]
         text = self.names.of("buffer", view.buffer.name)
         indices = list(view.indices)
         while indices and not isinstance(indices[-1], (Point, Range)):
@@ -111,18 +114,22 @@ class Writer:
         if text not in self.hoisted.known:
             name = self.names.fresh(hint)
             moving = sorted(self.variables[n] for n in value.free_vars - COORDINATES)
-            head = f"{name} = {function}"
+            pad = " " * _INDENT
             if moving:
-                head = f"{name} = memo(lambda {', '.join(moving)}: {function}"
-            into += _definition(head, function, arguments, ")" if moving else "")
-            self.hoisted.known[text] = f"{name}({', '.join(moving)})" if moving else name
+                blank = [""] if into and into[-1] else []
+                into += [*blank, f"{pad}@memo", f"{pad}def {name}({', '.join(moving)}):"]
+                into += [*_value("return", function, arguments, _INDENT + 4), ""]
+                name = f"{name}({', '.join(moving)})"
+            else:
+                into += _value(f"{name} =", function, arguments, _INDENT)
+            self.hoisted.known[text] = name
         return self.hoisted.known[text]
 
 
-def _definition(head: str, function: str, arguments: list[Argument], tail: str) -> list[str]:
+def _value(head: str, function: str, arguments: list[Argument], indent: int) -> list[str]:
     if function:
-        return call(_INDENT, head, arguments, tail)
-    return [f"{' ' * _INDENT}{head}{arguments[0]}{tail}"]
+        return call(indent, f"{head} {function}", arguments)
+    return [f"{' ' * indent}{head} {arguments[0]}"]
 
 
 def _short_name(cond: Cond) -> str | None:
