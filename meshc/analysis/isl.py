@@ -285,17 +285,30 @@ def _ask(question: Callable[[], _T]) -> _T:
 
 
 def _least(points: Any, dims: Sequence[str]) -> Point | None:
-    """The lexicographically least point, or any point of a set without least elements."""
+    """The lexicographically least point, or some point where isl finds no least one."""
     if points.is_empty():
         return None
+    pieces = (piece for piece in points.get_basic_sets() if not piece.is_empty())
+    return dict(zip(dims, min(_least_coordinates(p, len(dims)) for p in pieces), strict=True))
+
+
+def _least_coordinates(piece: Any, size: int) -> tuple[int, ...]:
+    """The least point of one piece of a set.
+
+    Alone and with explicit divisions, because isl's lexmin fails on some unions of strided sets;
+    where it still finds nothing, or there is no least point, any point of the piece will do.
+    """
+    points = islpy.Set.from_basic_set(piece).compute_divs()
     try:
-        points = points.lexmin()
+        point = points.lexmin().sample_point()
     except islpy.Error as error:
-        if "unbounded optimum" not in str(error):
+        if _BUDGET_SPENT in str(error):
             raise
-    point = points.sample_point()
-    values = (point.get_coordinate_val(islpy.dim_type.set, i) for i in range(len(dims)))
-    return {name: int(v.to_python()) for name, v in zip(dims, values, strict=True)}
+        point = points.sample_point()
+    if point.is_void():
+        point = points.sample_point()
+    values = (point.get_coordinate_val(islpy.dim_type.set, i) for i in range(size))
+    return tuple(int(v.to_python()) for v in values)
 
 
 def _project(points: Any, dims: Sequence[str], kept: Sequence[str]) -> Any:

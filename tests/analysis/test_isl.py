@@ -181,3 +181,23 @@ def test_infinite_and_hard_questions_are_diagnosed():
 def test_unbounded_sets_still_have_a_point():
     found = isl.find_point(parse_cond("x <= 3 and x mod 4 = 1"))
     assert found is not None and found["x"] <= 3 and found["x"] % 4 == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{ [y, x] -> [x, rank(y)]; [y, x] -> [-y, plus_one(x mod 2)] : x = plus_one(rank(x)) }",
+        "{ [y, x] -> [-y, 1] : x <= plus_one(rank(x)); "
+        "[y, x] -> [rank(x), rank(y)] : x <= plus_one(rank(x)) }",
+    ],
+)
+def test_sets_whose_least_point_isl_does_not_find(text):
+    relation = parse_map(text)
+    targets = [t for _, t in links(relation)]
+    sources = [s for s, _ in links(relation)]
+    assert isl.is_injective(relation, SCOPE) == (len(set(targets)) == len(targets))
+    assert isl.is_single_valued(relation, SCOPE) == (len(set(sources)) == len(sources))
+    first, second = isl.two_targets(relation, SCOPE)
+    assert first.source == second.source and first.target != second.target
+    for link in (first, second):
+        assert (tuple(link.source.values()), tuple(link.target.values())) in links(relation)
