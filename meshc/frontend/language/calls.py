@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 
 from meshc.frontend.language.ast import Block, Call, Model, expressions_of, parts, statements
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Span
+
+
+_SHOWN_CALLS = 8
 
 
 def calls_of(block: Block) -> Iterator[Call]:
@@ -37,19 +40,19 @@ def phases(model: Model) -> tuple[str, ...]:
 
 
 def check_recursion(model: Model, diagnostics: Diagnostics) -> None:
-    """Report a cycle of calls, if there is one: a graph has no end that way."""
-    left = {b.span: b for b in model.blocks()}
-    while True:
-        leaves = [k for k, b in left.items() if not any(c.span in left for c in _callees(model, b))]
-        if not leaves:
-            break
-        for key in leaves:
-            del left[key]
-    if left:
-        cycle = _cycle(model, next(iter(left.values())), left.keys())
-        path = " -> ".join(b.name for b in [*cycle, cycle[0]])
-        message = f"block '{cycle[0].name}' calls itself: {path}"
-        diagnostics.error("recursive-block", message, cycle[0].span)
+    """Report the first cycle of calls, if there is one: expanding it would have no end."""
+    blocks = {b.span: b for b in model.blocks()}
+    callees = {b.span: [c.span for c in _callees(model, b)] for b in blocks.values()}
+    finished: set[Span] = set()
+    for start in blocks:
+        cycle = _cycle_from(start, callees, finished)
+        if cycle:
+            names = [blocks[span].name for span in cycle]
+            ring = [*names, names[0]]
+            shown = ring if len(ring) <= _SHOWN_CALLS else [*ring[:3], "...", *ring[-2:]]
+            message = f"block '{names[0]}' calls itself: {' -> '.join(shown)}"
+            diagnostics.error("recursive-block", message, cycle[0])
+            return
 
 
 def _callees(model: Model, block: Block) -> list[Block]:
@@ -57,11 +60,19 @@ def _callees(model: Model, block: Block) -> list[Block]:
     return [scope[call.name] for call in calls_of(block) if call.name in scope]
 
 
-def _cycle(model: Model, start: Block, left: Container[Span]) -> list[Block]:
-    """Blocks that call each other in a ring, found by following calls among ``left``."""
-    path = [start]
-    while True:
-        callee = next(c for c in _callees(model, path[-1]) if c.span in left)
-        if callee in path:
+def _cycle_from(start: Span, callees: Mapping[Span, list[Span]], finished: set[Span]) -> list[Span]:
+    """A ring of calls that ``start`` leads into, by a depth-first search without recursion."""
+    path: list[Span] = []
+    open_calls = [iter([start])]
+    while open_calls:
+        callee = next(open_calls[-1], None)
+        if callee is None:
+            open_calls.pop()
+            if path:
+                finished.add(path.pop())
+        elif callee in path:
             return path[path.index(callee) :]
-        path.append(callee)
+        elif callee not in finished:
+            path.append(callee)
+            open_calls.append(iter(callees[callee]))
+    return []

@@ -51,8 +51,9 @@ def rows_meet(left: Dims, right: Dims) -> str:
 
     A product such as ``[L, E] @ [E, L]`` would need two dims called L; empty when that is not so.
     """
-    contract = _joint(left, right)
-    rest = [d for d in right if d not in contract]
+    batch = next(_batch_lengths(left, right))
+    contract = _joint(left[batch:], right[batch:])
+    rest = [d for d in right[batch:] if d not in contract]
     return rest[-1] if contract and rest and rest[-1] in left else ""
 
 

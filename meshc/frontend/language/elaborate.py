@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from meshc.frontend.language.ast import (
     Assign,
@@ -28,7 +28,8 @@ from meshc.frontend.language.calls import phases
 from meshc.frontend.language.constants import fold, truth
 from meshc.frontend.language.dims import BATCH, CAPACITY, ROWS, show
 from meshc.frontend.language.emitter import Emitter, Region, Weight
-from meshc.frontend.language.evaluate import Evaluator, check_results
+from meshc.frontend.language.evaluate import Evaluator
+from meshc.frontend.language.found import Found
 from meshc.frontend.language.functions import dims_of
 from meshc.frontend.language.names import DTYPES
 from meshc.frontend.language.parameters import (
@@ -42,7 +43,7 @@ from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.ir.types import DType
 from meshc.ir.values import Value
-from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
 _LAYERS = "layers"
@@ -72,8 +73,9 @@ def elaborate(
         message = f"model '{model.name}' has no phase '{phase}'"
         fail("bad-phase", message, model.span, help=f"it has {' and '.join(phases(model))}")
     values = _with_layers(model, parameter_values(model, parameters or {}), layers)
-    extents = Extents(values, _fixed(model, phase, values, batch, seq))
-    found = Diagnostics()
+    places = {p.name: p.span for p in model.parameters}
+    extents = Extents(values, _fixed(model, phase, values, batch, seq), places)
+    found = Found()
     dtypes = _dtypes(model, values)
     emitter = Emitter(extents.used, dtypes["weights"])
     module = _Elaborator(model, phase, emitter, extents, found).module(values)
@@ -114,6 +116,7 @@ class _Elaborator(Evaluator):
     def run(self, block: Block, scope: Scope) -> list[Value]:
         """Execute a body up to its return."""
         body = list(self.taken(block.body, scope))
+        last_reads = _last_reads(body)
         for index, statement in enumerate(body):
             if isinstance(statement, Return):
                 if not self._holds(statement.when, scope):
@@ -121,7 +124,8 @@ class _Elaborator(Evaluator):
                 return self._returned(block, statement, scope)
             with self.recovering(scope):
                 if isinstance(statement, Repeat):
-                    self._repeat(statement, body[index + 1 :], scope)
+                    later = {name for name, last in last_reads.items() if last > index}
+                    self._repeat(statement, later, scope)
                 else:
                     self._execute(statement, scope)
         what = "main" if block.name == "main" else f"block '{block.name}'"
@@ -228,15 +232,16 @@ class _Elaborator(Evaluator):
             results = [self.tensor(value, scope) for value in statement.values]
             # A conditional return serves another phase, whose results are others.
             if block.results and statement.when is None:
-                check_results(block, results, [scope.dim_list(d) for d in block.results])
+                wanted = [scope.dim_list(d) for d in block.results]
+                _check_results(results, wanted, statement.span)
         self.emitter.hint = before
         if not results:
             raise Poisoned
         return results
 
-    def _repeat(self, repeat: Repeat, following: list[Statement], scope: Scope) -> None:
+    def _repeat(self, repeat: Repeat, later: Container[str], scope: Scope) -> None:
         body = list(self.taken(repeat.body, scope))
-        changed, kept = _loop_names(body, following, scope)
+        changed, kept = _loop_names(body, later, scope)
         dim = scope.dim(repeat.dim)
         scope_before = dict(scope.values)
         starts = {name: scope.value(name) for name in (*changed, *kept)}
@@ -306,8 +311,25 @@ class _Elaborator(Evaluator):
         return results
 
 
+def _check_results(results: list[Value], wanted: list[tuple[str, ...]], span: Span) -> None:
+    actual = [dims_of(v) for v in results]
+    if actual != wanted:
+        message = f"this returns {', '.join(map(show, actual))}"
+        fail("dims-mismatch", message, span, [f"stated is {', '.join(map(show, wanted))}"])
+
+
+def _last_reads(body: list[Statement]) -> dict[str, int]:
+    """For each name that ``body`` reads, the index of the last statement that does."""
+    return {
+        name: index
+        for index, statement in enumerate(body)
+        for inner in statements((statement,))
+        for name in _reads(inner)
+    }
+
+
 def _loop_names(
-    body: list[Statement], following: list[Statement], scope: Scope
+    body: list[Statement], later: Container[str], scope: Scope
 ) -> tuple[list[str], list[str]]:
     """Outer values that a loop's body changes and that matter later, and those it only reads."""
     exposed: dict[str, None] = {}
@@ -316,7 +338,6 @@ def _loop_names(
         exposed.update((n, None) for n in _reads(statement) if n not in written)
         if isinstance(statement, Assign):
             written.update((t.name, None) for t in statement.targets)
-    later = {n for s in statements(tuple(following)) for n in _reads(s)}
     changed = [n for n in written if n in scope.values and (n in exposed or n in later)]
     return changed, [n for n in exposed if n in scope.values and n not in written]
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.frontend.language.ast import Tensor
+from meshc.frontend.language.found import Stopped
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Function, Param
 from meshc.ir.ops.graph import Embed, Return
 from meshc.ir.types import DType, TensorType
 from meshc.ir.values import Value
-from meshc.support.diagnostics import Diagnostic, MeshcError, fail
+from meshc.support.diagnostics import Diagnostic, fail
 from meshc.support.spans import Span
 
-LARGEST_MODEL = 20_000
-
-
-class TooLarge(MeshcError):
-    """Blocks multiply beyond all bounds: elaboration stops at once."""
+LARGEST_MODEL = 5_000
 
 
 @dataclass(eq=False)
@@ -84,7 +81,7 @@ class Emitter:
         self.steps += 1
         if self.steps > LARGEST_MODEL:
             message = f"the model has more than {LARGEST_MODEL} operations once blocks are expanded"
-            raise TooLarge([Diagnostic("error", "model-too-large", message, span)])
+            raise Stopped([Diagnostic("error", "model-too-large", message, span)])
 
     def tensor(self, name: str, dims: tuple[str, ...]) -> Value:
         """A fresh value of the weights' dtype, called ``name`` as far as that is free."""

@@ -23,7 +23,8 @@ from meshc.frontend.language.ast import (
 )
 from meshc.frontend.language.constants import binary, fold, numeric, square_root, unary
 from meshc.frontend.language.dims import HeadPair, show
-from meshc.frontend.language.emitter import Emitter, TooLarge
+from meshc.frontend.language.emitter import Emitter
+from meshc.frontend.language.found import Found, Stopped
 from meshc.frontend.language.functions import (
     FUNCTIONS,
     Applied,
@@ -50,7 +51,7 @@ class Evaluator:
     """Evaluates expressions of one model in one phase; statements are the subclass's."""
 
     def __init__(
-        self, model: Model, phase: str, emitter: Emitter, extents: Extents, found: Diagnostics
+        self, model: Model, phase: str, emitter: Emitter, extents: Extents, found: Found
     ) -> None:
         self.model = model
         self.phase = phase
@@ -98,13 +99,11 @@ class Evaluator:
             yield
         except Poisoned:
             pass
-        except TooLarge:
+        except Stopped:
             raise
         except MeshcError as error:
             for found in error.diagnostics:
-                seen = {(d.code, d.message, d.span) for d in self.diagnostics.messages}
-                if (found.code, found.message, found.span) not in seen:
-                    self.diagnostics.add(replace(found, notes=(*found.notes, *scope.trace)))
+                self.diagnostics.add(replace(found, notes=(*found.notes, *scope.trace)))
 
     def model_scope(self, constants: dict[str, Constant]) -> Scope:
         """The names that main and the model's own blocks start from."""
@@ -154,18 +153,21 @@ class Evaluator:
     def _chain(self, chain: Chain, scope: Scope) -> Result:
         value = self.evaluate(chain.operands[0], scope)
         for operator, operand in zip(chain.operators, chain.operands[1:], strict=True):
-            value = self._operate(operator, value, self.evaluate(operand, scope), scope)
+            right = self.evaluate(operand, scope)
+            if operator.text == "@" and isinstance(value, Value) and isinstance(right, Value):
+                text = _short_text(operand.span)
+                value = matmul(self.emitter, value, right, scope.heads, operator.span, text)
+            else:
+                value = self._operate(operator, value, right)
         return value
 
-    def _operate(self, operator: Name, left: Result, right: Result, scope: Scope) -> Result:
+    def _operate(self, operator: Name, left: Result, right: Result) -> Result:
         if not isinstance(left, Value) and not isinstance(right, Value):
             return binary(operator.text, left, right, operator.span)
         if operator.text not in ("+", "-", "*", "/", "@"):
             message = f"'{operator.text}' is decided at compile time and takes no tensors"
             fail("bad-operand", message, operator.span)
         if isinstance(left, Value) and isinstance(right, Value):
-            if operator.text == "@":
-                return matmul(self.emitter, left, right, scope.heads, operator.span)
             return elementwise(self.emitter, operator.text, left, right, operator.span)
         return self._scaled(operator, left, right)
 
@@ -240,7 +242,6 @@ class Evaluator:
                 self._take_constant(formal, arguments, bound, inner)
         with self._deeper(call.span):
             results = self.run(block, inner)
-        self._check_results(block, results, inner)
         return results
 
     def _inner_scope(self, call: Call, block: Block, scope: Scope) -> Scope:
@@ -288,21 +289,11 @@ class Evaluator:
             fail("bad-operand", message, bound[formal.name].span)
         inner.constants[formal.name] = value
 
-    def _check_results(self, block: Block, results: list[Value], inner: Scope) -> None:
-        if block.results:
-            check_results(block, results, [inner.dim_list(d) for d in block.results])
 
-
-def check_results(block: Block, results: list[Value], wanted: list[tuple[str, ...]]) -> None:
-    """Refuse results whose dims are not those that ``block`` states."""
-    actual = [dims_of(v) for v in results]
-    if actual != wanted:
-        fail(
-            "dims-mismatch",
-            f"'{block.name}' returns {', '.join(map(show, actual))}",
-            block.span,
-            [f"it states {', '.join(map(show, wanted))}"],
-        )
+def _short_text(span: Span) -> str:
+    """What stands at ``span`` if it is short and whole, else dots."""
+    text = span.source.line(span.line)[span.column - 1 :][: span.length]
+    return text if len(text) <= 24 and text.count("(") == text.count(")") else "..."
 
 
 def _cache_prefix(call: Call) -> str:

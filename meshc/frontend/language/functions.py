@@ -76,12 +76,17 @@ def dims_of(value: Value) -> tuple[str, ...]:
 
 
 def matmul(
-    emitter: Emitter, left: Value, right: Value, heads: Sequence[HeadPair], span: Span
+    emitter: Emitter,
+    left: Value,
+    right: Value,
+    heads: Sequence[HeadPair],
+    span: Span,
+    right_text: str,
 ) -> Value:
-    """``left @ right``."""
+    """``left @ right``; ``right_text`` is how the right side is called in a message."""
     found = contraction(dims_of(left), dims_of(right), heads)
     if found is None:
-        _no_contraction(dims_of(left), dims_of(right), heads, span)
+        _no_contraction(dims_of(left), dims_of(right), heads, span, right_text)
     _check_heads(found, dims_of(left), dims_of(right), heads, span)
     op = graph.Matmul(operands=[left, right], contract=found.contract, group=found.group)
     return emitter.emit(op, span)
@@ -108,27 +113,28 @@ def scale(emitter: Emitter, value: Value, factor: float, span: Span) -> Value:
 
 
 def _no_contraction(
-    left: tuple[str, ...], right: tuple[str, ...], heads: Sequence[HeadPair], span: Span
+    left: tuple[str, ...],
+    right: tuple[str, ...],
+    heads: Sequence[HeadPair],
+    span: Span,
+    right_text: str,
 ) -> NoReturn:
-    meeting = rows_meet(left, right)
     notes = ["'@' contracts the dims that end its left side and begin its right side"]
     help_line = None
     swap = helpful_transpose(left, right, heads)
+    pair = outer_pair(right)
+    meeting = rows_meet(left, right)
+    if not meeting and swap is None and pair:
+        meeting = rows_meet(left, transposed(right, *pair))
     if meeting:
-        notes = [f"both sides have rows '{meeting}', and a result cannot have '{meeting}' twice"]
+        notes.append(f"both sides have '{meeting}', and a result cannot have '{meeting}' twice")
         help_line = f"give one side a dim of another name in place of '{meeting}'"
         if meeting == ROWS:
-            help_line = "what append(cache.k, ...) gives has S in place of L"
+            help_line = f"the value of append(cache.k, ...) has {CAPACITY} in place of {ROWS}"
     elif swap is not None:
-        arguments = ", ".join(["...", *swap])
-        help_line = f"transpose the right side: transpose({arguments})"
-    fail(
-        "no-contraction",
-        f"nothing to contract in {show(left)} @ {show(right)}",
-        span,
-        notes,
-        help_line,
-    )
+        help_line = f"transpose the right side: transpose({', '.join([right_text, *swap])})"
+    message = f"nothing to contract in {show(left)} @ {show(right)}"
+    fail("no-contraction", message, span, notes, help_line)
 
 
 def _check_heads(

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from meshc.frontend.language.ast import Block, File, Model, RawModel, Use
 from meshc.frontend.language.check import check_model
+from meshc.frontend.language.found import Found, Stopped
 from meshc.frontend.language.reader import GRAMMAR, read
 from meshc.frontend.language.signatures import BUILTINS, did_you_mean
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
@@ -17,6 +18,7 @@ from meshc.support.spans import Source, Span
 
 SUFFIX = ".mesh"
 MAX_FILES = 32
+MAX_CHARACTERS = 64 * 1024
 
 
 def load_model(path: Path, diagnostics: Diagnostics | None = None) -> Model:
@@ -35,7 +37,7 @@ def parse_model(
     ``folder`` is where files named by ``use "..."`` are; without it there can be none. Warnings go
     to ``diagnostics``. Raises MeshcError with every error found.
     """
-    found = Diagnostics()
+    found = Found()
     loading = _Loading(found)
     file = loading.enter(source, folder)
     model = _only_model(source, file, loading)
@@ -88,6 +90,7 @@ class _Loading:
     visible: dict[str, dict[str, Block]] = field(default_factory=dict)
     own: dict[str, tuple[Block, ...]] = field(default_factory=dict)
     entered: list[str] = field(default_factory=list)
+    characters: int = 0
 
     def enter(self, source: Source, folder: Path | None) -> File:
         """Read ``source``, follow its uses and make its blocks visible in its scope."""
@@ -118,10 +121,16 @@ class _Loading:
                 fail("bad-use", f"'{use.target}' uses itself, directly or not", use.span)
             if len(self.entered) >= MAX_FILES:
                 fail("bad-use", f"a model has more than {MAX_FILES} files", use.span)
+            self.characters += len(source.text)
+            if self.characters > MAX_CHARACTERS:
+                message = f"the files of a model have more than {MAX_CHARACTERS} characters"
+                fail("bad-use", message, use.span)
             return self.enter(source, below).blocks
+        except Stopped:
+            raise
         except MeshcError as error:
-            for message in error.diagnostics:
-                self.diagnostics.add(message)
+            for found in error.diagnostics:
+                self.diagnostics.add(found)
             return ()
 
     def _add(self, scope: dict[str, Block], blocks: Iterable[Block]) -> None:

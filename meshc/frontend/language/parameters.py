@@ -91,11 +91,13 @@ def _accepted(parameter: Parameter, value: Constant, default: Constant | None) -
 class Extents:
     """Extents of a model's dims in one phase; ``used`` collects those that some type names.
 
-    ``fixed`` are B, L and S as far as the phase and the caller give them.
+    ``fixed`` are B, L and S as far as the phase and the caller give them; ``places`` are where the
+    parameters are declared.
     """
 
     parameters: Mapping[str, Constant]
     fixed: Mapping[str, int]
+    places: Mapping[str, Span] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
 
     def use(self, dim: str, span: Span) -> int:
@@ -118,6 +120,7 @@ class Extents:
                 span,
                 help=f"declare {dim}=16 in the model's head, or give a sequence length (--seq)",
             )
+        span = self.places.get(dim, span)
         if isinstance(value, bool) or not isinstance(value, int):
             fail("bad-extent", f"'{dim}' is {value!r}; a dim needs a whole number", span)
         if not 1 <= value <= LARGEST_EXTENT:

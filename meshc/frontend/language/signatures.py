@@ -10,6 +10,9 @@ from typing import Literal
 from meshc.frontend.language.ast import Argument, Block, Call, Constant, Tensor
 from meshc.support.diagnostics import fail
 
+# Comparing with more names than any model has would take long.
+_MANY_NAMES = 500
+
 Kind = Literal["tensor", "number", "word", "dim", "cache", "constant"]
 
 
@@ -113,7 +116,8 @@ def bind(call: Call, signature: Signature) -> dict[str, Argument]:
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str | None:
     """A help line with the candidate that is most like ``name``, if any is."""
-    found = get_close_matches(name, sorted(set(candidates)), n=1)
+    known = sorted(set(candidates))
+    found = get_close_matches(name, known, n=1) if len(known) <= _MANY_NAMES else []
     return f"did you mean '{found[0]}'?" if found else None
 
 
