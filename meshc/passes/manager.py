@@ -33,6 +33,11 @@ class InternalError(Exception):
         comments = [*message.splitlines(), f"meshc opt THIS_FILE --passes '{pipeline}'"]
         self.reproducer = "".join(f"# {line}\n" for line in comments) + module_text
 
+    @staticmethod
+    def of(message: str, passes: Sequence[Pass], module: Module) -> InternalError:
+        """The error of a pass, the first of ``passes``, that got ``module``."""
+        return InternalError(message, pipeline_text(passes), print_module(module))
+
 
 class PassManager:
     """Runs ``passes`` in order; what they have to say is added to a report.

@@ -168,6 +168,9 @@ def _swap(made: Path, target: Path) -> None:
 
 def _replace_file(path: Path, data: bytes) -> None:
     target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)  # a device or a pipe must not be replaced by a file
+        return
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -1,0 +1,131 @@
+"""Compiling: a model through the passes to modules, and on to the files of a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from meshc.backends.python import HostFacts, emit
+from meshc.devices import device
+from meshc.driver.manifest import facts_of
+from meshc.driver.models import LoadedModel
+from meshc.driver.request import DEFAULT_SEQ, CompileRequest
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.printer import print_module
+from meshc.passes.instruments import Instrument
+from meshc.passes.manager import PassManager
+from meshc.pipelines import pipeline_to
+from meshc.support.diagnostics import Diagnostics, fail
+
+
+@dataclass
+class Compiled:
+    """What a compile gives: a module for each phase and the text of each file.
+
+    ``report`` holds warnings and remarks; ``facts`` what the manifest of an output directory says.
+    """
+
+    request: CompileRequest
+    modules: dict[str, Module]
+    files: dict[str, str]
+    report: Diagnostics = field(repr=False)
+    facts: dict[str, object] = field(repr=False, default_factory=dict)
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Logical tensors that the program reads, those of the host included."""
+        found = dict.fromkeys(self.host_weights)
+        for module in self.modules.values():
+            weights = {b.value for b in module.buffers if b.role == "weight"}
+            known = module.constants
+            ports = (p for p in module.ports if p.direction == "in" and p.buffer in weights)
+            found |= dict.fromkeys(p.name for p in ports if p.name not in known)
+        return tuple(found)
+
+    @property
+    def host_weights(self) -> tuple[str, ...]:
+        """Tensors that only the host reads: the table of embeddings."""
+        embedding = self.facts.get("embedding")
+        return (str(embedding),) if embedding else ()
+
+
+def compile_loaded(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    instruments: Sequence[Instrument] = (),
+    report: Diagnostics | None = None,
+) -> Compiled:
+    """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError."""
+    request.check()
+    report = Diagnostics() if report is None else report
+    manager = PassManager(pipeline_to(request.level(), request.settings()), instruments)
+    graphs = {phase: graph_module(loaded, phase, request) for phase in _phases(loaded, request)}
+    host = _host_facts(loaded, graphs)
+    modules = {phase: manager.run(module, report) for phase, module in graphs.items()}
+    files = _files(request, modules, host)
+    return Compiled(request, modules, files, report, facts_of(loaded, request, modules, host))
+
+
+def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
+    """The graph of ``phase`` with the header that the passes read."""
+    numbers = device(request.device)
+    module = loaded.graph(phase, sequence(loaded, request), request.layers)
+    dtype = request.dtype or ("f32" if request.target == "python" else numbers.default_dtype)
+    module.options |= {"dtype": dtype, "grid": request.mesh}
+    module.options.setdefault("accumulate", "f32")
+    module.device = dict(numbers.numbers)
+    return module
+
+
+def sequence(loaded: LoadedModel, request: CompileRequest) -> int | None:
+    """KV capacity: as asked, else the least of the model's positions and a default; None for a
+    model without caches, whose extents are its own."""
+    if request.seq is not None:
+        return request.seq
+    if loaded.phases() == ("main",):
+        return None
+    most = loaded.config.max_positions if loaded.config else DEFAULT_SEQ
+    return min(most, DEFAULT_SEQ)
+
+
+def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
+    known = loaded.phases()
+    if request.phase == "both" or known == ("main",):
+        return known
+    if request.phase not in known:
+        fail("bad-phase", f"'{loaded.name}' has no phase '{request.phase}'")
+    return (request.phase,)
+
+
+def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
+    """What the host program must know: the table of embeddings, the capacity, the end tokens."""
+    lookup = _embedding(graphs.get("decode"))
+    if lookup is None:
+        return HostFacts(loaded.name)
+    table, vocab = lookup
+    _, last = graphs["decode"].scalars.get("pos", (0, 0))
+    eos = loaded.config.eos_ids if loaded.config else ()
+    return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos))
+
+
+def _embedding(module: Module | None) -> tuple[str, int] | None:
+    """Name and rows of the table that token ids are looked up in, or None."""
+    for op in module.walk() if module else ():
+        if isinstance(op, graph.Embed) and module is not None:
+            return op.tensors()[1].name, module.dims[op.dim]
+    return None
+
+
+def _files(
+    request: CompileRequest, modules: Mapping[str, Module], host: HostFacts
+) -> dict[str, str]:
+    if request.compile_to:
+        return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
+    if "decode" not in modules and "main" not in modules:
+        fail(
+            "no-decode",
+            "a program of the phase 'prefill' alone has nothing to answer with",
+            help="compile --phase both or decode, or stop at a level with --compile-to",
+        )
+    return emit(modules, host)

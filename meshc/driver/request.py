@@ -1,0 +1,69 @@
+"""What a compile is asked to do: a value, so that a compile is a function of its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.ir.module import LEVELS, Level
+from meshc.ir.types import DType
+from meshc.passes.mesh.partition import parse_grid
+from meshc.passes.mesh.shift_kv_cache import POLICIES
+from meshc.support.diagnostics import Diagnostics
+
+TARGETS = ("python",)
+PHASES = ("prefill", "decode", "both")
+DEFAULT_SEQ = 1024
+_MAX_SEQ = 1 << 24
+_MAX_LAYERS = 1 << 10
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Options of a compile. Empty texts and None stand for the defaults.
+
+    ``mesh`` is columns x rows of one region. ``seq`` is the KV capacity in tokens. ``dtype`` is
+    that of activations and weights on the cores. ``kv`` is the policy of the KV cache.
+    ``target`` is ignored when ``compile_to`` names a level to stop at.
+    """
+
+    target: str = "python"
+    device: str = "ideal"
+    mesh: str = "8x8"
+    phase: str = "both"
+    seq: int | None = None
+    layers: int | None = None
+    dtype: str = ""
+    kv: str = "shift"
+    compile_to: str = ""
+
+    def level(self) -> Level:
+        """The level at which the passes end."""
+        return next((level for level in LEVELS if level == self.compile_to), "tile")
+
+    def settings(self) -> dict[str, str]:
+        """Specs of passes that differ from their defaults."""
+        return {"shift-kv-cache": f"shift-kv-cache{{policy={self.kv}}}"}
+
+    def check(self) -> None:
+        """Raise every ``bad-option`` and ``bad-mesh`` at once."""
+        found = Diagnostics()
+        _one_of(found, "--target", self.target, TARGETS)
+        _one_of(found, "--phase", self.phase, PHASES)
+        _one_of(found, "--kv", self.kv, POLICIES)
+        _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
+        _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
+        _within(found, "--seq", self.seq, _MAX_SEQ)
+        _within(found, "--layers", self.layers, _MAX_LAYERS)
+        found.raise_errors()
+        parse_grid(self.mesh)
+
+
+def _one_of(found: Diagnostics, option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        choices = ", ".join(k for k in known if k)
+        found.error("bad-option", f"{option} cannot be '{value}'", help=f"it is one of {choices}")
+
+
+def _within(found: Diagnostics, option: str, value: int | None, most: int) -> None:
+    if value is not None and not 1 <= value <= most:
+        found.error("bad-option", f"{option} is {value}, not 1 to {most}")

@@ -1,0 +1,132 @@
+"""Weights for a compiled program: logical tensors by name, read when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.frontend.models import (
+    Checkpoint,
+    ModelConfig,
+    catalogue_names,
+    find_packaged_weights,
+    open_checkpoint,
+)
+from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import Content
+
+Array = NDArray[Any]
+Progress = Callable[[str], None]
+
+WEIGHTS_FOLDER = "weights"
+
+
+class CheckpointTensors(Mapping[str, Array]):
+    """The tensors of a checkpoint; each look-up reads the file, so that only one is in memory."""
+
+    def __init__(self, checkpoint: Checkpoint, on_read: Progress | None = None) -> None:
+        self._checkpoint = checkpoint
+        self._on_read = on_read
+        self._names = checkpoint.names()
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        if self._on_read is not None:
+            self._on_read(name)
+        return self._checkpoint.read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class FolderTensors(Mapping[str, Array]):
+    """Tensors in a folder, one ``<name>.npy`` each, mapped into memory when used."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> Array:
+        path = self._folder / f"{name}.npy"
+        if Path(name).name != name or not path.is_file():
+            raise KeyError(name)
+        try:
+            found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            fail("bad-npy", f"'{path}' is no array: {str(error).splitlines()[0]}")
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+            fail("bad-npy", f"'{path}' holds no numbers")
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.stem for path in sorted(self._folder.glob("*.npy")))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def find_weights(name: str, own: Path | None, given: str | None) -> Path | None:
+    """Where the weights are: as given, those MODEL itself names, or an installed package.
+
+    None when nothing is given and nothing can be found by the model's name.
+    """
+    if given is not None:
+        return Path(given)
+    if own is not None:
+        return own
+    return find_packaged_weights(name) if name in catalogue_names() else None
+
+
+def open_weights(
+    place: Path,
+    config: ModelConfig | None,
+    layers: int | None,
+    report: Diagnostics,
+    on_read: Progress | None = None,
+) -> Mapping[str, Array]:
+    """The tensors at ``place``: a checkpoint when there is a config, else a folder of ``.npy``.
+
+    Raises ``weights-not-found``, ``bad-npy`` and what :func:`open_checkpoint` raises.
+    """
+    if config is not None and not _is_npy_folder(place):
+        return CheckpointTensors(open_checkpoint(place, config, layers, report), on_read)
+    if not place.is_dir():
+        fail(
+            "weights-not-found",
+            f"'{place}' is no directory of weights",
+            help="the weights of a .mesh model are a directory with one NAME.npy for each param",
+        )
+    return FolderTensors(place)
+
+
+def check_present(names: Sequence[str], tensors: Mapping[str, Array]) -> None:
+    """Raise one ``weights-missing-tensor`` for each of ``names`` that is not there."""
+    found = Diagnostics()
+    known = set(tensors)
+    for name in names:
+        if name not in known:
+            found.error("weights-missing-tensor", f"there are no weights for '{name}'")
+    found.raise_errors()
+
+
+def weight_files(names: Sequence[str], tensors: Mapping[str, Array]) -> dict[str, Content]:
+    """A ``weights/<name>.npy`` for each name, written when the directory is."""
+    return {f"{WEIGHTS_FOLDER}/{name}.npy": _saver(name, tensors) for name in names}
+
+
+def _saver(name: str, tensors: Mapping[str, Array]) -> Callable[[Path], None]:
+    def save(path: Path) -> None:
+        np.save(path, np.asarray(tensors[name], np.float32), allow_pickle=False)
+
+    return save
+
+
+def _is_npy_folder(place: Path) -> bool:
+    return place.is_dir() and any(place.glob("*.npy"))
