@@ -1,0 +1,277 @@
+"""Routes, multicast, switches, filters, tasks started by wavelets, hangs explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from csl_runner import PE_HEAD, Run, exports
+
+from meshc.sim.machine.fabric import pop_command
+from meshc.support.diagnostics import MeshcError
+
+N = 4
+
+SENDER = (
+    PE_HEAD
+    + """
+param c: color; param n: u16;
+var data = @zeros([16]u32); var data_ptr: [*]u32 = &data;
+const q = @get_output_queue(2);
+const mem = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> data[i] });
+const to = @get_dsd(fabout_dsd, .{ .extent = n, .fabric_color = c, .output_queue = q });
+const done_id = @get_local_task_id(9);
+task done() void { sys.unblock_cmd_stream(); }
+fn run() void { @mov32(to, mem, .{ .async = true, .activate = done }); }
+comptime {
+  @bind_local_task(done, done_id);
+  if (@is_arch("wse3")) { @initialize_queue(q, .{ .color = c }); }
+  @export_symbol(data_ptr, "data"); @export_symbol(run);
+}
+"""
+)
+RECEIVER = (
+    PE_HEAD
+    + """
+param c: color; param n: u16;
+var data = @zeros([16]u32); var data_ptr: [*]u32 = &data;
+const q = @get_input_queue(2);
+const mem = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> data[i] });
+const from = @get_dsd(fabin_dsd, .{ .extent = n, .fabric_color = c, .input_queue = q });
+const done_id = @get_local_task_id(9);
+task done() void { sys.unblock_cmd_stream(); }
+fn run() void { @mov32(mem, from, .{ .async = true, .activate = done }); }
+comptime {
+  @bind_local_task(done, done_id);
+  if (@is_arch("wse3")) { @initialize_queue(q, .{ .color = c }); }
+  @export_symbol(data_ptr, "data"); @export_symbol(run);
+}
+"""
+)
+
+
+def row(folder: Path, routes: str, width: int = 3, arch: str = "wse2", **files: str) -> Run:
+    """PE 0 sends n words, the others receive; ``routes`` is layout code."""
+    layout = f"""
+param n: u16;
+const c = @get_color(3);
+const memcpy = @import_module("<memcpy/get_params>", .{{ .width = {width}, .height = 1 }});
+layout {{
+  @set_rectangle({width}, 1);
+  for (@range(i16, {width})) |x| {{
+    const params = .{{ .memcpy_params = memcpy.get_params(x), .c = c, .n = n }};
+    if (x == 0) {{ @set_tile_code(x, 0, "send.csl", params); }}
+    else {{ @set_tile_code(x, 0, "recv.csl", params); }}
+  }}
+  {routes}
+  {exports(data="[*]u32", run="fn()void")}
+}}
+"""
+    texts = {"layout.csl": layout, "send.csl": SENDER, "recv.csl": RECEIVER, **files}
+    return Run(folder, texts, arch, params={"n": N})
+
+
+MULTICAST = """
+  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP, EAST} } });
+  @set_color_config(2, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });
+"""
+
+
+def run_all(program: Run, values: Any) -> list[list[int]]:
+    program.write("data", np.asarray(values, np.uint32))
+    program.launch("run")
+    return [list(program.read("data", N, "u4", x=x)) for x in range(program.machine.program.width)]
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_multicast_reaches_all(tmp_path: Path, arch: str) -> None:
+    got = run_all(row(tmp_path, MULTICAST, arch=arch), [5, 6, 7, 8])
+    assert got == [[5, 6, 7, 8]] * 3
+
+
+def test_a_hop_takes_one_cycle(tmp_path: Path) -> None:
+    program = row(tmp_path, MULTICAST)
+    program.write("data", np.arange(N, dtype=np.uint32))
+    program.launch("run")
+    near, far = (program.machine.pes[x, 0].busy_until for x in (1, 2))
+    assert far - near == program.machine.costs.hop
+
+
+@pytest.mark.parametrize(
+    ("routes", "words"),
+    [
+        (MULTICAST.replace("@set_color_config(0, 0, c", "@set_color_config(0, 0, @get_color(4)"),
+         "no route"),
+        (MULTICAST.replace(".tx = .{RAMP} }", ".tx = .{EAST} }"), "leaves the rectangle"),
+        ("\n".join(MULTICAST.strip().splitlines()[:2]), "no route for it"),
+    ],
+)  # fmt: skip
+def test_broken_routes_are_named(tmp_path: Path, routes: str, words: str) -> None:
+    with pytest.raises(MeshcError, match=words) as caught:
+        run_all(row(tmp_path, routes), [1, 2, 3, 4])
+    assert caught.value.diagnostics[0].code == "csl-run"
+
+
+def test_a_router_that_listens_elsewhere_is_explained(tmp_path: Path) -> None:
+    routes = MULTICAST.replace(".rx = .{WEST}, .tx = .{RAMP} ", ".rx = .{NORTH}, .tx = .{RAMP} ")
+    with pytest.raises(MeshcError) as caught:
+        run_all(row(tmp_path, routes), [1, 2, 3, 4])
+    found = caught.value.diagnostics[0]
+    assert found.code == "csl-hang"
+    text = " ".join(found.notes)
+    assert "stuck: the router accepts NORTH" in text
+    assert "recv.csl:" in text and "color 3" in text
+
+
+def test_a_launch_that_never_unblocks_is_a_hang(tmp_path: Path) -> None:
+    silent = RECEIVER.replace("sys.unblock_cmd_stream();", "")
+    with pytest.raises(MeshcError, match="never called unblock_cmd_stream"):
+        run_all(row(tmp_path, MULTICAST, **{"recv.csl": silent}), [1, 2, 3, 4])
+
+
+def test_an_uninitialised_queue_is_named(tmp_path: Path) -> None:
+    silent = RECEIVER.replace("@initialize_queue(q, .{ .color = c });", "")
+    with pytest.raises(MeshcError, match="input queue 2 is used but never initialised"):
+        run_all(row(tmp_path, MULTICAST, arch="wse3", **{"recv.csl": silent}), [1, 2, 3, 4])
+
+
+def test_a_range_filter_keeps_its_indices(tmp_path: Path) -> None:
+    routes = MULTICAST.replace(
+        ".tx = .{RAMP} } });",
+        ".tx = .{RAMP} }, .filter = .{ .kind = .{ .range = true }, .min_idx = 2, .max_idx = 3 } });",
+    )
+    counting = RECEIVER.replace(".extent = n,", '.extent = if (@is_arch("wse2")) 4 else 4,')
+    program = row(tmp_path, routes, **{"recv.csl": counting})
+    words = [i << 16 | 10 + i for i in range(4)]
+    program.write("data", np.asarray(words, np.uint32))
+    with pytest.raises(MeshcError) as caught:
+        program.launch("run")
+    assert "(2 of 4 elements)" in " ".join(caught.value.diagnostics[0].notes)
+
+
+SWITCHED = """
+  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} },
+    .switches = .{ .pos1 = .{ .tx = EAST }, .pop_mode = .{ .always_pop = true } } });
+  @set_color_config(2, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });
+"""
+SWITCH_SENDER = SENDER.replace(
+    "fn run() void { @mov32(to, mem, .{ .async = true, .activate = done }); }",
+    """
+const control = @import_module("<control>");
+const half = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> data[i] });
+const word = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c, .output_queue = q,
+                                     .control = true });
+fn run() void {
+  @mov32(to, half);
+  @mov32(word, comptime control.encode_payload(2,
+    [2]control.opcode{ control.opcode.NOP, control.opcode.SWITCH_ADV }, [2]bool{true, true}, true, {}));  # noqa: E501
+  @mov32(to, half, .{ .async = true, .activate = done });
+}
+""",
+)  # fmt: skip
+
+
+def test_a_control_wavelet_advances_a_switch(tmp_path: Path) -> None:
+    short = RECEIVER.replace(".extent = n", ".extent = 2").replace("|i|{n}", "|i|{2}")
+    files = {"recv.csl": short, "send.csl": SWITCH_SENDER}
+    routes = SWITCHED.replace(
+        ".tx = .{EAST} } });",
+        ".tx = .{EAST} }, .switches = .{ .pop_mode = .{ .always_pop = true } } });", 1
+    )  # fmt: skip
+    got = run_all(row(tmp_path, routes, **files), [8, 9, 0, 0])
+    assert got[1][:2] == [8, 9] and got[2][:2] == [8, 9]
+
+
+def test_popping_shifts_the_commands() -> None:
+    assert pop_command(0x9DF9249) == 0x91F9249
+
+
+TASKS = (
+    PE_HEAD
+    + """
+param c: color; param n: u16;
+const control = @import_module("<control>");
+var data = @zeros([16]u32); var data_ptr: [*]u32 = &data;
+const iq = @get_input_queue(3);
+const oq = @get_output_queue(3);
+const to = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c, .output_queue = oq });
+const word = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c, .output_queue = oq,
+                                     .control = true });
+const data_id = if (@is_arch("wse2")) @get_data_task_id(c) else @get_data_task_id(iq);
+const end_id = @get_control_task_id(40);
+task take(low: u16, high: u16) void { data[0] += @as(u32, low); data[1] += @as(u32, high); }
+task end(x: u16) void { data[2] = data[0]; sys.unblock_cmd_stream(); }
+fn run() void {
+  @mov32(to, @as(u32, 0x00020005)); @mov32(to, @as(u32, 0x00030006));
+  @mov32(word, comptime control.encode_control_task_payload(end_id));
+}
+comptime {
+  @bind_data_task(take, data_id);
+  @bind_control_task(end, end_id);
+  if (@is_arch("wse3")) {
+    @initialize_queue(iq, .{ .color = c }); @initialize_queue(oq, .{ .color = c });
+  }
+  @export_symbol(data_ptr, "data"); @export_symbol(run);
+}
+"""
+)
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_data_and_control_tasks_run_in_the_order_of_the_wavelets(tmp_path: Path, arch: str) -> None:
+    routes = "@set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{RAMP} } });"
+    program = row(tmp_path, routes, width=1, arch=arch, **{"send.csl": TASKS})
+    program.launch("run")
+    assert list(program.read("data", 3, "u4")) == [11, 5, 11]
+
+
+ACTIVATION = (
+    PE_HEAD
+    + """
+param c: color; param n: u16;
+var data = @zeros([16]u32); var data_ptr: [*]u32 = &data;
+const a_id = @get_local_task_id(9);
+const b_id = @get_local_task_id(10);
+task a() void { data[0] += 1; @unblock(b_id); }
+task b() void { data[1] = data[0]; sys.unblock_cmd_stream(); }
+fn run() void { @activate(b_id); @activate(a_id); @activate(a_id); }
+comptime {
+  @bind_local_task(a, a_id); @bind_local_task(b, b_id); @block(b_id);
+  @export_symbol(data_ptr, "data"); @export_symbol(run);
+}
+"""
+)
+
+
+def test_activation_is_one_bit_and_blocking_holds_a_task(tmp_path: Path) -> None:
+    program = row(tmp_path, "", width=1, **{"send.csl": ACTIVATION})
+    program.launch("run")
+    assert list(program.read("data", 2, "u4")) == [1, 1]
+
+
+def test_a_blocked_task_is_explained(tmp_path: Path) -> None:
+    stuck = ACTIVATION.replace("@unblock(b_id);", "")
+    program = row(tmp_path, "", width=1, **{"send.csl": stuck})
+    with pytest.raises(MeshcError) as caught:
+        program.launch("run")
+    assert "task 'b' (id 10) is activated but blocked" in " ".join(
+        caught.value.diagnostics[0].notes
+    )
+
+
+def test_a_color_swap_exchanges_a_pair(tmp_path: Path) -> None:
+    routes = """
+  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
+  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{EAST} }, .color_swap_x = true });
+  @set_color_config(1, 0, @get_color(2), .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} },
+                                            .color_swap_x = true });
+"""
+    swapped = RECEIVER.replace("const q =", "const other = @get_color(2);\nconst q =").replace(
+        ".fabric_color = c", ".fabric_color = other"
+    )
+    got = run_all(row(tmp_path, routes, width=2, **{"recv.csl": swapped}), [1, 2, 3, 4])
+    assert got[1] == [1, 2, 3, 4]
