@@ -8,7 +8,6 @@ from meshc.frontend.language.ast import Block, Call, Model, expressions_of, part
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Span
 
-
 _SHOWN_CALLS = 8
 
 

@@ -250,7 +250,9 @@ class _Piece:
         if isinstance(argument.value, Reference) and len(argument.value.path) == 1:
             self._dims((Name(argument.value.name, argument.value.span),))
         else:
-            self.diagnostics.error("unknown-dim", "the name of a dim is needed", argument.span)
+            self.diagnostics.error(
+                "unknown-dim", "the name of a dim is needed", argument.value.span
+            )
 
     def _dims(self, dims: tuple[Name, ...] | None) -> None:
         for dim in dims or ():
