@@ -71,7 +71,9 @@ def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Mo
     """The graph of ``phase`` with the header that the passes read."""
     numbers = device(request.device)
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
-    dtype = request.dtype or ("f32" if request.target == "python" else numbers.default_dtype)
+    # Emitted NumPy is fast in f32 only; what stops at a level is for the device.
+    usual = numbers.default_dtype if request.compile_to else "f32"
+    dtype = request.dtype or usual
     module.options |= {"dtype": dtype, "grid": request.mesh}
     module.options.setdefault("accumulate", "f32")
     module.device = dict(numbers.numbers)

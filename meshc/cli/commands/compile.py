@@ -1,0 +1,140 @@
+"""``meshc compile``: a model to a program, or to IR of a level."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from meshc.cli.modeling import add_compiling, request_of
+from meshc.cli.output import print_json, remark_objects
+from meshc.cli.progress import Progress
+from meshc.cli.watching import Watching, add_watching
+from meshc.driver import (
+    Compiled,
+    LoadedModel,
+    compile_loaded,
+    find_weights,
+    load_any,
+    open_weights,
+    weight_files,
+)
+from meshc.driver.weights import check_present
+from meshc.support.diagnostics import Diagnostics
+from meshc.support.files import Content, check_free, write_directory
+
+_DESCRIPTION = """\
+Compile MODEL for a mesh of cores: a .mesh file, a .gguf file, a Hugging Face directory or
+config.json, or the name of a built-in model. Without -o the model is compiled and checked, and a
+summary is printed.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("compile", help="compile a model", description=_DESCRIPTION)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--target", default="python", metavar="python", help="default: %(default)s")
+    parser.add_argument(
+        "--phase", default="both", metavar="prefill|decode|both", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--compile-to", default="", metavar="graph|mesh|tile", help="stop there and give the IR"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="where the files go; - prints IR on stdout"
+    )
+    parser.add_argument("--force", action="store_true", help="replace DIR whatever it holds")
+    parser.add_argument(
+        "--weights", metavar="PATH", help="also write these weights, as DIR/weights/NAME.npy"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_compiling(parser)
+    add_watching(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile, write, report."""
+    start = time.perf_counter()
+    report = Diagnostics()
+    request = replace(
+        request_of(options),
+        target=options.target,
+        phase=options.phase,
+        compile_to=options.compile_to,
+    )
+    if options.output not in (None, "-"):
+        check_free(Path(options.output), options.force)
+    with Progress() as progress:
+        watching = Watching.of(options, progress)
+        try:
+            loaded = load_any(options.model, report)
+            compiled = compile_loaded(loaded, request, watching.instruments, report)
+            names = _write(options, loaded, compiled, report, progress)
+        finally:
+            watching.finish(report)
+    seconds = time.perf_counter() - start
+    if options.json:
+        print_json(
+            {
+                "files": names,
+                "seconds": round(seconds, 6),
+                "passes": watching.pass_objects(),
+                "remarks": remark_objects(report.messages),
+            }
+        )
+    elif options.output != "-":
+        print(_summary(loaded, compiled, options.output))
+    return 0
+
+
+def _write(
+    options: argparse.Namespace,
+    loaded: LoadedModel,
+    compiled: Compiled,
+    report: Diagnostics,
+    progress: Progress,
+) -> list[str]:
+    """Write what was asked for; the paths written, relative to the output directory."""
+    if options.output is None:
+        return []
+    if options.output == "-":
+        if not options.json:
+            sys.stdout.write("\n".join(t for n, t in compiled.files.items() if _is_ir(n)))
+        return []
+    files: dict[str, Content] = dict(compiled.files)
+    if options.weights is not None:
+        place = find_weights(loaded.name, loaded.weights, options.weights)
+        assert place is not None
+        tensors = open_weights(
+            place, loaded.config, options.layers, report, on_read=progress.reading
+        )
+        check_present(compiled.weight_names, tensors)
+        files |= weight_files(compiled.weight_names, tensors)
+    return write_directory(Path(options.output), files, compiled.facts, options.force)
+
+
+def _is_ir(name: str) -> bool:
+    return name.endswith(".meshir")
+
+
+def _summary(loaded: LoadedModel, compiled: Compiled, output: str | None) -> str:
+    """A few lines: what was compiled onto what, and what to do next."""
+    request = compiled.request
+    lines = [f"{loaded.name} on {request.device}, mesh {request.mesh}"]
+    for phase, module in compiled.modules.items():
+        ops = sum(1 for _ in module.walk())
+        words = [f"{module.level} level", f"{ops} ops"]
+        if module.mesh is not None and module.mesh.regions > 1:
+            words.append(f"{module.mesh.regions} regions")
+        ends = [b.address + b.type.bytes for b in module.buffers if b.address is not None]
+        if ends:
+            words.append(f"{max(ends)} bytes of memory per core")
+        lines.append(f"  {phase}: {', '.join(words)}")
+    if output is not None:
+        lines.append(f"written to {output}")
+    return "\n".join(lines)

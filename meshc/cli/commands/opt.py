@@ -1,0 +1,70 @@
+"""``meshc opt``: parse a module, check it, run passes over it, print it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from meshc.cli.progress import Progress
+from meshc.cli.watching import Watching, add_watching
+from meshc.ir.parser import parse_module
+from meshc.ir.printer import print_module
+from meshc.ir.verifier import verify_module
+from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
+from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import decoded, read_text, write_text
+from meshc.support.spans import Source
+from meshc.verify import check_claims
+
+_LIMIT_BYTES = 64 << 20
+_DESCRIPTION = """\
+Read a module from FILE.meshir ('-' is stdin), verify it and the facts it claims, run passes, print
+the result. Without passes this brings a text into canonical form.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("opt", help="run passes over IR", description=_DESCRIPTION)
+    parser.add_argument("file", metavar="FILE.meshir")
+    parser.add_argument(
+        "--passes", default="", metavar="PASS,...", help="such as partition{grid=4x4},plan-memory"
+    )
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="FILE", help="default: -, which is stdout"
+    )
+    add_watching(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Parse, verify, run, print."""
+    passes = parse_pipeline(options.passes)
+    module = parse_module(_source(options.file))
+    verify_module(module)
+    check_claims(module)
+    report = Diagnostics()
+    with Progress() as progress:
+        watching = Watching.of(options, progress)
+        try:
+            module = PassManager(passes, watching.instruments).run(module, report)
+        finally:
+            watching.finish(report)
+    text = print_module(module)
+    if options.output == "-":
+        sys.stdout.write(text)
+    else:
+        write_text(Path(options.output), text)
+    return 0
+
+
+def _source(name: str) -> Source:
+    if name != "-":
+        return read_text(Path(name), _LIMIT_BYTES)
+    data = sys.stdin.buffer.read(_LIMIT_BYTES + 1)
+    if len(data) > _LIMIT_BYTES:
+        fail("unreadable", f"stdin has more than {_LIMIT_BYTES} bytes")
+    return decoded(data, "<stdin>")

@@ -1,0 +1,43 @@
+"""What commands print: results on stdout, everything said about them on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+
+from meshc.support.diagnostics import Diagnostic
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """One JSON object on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_diagnostics(messages: Iterable[Diagnostic], remarks: bool = True) -> None:
+    """Messages on stderr; remarks and missed chances only when asked for."""
+    for message in messages:
+        if remarks or message.severity in ("error", "warning"):
+            print(message.render(), file=sys.stderr)
+
+
+def print_notes(text: str) -> None:
+    """Text such as a table of times, on stderr."""
+    if text:
+        print(text, file=sys.stderr)
+
+
+def remark_objects(messages: Iterable[Diagnostic]) -> list[dict[str, object]]:
+    """Remarks as JSON values."""
+    return [
+        {"code": m.code, "message": m.message, "place": str(m.span) if m.span else None}
+        for m in messages
+        if m.severity in ("remark", "missed")
+    ]
+
+
+def columns(rows: Iterable[tuple[str, str]]) -> str:
+    """Two aligned columns of text."""
+    found = list(rows)
+    width = max((len(left) for left, _ in found), default=0)
+    return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in found)

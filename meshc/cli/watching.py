@@ -1,0 +1,89 @@
+"""Flags that look at the passes, and the instruments they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+
+from meshc.cli.output import print_diagnostics, print_notes
+from meshc.cli.progress import Progress
+from meshc.driver import Check
+from meshc.passes.instruments import Instrument, PrintAfter, Statistics, Timing
+from meshc.passes.registry import parse_pipeline
+from meshc.support.diagnostics import Diagnostics
+
+
+def add_watching(parser: argparse.ArgumentParser) -> None:
+    """Add the flags to a command that runs passes."""
+    group = parser.add_argument_group("looking at the passes")
+    group.add_argument(
+        "--print-ir-after-all", action="store_true", help="IR after each pass, on stderr"
+    )
+    group.add_argument(
+        "--print-ir-after",
+        action="append",
+        default=[],
+        metavar="PASS",
+        help="IR after this pass, on stderr; may be repeated",
+    )
+    group.add_argument("--time-passes", action="store_true", help="seconds of each pass, on stderr")
+    group.add_argument("--stats", action="store_true", help="counts after each pass, on stderr")
+    group.add_argument("--remarks", action="store_true", help="what passes did and why, on stderr")
+    group.add_argument(
+        "--check",
+        action="store_true",
+        help="run the module before and after each pass on random inputs and compare",
+    )
+
+
+@dataclass
+class Watching:
+    """The instruments that the flags ask for; ``timing`` is always there."""
+
+    timing: Timing
+    statistics: Statistics | None
+    check: Check | None
+    instruments: list[Instrument]
+    options: argparse.Namespace
+
+    @staticmethod
+    def of(options: argparse.Namespace, progress: Progress) -> Watching:
+        """Instruments for ``options``. Fails with ``unknown-pass``."""
+        timing = Timing()
+        statistics = Statistics() if options.stats else None
+        check = Check() if options.check else None
+        found: list[Instrument] = [progress, timing]
+        found += [i for i in (statistics, check) if i is not None]
+        if options.print_ir_after_all or options.print_ir_after:
+            found.append(PrintAfter(_to_stderr, _names(options)))
+        return Watching(timing, statistics, check, found, options)
+
+    def finish(self, report: Diagnostics) -> None:
+        """Print what was gathered: messages, then tables."""
+        print_diagnostics(report.messages, self.options.remarks)
+        if self.statistics is not None:
+            print_notes(self.statistics.table())
+        if self.options.time_passes:
+            print_notes(self.timing.table())
+        if self.check is not None:
+            print_notes(f"checked: {self.check.compared} passes compute what they were given")
+
+    def pass_objects(self) -> list[dict[str, object]]:
+        """The passes that ran, as JSON values."""
+        return [
+            {"phase": t.phase, "pass": t.pass_text, "seconds": round(t.seconds, 6)}
+            for t in self.timing.times
+        ]
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+
+
+def _names(options: argparse.Namespace) -> frozenset[str] | None:
+    """Names for ``--print-ir-after``, None for all passes."""
+    if options.print_ir_after_all:
+        return None
+    text = ",".join(options.print_ir_after)
+    return frozenset(step.NAME for step in parse_pipeline(text, "--print-ir-after"))
