@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import resources
 
-from meshc.backends.python.host_file import HostFacts, PhaseFile, language_model, tensor_program
+from meshc.backends.python.host_file import (
+    HostFacts,
+    PhaseFile,
+    inputs,
+    language_model,
+    tensor_program,
+)
 from meshc.backends.python.names import Names
 from meshc.backends.python.phase_file import phase_file
 from meshc.ir.module import Module
@@ -22,7 +28,7 @@ def emit(modules: Mapping[str, Module], host: HostFacts) -> dict[str, str]:
     With an embedding and a phase ``decode``, ``main.py`` maps token ids to token ids; else there
     is one phase, and it maps tensors to tensors. The files need NumPy and, in ``weights/``, the
     logical tensors that the in-ports name. Raises ``no-phase`` when neither form is possible,
-    ``host-scalar``, ``mesh-differs``, ``no-output`` and what the phases raise.
+    ``host-scalar``, ``host-ports``, ``mesh-differs``, ``no-output`` and what the phases raise.
     """
     names = Names(_FILES)
     files: dict[str, str] = {}
@@ -52,8 +58,8 @@ def _main(modules: Mapping[str, Module], host: HostFacts, phases: list[PhaseFile
 
 
 def _check(modules: Mapping[str, Module]) -> None:
-    """The phases of a language model share a mesh and take no scalars but the host's."""
-    meshes = {str(module.the_mesh()): name for name, module in modules.items()}
+    """A language model's phases share a mesh, and have the scalars and ports that its host knows."""
+    meshes = {_mesh_text(module): name for name, module in modules.items()}
     if len(meshes) > 1:
         notes = [f"phase '{name}' is for {mesh}" for mesh, name in meshes.items()]
         fail("mesh-differs", "the phases are compiled for different meshes", notes=notes)
@@ -61,6 +67,16 @@ def _check(modules: Mapping[str, Module]) -> None:
         for scalar in module.scalars:
             if scalar not in _HOST_SCALARS:
                 fail("host-scalar", f"phase '{name}' wants '{scalar}', which no host knows")
+        if len(inputs(module)) != 1:
+            found = ", ".join(inputs(module)) or "none"
+            fail("host-ports", f"phase '{name}' has the inputs {found}; a host gives embeddings")
+    if not any(p.direction == "out" and p.name == "logits" for p in modules["decode"].ports):
+        fail("host-ports", "phase 'decode' has no output 'logits' to choose a token from")
+
+
+def _mesh_text(module: Module) -> str:
+    mesh = module.the_mesh()
+    return f"{mesh} in {mesh.regions} regions, {mesh.segments} segments"
 
 
 def _runtime() -> dict[str, str]:

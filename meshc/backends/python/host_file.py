@@ -64,8 +64,6 @@ def language_model(facts: HostFacts, mesh: Mesh, phases: list[PhaseFile]) -> str
 
 def tensor_program(facts: HostFacts, module: Module, phase: PhaseFile) -> str:
     """``main.py`` of a program that maps tensors to tensors."""
-    roles = {b.value: b.role for b in module.buffers}
-    inputs = [p.name for p in module.ports if p.direction == "in" and roles[p.buffer] == "in"]
     if not any(p.direction == "out" for p in module.ports):
         fail("no-output", f"module '{module.name}' has no out-port, so there is nothing to print")
     return render(
@@ -75,8 +73,15 @@ def tensor_program(facts: HostFacts, module: Module, phase: PhaseFile) -> str:
         cores=_cores(module.the_mesh()),
         mesh=_mesh(module.the_mesh()),
         phase=phase,
-        inputs=[file_stem(name) for name in inputs],
+        inputs=inputs(module),
     )
+
+
+def inputs(module: Module) -> list[str]:
+    """Tensors that every run is given, in the order of the ports."""
+    roles = {b.value: b.role for b in module.buffers}
+    ports = [p for p in module.ports if p.direction == "in" and roles[p.buffer] == "in"]
+    return [file_stem(p.name) for p in ports if p.name not in module.constants]
 
 
 def _cores(mesh: Mesh) -> str:

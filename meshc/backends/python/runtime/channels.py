@@ -105,7 +105,7 @@ class _Message:
             source = self.view.on_grid
             if source is None:
                 return False
-            if len(parts) == 1 or self.view.memory is not target.memory:
+            if len(parts) == 1 or self.view.apart(target):
                 pieces = [source[senders] for _, senders in parts]
             else:
                 pieces = self.hold()

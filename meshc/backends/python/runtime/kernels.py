@@ -21,7 +21,7 @@ from .percore import PerCore
 
 _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI = np.float32(0.7978845608028654)
-_THREADED_BYTES = 4 * 2**20  # below this, handing work to a thread costs more than it saves
+_THREADED_BYTES = 16 * 2**20  # below this, handing work to a thread hardly pays
 # erfc(z) = t exp(-z*z + p(t)), t = 2/(2 + z), z >= 0: relative error below 1.2e-7
 # (Chebyshev fit of Numerical Recipes, section 6.2)
 _ERFC = (
@@ -230,16 +230,44 @@ def rms_scale(out: Array, a: Array, s: Array, gain: Array, count: int, eps: floa
     out *= _trailing(gain, out)
 
 
-@_kernel()
-def rope(out: Array, a: Array, freq: Array, position: Any, step: int) -> None:
+def rope(
+    out: View, a: View, freq: View, *, position: PerCore | int, step: int, on: Cores | None = None
+) -> None:
     """out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]"""
-    rows = np.reshape(position, (-1, 1)) + step * np.arange(a.shape[-2])
-    angle = rows[:, :, None].astype(np.float32) * freq[:, None, :]
-    cos, sin = _trailing(np.cos(angle), a), _trailing(np.sin(angle), a)
-    even, odd = a[..., 0::2], a[..., 1::2]
-    turned = even * cos - odd * sin
-    np.add(even * sin, odd * cos, out=out[..., 1::2])
-    out[..., 0::2] = turned
+    cores = out.fabric.running(on)
+    if cores.count:
+        _turn(out, a, on=on, turns=_turns(freq, cores, position, step, a.shape[-2]))
+
+
+def _turns(freq: View, cores: Cores, position: PerCore | int, step: int, rows: int) -> Array:
+    """cos + i sin of the angle of each row and pair, ``[cores or 1, rows, pairs]``.
+
+    Remembered with ``freq``: they are equal in all layers.
+    """
+    start: Array | int
+    if isinstance(position, PerCore):
+        key, start = None, freq.fabric.by_lane(position)[cores.lanes]
+    else:
+        key, start = (cores, position, step, rows), position
+    if key is not None and freq.memory.constant and freq.derived and freq.derived[0] == key:
+        return freq.derived[1]
+    at = np.reshape(start, (-1, 1, 1)) + step * np.arange(rows)[:, None]
+    # double precision: at large positions float32 would lose the last bits of the turn
+    angle = at * freq.read(cores).astype(np.float64)[:, None, :]
+    turns: Array = np.exp(1j * angle).astype(np.complex64)
+    freq.derived = (key, turns)
+    return turns
+
+
+@_kernel()
+def _turn(out: Array, a: Array, turns: Array) -> None:
+    """Multiply pairs of lanes, taken as complex numbers."""
+    turned = _pairs(a) * _trailing(turns, a)
+    out[...] = turned.view(np.float32)
+
+
+def _pairs(a: Array) -> Array:
+    return (a if a.strides[-1] == a.itemsize else np.ascontiguousarray(a)).view(np.complex64)
 
 
 # --- masks

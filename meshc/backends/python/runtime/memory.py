@@ -85,6 +85,7 @@ class View:
             raise ValueError(f"a view of {self._plain} elements has no shape {reshape}")
         if order is not None:
             self.shape = tuple([self.shape[i] for i in order])
+        self.derived: tuple[object, Array] | None = None  # what a kernel remembers of a constant
         self._scattered = any(isinstance(part, (PerCore, Span)) for part in index)
         self._arrays: dict[Cores, Array | None] = {}
         self._shaped: dict[tuple[int, ...], View] = {}
@@ -136,6 +137,13 @@ class View:
         """All of the memory as ``[regions, rows, columns, *shape]``, where cores lie in order."""
         whole = self.direct(self.fabric.everyone) if self.fabric.natural else None
         return None if whole is None else whole.reshape(self.fabric.mesh.grid + self.shape)
+
+    def apart(self, other: View) -> bool:
+        """Whether the two surely have no element in common."""
+        pairs = zip(self._index, other._index, strict=False)
+        return self.memory is not other.memory or any(
+            isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs
+        )
 
     def store(self, cores: Cores, value: Array) -> None:
         """Write ``[cores, *shape]`` elements."""
@@ -209,7 +217,9 @@ class Memory:
     def allocate(self) -> Array:
         """Take room, filled with zeros, on every core."""
         kind = np.int32 if self.dtype == "i32" else np.float32
-        self.array = np.zeros((self.fabric.mesh.count, *self.shape), kind)
+        # empty, then filled: NumPy asks for large pages, which makes first use much faster
+        self.array = np.empty((self.fabric.mesh.count, *self.shape), kind)
+        self.array.fill(0)
         return self.array
 
     def poison(self) -> None:
@@ -227,7 +237,7 @@ class Buffer(View):
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> View:
         parts = index if isinstance(index, tuple) else (index,)
-        name = tuple([_name(part) for part in parts])
+        name = index if isinstance(index, int) else tuple([_name(part) for part in parts])
         found = self._windows.get(name)
         if found is None:
             if len(self._windows) >= _CACHED_VIEWS:
