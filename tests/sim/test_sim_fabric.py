@@ -141,7 +141,8 @@ def test_an_uninitialised_queue_is_named(tmp_path: Path) -> None:
 def test_a_range_filter_keeps_its_indices(tmp_path: Path) -> None:
     routes = MULTICAST.replace(
         ".tx = .{RAMP} } });",
-        ".tx = .{RAMP} }, .filter = .{ .kind = .{ .range = true }, .min_idx = 2, .max_idx = 3 } });",
+        ".tx = .{RAMP} }, .filter = .{ .kind = .{ .range = true },"
+        " .min_idx = 2, .max_idx = 3 } });",
     )
     counting = RECEIVER.replace(".extent = n,", '.extent = if (@is_arch("wse2")) 4 else 4,')
     program = row(tmp_path, routes, **{"recv.csl": counting})
@@ -168,7 +169,8 @@ const word = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c, .output_que
 fn run() void {
   @mov32(to, half);
   @mov32(word, comptime control.encode_payload(2,
-    [2]control.opcode{ control.opcode.NOP, control.opcode.SWITCH_ADV }, [2]bool{true, true}, true, {}));  # noqa: E501
+    [2]control.opcode{ control.opcode.NOP, control.opcode.SWITCH_ADV },
+    [2]bool{true, true}, true, {}));
   @mov32(to, half, .{ .async = true, .activate = done });
 }
 """,
@@ -266,7 +268,8 @@ def test_a_blocked_task_is_explained(tmp_path: Path) -> None:
 def test_a_color_swap_exchanges_a_pair(tmp_path: Path) -> None:
     routes = """
   @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
-  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{EAST} }, .color_swap_x = true });
+  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{EAST} },
+                                .color_swap_x = true });
   @set_color_config(1, 0, @get_color(2), .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} },
                                             .color_swap_x = true });
 """

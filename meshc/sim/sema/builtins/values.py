@@ -288,6 +288,13 @@ def _sim_effect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
     return VOID if dst is None else Val(kind, ir.Local(kind, dst), False)
 
 
+@builtin("sim_present", args=(1, 1))
+def _sim_present(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """Library only: a struct without its void fields."""
+    fields = an.eval(node.args[0], frame).v
+    return Val(ty.STRUCT, {name: v for name, v in fields.items() if v.type != ty.VOID})
+
+
 @builtin("sim_port", args=(2, 2))
 def _sim_port(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     """Library only: declare that the host streams on this color."""
