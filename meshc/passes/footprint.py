@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshc.analysis.liveness import align, assign_addresses, largest_buffers
 from meshc.ir.module import Module
@@ -26,12 +26,14 @@ class Footprint:
         return max(0, (room_bytes - self.fixed_bytes) // max(1, self.layer_bytes))
 
 
-def footprint(module: Module, layer_dim: str) -> Footprint:
-    """Expand a copy of a mesh-level module for one and for two layers and compare."""
+def footprint(module: Module, layer_dim: str, regions: int) -> Footprint:
+    """Expand a copy of a mesh-level module for one and for three layers per region and compare;
+    with several ``regions`` a core also holds what passes between them."""
     used = []
     for layers in (1, 3):
         trial = parse_module(Source("<footprint>", print_module(module)))
-        trial.dims[layer_dim] = layers
+        trial.dims[layer_dim] = layers * regions
+        trial.mesh = replace(trial.the_mesh(), regions=regions)
         tile = ExpandPrograms().run(trial, Diagnostics())
         used.append(assign_addresses(tile))
     per_layer = -(-(used[1] - used[0]) // 2)

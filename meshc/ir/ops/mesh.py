@@ -6,11 +6,12 @@ A *local* op reads only what its core holds; its result may be a partial sum ove
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.ops import graph
-from meshc.ir.types import TensorType
+from meshc.ir.types import TensorType, Type
 
 __all__ = ["LOCAL_POINTWISE"]
 
@@ -154,6 +155,9 @@ class RmsScale(Op):
 @dataclass(eq=False)
 class Rope(graph.Rope):
     """As ``graph.rope`` with interleaved pairs, each pair on one core."""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return None
 
 
 @register("mesh.add")

@@ -62,7 +62,10 @@ class SplitRegions(Pass):
         if room is None or loop is None:
             return 1
         layers = module.dims[loop.dim]
-        need = footprint(module, loop.dim)
+        alone = footprint(module, loop.dim, 1)
+        if alone.layers_within(room) >= layers:
+            return 1
+        need = alone if places is not None and len(places) == 1 else footprint(module, loop.dim, 2)
         share = need.layers_within(room)
         fits = share * (len(places) if places is not None else 1)
         if share == 0 or fits < layers:

@@ -7,20 +7,17 @@ from typing import ClassVar
 
 from meshc.analysis.channels import Line, line_of, shares_core
 from meshc.analysis.coordinates import position
+from meshc.analysis.placement import (
+    Coloring,
+    chain_coloring,
+    multicast_coloring,
+    ring_coloring,
+)
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
-
-
-@dataclass(frozen=True)
-class Coloring:
-    """Colors of a channel as functions of the core, counted from 0."""
-
-    count: int
-    send: Piecewise
-    recv: Piecewise
 
 
 @dataclass(frozen=True)
@@ -139,39 +136,24 @@ def color(channel: Channel, mesh: Mesh) -> Coloring:
     """Colors of one channel, by its geometry."""
     line = line_of(channel, mesh)
     if channel.multicast or line.axis == "r" or len(line.pairs) <= 1:
-        return Coloring(1, Piecewise.single(0), Piecewise.single(0))
+        return multicast_coloring()
     kind, _, rest = channel.name.partition("_")
     axis, _, stride = rest.partition("_")
     if kind == "chain":
-        place = position(mesh, axis) // int(stride.partition("_")[0])
-        return Coloring(2, Piecewise.single(place % 2), Piecewise.single((place + 1) % 2))
-    return ring_coloring(axis, mesh)
+        found = chain_coloring(int(stride.partition("_")[0]))
+    elif mesh.ring(axis) or mesh.size(axis) <= 2:
+        found = ring_coloring(mesh.size(axis))
+    else:
+        found = natural_ring_coloring(mesh.size(axis))
+    here = {"p": position(mesh, axis)}
+    return Coloring(found.count, found.send.substitute(here), found.recv.substitute(here))
 
 
-def ring_coloring(axis: str, mesh: Mesh) -> Coloring:
-    """Colors of a ring: three, by the position where the message's way begins."""
-    size, here = mesh.size(axis), position(mesh, axis)
-    if size <= 2 or not mesh.ring(axis):
-        wrap = 2 if size > 2 else 0
-        send = [(Cond.ge(here, 1), here % 2), (Cond.eq(here, 0), Expr.const(wrap))]
-        last = Cond.eq(here, size - 1)
-        recv = [(~last, (here + 1) % 2), (last, Expr.const(wrap))]
-        return Coloring(min(size, 3), Piecewise.of(send), Piecewise.of(recv))
-    even, odd = Cond.eq(here % 2, 0), Cond.eq(here % 2, 1)
-    end = (size - 2) % 3
-    near_end = Cond.gt(here + 2, size - 1)
-    send = [
-        (even & Cond.ge(here, 2), (here + 1) % 3),
-        (Cond.eq(here, 0), Expr.const(2)),
-        (odd & ~near_end, here % 3),
-        (odd & near_end, Expr.const(end)),
-    ]
-    recv = [
-        (even & ~near_end, here % 3),
-        (even & near_end, Expr.const(end)),
-        (odd & Cond.ge(here, 3), (here + 1) % 3),
-        (Cond.eq(here, 1), Expr.const(2)),
-    ]
+def natural_ring_coloring(size: int) -> Coloring:
+    """A ring in natural order: neighbours by parity, and one long way back of its own color."""
+    place = Expr.var("p")
+    send = [(Cond.eq(place, 0), Expr.const(2)), (Cond.true(), place % 2)]
+    recv = [(Cond.eq(place, size - 1), Expr.const(2)), (Cond.true(), (place + 1) % 2)]
     return Coloring(3, Piecewise.of(send), Piecewise.of(recv))
 
 

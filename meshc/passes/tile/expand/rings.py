@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshc.analysis.coordinates import position
+from meshc.analysis.placement import ring_step
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.views import Symbol
 from meshc.passes.tile.expand.emitter import Emitter
@@ -25,16 +26,10 @@ def ring(emitter: Emitter, axis: str) -> Symbol:
 
 def _steps_down(size: int, here: Expr, interleaved: bool) -> list[tuple[Cond, Expr]]:
     """Pieces (where, position of the next lower rank) on an axis of ``size`` positions."""
-    if not interleaved or size <= 2:
-        return [(Cond.ge(here, 1), here - 1), (Cond.eq(here, 0), here + (size - 1))]
-    even, odd = Cond.eq(here % 2, 0), Cond.eq(here % 2, 1)
-    last = Cond.gt(here + 2, size - 1)
-    return [
-        (even & Cond.ge(here, 2), here - 2),
-        (Cond.eq(here, 0), here + 1),
-        (odd & ~last, here + 2),
-        (odd & last, Expr.const(2 * size - 3) - here),
-    ]
+    if interleaved:
+        step = ring_step(size).substitute({"p": here})
+        return [(cond, value) for cond, value in step.pieces]
+    return [(Cond.ge(here, 1), here - 1), (Cond.eq(here, 0), here + (size - 1))]
 
 
 def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
