@@ -167,6 +167,7 @@ def ports(module: Module, writer: Writer) -> list[str]:
 
 
 def _port(port: Port, module: Module, writer: Writer) -> list[str]:
+    _check_port(port, module)
     function = writer.names.fresh(f"{port.name}_lanes")
     names = Names(frozenset({function}))
     known = {lane: names.of("lane", lane) for lane in port.lanes}
@@ -188,6 +189,19 @@ def _port(port: Port, module: Module, writer: Writer) -> list[str]:
     if port.pad:
         arguments.append(f"pad={number(port.pad)}")
     return [*lines, "", *call(_INDENT, "phase.port", arguments)]
+
+
+def _check_port(port: Port, module: Module) -> None:
+    """Ports depend on coordinates and lanes only, and what they load is no state."""
+    known = COORDINATES | set(port.lanes) | {name for name, _ in port.lets}
+    parts = [*port.element, *(value for _, value in port.lets)]
+    free = {n for part in parts for n in part.free_vars}
+    free |= port.where.free_vars if port.where is not None else set()
+    for name in sorted(free - known):
+        fail("unsupported-port", f"port '{port.name}' depends on '{name}'")
+    role = next(b.role for b in module.buffers if b.value is port.buffer)
+    if port.direction == "in" and role == "state":
+        fail("unsupported-port", f"port '{port.name}' loads %{port.buffer.name}, which is state")
 
 
 def _dims(port: Port, module: Module) -> str:

@@ -58,7 +58,7 @@ def _main(modules: Mapping[str, Module], host: HostFacts, phases: list[PhaseFile
 
 
 def _check(modules: Mapping[str, Module]) -> None:
-    """A language model's phases share a mesh, and have the scalars and ports that its host knows."""
+    """Phases of a language model share a mesh; their scalars and ports are what its host knows."""
     meshes = {_mesh_text(module): name for name, module in modules.items()}
     if len(meshes) > 1:
         notes = [f"phase '{name}' is for {mesh}" for mesh, name in meshes.items()]
