@@ -184,7 +184,7 @@ def finish(unit: Unit) -> PeProgram:
         unit.arch,
         unit.end,
         [PeSymbol(s.name, s.addr, s.size) for s in unit.symbols],
-        [(s.addr, data) for s in unit.symbols if (data := image_of(s))],
+        [(s.addr, data) for s in unit.symbols if (data := image_of(s, list(unit.functions)))],
         unit.slots,
         list(unit.functions.values()),
         names(unit.data_tasks),
@@ -269,10 +269,15 @@ class _TaskResolver:
         return kind, ir.Const(ty.U16, number)
 
 
-def image_of(symbol: Symbol) -> bytes:
-    """The initial bytes of a symbol; empty for all zeros."""
+def image_of(symbol: Symbol, functions: list[str]) -> bytes:
+    """The initial bytes of a symbol; empty for all zeros.
+
+    A pointer to a function is its place among the functions, counted from 1.
+    """
     if symbol.init is None:
         return b""
+    if isinstance(symbol.init, str):
+        return (functions.index(symbol.init) + 1).to_bytes(2, "little")
     data = _bytes(symbol.type, symbol.init)
     return data if any(data) else b""
 
@@ -289,8 +294,6 @@ def _bytes(kind: Type, value: Any) -> bytes:
             raw = _bytes(field_type, part.v).ljust(ty.size_of(field_type), b"\0")
             data[offset : offset + len(raw)] = raw
         return bytes(data)
-    if isinstance(value, FnVal):
-        fail("csl-unsupported", "function pointers in memory need a run-time assignment")
     base = kind.base if isinstance(kind, Enum) else kind
     size = ty.size_of(base)
     return to_bits(base, value).to_bytes(8, "little")[:size]

@@ -368,7 +368,7 @@ def overrun(pe: Pe) -> None:
     pe.machine.fault(pe, "", "a task runs for too many cycles; does its loop end?")
 
 
-def call(pe: Pe, target: Any, args: tuple[Any, ...]) -> Generator[Operation, None, Any]:
+def call(pe: Pe, target: int, args: tuple[Any, ...]) -> Generator[Operation, None, Any]:
     """Call through a function pointer where the target may wait."""
     result = _target(pe, target)(*args)
     while True:
@@ -379,7 +379,7 @@ def call(pe: Pe, target: Any, args: tuple[Any, ...]) -> Generator[Operation, Non
         result = result[0](*result[1])
 
 
-def call_plain(pe: Pe, target: Any, args: tuple[Any, ...]) -> Any:
+def call_plain(pe: Pe, target: int, args: tuple[Any, ...]) -> Any:
     """Call through a function pointer."""
     result = _target(pe, target)(*args)
     while type(result) is tuple:
@@ -387,10 +387,11 @@ def call_plain(pe: Pe, target: Any, args: tuple[Any, ...]) -> Any:
     return result
 
 
-def _target(pe: Pe, target: Any) -> Any:
-    if not callable(target):
+def _target(pe: Pe, target: int) -> Any:
+    functions = pe.program.functions
+    if not 0 < target <= len(functions):
         pe.machine.fault(pe, "", "a call through a function pointer that was never set")
-    return target
+    return pe.functions[functions[target - 1].name]
 
 
 def random16(pe: Pe) -> int:

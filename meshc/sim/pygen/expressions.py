@@ -30,6 +30,7 @@ class ExpressionWriter:
     def __init__(self) -> None:
         self.cost = 0
         self.constants: list[object] = []
+        self.numbers: dict[str, int] = {}
 
     def constant(self, value: object) -> str:
         """The name of a descriptor constant."""
@@ -71,7 +72,7 @@ class ExpressionWriter:
                 args = "".join(", " + self.expr(a) for a in node.args)
                 return f"R.{node.name}(pe, {str(node.type)!r}{args})"
             case ir.FnAddr():
-                return f"_{node.name}"
+                return str(self.numbers[node.name])
         raise AssertionError(node)
 
     def _const(self, node: ir.Const) -> str:

@@ -19,6 +19,7 @@ class FunctionWriter(ExpressionWriter):
     def __init__(self, program: PeProgram) -> None:
         super().__init__()
         self.program = program
+        self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
         self.facts: Facts = analyse(program)
         self.lines: list[str] = []
         self.places: list[str] = []

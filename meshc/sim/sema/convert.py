@@ -145,6 +145,8 @@ def _array_from(value: Val, want: Array, span: Span) -> Val:
 
 def _coerce_code(value: Val, want: Type) -> Val | None:
     have = value.type
+    if isinstance(want, Pointer) and isinstance(want.target, Fn) and isinstance(have, Fn):
+        return Val(want, value.v, value.known)
     if isinstance(have, Pointer) and isinstance(want, Pointer):
         return Val(want, value.v, value.known) if _pointers_agree(have, want) else None
     if have in ty.IDS and want in ty.IDS:

@@ -137,7 +137,10 @@ class Names(Core):
             align = 0
             if decl.align is not None:
                 align = self.number(decl.align, Frame(item.module, True))
-            item.symbol = self.unit.place(decl.name, item.type, item.value.v, align)
+            init = item.value.v
+            if isinstance(init, FnVal):
+                init = self.instance(init, (), decl.span).name
+            item.symbol = self.unit.place(decl.name, item.type, init, align)
         return item.symbol
 
     def slot(self, item: Global) -> int:

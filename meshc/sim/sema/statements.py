@@ -231,6 +231,12 @@ class Statements(Calls):
                 fail("csl-type", f"expected a value of type '{want}'", stmt.span)
             self.emit(frame, ir.Return(self.place_of(stmt), None))
             return
+        if isinstance(value.type, Array | Struct):
+            symbol = self.unit.place(f"{frame.function}_result", value.type)
+            addr = ir.Const(ty.U16, symbol.addr)
+            self.store(addr, value, frame, self.place_of(stmt))
+            self.emit(frame, ir.Return(self.place_of(stmt), addr))
+            return
         self.emit(frame, ir.Return(self.place_of(stmt), self.code(value)))
 
     def exec_Break(self, stmt: t.Break, frame: Frame) -> None:
