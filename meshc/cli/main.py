@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,17 +49,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of stdout is gone: stop quietly, also when the interpreter flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERRORS
+    except Exception as error:
+        given = sys.argv[1:] if arguments is None else arguments
+        return _unexpected(error, shlex.join(["meshc", *given]))
 
 
 def _internal(error: InternalError) -> int:
-    """Say that meshc is at fault, and leave what is needed to see it again."""
-    print(f"internal error: {error}", file=sys.stderr)
-    place = Path(REPRODUCER)
+    """A pass broke: leave the module and the passes that show it again."""
+    again = f"meshc opt {REPRODUCER} --passes '{error.pipeline}'"
+    return _report(str(error), f"{REPRODUCER} shows it again: {again}", error.reproducer)
+
+
+def _unexpected(error: Exception, command: str) -> int:
+    """Something outside the passes broke: leave the command and where it went wrong."""
+    trace = "".join(traceback.format_exception(error))
+    text = "".join(f"# {line}\n" for line in [command, *trace.splitlines()])
+    words = f"{type(error).__name__}: {error}"
+    return _report(words, f"{REPRODUCER} holds the command and the place", text)
+
+
+def _report(words: str, note: str, text: str) -> int:
+    print(f"internal error: {words}", file=sys.stderr)
     try:
-        write_text(place, error.reproducer)
+        write_text(Path(REPRODUCER), text)
     except MeshcError as unwritable:
         print_diagnostics(unwritable.diagnostics)
     else:
-        print(f"  note: '{place}' reproduces it:", file=sys.stderr)
-        print(f"  meshc opt {place} --passes '{error.pipeline}'", file=sys.stderr)
+        print(f"  note: this is a fault of meshc; {note}", file=sys.stderr)
     return EXIT_INTERNAL

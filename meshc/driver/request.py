@@ -61,9 +61,9 @@ class CompileRequest:
 def _one_of(found: Diagnostics, option: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         choices = ", ".join(k for k in known if k)
-        found.error("bad-option", f"{option} cannot be '{value}'", help=f"it is one of {choices}")
+        found.error("bad-argument", f"{option} cannot be '{value}'", help=f"it is one of {choices}")
 
 
 def _within(found: Diagnostics, option: str, value: int | None, most: int) -> None:
     if value is not None and not 1 <= value <= most:
-        found.error("bad-option", f"{option} is {value}, not 1 to {most}")
+        found.error("bad-argument", f"{option} is {value}, not 1 to {most}")

@@ -48,12 +48,12 @@ class RunRequest:
     def check(self) -> None:
         """Raise ``bad-option`` for what makes no sense."""
         if (self.prompt is None) == (self.prompt_ids is None):
-            fail("bad-option", "give one of --prompt and --prompt-ids")
+            fail("bad-argument", "give one of --prompt and --prompt-ids")
         if not 1 <= self.max_tokens <= _MAX_NEW_TOKENS:
-            fail("bad-option", f"--max-tokens is {self.max_tokens}, not 1 to {_MAX_NEW_TOKENS}")
+            fail("bad-argument", f"--max-tokens is {self.max_tokens}, not 1 to {_MAX_NEW_TOKENS}")
         if self.backend not in BACKENDS:
             known = ", ".join(BACKENDS)
-            fail("bad-option", f"there is no backend '{self.backend}'", help=f"it is {known}")
+            fail("bad-argument", f"there is no backend '{self.backend}'", help=f"it is {known}")
 
 
 @dataclass

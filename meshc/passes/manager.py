@@ -88,10 +88,10 @@ def _run(step: Pass, module: Module, report: Diagnostics) -> Module:
     held = set(module.holds)
     result = step.run(module, report)
     _promised(f"{step.NAME} left IR that does not verify", verify_module, result)
-    for fact in sorted(step.ESTABLISHES & FACTS.keys()):
+    for fact in sorted(step.ESTABLISHES):
         claim = f"{step.NAME} claims '{fact}', which does not hold"
         _promised(claim, FACTS[fact].check, result)
-    kept = {f for f in held if f in FACTS and result.level in FACTS[f].levels}
+    kept = {f for f in held if result.level in FACTS[f].levels}
     result.holds = (kept - step.INVALIDATES) | step.ESTABLISHES
     return result
 
