@@ -267,7 +267,7 @@ class Evaluator:
         meant = tuple(inner.bound.get(w, a) for w, a in zip(wanted, actual, strict=False))
         if len(wanted) != len(actual) or meant != actual:
             message = f"'{formal.name}' of {block.name} is {show(wanted)}, not {show(actual)}"
-            others = [f"{w} is {inner.bound[w]} here" for w in wanted if w in inner.bound]
+            others = [f"{w} is {inner.bound[w]} here" for w in wanted if inner.bound.get(w, w) != w]
             fail("dims-mismatch", message, argument.span, [", ".join(others)] if others else [])
         inner.bind(wanted, actual)
         inner.values[formal.name] = value

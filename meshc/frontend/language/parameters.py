@@ -81,10 +81,12 @@ def _accepted(parameter: Parameter, value: Constant, default: Constant | None) -
     if default is not None and kind(default) != kind(value):
         message = f"'{parameter.name}' is {kind(default)}; {value!r} is not"
         fail("bad-parameter", message, parameter.span)
-    if type(default) is int and isinstance(value, float):
+    # A computed default, such as D=E/H, says nothing of whether the value must be whole.
+    written = parameter.default.value if isinstance(parameter.default, Literal) else None
+    if type(written) is int and isinstance(value, float):
         message = f"'{parameter.name}' is a whole number; {value!r} is not"
         fail("bad-parameter", message, parameter.span)
-    return float(value) if isinstance(default, float) else value
+    return float(value) if isinstance(written, float) else value
 
 
 @dataclass

@@ -197,13 +197,8 @@ def test_names_come_from_the_user_and_are_unique() -> None:
 
 
 def test_weight_keeps_its_name_whatever_blocks_use() -> None:
-    module = _module(
-        _main(
-            "a = f(x) return a @ w",
-            before="param w[E, F] block f(w[B, L, E]) { y = w * w return y }",
-        ),
-        seq=4,
-    )
+    block = "block f(x[B, L, E]) { w = x + x return w }"
+    module = _module(_main("return f(x) @ w", before=f"param w[E, F] {block}"), seq=4)
     assert list(_params(module, "weight")) == ["w"]
 
 
@@ -340,6 +335,13 @@ def test_wrong_parameters_are_refused(values: dict[str, int | float | bool | str
     with pytest.raises(MeshcError) as caught:
         with_parameters(model, values)
     assert caught.value.diagnostics[0].code == "bad-parameter"
+
+
+def test_computed_default_can_be_replaced() -> None:
+    sizes = {"E": 100, "H": 6, "G": 2}
+    assert elaborate(library_model("llama", sizes | {"D": 8}), "decode", seq=4).dims["D"] == 8
+    with pytest.raises(MeshcError, match="bad-extent"):
+        elaborate(library_model("llama", sizes), "decode", seq=4)
 
 
 def test_unknown_family_is_refused() -> None:

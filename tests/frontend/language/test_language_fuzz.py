@@ -14,73 +14,13 @@ from meshc.frontend.language.loader import library_source
 from meshc.support.diagnostics import MeshcError, known_codes
 from meshc.support.spans import Source
 
-TOKEN = re.compile(r'"[^"\n]*"|\w+(?:\.\d+)?|->|==|\S')
-WORDS = [
-    *[
-        "model",
-        "block",
-        "main",
-        "param",
-        "heads",
-        "share",
-        "weights",
-        "accumulate",
-        "repeat",
-        "return",
-        "when",
-        "if",
-        "else",
-    ],
-    *[
-        "use",
-        "blocks",
-        "true",
-        "false",
-        "not",
-        "and",
-        "or",
-        "f16",
-        "cache.k",
-        "prefill",
-        "(",
-        ")",
-        "[",
-        "]",
-        "{",
-        "}",
-        ",",
-        "=",
-        "->",
-        "@",
-        "+",
-        "-",
-        "*",
-        "/",
-        "==",
-    ],
-    *[
-        "x",
-        "w",
-        "E",
-        "H",
-        "G",
-        "D",
-        "L",
-        "S",
-        "B",
-        "layers",
-        "0",
-        "1",
-        "2.5",
-        '"a"',
-        "rope",
-        "softmax",
-        "append",
-        "embed",
-        "transpose",
-        "sqrt",
-    ],
-]
+TOKEN = re.compile(r'"[^"\n]*"|\d+(?:\.\d+)?(?:e-?\d+)?|\w+|->|==|\S')
+VOCABULARY = """
+model block main param heads share weights accumulate repeat return when if else use blocks true
+false not and or f16 cache.k prefill ( ) [ ] { } , = -> @ + - * / == x w E H G D L S B layers
+0 1 2.5 "a" rope softmax append embed transpose sqrt
+"""
+WORDS = VOCABULARY.split()
 
 
 def _attempt(text: str) -> None:
