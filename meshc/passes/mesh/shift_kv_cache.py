@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshc.analysis.tiling import ceil_div
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
-from meshc.ir.types import Layout, TensorType
+from meshc.ir.types import Layout, TensorType, Type
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
@@ -64,13 +64,19 @@ class ShiftKvCache(Pass):
 def widen_rows(module: Module, capacity: int) -> None:
     """Every mesh row gets room for the whole sequence, since the last one may have to hold it."""
     for value in _values(module):
-        if isinstance(value.type, TensorType) and value.type.layout is not None:
-            layout = value.type.layout
-            splits = tuple(
-                replace(s, block=max(s.block, capacity)) if s.kind == "shift" else s
-                for s in layout.splits
-            )
-            value.type = value.type.with_layout(Layout(splits, layout.partial))
+        value.type = _widened(value.type, capacity)
+    function = module.function
+    function.result_types = [_widened(kind, capacity) for kind in function.result_types]
+
+
+def _widened(kind: Type, capacity: int) -> Type:
+    if not isinstance(kind, TensorType) or kind.layout is None:
+        return kind
+    splits = tuple(
+        replace(s, block=max(s.block, capacity)) if s.kind == "shift" else s
+        for s in kind.layout.splits
+    )
+    return kind.with_layout(Layout(splits, kind.layout.partial))
 
 
 def _values(module: Module) -> list[Value]:
