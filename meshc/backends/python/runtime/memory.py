@@ -43,19 +43,27 @@ Index = int | slice | PerCore | Span
 
 
 def round_f16(array: Array) -> None:
-    """Round float32 values to the nearest half-precision ones, in place."""
-    array[...] = array.astype(np.float16)
+    """Round float32 values to the nearest half-precision ones (ties to even), in place."""
+    size = np.abs(array)
+    # below 2**-14 the last place is 2**-24, which is that of float32 numbers from 0.5 to 1
+    small = np.copysign((size + np.float32(0.5)) - np.float32(0.5), array)
+    _drop_bits(array, 13)
+    np.copyto(array, small, where=size < np.float32(2.0**-14))
+    np.copyto(array, np.copysign(np.float32(np.inf), array), where=size >= np.float32(65520))
 
 
 def round_bf16(array: Array) -> None:
     """Round float32 values to the nearest bfloat16 ones (ties to even), in place."""
+    _drop_bits(array, 16)
+
+
+def _drop_bits(array: Array, count: int) -> None:
+    """Round to float32 values whose last ``count`` bits are zero; what is not finite stays."""
+    finite = np.isfinite(array)
     bits = array.view(np.uint32)
-    special = ~np.isfinite(array)
-    kept = array[special] if special.any() else None
-    bits += np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    bits &= np.uint32(0xFFFF0000)
-    if kept is not None:
-        array[special] = kept
+    odd = (bits >> np.uint32(count)) & np.uint32(1)
+    rounded = (bits + (odd + np.uint32(2 ** (count - 1) - 1))) & np.uint32(2**32 - 2**count)
+    np.copyto(bits, rounded, where=finite)
 
 
 ROUNDING: dict[str, Callable[[Array], None]] = {"f16": round_f16, "bf16": round_bf16}
