@@ -59,14 +59,10 @@ def line_of(channel: Channel, mesh: Mesh) -> Line:
         return Line("r", pairs, channel.multicast)
     along_y = all(p.outputs[1] == Expr.var("x") for p in route.pieces)
     shape = (mesh.rows, 1) if along_y else (1, mesh.columns)
-    sources, targets = route.pairs(shape)
     place = 0 if along_y else 1
-    size = shape[place]
-    pairs = tuple(
-        (int(s[place]), int(t[place]))
-        for s, t in zip(sources, targets, strict=True)
-        if 0 <= t[place] < size
-    )
+    sources, targets = (ends[:, place] for ends in route.pairs(shape))
+    inside = (0 <= targets) & (targets < shape[place])
+    pairs = tuple(zip(sources[inside].tolist(), targets[inside].tolist(), strict=True))
     return Line("y" if along_y else "x", pairs, channel.multicast)
 
 

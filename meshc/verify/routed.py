@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
+
 from meshc.analysis.channels import Line, line_of, shares_core
 from meshc.analysis.coordinates import coordinate_values
-from meshc.ir.affine import parse_piecewise
+from meshc.ir.affine import IntArray, Piecewise, parse_piecewise
+from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
 
@@ -13,10 +18,11 @@ def check(module: Module) -> None:
     """Walk the messages of each channel on one line of the mesh, pass-through cores included."""
     mesh = module.the_mesh()
     lines = [line_of(c, mesh) for c in module.channels]
+    values = coordinate_values(mesh)
     used: set[int] = set()
     for channel, line in zip(module.channels, lines, strict=True):
-        sent = _colors(module, channel.send_color, line)
-        received = _colors(module, channel.recv_color, line)
+        sent = _colors(mesh, values, channel.send_color, line)
+        received = _colors(mesh, values, channel.recv_color, line)
         mine = {sent[s] for s in line.senders}
         if mine & used:
             fail("routes-clash", f"@{channel.name} uses a color of another channel")
@@ -29,20 +35,15 @@ def check(module: Module) -> None:
         fail("too-many-routes", f"{len(used)} colors are used, {limit} are free")
 
 
-def _colors(module: Module, text: str, line: Line) -> list[int]:
-    """The color at each position of the line."""
-    mesh = module.the_mesh()
-    if line.axis == "r":
-        return [int(parse_piecewise(text).evaluate({})) for _ in range(mesh.regions)]
-    size = mesh.rows if line.axis == "y" else mesh.columns
+def _colors(mesh: Mesh, values: dict[str, Piecewise], text: str, line: Line) -> list[int]:
+    """The color at each position of the line, for all positions at once."""
     function = parse_piecewise(text)
-    values = coordinate_values(mesh)
-    found = []
-    for place in range(size):
-        core = {"r": 0, "y": place, "x": place}
-        env = {name: int(values[name].evaluate(core)) for name in function.free_vars}
-        found.append(int(function.evaluate(env)))
-    return found
+    places = np.arange(mesh.size(line.axis) if line.axis != "r" else mesh.regions)
+    along = places if line.axis != "r" else places * 0
+    core = {"r": places * 0, "y": along, "x": along}
+    env = {name: values[name].evaluate(core) for name in function.free_vars}
+    found: IntArray = np.broadcast_to(np.asarray(function.evaluate(env)), places.shape)
+    return [int(color) for color in found]
 
 
 def _check_ends(channel: Channel, line: Line, sent: list[int], received: list[int]) -> None:
@@ -59,16 +60,14 @@ def _check_routers(channel: Channel, line: Line, sent: list[int]) -> None:
     """No router sees two messages of one color; regions pass activations one after the other."""
     if line.axis == "r":
         return
-    owner: dict[tuple[int, int], int] = {}
-    for sender, (low, high) in line.messages().items():
-        for router in range(low, high + 1):
-            other = owner.setdefault((router, sent[sender]), sender)
-            if other != sender:
-                fail(
-                    "routes-clash",
-                    f"@{channel.name}: messages from {line.axis}={other} and {sender} share color "
-                    f"{sent[sender]} at the router of {line.axis}={router}",
-                )
+    spans = sorted((sent[s], low, high, s) for s, (low, high) in line.messages().items())
+    for (color, _, end, other), (next_color, start, _, sender) in pairwise(spans):
+        if color == next_color and start <= end:
+            fail(
+                "routes-clash",
+                f"@{channel.name}: messages from {line.axis}={other} and {sender} share color "
+                f"{color} at the router of {line.axis}={start}",
+            )
 
 
 def _check_queues(module: Module, lines: list[Line]) -> None:

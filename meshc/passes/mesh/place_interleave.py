@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from meshc.analysis.coordinates import RANKED_AXES, ring_core
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
@@ -48,6 +50,5 @@ class PlaceInterleave(Pass):
 
 def hops(size: int) -> int:
     """Longest ring step on an interleaved axis of ``size`` cores, by walking the ring."""
-    place = ring_core(size)
-    where = [int(place.evaluate({"p": rank})) for rank in range(size)]
-    return max(abs(where[i] - where[i - 1]) for i in range(size))
+    where = np.asarray(ring_core(size).evaluate({"p": np.arange(size)}))
+    return int(np.abs(where - np.roll(where, 1)).max())
