@@ -161,3 +161,17 @@ COMPUTE: dict[str, Callable[..., Array]] = {
     "xp162fh": lambda a: np.asarray(a, np.int16).astype(np.float16),
     "xp162fs": lambda a: np.asarray(a, np.int16).astype(np.float32),
 }  # fmt: skip
+
+
+def _quick_mac(a: Array, b: Array, c: Array) -> Array:
+    return a + b * c
+
+
+# The same arithmetic without conversions, for operands that have the right types: at least one
+# array of the operation's type, scalars as Python floats.
+QUICK: dict[str, Callable[..., Array]] = {
+    "faddh": np.add, "fsubh": np.subtract, "fmulh": np.multiply,
+    "fadds": np.add, "fsubs": np.subtract, "fmuls": np.multiply,
+}  # fmt: skip
+if not FUSED:
+    QUICK |= {"fmacs": _quick_mac, "fmach": _quick_mac}

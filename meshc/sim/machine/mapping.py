@@ -34,6 +34,11 @@ def _element(pe: Pe, source: Any, kind: str, position: int) -> Any:
     return source
 
 
+def _column(pe: Pe, source: Any, kind: str, count: int) -> Any:
+    """A scalar repeated; None for memory, whose elements are read when their turn comes."""
+    return None if isinstance(source, Mem) else [source] * count
+
+
 def map_plain(
     pe: Pe, fn: Callable[..., Any], sources: tuple[Any, ...], kinds: tuple[str, ...], dst: Any,
     dst_kind: str | None,
@@ -42,10 +47,11 @@ def map_plain(
     records = [o for o in (*sources, dst) if type(o).__name__ == "Dsr"]
     plain, target = [_plain(s) for s in sources], _plain(dst)
     count = _count([*plain, target])
+    columns = [_column(pe, s, k, count) for s, k in zip(plain, kinds, strict=True)]
     for position in range(count):
         pe.t += pe.costs.map_call
-        args = [_element(pe, s, k, position) for s, k in zip(plain, kinds, strict=True)]
-        result = fn(*args)
+        result = fn(*[c[position] if c is not None else _element(pe, s, k, position)
+                      for c, s, k in zip(columns, plain, kinds, strict=True)])  # fmt: skip
         if target is not None:
             assert dst_kind is not None
             pe.write(target, BY_NAME[dst_kind], position, 1, result)

@@ -39,17 +39,19 @@ class Dsr:
         """With save_address the base moves past the elements used."""
         if self.save and isinstance(self.dsd, Mem):
             step = count * self.dsd.step(itemsize)
-            self.dsd = self.dsd._replace(addr=(self.dsd.addr + step) & 0xFFFF)
+            self.dsd = Mem((self.dsd.addr + step) & 0xFFFF, *self.dsd[1:])
 
 
 class Pe:
     """State of one PE. ``t`` is the local time of the code that runs."""
 
-    __slots__ = ("activated", "array", "blocked", "busy_until", "channels", "colors", "control",
-                 "costs", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
-                 "functions", "launches", "limit", "local_tasks", "log", "machine", "mem",
-                 "out_free", "prng", "program", "ready_colors", "slots", "t", "traces", "tsc_base",
-                 "tsc_frozen", "unblocked", "views", "waiting_on", "x", "y")  # fmt: skip
+    __slots__ = (
+        "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
+        "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos", "functions",
+        "launches", "limit", "local_tasks", "log", "machine", "mem", "out_free", "plans", "prng",
+        "program", "ready_colors", "slots", "t", "traces", "tsc_base", "tsc_frozen", "unblocked",
+        "views", "waiting_on", "x", "y",
+    )  # fmt: skip
 
     def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
         self.machine, self.program, self.x, self.y = machine, program, x, y
@@ -61,6 +63,7 @@ class Pe:
             self.mem[addr : addr + len(data)] = data
         self.slots: list[Any] = list(program.slots)
         self.views: dict[Any, Any] = {}
+        self.plans: dict[Any, Any] = {}
         self.channels: dict[int, Channel] = {}
         self.fifos = [FifoState(0) for _ in range(program.fifos)]
         self.dsrs: dict[tuple[str, int], Dsr] = {}

@@ -13,9 +13,10 @@ from meshc.sim import ir
 from meshc.sim.analysis import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine import collectives, mapping, mathematics, registers
-from meshc.sim.machine.compute import BY_NAME, COMPUTE, DTYPES
-from meshc.sim.machine.operation import Operation, length_of, reduces
+from meshc.sim.machine.compute import BY_NAME
+from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pe import Dsr, Pe
+from meshc.sim.machine.vector import vector
 from meshc.sim.numbers import (
     float_bits,
     float_div,
@@ -30,7 +31,6 @@ from meshc.sim.program import PeProgram
 from meshc.sim.pygen.module import GeneratedModule
 from meshc.sim.sema.builtins import dsds
 from meshc.sim.sema.types import BF16, F16, Int
-from meshc.sim.vector_ops import OPS
 
 HALF = [float_from_bits(F16, bits) for bits in range(1 << 16)]
 BRAIN = [float_from_bits(BF16, bits) for bits in range(1 << 16)]
@@ -127,68 +127,6 @@ def _is_register(addr: ir.Expr) -> bool:
 
 
 # --- vector operations ---
-
-
-def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> None:
-    """A synchronous operation on memory only."""
-    spec = OPS[name]
-    records = [o for o in operands if o.__class__ is Dsr]
-    if records:
-        operands = tuple(o.dsd if o.__class__ is Dsr else o for o in operands)
-    if index is not None:
-        operands = tuple(
-            o._replace(addr=(o.addr + 2 * index) & 0xFFFF)
-            if o.__class__ is Mem and o.indexed
-            else o
-            for o in operands
-        )
-    dst, sources = operands[0], operands[1:]
-    n = 0
-    for operand in (*sources, dst):
-        n = length_of(operand)
-        if n:
-            break
-    n = n or 1
-    costs = pe.costs
-    arrays = [
-        pe.read(source, DTYPES[kind], 0, n) if source.__class__ is Mem else source
-        for source, kind in zip(sources, spec.types[1:], strict=True)
-    ]
-    if reduces(dst, n):
-        pe.reduce(spec, dst, list(sources), arrays, n)
-    elif _chained(dst, sources, n):
-        _sequential(pe, name, dst, sources, arrays, n)
-    else:
-        pe.write(dst, DTYPES[spec.types[0]], 0, n, COMPUTE[name](*arrays))
-    pe.t += costs.memory + costs.vector_cycles(spec, list(sources), dst, n)
-    for record in records:
-        record.advance(n, DTYPES[spec.types[0]].itemsize)
-
-
-def _chained(dst: Any, sources: tuple[Any, ...], n: int) -> bool:
-    """Whether an element written may be read as a later element of a source."""
-    if n < 2 or dst.dims or dst.scalar:
-        return False
-    end = dst.addr + n * dst.stride
-    for source in sources:
-        if source.__class__ is not Mem or source.scalar or source.dims:
-            continue
-        if source.stride == dst.stride and dst.stride > 0:
-            if dst.addr < source.addr + n * source.stride and source.addr < dst.addr:
-                return True
-        elif dst.addr <= source.addr < end and source.stride == 0:
-            return True
-    return False
-
-
-def _sequential(
-    pe: Pe, name: str, dst: Mem, sources: tuple[Any, ...], arrays: list[Any], n: int
-) -> None:
-    """Element by element, so that later elements see earlier results."""
-    target = pe.view(dst, DTYPES[OPS[name].types[0]], 0, n)
-    function = COMPUTE[name]
-    for position in range(n):
-        target[position] = function(*(a if np.ndim(a) == 0 else a[position] for a in arrays))
 
 
 def launch_sync(
