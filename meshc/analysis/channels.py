@@ -61,7 +61,7 @@ def line_of(channel: Channel, mesh: Mesh) -> Line:
     shape = (mesh.rows, 1) if along_y else (1, mesh.columns)
     place = 0 if along_y else 1
     sources, targets = (ends[:, place] for ends in route.pairs(shape))
-    inside = (0 <= targets) & (targets < shape[place])
+    inside = (targets >= 0) & (targets < shape[place])
     pairs = tuple(zip(sources[inside].tolist(), targets[inside].tolist(), strict=True))
     return Line("y" if along_y else "x", pairs, channel.multicast)
 

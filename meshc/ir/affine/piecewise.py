@@ -224,9 +224,14 @@ class AffineMap:
         ranges = [(r, i) for i, e in enumerate(piece.outputs) if (r := range_name(e))]
         names = (*self.inputs, *(r for r, _ in ranges))
         extents = (*shape, *(shape[i] for _, i in ranges))
-        grid = dict(zip(names, np.ogrid[tuple(slice(n) for n in extents)], strict=True))
+        axes = [
+            _allowed(piece.domain, name, extent, env, functions)
+            for name, extent in zip(names, extents, strict=True)
+        ]
+        grid = dict(zip(names, np.ix_(*axes), strict=True))
         held = piece.domain.evaluate({**env, **grid}, functions)
-        where = np.nonzero(np.broadcast_to(held, extents))
+        picked = np.nonzero(np.broadcast_to(held, [len(axis) for axis in axes]))
+        where = [axis[i] for axis, i in zip(axes, picked, strict=True)]
         point = {**env, **dict(zip(names, where, strict=True))}
         outputs = [e.evaluate(point, functions) for e in piece.outputs]
         columns = [*where[: len(self.inputs)], *outputs]
@@ -241,6 +246,28 @@ class AffineMap:
     def _piece_text(self, piece: MapPiece) -> str:
         arrow = f"[{', '.join(self.inputs)}] -> [{', '.join(map(str, piece.outputs))}]"
         return arrow if piece.domain.is_true else f"{arrow} : {piece.domain}"
+
+
+def _allowed(
+    domain: Cond,
+    name: str,
+    extent: int,
+    env: Mapping[str, IntLike],
+    functions: Mapping[str, CoordinateFunction] | None,
+) -> IntArray:
+    """Positions of an axis that the conditions on it alone admit: keeps the grid of pairs small,
+    which for a multicast would grow with the square of the axis."""
+    places = np.arange(extent)
+    here = {**env, name: places}
+    held: BoolLike = False
+    for clause in domain.clauses:
+        holds: BoolLike = True
+        for constraint in clause:
+            if constraint.expr.free_vars <= here.keys():
+                holds = holds & constraint.evaluate(here, functions)
+        held = held | holds
+    admitted: IntArray = places[np.broadcast_to(held, places.shape)]
+    return admitted
 
 
 def range_name(output: Expr) -> str | None:
