@@ -21,6 +21,7 @@ def add_arguments(subparsers: Any) -> None:
     suite.add_argument("directory")
     suite.add_argument("--only", metavar="GLOB")
     suite.add_argument("--json", action="store_true")
+    suite.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
     suite.add_argument("--timeout", type=int, default=600, help="seconds per script")
     suite.set_defaults(handler=_suite)
     run = subparsers.add_parser("run", help="run a host script with the stand-ins")
@@ -52,7 +53,7 @@ def _suite(args: argparse.Namespace) -> int:
         return 2
     results: list[SuiteResult] = []
     for script in find_commands(root, args.only):
-        results.append(run_one(root, script, args.timeout))
+        results.append(run_one(root, script, args.timeout, args.strict_queues))
         if not args.json:
             print(table_line(results[-1]), flush=True)
             if not results[-1].passed:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 _COMMANDS = {"cslc": "meshc.sim.cslc", "cs_python": "meshc.sim.cs_python"}
 
 
-def make_bin(folder: Path) -> Path:
-    """Write ``cslc`` and ``cs_python`` scripts to ``folder``; they use this interpreter."""
+def make_bin(folder: Path, options: Sequence[str] = ()) -> Path:
+    """Write ``cslc`` and ``cs_python`` scripts to ``folder``; they use this interpreter.
+
+    ``options`` go to ``cs_python`` in front of its script.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     root = Path(__file__).resolve().parents[2]
     for name, module in _COMMANDS.items():
         script = folder / name
+        extra = "".join(shlex.quote(o) + " " for o in options) if name == "cs_python" else ""
         script.write_text(
             "#!/bin/sh\n"
             f"PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}} "
-            f'exec {shlex.quote(sys.executable)} -m {module} "$@"\n',
+            f"exec {shlex.quote(sys.executable)} -m {module} "
+            f'{extra}"$@"\n',
             encoding="utf-8",
         )
         script.chmod(0o755)

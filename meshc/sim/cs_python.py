@@ -7,16 +7,37 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.support.diagnostics import MeshcError
+from meshc.sim.host.runtime import OPTIONS
+from meshc.sim.machine.options import Options
+from meshc.support.diagnostics import MeshcError, fail
 
 STAND_IN = Path(__file__).parent / "stand_in"
 
 
+def take_options(args: list[str]) -> Options:
+    """Remove the simulator's own options from the front of ``args``."""
+    strict, files = False, dict[str, str]()
+    while args and args[0].startswith("--"):
+        name = args.pop(0)
+        if name == "--strict-queues":
+            strict = True
+        elif name in ("--cycles", "--trace") and args:
+            files[name] = args.pop(0)
+        else:
+            fail("csl-usage", f"cs_python has no option '{name}'")
+    return Options(strict, files.get("--cycles"), files.get("--trace"))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``script args...``; simulator errors are printed as messages, with exit code 1."""
+    """Run ``[options] script args...``; simulator errors are printed, with exit code 1."""
     args = list(argv if argv is not None else sys.argv[1:])
+    try:
+        OPTIONS[0] = take_options(args)
+    except MeshcError as problem:
+        print(problem, file=sys.stderr)
+        return 2
     if not args:
-        print("usage: cs_python SCRIPT [ARGUMENT...]", file=sys.stderr)
+        print("usage: cs_python [--strict-queues] SCRIPT [ARGUMENT...]", file=sys.stderr)
         return 2
     sys.setrecursionlimit(50_000)
     script = Path(args[0])

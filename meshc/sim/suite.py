@@ -36,7 +36,7 @@ def find_commands(root: Path, only: str | None) -> list[Path]:
     return [p for p in found if fnmatch.fnmatch(str(p.relative_to(root)), f"*{only}*")]
 
 
-def run_one(root: Path, script: Path, timeout: int) -> SuiteResult:
+def run_one(root: Path, script: Path, timeout: int, strict_queues: bool = False) -> SuiteResult:
     """Run one script in a scratch copy of its directory and of what lies beside it."""
     relative = script.relative_to(root)
     arch = "wse3" if "wse3" in script.name else "wse2"
@@ -44,11 +44,11 @@ def run_one(root: Path, script: Path, timeout: int) -> SuiteResult:
         copy = Path(scratch) / "tree"
         _copy_tree(root, relative.parent, copy)
         cycles_file = Path(scratch) / "cycles"
-        folder = make_bin(Path(scratch) / "bin")
+        options = ["--cycles", str(cycles_file), *(["--strict-queues"] if strict_queues else [])]
+        folder = make_bin(Path(scratch) / "bin", options)
         env = {
             **os.environ,
             "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
-            "MESHC_SIM_CYCLES": str(cycles_file),
             "MPLBACKEND": "Agg",
         }
         start = time.perf_counter()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -15,10 +14,15 @@ from meshc.sim.host import copying
 from meshc.sim.host.debug import save_dump
 from meshc.sim.machine.channel import Burst
 from meshc.sim.machine.machine import Machine
+from meshc.sim.machine.options import Options
 from meshc.sim.program import Program
 from meshc.support.diagnostics import Diagnostic, fail
 
 _COMMAND_CYCLES = 100
+
+
+# What ``cs_python`` was told; host scripts make their own runtimes.
+OPTIONS: list[Options] = [Options()]
 
 
 class Runtime:
@@ -35,7 +39,7 @@ class Runtime:
 
     def load(self) -> None:
         """Load the program."""
-        self.machine = Machine(self.program)
+        self.machine = Machine(self.program, OPTIONS[0])
         for (x, y), symbols in self.program.preload.items():
             pe = self.machine.pes[x, y]
             for name, data in symbols.items():
@@ -237,7 +241,7 @@ class Runtime:
         if machine.print_log:
             with open("sim.log", "a", encoding="utf-8") as log:
                 log.writelines(line + "\n" for line in machine.print_log)
-        target = os.environ.get("MESHC_SIM_CYCLES")
+        target = machine.options.cycles_file
         if target:
             with open(target, "a", encoding="utf-8") as out:
                 out.write(f"{machine.cycles}\n")

@@ -19,9 +19,13 @@ class Burst:
     ``control`` marks a single control wavelet.
     """
 
-    __slots__ = ("control", "data", "period", "pos", "t0")
+    __slots__ = ("control", "credit", "data", "period", "pos", "t0")
 
-    def __init__(self, data: Any, t0: int, period: int = 1, control: bool = False) -> None:
+    def __init__(
+        self, data: Any, t0: int, period: int = 1, control: bool = False,
+        credit: Credit | None = None,
+    ) -> None:  # fmt: skip
+        self.credit = credit
         self.data = data
         self.pos = 0
         self.t0 = t0
@@ -38,7 +42,28 @@ class Burst:
 
     def moved(self, t0: int) -> Burst:
         """The same wavelets at another place, the first at ``t0``."""
-        return Burst(self.data, t0, self.period, self.control)
+        return Burst(self.data, t0, self.period, self.control, self.credit)
+
+
+class Credit:
+    """Wavelets of one sender and color that are under way, with ``--strict-queues``.
+
+    ``room`` is how many the queues at both ends and the routers between them hold; a sending
+    operation is over when no more than that are left.
+    """
+
+    __slots__ = ("held", "outstanding", "room")
+
+    def __init__(self) -> None:
+        self.outstanding = 0
+        self.room = 0
+        self.held: deque[Operation] = deque()
+
+    def consume(self, count: int) -> None:
+        """Wavelets left the fabric."""
+        self.outstanding -= count
+        while self.held and self.outstanding <= self.room:
+            self.held.popleft().release()
 
 
 class Channel:
@@ -59,6 +84,8 @@ class Channel:
         start, stop = burst.pos, min(burst.pos + count, len(burst.data))
         first, last = burst.time_of(0), burst.time_of(stop - start - 1)
         burst.pos = stop
+        if burst.credit is not None:
+            burst.credit.consume(stop - start)
         if stop == len(burst.data):
             self.bursts.popleft()
         return burst.data[start:stop], first, last

@@ -29,6 +29,8 @@ class Costs:
     configure: int
     map_call: int
     lanes: dict[str, int]
+    output_depth: tuple[int, ...]
+    input_depth: int
 
     def vector_cycles(self, spec: OpSpec, sources: list[Any], dst: Any, n: int) -> int:
         """Cycles for ``n`` elements between memory operands, without the set-up."""
@@ -77,4 +79,6 @@ def costs_of(arch: str) -> Costs:
         fabric["configure"],
         table["map"]["call"],
         {kind: lanes[column] for kind, lanes in table["lanes"].items()},
+        tuple(table["queues"][f"output_{arch}"]),
+        table["queues"][f"input_{arch}"],
     )

@@ -50,6 +50,7 @@ class Fabric:
         if sink is not None:
             sink.append(burst)
             self.machine.note(burst.time_of(len(burst.data)))
+            dropped(burst, len(burst.data))
             return
         if color not in self.dynamic and not burst.control:
             if key not in self.trees:
@@ -64,6 +65,18 @@ class Fabric:
             )
         arrival = burst.moved(burst.t0 + self.machine.costs.ramp)
         self._arrive_later(key, RAMP, arrival)
+
+    def reach(self, key: Key) -> tuple[int, int]:
+        """Receivers of what a PE sends on a color, and the distance of the farthest.
+
+        For colors whose routes may change: one receiver, four hops away.
+        """
+        if key in self.sinks or key[2] in self.dynamic:
+            return 1, 4
+        if key not in self.trees:
+            self.trees[key] = self._tree(key)
+        tree = self.trees[key]
+        return (len(tree), max(hops for _, hops, _ in tree)) if tree else (1, 4)
 
     def _multicast(self, tree: list[tuple[Key, int, Router]], burst: Burst) -> None:
         machine = self.machine
@@ -159,11 +172,16 @@ class Fabric:
                 router.teardown = True
                 self._teardown(key, start)
             if popped:
-                onward = Burst(np.array([pop_command(word)], np.uint32), start, 1, True)
+                popped_word = np.array([pop_command(word)], np.uint32)
+                onward = Burst(popped_word, start, 1, True, burst.credit)
         router.free_at = start + (len(burst.data) - 1) * burst.period + 1
+        if burst.credit is not None:
+            burst.credit.outstanding += (len(before) - 1) * len(burst.data)
         for out in before:
             if out == RAMP:
-                if not ignored:
+                if ignored:
+                    dropped(burst, len(burst.data))
+                else:
                     self._deliver(key, router, burst, start)
             else:
                 self._hop(key, out, onward.moved(start + self.machine.costs.hop))
@@ -186,6 +204,7 @@ class Fabric:
                 self.enter(target, burst.moved(burst.t0 + hops))
                 return
             if key in self.streams:
+                dropped(burst, len(burst.data))
                 if not burst.control:  # the host takes data only
                     self.streams[key].append(burst)
                 self.machine.note(burst.time_of(len(burst.data)))
@@ -262,6 +281,12 @@ class Fabric:
             for port, queue in enumerate(router.ports)
             if queue
         ]
+
+
+def dropped(burst: Burst, count: int) -> None:
+    """Wavelets that leave the fabric without being read."""
+    if burst.credit is not None:
+        burst.credit.consume(count)
 
 
 def pop_command(word: int) -> int:

@@ -15,6 +15,7 @@ from meshc.sim.machine.costs import costs_of
 from meshc.sim.machine.explain import explain_hang
 from meshc.sim.machine.fabric import Fabric
 from meshc.sim.machine.operation import Operation
+from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.runtime import bind_functions, launch_sync, route_colors
 from meshc.sim.numbers import from_bits
@@ -31,8 +32,9 @@ _NOTHING = object()
 class Machine:
     """Runs a program. ``now`` is the time of the event being handled."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, options: Options | None = None) -> None:
         self.program = program
+        self.options = options or Options()
         self.costs = costs_of(program.arch)
         self.now = 0
         self.last_time = 0

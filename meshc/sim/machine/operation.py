@@ -241,10 +241,28 @@ class Operation:
             self.pe.advance_switch(self.dst, self.t)
         for record in self.records:
             record.advance(self.done_count, self.spec.types[0].bits // 8)  # type: ignore[attr-defined]
+        if isinstance(self.dst, FabOut) and machine.options.strict_queues and self._held():
+            return
         if self.is_async or self.resume:
             machine.at(max(now, self.t), self.pe.operation_done, self)
         else:
             self.pe.t = max(self.pe.t, self.t)
+
+    def _held(self) -> bool:
+        """Whether the queues have no room for all that was sent; then it ends later."""
+        assert isinstance(self.dst, FabOut)
+        credit = self.pe.credits.get(self.pe.output_color(self.dst))
+        if credit is None or credit.outstanding <= credit.room:
+            return False
+        self.done = False
+        credit.held.append(self)
+        return True
+
+    def release(self) -> None:
+        """There is room for the last wavelets."""
+        self.done = True
+        self.t = max(self.t, self.pe.machine.now)
+        self.pe.machine.at(self.t, self.pe.operation_done, self)
 
 
 def reduces(dst: Mem, count: int) -> bool:

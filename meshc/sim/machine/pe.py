@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine.channel import Burst, Channel, FifoState
+from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.compute import COMPUTE, DTYPES
 from meshc.sim.machine.operation import Operation
 from meshc.sim.program import PeProgram
@@ -47,6 +47,7 @@ class Pe:
 
     __slots__ = (
         "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
+        "credits",
         "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos", "functions",
         "launches", "limit", "local_tasks", "log", "machine", "mem", "out_free", "plans", "prng",
         "program", "ready_colors", "slots", "t", "traces", "tsc_base", "tsc_frozen", "unblocked",
@@ -86,6 +87,7 @@ class Pe:
         self.unblocked = 0
         self.cycles_busy = 0
         self.out_free: dict[int, int] = {}
+        self.credits: dict[int, Credit] = {}
         self.log = ""
         self.traces: dict[str, list[tuple[str, Any]]] = {}
         self.colors: set[int] = set()
@@ -458,12 +460,25 @@ class Pe:
         color = self.output_color(dst)
         at = max(start, self.out_free.get(color, 0))
         self.out_free[color] = at + (len(words) - 1) * period + 1
+        credit = (
+            self._credit(color, dst, len(words)) if self.machine.options.strict_queues else None
+        )
         if dst.control:
             for position in range(len(words)):
-                burst = Burst(words[position : position + 1], at + position * period, 1, True)
+                one = words[position : position + 1]
+                burst = Burst(one, at + position * period, 1, True, credit)
                 self.machine.fabric.inject(self, color, burst)
             return
-        self.machine.fabric.inject(self, color, Burst(words, at, period))
+        self.machine.fabric.inject(self, color, Burst(words, at, period, False, credit))
+
+    def _credit(self, color: int, dst: FabOut, count: int) -> Credit:
+        """Account for wavelets that are sent."""
+        credit = self.credits.setdefault(color, Credit())
+        copies, hops = self.machine.fabric.reach((self.x, self.y, color))
+        queue = max(dst.queue, 0)
+        credit.room = copies * (self.costs.output_depth[queue] + self.costs.input_depth + hops)
+        credit.outstanding += count * copies
+        return credit
 
     def advance_switch(self, dst: FabOut, time: int) -> None:
         """The ``advance_switch`` of a fabric output."""

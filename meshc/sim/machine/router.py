@@ -98,8 +98,16 @@ class Router:
             keep = np.array([self._count() for _ in range(len(burst.data))], bool)
         if keep.all():
             return [burst]
+        if burst.credit is not None:
+            burst.credit.consume(int((~keep).sum()))
         return [
-            Burst(burst.data[i : i + 1], burst.t0 + int(i) * burst.period, 1, burst.control)
+            Burst(
+                burst.data[i : i + 1],
+                burst.t0 + int(i) * burst.period,
+                1,
+                burst.control,
+                burst.credit,
+            )
             for i in np.flatnonzero(keep)
         ]
 

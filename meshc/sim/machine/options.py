@@ -1,0 +1,16 @@
+"""Options of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """``strict_queues``: queues hold what the hardware's do. ``cycles_file`` collects the cycles
+    of each run; ``trace_file`` receives a trace for Chrome or Perfetto.
+    """
+
+    strict_queues: bool = False
+    cycles_file: str | None = None
+    trace_file: str | None = None
