@@ -32,7 +32,7 @@ class Canonicalize(Pass):
 
     After::
 
-        options paired = "wq,wk"
+        options ... paired = "wq,wk"
         %a, %b = graph.matmul %x, %wq, %wk {contract = [E]} : f32[L, H, D], f32[L, G, D]
         %q = graph.rope %a {dim = D, rows = L, style = interleaved} : f32[L, H, D]
     """

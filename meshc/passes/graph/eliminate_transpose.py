@@ -29,11 +29,11 @@ class EliminateTranspose(Pass):
     Before::
 
         %t = graph.transpose %k {dims = [G, D, S]} : f32[G, D, S]
-        %s = graph.matmul %q, %t {contract = [D], group = [H, G]} : f32[H, L, S]
+        %s = graph.matmul %q, %t {contract = [D], group = [H, G]} : f32[L, H, S]
 
     After::
 
-        %s = graph.matmul %q, %k {contract = [D], group = [H, G]} : f32[H, L, S]
+        %s = graph.matmul %q, %k {contract = [D], group = [H, G]} : f32[L, H, S]
 
     A transpose whose order is visible from outside (a result of the function, a value carried
     over layers) cannot be removed and is an error, ``transpose-kept``.

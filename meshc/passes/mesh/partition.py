@@ -27,6 +27,18 @@ class Partition(Pass):
     rows the decode plan of Fig. 4 (``E_y`` replicated over x, MeshGEMV). Heads go whole groups
     first over a factor of x, then pairs of lanes, in the split that leaves the fewest lanes per
     core. ``grid`` is columns x rows; empty takes the module's option of that name.
+
+    Before::
+
+        %x: f32[L, E]
+        %y = graph.matmul %x, %w {contract = [E]} : f32[L, F]
+
+    After::
+
+        mesh rows = 4, columns = 4
+        %x: f32[L, E]<E_y:2>, weight %w: f32[E, F]<E_y:2 F_x:2>
+        %y = mesh.gemv %x, %w {contract = [E]} : f32[L, F]<F_x:2 +y>
+        %y_1 = mesh.all_reduce %y {axis = y} : f32[L, F]<F_x:2>
     """
 
     NAME: ClassVar[str] = "partition"

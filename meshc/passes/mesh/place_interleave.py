@@ -20,6 +20,14 @@ class PlaceInterleave(Pass):
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
     this order every message is at most two hops, for every N. ``axes`` names those to order.
     The prefill and decode phases must be placed alike, since they share the KV cache.
+
+    Before::
+
+        mesh rows = 4, columns = 4
+
+    After::
+
+        mesh rows = 4, columns = 4, interleaved = [y, x, xd]
     """
 
     NAME: ClassVar[str] = "place-interleave"

@@ -24,13 +24,32 @@ from meshc.support.diagnostics import Diagnostics, fail
 
 
 @dataclass(frozen=True)
+class Option:
+    """A way to reduce over an axis and what it takes of a core's routing: rings it runs on,
+    other inbound channels, colors of those."""
+
+    way: Reduction
+    rings: frozenset[str]
+    inputs: int
+    colors: int
+
+
+@dataclass(frozen=True)
 class SelectCollective(Pass):
     """Choose pipeline, ring or K-tree, and K, for each axis (WaferLLM section 6).
 
     All reductions over one axis share their channels, so they share the algorithm: the one with
-    the fewest predicted cycles over all of them, among those whose inbound channels fit the input
-    queues together with the rings of the phase. ``algo`` forces ``pipeline``, ``ring`` or
+    the fewest predicted cycles over all of them, among those whose inbound channels and colors fit
+    the device together with the rings of the phase. ``algo`` forces ``pipeline``, ``ring`` or
     ``k_tree``, ``k`` the number of phases.
+
+    Before::
+
+        %y_1 = mesh.all_reduce %y {axis = y}
+
+    After::
+
+        %y_1 = mesh.all_reduce %y {axis = y, algo = k_tree, groups = [2, 2]}
     """
 
     NAME: ClassVar[str] = "select-collective"
@@ -50,80 +69,95 @@ class SelectCollective(Pass):
                 help="algo is auto, pipeline, ring or k_tree; k is 1 to 4, or 0 for any",
             )
         reductions = [o for o in module.walk() if isinstance(o, ops.AllReduce)]
-        if self.algo == "ring":
-            for op in reductions:
-                op.algo, op.groups = "ring", ()
-        else:
-            chosen = self.choose(module, reductions, report)
-            for op in reductions:
-                op.algo, op.groups = "k_tree", chosen[op.axis]
+        chosen = self.choose(module, reductions, report)
+        for op in reductions:
+            op.algo, op.groups = chosen[op.axis].algo, chosen[op.axis].groups
         return module
 
     def choose(
         self, module: Module, reductions: list[ops.AllReduce], report: Diagnostics
-    ) -> dict[str, tuple[int, ...]]:
-        """Groups for each axis, jointly cheapest within the queues."""
-        mesh, link = module.the_mesh(), link_cost(module)
+    ) -> dict[str, Reduction]:
+        """The algorithm for each axis: jointly cheapest within the queues and colors."""
+        mesh = module.the_mesh()
         payload = {axis: words_on(module, reductions, axis) for axis in ("y", "x", "xd")}
-        free = free_inputs(module)
-        rings = ring_inputs(module)
-        options_y = self.trees(mesh.rows, 1, payload["y"], link)
-        options_x = self.trees(mesh.columns, mesh.segments, payload["x"] + payload["xd"], link)
-        segment = mesh.size("xd") if payload["xd"] and mesh.segments > 1 else mesh.columns
+        options_y = self.options(module, "y", payload["y"], False)
+        options_x = self.options(
+            module, "x", payload["x"] + payload["xd"], bool(payload["xd"]) and mesh.segments > 1
+        )
+        rings = ring_axes(module)
+        free_inputs, free_colors = free(module, "input_queues"), free(module, "colors")
         fitting = []
         for y, x in product(options_y, options_x):
-            inputs = rings
-            inputs += most_inputs(mesh.rows, y.groups, mesh.rows) if payload["y"] else 0
-            has_x = payload["x"] or payload["xd"]
-            inputs += most_inputs(mesh.columns, x.groups, segment) if has_x else 0
-            if free is None or inputs <= free:
-                fitting.append((y.cycles + x.cycles, inputs, y, x))
+            extra = len((y.rings | x.rings) - rings)
+            inputs = len(rings) + extra + y.inputs + x.inputs
+            colors = 3 * (len(rings) + extra) + y.colors + x.colors
+            if (free_inputs is None or inputs <= free_inputs) and (
+                free_colors is None or colors <= free_colors
+            ):
+                fitting.append((y.way.cycles + x.way.cycles, inputs, colors, y.way, x.way))
         if not fitting:
             fail(
                 "too-many-queues",
-                f"no reduction fits the {free} free input queues of a core beside {rings} rings",
+                f"no reduction fits the {free_inputs} free input queues and {free_colors} free "
+                f"colors of a core beside {len(rings)} rings",
                 notes=("this violates R of PLMR: routing resources of a core",),
                 help="use --kv cyclic, or a mesh whose columns need no segments",
             )
-        _, inputs, y, x = min(fitting, key=lambda f: f[0])
-        self.explain(module, report, (("y", y, options_y), ("x", x, options_x)), payload, inputs)
-        inner = x.groups[:-1] if mesh.segments > 1 else x.groups
-        return {"y": y.groups, "x": x.groups, "xd": inner}
+        _, inputs, colors, y_way, x_way = min(fitting, key=lambda f: f[0])
+        self.explain(module, report, "y", y_way, options_y, (len(payload["y"]), inputs, colors))
+        count = len(payload["x"] + payload["xd"])
+        self.explain(module, report, "x", x_way, options_x, (count, inputs, colors))
+        inner = x_way
+        if mesh.segments > 1 and x_way.algo == "k_tree":
+            inner = Reduction(x_way.algo, x_way.groups[:-1], x_way.cycles)
+        return {"y": y_way, "x": x_way, "xd": inner}
 
-    def trees(self, size: int, segments: int, words: list[int], link: LinkCost) -> list[Reduction]:
-        """Trees to choose from, with their cycles summed over all reductions of the axis."""
+    def options(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
+        """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``
+        says that some of them stay inside segments."""
+        mesh, link = module.the_mesh(), link_cost(module)
+        size, segments = mesh.size(axis), mesh.segments if axis == "x" else 1
+        segment = size // segments if inside else size
         found = []
-        for option in candidates(size, segments, 1, link):
-            phases = len(option.groups) - (segments > 1)
-            wanted = {"pipeline": 1}.get(self.algo, self.k)
-            if wanted and phases != wanted and len(tree_groups(size // segments, wanted)) == wanted:
-                continue
-            total = sum(tree_cycles(option.groups, size, w, link) for w in words)
-            found.append(Reduction(option.algo, option.groups, total))
+        for tree in candidates(size, segments, 1, link):
+            if self.algo != "ring" and self.wants(tree, size // segments, segments):
+                cycles = sum(tree_cycles(tree.groups, size, w, link) for w in words)
+                way = Reduction("k_tree", tree.groups, cycles)
+                inputs = most_inputs(size, tree.groups, segment) if words else 0
+                colors = 2 * sum(g > 1 for g in tree.groups) + 1 + inside
+                found.append(Option(way, frozenset(), inputs, colors))
+        if self.algo == "ring" or (self.algo == "auto" and not self.k and size > 1):
+            way = Reduction("ring", (), sum(ring_cycles(size, w, link) for w in words))
+            axes = {axis, "xd"} if inside else {axis}
+            found.append(Option(way, frozenset(axes if words and size > 1 else ()), 0, 0))
         return found
+
+    def wants(self, tree: Reduction, inner: int, segments: int) -> bool:
+        """Whether options allow this many phases (as many as are wanted may be too many)."""
+        wanted = 1 if self.algo == "pipeline" else self.k
+        phases = len(tree.groups) - (segments > 1)
+        return not wanted or phases == wanted or len(tree_groups(inner, wanted)) != wanted
 
     def explain(
         self,
         module: Module,
         report: Diagnostics,
-        choices: tuple[tuple[str, Reduction, list[Reduction]], ...],
-        payload: dict[str, list[int]],
-        inputs: int,
+        axis: str,
+        chosen: Reduction,
+        options: list[Option],
+        use: tuple[int, int, int],
     ) -> None:
         """Say what was chosen over what, in predicted cycles."""
-        mesh, link = module.the_mesh(), link_cost(module)
-        for axis, chosen, options in choices:
-            words = payload[axis] + (payload["xd"] if axis == "x" else [])
-            size = mesh.size(axis)
-            if not words or size == 1:
-                continue
-            others = [f"{o} {o.cycles:.0f}" for o in options if o.groups != chosen.groups]
-            others.append(f"ring {sum(ring_cycles(size, w, link) for w in words):.0f}")
-            report.remark(
-                "collective",
-                f"{len(words)} reductions over {axis}: {chosen}, {chosen.cycles:.0f} cycles "
-                f"predicted ({', '.join(others)}); {inputs} inbound channels per core at most",
-            )
+        count, inputs, colors = use
+        if not count or module.the_mesh().size(axis) == 1:
+            return
+        ways = [o.way for o in options if o.way != chosen]
+        others = ", ".join(f"{way} {way.cycles:.0f}" for way in ways) or "no other way"
+        report.remark(
+            "collective",
+            f"{count} reductions over {axis}: {chosen}, {chosen.cycles:.0f} cycles predicted "
+            f"({others}); at most {inputs} inbound channels per core and {colors} colors in all",
+        )
 
 
 def link_cost(module: Module) -> LinkCost:
@@ -135,16 +169,16 @@ def link_cost(module: Module) -> LinkCost:
     )
 
 
-def free_inputs(module: Module) -> int | None:
-    """Input queues that a program may use, or None where the device does not limit them."""
-    queues = module.device.get("input_queues", 0)
-    if not queues or not module.device.get("enforced", False):
+def free(module: Module, what: str) -> int | None:
+    """How many of the device's ``what`` a program may use; None where it is not limited."""
+    total = module.device.get(what, 0)
+    if not total or not module.device.get("enforced", False):
         return None
-    return int(queues) - int(module.device.get("reserved_input_queues", 0))
+    return int(total) - int(module.device.get(f"reserved_{what}", 0))
 
 
-def ring_inputs(module: Module) -> int:
-    """Rings on which every core receives: those of the products, and of the KV shift."""
+def ring_axes(module: Module) -> frozenset[str]:
+    """Axes with a ring on which every core receives: of products, and of the KV shift."""
     mesh = module.the_mesh()
     axes = set()
     for op in module.walk():
@@ -154,7 +188,7 @@ def ring_inputs(module: Module) -> int:
             axes |= {"y"} if op.policy in ("", "shift") else set()
     if mesh.segments == 1 and "xd" in axes:
         axes = (axes - {"xd"}) | {"x"}
-    return sum(mesh.size(axis) > 1 for axis in axes)
+    return frozenset(axis for axis in axes if mesh.size(axis) > 1)
 
 
 def words_on(module: Module, reductions: list[ops.AllReduce], axis: str) -> list[int]:

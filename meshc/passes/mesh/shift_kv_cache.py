@@ -24,6 +24,14 @@ class ShiftKvCache(Pass):
     order along y; ``concat`` leaves every new entry to the last row, as on a GPU; ``cyclic`` lets
     row ``pos mod rows`` store it, balanced as well and without any message, since keys already
     carry their positions.
+
+    Before::
+
+        ... = mesh.append %kc, %k, %vc, %v_1 {dim = S, rows = L}
+
+    After::
+
+        ... = mesh.append %kc, %k, %vc, %v_1 {dim = S, rows = L, policy = shift}
     """
 
     NAME: ClassVar[str] = "shift-kv-cache"

@@ -22,6 +22,14 @@ class SplitRegions(Pass):
     The carried activations pass from region to region. The number of regions is the smallest
     whose cores hold their share; ``regions`` forces it. A model that needs more rectangles than
     the device has room for is refused with the numbers.
+
+    Before::
+
+        mesh rows = 2, columns = 2
+
+    After::
+
+        mesh rows = 2, columns = 2, regions = 2
     """
 
     NAME: ClassVar[str] = "split-regions"

@@ -28,6 +28,14 @@ class AllocateRoutes(Pass):
     the two-hop ring three (interval from ``p`` has color ``p mod 3``), a multicast one. Channels on
     which some core receives need different input queues; likewise output queues, where there
     are enough of them. Exceeding the device is an error that names R of PLMR.
+
+    Before::
+
+        channel @chain_y_1 "{ [y, x] -> [y - 1, x] : y >= 1 }"
+
+    After::
+
+        channel @chain_y_1 ... {send_color = "0", recv_color = "0", queue = 0, output_queue = 0}
     """
 
     NAME: ClassVar[str] = "allocate-routes"

@@ -17,6 +17,21 @@ class ExpandPrograms(Pass):
 
     One program per phase; what differs between cores are guards, so the size of the text depends
     neither on the mesh nor on the number of layers. Every collective must have its algorithm.
+
+    Before::
+
+        %y = mesh.gemv %x, %w {contract = [E]}
+        %y_1 = mesh.all_reduce %y {axis = y, algo = k_tree, groups = [2]}
+
+    After::
+
+        channel @chain_y_1 "{ [y, x] -> [y - 1, x] : y >= 1 }"
+        tile.gemm %y as [1, 3], %x as [1, 4], %w
+        tile.sweep {rank = "1 - y", count = 2} {
+          %got = tile.recv @chain_y_1, %y {combine = add, when = "y <= 0"}
+          tile.wait %got
+          %sent = tile.send @chain_y_1, %y {when = "y >= 1"}
+        }
     """
 
     NAME: ClassVar[str] = "expand-programs"

@@ -17,6 +17,16 @@ class PlanMemory(Pass):
 
     Weights, caches, inputs and outputs keep their place through the whole phase; scratch shares
     room as its live ranges allow. The device's reserve for code and stack is left free.
+
+    Before::
+
+        buffer %x : f32[4] {role = in}
+        buffer %y : f32[3] {role = out}
+
+    After::
+
+        buffer %x : f32[4] {role = in, address = 0}
+        buffer %y : f32[3] {role = out, address = 16}
     """
 
     NAME: ClassVar[str] = "plan-memory"

@@ -19,6 +19,18 @@ class ScheduleTasks(Pass):
 
     The order of sends and receives on a channel stays, and no wait moves past another transfer of
     a channel it waits for, so what was free of deadlock stays so.
+
+    Before::
+
+        tile.wait %sent, %got
+        tile.silu %z, %u
+        tile.add %z, %z, %y
+
+    After::
+
+        tile.silu %z, %u
+        tile.wait %sent, %got
+        tile.add %z, %z, %y
     """
 
     NAME: ClassVar[str] = "schedule-tasks"
