@@ -116,7 +116,8 @@ def tree_sum(rows, columns, group, lanes=5, combine="add", times=1):
         }}
         tile.sweep {{rank = "{roots - 1} - floor(y/{inner})", count = {roots},
             when = "y mod {inner} = 0"}} {{
-          %r2_{n} = tile.recv @far, %v {{combine = {combine}, when = "y + {inner} < {rows}"}} : token
+          %r2_{n} = tile.recv @far, %v
+            {{combine = {combine}, when = "y + {inner} < {rows}"}} : token
           tile.wait %r2_{n}
           %s2_{n} = tile.send @far, %v {{when = "y >= {inner}"}} : token
         }}

@@ -202,7 +202,7 @@ class Channel:
         if not cores.count:
             return None
         if cores.minus(self._reached).count:
-            raise ChannelError(f"{cores.minus(self._reached)} cannot hear '{self.name}'")
+            raise ChannelError(f"'{self.name}' does not lead to {cores.minus(self._reached)}")
         token = Token(self, view, combine, cores)
         self._posted.append(token)
         return token
@@ -224,14 +224,16 @@ class Channel:
         if token.cores is not None:
             late = token.cores.both(self.fabric.running(on))
             if late.count:
-                raise ChannelError(f"{late} waits on '{self.name}' for a message never sent")
+                raise ChannelError(
+                    f"no message on '{self.name}' was sent to {late} before the wait"
+                )
 
     def close(self) -> None:
         """Check that every message was received, and every receive satisfied."""
         for message in self._messages:
             raise ChannelError(f"a message on '{self.name}' was not received by {message.cores}")
         for token in self._posted:
-            raise ChannelError(f"{token.cores} posted a receive on '{self.name}' without a message")
+            raise ChannelError(f"a receive on '{self.name}' got no message on {token.cores}")
 
     def clear(self) -> None:
         """Forget everything in flight."""
@@ -244,7 +246,7 @@ class Channel:
         sources, targets, hops = self._from[heard], self._to[heard], self._hop[heard]
         mute = np.setdiff1d(senders.lanes, sources)
         if len(mute):
-            raise ChannelError(f"{self.fabric.of_lanes(mute)} has no receiver on '{self.name}'")
+            raise ChannelError(f"'{self.name}' leads nowhere from {self.fabric.of_lanes(mute)}")
         batches = []
         while len(targets):
             lanes, first = np.unique(targets, return_index=True)
