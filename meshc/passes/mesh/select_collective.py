@@ -80,14 +80,14 @@ class SelectCollective(Pass):
         """The algorithm for each axis: jointly cheapest within the queues and colors."""
         mesh = module.the_mesh()
         payload = {axis: words_on(module, reductions, axis) for axis in ("y", "x", "xd")}
-        options_y = self.options(module, "y", payload["y"], False)
-        options_x = self.options(
+        ways_y = self.ways(module, "y", payload["y"], False)
+        ways_x = self.ways(
             module, "x", payload["x"] + payload["xd"], bool(payload["xd"]) and mesh.segments > 1
         )
         rings = ring_axes(module)
         free_inputs, free_colors = free(module, "input_queues"), free(module, "colors")
         fitting = []
-        for y, x in product(options_y, options_x):
+        for y, x in product(ways_y, ways_x):
             extra = len((y.rings | x.rings) - rings)
             inputs = len(rings) + extra + y.inputs + x.inputs
             colors = 3 * (len(rings) + extra) + y.colors + x.colors
@@ -103,16 +103,23 @@ class SelectCollective(Pass):
                 notes=("this violates R of PLMR: routing resources of a core",),
                 help="use --kv cyclic, or a mesh whose columns need no segments",
             )
-        _, inputs, colors, y_way, x_way = min(fitting, key=lambda f: f[0])
-        self.explain(module, report, "y", y_way, options_y, (len(payload["y"]), inputs, colors))
+        cycles, inputs, colors, y_way, x_way = min(fitting, key=lambda f: f[0])
+        self.explain(module, report, "y", y_way, ways_y, (len(payload["y"]), inputs, colors))
         count = len(payload["x"] + payload["xd"])
-        self.explain(module, report, "x", x_way, options_x, (count, inputs, colors))
+        self.explain(module, report, "x", x_way, ways_x, (count, inputs, colors))
+        best = min(o.way.cycles for o in ways_y) + min(o.way.cycles for o in ways_x)
+        if cycles > 1.5 * best:
+            report.remark(
+                "collective",
+                f"routing resources cost {cycles / best:.1f} times the cycles of the best "
+                "reductions; a KV cache without a ring (--kv cyclic) or wider segments free queues",
+            )
         inner = x_way
         if mesh.segments > 1 and x_way.algo == "k_tree":
             inner = Reduction(x_way.algo, x_way.groups[:-1], x_way.cycles)
         return {"y": y_way, "x": x_way, "xd": inner}
 
-    def options(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
+    def ways(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
         """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``
         says that some of them stay inside segments."""
         mesh, link = module.the_mesh(), link_cost(module)
@@ -126,7 +133,8 @@ class SelectCollective(Pass):
                 inputs = most_inputs(size, tree.groups, segment) if words else 0
                 colors = 2 * sum(g > 1 for g in tree.groups) + 1 + inside
                 found.append(Option(way, frozenset(), inputs, colors))
-        if self.algo == "ring" or (self.algo == "auto" and not self.k and size > 1):
+        full = all(w >= size for w in words)  # a part of a ring is never less than one word
+        if self.algo == "ring" or (self.algo == "auto" and not self.k and size > 1 and full):
             way = Reduction("ring", (), sum(ring_cycles(size, w, link) for w in words))
             axes = {axis, "xd"} if inside else {axis}
             found.append(Option(way, frozenset(axes if words and size > 1 else ()), 0, 0))
