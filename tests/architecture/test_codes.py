@@ -1,0 +1,82 @@
+"""Diagnostic codes: each one used is explained, each one explained is used, each one is tested."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from meshc.support.diagnostics import known_codes
+
+ROOT = Path(__file__).parents[2]
+KEBAB = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
+# Methods of Diagnostics whose first argument is a code, as that of ``fail``.
+METHODS = {"error", "warning", "remark", "missed"}
+
+
+def calls(tree):
+    """Arguments that are codes, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and len(node.args) > 1 and takes_code(node.func):
+            yield node.args[0], node.lineno
+
+
+def takes_code(function):
+    if isinstance(function, ast.Name):
+        return function.id == "fail"
+    own = isinstance(getattr(function, "value", None), ast.Name) and function.value.id == "self"
+    return isinstance(function, ast.Attribute) and function.attr in METHODS and not own
+
+
+def strings(tree):
+    """Every string constant; the constant beginning of an f-string ends in a star."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            yield f"{node.values[0].value}*"
+
+
+FILES = sorted((ROOT / "meshc").rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+def test_used_codes_are_explained():
+    missing = [
+        f"{path.relative_to(ROOT)}:{line}: {node.value}"
+        for path, tree in TREES.items()
+        for node, line in calls(tree)
+        if isinstance(node, ast.Constant) and node.value not in known_codes()
+    ]
+    assert missing == []
+
+
+def test_explained_codes_are_used():
+    found = {text for tree in TREES.values() for text in strings(tree)}
+    starts = tuple(t[:-1] for t in found if t.endswith("-*") and KEBAB.match(t[:-2]))
+    unused = [c for c in known_codes() if c not in found and not (starts and c.startswith(starts))]
+    assert unused == []
+
+
+@pytest.mark.parametrize("code", sorted(known_codes()))
+def test_entry_is_complete(code):
+    entry = known_codes()[code]
+    assert KEBAB.match(code)
+    assert set(entry) == {"summary", "explain"}
+    assert entry["summary"] and not entry["summary"].endswith(".")
+    assert "\n" not in entry["summary"]
+    assert len(entry["explain"].strip()) > 40
+
+
+def test_codes_occur_in_tests():
+    """Each code stands, as a code, in some test or expected output: it has been made to happen."""
+    tests = ROOT / "tests"
+    files = [*tests.rglob("*.py"), *tests.rglob("*.meshir")]
+    files += [path for path in (tests / "golden").rglob("*") if path.is_file()]
+    found = set()
+    for path in files:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found |= set(re.findall(r"""["'\[`]([a-z][a-z0-9-]*)["'\]`]""", text))
+        for line in re.findall(r"^# remarks: (.*)$", text, re.MULTILINE):
+            found |= set(line.split())
+    assert [code for code in known_codes() if code not in found] == []
