@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.compiler import compile_program
-from meshc.sim.host.runtime import Runtime
+from meshc.sim.host.runtime import OPTIONS, Runtime
+from meshc.sim.machine.options import Options
 
 SINGLE = """
 param memcpy_unused: i16 = 0;
@@ -37,7 +38,12 @@ class Run:
         )
         program.save(folder)
         self.runtime = Runtime(str(folder))
-        self.runtime.load()
+        if options.get("strict"):
+            OPTIONS[0] = Options(strict_queues=True)
+        try:
+            self.runtime.load()
+        finally:
+            OPTIONS[0] = Options()
 
     @property
     def machine(self) -> Any:

@@ -169,3 +169,31 @@ def test_fault(tmp_path: Path, number: int) -> None:
     text = " ".join((found.message, *found.notes))
     assert found.code in codes.split("|"), found.render()
     assert any(word in text for word in words.split("|")), found.render()
+
+
+EXCHANGE = (
+    COMMON
+    + """
+fn run() void { @fmovs(out, mem); @fadds(mem, mem, in); sys.unblock_cmd_stream(); }
+task sent() void {}
+task got() void {}
+"""
+    + BINDINGS
+)
+
+
+@pytest.mark.parametrize(("n", "strict", "hangs"), [(200, False, False), (4, True, False),
+                                                   (200, True, True)])  # fmt: skip
+def test_strict_queues_catch_a_send_that_needs_room(
+    tmp_path: Path, n: int, strict: bool, hangs: bool
+) -> None:
+    layout = LAYOUT.replace("param n: u16 = 8", f"param n: u16 = {n}")
+    files = {"layout.csl": layout, "a.csl": EXCHANGE, "b.csl": EXCHANGE}
+    program = Run(tmp_path, files, "wse2", strict=strict)
+    if not hangs:
+        program.launch("run")
+        return
+    with pytest.raises(MeshcError) as caught:
+        program.launch("run")
+    assert caught.value.diagnostics[0].code == "csl-hang"
+    assert "for room in the queues" in " ".join(caught.value.diagnostics[0].notes)

@@ -241,6 +241,8 @@ class Runtime:
         if machine.print_log:
             with open("sim.log", "a", encoding="utf-8") as log:
                 log.writelines(line + "\n" for line in machine.print_log)
+        if machine.trace is not None and machine.options.trace_file:
+            machine.trace.save(machine.options.trace_file, list(machine.pes))
         target = machine.options.cycles_file
         if target:
             with open(target, "a", encoding="utf-8") as out:

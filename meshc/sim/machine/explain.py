@@ -64,6 +64,12 @@ def _waiting(pe: Pe) -> Iterator[str]:
                 f"{channel.pending()} wavelets of color {channel.color} lie unread, as it {reason};"
                 f" the first is {kind} {int(first.data[first.pos]):#010x}"
             )
+    for color, credit in pe.credits.items():
+        for operation in credit.held:
+            yield (
+                f"a send in @{operation.name} at {operation.place} waits for room in the queues of "
+                f"color {color}: {credit.outstanding} wavelets are under way, {credit.room} fit"
+            )
     for state in pe.fifos:
         for operation in (*state.readers, *state.writers):
             if id(operation) not in seen:

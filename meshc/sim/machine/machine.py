@@ -18,6 +18,7 @@ from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.runtime import bind_functions, launch_sync, route_colors
+from meshc.sim.machine.trace import Trace
 from meshc.sim.numbers import from_bits
 from meshc.sim.program import PeProgram, Program
 from meshc.sim.pygen.expressions import machine_type
@@ -46,6 +47,7 @@ class Machine:
         self.pes: dict[tuple[int, int], Pe] = {}
         self.fabric = Fabric(self)
         self._types: dict[tuple[int, str], list[Any]] = {}
+        self.trace = Trace() if self.options.trace_file else None
         self.print_log: list[str] = []
         self.remarks: dict[tuple[str, str], str] = {}
         self.collectives = Collectives(self)

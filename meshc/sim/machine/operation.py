@@ -178,6 +178,8 @@ class Operation:
             cycles = max(cycles, -(-count // per_wavelet))
         end = max(start + cycles, last_in + 1 if last_in else 0)
         self._write(arrays, count, start, end)
+        if pe.machine.trace is not None:
+            pe.machine.trace.add("op", f"@{self.name} {self.place}", pe.x, pe.y, start, end)
         self.t = end
         self.done_count += count
         for state in self.fifos_in:

@@ -50,7 +50,8 @@ class Pe:
         "credits",
         "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos", "functions",
         "launches", "limit", "local_tasks", "log", "machine", "mem", "out_free", "plans", "prng",
-        "program", "ready_colors", "slots", "t", "traces", "tsc_base", "tsc_frozen", "unblocked",
+        "program", "ready_colors", "slots", "started", "t", "traces", "tsc_base", "tsc_frozen",
+        "unblocked",
         "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
@@ -76,6 +77,7 @@ class Pe:
         self.launches: deque[tuple[int, str, tuple[Any, ...]]] = deque()
         self.current: Any = None
         self.current_name = ""
+        self.started = 0
         self.waiting_on: Operation | None = None
         self.busy_until = 0
         self.dispatch_at = -1
@@ -372,6 +374,7 @@ class Pe:
     def run(self, now: int, name: str, args: tuple[Any, ...]) -> None:
         """Run a function as a task until it ends or waits."""
         self.current_name = name
+        self.started = now
         self.machine.tasks_run += 1
         self.limit = self.t + self.machine.task_limit
         result = self.functions[name](*args)
@@ -409,6 +412,9 @@ class Pe:
             self.t = max(self.t, operation.t)
 
     def _ended(self, now: int) -> None:
+        if self.machine.trace is not None:
+            name = self.current_name.rsplit("_", 1)[0]
+            self.machine.trace.add("task", name, self.x, self.y, self.started, self.t)
         self.cycles_busy += self.t - now
         self.busy_until = self.t
         self.machine.last_time = max(self.machine.last_time, self.t)
