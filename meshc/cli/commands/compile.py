@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from meshc.driver import (
     weight_files,
 )
 from meshc.driver.weights import check_present
+from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.files import Content, check_free, write_directory
 
@@ -130,7 +132,7 @@ def _summary(loaded: LoadedModel, compiled: Compiled, output: str | None) -> str
         ops = sum(1 for _ in module.walk())
         words = [f"{module.level} level", f"{ops} ops"]
         if module.mesh is not None and module.mesh.regions > 1:
-            words.append(f"{module.mesh.regions} regions")
+            words.append(_regions(module.mesh, module.device))
         ends = [b.address + b.type.bytes for b in module.buffers if b.address is not None]
         if ends:
             words.append(f"{max(ends)} bytes of memory per core")
@@ -138,3 +140,14 @@ def _summary(loaded: LoadedModel, compiled: Compiled, output: str | None) -> str
     if output is not None:
         lines.append(f"written to {output}")
     return "\n".join(lines)
+
+
+def _regions(mesh: Mesh, device: Mapping[str, object]) -> str:
+    """Where the regions are, and what they leave of the device."""
+    text = f"{mesh.regions} regions of {mesh} cores"
+    if mesh.origins:
+        text += " at columns and rows " + " ".join(f"({x}, {y})" for x, y in mesh.origins)
+    width, height = device.get("cores_x"), device.get("cores_y")
+    if isinstance(width, int) and isinstance(height, int) and device.get("enforced"):
+        text += f" ({width * height - mesh.cores} of {width * height} cores left over)"
+    return text
