@@ -21,11 +21,11 @@ def take_options(args: list[str]) -> Options:
         name = args.pop(0)
         if name == "--strict-queues":
             strict = True
-        elif name in ("--cycles", "--trace") and args:
+        elif name in ("--cycles", "--trace", "--report") and args:
             files[name] = args.pop(0)
         else:
             fail("csl-usage", f"cs_python has no option '{name}'")
-    return Options(strict, files.get("--cycles"), files.get("--trace"))
+    return Options(strict, files.get("--cycles"), files.get("--trace"), files.get("--report"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     if not args:
-        print("usage: cs_python [--strict-queues] SCRIPT [ARGUMENT...]", file=sys.stderr)
+        print(
+            "usage: cs_python [--strict-queues] [--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
+            file=sys.stderr,
+        )
         return 2
     sys.setrecursionlimit(50_000)
     script = Path(args[0])

@@ -270,6 +270,24 @@ def test_the_compiler_command_prints_messages_and_no_traceback(tmp_path: Path) -
     assert "pe.csl:" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_traces_and_reports(tmp_path: Path) -> None:
+    example(tmp_path / "good", 0)
+    folder = make_bin(
+        tmp_path / "bin",
+        ["--trace", str(tmp_path / "trace.json"), "--report", str(tmp_path / "report")],
+    )
+    for command in (["cslc", "layout.csl", "--params=k:7"], ["cs_python", "run.py"]):
+        done = subprocess.run(
+            [str(folder / command[0]), *command[1:]], cwd=tmp_path / "good",
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any(e["name"] == "run" and e["dur"] > 0 for e in events)
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert page.count("<svg") >= 3 and "http" not in page
+
+
 def test_every_code_is_explained(tmp_path: Path) -> None:
     known = known_codes()
     source = Path(single.__code__.co_filename).parents[2] / "meshc" / "sim"

@@ -12,6 +12,7 @@ import numpy as np
 
 from meshc.sim.host import copying
 from meshc.sim.host.debug import save_dump
+from meshc.sim.host.report import write_report
 from meshc.sim.machine.channel import Burst
 from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import Options
@@ -243,6 +244,8 @@ class Runtime:
                 log.writelines(line + "\n" for line in machine.print_log)
         if machine.trace is not None and machine.options.trace_file:
             machine.trace.save(machine.options.trace_file, list(machine.pes))
+        if machine.options.report_folder:
+            write_report(Path(machine.options.report_folder), machine)
         target = machine.options.cycles_file
         if target:
             with open(target, "a", encoding="utf-8") as out:

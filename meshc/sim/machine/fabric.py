@@ -35,6 +35,7 @@ class Fabric:
         self.streams: dict[Key, Any] = {}
         self.links: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.link_load: dict[tuple[int, int, int], int] = {}
+        self.edges: dict[Key, list[tuple[int, int, int]]] = {}
         self.virtual: dict[Key, tuple[Key, int]] = {}
 
     def configure(self, key: Key, config: ColorConfig) -> None:
@@ -57,7 +58,7 @@ class Fabric:
                 self.trees[key] = self._tree(key)
             tree = self.trees[key]
             if tree is not None:
-                self._multicast(tree, burst)
+                self._multicast(key, tree, burst)
                 return
         if key not in self.routers:
             self.machine.fault(
@@ -78,8 +79,11 @@ class Fabric:
         tree = self.trees[key]
         return (len(tree), max(hops for _, hops, _ in tree)) if tree else (1, 4)
 
-    def _multicast(self, tree: list[tuple[Key, int, Router]], burst: Burst) -> None:
+    def _multicast(self, origin: Key, tree: list[tuple[Key, int, Router]], burst: Burst) -> None:
         machine = self.machine
+        if machine.options.report_folder:
+            for link in self.edges[origin]:
+                self.link_load[link] = self.link_load.get(link, 0) + len(burst.data)
         ramp = 2 * machine.costs.ramp
         for (x, y, color), hops, router in tree:
             at = burst.t0 + ramp + hops
@@ -89,6 +93,7 @@ class Fabric:
     def _tree(self, key: Key) -> list[tuple[Key, int, Router]] | None:
         """Receivers of a static color with their distance; None when a route is broken."""
         found: list[tuple[Key, int, Router]] = []
+        edges = self.edges[key] = []
         work: deque[tuple[Key, int, int]] = deque([(key, RAMP, 0)])
         seen = set()
         while work:
@@ -103,6 +108,7 @@ class Fabric:
                 if out == RAMP:
                     found.append((at, hops, router))
                     continue
+                edges.append((at[0], at[1], out))
                 there = self.neighbour(at, out)
                 if (there[0], there[1]) not in self.machine.pes:
                     return None
@@ -209,6 +215,8 @@ class Fabric:
                     self.streams[key].append(burst)
                 self.machine.note(burst.time_of(len(burst.data)))
                 return
+        link = (key[0], key[1], out)
+        self.link_load[link] = self.link_load.get(link, 0) + len(burst.data)
         there = self.neighbour(key, out)
         pe = self.machine.pes.get((there[0], there[1]))
         name = DIRECTION_NAMES[out]

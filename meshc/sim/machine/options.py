@@ -8,9 +8,10 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Options:
     """``strict_queues``: queues hold what the hardware's do. ``cycles_file`` collects the cycles
-    of each run; ``trace_file`` receives a trace for Chrome or Perfetto.
+    of each run; ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page.
     """
 
     strict_queues: bool = False
     cycles_file: str | None = None
     trace_file: str | None = None
+    report_folder: str | None = None
