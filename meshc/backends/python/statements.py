@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from meshc.backends.python.exchanges import Exchange, exchanges
@@ -97,7 +98,8 @@ class Statements:
         lines = []
         inside = {id(op) for op in ops}
         for token in (t for op in ops for t in op.results):
-            if any(token in o.operands for o in block.walk() if id(o) not in inside):
+            outside = (o for o in block.walk() if id(o) not in inside)
+            if token in _unawaited(block) or any(token in o.operands for o in outside):
                 lines.append(f"{' ' * indent}{self.token(token)} = None")
         test = condition(guard, self.writer.spell, plain=True)
         lines.append(f"{' ' * indent}if {test}:")
@@ -159,11 +161,14 @@ class Statements:
         (body,) = op.regions
         if isinstance(op, For):
             variable = self.writer.declare(op.var)
-            head = f"for {variable} in range({self.writer.number(op.count)}):"
+            inner = self.block(body, indent + 4, depth + 1)
+            used = any(re.search(rf"\b{variable}\b", line) for line in inner)
+            head = f"for {variable if used else '_'} in range({self.writer.number(op.count)}):"
         else:
+            inner = self.block(body, indent + 4, depth + 1)
             chain = self.writer.chain(op, f"along_{_subject(body)}")
             head = f"for _ in {chain}:  # one core of the chain after the other"
-        return [pad + head, *self.block(body, indent + 4, depth + 1)]
+        return [pad + head, *inner]
 
     def on(self, op: Op, hint: str) -> list[str]:
         """The guard as an argument; an ``if`` around the statement has the others."""
