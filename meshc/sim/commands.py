@@ -25,7 +25,11 @@ def add_arguments(subparsers: Any) -> None:
     suite.add_argument("--timeout", type=int, default=600, help="seconds per script")
     suite.set_defaults(handler=_suite)
     run = subparsers.add_parser("run", help="run a host script with the stand-ins")
-    run.add_argument("script", nargs=argparse.REMAINDER)
+    run.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
+    run.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
+    run.add_argument("--report", metavar="DIR", help="write a page with heat maps")
+    run.add_argument("script")
+    run.add_argument("arguments", nargs=argparse.REMAINDER)
     run.set_defaults(handler=_run)
 
 
@@ -43,7 +47,11 @@ def _bin(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    return cs_python.main(args.script)
+    options = ["--strict-queues"] if args.strict_queues else []
+    for name in ("trace", "report"):
+        if getattr(args, name):
+            options += [f"--{name}", getattr(args, name)]
+    return cs_python.main([*options, args.script, *args.arguments])
 
 
 def _suite(args: argparse.Namespace) -> int:

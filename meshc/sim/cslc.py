@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.sim.compiler import compile_program
-from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,6 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except MeshcError as problem:
         print(problem, file=sys.stderr)
+        return 1
+    except RecursionError:
+        message = "the program is nested too deeply"
+        print(Diagnostic("error", "csl-comptime", message).render(), file=sys.stderr)
         return 1
     out = Path(args.out)
     (out / "bin").mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,6 @@ class Mem(NamedTuple):
     indexed: bool = False
     dims: tuple[tuple[int, int], ...] = ()
     scalar: bool = False
-    ring: tuple[int, int] | None = None
 
     def step(self, itemsize: int) -> int:
         """Bytes between elements: the stride counts elements of the operation's type."""

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from csl_runner import PE_HEAD, Run, exports
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from meshc.sim.machine.fabric import pop_command
 from meshc.support.diagnostics import MeshcError
@@ -278,3 +280,66 @@ def test_a_color_swap_exchanges_a_pair(tmp_path: Path) -> None:
     )
     got = run_all(row(tmp_path, routes, width=2, **{"recv.csl": swapped}), [1, 2, 3, 4])
     assert got[1] == [1, 2, 3, 4]
+
+
+GRID = 4
+STEPS = {"EAST": (1, 0), "WEST": (-1, 0), "NORTH": (0, -1), "SOUTH": (0, 1)}
+BACK = {"EAST": "WEST", "WEST": "EAST", "NORTH": "SOUTH", "SOUTH": "NORTH"}
+
+
+def random_tree(draw: Any) -> dict[tuple[int, int], tuple[str, list[str], int]]:
+    """A tree over a grid from (0, 0): input, outputs and depth of each PE in it."""
+    tree: dict[tuple[int, int], tuple[str, list[str], int]] = {(0, 0): ("RAMP", [], 0)}
+    for _ in range(draw(st.integers(1, 12))):
+        at = draw(st.sampled_from(sorted(tree)))
+        out = draw(st.sampled_from(sorted(STEPS)))
+        there = (at[0] + STEPS[out][0], at[1] + STEPS[out][1])
+        if there not in tree and 0 <= there[0] < GRID and 0 <= there[1] < GRID:
+            tree[at][1].append(out)
+            tree[there] = (BACK[out], [], tree[at][2] + 1)
+    return tree
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data(), st.booleans())
+def test_random_trees_deliver_everything_in_time(tmp_path: Path, data: Any, dynamic: bool) -> None:
+    tree = random_tree(data.draw)
+    lines = []
+    for (x, y), (entry, outs, depth) in tree.items():
+        tx = ", ".join([*outs, "RAMP"] if depth else outs or ["RAMP"])
+        switches = ", .switches = .{ .ring_mode = true }" if dynamic and depth == 1 else ""
+        lines.append(
+            f"@set_color_config({x}, {y}, c, .{{ .routes = .{{ .rx = .{{{entry}}},"
+            f" .tx = .{{{tx}}} }}{switches} }});"
+        )
+    layout = f"""
+param n: u16;
+const c = @get_color(3);
+const memcpy = @import_module("<memcpy/get_params>", .{{ .width = {GRID}, .height = {GRID} }});
+layout {{
+  @set_rectangle({GRID}, {GRID});
+  for (@range(i16, {GRID})) |x| {{ for (@range(i16, {GRID})) |y| {{
+    const params = .{{ .memcpy_params = memcpy.get_params(x), .c = c, .n = n }};
+    if (x == 0 and y == 0) {{ @set_tile_code(x, y, "send.csl", params); }}
+    else {{ @set_tile_code(x, y, "recv.csl", params); }}
+  }} }}
+  {" ".join(lines)}
+  {exports(data="[*]u32", run="fn()void")}
+}}
+"""
+    files = {"layout.csl": layout, "send.csl": SENDER, "recv.csl": RECEIVER}
+    program = Run(tmp_path, files, "wse2", params={"n": N})
+    program.write("data", np.arange(N, dtype=np.uint32) + 5)
+    program.runtime.launch("run", ())
+    program.machine.run_to_rest()
+    ends = {}
+    for at, (_, _, depth) in tree.items():
+        if depth:
+            pe = program.machine.pes[at]
+            assert bytes(pe.mem).find(np.arange(5, 5 + N, dtype=np.uint32).tobytes()) >= 0
+            ends[at] = pe.busy_until - depth
+    assert len(set(ends.values())) <= 1
+    idle = [pe for at, pe in program.machine.pes.items() if at not in tree]
+    assert all(pe.unblocked == 0 for pe in idle)

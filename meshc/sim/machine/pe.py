@@ -187,8 +187,6 @@ class Pe:
             return self.view(mem, dtype, 0, 1)[0]
         if mem.dims:
             return self._grid(mem, dtype).reshape(-1)[first : first + count]
-        if mem.ring is not None:
-            raise NotImplementedError
         return self.view(mem, dtype, first, count)
 
     def _grid(self, mem: Mem, dtype: Any) -> Any:

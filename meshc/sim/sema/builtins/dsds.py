@@ -34,6 +34,8 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     kind = an.type_from(node.args[0], frame)
     if kind not in _FIELDS:
         fail("csl-type", f"'{kind}' is no kind of DSD", node.span)
+    if kind == ty.CIRCBUF:
+        fail("csl-unsupported", "circbuf_dsd is not supported by the simulator", node.span)
     literal = node.args[1]
     fields: dict[str, Val] = {}
     access: t.TensorAccess | None = None
