@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.analysis.isl import find_point
 from meshc.ir.affine import Cond
+from meshc.ir.core import Op
 from meshc.ir.module import Module
 from meshc.ir.ops import tile
 from meshc.support.diagnostics import fail
@@ -24,8 +25,16 @@ def _waits_first(transfer: Transfer) -> bool:
     ops = transfer.block.ops
     sent = ops.index(transfer.send)
     token = transfer.recv.result
-    waits = [i for i, op in enumerate(ops) if isinstance(op, tile.Wait) and token in op.operands]
+    waits = [
+        place
+        for place, op in enumerate(ops)
+        if any(isinstance(o, tile.Wait) and token in o.operands for o in _with_nested(op))
+    ]
     return bool(waits) and min(waits) < sent
+
+
+def _with_nested(op: Op) -> list[Op]:
+    return [op, *(o for region in op.regions for o in region.walk())]
 
 
 def _check_sweep(module: Module, transfer: Transfer) -> None:

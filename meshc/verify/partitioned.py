@@ -24,7 +24,7 @@ def check(module: Module) -> None:
         for split in kind.layout.splits:
             if split.dim not in kind.dims:
                 fail("not-partitioned", f"%{value.name} has no dim '{split.dim}' to split")
-            if (split, module.dims[split.dim]) in proved or split.skew:
+            if (split, module.dims[split.dim]) in proved:
                 continue
             proved.add((split, module.dims[split.dim]))
             _check_split(value, split, module.dims[split.dim], mesh.size(split.axis))

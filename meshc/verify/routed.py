@@ -14,6 +14,13 @@ from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
 
 
+_NAMES = {
+    "y": frozenset({"y", "rank_y"}),
+    "x": frozenset({"x", "xh", "xd", "rank_x", "rank_xd"}),
+    "r": frozenset[str](),
+}
+
+
 def check(module: Module) -> None:
     """Walk the messages of each channel on one line of the mesh, pass-through cores included."""
     mesh = module.the_mesh()
@@ -21,6 +28,7 @@ def check(module: Module) -> None:
     values = coordinate_values(mesh)
     used: set[int] = set()
     for channel, line in zip(module.channels, lines, strict=True):
+        _check_line(channel, line)
         sent = _colors(mesh, values, channel.send_color, line)
         received = _colors(mesh, values, channel.recv_color, line)
         mine = {sent[s] for s in line.senders}
@@ -33,6 +41,23 @@ def check(module: Module) -> None:
     limit = _limit(module, "colors")
     if limit is not None and len(used) > limit:
         fail("too-many-routes", f"{len(used)} colors are used, {limit} are free")
+
+
+def _check_line(channel: Channel, line: Line) -> None:
+    """All lines of the axis look alike, so that walking one of them is enough."""
+    named = set[str]()
+    for text in (channel.send_color, channel.recv_color):
+        named |= parse_piecewise(text).free_vars
+    if "r" not in channel.route.inputs:
+        for piece in channel.route.pieces:
+            named |= {n for n in piece.domain.free_vars if not n.startswith("_")}
+    strange = sorted(named - _NAMES[line.axis])
+    if strange:
+        fail(
+            "routes-clash",
+            f"@{channel.name} runs along {line.axis}, but its route or colors depend on "
+            f"'{strange[0]}'",
+        )
 
 
 def _colors(mesh: Mesh, values: dict[str, Piecewise], text: str, line: Line) -> list[int]:
