@@ -56,7 +56,10 @@ class TileMachine:
             for b, unset in zip(module.buffers, self._unset, strict=True)
         ]
         self._slots = {b.value: slot for slot, b in enumerate(module.buffers)}
-        self._ports = {p.name: PortMap(p, self.mesh) for p in module.ports}
+        # A constant that two products use is packed into a buffer for each: ports share a name.
+        self._ports: dict[str, list[PortMap]] = {}
+        for port in module.ports:
+            self._ports.setdefault(port.name, []).append(PortMap(port, self.mesh))
         self._functions = coordinate_functions(self.mesh)
         names = Names(frozenset((*CORE_NAMES, *module.scalars)), self._functions)
         channels = frozenset(c.name for c in module.channels)
@@ -76,7 +79,7 @@ class TileMachine:
         An array of an ``in`` buffer may have fewer rows than its dim and is spread again before
         each run; others are spread once. Raises ``interp-input``.
         """
-        port = self._ports.get(name)
+        port, *_ = self._ports.get(name, [None])
         if port is None or port.port.direction != "in":
             fail("interp-input", f"the program has no in-port '{name}'")
         shape = np.shape(array)
@@ -114,7 +117,9 @@ class TileMachine:
             memory[...] = found[1]
             # What a state port would load has been replaced.
             self._spread_once.update(
-                n for n, p in self._ports.items() if p.port.buffer is buffer.value
+                name
+                for name, ports in self._ports.items()
+                if any(p.port.buffer is buffer.value for p in ports)
             )
 
     # --- running
@@ -136,7 +141,7 @@ class TileMachine:
                 port.port.tensor.shape(self._extents),
                 values,
             )
-            for name, port in self._ports.items()
+            for name, (port, *_) in self._ports.items()
             if port.port.direction == "out"
         }
 
@@ -147,7 +152,7 @@ class TileMachine:
 
     def _kept(self, name: str) -> bool:
         """Whether the buffer of a port keeps its contents between runs."""
-        return self.module.buffers[self._slots[self._ports[name].port.buffer]].role in _KEPT
+        return self.module.buffers[self._slots[self._ports[name][0].port.buffer]].role in _KEPT
 
     def _reset(self) -> None:
         """Forget scratch memory, so that nothing depends on an earlier run."""
@@ -156,14 +161,15 @@ class TileMachine:
                 self._memory[slot][...] = self._unset[slot]
 
     def _spread(self, scalars: Mapping[str, int]) -> None:
-        for name, port in self._ports.items():
+        for name, ports in self._ports.items():
             if name in self._loaded:
-                memory = self._memory[self._slots[port.port.buffer]]
-                port.spread(self._loaded[name], memory, scalars)
+                for port in ports:
+                    memory = self._memory[self._slots[port.port.buffer]]
+                    port.spread(self._loaded[name], memory, scalars)
                 if self._kept(name):
                     del self._loaded[name]
                     self._spread_once.add(name)
-            elif port.port.direction == "in" and name not in self._spread_once:
+            elif ports[0].port.direction == "in" and name not in self._spread_once:
                 fail("interp-input", f"the in-port '{name}' has not been loaded")
 
     def _execute(self, scalars: Mapping[str, int]) -> None:

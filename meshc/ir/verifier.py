@@ -77,10 +77,11 @@ class _Verifier:
             self.type(str(value), value.type)
         for duplicate in _repeated(c.name for c in module.channels):
             self.wrong(f"channel @{duplicate} is declared twice")
-        for duplicate in _repeated(p.name for p in module.ports):
+        for duplicate in _repeated(p.name for p in module.ports if p.direction == "out"):
             self.wrong(f"port @{duplicate} is declared twice")
         for port in module.ports:
             self.port(port)
+        self.shared_ports()
 
     def type(self, where: str, kind: Type, span: Span | None = None) -> None:
         if isinstance(kind, TensorType):
@@ -139,6 +140,13 @@ class _Verifier:
         if port.where is not None:
             self.names(name, port.where.free_vars, known)
 
+    def shared_ports(self) -> None:
+        """A tensor may be packed into several buffers, so in-ports may share a name."""
+        tensors: dict[str, TensorType] = {}
+        for port in self.module.ports:
+            if tensors.setdefault(port.name, port.tensor) != port.tensor:
+                self.wrong(f"port @{port.name} is declared for two tensors")
+
     def names(self, where: str, used: frozenset[str], known: Iterable[str]) -> None:
         for name in sorted(used - set(known)):
             self.wrong(f"{where}: '{name}' is unknown here")
@@ -172,6 +180,9 @@ class _Verifier:
         mistake = count_mistake(op)
         mistakes = [mistake] if mistake else []
         mistakes += operand_mistakes(self.module, op, scope, names)
+        axis = getattr(op, "axis", AXES[0])
+        if axis not in (*AXES, *FACTORS):
+            mistakes.append(f"there is no axis '{axis}'")
         if op.when is not None:
             mistakes += unknown_names("the guard", op.when.free_vars, COORDINATES | names)
         if not mistakes:
@@ -194,7 +205,7 @@ class _Verifier:
             for diagnostic in error.diagnostics:
                 self.found.add(diagnostic)
             return []
-        except (KeyError, ValueError, TypeError, IndexError):
+        except (KeyError, ValueError, TypeError, IndexError, ZeroDivisionError):
             # Ops read dims by name and operands by place: any of these means they do not fit.
             return ["its operands and attributes do not fit together"]
         if kinds is None or isinstance(op, tile.Wait):
