@@ -6,7 +6,7 @@ from meshc.analysis.isl import find_point
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.module import Module
-from meshc.ir.types import Split, TensorType
+from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
@@ -21,6 +21,7 @@ def check(module: Module) -> None:
             continue
         if kind.layout is None:
             fail("not-partitioned", f"%{value.name} has no layout")
+        _check_axes(value, kind.layout)
         for split in kind.layout.splits:
             if split.dim not in kind.dims:
                 fail("not-partitioned", f"%{value.name} has no dim '{split.dim}' to split")
@@ -28,6 +29,24 @@ def check(module: Module) -> None:
                 continue
             proved.add((split, module.dims[split.dim]))
             _check_split(value, split, module.dims[split.dim], mesh.size(split.axis))
+
+
+def _check_axes(value: Value, layout: Layout) -> None:
+    """Two dims that lie over one axis would leave out the elements off the diagonal.
+
+    Skewed weights are exempt: both dims of a contraction turn over the axis together.
+    """
+    axes = [s.axis for s in layout.splits if not s.skew]
+    if "x" in axes:
+        axes = ["x" if axis in ("xh", "xd") else axis for axis in axes]
+    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
+    if twice is not None:
+        dims = " and ".join(s.dim for s in layout.splits if s.axis.startswith(twice))
+        fail(
+            "not-partitioned",
+            f"{dims} of %{value.name} lie over the axis {twice} at once, so only elements with "
+            "equal parts have a core",
+        )
 
 
 def _check_split(value: Value, split: Split, extent: int, parts: int) -> None:

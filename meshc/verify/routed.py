@@ -13,7 +13,6 @@ from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
 
-
 _NAMES = {
     "y": frozenset({"y", "rank_y"}),
     "x": frozenset({"x", "xh", "xd", "rank_x", "rank_xd"}),

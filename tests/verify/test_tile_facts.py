@@ -24,8 +24,10 @@ CHANGES = {
         "guards_cover",
         "guards-uncovered",
         "'layer'",
-        ('%got_25 = tile.recv @cast_y, %result {when = "y >= 1"}',)
-        + ('%got_25 = tile.recv @cast_y, %result {when = "y >= layer"}',),
+        (
+            '%got_25 = tile.recv @cast_y, %result {when = "y >= 1"}',
+            '%got_25 = tile.recv @cast_y, %result {when = "y >= layer"}',
+        ),
     ),
     "sweep that is too short": (
         "guards_cover",
@@ -50,15 +52,19 @@ CHANGES = {
         "channels_matched",
         "channels-unmatched",
         r"@cast_y has no counterpart at core \(y=1",
-        ('%got_1 = tile.recv @cast_y, %h.ss {when = "y >= 1"}',)
-        + ('%got_1 = tile.recv @cast_y, %h.ss {when = "y >= 2"}',),
+        (
+            '%got_1 = tile.recv @cast_y, %h.ss {when = "y >= 1"}',
+            '%got_1 = tile.recv @cast_y, %h.ss {when = "y >= 2"}',
+        ),
     ),
     "bound on the position": (
         "channels_matched",
         "channels-unmatched",
         "pos=3",
-        ('tile.recv @ring_y, %kv_risen {when = "pos >= 3',)
-        + ('tile.recv @ring_y, %kv_risen {when = "pos >= 4',),
+        (
+            'tile.recv @ring_y, %kv_risen {when = "pos >= 3',
+            'tile.recv @ring_y, %kv_risen {when = "pos >= 4',
+        ),
     ),
     "route": (
         "channels_matched",
@@ -82,8 +88,10 @@ CHANGES = {
         "channels_matched",
         "channels-unmatched",
         "different numbers of elements",
-        ("%sent_2 = tile.send @chain_y_1, %q_k_v[0 +: 20]",)
-        + ("%sent_2 = tile.send @chain_y_1, %q_k_v[0 +: 19]",),
+        (
+            "%sent_2 = tile.send @chain_y_1, %q_k_v[0 +: 20]",
+            "%sent_2 = tile.send @chain_y_1, %q_k_v[0 +: 19]",
+        ),
     ),
     # --- deadlock_free
     "rank against the channel": (
@@ -120,8 +128,10 @@ CHANGES = {
         "routed",
         "routes-clash",
         "share color 0 at the router of y=1",
-        ('send_color = "y mod 2", recv_color = "(y + 1) mod 2"',)
-        + ('send_color = "0", recv_color = "0"',),
+        (
+            'send_color = "y mod 2", recv_color = "(y + 1) mod 2"',
+            'send_color = "0", recv_color = "0"',
+        ),
     ),
     "color of another channel": (
         "routed",
@@ -133,8 +143,10 @@ CHANGES = {
         "routed",
         "routes-clash",
         "@chain_y_1 runs along y, but its route or colors depend on 'x'",
-        ('send_color = "y mod 2", recv_color = "(y + 1) mod 2"',)
-        + ('send_color = "x mod 2", recv_color = "(x + 1) mod 2"',),
+        (
+            'send_color = "y mod 2", recv_color = "(y + 1) mod 2"',
+            'send_color = "x mod 2", recv_color = "(x + 1) mod 2"',
+        ),
     ),
     "shared input queue": (
         "routed",
