@@ -1,0 +1,156 @@
+"""What the verifier refuses: each rule once, and all mistakes of a module at once."""
+
+import pytest
+
+from meshc.ir.parser import parse_module
+from meshc.ir.verifier import verify_module
+from meshc.support.diagnostics import MeshcError
+from meshc.support.spans import Source
+
+
+def errors(text):
+    """Messages of the verifier, empty for a sound module."""
+    module = parse_module(Source("t.meshir", text))
+    try:
+        verify_module(module)
+    except MeshcError as error:
+        assert {d.code for d in error.diagnostics} == {"invalid-ir"}
+        return [d.message for d in error.diagnostics]
+    return []
+
+
+def graph(body, params="in %x: f32[L, E]", results="f32[L, E]", head=""):
+    return (
+        f"module @m level(graph) {{\n  dims L = 2, E = 4, F = 3\n{head}"
+        f"  func @f({params}) -> ({results}) {{\n{body}\n  }}\n}}\n"
+    )
+
+
+def mesh(body, params="in %x: f32[L, E]<E_x:2>", results="f32[L, E]<E_x:2>"):
+    return (
+        "module @m level(mesh) {\n  dims L = 2, E = 4\n  mesh rows = 2, columns = 2\n"
+        f"  func @f({params}) -> ({results}) {{\n{body}\n  }}\n}}\n"
+    )
+
+
+def tile(body, head=""):
+    return (
+        "module @m level(tile) {\n  dims E = 4\n  scalars pos = 0..3\n"
+        "  mesh rows = 2, columns = 2\n  buffer %a : f32[4] {role = in}\n"
+        f'  buffer %b : f32[2, 4]\n  channel @c "{{ [y, x] -> [y, x - 1] : x >= 1 }}"\n{head}'
+        f"  program @p {{\n{body}\n  }}\n}}\n"
+    )
+
+
+SILU = "%y = graph.silu %x : f32[L, E]\n graph.return %y"
+
+
+def test_sound_modules_pass():
+    assert errors(graph(SILU)) == []
+    assert errors(mesh("%y = mesh.silu %x : f32[L, E]<E_x:2>\n mesh.return %y")) == []
+    assert errors(tile("tile.silu %a, %a")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (graph("%y = graph.silu %x : f32[E, L]\n graph.return %y"), "gives f32[L, E], not"),
+        (graph("%y = graph.silu %x, %x : f32[L, E]\n graph.return %y"), "takes 1 operands, not 2"),
+        (graph("%y = graph.add %x : f32[L, E]\n graph.return %y"), "takes 2 operands, not 1"),
+        (graph("graph.silu %x\n graph.return %x"), "gives 1 results, not 0"),
+        (graph("%y = graph.silu %x : f32[L, E]"), "does not end in a return"),
+        (graph("graph.return %x\n graph.return %x"), "is not the last op"),
+        (graph("graph.return %x", results="f32[E, L]"), "returns other types"),
+        (graph("graph.return %x", params="in %x: f32[L, Z]", results="f32[L, Z]"), "dim Z is not"),
+        (graph("graph.return %x", params="in %x: f32[L, L]", results="f32[L, L]"), "occurs twice"),
+        (graph("%y = mesh.silu %x : f32[L, E]\n graph.return %y"), "in a module of the graph"),
+        (graph(SILU, head="  options dtype = f64\n"), "option dtype is 'f64'"),
+        (graph(SILU, head="  scalars pos = 3..0\n"), "the empty range 3..0"),
+        (graph(SILU, head="  mesh rows = 1, columns = 1\n"), "those of graph none"),
+        (graph("graph.return %x", params="in %x: f32[2]", results="f32[2]"), "the tile level"),
+        (
+            graph("%y = graph.matmul %x, %x {contract = [F]} : f32[L, E]\n graph.return %y"),
+            "not a dim of both sides",
+        ),
+        (
+            graph(
+                "%y = graph.repeat %x {dim = E} : f32[L, E] (%h: f32[L, E]) {\n"
+                "%z = graph.silu %h : f32[L, E]\n}\n graph.return %y"
+            ),
+            "the body does not end in a yield",
+        ),
+        (
+            graph(
+                "%y = graph.repeat %x {dim = E} : f32[L, E] (%h: f32[L]) {\n"
+                "graph.yield %x\n}\n graph.return %y"
+            ),
+            "the block does not take",
+        ),
+        (mesh("mesh.return %x", params="in %x: f32[L, E]"), "has no layout"),
+        (mesh("mesh.return %x", params="in %x: f32[L, E]<F_x:2>"), "which is no dim of it"),
+        (mesh("mesh.return %x", params="in %x: f32[L, E]<E_x:2 E_y:2>"), "is split twice"),
+        (mesh("mesh.return %x", params="in %x: f32[L, E]<E_x:2 +z>"), "there is no axis z"),
+        (
+            mesh("%y = mesh.all_reduce %x {axis = z} : f32[L, E]<E_x:2>\n mesh.return %y"),
+            "there is no axis 'z'",
+        ),
+        (tile("tile.silu %a"), "takes 2 operands, not 1"),
+        (tile("tile.silu %b[5, 0], %b[0, 0]"), "leaves the buffer"),
+        (tile("tile.silu %a[3 +: 2], %a[0 +: 2]"), "leaves the buffer"),
+        (tile("tile.silu %a[0, 0], %a[0]"), "indexes 2 dims of 1"),
+        (tile("tile.silu %a as [5], %b[0]"), "reshapes 4 elements to 5"),
+        (tile("tile.silu %b order [0, 0], %b"), "has no permutation"),
+        (tile("tile.silu %a[0 +: x], %a"), "an extent of %a[0 +: x] names 'x'"),
+        (tile("tile.silu %a[k +: 1], %a[0 +: 1]"), "names 'k', unknown here"),
+        (tile('tile.silu %a, %a {when = "q = 0"}'), "the guard names 'q'"),
+        (tile('tile.for {var = i, count = "x"} {\n}'), "the count names 'x'"),
+        (tile("%t = tile.send @d, %a : token"), "channel @d is not declared"),
+        (tile("%t = tile.send %a, %a : token"), "takes a channel and a view"),
+        (tile("%t = tile.recv @c, %a {combine = mul} : token"), "combine is one of"),
+        (tile("%t = tile.send @c, %a : f32[4]"), "gives a token"),
+        (tile("tile.wait %a"), "cannot take %a"),
+        (
+            tile(
+                "tile.for {var = i, count = 2} {\n%t = tile.send @c, %a : token\n}\ntile.wait %t"
+            ),
+            "is not defined in this block",
+        ),
+        (tile("", '  channel @c "{ [y, x] -> [y - 1, x] : y >= 1 }"\n'), "@c is declared twice"),
+        (
+            tile("", '  port @a in f32[E] : %a {lanes = [i, j], element = ["i"]}\n'),
+            "2 lanes for a buffer of 1 dims",
+        ),
+        (tile("", "  port @a in f32[E] : %a {lanes = [i], element = []}\n"), "0 elements"),
+        (
+            tile("", '  port @a in f32[E] : %a {lanes = [i], element = ["i + k"]}\n'),
+            "'k' is unknown here",
+        ),
+        (
+            tile(
+                "",
+                '  port @a in f32[E] : %a {lanes = [i], element = ["i"]}\n'
+                '  port @a in f16[E] : %a {lanes = [i], element = ["i"]}\n',
+            ),
+            "is declared for two tensors",
+        ),
+    ],
+)
+def test_rule(text, words):
+    found = errors(text)
+    assert any(words in message for message in found), found
+
+
+def test_all_mistakes_at_once():
+    text = graph(
+        "%y = graph.silu %x : f32[E, L]\n"
+        "%z = graph.add %x : f32[L, E]\n"
+        "%w = graph.rms_norm %x, %x {dim = F} : f32[L, E]\n"
+    )
+    assert len(errors(text)) == 4
+
+
+def test_place_of_a_mistake():
+    module = parse_module(Source("t.meshir", graph("%y = graph.silu %x : f32[L]\n")))
+    with pytest.raises(MeshcError) as error:
+        verify_module(module)
+    assert error.value.diagnostics[0].span.line == 4
