@@ -80,15 +80,19 @@ HEADER = """module @m level(tile) {
   options a = 1, b = -2.5, c = true, d = word, e = "with \\"quotes\\" and \\\\", f = 1e-05, g = inf
   device name = toy, cores_x = 4
   constant @table [1.0, 0.5]
-  mesh rows = 3, columns = 4, regions = 2, segments = 2, interleaved = [y, x], origins = [[0, 0], [4, 0]]
+  mesh rows = 3, columns = 4, regions = 2, segments = 2, interleaved = [y, x],
+    origins = [[0, 0], [4, 0]]
   buffer %a : f32[3, 4] {role = in, address = 0}
   buffer %s : i32[2]
   buffer %one : f32[]
-  channel @c "{ [y, x] -> [y, x - 1] : x >= 1 }" {send_color = "x mod 2", recv_color = "(x + 1) mod 2", queue = 0, output_queue = 2}
-  port @in in f32[D] : %a {lanes = [i, j], lets = ["k = i + j"], element = ["k"], where = "k <= 3", pad = -inf}
+  channel @c "{ [y, x] -> [y, x - 1] : x >= 1 }" {send_color = "x mod 2",
+    recv_color = "(x + 1) mod 2", queue = 0, output_queue = 2}
+  port @in in f32[D] : %a {lanes = [i, j], lets = ["k = i + j"], element = ["k"],
+    where = "k <= 3", pad = -inf}
   program @decode {
     tile.for {var = i, count = 3} {
-      tile.add %a[i, 1 +: 2] as [2, 1] order [1, 0], %a[0, 0 +: 2 by 2], %a[0, 0 +: 2] {when = "x = 0 and y >= 1"}
+      tile.add %a[i, 1 +: 2] as [2, 1] order [1, 0], %a[0, 0 +: 2 by 2], %a[0, 0 +: 2]
+        {when = "x = 0 and y >= 1"}
     }
     tile.sweep {rank = "x", count = 4} {
       %t = tile.recv @c, %a[0] {combine = max, when = "x <= 2"} : token

@@ -110,9 +110,7 @@ def test_sound_modules_pass():
         (tile("%t = tile.send @c, %a : f32[4]"), "gives a token"),
         (tile("tile.wait %a"), "cannot take %a"),
         (
-            tile(
-                "tile.for {var = i, count = 2} {\n%t = tile.send @c, %a : token\n}\ntile.wait %t"
-            ),
+            tile("tile.for {var = i, count = 2} {\n%t = tile.send @c, %a : token\n}\ntile.wait %t"),
             "is not defined in this block",
         ),
         (tile("", '  channel @c "{ [y, x] -> [y - 1, x] : y >= 1 }"\n'), "@c is declared twice"),
