@@ -11,6 +11,8 @@ from pathlib import Path
 from meshc.sim.compiler import compile_program
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
+_INTERNAL = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cslc", description="Compile a CSL program.")
@@ -70,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RecursionError:
         message = "the program is nested too deeply"
         print(Diagnostic("error", "csl-comptime", message).render(), file=sys.stderr)
+        return 1
+    except _INTERNAL as problem:
+        words = f"internal error of the simulator: {problem!r}"
+        print(Diagnostic("error", "csl-internal", words).render(), file=sys.stderr)
         return 1
     out = Path(args.out)
     (out / "bin").mkdir(parents=True, exist_ok=True)

@@ -190,6 +190,29 @@ comptime {
     assert list(program.read("sum", 2, "f4", x=1)) == [6.0, 30.0]
 
 
+FFT_LAYOUT = """
+const memcpy = @import_module("<memcpy/get_params>", .{ .width = 2, .height = 2 });
+const fft = @import_module("<kernels/fft/fft3d_layout>", .{ .width = 2, .memcpy = memcpy });
+layout { @set_rectangle(2, 2); fft.FFT_kernel(2, 4, f32); }
+"""
+
+
+def test_the_fft_kernel_agrees_with_numpy(tmp_path: Path) -> None:
+    program = Run(tmp_path, {"layout.csl": FFT_LAYOUT}, "wse3")
+    grid = np.random.default_rng(1).standard_normal((4, 4, 4)).astype(np.complex64)
+    for y in range(2):
+        for x in range(2):
+            block = grid[2 * y : 2 * y + 2, 2 * x : 2 * x + 2].transpose(2, 0, 1)
+            program.write("X", np.ascontiguousarray(block).view(np.float32).reshape(-1), x, y)
+    program.launch("csfftExecC2C", np.int16(0), np.int16(0))
+    want = np.fft.fftn(grid)
+    for y in range(2):
+        for x in range(2):
+            got = program.read("X", 32, "f4", x, y).view(np.complex64).reshape(4, 2, 2)
+            block = want[2 * y : 2 * y + 2, 2 * x : 2 * x + 2].transpose(2, 0, 1)
+            np.testing.assert_allclose(got, block, rtol=1e-4, atol=1e-4)
+
+
 RUN_PY = """
 import json, sys
 import numpy as np

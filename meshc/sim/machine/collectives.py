@@ -43,6 +43,7 @@ class Collectives:
         self.machine = machine
         self.lines: dict[tuple[int, int], Line] = {}
         self.tallies: dict[str, int] = {}
+        self.transforms: list[tuple[Pe, int]] = []
         self.signals = 0
         self.total = 0
 

@@ -140,13 +140,13 @@ class Machine:
                 if module.file_name == name:
                     place = module.places[trace.tb_lineno - 1]
             trace = trace.tb_next
-        if not place:
-            raise problem
         owner = getattr(action, "__self__", None)
         words = {
             ZeroDivisionError: "division by zero",
             IndexError: "a memory access outside of the variables",
         }.get(type(problem), str(problem))
+        if not place:
+            words = f"internal error of the simulator: {problem!r}"
         pe = owner if isinstance(owner, Pe) else getattr(owner, "pe", None)
         self.fault(pe, place, words)
 

@@ -12,7 +12,7 @@ import numpy as np
 from meshc.sim import ir
 from meshc.sim.analysis import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine import collectives, mapping, mathematics, registers
+from meshc.sim.machine import collectives, fft, mapping, mathematics, registers
 from meshc.sim.machine.compute import BY_NAME
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pe import Dsr, Pe
@@ -401,6 +401,7 @@ RUNTIME = SimpleNamespace(
     queue_empty=queue_empty, x_coord=_x_coord, y_coord=_y_coord,
     **{f"{action}_{kind}": _gate(kind, action) for action in ("activate", "block", "unblock")
        for kind in ("local", "color", "queue", "control")},
+    fft3d=fft.fft3d,
     collective=collectives.collective, tally_signal=collectives.tally_signal,
     **mathematics.FUNCTIONS, **registers.EFFECTS,
 )  # fmt: skip
