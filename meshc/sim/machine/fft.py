@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from meshc.sim.machine.pe import Pe
 
-_NORMS = ("backward", "ortho", "forward")
+_NORMS: tuple[Any, ...] = ("backward", "ortho", "forward")
 
 
 def fft3d(
