@@ -117,21 +117,27 @@ def _left_slots(emitter: Emitter, left: Place, count: int, chunk: int) -> Slots:
     if count == 1:
         emitter.compute("copy", slots.view(0, rows), flat)
         return slots
-    if count * chunk != left.width:
-        padded = emitter.buffer("left_padded", (capacity, count * chunk), dtype)
-        emitter.compute(
-            "fill", View(padded, (rows, window(left.width, count * chunk - left.width))), value=0.0
-        )
-        emitter.compute("copy", View(padded, (rows, window(0, left.width))), flat)
-        source = View(padded, (rows,))
-    else:
-        wide = emitter.buffer("left_flat", (capacity, left.width), dtype)
-        emitter.compute("copy", View(wide, (rows,)), flat)
-        source = View(wide, (rows,))
+    source, first = _whole_chunks(emitter, left, count * chunk, dtype)
     with emitter.loop("c", count) as c:
-        part = View(source.buffer, (rows, window(c * chunk, chunk)))
+        part = View(source, (rows, window(c * chunk + first, chunk)))
         emitter.compute("copy", slots.view(c, rows), part)
     return slots
+
+
+def _whole_chunks(emitter: Emitter, left: Place, width: int, dtype: DType) -> tuple[Value, int]:
+    """A buffer ``[rows, ..]`` whose lanes from a first one on are those of ``left``, zeros behind
+    up to ``width``: its own where the lanes lie flat and divide evenly, else a copy."""
+    flat = left.offset is not None or len(left.shape) == 1
+    if flat and width == left.width:
+        return left.buffer, left.offset or 0
+    rows = window(0, emitter.rows)
+    wide = emitter.buffer("left_flat", (emitter.tiling.row_lanes, width), dtype)
+    if width != left.width:
+        behind = View(wide, (rows, window(left.width, width - left.width)))
+        emitter.compute("fill", behind, value=0.0)
+    lanes = (rows, window(0, left.width)) if width != left.width else (rows,)
+    emitter.compute("copy", View(wide, lanes), emitter.flat(left))
+    return wide, 0
 
 
 def _align_left(emitter: Emitter, slots: Slots, per_row: int) -> None:
