@@ -121,6 +121,17 @@ FEATURES: dict[str, tuple[str, str, str, list[float]]] = {
         "", "var a: u16 = 0xF0F0; out[0] = ~a; out[1] = a >> 4 ^ 0xF; out[2] = (a << 4) | 1;",
         "u16", [0x0F0F, 0x0F00, 0x0F01],
     ),
+    "literals made at run time": (
+        "fn sum(a: [2]i16) i16 { return a[0] + a[1]; }\n"
+        "const P = struct { x: i16, y: i16 };\nfn diff(p: P) i16 { return p.x - p.y; }",
+        "var x: i16 = 3; out[0] = sum([2]i16{ x, 4 }); out[1] = diff(P{ .x = x, .y = 1 });",
+        "i16", [7, 2],
+    ),
+    "enum literals": (
+        "const State = enum(u16) { idle, busy };\nvar state: State = .idle;",
+        "var x: i16 = 3; state = if (x > 2) State.busy else State.idle;"
+        " switch (state) { .busy => { out[0] = 9; }, else => { out[0] = 8; } }", "i16", [9],
+    ),
     "scaled addition": (
         "var a = [3]f16{1.0, 2.0, 3.0};\n"
         "const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> out[i] });\n"

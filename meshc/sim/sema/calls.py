@@ -118,7 +118,7 @@ class Calls(Places):
             else:
                 generic = param.type is None or isinstance(param.type, t.AnyType)
                 spec.append(value.type if generic or _depends(param, fn) else None)
-                code_args.append(self.code(value))
+                code_args.append(self.argument(value, frame, self.place_of(node)))
         if self._result_is_known(fn, args):
             return self.call_known(fn, args, node.span, frame)
         function = self.instance(fn, tuple(spec), node.span)

@@ -308,6 +308,15 @@ class Places(Expressions):
                     fail("csl-type", "a constant cannot be assigned to", span)
                 self.store(place.addr, value, frame, where)
 
+    def argument(self, value: Val, frame: Frame, where: str) -> ir.Expr:
+        """``value`` as code; arrays and structs made at run time are kept in memory first."""
+        if value.known or not isinstance(value.v, list | dict):
+            return self.code(value)
+        symbol = self.unit.place("temporary", value.type)
+        addr = ir.Const(ty.U16, symbol.addr)
+        self.store(addr, value, frame, where)
+        return addr
+
     def store(self, addr: ir.Expr, value: Val, frame: Frame, where: str) -> None:
         """Code that stores a value of any type in memory."""
         kind = value.type
