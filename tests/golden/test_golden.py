@@ -1,0 +1,76 @@
+"""Golden tests: real command lines, everything they print and every file they write.
+
+A case is a folder with ``command`` (the arguments; {here} is the folder, {examples} that of the
+examples, {out} an output directory) and ``expected`` (exit code, stdout, stderr, and out/ with the
+files). Missing, surplus and changed files fail. ``--update-golden`` rewrites ``expected``.
+
+Files of the run-time package that programs carry are not stored: they must equal their source.
+"""
+
+import shlex
+import shutil
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from meshc.cli import main
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
+CASES = sorted(path.parent for path in HERE.glob("*/command"))
+RUNTIME = resources.files("meshc.backends.python.runtime")
+
+
+def outcome(case, folder, capsys):
+    """Every expected file by its path, with its text."""
+    out = folder / "out"
+    names = {"here": case, "examples": EXAMPLES, "out": out}
+    words = shlex.split((case / "command").read_text(encoding="utf-8"))
+    code = main([word.format(**names) for word in words])
+    printed = capsys.readouterr()
+    found = {"exit": f"{code}\n", "stdout": printed.out, "stderr": printed.err}
+    for name, place in names.items():
+        for stream in ("stdout", "stderr"):
+            found[stream] = found[stream].replace(str(place), "{" + name + "}")
+    for path in sorted(out.rglob("*")):
+        if path.is_file():
+            found[f"out/{path.relative_to(out).as_posix()}"] = path.read_text(encoding="utf-8")
+    return found
+
+
+def stored(case):
+    root = case / "expected"
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {p.relative_to(root).as_posix(): p.read_text(encoding="utf-8") for p in files}
+
+
+def runtime_files(found):
+    prefix = "out/mesh_runtime/"
+    return {name: found.pop(name) for name in list(found) if name.startswith(prefix)}
+
+
+def rewrite(case, found):
+    shutil.rmtree(case / "expected", ignore_errors=True)
+    for name, text in found.items():
+        path = case / "expected" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_golden(case, tmp_path, capsys, update_golden):
+    found = outcome(case, tmp_path, capsys)
+    for name, text in runtime_files(found).items():
+        assert text == (RUNTIME / Path(name).name).read_text(encoding="utf-8")
+    expected = stored(case)
+    if update_golden and found != expected:
+        rewrite(case, found)
+        pytest.fail("rewritten; look at the difference and run again")
+    assert sorted(found) == sorted(expected)
+    for name, text in found.items():
+        assert text == expected[name], name
+
+
+def test_there_are_enough_cases():
+    assert len(CASES) >= 6

@@ -1,0 +1,423 @@
+"""Phase decode of tiny_llama_decode: what every core runs.
+
+Mesh (columns x rows): 2 x 2 cores; element type f32.
+
+A statement works on the memory of each core, on all cores that its guard (on=..) lets
+through. Only channels carry data from core to core; wait ends the transfers it names.
+
+Kernels, the result first:
+    add          out = a + b
+    copy         out = a
+    div          out = a / b, b repeated over trailing dims
+    exp_sub      out = exp(a - m), m repeated over trailing dims
+    fill         every element becomes `value`
+    gemm         out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n,
+                 k] if `transposed`
+    mask_slots   s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
+                 nothing
+    mul          out = a * b
+    ring_drop    state head + 1, count - 1 (`capacity` slots)
+    ring_grow    state count + 1
+    ring_oldest  b[.., :] = the oldest slot of ring a[.., cap, :]
+    ring_push    the newest slot of ring a[.., cap, :] = b[.., :]
+    rms_scale    out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]
+    rope         out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
+    row_max      out[..] = largest of a over trailing dims
+    row_sum      out[..] = sum of a over trailing dims
+    scale        out = a * factor
+    silu         out = a / (1 + exp(-a))
+    square_sum   out[..] = sum of a*a over trailing dims
+"""
+
+from mesh_runtime import Fabric, Hop, Phase, element, memo, wait
+from mesh_runtime.kernels import (
+    add,
+    copy,
+    div,
+    exp_sub,
+    fill,
+    gemm,
+    mask_slots,
+    mul,
+    ring_drop,
+    ring_grow,
+    ring_oldest,
+    ring_push,
+    rms_scale,
+    rope,
+    row_max,
+    row_sum,
+    scale,
+    silu,
+    square_sum,
+)
+
+
+def decode(fabric: Fabric) -> Phase:
+    """Bind the program to the cores of ``fabric``."""
+    phase = Phase(fabric, "decode", interleaved=("y", "x", "xd"))
+    core = phase.core
+
+    # Memory of each core: name, element type, extents.
+    x = phase.buffer("x", "f32", 24, role="in")
+    q_1_k_1_x_5 = phase.buffer("q_1_k_1_x_5", "f32", 40)
+    x_6_s_sum = phase.buffer("x_6_s.sum", "f32", 30)
+    x_8_x_10 = phase.buffer("x_8_x_10", "f32", 128)
+    h_ss = phase.buffer("h.ss", "f32", 1)
+    attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
+    h = phase.buffer("h", "f32", 24)
+    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 24, 40, role="weight")
+    rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
+    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state")
+    kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state")
+    kv_oldest = phase.buffer("kv_oldest", "f32", 2, 2, 4)
+    kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 4)
+    s_2 = phase.buffer("s_2", "f32", 6, 8)
+    ring_parts = phase.buffer("ring_parts", "f32", 1, 48)
+    ring_slots = phase.buffer("ring_slots", "f32", 2, 1, 24)
+    s_max = phase.buffer("s.max", "f32", 6)
+    x_7 = phase.buffer("x_7", "f32", 24)
+    wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight")
+    ring_parts_1 = phase.buffer("ring_parts_1", "f32", 1, 24)
+    ring_slots_1 = phase.buffer("ring_slots_1", "f32", 2, 1, 12)
+    h_1_ss = phase.buffer("h_1.ss", "f32", 1)
+    ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
+    h_1 = phase.buffer("h_1", "f32", 24)
+    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 24, 128, role="weight")
+    x_12 = phase.buffer("x_12", "f32", 24)
+    w_down = phase.buffer("w_down", "f32", 2, 64, 24, role="weight")
+    ring_parts_2 = phase.buffer("ring_parts_2", "f32", 1, 24)
+    ring_slots_2 = phase.buffer("ring_slots_2", "f32", 2, 1, 12)
+    result_ss = phase.buffer("result.ss", "f32", 1)
+    final_norm = phase.buffer("final_norm", "f32", 24, role="weight")
+    result_1 = phase.buffer("result_1", "f32", 128, role="out")
+    lm_head = phase.buffer("lm_head", "f32", 24, 128, role="weight")
+
+    # Channels: where the messages of each core go.
+    every_y = core.every(2)
+    chain_y_1 = phase.channel("chain_y_1", Hop(to=(core.y - 1, core.x), where=core.y >= 1))
+    cast_y = phase.channel(
+        "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
+    )
+    ring_y = phase.channel(
+        "ring_y",
+        Hop(to=(1, core.x), where=core.y == 0),
+        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
+        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+    )
+    ring_xd = phase.channel(
+        "ring_xd",
+        Hop(to=(core.y, 1), where=core.x == 0),
+        Hop(to=(core.y, core.x - 2), where=(core.x >= 2) & (core.x % 2 == 0)),
+        Hop(to=(core.y, core.x + 2), where=(core.x <= -1) & (core.x % 2 == 1)),
+        Hop(to=(core.y, 1 - core.x), where=(core.x >= 0) & (core.x % 2 == 1)),
+    )
+
+    # Guards: the cores that take part in a statement.
+    chain_y_1_receivers = phase.where(core.y <= 0)
+    chain_y_1_senders = phase.where(core.y >= 1)
+    y_is_0 = phase.where(core.y == 0)
+
+    @memo
+    def ring_oldest_cores(pos):
+        return phase.where((pos >= 2) & (pos % 2 < core.rank_y))
+
+    @memo
+    def ring_y_receivers(pos):
+        return phase.where((pos >= 2) & (pos % 2 <= core.rank_y) & (core.rank_y <= 0))
+
+    @memo
+    def ring_push_cores(pos):
+        return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
+
+    # Chains: cores that run one after the other, by rank.
+    along_chain_y_1 = phase.sweep(1 - core.y, 2)
+
+    # Places in memory that differ between cores.
+    @memo
+    def ring_slots_place(t):
+        return (core.rank_xd + t) % 2
+
+    @memo
+    def ring_slots_place_2(t):
+        return (core.rank_xd + t + 1) % 2
+
+    @memo
+    def ring_slots_place_3(t_1):
+        return (core.rank_xd + t_1 + 1) % 2
+
+    @memo
+    def ring_slots_place_4(t_1):
+        return (core.rank_xd + t_1) % 2
+
+    @memo
+    def ring_slots_1_place(t_2):
+        return (core.rank_x + t_2) % 2
+
+    @memo
+    def ring_slots_1_place_2(t_2):
+        return (core.rank_x + t_2 + 1) % 2
+
+    @memo
+    def ring_slots_1_place_3(t_3):
+        return (core.rank_x + t_3 + 1) % 2
+
+    @memo
+    def ring_slots_1_place_4(t_3):
+        return (core.rank_x + t_3) % 2
+
+    @memo
+    def ring_slots_2_place(t_4):
+        return (core.rank_x + t_4) % 2
+
+    @memo
+    def ring_slots_2_place_2(t_4):
+        return (core.rank_x + t_4 + 1) % 2
+
+    @memo
+    def ring_slots_2_place_3(t_5):
+        return (core.rank_x + t_5 + 1) % 2
+
+    @memo
+    def ring_slots_2_place_4(t_5):
+        return (core.rank_x + t_5) % 2
+
+    # Exchanges between cores that occur again and again.
+    def all_reduce_add_y(view):
+        """Along chain_y_1, cast_y."""
+        for _ in along_chain_y_1:  # one core of the chain after the other
+            got = chain_y_1.recv(view, combine="add", on=chain_y_1_receivers)
+            wait(got)
+            sent = chain_y_1.send(view, on=chain_y_1_senders)
+            wait(sent)
+        sent_2 = cast_y.send(view, on=y_is_0)
+        got_2 = cast_y.recv(view, on=chain_y_1_senders)
+        wait(got_2, sent_2)
+
+    def all_reduce_max_y(view):
+        """Along chain_y_1, cast_y."""
+        for _ in along_chain_y_1:  # one core of the chain after the other
+            got = chain_y_1.recv(view, combine="max", on=chain_y_1_receivers)
+            wait(got)
+            sent = chain_y_1.send(view, on=chain_y_1_senders)
+            wait(sent)
+        sent_2 = cast_y.send(view, on=y_is_0)
+        got_2 = cast_y.recv(view, on=chain_y_1_senders)
+        wait(got_2, sent_2)
+
+    def step(pos):
+        for layer in range(2):
+            square_sum(h_ss, x.shaped(1, 24))
+            all_reduce_add_y(h_ss)
+            rms_scale(h.shaped(1, 24), x.shaped(1, 24), h_ss, attn_norm[layer], count=48, eps=1e-05)
+            gemm(q_1_k_1_x_5[:40].shaped(1, 40), h.shaped(1, 24), wq_wk_wv[layer])
+            all_reduce_add_y(q_1_k_1_x_5[:40])
+            rope(
+                q_1_k_1_x_5[:24].shaped(6, 1, 4),
+                q_1_k_1_x_5[:24].shaped(6, 1, 4),
+                rope_frequency_lanes,
+                position=pos,
+                step=1,
+            )
+            rope(
+                q_1_k_1_x_5[24:32].shaped(2, 1, 4),
+                q_1_k_1_x_5[24:32].shaped(2, 1, 4),
+                rope_frequency_lanes,
+                position=pos,
+                step=1,
+            )
+            ring_oldest(kv_oldest, kv_cache[layer], kv_state[layer], on=ring_oldest_cores(pos))
+            ring_drop(kv_state[layer], capacity=8, on=ring_oldest_cores(pos))
+            got_4 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
+            sent_4 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
+            wait(got_4, sent_4)
+            ring_push(kv_cache[layer], kv_risen, kv_state[layer], on=ring_y_receivers(pos))
+            ring_grow(kv_state[layer], on=ring_y_receivers(pos))
+            ring_push(
+                kv_cache[layer, 0],
+                q_1_k_1_x_5[24:32].shaped(2, 4),
+                kv_state[layer],
+                on=ring_push_cores(pos),
+            )
+            ring_push(
+                kv_cache[layer, 1],
+                q_1_k_1_x_5[32:40].shaped(2, 4),
+                kv_state[layer],
+                on=ring_push_cores(pos),
+            )
+            ring_grow(kv_state[layer], on=ring_push_cores(pos))
+            gemm(
+                s_2.shaped(2, 3, 8),
+                q_1_k_1_x_5[:24].shaped(2, 3, 4),
+                kv_cache[layer, 0],
+                transposed=True,
+            )
+            fill(ring_parts[:1], value=0.0)
+            copy(ring_parts[:1, :48], s_2.shaped(1, 48))
+            for p in range(2):
+                copy(ring_slots[p, :1], ring_parts[:1, 24 * p : 24 * p + 24])
+            for t in range(1):
+                sent_5 = ring_xd.send(ring_slots[ring_slots_place(t), :1])
+                got_5 = ring_xd.recv(ring_slots[ring_slots_place_2(t), :1], combine="add")
+                wait(got_5, sent_5)
+            for t_1 in range(1):
+                sent_6 = ring_xd.send(ring_slots[ring_slots_place_3(t_1), :1])
+                got_6 = ring_xd.recv(ring_slots[ring_slots_place_4(t_1), :1])
+                wait(got_6, sent_6)
+            for p_1 in range(2):
+                copy(ring_parts[:1, 24 * p_1 : 24 * p_1 + 24], ring_slots[p_1, :1])
+            copy(s_2.shaped(1, 48), ring_parts[:1, :48])
+            scale(s_2, s_2, factor=0.35355339059327373)
+            mask_slots(s_2, kv_state[layer])
+            row_max(s_max, s_2)
+            all_reduce_max_y(s_max)
+            exp_sub(s_2, s_2, s_max)
+            row_sum(x_6_s_sum[24:30], s_2)
+            gemm(x_6_s_sum[:24].shaped(2, 3, 4), s_2.shaped(2, 3, 8), kv_cache[layer, 1])
+            all_reduce_add_y(x_6_s_sum[:30])
+            div(x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[24:30])
+            gemm(x_7.shaped(1, 24), x_6_s_sum[:24].shaped(1, 24), wo[layer])
+            fill(ring_parts_1[:1], value=0.0)
+            copy(ring_parts_1[:1, :24], x_7.shaped(1, 24))
+            for p_2 in range(2):
+                copy(ring_slots_1[p_2, :1], ring_parts_1[:1, 12 * p_2 : 12 * p_2 + 12])
+            for t_2 in range(1):
+                sent_11 = ring_xd.send(ring_slots_1[ring_slots_1_place(t_2), :1])
+                got_11 = ring_xd.recv(ring_slots_1[ring_slots_1_place_2(t_2), :1], combine="add")
+                wait(got_11, sent_11)
+            for t_3 in range(1):
+                sent_12 = ring_xd.send(ring_slots_1[ring_slots_1_place_3(t_3), :1])
+                got_12 = ring_xd.recv(ring_slots_1[ring_slots_1_place_4(t_3), :1])
+                wait(got_12, sent_12)
+            for p_3 in range(2):
+                copy(ring_parts_1[:1, 12 * p_3 : 12 * p_3 + 12], ring_slots_1[p_3, :1])
+            copy(x_7.shaped(1, 24), ring_parts_1[:1, :24])
+            add(x, x, x_7)
+            square_sum(h_1_ss, x.shaped(1, 24))
+            all_reduce_add_y(h_1_ss)
+            rms_scale(
+                h_1.shaped(1, 24), x.shaped(1, 24), h_1_ss, ffn_norm[layer], count=48, eps=1e-05
+            )
+            gemm(x_8_x_10[:128].shaped(1, 128), h_1.shaped(1, 24), w_gate_w_up[layer])
+            all_reduce_add_y(x_8_x_10[:128])
+            silu(x_8_x_10[:64], x_8_x_10[:64])
+            mul(x_8_x_10[:64], x_8_x_10[:64], x_8_x_10[64:128])
+            gemm(x_12.shaped(1, 24), x_8_x_10[:64].shaped(1, 64), w_down[layer])
+            fill(ring_parts_2[:1], value=0.0)
+            copy(ring_parts_2[:1, :24], x_12.shaped(1, 24))
+            for p_4 in range(2):
+                copy(ring_slots_2[p_4, :1], ring_parts_2[:1, 12 * p_4 : 12 * p_4 + 12])
+            for t_4 in range(1):
+                sent_17 = ring_xd.send(ring_slots_2[ring_slots_2_place(t_4), :1])
+                got_17 = ring_xd.recv(ring_slots_2[ring_slots_2_place_2(t_4), :1], combine="add")
+                wait(got_17, sent_17)
+            for t_5 in range(1):
+                sent_18 = ring_xd.send(ring_slots_2[ring_slots_2_place_3(t_5), :1])
+                got_18 = ring_xd.recv(ring_slots_2[ring_slots_2_place_4(t_5), :1])
+                wait(got_18, sent_18)
+            for p_5 in range(2):
+                copy(ring_parts_2[:1, 12 * p_5 : 12 * p_5 + 12], ring_slots_2[p_5, :1])
+            copy(x_12.shaped(1, 24), ring_parts_2[:1, :24])
+            add(x, x, x_12)
+        square_sum(result_ss, x.shaped(1, 24))
+        all_reduce_add_y(result_ss)
+        rms_scale(x.shaped(1, 24), x.shaped(1, 24), result_ss, final_norm, count=48, eps=1e-05)
+        gemm(result_1.shaped(1, 128), x.shaped(1, 24), lm_head)
+        all_reduce_add_y(result_1)
+
+    # Constants of the program.
+    phase.constant("rope_frequency", [1.0, 0.1, 0.01, 0.001])
+
+    # Logical tensors: the element that each lane of a buffer holds.
+    def x_lanes(i_e):
+        return element(0, 0, i_e + 24 * core.rank_y)
+
+    phase.port("in", "x", {"B": 1, "L": 1, "E": 48}, x, x_lanes)
+
+    def attn_norm_lanes(layer, i0):
+        return element(layer, i0 + 24 * core.rank_y)
+
+    phase.port("in", "attn_norm", {"layers": 2, "E": 48}, attn_norm, attn_norm_lanes)
+
+    def wq_lanes(layer, k, f):
+        return element(
+            layer,
+            k + 24 * core.rank_y,
+            6 * core.xh + f // 4,
+            2 * core.rank_xd + 4 * (f % 2) + (f % 4) // 2,
+            where=(f >= 0, f <= 23, 4 * core.rank_xd + f % 4 <= 7),
+        )
+
+    phase.port("in", "wq", {"layers": 2, "E": 48, "H": 6, "D": 8}, wq_wk_wv, wq_lanes)
+
+    def wk_lanes(layer, k, f):
+        return element(
+            layer,
+            k + 24 * core.rank_y,
+            2 * core.xh + f // 4 - 6,
+            2 * core.rank_xd + 4 * (f % 2) + (f % 4) // 2,
+            where=(f >= 24, f <= 31, 4 * core.rank_xd + f % 4 <= 7),
+        )
+
+    phase.port("in", "wk", {"layers": 2, "E": 48, "G": 2, "D": 8}, wq_wk_wv, wk_lanes)
+
+    def wv_lanes(layer, k, f):
+        return element(
+            layer,
+            k + 24 * core.rank_y,
+            2 * core.xh + f // 4 - 8,
+            4 * core.rank_xd + f % 4,
+            where=(f >= 32, f <= 39),
+        )
+
+    phase.port("in", "wv", {"layers": 2, "E": 48, "G": 2, "D": 8}, wq_wk_wv, wv_lanes)
+
+    def rope_frequency_lanes_2(i):
+        return element(i + 2 * core.rank_xd)
+
+    phase.port("in", "rope_frequency", {"D_pairs": 4}, rope_frequency_lanes, rope_frequency_lanes_2)
+
+    def wo_lanes(layer, k, f):
+        return element(layer, 6 * core.xh + k // 4, 4 * core.rank_xd + k % 4, f + 24 * core.rank_y)
+
+    phase.port("in", "wo", {"layers": 2, "H": 6, "D": 8, "E": 48}, wo, wo_lanes)
+
+    def ffn_norm_lanes(layer, i0):
+        return element(layer, i0 + 24 * core.rank_y)
+
+    phase.port("in", "ffn_norm", {"layers": 2, "E": 48}, ffn_norm, ffn_norm_lanes)
+
+    def w_gate_lanes(layer, k, f):
+        return element(layer, k + 24 * core.rank_y, f + 64 * core.rank_x, where=(f >= 0, f <= 63))
+
+    phase.port("in", "w_gate", {"layers": 2, "E": 48, "F": 128}, w_gate_w_up, w_gate_lanes)
+
+    def w_up_lanes(layer, k, f):
+        return element(
+            layer, k + 24 * core.rank_y, f + 64 * core.rank_x - 64, where=(f >= 64, f <= 127)
+        )
+
+    phase.port("in", "w_up", {"layers": 2, "E": 48, "F": 128}, w_gate_w_up, w_up_lanes)
+
+    def w_down_lanes(layer, k, f):
+        return element(layer, k + 64 * core.rank_x, f + 24 * core.rank_y)
+
+    phase.port("in", "w_down", {"layers": 2, "F": 128, "E": 48}, w_down, w_down_lanes)
+
+    def final_norm_lanes(i0):
+        return element(i0 + 24 * core.rank_y)
+
+    phase.port("in", "final_norm", {"E": 48}, final_norm, final_norm_lanes)
+
+    def lm_head_lanes(k, f):
+        return element(k + 24 * core.rank_y, f + 128 * core.rank_x)
+
+    phase.port("in", "lm_head", {"E": 48, "V": 256}, lm_head, lm_head_lanes)
+
+    def logits_lanes(i_v):
+        return element(0, 0, i_v + 128 * core.rank_x, where=(core.rank_y == 0,))
+
+    phase.port("out", "logits", {"B": 1, "L": 1, "V": 256}, result_1, logits_lanes)
+
+    return phase.runs(step, {"pos": (0, 15)})

@@ -1,0 +1,607 @@
+"""Phase prefill of tiny_llama_prefill: what every core runs.
+
+Mesh (columns x rows): 2 x 2 cores; element type f32.
+
+A statement works on the memory of each core, on all cores that its guard (on=..) lets
+through. Only channels carry data from core to core; wait ends the transfers it names.
+
+Kernels, the result first:
+    add          out = a + b
+    copy         out = a
+    div          out = a / b, b repeated over trailing dims
+    exp_sub      out = exp(a - m), m repeated over trailing dims
+    fill         every element becomes `value`
+    gemm         out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n,
+                 k] if `transposed`
+    mask_causal  s[.., r, j] = -inf where the key's position key + key_step*j is beyond the query's
+                 query + query_step*r, or is not below limit
+    mul          out = a * b
+    ring_set     state = (0, count): a ring buffer whose first `count` slots are filled
+    rms_scale    out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]
+    rope         out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
+    rotate       a[i] = a[(i + by) mod n] over the first dim
+    row_max      out[..] = largest of a over trailing dims
+    row_sum      out[..] = sum of a over trailing dims
+    scale        out = a * factor
+    silu         out = a / (1 + exp(-a))
+    square_sum   out[..] = sum of a*a over trailing dims
+"""
+
+from mesh_runtime import Fabric, Hop, Phase, element, memo, wait
+from mesh_runtime.kernels import (
+    add,
+    copy,
+    div,
+    exp_sub,
+    fill,
+    gemm,
+    mask_causal,
+    mul,
+    ring_set,
+    rms_scale,
+    rope,
+    rotate,
+    row_max,
+    row_sum,
+    scale,
+    silu,
+    square_sum,
+)
+
+
+def prefill(fabric: Fabric) -> Phase:
+    """Bind the program to the cores of ``fabric``."""
+    phase = Phase(fabric, "prefill", interleaved=("y", "x", "xd"))
+    core = phase.core
+
+    # Memory of each core: name, element type, extents.
+    x = phase.buffer("x", "f32", 8, 24, role="in")
+    q_1_k_1_x_5 = phase.buffer("q_1_k_1_x_5", "f32", 8, 40)
+    x_8_x_10 = phase.buffer("x_8_x_10", "f32", 8, 128)
+    h_ss = phase.buffer("h.ss", "f32", 8)
+    ring_parts = phase.buffer("ring_parts", "f32", 8, 2)
+    ring_slots = phase.buffer("ring_slots", "f32", 2, 8, 1)
+    attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
+    h = phase.buffer("h", "f32", 8, 24)
+    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 1, 24, 40, role="weight")
+    left_chunks = phase.buffer("left_chunks", "f32", 2, 8, 24)
+    weight_chunks = phase.buffer("weight_chunks", "f32", 2, 24, 40)
+    rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
+    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state")
+    kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state")
+    s_2 = phase.buffer("s_2", "f32", 8, 6, 1, 8)
+    key_chunks = phase.buffer("key_chunks", "f32", 2, 2, 8, 4)
+    score_chunks = phase.buffer("score_chunks", "f32", 2, 8, 6, 8)
+    s_max = phase.buffer("s.max", "f32", 8, 6)
+    ring_parts_1 = phase.buffer("ring_parts_1", "f32", 8, 6)
+    ring_slots_1 = phase.buffer("ring_slots_1", "f32", 2, 8, 3)
+    s_sum = phase.buffer("s.sum", "f32", 8, 6)
+    ring_parts_2 = phase.buffer("ring_parts_2", "f32", 8, 6)
+    ring_slots_2 = phase.buffer("ring_slots_2", "f32", 2, 8, 3)
+    x_6 = phase.buffer("x_6", "f32", 8, 6, 4)
+    value_chunks = phase.buffer("value_chunks", "f32", 2, 2, 8, 4)
+    weight_of_keys = phase.buffer("weight_of_keys", "f32", 2, 8, 6, 8)
+    x_7 = phase.buffer("x_7", "f32", 8, 24)
+    wo = phase.buffer("wo", "f32", 2, 1, 24, 24, role="weight")
+    left_chunks_1 = phase.buffer("left_chunks_1", "f32", 2, 8, 24)
+    weight_chunks_1 = phase.buffer("weight_chunks_1", "f32", 2, 24, 24)
+    h_1_ss = phase.buffer("h_1.ss", "f32", 8)
+    ring_parts_3 = phase.buffer("ring_parts_3", "f32", 8, 2)
+    ring_slots_3 = phase.buffer("ring_slots_3", "f32", 2, 8, 1)
+    ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
+    h_1 = phase.buffer("h_1", "f32", 8, 24)
+    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 1, 24, 128, role="weight")
+    left_chunks_2 = phase.buffer("left_chunks_2", "f32", 2, 8, 24)
+    weight_chunks_2 = phase.buffer("weight_chunks_2", "f32", 2, 24, 128)
+    x_12 = phase.buffer("x_12", "f32", 8, 24)
+    w_down = phase.buffer("w_down", "f32", 2, 1, 64, 24, role="weight")
+    left_chunks_3 = phase.buffer("left_chunks_3", "f32", 2, 8, 64)
+    weight_chunks_3 = phase.buffer("weight_chunks_3", "f32", 2, 64, 24)
+
+    # Channels: where the messages of each core go.
+    ring_x = phase.channel(
+        "ring_x",
+        Hop(to=(core.y, 1), where=core.x == 0),
+        Hop(to=(core.y, core.x - 2), where=(core.x >= 2) & (core.x % 2 == 0)),
+        Hop(to=(core.y, core.x + 2), where=(core.x <= -1) & (core.x % 2 == 1)),
+        Hop(to=(core.y, 1 - core.x), where=(core.x >= 0) & (core.x % 2 == 1)),
+    )
+    ring_y = phase.channel(
+        "ring_y",
+        Hop(to=(1, core.x), where=core.y == 0),
+        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
+        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+    )
+
+    # Guards: the cores that take part in a statement.
+    @memo
+    def ring_x_senders(a):
+        return phase.where(a < core.rank_y)
+
+    @memo
+    def ring_y_senders(a_1):
+        return phase.where(a_1 < core.rank_xd)
+
+    @memo
+    def ring_y_senders_2(a_2):
+        return phase.where(a_2 < core.rank_xd)
+
+    @memo
+    def ring_x_senders_2(a_3):
+        return phase.where(a_3 < core.rank_y)
+
+    @memo
+    def ring_x_senders_3(a_4):
+        return phase.where(a_4 < core.rank_y)
+
+    @memo
+    def ring_x_senders_4(a_5):
+        return phase.where(a_5 < core.rank_y)
+
+    # Places in memory that differ between cores.
+    @memo
+    def ring_slots_place(t):
+        return (core.rank_x + t) % 2
+
+    @memo
+    def ring_slots_place_2(t):
+        return (core.rank_x + t + 1) % 2
+
+    @memo
+    def ring_slots_place_3(t_1):
+        return (core.rank_x + t_1 + 1) % 2
+
+    @memo
+    def ring_slots_place_4(t_1):
+        return (core.rank_x + t_1) % 2
+
+    @memo
+    def ring_slots_1_place(t_4):
+        return (core.rank_xd + t_4) % 2
+
+    @memo
+    def ring_slots_1_place_2(t_4):
+        return (core.rank_xd + t_4 + 1) % 2
+
+    @memo
+    def ring_slots_1_place_3(t_5):
+        return (core.rank_xd + t_5 + 1) % 2
+
+    @memo
+    def ring_slots_1_place_4(t_5):
+        return (core.rank_xd + t_5) % 2
+
+    @memo
+    def ring_slots_2_place(t_6):
+        return (core.rank_xd + t_6) % 2
+
+    @memo
+    def ring_slots_2_place_2(t_6):
+        return (core.rank_xd + t_6 + 1) % 2
+
+    @memo
+    def ring_slots_2_place_3(t_7):
+        return (core.rank_xd + t_7 + 1) % 2
+
+    @memo
+    def ring_slots_2_place_4(t_7):
+        return (core.rank_xd + t_7) % 2
+
+    @memo
+    def ring_slots_3_place(t_10):
+        return (core.rank_x + t_10) % 2
+
+    @memo
+    def ring_slots_3_place_2(t_10):
+        return (core.rank_x + t_10 + 1) % 2
+
+    @memo
+    def ring_slots_3_place_3(t_11):
+        return (core.rank_x + t_11 + 1) % 2
+
+    @memo
+    def ring_slots_3_place_4(t_11):
+        return (core.rank_x + t_11) % 2
+
+    def step(len_):
+        extent = (len_ + 1) // 2
+        for layer in range(2):
+            square_sum(h_ss[:extent], x[:extent])
+            fill(ring_parts[:extent], value=0.0)
+            copy(ring_parts[:extent, :1], h_ss[:extent].shaped(extent, 1))
+            for p in range(2):
+                copy(ring_slots[p, :extent], ring_parts[:extent, p : p + 1])
+            for t in range(1):
+                sent = ring_x.send(ring_slots[ring_slots_place(t), :extent])
+                got = ring_x.recv(ring_slots[ring_slots_place_2(t), :extent], combine="add")
+                wait(got, sent)
+            for t_1 in range(1):
+                sent_1 = ring_x.send(ring_slots[ring_slots_place_3(t_1), :extent])
+                got_1 = ring_x.recv(ring_slots[ring_slots_place_4(t_1), :extent])
+                wait(got_1, sent_1)
+            for p_1 in range(2):
+                copy(ring_parts[:extent, p_1 : p_1 + 1], ring_slots[p_1, :extent])
+            copy(h_ss[:extent].shaped(extent, 1), ring_parts[:extent, :1])
+            rms_scale(h[:extent], x[:extent], h_ss[:extent], attn_norm[layer], count=48, eps=1e-05)
+            copy(left_chunks[0, :extent], h[:extent])
+            for a in range(1):
+                sent_2 = ring_x.send(left_chunks[a % 2, :extent], on=ring_x_senders(a))
+                got_2 = ring_x.recv(left_chunks[(a + 1) % 2, :extent], on=ring_x_senders(a))
+                wait(got_2, sent_2)
+            rotate(left_chunks[:2, :extent], by=core.rank_y)
+            copy(weight_chunks[:1], wq_wk_wv[layer])
+            fill(q_1_k_1_x_5[:extent, :40], value=0.0)
+            for t_2 in range(1):
+                sent_3 = ring_x.send(left_chunks[t_2 % 2, :extent])
+                got_3 = ring_x.recv(left_chunks[(t_2 + 1) % 2, :extent])
+                sent_4 = ring_y.send(weight_chunks[t_2 % 2])
+                got_4 = ring_y.recv(weight_chunks[(t_2 + 1) % 2])
+                gemm(
+                    q_1_k_1_x_5[:extent, :40],
+                    left_chunks[t_2 % 2, :extent],
+                    weight_chunks[t_2 % 2],
+                    accumulate=True,
+                )
+                wait(got_3, got_4, sent_3, sent_4)
+            gemm(
+                q_1_k_1_x_5[:extent, :40],
+                left_chunks[1, :extent],
+                weight_chunks[1],
+                accumulate=True,
+            )
+            rope(
+                q_1_k_1_x_5[:extent, :24].shaped(extent, 6, 4).ordered(1, 0, 2),
+                q_1_k_1_x_5[:extent, :24].shaped(extent, 6, 4).ordered(1, 0, 2),
+                rope_frequency_lanes,
+                position=core.rank_y,
+                step=2,
+            )
+            rope(
+                q_1_k_1_x_5[:extent, 24:32].shaped(extent, 2, 4).ordered(1, 0, 2),
+                q_1_k_1_x_5[:extent, 24:32].shaped(extent, 2, 4).ordered(1, 0, 2),
+                rope_frequency_lanes,
+                position=core.rank_y,
+                step=2,
+            )
+            copy(
+                kv_cache[layer, 0, :, :extent],
+                q_1_k_1_x_5[:extent, 24:32].shaped(extent, 2, 4).ordered(1, 0, 2),
+            )
+            copy(
+                kv_cache[layer, 1, :, :extent],
+                q_1_k_1_x_5[:extent, 32:40].shaped(extent, 2, 4).ordered(1, 0, 2),
+            )
+            ring_set(kv_state[layer], count=(len_ - core.rank_y + 1) // 2)
+            for c in range(1):
+                copy(key_chunks[c % 2, :, :extent], kv_cache[layer, 0, :, c : c + (len_ + 1) // 2])
+            for a_1 in range(1):
+                sent_5 = ring_y.send(key_chunks[a_1 % 2, :, :extent], on=ring_y_senders(a_1))
+                got_5 = ring_y.recv(key_chunks[(a_1 + 1) % 2, :, :extent], on=ring_y_senders(a_1))
+                wait(got_5, sent_5)
+            rotate(key_chunks[:2, :, :extent], by=core.rank_xd)
+            fill(score_chunks, value=0.0)
+            for t_3 in range(2):
+                sent_6 = ring_y.send(key_chunks[t_3 % 2, :, :extent])
+                got_6 = ring_y.recv(key_chunks[(t_3 + 1) % 2, :, :extent])
+                gemm(
+                    score_chunks[t_3 % 2, :extent, :, :extent]
+                    .shaped(extent, 2, 3, extent)
+                    .ordered(1, 2, 0, 3),
+                    q_1_k_1_x_5[:extent, :24].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
+                    key_chunks[t_3 % 2, :, :extent].shaped(2, 1, extent, 4),
+                    accumulate=True,
+                    transposed=True,
+                )
+                sent_7 = ring_x.send(score_chunks[t_3 % 2, :extent, :, :extent])
+                got_7 = ring_x.recv(score_chunks[(t_3 + 1) % 2, :extent, :, :extent])
+                wait(got_6, got_7, sent_6, sent_7)
+            for m in range(1):
+                copy(s_2[:extent, :, m, :extent], score_chunks[m % 2, :extent, :, :extent])
+            scale(
+                s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], factor=0.35355339059327373
+            )
+            for m_1 in range(1):
+                mask_causal(
+                    s_2[:extent, :, m_1, :extent].ordered(1, 0, 2),
+                    query=core.rank_y,
+                    query_step=2,
+                    key=(m_1 + core.rank_xd + core.rank_y) % 2,
+                    key_step=2,
+                    limit=len_,
+                )
+            row_max(s_max[:extent], s_2[:extent, :, :, :extent])
+            fill(ring_parts_1[:extent], value=0.0)
+            copy(ring_parts_1[:extent, :6], s_max[:extent].shaped(extent, 6))
+            for p_2 in range(2):
+                copy(ring_slots_1[p_2, :extent], ring_parts_1[:extent, 3 * p_2 : 3 * p_2 + 3])
+            for t_4 in range(1):
+                sent_8 = ring_x.send(ring_slots_1[ring_slots_1_place(t_4), :extent])
+                got_8 = ring_x.recv(ring_slots_1[ring_slots_1_place_2(t_4), :extent], combine="max")
+                wait(got_8, sent_8)
+            for t_5 in range(1):
+                sent_9 = ring_x.send(ring_slots_1[ring_slots_1_place_3(t_5), :extent])
+                got_9 = ring_x.recv(ring_slots_1[ring_slots_1_place_4(t_5), :extent])
+                wait(got_9, sent_9)
+            for p_3 in range(2):
+                copy(ring_parts_1[:extent, 3 * p_3 : 3 * p_3 + 3], ring_slots_1[p_3, :extent])
+            copy(s_max[:extent].shaped(extent, 6), ring_parts_1[:extent, :6])
+            exp_sub(s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], s_max[:extent])
+            row_sum(s_sum[:extent], s_2[:extent, :, :, :extent])
+            fill(ring_parts_2[:extent], value=0.0)
+            copy(ring_parts_2[:extent, :6], s_sum[:extent].shaped(extent, 6))
+            for p_4 in range(2):
+                copy(ring_slots_2[p_4, :extent], ring_parts_2[:extent, 3 * p_4 : 3 * p_4 + 3])
+            for t_6 in range(1):
+                sent_10 = ring_x.send(ring_slots_2[ring_slots_2_place(t_6), :extent])
+                got_10 = ring_x.recv(
+                    ring_slots_2[ring_slots_2_place_2(t_6), :extent], combine="add"
+                )
+                wait(got_10, sent_10)
+            for t_7 in range(1):
+                sent_11 = ring_x.send(ring_slots_2[ring_slots_2_place_3(t_7), :extent])
+                got_11 = ring_x.recv(ring_slots_2[ring_slots_2_place_4(t_7), :extent])
+                wait(got_11, sent_11)
+            for p_5 in range(2):
+                copy(ring_parts_2[:extent, 3 * p_5 : 3 * p_5 + 3], ring_slots_2[p_5, :extent])
+            copy(s_sum[:extent].shaped(extent, 6), ring_parts_2[:extent, :6])
+            for c_1 in range(1):
+                copy(
+                    value_chunks[c_1 % 2, :, :extent],
+                    kv_cache[layer, 1, :, c_1 : c_1 + (len_ + 1) // 2],
+                )
+            for a_2 in range(1):
+                sent_12 = ring_y.send(value_chunks[a_2 % 2, :, :extent], on=ring_y_senders_2(a_2))
+                got_12 = ring_y.recv(
+                    value_chunks[(a_2 + 1) % 2, :, :extent], on=ring_y_senders_2(a_2)
+                )
+                wait(got_12, sent_12)
+            rotate(value_chunks[:2, :, :extent], by=core.rank_xd)
+            for m_2 in range(1):
+                copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_2[:extent, :, m_2, :extent])
+            fill(x_6[:extent], value=0.0)
+            for t_8 in range(1):
+                sent_13 = ring_x.send(weight_of_keys[t_8 % 2, :extent, :, :extent])
+                got_13 = ring_x.recv(weight_of_keys[(t_8 + 1) % 2, :extent, :, :extent])
+                sent_14 = ring_y.send(value_chunks[t_8 % 2, :, :extent])
+                got_14 = ring_y.recv(value_chunks[(t_8 + 1) % 2, :, :extent])
+                gemm(
+                    x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
+                    weight_of_keys[t_8 % 2, :extent, :, :extent]
+                    .shaped(extent, 2, 3, extent)
+                    .ordered(1, 2, 0, 3),
+                    value_chunks[t_8 % 2, :, :extent].shaped(2, 1, extent, 4),
+                    accumulate=True,
+                )
+                wait(got_13, got_14, sent_13, sent_14)
+            gemm(
+                x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
+                weight_of_keys[1, :extent, :, :extent]
+                .shaped(extent, 2, 3, extent)
+                .ordered(1, 2, 0, 3),
+                value_chunks[1, :, :extent].shaped(2, 1, extent, 4),
+                accumulate=True,
+            )
+            div(x_6[:extent], x_6[:extent], s_sum[:extent])
+            copy(left_chunks_1[0, :extent], x_6[:extent].shaped(extent, 24))
+            for a_3 in range(1):
+                sent_15 = ring_x.send(left_chunks_1[a_3 % 2, :extent], on=ring_x_senders_2(a_3))
+                got_15 = ring_x.recv(
+                    left_chunks_1[(a_3 + 1) % 2, :extent], on=ring_x_senders_2(a_3)
+                )
+                wait(got_15, sent_15)
+            rotate(left_chunks_1[:2, :extent], by=core.rank_y)
+            copy(weight_chunks_1[:1], wo[layer])
+            fill(x_7[:extent], value=0.0)
+            for t_9 in range(1):
+                sent_16 = ring_x.send(left_chunks_1[t_9 % 2, :extent])
+                got_16 = ring_x.recv(left_chunks_1[(t_9 + 1) % 2, :extent])
+                sent_17 = ring_y.send(weight_chunks_1[t_9 % 2])
+                got_17 = ring_y.recv(weight_chunks_1[(t_9 + 1) % 2])
+                gemm(
+                    x_7[:extent],
+                    left_chunks_1[t_9 % 2, :extent],
+                    weight_chunks_1[t_9 % 2],
+                    accumulate=True,
+                )
+                wait(got_16, got_17, sent_16, sent_17)
+            gemm(x_7[:extent], left_chunks_1[1, :extent], weight_chunks_1[1], accumulate=True)
+            add(x[:extent], x[:extent], x_7[:extent])
+            square_sum(h_1_ss[:extent], x[:extent])
+            fill(ring_parts_3[:extent], value=0.0)
+            copy(ring_parts_3[:extent, :1], h_1_ss[:extent].shaped(extent, 1))
+            for p_6 in range(2):
+                copy(ring_slots_3[p_6, :extent], ring_parts_3[:extent, p_6 : p_6 + 1])
+            for t_10 in range(1):
+                sent_18 = ring_x.send(ring_slots_3[ring_slots_3_place(t_10), :extent])
+                got_18 = ring_x.recv(
+                    ring_slots_3[ring_slots_3_place_2(t_10), :extent], combine="add"
+                )
+                wait(got_18, sent_18)
+            for t_11 in range(1):
+                sent_19 = ring_x.send(ring_slots_3[ring_slots_3_place_3(t_11), :extent])
+                got_19 = ring_x.recv(ring_slots_3[ring_slots_3_place_4(t_11), :extent])
+                wait(got_19, sent_19)
+            for p_7 in range(2):
+                copy(ring_parts_3[:extent, p_7 : p_7 + 1], ring_slots_3[p_7, :extent])
+            copy(h_1_ss[:extent].shaped(extent, 1), ring_parts_3[:extent, :1])
+            rms_scale(
+                h_1[:extent], x[:extent], h_1_ss[:extent], ffn_norm[layer], count=48, eps=1e-05
+            )
+            copy(left_chunks_2[0, :extent], h_1[:extent])
+            for a_4 in range(1):
+                sent_20 = ring_x.send(left_chunks_2[a_4 % 2, :extent], on=ring_x_senders_3(a_4))
+                got_20 = ring_x.recv(
+                    left_chunks_2[(a_4 + 1) % 2, :extent], on=ring_x_senders_3(a_4)
+                )
+                wait(got_20, sent_20)
+            rotate(left_chunks_2[:2, :extent], by=core.rank_y)
+            copy(weight_chunks_2[:1], w_gate_w_up[layer])
+            fill(x_8_x_10[:extent, :128], value=0.0)
+            for t_12 in range(1):
+                sent_21 = ring_x.send(left_chunks_2[t_12 % 2, :extent])
+                got_21 = ring_x.recv(left_chunks_2[(t_12 + 1) % 2, :extent])
+                sent_22 = ring_y.send(weight_chunks_2[t_12 % 2])
+                got_22 = ring_y.recv(weight_chunks_2[(t_12 + 1) % 2])
+                gemm(
+                    x_8_x_10[:extent, :128],
+                    left_chunks_2[t_12 % 2, :extent],
+                    weight_chunks_2[t_12 % 2],
+                    accumulate=True,
+                )
+                wait(got_21, got_22, sent_21, sent_22)
+            gemm(
+                x_8_x_10[:extent, :128],
+                left_chunks_2[1, :extent],
+                weight_chunks_2[1],
+                accumulate=True,
+            )
+            silu(x_8_x_10[:extent, :64], x_8_x_10[:extent, :64])
+            mul(x_8_x_10[:extent, :64], x_8_x_10[:extent, :64], x_8_x_10[:extent, 64:128])
+            copy(left_chunks_3[0, :extent], x_8_x_10[:extent, :64])
+            for a_5 in range(1):
+                sent_23 = ring_x.send(left_chunks_3[a_5 % 2, :extent], on=ring_x_senders_4(a_5))
+                got_23 = ring_x.recv(
+                    left_chunks_3[(a_5 + 1) % 2, :extent], on=ring_x_senders_4(a_5)
+                )
+                wait(got_23, sent_23)
+            rotate(left_chunks_3[:2, :extent], by=core.rank_y)
+            copy(weight_chunks_3[:1], w_down[layer])
+            fill(x_12[:extent], value=0.0)
+            for t_13 in range(1):
+                sent_24 = ring_x.send(left_chunks_3[t_13 % 2, :extent])
+                got_24 = ring_x.recv(left_chunks_3[(t_13 + 1) % 2, :extent])
+                sent_25 = ring_y.send(weight_chunks_3[t_13 % 2])
+                got_25 = ring_y.recv(weight_chunks_3[(t_13 + 1) % 2])
+                gemm(
+                    x_12[:extent],
+                    left_chunks_3[t_13 % 2, :extent],
+                    weight_chunks_3[t_13 % 2],
+                    accumulate=True,
+                )
+                wait(got_24, got_25, sent_24, sent_25)
+            gemm(x_12[:extent], left_chunks_3[1, :extent], weight_chunks_3[1], accumulate=True)
+            add(x[:extent], x[:extent], x_12[:extent])
+
+    # Constants of the program.
+    phase.constant("rope_frequency", [1.0, 0.1, 0.01, 0.001])
+
+    # Logical tensors: the element that each lane of a buffer holds.
+    def x_lanes(i_l, i_e):
+        return element(0, 2 * i_l + core.rank_y, i_e + 24 * core.rank_x)
+
+    phase.port("in", "x", {"B": 1, "L": 16, "E": 48}, x, x_lanes)
+
+    def attn_norm_lanes(layer, i0):
+        return element(layer, i0 + 24 * core.rank_x)
+
+    phase.port("in", "attn_norm", {"layers": 2, "E": 48}, attn_norm, attn_norm_lanes)
+
+    def wq_lanes(layer, s, q, f):
+        k = (core.rank_x + core.rank_y + s) % 2
+        home = core.core_x(k)
+        lane = q
+        return element(
+            layer,
+            lane + 24 * core.ring_x(home),
+            6 * core.xh + f // 4,
+            2 * core.rank_xd + 4 * (f % 2) + (f % 4) // 2,
+            where=(f >= 0, f <= 23, lane <= 23, 4 * core.rank_xd + f % 4 <= 7),
+        )
+
+    phase.port("in", "wq", {"layers": 2, "E": 48, "H": 6, "D": 8}, wq_wk_wv, wq_lanes)
+
+    def wk_lanes(layer, s, q, f):
+        k = (core.rank_x + core.rank_y + s) % 2
+        home = core.core_x(k)
+        lane = q
+        return element(
+            layer,
+            lane + 24 * core.ring_x(home),
+            2 * core.xh + f // 4 - 6,
+            2 * core.rank_xd + 4 * (f % 2) + (f % 4) // 2,
+            where=(f >= 24, f <= 31, lane <= 23, 4 * core.rank_xd + f % 4 <= 7),
+        )
+
+    phase.port("in", "wk", {"layers": 2, "E": 48, "G": 2, "D": 8}, wq_wk_wv, wk_lanes)
+
+    def wv_lanes(layer, s, q, f):
+        k = (core.rank_x + core.rank_y + s) % 2
+        home = core.core_x(k)
+        lane = q
+        return element(
+            layer,
+            lane + 24 * core.ring_x(home),
+            2 * core.xh + f // 4 - 8,
+            4 * core.rank_xd + f % 4,
+            where=(f >= 32, f <= 39, lane <= 23),
+        )
+
+    phase.port("in", "wv", {"layers": 2, "E": 48, "G": 2, "D": 8}, wq_wk_wv, wv_lanes)
+
+    def rope_frequency_lanes_2(i):
+        return element(i + 2 * core.rank_xd)
+
+    phase.port("in", "rope_frequency", {"D_pairs": 4}, rope_frequency_lanes, rope_frequency_lanes_2)
+
+    def wo_lanes(layer, s, q, f):
+        k = (core.rank_x + core.rank_y + s) % 2
+        home = core.core_x(k)
+        lane = q
+        return element(
+            layer,
+            6 * (home // 2) + lane // 4,
+            lane % 4 + 4 * (core.ring_xd(home % 2)),
+            f + 24 * core.rank_x,
+            where=(lane <= 23,),
+        )
+
+    phase.port("in", "wo", {"layers": 2, "H": 6, "D": 8, "E": 48}, wo, wo_lanes)
+
+    def ffn_norm_lanes(layer, i0):
+        return element(layer, i0 + 24 * core.rank_x)
+
+    phase.port("in", "ffn_norm", {"layers": 2, "E": 48}, ffn_norm, ffn_norm_lanes)
+
+    def w_gate_lanes(layer, s, q, f):
+        k = (core.rank_x + core.rank_y + s) % 2
+        home = core.core_x(k)
+        lane = q
+        return element(
+            layer,
+            lane + 24 * core.ring_x(home),
+            f + 64 * core.rank_x,
+            where=(f >= 0, f <= 63, lane <= 23),
+        )
+
+    phase.port("in", "w_gate", {"layers": 2, "E": 48, "F": 128}, w_gate_w_up, w_gate_lanes)
+
+    def w_up_lanes(layer, s, q, f):
+        k = (core.rank_x + core.rank_y + s) % 2
+        home = core.core_x(k)
+        lane = q
+        return element(
+            layer,
+            lane + 24 * core.ring_x(home),
+            f + 64 * core.rank_x - 64,
+            where=(f >= 64, f <= 127, lane <= 23),
+        )
+
+    phase.port("in", "w_up", {"layers": 2, "E": 48, "F": 128}, w_gate_w_up, w_up_lanes)
+
+    def w_down_lanes(layer, s, q, f):
+        k = (core.rank_x + core.rank_y + s) % 2
+        home = core.core_x(k)
+        lane = q
+        return element(
+            layer, lane + 64 * core.ring_x(home), f + 24 * core.rank_x, where=(lane <= 63,)
+        )
+
+    phase.port("in", "w_down", {"layers": 2, "F": 128, "E": 48}, w_down, w_down_lanes)
+
+    def x_4_lanes(i_l, i_e):
+        return element(0, 2 * i_l + core.rank_y, i_e + 24 * core.rank_x)
+
+    phase.port("out", "x_4", {"B": 1, "L": 16, "E": 48}, x, x_4_lanes)
+
+    return phase.runs(step, {"len": (1, 16)})
