@@ -8,7 +8,6 @@ BLAS reads with unit stride, no copies of weights or caches in a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,16 +96,17 @@ class DenseLlama:
         return y
 
     def generate(
-        self, ids: Sequence[int], max_tokens: int, on_token: Callable[[float], None]
+        self, ids: Sequence[int], max_tokens: int, on_token: Callable[[int, Array], None]
     ) -> list[int]:
-        """Greedy tokens after ``ids``; ``on_token`` is given the time at which each was ready."""
+        """Greedy tokens after ``ids``; ``on_token`` is called with each and its logits."""
         for position, token in enumerate(ids[:-1]):
             self.step(token, position)
         token, found = ids[-1], list[int]()
         for position in range(len(ids) - 1, len(ids) - 1 + max_tokens):
-            token = int(self.step(token, position).argmax())
+            logits = self.step(token, position)
+            token = int(logits.argmax())
             found.append(token)
-            on_token(perf_counter())
+            on_token(token, logits)
         return found
 
 
