@@ -2,7 +2,7 @@
 
     python examples/use_one_pass.py
 
-The first module has a transpose, as a person would write attention scores; eliminate-transpose folds
+The first module has a transpose, as one would write attention scores; eliminate-transpose folds
 it into the product, which contracts dims by name. The second already has layouts; place-interleave
 orders its cores so that a step of the product's rings is at most two hops.
 """
