@@ -1,0 +1,160 @@
+"""Output directories appear whole or not at all, and nothing of others is touched."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from meshc.support.diagnostics import MeshcError
+from meshc.support.files import (
+    check_free,
+    read_manifest,
+    read_text,
+    write_directory,
+    write_text,
+)
+
+FACTS = {"model": "m", "format": 1}
+
+
+def code(call, *args, **kwargs):
+    """The code with which ``call`` fails."""
+    with pytest.raises(MeshcError) as error:
+        call(*args, **kwargs)
+    (found,) = error.value.diagnostics
+    return found.code
+
+
+def listed(folder):
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def test_files_and_manifest(tmp_path):
+    out = tmp_path / "deep" / "out"
+    files = {"a.txt": "ä\n", "sub/b.bin": b"\0", "sub/c": lambda path: path.write_bytes(b"c")}
+    names = write_directory(out, files, FACTS)
+    assert names == listed(out) == ["a.txt", "meshc.json", "sub/b.bin", "sub/c"]
+    assert (out / "a.txt").read_text(encoding="utf-8") == "ä\n"
+    assert read_manifest(out) == {"generator": "meshc", "files": names, **FACTS}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o777 & ~mask
+
+
+def test_own_directory_is_replaced_whole(tmp_path):
+    out = tmp_path / "out"
+    write_directory(out, {"old": "1", "both": "1"}, FACTS)
+    (out / "__pycache__").mkdir()
+    (out / "__pycache__" / "old.pyc").write_bytes(b"")
+    write_directory(out, {"new": "2", "both": "2"}, FACTS)
+    assert listed(out) == ["both", "meshc.json", "new"]
+    assert listed(tmp_path) == ["out/both", "out/meshc.json", "out/new"]
+
+
+def test_empty_directory_is_used(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    write_directory(out, {"a": ""}, FACTS)
+    assert listed(out) == ["a", "meshc.json"]
+
+
+@pytest.mark.parametrize("manifest", [None, "{}", "[]", "not json", '{"generator": "meshc"}'])
+def test_foreign_directory_is_left_alone(tmp_path, manifest):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("years")
+    if manifest is not None:
+        (out / "meshc.json").write_text(manifest)
+    before = listed(out)
+    assert code(write_directory, out, {"a": ""}, FACTS) == "output-exists"
+    assert listed(out) == before
+    write_directory(out, {"a": ""}, FACTS, force=True)
+    assert listed(out) == ["a", "meshc.json"]
+
+
+def test_own_directory_with_a_file_of_yours_is_left_alone(tmp_path):
+    out = tmp_path / "out"
+    write_directory(out, {"a": ""}, FACTS)
+    (out / "notes.txt").write_text("mine")
+    assert code(write_directory, out, {"b": ""}, FACTS) == "output-exists"
+    assert listed(out) == ["a", "meshc.json", "notes.txt"]
+
+
+def test_a_file_is_never_replaced_by_a_directory(tmp_path):
+    out = tmp_path / "out"
+    out.write_text("x")
+    assert code(write_directory, out, {"a": ""}, FACTS, force=True) == "output-exists"
+    assert out.read_text() == "x"
+
+
+def test_the_working_directory_is_never_replaced(tmp_path, monkeypatch):
+    inside = tmp_path / "work" / "inside"
+    inside.mkdir(parents=True)
+    monkeypatch.chdir(inside)
+    for place in (inside, inside.parent, tmp_path):
+        assert code(check_free, place, force=True) == "output-exists"
+
+
+def test_nothing_is_left_when_writing_fails(tmp_path):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1"}, FACTS)
+
+    def broken(path):
+        raise OSError(28, "No space left on device")
+
+    assert code(write_directory, out, {"a": "2", "b": broken}, FACTS) == "unwritable"
+    assert (out / "a").read_text() == "1"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", ["../escape", "/escape", "a/../../escape", ""])
+def test_names_cannot_lead_out(tmp_path, name):
+    with pytest.raises(ValueError, match="leads out"):
+        write_directory(tmp_path / "out", {name: ""}, FACTS)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_is_followed(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    write_directory(real, {"a": "1"}, FACTS)
+    link.symlink_to(real)
+    write_directory(link, {"a": "2"}, FACTS)
+    assert link.is_symlink()
+    assert (real / "a").read_text() == "2"
+
+
+def test_manifest_is_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        write_directory(tmp_path / name, {"b": "", "a": ""}, {"z": 1, "y": [1, 2]})
+    texts = [(tmp_path / name / "meshc.json").read_bytes() for name in ("one", "two")]
+    assert texts[0] == texts[1]
+    assert json.loads(texts[0])["files"] == ["a", "b", "meshc.json"]
+
+
+def test_one_file_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "m.meshir"
+    write_text(path, "one")
+    write_text(path, "two")
+    assert path.read_text() == "two"
+    assert os.listdir(tmp_path) == ["m.meshir"]
+    assert code(write_text, tmp_path / "missing" / "m", "x") == "unwritable"
+    assert code(write_text, tmp_path, "x") == "unwritable"
+
+
+def test_devices_are_written_to_not_replaced(tmp_path):
+    write_text(tmp_path.__class__(os.devnull), "x")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_reading_refuses_what_is_no_text(tmp_path):
+    path = tmp_path / "t"
+    path.write_bytes(b"\xff\xfe")
+    assert code(read_text, path, 100) == "unreadable"
+    path.write_text("long" * 100)
+    assert code(read_text, path, 100) == "unreadable"
+    assert code(read_text, tmp_path, 100) == "unreadable"
+    assert code(read_text, tmp_path / "missing", 100) == "unreadable"
+    assert code(read_text, tmp_path / ("x" * 5000), 100) == "unreadable"
+    path.write_bytes("\ufefftext".encode())
+    assert read_text(path, 100).text == "text"
