@@ -61,7 +61,9 @@ class DenseLlama:
         return logits
 
     def _norm(self, x: Array, weight: Array, layer: int) -> Array:
-        scale = 1.0 / np.sqrt(np.dot(x, x) / np.float32(x.size) + np.float32(self.config.eps))
+        scale = np.float32(1.0) / np.sqrt(
+            np.dot(x, x) / np.float32(x.size) + np.float32(self.config.eps)
+        )
         scaled: Array = x * scale * weight[layer]
         return scaled
 
