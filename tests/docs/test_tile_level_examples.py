@@ -1,4 +1,4 @@
-"""The examples of docs/tile-level.md: they parse, print back equal, hold and compute."""
+"""Examples of docs/tile-level.md: they parse, print back equal, keep their claims and compute."""
 
 import re
 from pathlib import Path
