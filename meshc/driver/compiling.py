@@ -102,21 +102,19 @@ def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
 
 def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
     """What the host program must know: the table of embeddings, the capacity, the end tokens."""
-    lookup = _embedding(graphs.get("decode"))
+    lookup = _embedding(graphs["decode"]) if "decode" in graphs else None
     if lookup is None:
         return HostFacts(loaded.name)
     table, vocab = lookup
-    _, last = graphs["decode"].scalars.get("pos", (0, 0))
+    _, last = graphs["decode"].scalars["pos"]
     eos = loaded.config.eos_ids if loaded.config else ()
     return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos))
 
 
-def _embedding(module: Module | None) -> tuple[str, int] | None:
+def _embedding(module: Module) -> tuple[str, int] | None:
     """Name and rows of the table that token ids are looked up in, or None."""
-    for op in module.walk() if module else ():
-        if isinstance(op, graph.Embed) and module is not None:
-            return op.tensors()[1].name, module.dims[op.dim]
-    return None
+    lookups = (op for op in module.walk() if isinstance(op, graph.Embed))
+    return next(((op.tensors()[1].name, module.dims[op.dim]) for op in lookups), None)
 
 
 def _files(
@@ -124,10 +122,4 @@ def _files(
 ) -> dict[str, str]:
     if request.compile_to:
         return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
-    if "decode" not in modules and "main" not in modules:
-        fail(
-            "no-decode",
-            "a program of the phase 'prefill' alone has nothing to answer with",
-            help="compile --phase both or decode, or stop at a level with --compile-to",
-        )
     return emit(modules, host)
