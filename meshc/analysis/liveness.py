@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
-from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import tile
 from meshc.ir.values import Value
-from meshc.ir.views import View
+from meshc.ir.views import Point, View
+from meshc.ir.views import Range as Window
 
 ALIGNMENT_BYTES = 16
 
@@ -30,9 +31,11 @@ class Range:
 
 @dataclass(frozen=True)
 class _Access:
+    """A use of a buffer: where, in which loops, and the names that decide what it touches."""
+
     position: int
-    writes: bool
     loops: tuple[int, ...]
+    names: frozenset[str]
 
 
 class _Uses:
@@ -41,70 +44,85 @@ class _Uses:
     def __init__(self) -> None:
         self.of: dict[Value, list[_Access]] = {}
         self.loop_end: dict[int, int] = {}
+        self.loop_var: dict[int, str] = {}
         self.position = 0
 
-    def collect(self, block: Block, loops: tuple[int, ...]) -> None:
-        """Record the uses in ``block``."""
-        started: dict[Value, list[View]] = {}
+    def collect(self, block: Block, loops: tuple[int, ...], names: frozenset[str]) -> None:
+        """Record the uses in ``block``; ``names`` decide whether it runs."""
+        started: dict[Value, tuple[list[View], frozenset[str]]] = {}
         for op in block.ops:
             self.position += 1
-            begin = self.position
-            inside = (*loops, begin) if isinstance(op, tile.For) else loops
+            begin, known = self.position, names | _decisive(op)
+            inside = loops
+            if isinstance(op, tile.For):
+                inside = (*loops, begin)
+                self.loop_var[begin] = op.var
             for region in op.regions:
-                self.collect(region, inside)
+                self.collect(region, inside, known)
             self.loop_end[begin] = self.position
             for token in op.tensors():
-                self.note(started.pop(token, []), loops)
-            for view, writes in touched(op):
-                self.note([view], loops, writes)
+                views, earlier = started.pop(token, ([], names))
+                self.note(views, loops, earlier | known)
+            self.note(op.views(), loops, known)
             if isinstance(op, (tile.Send, tile.Recv)):
-                started[op.result] = op.views()
-        for views in started.values():
-            self.note(views, loops)
+                started[op.result] = op.views(), known
+        for views, earlier in started.values():
+            self.note(views, loops, earlier)
 
-    def note(self, views: Sequence[View], loops: tuple[int, ...], writes: bool = False) -> None:
+    def note(self, views: Sequence[View], loops: tuple[int, ...], names: frozenset[str]) -> None:
         """One use of each view here."""
         for view in views:
-            access = _Access(self.position, writes, loops)
+            access = _Access(self.position, loops, names | _places(view))
             self.of.setdefault(view.buffer, []).append(access)
 
     def range(self, uses: Sequence[_Access]) -> Range:
         """From first to last use; a loop that a buffer enters, leaves or is carried through
-        counts whole."""
+        counts whole.
+
+        Nothing is carried when all uses are inside and none depends on the loop's variable: what
+        the first round reads it has written itself (scratch starts undefined), and every other
+        round does the same.
+        """
         first, last = min(u.position for u in uses), max(u.position for u in uses)
         for begin in sorted({loop for u in uses for loop in u.loops}, reverse=True):
             inside = [u for u in uses if begin in u.loops]
-            if len(inside) < len(uses) or not inside[0].writes:
+            varies = any(self.loop_var[begin] in u.names for u in inside)
+            if len(inside) < len(uses) or varies:
                 first, last = min(first, begin), max(last, self.loop_end[begin])
         return Range(first, last)
+
+
+def _decisive(op: Op) -> frozenset[str]:
+    """Names that decide where and how often ``op`` runs, and what it touches."""
+    found = op.when.free_vars if op.when is not None else frozenset[str]()
+    if isinstance(op, tile.For):
+        found |= op.count.free_vars
+    if isinstance(op, tile.Sweep):
+        found |= op.rank.free_vars
+    if isinstance(op, tile.Compute):
+        for value in op.params.values():
+            found |= value.free_vars if isinstance(value, Expr) else frozenset()
+    return found
+
+
+def _places(view: View) -> frozenset[str]:
+    """Names that decide which elements ``view`` is."""
+    found = frozenset[str]()
+    for index in view.indices:
+        if isinstance(index, Point):
+            found |= index.at.free_vars
+        elif isinstance(index, Window):
+            found |= index.start.free_vars | index.extent.free_vars
+    return found
 
 
 def live_ranges(module: Module) -> dict[Value, Range]:
     """Where each buffer without a role must keep its content."""
     uses = _Uses()
     for program in module.programs:
-        uses.collect(program.body, ())
+        uses.collect(program.body, (), frozenset())
     scratch = {b.value for b in module.buffers if not b.role}
     return {b: uses.range(found) for b, found in uses.of.items() if b in scratch}
-
-
-def touched(op: Op) -> list[tuple[View, bool]]:
-    """Views an op uses and whether it overwrites them whole, reading ones first."""
-    if isinstance(op, tile.Compute):
-        kinds = KERNELS[op.kernel].operands
-        pairs = list(zip(op.views(), kinds, strict=True))
-        accumulates = op.params.get("accumulate") is True or op.when is not None
-        reads = [(v, False) for v, kind in pairs if kind != "out" or accumulates]
-        return reads + [(v, _covers(v)) for v, kind in pairs if kind == "out"]
-    if isinstance(op, tile.Recv):
-        whole = op.combine == "store" and op.when is None
-        return [(v, whole and _covers(v)) for v in op.views()]
-    return [(v, False) for v in op.views()]
-
-
-def _covers(view: View) -> bool:
-    """Whether a view is (at most apart from unused rows) its whole buffer."""
-    return all(not hasattr(i, "at") and str(getattr(i, "start", "0")) == "0" for i in view.indices)
 
 
 def assign_addresses(module: Module, base: int = 0) -> int:
