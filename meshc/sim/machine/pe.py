@@ -10,10 +10,9 @@ import numpy as np
 
 from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
-from meshc.sim.machine.compute import COMPUTE, DTYPES
+from meshc.sim.machine.memory import PeMemory
 from meshc.sim.machine.operation import Operation
 from meshc.sim.program import PeProgram
-from meshc.sim.vector_ops import OpSpec
 
 if TYPE_CHECKING:
     from meshc.sim.machine.machine import Machine
@@ -42,7 +41,7 @@ class Dsr:
             self.dsd = Mem((self.dsd.addr + step) & 0xFFFF, *self.dsd[1:])
 
 
-class Pe:
+class Pe(PeMemory):
     """State of one PE. ``t`` is the local time of the code that runs."""
 
     __slots__ = (
@@ -102,6 +101,11 @@ class Pe:
             channel.task = name
             channel.blocked = False
 
+    @property
+    def pe(self) -> Pe:
+        """This PE."""
+        return self
+
     # --- names of things ---
 
     def queue_color(self, number: int) -> int:
@@ -151,108 +155,6 @@ class Pe:
         if found is None:
             self.machine.fault(self, "", f"register {bank} {number} is used but never loaded")
         return found
-
-    # --- memory ---
-
-    def view(self, mem: Mem, dtype: Any, first: int, count: int) -> Any:
-        """A NumPy view of elements of a one-dimensional operand."""
-        key = (mem.addr, mem.stride, mem.esize, dtype, first, count)
-        found = self.views.get(key)
-        if found is None:
-            step = mem.step(dtype.itemsize)
-            addr = mem.addr + first * step
-            low = min(addr, addr + (count - 1) * step)
-            high = max(addr, addr + (count - 1) * step) + dtype.itemsize
-            if low < 0 or high > len(self.mem):
-                self.out_of_bounds(low, high)
-            self.machine.check_bounds(self, low, high)
-            found = np.ndarray((count,), dtype, self.mem, addr, (step,))
-            if len(self.views) > 4096:
-                self.views.clear()
-            self.views[key] = found
-        return found
-
-    def out_of_bounds(self, low: int, high: int) -> None:
-        """Memory is allocated for symbols in use; beyond them up to 48 KiB reads give zeros."""
-        if low < 0 or high > MEMORY_BYTES:
-            self.machine.fault(
-                self, "", f"a memory access at bytes {low} to {high} is outside of the PE's memory"
-            )
-        self.machine.fault(self, "", f"a memory access at bytes {low} to {high} is outside of all "
-                                     f"variables, which end at {self.program.end}")  # fmt: skip
-
-    def read(self, mem: Mem, dtype: Any, first: int, count: int) -> Any:
-        """Elements of a memory operand."""
-        if mem.scalar:
-            return self.view(mem, dtype, 0, 1)[0]
-        if mem.dims:
-            return self._grid(mem, dtype).reshape(-1)[first : first + count]
-        return self.view(mem, dtype, first, count)
-
-    def _grid(self, mem: Mem, dtype: Any) -> Any:
-        shape = tuple(e for e, _ in mem.dims)
-        strides = tuple(s * dtype.itemsize // mem.esize for _, s in mem.dims)
-        low = mem.addr + sum(min(0, (e - 1) * s) for e, s in zip(shape, strides, strict=True))
-        high = mem.addr + dtype.itemsize
-        high += sum(max(0, (e - 1) * s) for e, s in zip(shape, strides, strict=True))
-        if low < 0 or high > len(self.mem):
-            self.out_of_bounds(low, high)
-        return np.ndarray(shape, dtype, self.mem, mem.addr, strides)
-
-    def write(self, mem: Mem, dtype: Any, first: int, count: int, values: Any) -> None:
-        """Store elements to a memory operand."""
-        if mem.scalar:
-            self.view(mem, dtype, 0, 1)[0] = values if np.ndim(values) == 0 else values[-1]
-        elif mem.dims:
-            grid = self._grid(mem, dtype)
-            flat = np.broadcast_to(np.asarray(values, dtype), (count,))
-            if first == 0 and count == grid.size:
-                grid[...] = flat.reshape(grid.shape)
-            else:
-                shape = grid.shape
-                for position in range(count):
-                    grid[np.unravel_index(first + position, shape)] = flat[position]
-        else:
-            self.view(mem, dtype, first, count)[...] = values
-
-    def reduce(
-        self, spec: OpSpec, dst: Mem, sources: list[Any], arrays: list[Any], count: int
-    ) -> None:
-        """Write elements to one place in order; sources in the same place see each result."""
-        dtype = DTYPES[spec.types[0]]
-        if dst.dims and dst.dims[-1][1] != 0:
-            self._reduce_rows(spec, dst, sources, arrays, count)
-            return
-        cell = self.view(dst._replace(stride=0, dims=()), dtype, 0, 1)
-        same = [isinstance(s, Mem) and s.addr == dst.addr and (s.scalar or reduces_to_one(s))
-                for s in sources]  # fmt: skip
-        if dst.scalar and len(sources) > 1 and isinstance(sources[0], int | float):
-            # (pointer, scalar, dsd): the scalar is the start of the running result
-            cell[0], same[0] = sources[0], True
-        function = COMPUTE[spec.name]
-        for position in range(count):
-            args = [cell[0] if same[k] else (a if np.ndim(a) == 0 else a[position])
-                    for k, a in enumerate(arrays)]  # fmt: skip
-            result = function(*args)
-            cell[0] = result if np.ndim(result) == 0 else result[0]
-
-    def _reduce_rows(
-        self, spec: OpSpec, dst: Mem, sources: list[Any], arrays: list[Any], count: int
-    ) -> None:
-        """A grid whose rows fall on each other: row by row, each seeing the results before."""
-        n, step = dst.dims[-1]
-        dtype = DTYPES[spec.types[0]]
-        for row in range(count // n):
-            offset, rest = 0, row
-            for extent, stride in reversed(dst.dims[:-1]):
-                offset += rest % extent * stride
-                rest //= extent
-            place = Mem(dst.addr + offset, n, step, dst.esize)
-            now = self.view(place, dtype, 0, n)
-            args = [now if isinstance(s, Mem) and (s.addr, s.dims) == (dst.addr, dst.dims)
-                    else a if np.ndim(a) == 0 else a[row * n : (row + 1) * n]
-                    for s, a in zip(sources, arrays, strict=True)]  # fmt: skip
-            now[...] = COMPUTE[spec.name](*args)
 
     # --- tasks ---
 
@@ -491,11 +393,6 @@ class Pe:
     def fifo_state(self, fifo: Fifo) -> FifoState:
         """The state of a FIFO."""
         return self.fifos[fifo.number]
-
-
-def reduces_to_one(mem: Mem) -> bool:
-    """Whether all elements of an operand are the same place."""
-    return mem.stride == 0 and all(s == 0 or e == 1 for e, s in mem.dims)
 
 
 def is_endless(count: int) -> bool:
