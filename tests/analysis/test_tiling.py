@@ -1,0 +1,64 @@
+"""How heads, rows and chunks are dealt to the mesh: covers everything, for every shape."""
+
+from __future__ import annotations
+
+from math import lcm
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshc.analysis.tiling import HeadDims, choose_tiling, find_heads, make_tiling
+from meshc.frontend.language import elaborate, library_model
+
+HEADS = HeadDims("H", "G", "D", "S", "L")
+SIZES = {"E": 12, "H": 6, "G": 2, "D": 8, "F": 20, "V": 23, "layers": 2}
+
+mesh_sides = st.integers(1, 40)
+
+
+@given(mesh_sides, mesh_sides, st.integers(1, 5), st.integers(1, 6), st.integers(1, 20))
+def test_every_lane_of_every_head_has_a_core(
+    rows: int, columns: int, group: int, keys: int, pairs: int
+) -> None:
+    extents = {"H": group * keys, "G": keys, "D": 2 * pairs}
+    tiling = choose_tiling(extents, HEADS, rows, columns, 100)
+    assert columns % tiling.segments == 0
+    assert tiling.key_block * tiling.segments >= keys
+    assert tiling.query_block == group * tiling.key_block
+    assert tiling.lane_block * tiling.segment >= 2 * pairs
+    assert tiling.lane_block % 2 == 0, "pairs that rope turns stay on one core"
+
+
+@given(mesh_sides, mesh_sides, st.integers(1, 6), st.integers(1, 12))
+def test_no_other_number_of_segments_leaves_fewer_lanes(
+    rows: int, columns: int, keys: int, pairs: int
+) -> None:
+    extents = {"H": 3 * keys, "G": keys, "D": 2 * pairs}
+    best = choose_tiling(extents, HEADS, rows, columns, 50)
+    for segments in (s for s in range(1, keys + 1) if columns % s == 0):
+        other = make_tiling(extents, HEADS, rows, columns, 50, segments)
+        lanes = other.key_block * other.lane_block
+        assert best.key_block * best.lane_block <= lanes
+
+
+@given(mesh_sides, mesh_sides, st.integers(1, 500))
+def test_rows_and_chunks_cover_the_cache(rows: int, columns: int, capacity: int) -> None:
+    tiling = make_tiling({"H": 2, "G": 1, "D": 4}, HEADS, rows, columns, capacity, 1)
+    assert tiling.chunks == lcm(rows, columns)
+    assert tiling.chunks_y * rows == tiling.chunks_x * columns == tiling.chunks
+    assert tiling.row_lanes * rows >= capacity
+    assert tiling.row_lanes % tiling.chunks_y == 0
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_the_heads_of_a_model_are_found(phase: str) -> None:
+    module = elaborate(library_model("llama", SIZES), phase, seq=12)
+    heads = find_heads(module)
+    assert heads is not None
+    assert (heads.query, heads.key, heads.lane, heads.keys) == ("H", "G", "D", "S")
+
+
+def test_a_module_without_attention_has_no_heads() -> None:
+    tiling = choose_tiling({"E": 8}, None, 3, 4, 10)
+    assert (tiling.heads, tiling.segments, tiling.row_lanes) == (None, 1, 4)
