@@ -60,8 +60,8 @@ class PeMemory:
                 "",
                 f"a memory access at bytes {low} to {high} is outside of the PE's memory",
             )
-        self.machine.fault(self.pe, "", f"a memory access at bytes {low} to {high} is outside of all "
-                                     f"variables, which end at {self.program.end}")  # fmt: skip
+        words = f"a memory access at bytes {low} to {high} is outside of all variables"
+        self.machine.fault(self.pe, "", f"{words}, which end at {self.program.end}")
 
     def read(self, mem: Mem, dtype: Any, first: int, count: int) -> Any:
         """Elements of a memory operand."""
