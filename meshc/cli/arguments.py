@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from meshc.cli.commands import compile, devices, explain, opt, passes, run
+from meshc.cli.commands import compile, devices, explain, opt, passes, run, sim
 from meshc.version import VERSION
 
-_COMMANDS = (compile, run, opt, devices, passes, explain)
+_COMMANDS = (compile, run, opt, devices, passes, explain, sim)
 
 
 def parser() -> argparse.ArgumentParser:
