@@ -15,7 +15,10 @@ from meshc.support.spans import Source
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes per core: what does not depend on the layers, and what each layer adds."""
+    """Bytes per core: what does not depend on the layers, and what each layer adds.
+
+    ``largest`` names the buffers that take most when there is one layer.
+    """
 
     fixed_bytes: int
     layer_bytes: int
@@ -29,13 +32,14 @@ class Footprint:
 def footprint(module: Module, layer_dim: str, regions: int) -> Footprint:
     """Expand a copy of a mesh-level module for one and for three layers per region and compare;
     with several ``regions`` a core also holds what passes between them."""
-    used = []
+    used, largest = [], tuple[tuple[str, int], ...]()
     for layers in (1, 3):
         trial = parse_module(Source("<footprint>", print_module(module)))
         trial.dims[layer_dim] = layers * regions
         trial.mesh = replace(trial.the_mesh(), regions=regions)
         tile = ExpandPrograms().run(trial, Diagnostics())
         used.append(assign_addresses(tile))
+        found = tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(tile))
+        largest = largest or found
     per_layer = -(-(used[1] - used[0]) // 2)
-    largest = tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(tile))
     return Footprint(used[0] - per_layer, per_layer, largest)

@@ -89,7 +89,7 @@ class SplitRegions(Pass):
             f"{need.layer_bytes} bytes per layer (weights and KV cache) and "
             f"{need.fixed_bytes} bytes that do not depend on the layers, on every core; "
             f"{reserved} bytes are kept for code and stack",
-            *(f"buffer '{name}' takes {size} bytes" for name, size in need.largest),
+            *(f"buffer '{name}' takes {size} bytes with one layer" for name, size in need.largest),
         ]
         if fits:
             help_text = f"--layers {fits} is the largest number of layers that fits this mesh"
