@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .cores import Cores, Fabric
 from .percore import IsolationError, PerCore
+from .scattered import Scattered
 
 Array = NDArray[Any]
 
@@ -96,6 +97,7 @@ class View:
         self.derived: tuple[object, Array] | None = None  # what a kernel remembers of a constant
         self._scattered = any(isinstance(part, (PerCore, Span)) for part in index)
         self._arrays: dict[Cores, Array | None] = {}
+        self._places: dict[Cores, Scattered] = {}
         self._shaped: dict[tuple[int, ...], View] = {}
         self._ordered: dict[tuple[int, ...], View] = {}
 
@@ -159,8 +161,7 @@ class View:
             value = value.transpose(0, *(1 + i for i in np.argsort(self._order)))
         value = value.reshape((cores.count, *self._plain))
         if self._scattered:
-            moved, places, back = self._scatter(cores)
-            moved[places] = value.transpose(np.argsort(back))
+            self._scatter(cores).store(value)
         else:
             self._based(slice(None))[cores.key] = value
 
@@ -175,8 +176,7 @@ class View:
     def _gathered(self, cores: Cores) -> Array:
         """A copy of the elements on ``cores``."""
         if self._scattered:
-            moved, places, back = self._scatter(cores)
-            array = moved[places].transpose(back)
+            array = self._scatter(cores).load()
         else:
             array = self._based(slice(None))[cores.key]
         if self._reshape is not None:
@@ -185,30 +185,32 @@ class View:
             array = array.transpose(0, *(1 + i for i in self._order))
         return array
 
-    def _scatter(self, cores: Cores) -> tuple[Array, tuple[Array, ...], list[int]]:
-        """``(memory with the scattered dims first, where to index it, order of dims after)``."""
-        fronted: list[int] = []
+    def _scatter(self, cores: Cores) -> Scattered:
+        """Where the elements lie on ``cores``; computed once."""
+        found = self._places.get(cores)
+        if found is None:
+            found = self._places[cores] = self._located(cores)
+        return found
+
+    def _located(self, cores: Cores) -> Scattered:
+        axes: list[int] = []
         parts: list[PerCore | Span] = []
-        extents: list[int] = []
         axis = 1
-        for part, extent in zip(self._index, self.memory.shape, strict=False):
+        for part in self._index:
             if isinstance(part, (PerCore, Span)):
-                fronted.append(axis)
+                axes.append(axis)
                 parts.append(part)
-                extents.append(extent)
             axis += not isinstance(part, int)
-        spans = [isinstance(part, Span) for part in parts]
-        wide = sum(spans)
-        lanes: list[Array] = [cores.lanes.reshape(-1, *[1] * wide)]
-        for number, (part, extent) in enumerate(zip(parts, extents, strict=True)):
-            lanes.append(_positions(cores, part, sum(spans[:number]), wide))
-            if lanes[-1].min() < 0 or lanes[-1].max() >= extent:
+        array = self._based(slice(None))
+        wide = [isinstance(part, Span) for part in parts]
+        places: list[Array] = [cores.lanes.reshape(-1, *[1] * sum(wide))]
+        for number, (part, axis) in enumerate(zip(parts, axes, strict=True)):
+            places.append(_positions(cores, part, sum(wide[:number]), sum(wide)))
+            if places[-1].min() < 0 or places[-1].max() >= array.shape[axis]:
+                extent = array.shape[axis]
                 raise IndexError(f"an index of '{self.memory.name}' leaves its extent {extent}")
-        moved = np.moveaxis(self._based(slice(None)), fronted, range(1, 1 + len(fronted)))
-        kept = [a for a, is_span in zip(fronted, spans, strict=True) if is_span]
-        rest = [a for a in range(1, moved.ndim) if a not in fronted]
-        back = np.argsort([0, *kept, *rest]).tolist()
-        return moved, tuple(lanes), back
+        kept = [a for a, is_span in zip(axes, wide, strict=True) if is_span]
+        return Scattered(array, axes, kept, tuple(places))
 
 
 class Memory:
