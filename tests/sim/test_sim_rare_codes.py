@@ -14,7 +14,7 @@ from meshc.support.diagnostics import MeshcError
     ("code", "body", "block"),
     [
         ("csl-assert", "", '@comptime_assert(1 == 2, "never");'),
-        ("csl-comptime", "const c = @get_color(given);", ""),
+        ("csl-comptime", "@comptime_assert(given == 3);", ""),
         (
             "csl-queue",
             "",
