@@ -7,10 +7,9 @@ views, which do not show it: kernels and channels reach the arrays, core by core
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +23,10 @@ Array = NDArray[Any]
 _CACHED_VIEWS = 4096  # per buffer; views that change from run to run must not pile up
 
 
-@dataclass(frozen=True)
-class Span:
-    """``extent`` positions from ``start``, which may differ between cores, ``step`` apart."""
+class Span(NamedTuple):
+    """``extent`` positions from ``start``, which differs between cores, ``step`` apart."""
 
-    start: PerCore | int
+    start: PerCore
     extent: int
     step: int = 1
 
@@ -246,21 +244,15 @@ class Buffer(View):
         self._windows: dict[object, View] = {}
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> View:
-        parts = index if isinstance(index, tuple) else (index,)
-        name = index if isinstance(index, int) else tuple([_name(part) for part in parts])
+        parts: tuple[Index, ...] = index if type(index) is tuple else (index,)  # type: ignore[assignment]
+        # slices have no hash; what differs between cores is told apart by identity
+        name = tuple([(p.start, p.stop, p.step) if isinstance(p, slice) else p for p in parts])
         found = self._windows.get(name)
         if found is None:
             if len(self._windows) >= _CACHED_VIEWS:
                 self._windows.clear()
             found = self._windows[name] = View(self.memory, parts)
         return found
-
-
-def _name(part: Index) -> object:
-    """What tells indices apart: per-core ones by identity, and the view keeps them alive."""
-    if isinstance(part, slice):
-        return (part.start, part.stop, part.step)
-    return (id(part.start), part.extent, part.step) if isinstance(part, Span) else part
 
 
 def _shape(extents: tuple[int, ...], index: tuple[Index, ...]) -> tuple[int, ...]:
