@@ -32,14 +32,30 @@ class Footprint:
 def footprint(module: Module, layer_dim: str, regions: int) -> Footprint:
     """Expand a copy of a mesh-level module for one and for three layers per region and compare;
     with several ``regions`` a core also holds what passes between them."""
-    used, largest = [], tuple[tuple[str, int], ...]()
-    for layers in (1, 3):
-        trial = parse_module(Source("<footprint>", print_module(module)))
-        trial.dims[layer_dim] = layers * regions
-        trial.mesh = replace(trial.the_mesh(), regions=regions)
-        tile = ExpandPrograms().run(trial, Diagnostics())
-        used.append(assign_addresses(tile))
-        found = tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(tile))
-        largest = largest or found
+    one, three = (_expanded(module, layer_dim, n, regions) for n in (1, 3))
+    used = [assign_addresses(one), assign_addresses(three)]
+    largest = tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(one))
     per_layer = -(-(used[1] - used[0]) // 2)
     return Footprint(used[0] - per_layer, per_layer, largest)
+
+
+def fitting_layers(
+    module: Module, layer_dim: str, regions: int, need: Footprint, room_bytes: int
+) -> int:
+    """Layers that a region really holds, at most those there are: the estimate from ``need``,
+    less what the alignment of buffers takes."""
+    share = min(need.layers_within(room_bytes), module.dims[layer_dim])
+    while share:
+        trial = _expanded(module, layer_dim, share, regions)
+        if assign_addresses(trial) <= room_bytes:
+            break
+        share -= 1
+    return share
+
+
+def _expanded(module: Module, layer_dim: str, layers: int, regions: int) -> Module:
+    """The tile program of a copy with ``layers`` layers in each of ``regions`` regions."""
+    trial = parse_module(Source("<footprint>", print_module(module)))
+    trial.dims[layer_dim] = layers * regions
+    trial.mesh = replace(trial.the_mesh(), regions=regions)
+    return ExpandPrograms().run(trial, Diagnostics())

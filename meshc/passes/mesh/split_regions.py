@@ -10,7 +10,7 @@ from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
-from meshc.passes.footprint import Footprint, footprint
+from meshc.passes.footprint import Footprint, fitting_layers, footprint
 from meshc.passes.tile.plan_memory import memory_room
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -71,18 +71,24 @@ class SplitRegions(Pass):
             return 1
         layers = module.dims[loop.dim]
         alone = footprint(module, loop.dim, 1)
-        if alone.layers_within(room) >= layers:
+        share = fitting_layers(module, loop.dim, 1, alone, room)
+        if share >= layers:
             return 1
-        need = alone if places is not None and len(places) == 1 else footprint(module, loop.dim, 2)
-        share = need.layers_within(room)
-        fits = share * (len(places) if places is not None else 1)
-        if share == 0 or fits < layers:
-            self.refuse(module, need, room, layers, fits)
+        need, spots = alone, len(places) if places is not None else 1
+        if spots > 1:
+            need = footprint(module, loop.dim, 2)
+            share = fitting_layers(module, loop.dim, 2, need, room)
+        if share * spots < layers:
+            self.refuse(module, need, room, layers, (share, spots))
         return ceil_div(layers, share)
 
-    def refuse(self, module: Module, need: Footprint, room: int, layers: int, fits: int) -> None:
-        """Say by how much the model does not fit, and what would."""
+    def refuse(
+        self, module: Module, need: Footprint, room: int, layers: int, fit: tuple[int, int]
+    ) -> None:
+        """Say by how much the model does not fit, and what would; ``fit`` is the layers that a
+        region holds and the regions there is room for."""
         mesh = module.the_mesh()
+        fits = fit[0] * fit[1]
         used = need.fixed_bytes + layers * need.layer_bytes
         reserved = int(module.device.get("reserved_bytes", 0))
         notes = [
@@ -99,7 +105,7 @@ class SplitRegions(Pass):
             "does-not-fit",
             f"{layers} layers need {used} bytes on each core of a {mesh} region, which has {room}: "
             f"{used - room} bytes short, and the device has room for only "
-            f"{max(1, fits // max(1, need.layers_within(room)))} such regions",
+            f"{fit[1]} such regions",
             notes=notes,
             help=help_text,
         )
