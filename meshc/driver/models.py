@@ -87,6 +87,7 @@ def library_parameters(config: ModelConfig) -> dict[str, Parameter]:
         "eps": config.eps,
         "theta": config.rope_theta,
         "tied": config.tied_embeddings,
+        "activation": config.activation,
         "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
     }
     if config.family == "llama":
@@ -94,7 +95,6 @@ def library_parameters(config: ModelConfig) -> dict[str, Parameter]:
             "attention_bias": config.attention_bias,
             "o_bias": config.o_bias,
             "mlp_bias": config.mlp_bias,
-            "activation": config.activation,
         }
     scaling = config.rope_scaling
     if isinstance(scaling, LinearScaling):

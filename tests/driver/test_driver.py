@@ -1,5 +1,6 @@
 """Models by every name, compiles as functions of their arguments, runs through programs."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import meshc
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.manifest import config_of
-from meshc.driver.models import library_parameters
+from meshc.driver.models import library_parameters, of_config
 from meshc.frontend.models import catalogue_config, catalogue_names
 from meshc.support.diagnostics import Diagnostics
 
@@ -228,3 +229,11 @@ def test_facts_hold_no_paths():
     compiled = compile_loaded(loaded, CompileRequest(mesh="1x1", seq=8))
     text = json.dumps(compiled.facts) + "".join(compiled.files.values())
     assert str(ROOT) not in text
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "qwen2-72b"])
+def test_the_activation_of_a_configuration_reaches_its_graph(name):
+    config = dataclasses.replace(catalogue_config(name), activation="gelu")
+    graph = of_config(config, None).graph("decode", 64, 1)
+    kinds = {op.NAME for op in graph.walk()}
+    assert "graph.gelu" in kinds and "graph.silu" not in kinds
