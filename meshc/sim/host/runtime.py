@@ -13,7 +13,6 @@ import numpy as np
 from meshc.sim.host import copying
 from meshc.sim.host.debug import save_dump
 from meshc.sim.host.report import write_report
-from meshc.sim.machine.channel import Burst
 from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import Options
 from meshc.sim.program import Program
@@ -81,14 +80,7 @@ class Runtime:
     def _settle(self) -> None:
         """Wait until the function launched last has unblocked the command stream everywhere."""
         machine, wanted = self.ready, self.launched
-        pes = [pe for pe in machine.pes.values() if pe.unblocked < wanted]
-
-        def through() -> bool:
-            while pes and pes[-1].unblocked >= wanted:
-                pes.pop()
-            return not pes
-
-        if wanted and not machine.run_until(through):
+        if wanted and not machine.run_until_unblocked(wanted):
             missing = [pe for pe in machine.pes.values() if pe.unblocked < wanted]
             first = ", ".join(f"({pe.x}, {pe.y})" for pe in missing[:4])
             raise machine.hang(
@@ -111,8 +103,7 @@ class Runtime:
             if len(kinds) != len(words):
                 fail("csl-host", f"'{name}' takes {len(kinds)} arguments, found {len(words)}")
             values = machine.arguments(pe.program, export.fn, words)
-            pe.launches.append((machine.now, export.fn, values))
-            pe.wake(machine.now)
+            machine.launch(pe, export.fn, values)
         if not found:
             fail("csl-host", f"no PE exports a function '{name}'")
         missing = [pe for pe in machine.pes.values() if name not in pe.program.exports]
@@ -133,7 +124,7 @@ class Runtime:
         where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
         for pe, index in zip(copying.region(self.ready, x, y, w, h), where, strict=True):
             copying.write_symbol(pe, name, words[index], bits)
-        self._pass_time(w * h * elems)
+        self.ready.run_for(_COMMAND_CYCLES + w * h * elems)
 
     def d2h(
         self, array: Any, name: str, roi: tuple[int, int, int, int], elems: int, order: int,
@@ -142,19 +133,12 @@ class Runtime:
         """Copy from a symbol of each PE of a region."""
         self._settle()
         x, y, w, h = roi
-        self._pass_time(w * h * elems)
+        self.ready.run_for(_COMMAND_CYCLES + w * h * elems)
         where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
         words = np.zeros(w * h * elems, np.uint32)
         for pe, index in zip(copying.region(self.ready, x, y, w, h), where, strict=True):
             words[index] = copying.read_words(pe, name, elems, bits)
         store_words(array, words)
-
-    def _pass_time(self, words: int) -> None:
-        """A copy takes time, in which free running code goes on."""
-        machine = self.ready
-        until = machine.now + _COMMAND_CYCLES + words
-        machine.at(until, _nothing)
-        machine.run_until(lambda: machine.now >= until)
 
     def stream_in(
         self, color: int, array: Any, roi: tuple[int, int, int, int], elems: int, order: int
@@ -176,54 +160,33 @@ class Runtime:
         machine = self.ready
         keys = [(pe.x, pe.y, color) for pe in copying.region(machine, x, y, w, h)]
         for key in keys:
-            if key not in machine.fabric.sinks:
+            if not machine.streams_to_host(key):
                 fail("csl-host", f"PE {key[:2]} does not stream to the host on color {color}")
-        waiting = list(keys)
-
-        def arrived() -> bool:
-            while waiting and self._collected(waiting[-1]) >= elems:
-                waiting.pop()
-            return not waiting
-
-        if not machine.run_until(arrived):
+        missing = machine.run_until_received(keys, elems)
+        if missing is not None:
             raise machine.hang(
-                f"the host waits for {elems} wavelets of color {color} from PE {waiting[-1][:2]}, "
-                f"which sent {self._collected(waiting[-1])}"
+                f"the host waits for {elems} wavelets of color {color} from PE {missing[:2]}, "
+                f"which sent {machine.collected(missing)}"
             )
         where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
         words = np.zeros(w * h * elems, np.uint32)
         for key, index in zip(keys, where, strict=True):
-            words[index] = self._take(key, elems)
+            words[index] = machine.take(key, elems)
         store_words(array, words)
-
-    def _collected(self, key: tuple[int, int, int]) -> int:
-        return sum(b.left() for b in self._received(key))
-
-    def _received(self, key: tuple[int, int, int]) -> list[Burst]:
-        fabric = self.ready.fabric
-        bursts: list[Burst] = fabric.sinks[key] if key in fabric.sinks else fabric.streams[key]
-        return bursts
-
-    def _take(self, key: tuple[int, int, int], count: int) -> Any:
-        bursts = self._received(key)
-        everything = np.concatenate([b.data[b.pos :] for b in bursts])
-        bursts[:] = [Burst(everything[count:], self.ready.now)]
-        return everything[:count]
 
     def send(self, name: str, array: Any) -> None:
         """Send words into an input stream."""
         words = copying.words_of(array, np.asarray(array).size).copy()
-        machine = self.ready
-        machine.fabric.enter(self.program.streams[name], Burst(words, machine.now + 1))
+        self.ready.enter(self.program.streams[name], words)
 
     def receive(self, name: str, array: Any, count: int) -> None:
         """Receive words from an output stream."""
         key, machine = self.program.streams[name], self.ready
-        if not machine.run_until(lambda: self._collected(key) >= count):
+        if machine.run_until_received([key], count) is not None:
             raise machine.hang(
-                f"the host waits for {count} wavelets of '{name}', {self._collected(key)} arrived"
+                f"the host waits for {count} wavelets of '{name}', {machine.collected(key)} arrived"
             )
-        store_words(array, self._take(key, count))
+        store_words(array, machine.take(key, count))
 
     def stop(self) -> None:
         """Finish queued operations and let the program come to rest."""
@@ -250,10 +213,6 @@ class Runtime:
         if target:
             with open(target, "a", encoding="utf-8") as out:
                 out.write(f"{machine.cycles}\n")
-
-
-def _nothing(time: int) -> None:
-    """An event that only lets time pass."""
 
 
 def word_of(value: Any) -> int:

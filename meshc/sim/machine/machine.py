@@ -14,6 +14,7 @@ from meshc.sim.machine.collectives import Collectives
 from meshc.sim.machine.costs import costs_of
 from meshc.sim.machine.explain import explain_hang
 from meshc.sim.machine.fabric import Fabric
+from meshc.sim.machine.hostside import HostSide
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
@@ -30,7 +31,7 @@ Event = tuple[int, int, Callable[..., None], Any]
 _NOTHING = object()
 
 
-class Machine:
+class Machine(HostSide):
     """Runs a program. ``now`` is the time of the event being handled."""
 
     def __init__(self, program: Program, options: Options | None = None) -> None:
