@@ -210,7 +210,7 @@ comptime { @export_symbol(run); }
 """
     program = single(tmp_path, pe, run="fn()void")
     program.launch("run")
-    assert [k[1] for k in program.machine.remarks] == ["small"]
+    assert list(program.machine.remarks) == [("csl-bounds", "pe.csl small")]
 
 
 TIMED = """

@@ -200,8 +200,8 @@ class Runtime:
     def _report(self) -> None:
         machine = self.ready
         save_dump(self.folder, machine)
-        for words in machine.remarks.values():
-            print(Diagnostic("remark", "csl-bounds", words).render(), file=sys.stderr)
+        for (code, _), words in machine.remarks.items():
+            print(Diagnostic("remark", code, words).render(), file=sys.stderr)
         if machine.print_log:
             with open("sim.log", "a", encoding="utf-8") as log:
                 log.writelines(line + "\n" for line in machine.print_log)

@@ -36,6 +36,10 @@ class Burst:
         """Arrival time of a wavelet, counted from the first one not yet taken."""
         return self.t0 + (self.pos + ahead) * self.period
 
+    def end(self) -> int:
+        """The cycle after the last wavelet."""
+        return self.t0 + (len(self.data) - 1) * self.period + 1
+
     def left(self) -> int:
         """Wavelets not yet taken."""
         return len(self.data) - self.pos
@@ -67,12 +71,16 @@ class Credit:
 
 
 class Channel:
-    """All bursts of one color that arrived at one PE, and the operations that wait for them."""
+    """All bursts of one color that arrived at one PE, and the operations that wait for them.
 
-    __slots__ = ("blocked", "bursts", "color", "task", "waiting")
+    ``free_at`` is when the last of them has arrived.
+    """
+
+    __slots__ = ("blocked", "bursts", "color", "free_at", "task", "waiting")
 
     def __init__(self, color: int) -> None:
         self.color = color
+        self.free_at = 0
         self.bursts: deque[Burst] = deque()
         self.waiting: deque[Operation] = deque()
         self.blocked = True

@@ -1,26 +1,31 @@
 """The fabric: bursts along fixed multicast trees, or hop by hop where routes may change.
 
-A color whose routes nothing can change is *static*: its tree is computed once per sender and a
-burst goes to every receiver as one event. Other colors walk from router to router, and wait in a
-router's input until its present position accepts that input.
+A color whose routes nothing can change is *static*; the tree of a sender is computed once. When
+no other color has a route over any link of the tree, and no router in it listens to two inputs, a
+burst goes to every receiver as one event. All other bursts walk from router to router, share the
+links, and wait in a router's input until its present position accepts that input.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from meshc.sim.machine.channel import Burst
+from meshc.sim.machine.pipe import Pipe
 from meshc.sim.machine.router import Router
 from meshc.sim.routes import DIRECTION_NAMES, EAST, OPPOSITE, RAMP, STEP, WEST, ColorConfig
+from meshc.support.diagnostics import fail
 
 if TYPE_CHECKING:
     from meshc.sim.machine.machine import Machine
     from meshc.sim.machine.pe import Pe
 
 Key = tuple[int, int, int]
+Link = tuple[int, int, int]
+"""(x, y, direction): the link that leaves a router in a direction."""
 
 
 class Fabric:
@@ -33,16 +38,27 @@ class Fabric:
         self.trees: dict[Key, list[tuple[Key, int, Router]] | None] = {}
         self.sinks: dict[Key, Any] = {}
         self.streams: dict[Key, Any] = {}
-        self.links: dict[tuple[int, int, int], tuple[int, int]] = {}
-        self.link_load: dict[tuple[int, int, int], int] = {}
-        self.edges: dict[Key, list[tuple[int, int, int]]] = {}
+        self.links: dict[Link, Pipe] = {}
+        self.users: dict[Link, set[int]] = {}
+        self.link_load: dict[Link, int] = {}
+        self.edges: dict[Key, list[Link]] = {}
         self.virtual: dict[Key, tuple[Key, int]] = {}
 
     def configure(self, key: Key, config: ColorConfig) -> None:
         """Set the route of a color at a PE."""
         self.routers[key] = Router(config)
+        self._note_links(key)
         if not config.is_static:
             self.dynamic.add(key[2])
+
+    def _note_links(self, key: Key) -> None:
+        """Remember which colors have routes over the links of a router."""
+        x, y, color = key
+        for out in self.routers[key].outputs():
+            users = self.users.setdefault((x, y, out), set())
+            if color not in users:
+                users.add(color)
+                self.trees.clear()
 
     def inject(self, pe: Pe, color: int, burst: Burst) -> None:
         """A PE sends a burst; ``burst.t0`` is when its first wavelet leaves the PE."""
@@ -91,15 +107,19 @@ class Fabric:
                 machine.at(max(part.t0, machine.now), machine.pes[x, y].deliver, (color, part))
 
     def _tree(self, key: Key) -> list[tuple[Key, int, Router]] | None:
-        """Receivers of a static color with their distance; None when a route is broken."""
+        """Receivers of a static color with their distance.
+
+        None when a route is broken or bursts may meet others on the way.
+        """
         found: list[tuple[Key, int, Router]] = []
-        edges = self.edges[key] = []
+        edges: list[Link] = []
+        self.edges[key] = edges
         work: deque[tuple[Key, int, int]] = deque([(key, RAMP, 0)])
         seen = set()
         while work:
             at, port, hops = work.popleft()
             router = self.routers.get(at)
-            if router is None or port not in router.rx() or (at, port) in seen:
+            if router is None or router.rx() != (port,) or (at, port) in seen:
                 return None
             if at in self.streams or at in self.virtual:
                 return None
@@ -108,7 +128,10 @@ class Fabric:
                 if out == RAMP:
                     found.append((at, hops, router))
                     continue
-                edges.append((at[0], at[1], out))
+                link = (at[0], at[1], out)
+                if len(self.users[link]) > 1:
+                    return None
+                edges.append(link)
                 there = self.neighbour(at, out)
                 if (there[0], there[1]) not in self.machine.pes:
                     return None
@@ -147,8 +170,21 @@ class Fabric:
     def _arrive(self, now: int, arrival: tuple[Key, int, Burst]) -> None:
         key, port, burst = arrival
         router = self.routers[key]
+        if len(router.rx()) > 1:
+            other = router.meeting(port, burst)
+            if other >= 0:
+                self._collision(key, port, other)
         router.ports[port].append(burst)
         self.pump(now, key)
+
+    def _collision(self, key: Key, port: int, other: int) -> NoReturn:
+        fail(
+            "csl-collision",
+            f"two wavelets of color {key[2]} arrive at PE ({key[0]}, {key[1]}) in the same cycle, "
+            f"from {DIRECTION_NAMES[other]} and from {DIRECTION_NAMES[port]}",
+            notes=[f"cycle {self.machine.now}"],
+            help="let only one neighbour send at a time, or use two colors",
+        )
 
     def pump(self, now: int, key: Key) -> None:
         """Forward everything that the router's present position accepts."""
@@ -180,7 +216,7 @@ class Fabric:
             if popped:
                 popped_word = np.array([pop_command(word)], np.uint32)
                 onward = Burst(popped_word, start, 1, True, burst.credit)
-        router.free_at = start + (len(burst.data) - 1) * burst.period + 1
+        router.free_at = burst.moved(start).end()
         if burst.credit is not None:
             burst.credit.outstanding += (len(before) - 1) * len(burst.data)
         for out in before:
@@ -190,7 +226,7 @@ class Fabric:
                 else:
                     self._deliver(key, router, burst, start)
             else:
-                self._hop(key, out, onward.moved(start + self.machine.costs.hop))
+                router.free_at = max(router.free_at, self._hop(key, out, onward, start))
 
     def _deliver(self, key: Key, router: Router, burst: Burst, start: int) -> None:
         machine = self.machine
@@ -203,20 +239,35 @@ class Fabric:
         router = self.routers[key]
         self._arrive_later(key, router.entry, burst)
 
-    def _hop(self, key: Key, out: int, burst: Burst) -> None:
+    def _hop(self, key: Key, out: int, burst: Burst, start: int) -> int:
+        """Send a burst over the link in a direction; when its last wavelet has left."""
+        hop = self.machine.costs.hop
         if self.routers[key].exit == out:
-            if key in self.virtual:
-                target, hops = self.virtual[key]
-                self.enter(target, burst.moved(burst.t0 + hops))
-                return
-            if key in self.streams:
-                dropped(burst, len(burst.data))
-                if not burst.control:  # the host takes data only
-                    self.streams[key].append(burst)
-                self.machine.note(burst.time_of(len(burst.data)))
-                return
+            burst = burst.moved(start + hop)
+            self._leave(key, burst)
+            return burst.end() - hop
         link = (key[0], key[1], out)
+        pipe = self.links.get(link)
+        if pipe is None:
+            pipe = self.links[link] = Pipe()
+        burst = pipe.carry(burst, start)
         self.link_load[link] = self.link_load.get(link, 0) + len(burst.data)
+        self._cross(key, out, burst.moved(burst.t0 + hop))
+        return burst.end()
+
+    def _leave(self, key: Key, burst: Burst) -> None:
+        """A burst leaves through a port: to the host or over a virtual link."""
+        if key in self.virtual:
+            target, hops = self.virtual[key]
+            self.enter(target, burst.moved(burst.t0 + hops))
+            return
+        dropped(burst, len(burst.data))
+        if not burst.control:  # the host takes data only
+            self.streams[key].append(burst)
+        self.machine.note(burst.time_of(len(burst.data)))
+
+    def _cross(self, key: Key, out: int, burst: Burst) -> None:
+        """A burst reaches the neighbour in a direction at its ``t0``."""
         there = self.neighbour(key, out)
         pe = self.machine.pes.get((there[0], there[1]))
         name = DIRECTION_NAMES[out]
@@ -270,6 +321,7 @@ class Fabric:
         """The oldest pending change of a router takes effect."""
         router = self.routers[key]
         router.pending.popleft()(router)
+        self._note_links(key)
         self.pump(now, key)
 
     def router(self, pe: Pe, color: int) -> Router:

@@ -170,11 +170,16 @@ class Machine(HostSide):
             return
         symbol = program.symbols[program.order[position]]
         end = symbol.addr + symbol.size
-        if symbol.addr <= low < end < high and (program.name, symbol.name) not in self.remarks:
-            self.remarks[program.name, symbol.name] = (
+        if symbol.addr <= low < end < high:
+            self.remark(
+                "csl-bounds", f"{program.name} {symbol.name}",
                 f"an operand in '{pe.current_name.rsplit('_', 1)[0]}' of '{program.name}' reaches "
-                f"{high - end} bytes past the end of '{symbol.name}' (PE ({pe.x}, {pe.y}))"
-            )
+                f"{high - end} bytes past the end of '{symbol.name}' (PE ({pe.x}, {pe.y}))",
+            )  # fmt: skip
+
+    def remark(self, code: str, subject: str, words: str) -> None:
+        """Something odd that does not stop the run, reported once per subject."""
+        self.remarks.setdefault((code, subject), words)
 
     def hang(self, goal: str) -> MeshcError:
         """The explanation of why nothing moves any more."""

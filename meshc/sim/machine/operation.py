@@ -24,8 +24,8 @@ class Operation:
     """One running operation. ``t`` is the time up to which it has worked."""
 
     __slots__ = ("activate", "channels", "complete", "done", "done_count", "dst", "fifos_in",
-                 "index", "is_async", "n", "name", "on_control", "pe", "place", "records",
-                 "resume", "spec", "srcs", "t", "unblock", "wait_since")  # fmt: skip
+                 "index", "is_async", "n", "name", "on_control", "pe", "place", "priority",
+                 "records", "resume", "spec", "srcs", "t", "unblock", "words")  # fmt: skip
 
     def __init__(
         self, pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str
@@ -55,6 +55,8 @@ class Operation:
         self.activate: int | None = None
         self.unblock: tuple[str, int] | None = None
         self.on_control: Any = None
+        self.priority = max([getattr(o, "priority", 0) for o in plain])
+        self.words: Any = None
         self.channels: list[Channel] = [pe.channel_of(s) for s in self.srcs if isinstance(s, FabIn)]
         self.fifos_in: list[FifoState] = [pe.fifos[s.number] for s in self.srcs
                                           if isinstance(s, Fifo)]  # fmt: skip
@@ -75,6 +77,26 @@ class Operation:
     def needs_input(self) -> bool:
         """Whether the operation reads the fabric or a FIFO, or writes a FIFO."""
         return bool(self.channels or self.fifos_in) or isinstance(self.dst, Fifo)
+
+    def occupy(self, ut: int | None) -> None:
+        """Take a microthread: the given one, else that of a register or of a queue.
+
+        On WSE-2 the queue of an output, else of the first input; on WSE-3 the queue of the first
+        operand on the fabric, the destination first (documented).
+        """
+        chosen = [ut, *[r.ut for r in self.records]]
+        queues = [o.queue for o in (self.dst, *self.srcs) if isinstance(o, FabIn | FabOut)]
+        thread = next((number for number in (*chosen, *queues) if number is not None), -1)
+        if thread < 0:
+            return
+        other = self.pe.threads.get(thread)
+        if other is not None and not (other.done and other.t <= self.pe.t):
+            self.pe.machine.remark(
+                "csl-microthread", f"{self.place} {other.place}",
+                f"the operation at {self.place} starts on microthread {thread} while the one at "
+                f"{other.place} is still running there (PE ({self.pe.x}, {self.pe.y}))",
+            )  # fmt: skip
+        self.pe.threads[thread] = self
 
     def begin(self) -> None:
         """Queue up for inputs and start working."""
@@ -154,6 +176,46 @@ class Operation:
         self.complete = kind == "terminate"
         self._finish()
 
+    def send_later(self) -> None:
+        """An operation without inputs starts on a microthread: its sources are read at once, the
+        wavelets follow when the microthread gets its turn."""
+        self._refuse_endless()
+        self._step(self.n, self.t)
+        if self.words is not None:
+            self._unsent(1)
+        self.pe.machine.at(max(self.t, self.pe.machine.now), self._emit)
+
+    def must_follow(self) -> bool:
+        """Whether wavelets of the same color that were sent before have not left yet."""
+        return isinstance(self.dst, FabOut) and self.pe.unsent.get(self.color(), 0) > 0
+
+    def color(self) -> int:
+        """The color that is sent."""
+        assert isinstance(self.dst, FabOut)
+        return self.pe.output_color(self.dst)
+
+    def _unsent(self, change: int) -> None:
+        self.pe.unsent[self.color()] = self.pe.unsent.get(self.color(), 0) + change
+
+    def _emit(self, now: int) -> None:
+        """The microthread of an operation without inputs gets its turn."""
+        start, end = self._plan(self.n, max(self.t, now), 0)
+        if self.words is not None:
+            self._unsent(-1)
+            self._send(self.words, start, end)
+        self._worked(start, end)
+        self._finish()
+
+    def run(self, now: int) -> None:
+        """Do all of an operation that needs no inputs."""
+        self._refuse_endless()
+        self._step(self.n, now)
+        self._finish()
+
+    def _refuse_endless(self) -> None:
+        if self.n > 1 << 40:
+            self.pe.machine.fault(self.pe, self.place, "an endless operation without an input")
+
     def _step(self, count: int, now: int) -> None:
         """Compute ``count`` elements."""
         pe, spec = self.pe, self.spec
@@ -172,20 +234,41 @@ class Operation:
                 arrays.append(self._pop(source, dtype, count))
             else:
                 arrays.append(source)
-        cycles = pe.costs.vector_cycles(spec, self.srcs, self.dst, count)
-        per_wavelet = self._per_wavelet(getattr(self.dst, "simd", 0))
-        if isinstance(self.dst, FabOut):
-            cycles = max(cycles, -(-count // per_wavelet))
-        end = max(start + cycles, last_in + 1 if last_in else 0)
+        if self.is_async and not self.needs_input:
+            self._write(arrays, count, start, start)
+            self.done_count = count
+            return
+        start, end = self._plan(count, start, last_in)
         self._write(arrays, count, start, end)
-        if pe.machine.trace is not None:
-            pe.machine.trace.add("op", f"@{self.name} {self.place}", pe.x, pe.y, start, end)
-        self.t = end
+        self._worked(start, end)
         self.done_count += count
         for state in self.fifos_in:
             state.t = max(state.t, end)
             if state.writers:
                 pe.machine.at(end, state.writers[0].progress)
+
+    def _plan(self, count: int, start: int, last_in: int) -> tuple[int, int]:
+        """When the work on ``count`` elements starts and ends."""
+        pe = self.pe
+        steps = pe.costs.vector_cycles(self.spec, self.srcs, self.dst, count)
+        for operand in (*self.srcs, self.dst):
+            if isinstance(operand, FabIn | FabOut):
+                steps = max(steps, -(-count // self._per_wavelet(operand.simd)))
+        span = max(steps, last_in + 1 - start)
+        if self.is_async:
+            take = pe.issue.high if self.priority else pe.issue.low
+            span = take(start, steps, span)
+        elif self.needs_input:
+            pe.issue.pipe.claim(start, steps, span)
+        else:
+            pe.issued += steps
+        return start, start + span
+
+    def _worked(self, start: int, end: int) -> None:
+        pe = self.pe
+        if pe.machine.trace is not None:
+            pe.machine.trace.add("op", f"@{self.name} {self.place}", pe.x, pe.y, start, end)
+        self.t = end
 
     def _pop(self, source: Fifo, dtype: Any, count: int) -> Any:
         state = self.pe.fifos[source.number]
@@ -219,8 +302,17 @@ class Operation:
         assert isinstance(dst, FabOut)
         high = self.index if dst.indexed else 0
         words = pack(result, dst.simd if dtype.itemsize == 2 else 0, high)
-        period = max(1, -(-(end - start) // len(words)))
-        pe.send(dst, words, start + pe.costs.relay, period)
+        if self.is_async and not self.needs_input:
+            self.words = words
+        else:
+            self._send(words, start, end)
+
+    def _send(self, words: Any, start: int, end: int) -> None:
+        """Wavelets leave evenly, the last one at ``end``."""
+        assert isinstance(self.dst, FabOut)
+        period = max(1, (end - start) // len(words))
+        first = end - (len(words) - 1) * period - 1
+        self.pe.send(self.dst, words, max(start, first) + self.pe.costs.relay, period)
 
     def _finish(self) -> None:
         """All elements done: leave the queues and tell whoever waits, at time ``t``."""

@@ -12,6 +12,7 @@ from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
 from meshc.sim.machine.operation import Operation
+from meshc.sim.machine.pipe import Issue, Pipe
 from meshc.sim.program import PeProgram
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MEMORY_BYTES = 50 * 1024
 class Dsr:
     """A data structure register."""
 
-    __slots__ = ("activate", "dsd", "is_async", "on_control", "save", "unblock")
+    __slots__ = ("activate", "dsd", "is_async", "on_control", "save", "unblock", "ut")
 
     def __init__(self) -> None:
         self.dsd: Any = None
@@ -33,6 +34,7 @@ class Dsr:
         self.activate: int | None = None
         self.unblock: tuple[str, int] | None = None
         self.on_control: Any = None
+        self.ut: int | None = None
 
     def advance(self, count: int, itemsize: int) -> None:
         """With save_address the base moves past the elements used."""
@@ -42,16 +44,18 @@ class Dsr:
 
 
 class Pe(PeMemory):
-    """State of one PE. ``t`` is the local time of the code that runs."""
+    """State of one PE. ``t`` is the local time of the code that runs.
+
+    The code since ``resumed`` has issued ``issued`` vector steps.
+    """
 
     __slots__ = (
         "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
-        "credits",
-        "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos", "functions",
-        "launches", "limit", "local_tasks", "log", "machine", "mem", "out_free", "plans", "prng",
-        "program", "ready_colors", "slots", "started", "t", "traces", "tsc_base", "tsc_frozen",
-        "unblocked",
-        "views", "waiting_on", "x", "y",
+        "credits", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
+        "functions", "issue", "issued", "launches", "limit", "local_tasks", "log", "machine",
+        "mem", "out_free", "plans", "prng", "program", "ramp_in", "ramp_out", "ready_colors",
+        "resumed", "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen",
+        "unblocked", "unsent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
@@ -88,6 +92,12 @@ class Pe(PeMemory):
         self.unblocked = 0
         self.cycles_busy = 0
         self.out_free: dict[int, int] = {}
+        self.unsent: dict[int, int] = {}
+        self.ramp_in, self.ramp_out = Pipe(), Pipe()
+        self.issue = Issue()
+        self.issued = 0
+        self.resumed = 0
+        self.threads: dict[int, Operation] = {}
         self.credits: dict[int, Credit] = {}
         self.log = ""
         self.traces: dict[str, list[tuple[str, Any]]] = {}
@@ -182,6 +192,8 @@ class Pe(PeMemory):
         channel = self.channels.get(color)
         if channel is None:
             channel = self.channel(color)
+        burst = self.ramp_in.carry(burst, max(burst.t0, channel.free_at))
+        channel.free_at = burst.end()
         channel.bursts.append(burst)
         self.poke(channel, time)
 
@@ -277,6 +289,7 @@ class Pe(PeMemory):
         self.started = now
         self.machine.tasks_run += 1
         self.limit = self.t + self.machine.task_limit
+        self._pay()
         result = self.functions[name](*args)
         if hasattr(result, "send"):
             self.current = result
@@ -304,6 +317,7 @@ class Pe(PeMemory):
                 self._ended(now)
                 return
             if not operation.done or operation.t > self.machine.now:
+                self._rest()
                 operation.resume = True
                 self.waiting_on = operation
                 if operation.done:
@@ -311,7 +325,18 @@ class Pe(PeMemory):
                 return
             self.t = max(self.t, operation.t)
 
+    def _pay(self) -> None:
+        """Code goes on, later by what microthreads of higher priority have taken."""
+        self.t += self.issue.stolen
+        self.issue.stolen = 0
+        self.resumed, self.issued = self.t, 0
+
+    def _rest(self) -> None:
+        """Code ends or waits: microthreads share the steps of its latest stretch."""
+        self.issue.main = (self.resumed, self.t, self.issued)
+
     def _ended(self, now: int) -> None:
+        self._rest()
         if self.machine.trace is not None:
             name = self.current_name.rsplit("_", 1)[0]
             self.machine.trace.add("task", name, self.x, self.y, self.started, self.t)
@@ -326,6 +351,7 @@ class Pe(PeMemory):
         if operation.resume:
             self.waiting_on = None
             self.t = max(self.t, time)
+            self._pay()
             self._resume(time)
             return
         if operation.activate is not None:
@@ -364,18 +390,20 @@ class Pe(PeMemory):
     def send(self, dst: FabOut, words: Any, start: int, period: int) -> None:
         """Put wavelets into the fabric."""
         color = self.output_color(dst)
-        at = max(start, self.out_free.get(color, 0))
-        self.out_free[color] = at + (len(words) - 1) * period + 1
+        burst = Burst(words, start, period)
+        burst = self.ramp_out.carry(burst, max(start, self.out_free.get(color, 0)))
+        self.out_free[color] = burst.end()
         credit = (
             self._credit(color, dst, len(words)) if self.machine.options.strict_queues else None
         )
         if dst.control:
             for position in range(len(words)):
                 one = words[position : position + 1]
-                burst = Burst(one, at + position * period, 1, True, credit)
-                self.machine.fabric.inject(self, color, burst)
+                at = burst.time_of(position)
+                self.machine.fabric.inject(self, color, Burst(one, at, 1, True, credit))
             return
-        self.machine.fabric.inject(self, color, Burst(words, at, period, False, credit))
+        burst.credit = credit
+        self.machine.fabric.inject(self, color, burst)
 
     def _credit(self, color: int, dst: FabOut, count: int) -> Credit:
         """Account for wavelets that are sent."""

@@ -29,7 +29,7 @@ class Router:
 
     __slots__ = (
         "config", "counter", "entry", "exit", "free_at", "limit", "masks", "pending", "pop",
-        "ports", "position", "positions", "ring", "selects", "stage", "teardown",
+        "ports", "position", "positions", "recent", "ring", "selects", "stage", "teardown",
     )  # fmt: skip
 
     def __init__(self, config: ColorConfig) -> None:
@@ -42,6 +42,7 @@ class Router:
         self.teardown = config.teardown
         self.ports: list[deque[Burst]] = [deque() for _ in range(5)]
         self.free_at = 0
+        self.recent: list[tuple[int, Burst]] = []
         self.entry = RAMP
         self.exit = -1
         self.counter = config.filter.init_counter if config.filter else 0
@@ -66,6 +67,25 @@ class Router:
             if entry is not None and entry[1] is not None:
                 return entry[1] if isinstance(entry[1], tuple) else (entry[1],)
         return self.masks[1]
+
+    def outputs(self) -> set[int]:
+        """Outputs other than the RAMP at any position."""
+        found = set(self.masks[1])
+        for entry in self.positions:
+            if entry is not None and entry[1] is not None:
+                found |= set(entry[1]) if isinstance(entry[1], tuple) else {entry[1]}
+        return found - {RAMP}
+
+    def meeting(self, port: int, burst: Burst) -> int:
+        """An input other than ``port`` with a wavelet in a cycle of ``burst``; -1 for none."""
+        self.recent = [(p, b) for p, b in self.recent if b.end() > burst.t0]
+        accepted = self.rx()
+        met = -1
+        if port in accepted:
+            met = next((p for p, b in self.recent if p != port and p in accepted
+                        and meets(b, burst)), -1)  # fmt: skip
+        self.recent.append((port, burst))
+        return met
 
     def execute(self, command: int) -> bool:
         """Run one command of a control wavelet; whether it is popped."""
@@ -172,6 +192,17 @@ class Router:
                 self.positions[number] = (None, _REGISTER_SWITCH[where])
         self.ring = bool(word >> 12 & 1)
         self.position = word >> 13 & 3
+
+
+def meets(a: Burst, b: Burst) -> bool:
+    """Whether wavelets of two bursts that start one after the other share a cycle."""
+    first = max(a.t0, b.t0)
+    while first < min(a.end(), b.end()):
+        rest_a, rest_b = (first - a.t0) % a.period, (first - b.t0) % b.period
+        if not rest_a and not rest_b:
+            return True
+        first += max((a.period - rest_a) % a.period, (b.period - rest_b) % b.period)
+    return False
 
 
 _REGISTER_SWITCH = (WEST, EAST, SOUTH, NORTH, RAMP)

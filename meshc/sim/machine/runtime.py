@@ -131,12 +131,12 @@ def _is_register(addr: ir.Expr) -> bool:
 
 def launch_sync(
     pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str,
-    activate: int | None, unblock: Any, ut: int | None, on_control: Any = None,
+    activate: int | None, unblock: Any, ut: int | None, on_control: Any = None, priority: int = 0,
 ) -> Operation:  # fmt: skip
     """Start an operation that its task waits for."""
     operation = _operation(pe, name, operands, index, place, activate, unblock, on_control)
     if any(r.is_async for r in operation.records):
-        _start_async(pe, operation)
+        _start_async(pe, operation, ut, priority)
         fake = Operation.__new__(Operation)
         fake.done, fake.complete = True, True
         return fake
@@ -147,9 +147,11 @@ def launch_sync(
         return operation
     setup = pe.costs.fabric_out if isinstance(operation.dst, FabOut) else pe.costs.memory
     operation.t = pe.t + setup
-    while operation.done_count < operation.n:
-        operation._step(operation.n - operation.done_count, operation.t)
-    operation._finish()
+    if operation.must_follow():
+        operation.resume = True
+        pe.machine.at(max(operation.t, pe.machine.now), operation.run)
+        return operation
+    operation.run(operation.t)
     _signal(pe, operation)
     return operation
 
@@ -168,10 +170,11 @@ def _signal(pe: Pe, operation: Operation) -> None:
 
 def launch_async(
     pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str,
-    activate: int | None, unblock: Any, ut: int | None, on_control: Any = None,
+    activate: int | None, unblock: Any, ut: int | None, on_control: Any = None, priority: int = 0,
 ) -> None:  # fmt: skip
     """Start an operation on a microthread."""
-    _start_async(pe, _operation(pe, name, operands, index, place, activate, unblock, on_control))
+    operation = _operation(pe, name, operands, index, place, activate, unblock, on_control)
+    _start_async(pe, operation, ut, priority)
 
 
 def _operation(
@@ -189,25 +192,25 @@ def _operation(
     return operation
 
 
-def _start_async(pe: Pe, operation: Operation) -> None:
+def _start_async(pe: Pe, operation: Operation, ut: int | None, priority: int) -> None:
     operation.is_async = True
+    operation.priority = max(operation.priority, priority)
+    operation.occupy(ut)
     pe.t += 1
     operation.t = pe.t + pe.costs.fabric_in
     if operation.needs_input:
         pe.machine.at(max(operation.t, pe.machine.now), _begin, operation)
         return
-    while operation.done_count < operation.n:
-        operation._step(operation.n - operation.done_count, operation.t)
-    operation._finish()
+    operation.send_later()
 
 
 def load_dsr(
     pe: Pe, bank: str, number: int, dsd: Any, save: bool, is_async: bool, activate: int | None,
-    unblock: Any, ut: int | None, on_control: Any = None,
+    unblock: Any, ut: int | None, on_control: Any = None, priority: int = 0,
 ) -> None:  # fmt: skip
     """Load a data structure register."""
     record = pe.dsrs.setdefault((bank, number), Dsr())
-    record.dsd, record.save, record.is_async = dsd, save, is_async
+    record.dsd, record.save, record.is_async, record.ut = dsd, save, is_async, ut
     record.activate, record.unblock, record.on_control = activate, unblock, on_control
     pe.t += pe.costs.load_dsr
 

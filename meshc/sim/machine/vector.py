@@ -27,6 +27,7 @@ class Plan:
 
     n: int
     cycles: int
+    steps: int
     function: Callable[..., Any]
     views: list[Any]
     dst: Any
@@ -62,6 +63,7 @@ def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> N
             ]
         )
     pe.t += plan.cycles
+    pe.issued += plan.steps
     for record in records:
         if record.save:
             record.advance(plan.n, plan.itemsize)
@@ -71,7 +73,8 @@ def _plan(pe: Pe, name: str, operands: tuple[Any, ...]) -> Plan:
     spec = OPS[name]
     dst, sources = operands[0], operands[1:]
     n = next((length for o in (*sources, dst) if (length := length_of(o))), 1)
-    cycles = pe.costs.memory + pe.costs.vector_cycles(spec, list(sources), dst, n)
+    steps = pe.costs.vector_cycles(spec, list(sources), dst, n)
+    cycles = pe.costs.memory + steps
     itemsize = DTYPES[spec.types[0]].itemsize
     plain = [o for o in operands if o.__class__ is Mem]
     slow = (
@@ -81,13 +84,13 @@ def _plan(pe: Pe, name: str, operands: tuple[Any, ...]) -> Plan:
         or _chained(dst, sources, n)
     )
     if slow:
-        return Plan(n, cycles, COMPUTE[name], [], None, itemsize)
+        return Plan(n, cycles, steps, COMPUTE[name], [], None, itemsize)
     views = [
         pe.view(s, DTYPES[kind], 0, n) if s.__class__ is Mem else None
         for s, kind in zip(sources, spec.types[1:], strict=True)
     ]
     target = pe.view(dst, DTYPES[spec.types[0]], 0, n)
-    return Plan(n, cycles, QUICK.get(name, COMPUTE[name]), views, target, itemsize)
+    return Plan(n, cycles, steps, QUICK.get(name, COMPUTE[name]), views, target, itemsize)
 
 
 def _general(pe: Pe, name: str, operands: tuple[Any, ...], n: int) -> None:

@@ -266,6 +266,8 @@ class FunctionWriter(ExpressionWriter):
             on_activate = options.on_control_activate
             code = "None" if on_activate is None else self.expr(on_activate)
             text += f", ({options.on_control!r}, {code}, {gate(options.on_control_unblock)})"
+        if options.priority:
+            text += f"{'' if options.on_control else ', None'}, {options.priority}"
         return text
 
     def _operands(self, operands: list[ir.Expr]) -> list[ir.Expr]:
