@@ -15,6 +15,9 @@ from pathlib import Path
 
 from meshc.sim.commands_folder import make_bin
 
+_MOST_COPIED = 64 << 20
+_IGNORE = shutil.ignore_patterns(".git", "__pycache__")
+
 
 @dataclass(frozen=True)
 class SuiteResult:
@@ -37,7 +40,10 @@ def find_commands(root: Path, only: str | None) -> list[Path]:
 
 
 def run_one(root: Path, script: Path, timeout: int, strict_queues: bool = False) -> SuiteResult:
-    """Run one script in a scratch copy of its directory and of what lies beside it."""
+    """Run one script in a scratch copy.
+
+    The stand-ins come first on PATH, and are in CSLC and CS_PYTHON, which some scripts use.
+    """
     relative = script.relative_to(root)
     arch = "wse3" if "wse3" in script.name else "wse2"
     with tempfile.TemporaryDirectory(prefix="csl-suite-") as scratch:
@@ -50,6 +56,8 @@ def run_one(root: Path, script: Path, timeout: int, strict_queues: bool = False)
             **os.environ,
             "PATH": f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
             "MPLBACKEND": "Agg",
+            "CSLC": str(folder / "cslc"),
+            "CS_PYTHON": str(folder / "cs_python"),
         }
         start = time.perf_counter()
         code, output = _run(copy / relative, env, timeout)
@@ -62,19 +70,33 @@ def run_one(root: Path, script: Path, timeout: int, strict_queues: bool = False)
 
 
 def _copy_tree(root: Path, program: Path, copy: Path) -> None:
-    """The program's directory, and its siblings because programs share libraries there."""
-    parent = (root / program).parent if program.parts else root
-    target = copy / program.parent if program.parts else copy
-    ignore = shutil.ignore_patterns(".git")
-    if not program.parts:
-        shutil.copytree(root, copy, ignore=ignore)
+    """The program in a copy of its surroundings, since scripts source files of their parents.
+
+    A tree that is too large to copy is shared through links, but for the program's own directory.
+    """
+    if _is_small(root):
+        shutil.copytree(root, copy, symlinks=True, ignore=_IGNORE)
         return
-    target.mkdir(parents=True, exist_ok=True)
-    for entry in sorted(parent.iterdir()):
-        if entry.is_dir() and (entry.name == program.name or not any(entry.glob("commands*.sh"))):
-            shutil.copytree(entry, target / entry.name, ignore=ignore)
-        elif entry.is_file():
-            shutil.copy(entry, target / entry.name)
+    here, there = root, copy
+    for part in program.parts:
+        there.mkdir(parents=True)
+        for entry in sorted(here.iterdir()):
+            if entry.name != part and entry.name != ".git":
+                (there / entry.name).symlink_to(entry)
+        here, there = here / part, there / part
+    shutil.copytree(here, there, symlinks=True, ignore=_IGNORE)
+
+
+def _is_small(root: Path) -> bool:
+    total = 0
+    for folder, folders, names in os.walk(root):
+        folders[:] = [f for f in folders if f != ".git"]
+        for name in names:
+            path = os.path.join(folder, name)
+            total += 0 if os.path.islink(path) else os.path.getsize(path)
+            if total > _MOST_COPIED:
+                return False
+    return True
 
 
 def _run(script: Path, env: dict[str, str], timeout: int) -> tuple[int, str]:
