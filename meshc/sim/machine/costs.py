@@ -19,10 +19,10 @@ class Costs:
     memory: int
     fabric_out: int
     fabric_in: int
-    dsd_operand: int
     load_dsr: int
     task: int
     timestamp: int
+    print_call: int
     hop: int
     ramp: int
     relay: int
@@ -69,10 +69,10 @@ def costs_of(arch: str) -> Costs:
         setup["memory"],
         setup["fabric_out"],
         setup["fabric_in"],
-        setup["dsd_operand"],
         setup["load_dsr"],
         setup["task"],
         setup["timestamp"],
+        setup["print"],
         fabric["hop"],
         fabric["ramp"],
         fabric["relay"],

@@ -175,7 +175,7 @@ def _print(pe: Pe, text: str) -> None:
 
 def _printer(form: Callable[[Any], str]) -> Callable[..., None]:
     def write_value(pe: Pe, value: Any) -> None:
-        pe.t += 20
+        pe.t += pe.costs.print_call
         _print(pe, form(value))
 
     return write_value
@@ -183,7 +183,7 @@ def _printer(form: Callable[[Any], str]) -> Callable[..., None]:
 
 def print_string(pe: Pe, number: int) -> None:
     """Print a string constant."""
-    pe.t += 20
+    pe.t += pe.costs.print_call
     _print(pe, pe.program.strings[number])
 
 
