@@ -148,8 +148,19 @@ class Runtime:
         x, y, w, h = roi
         words = copying.words_of(array, w * h * elems)
         where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
-        for pe, index in zip(copying.region(self.ready, x, y, w, h), where, strict=True):
-            self.ready.inject_stream(pe.x, pe.y, color, words[index].copy())
+        keys = [(pe.x, pe.y, color) for pe in copying.region(self.ready, x, y, w, h)]
+        for key, index in zip(keys, where, strict=True):
+            self.ready.inject_stream(key, words[index].copy())
+        self._wait_until_sent(keys)
+
+    def _wait_until_sent(self, keys: list[tuple[int, int, int]]) -> None:
+        stuck = self.ready.run_until_sent(keys)
+        if stuck is not None:
+            (x, y, color), credit = stuck
+            raise self.ready.hang(
+                f"the host streams color {color} to PE ({x}, {y}): {credit.outstanding} wavelets "
+                f"are unread, the queues hold {credit.room}"
+            )
 
     def stream_out(
         self, array: Any, color: int, roi: tuple[int, int, int, int], elems: int, order: int
@@ -178,6 +189,7 @@ class Runtime:
         """Send words into an input stream."""
         words = copying.words_of(array, np.asarray(array).size).copy()
         self.ready.enter(self.program.streams[name], words)
+        self._wait_until_sent([self.program.streams[name]])
 
     def receive(self, name: str, array: Any, count: int) -> None:
         """Receive words from an output stream."""

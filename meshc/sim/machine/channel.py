@@ -52,22 +52,26 @@ class Burst:
 class Credit:
     """Wavelets of one sender and color that are under way, with ``--strict-queues``.
 
-    ``room`` is how many the queues at both ends and the routers between them hold; a sending
-    operation is over when no more than that are left.
+    ``room`` is how many the queues at both ends and the routers between them hold. An operation
+    that has all its data sends everything and is over when no more than that are left; one that
+    passes wavelets on takes no more than fit.
     """
 
-    __slots__ = ("held", "outstanding", "room")
+    __slots__ = ("held", "outstanding", "room", "stalled")
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 0) -> None:
         self.outstanding = 0
-        self.room = 0
+        self.room = room
         self.held: deque[Operation] = deque()
+        self.stalled: deque[Operation] = deque()
 
     def consume(self, count: int) -> None:
         """Wavelets left the fabric."""
         self.outstanding -= count
         while self.held and self.outstanding <= self.room:
             self.held.popleft().release()
+        while self.stalled and self.outstanding < self.room:
+            self.stalled.popleft().again()
 
 
 class Channel:

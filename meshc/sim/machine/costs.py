@@ -31,6 +31,7 @@ class Costs:
     lanes: dict[str, int]
     output_depth: tuple[int, ...]
     input_depth: int
+    host_depth: int
 
     def vector_cycles(self, spec: OpSpec, sources: list[Any], dst: Any, n: int) -> int:
         """Cycles for ``n`` elements between memory operands, without the set-up."""
@@ -81,4 +82,5 @@ def costs_of(arch: str) -> Costs:
         {kind: lanes[column] for kind, lanes in table["lanes"].items()},
         tuple(table["queues"][f"output_{arch}"]),
         table["queues"][f"input_{arch}"],
+        table["queues"]["host"],
     )

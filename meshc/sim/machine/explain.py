@@ -90,6 +90,10 @@ def _operation(pe: Pe, operation: Operation) -> str:
             sources.append(f"color {pe.channel_of(source).color}")
         elif isinstance(source, Fifo):
             sources.append("a FIFO")
+    credits = [credit for credit in pe.credits.values() if operation in credit.stalled]
+    if credits:
+        under_way, room = credits[0].outstanding, credits[0].room
+        sources = [f"room in the queues behind it ({under_way} wavelets under way, {room} fit)"]
     how = "a task waits" if operation.resume else "a microthread waits"
     wanted = " and ".join(sources) or "room in a FIFO"
     return f"{how} in @{operation.name} at {operation.place} for {wanted} ({got} elements)"

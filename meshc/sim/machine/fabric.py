@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from meshc.sim.machine.channel import Burst
+from meshc.sim.machine.channel import Burst, Credit
 from meshc.sim.machine.pipe import Pipe
 from meshc.sim.machine.router import Router
 from meshc.sim.routes import DIRECTION_NAMES, EAST, OPPOSITE, RAMP, STEP, WEST, ColorConfig
@@ -38,6 +38,8 @@ class Fabric:
         self.trees: dict[Key, list[tuple[Key, int, Router]] | None] = {}
         self.sinks: dict[Key, Any] = {}
         self.streams: dict[Key, Any] = {}
+        self.unread: dict[Key, deque[Credit]] = {}
+        self.wanted: dict[Key, int] = {}
         self.links: dict[Link, Pipe] = {}
         self.users: dict[Link, set[int]] = {}
         self.link_load: dict[Link, int] = {}
@@ -63,11 +65,8 @@ class Fabric:
     def inject(self, pe: Pe, color: int, burst: Burst) -> None:
         """A PE sends a burst; ``burst.t0`` is when its first wavelet leaves the PE."""
         key = (pe.x, pe.y, color)
-        sink = self.sinks.get(key)
-        if sink is not None:
-            sink.append(burst)
-            self.machine.note(burst.time_of(len(burst.data)))
-            dropped(burst, len(burst.data))
+        if key in self.sinks:
+            self._to_host(key, burst)
             return
         if color not in self.dynamic and not burst.control:
             if key not in self.trees:
@@ -84,16 +83,21 @@ class Fabric:
         self._arrive_later(key, RAMP, arrival)
 
     def reach(self, key: Key) -> tuple[int, int]:
-        """Receivers of what a PE sends on a color, and the distance of the farthest.
+        """Receivers of what a PE sends on a color, and words that fit on the way to each of them.
 
         For colors whose routes may change: one receiver, four hops away.
         """
-        if key in self.sinks or key[2] in self.dynamic:
-            return 1, 4
-        if key not in self.trees:
-            self.trees[key] = self._tree(key)
-        tree = self.trees[key]
-        return (len(tree), max(hops for _, hops, _ in tree)) if tree else (1, 4)
+        costs = self.machine.costs
+        if key in self.sinks:
+            return 1, costs.host_depth
+        tree = None
+        if key[2] not in self.dynamic:
+            if key not in self.trees:
+                self.trees[key] = self._tree(key)
+            tree = self.trees[key]
+        if not tree:
+            return 1, costs.input_depth + 4
+        return len(tree), costs.input_depth + max(hops for _, hops, _ in tree)
 
     def _multicast(self, origin: Key, tree: list[tuple[Key, int, Router]], burst: Burst) -> None:
         machine = self.machine
@@ -261,10 +265,27 @@ class Fabric:
             target, hops = self.virtual[key]
             self.enter(target, burst.moved(burst.t0 + hops))
             return
-        dropped(burst, len(burst.data))
-        if not burst.control:  # the host takes data only
-            self.streams[key].append(burst)
-        self.machine.note(burst.time_of(len(burst.data)))
+        if burst.control:  # the host takes data only
+            dropped(burst, 1)
+        else:
+            self._to_host(key, burst)
+
+    def _to_host(self, key: Key, burst: Burst) -> None:
+        """A burst lies in the queues between a PE and the host until the host asks for it."""
+        stream = self.sinks[key] if key in self.sinks else self.streams[key]
+        stream.append(burst)
+        self.machine.note(burst.end())
+        if burst.credit is not None:
+            self.unread.setdefault(key, deque()).extend([burst.credit] * len(burst.data))
+            self.read(key, 0)
+
+    def read(self, key: Key, count: int) -> None:
+        """The host asks for ``count`` more wavelets of a stream, which makes room for others."""
+        unread = self.unread.setdefault(key, deque())
+        wanted = self.wanted.get(key, 0) + count
+        self.wanted[key] = max(0, wanted - len(unread))
+        for _ in range(min(wanted, len(unread))):
+            unread.popleft().consume(1)
 
     def _cross(self, key: Key, out: int, burst: Burst) -> None:
         """A burst reaches the neighbour in a direction at its ``t0``."""

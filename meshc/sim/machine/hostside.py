@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from meshc.sim.machine.channel import Burst
+from meshc.sim.machine.channel import Burst, Credit
+from meshc.sim.machine.costs import Costs
+from meshc.sim.machine.options import Options
 
 if TYPE_CHECKING:
     from meshc.sim.machine.fabric import Fabric
@@ -26,11 +28,15 @@ class _Machine(Protocol):
     now: int
     fabric: Fabric
     pes: dict[tuple[int, int], Pe]
+    costs: Costs
+    options: Options
+    host_credits: dict[Key, Credit]
 
     def run_until(self, goal: Callable[[], bool]) -> bool: ...
-    def at(self, time: int, action: Callable[..., None]) -> None: ...
+    def at(self, time: int, action: Callable[..., None], argument: Any = ...) -> None: ...
     def collected(self, key: Key) -> int: ...
     def bursts_to_host(self, key: Key) -> list[Burst]: ...
+    def host_credit(self, key: Key, words: Any) -> Credit | None: ...
 
 
 class HostSide:
@@ -61,6 +67,8 @@ class HostSide:
     def run_until_received(self: _Machine, keys: list[Key], count: int) -> Key | None:
         """Run until each stream holds ``count`` wavelets; else a stream that lacks some."""
         waiting = list(keys)
+        for key in keys:
+            self.fabric.read(key, count)
 
         def arrived() -> bool:
             while waiting and self.collected(waiting[-1]) >= count:
@@ -92,7 +100,32 @@ class HostSide:
 
     def enter(self: _Machine, key: Key, words: Any) -> None:
         """The host sends words into a port of a layout."""
-        self.fabric.enter(key, Burst(words, self.now + 1))
+        self.fabric.enter(key, Burst(words, self.now + 1, credit=self.host_credit(key, words)))
+
+    def inject_stream(self: _Machine, key: Key, words: Any) -> None:
+        """The host sends words to the RAMP of a PE."""
+        at = self.now + self.costs.ramp
+        burst = Burst(words, at, credit=self.host_credit(key, words))
+        self.at(at, self.pes[key[0], key[1]].deliver, (key[2], burst))
+
+    def host_credit(self: _Machine, key: Key, words: Any) -> Credit | None:
+        """Account for words that the host sends, with strict queues."""
+        if not self.options.strict_queues:
+            return None
+        room = self.costs.input_depth + self.costs.host_depth
+        credit = self.host_credits.setdefault(key, Credit(room))
+        credit.outstanding += len(words)
+        return credit
+
+    def run_until_sent(self: _Machine, keys: list[Key]) -> tuple[Key, Credit] | None:
+        """Run until the queues hold what the host has sent; else a stream that is stuck."""
+        credits = [(key, self.host_credits[key]) for key in keys if key in self.host_credits]
+
+        def full() -> tuple[Key, Credit] | None:
+            return next(((k, c) for k, c in credits if c.outstanding > c.room), None)
+
+        self.run_until(lambda: full() is None)
+        return full()
 
 
 def _nothing(time: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshc.sim.machine.channel import Burst
+from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives
 from meshc.sim.machine.costs import costs_of
 from meshc.sim.machine.explain import explain_hang
@@ -51,6 +51,7 @@ class Machine(HostSide):
         self.trace = Trace() if self.options.trace_file else None
         self.print_log: list[str] = []
         self.remarks: dict[tuple[str, str], str] = {}
+        self.host_credits: dict[tuple[int, int, int], Credit] = {}
         self.collectives = Collectives(self)
         self.modules = [generate(c) for c in program.classes]
         self._build()
@@ -212,11 +213,6 @@ class Machine(HostSide):
         """Raw words of a launch as arguments."""
         kinds = self.parameters(program, name)
         return tuple(from_bits(k, v) for k, v in zip(kinds, values, strict=False))
-
-    def inject_stream(self, x: int, y: int, color: int, words: Any) -> None:
-        """The host sends wavelets to a PE's RAMP."""
-        at = self.now + self.costs.ramp
-        self.at(at, self.pes[x, y].deliver, (color, Burst(words, at)))
 
     @property
     def cycles(self) -> int:

@@ -150,9 +150,23 @@ class Operation:
             if room == 0:
                 state.events["full"] = True
             count = min(count, room)
+        if isinstance(self.dst, FabOut) and self.pe.machine.options.strict_queues:
+            count = min(count, self._room(self.dst))
         if count > 1 << 40:
             self.pe.machine.fault(self.pe, self.place, "an endless operation without an input")
         return count
+
+    def _room(self, dst: FabOut) -> int:
+        """Elements that the queues behind ``dst`` have room for; without any it waits there."""
+        credit = self.pe.credit(dst)
+        room = credit.room - credit.outstanding
+        if room <= 0 and self not in credit.stalled:
+            credit.stalled.append(self)
+        return max(0, room) * self._per_wavelet(dst.simd)
+
+    def again(self) -> None:
+        """There is room again."""
+        self.pe.machine.at(self.pe.machine.now, self.progress)
 
     def _inputs(self) -> list[FabIn]:
         return [s for s in self.srcs if isinstance(s, FabIn)]

@@ -393,9 +393,7 @@ class Pe(PeMemory):
         burst = Burst(words, start, period)
         burst = self.ramp_out.carry(burst, max(start, self.out_free.get(color, 0)))
         self.out_free[color] = burst.end()
-        credit = (
-            self._credit(color, dst, len(words)) if self.machine.options.strict_queues else None
-        )
+        credit = self.credit(dst, len(words)) if self.machine.options.strict_queues else None
         if dst.control:
             for position in range(len(words)):
                 one = words[position : position + 1]
@@ -405,12 +403,12 @@ class Pe(PeMemory):
         burst.credit = credit
         self.machine.fabric.inject(self, color, burst)
 
-    def _credit(self, color: int, dst: FabOut, count: int) -> Credit:
-        """Account for wavelets that are sent."""
+    def credit(self, dst: FabOut, count: int = 0) -> Credit:
+        """Account for ``count`` wavelets that are sent."""
+        color = self.output_color(dst)
         credit = self.credits.setdefault(color, Credit())
-        copies, hops = self.machine.fabric.reach((self.x, self.y, color))
-        queue = max(dst.queue, 0)
-        credit.room = copies * (self.costs.output_depth[queue] + self.costs.input_depth + hops)
+        copies, room = self.machine.fabric.reach((self.x, self.y, color))
+        credit.room = copies * (self.costs.output_depth[max(dst.queue, 0)] + room)
         credit.outstanding += count * copies
         return credit
 
