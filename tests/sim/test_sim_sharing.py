@@ -193,7 +193,9 @@ def test_wavelets_that_collide_are_reported(tmp_path: Path) -> None:
 
 
 def test_wavelets_that_take_turns_do_not_collide(tmp_path: Path) -> None:
-    later = SEND.replace("fn run() void {", "fn run() void { for (@range(u16, 200)) |i| { x += i; }")
+    later = SEND.replace(
+        "fn run() void {", "fn run() void { for (@range(u16, 200)) |i| { x += i; }"
+    )
     later = later.replace("var data", "var x: u16 = 0; var data")
     receiver = RECEIVE_TWO.replace("two, .{ .async", "one, .{ .async")
     tiles = ["send:a", "receive_one", "later:a"]
