@@ -64,7 +64,7 @@ class _Uses:
                 views, earlier = started.pop(token, ([], names))
                 self.note(views, loops, earlier | known)
             self.note(op.views(), loops, known)
-            if isinstance(op, (tile.Send, tile.Recv)):
+            if isinstance(op, (tile.Send, tile.Recv, tile.Relay)):
                 started[op.result] = op.views(), known
         for views, earlier in started.values():
             self.note(views, loops, earlier)

@@ -44,7 +44,7 @@ def _wait_text(core: Core, cores: Sequence[Core], ended: set[int], fabric: Fabri
         cores[s].name + (" (which has ended)" if s in ended else "")
         for s in _senders(core, fabric)[:_SHOWN]
     ]
-    return f"{core.name} waits for {place}tile.recv @{op.channel} from {' or '.join(senders)}"
+    return f"{core.name} waits for {place}{op.NAME} @{op.channel} from {' or '.join(senders)}"
 
 
 def _cycle(start: Core, cores: Sequence[Core], ended: set[int], fabric: Fabric) -> list[int]:

@@ -1,8 +1,10 @@
 """Messages between cores: FIFOs for each channel and receiver, matched in order.
 
-A transfer may happen at any moment between its start and its wait. ``early`` reads at the send and
-writes as soon as both ends are there; ``late`` writes at the receiver's wait and reads then, or at
-the sender's wait if that comes first. A program whose results depend on the moment is wrong.
+A relay posts a receive and puts its message on the way at once; the message is *ready* when what
+it waits for has come. A transfer may happen at any moment between its start and its wait.
+``early`` reads at the send and writes as soon as both ends are there; ``late`` writes at the
+receiver's wait and reads then, or at the sender's wait if that comes first. A program whose
+results depend on the moment is wrong.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Literal
 import numpy as np
 
 from meshc.interp.named import Array
+from meshc.interp.rounding import rounded
 from meshc.interp.windows import Place
 from meshc.ir.affine import CoordinateFunction, IntLike
 from meshc.ir.mesh import Mesh
@@ -29,41 +32,93 @@ Memory = Sequence[Array]
 
 @dataclass(eq=False)
 class Message:
-    """What one send puts on a channel; fixed at the latest by the sender's wait."""
+    """What one send puts on a channel; fixed at the latest by the sender's wait.
+
+    A relay's message is ``upstream``'s combined with the view. ``readers`` are the receives that
+    it has been matched with.
+    """
 
     sender: int
     memory: Memory
     place: Place
     fixed: Array | None = None
+    upstream: Posted | None = None
+    readers: list[Posted] = field(default_factory=list)
 
-    def fix(self) -> None:
-        """Read the elements now, unless that has been done."""
-        if self.fixed is None:
+    @property
+    def ready(self) -> bool:
+        """Whether everything that the message is made of has been sent."""
+        return not any(m is None for m in self._line())
+
+    def read(self) -> None:
+        """Take a copy of the view's elements now: later changes are not seen."""
+        if self.fixed is None and self.upstream is None:
             self.fixed = self.place.read(self.memory).copy()
 
+    def fix(self) -> None:
+        """Settle the elements now, unless that has been done; the message must be ready."""
+        if self.fixed is None:
+            self.fixed = self.elements().copy()
+
     def elements(self) -> Array:
-        """The elements in row-major order of the sender's view."""
-        values = self.place.read(self.memory) if self.fixed is None else self.fixed
-        return values.reshape(-1)
+        """The elements in row-major order of the sender's view. Raises ``interp-shape``."""
+        found: Array | None = None
+        for message in reversed(self._line()):
+            assert message is not None
+            own = message.place.read(message.memory) if message.fixed is None else message.fixed
+            if found is None or message.fixed is not None or message.upstream is None:
+                found = own
+            else:
+                found = message.upstream.combined(found, own)
+                found = rounded(found, message.place.dtype)
+            found = found.reshape(-1)
+        assert found is not None
+        return found
+
+    def _line(self) -> list[Message | None]:
+        """This message, the one it passes on, and so on to one with elements of its own; a last
+        None says that it has not come (nor ever will, in a circle)."""
+        found: list[Message | None] = [self]
+        seen = {id(self)}
+        while (last := found[-1]) is not None and last.fixed is None and last.upstream is not None:
+            before = last.upstream.message
+            found.append(None if id(before) in seen else before)
+            seen.add(id(before))
+        return found
 
 
 @dataclass(eq=False)
 class Posted:
-    """A receive that a core has started: the n-th one of its channel gets the n-th message."""
+    """A receive that a core has started: the n-th one of its channel gets the n-th message.
 
-    op: tile.Recv
+    That of a relay writes nothing: ``onward`` is the message that it makes.
+    """
+
+    op: tile.Recv | tile.Relay
     core: int
     memory: Memory
     place: Place
     message: Message | None = None
     written: bool = False
+    onward: Message | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the elements can be had."""
+        return self.message is not None and self.message.ready
 
     def deliver(self) -> None:
         """Combine the message into the view, once. Raises ``interp-shape``."""
         assert self.message is not None
-        if self.written:
+        if self.written or self.onward is not None:
             return
-        elements = self.message.elements()
+        old = self.place.read(self.memory) if self.op.combine != "store" else None
+        values = self.combined(self.message.elements(), old)
+        self.place.write(self.memory, values)
+        self.written = True
+
+    def combined(self, elements: Array, old: Array | None) -> Array:
+        """What ``elements`` and the view's ``old`` ones give, in the view's shape."""
         if elements.size != prod(self.place.shape):
             fail(
                 "interp-shape",
@@ -72,12 +127,10 @@ class Posted:
                 self.op.span,
             )
         values = elements.reshape(self.place.shape)
-        if self.op.combine == "add":
-            values = self.place.read(self.memory) + values
-        elif self.op.combine == "max":
-            values = np.maximum(self.place.read(self.memory), values)
-        self.place.write(self.memory, values)
-        self.written = True
+        if old is None:
+            return values
+        old = old.reshape(self.place.shape)
+        return np.maximum(old, values) if self.op.combine == "max" else old + values
 
 
 @dataclass(frozen=True)
@@ -95,7 +148,7 @@ class _Mailbox:
 
 
 class Fabric:
-    """All channels of one run. ``wake`` is told of each receive whose message comes."""
+    """All channels of one run. ``wake`` is told of each receive whose elements come."""
 
     def __init__(
         self, routes: Mapping[str, Route], timing: Timing, wake: Callable[[Posted], None]
@@ -106,9 +159,9 @@ class Fabric:
         self._boxes: dict[tuple[str, int], _Mailbox] = {}
 
     def send(self, channel: str, message: Message) -> None:
-        """Put ``message`` on its way to every receiver of its core."""
+        """Put ``message`` on its way to every receiver of its core, in the order of the sends."""
         if self._early:
-            message.fix()
+            message.read()
         for core in self.routes[channel].receivers[message.sender]:
             box = self._box(channel, core)
             box.messages.append(message)
@@ -132,9 +185,22 @@ class Fabric:
     def _match(self, box: _Mailbox) -> None:
         while box.messages and box.posted:
             posted = box.posted.popleft()
-            posted.message = box.messages.popleft()
-            if self._early:
+            posted.message = message = box.messages.popleft()
+            message.readers.append(posted)
+            if message.ready:
+                self._arrive(posted)
+
+    def _arrive(self, first: Posted) -> None:
+        """The elements for ``first`` have come, and so for all to whom they are passed on."""
+        arrived = [first]
+        while arrived:
+            posted = arrived.pop()
+            if posted.onward is None and self._early:
                 posted.deliver()
+            elif posted.onward is not None:
+                if self._early:
+                    posted.onward.fix()
+                arrived += posted.onward.readers
             self._wake(posted)
 
 

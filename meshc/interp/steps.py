@@ -47,12 +47,14 @@ class Core:
         for token in tokens:
             transfer = self.started.pop(token, None)
             if isinstance(transfer, Message):
+                if transfer.upstream is not None:
+                    yield from self._receive(transfer.upstream)
                 transfer.fix()
             elif transfer is not None:
                 yield from self._receive(transfer)
 
     def _receive(self, posted: Posted) -> Iterator[None]:
-        while posted.message is None:
+        while not posted.ended:
             self.waits_for = posted
             yield
         posted.deliver()
@@ -116,8 +118,7 @@ class SendStep(Step):
     token: Value
 
     def run(self, core: Core) -> Iterator[None]:
-        if core.index not in core.fabric.routes[self.channel].receivers:
-            _no_partner(self.op, f"{core.name} sends on @{self.channel}, but it has no receiver")
+        _need_receiver(self.op, core, self.channel)
         message = Message(core.index, core.memory, self.window.place(core.env))
         core.started[self.token] = message
         core.fabric.send(self.channel, message)
@@ -133,11 +134,29 @@ class RecvStep(Step):
     token: Value
 
     def run(self, core: Core) -> Iterator[None]:
-        channel = self.recv.channel
-        if core.index not in core.fabric.routes[channel].senders:
-            _no_partner(self.op, f"{core.name} receives on @{channel}, but it has no sender")
+        _need_sender(self.op, core, self.recv.channel)
         posted = Posted(self.recv, core.index, core.memory, self.window.place(core.env))
         core.started[self.token] = posted
+        core.fabric.post(posted)
+        yield
+
+
+@dataclass(eq=False)
+class RelayStep(Step):
+    """Start passing a message on."""
+
+    relay: tile.Relay
+    window: Window
+    token: Value
+
+    def run(self, core: Core) -> Iterator[None]:
+        _need_sender(self.op, core, self.relay.channel)
+        _need_receiver(self.op, core, self.relay.onward)
+        place = self.window.place(core.env)
+        posted = Posted(self.relay, core.index, core.memory, place)
+        message = Message(core.index, core.memory, place, upstream=posted)
+        posted.onward = core.started[self.token] = message
+        core.fabric.send(self.relay.onward, message)
         core.fabric.post(posted)
         yield
 
@@ -170,6 +189,16 @@ class LoopStep(Step):
         core.env.pop(self.var, None)
 
 
+def _need_receiver(op: Op, core: Core, channel: str) -> None:
+    if core.index not in core.fabric.routes[channel].receivers:
+        _no_partner(op, f"{core.name} sends on @{channel}, but it has no receiver")
+
+
+def _need_sender(op: Op, core: Core, channel: str) -> None:
+    if core.index not in core.fabric.routes[channel].senders:
+        _no_partner(op, f"{core.name} receives on @{channel}, but it has no sender")
+
+
 def _no_partner(op: Op, message: str) -> None:
     fail("interp-partner", message, op.span, help="narrow the guard, or widen the channel's route")
 
@@ -188,7 +217,7 @@ class Compiler:
         tokens: list[Value] = []
         for op in block.ops:
             steps.append(self._step(op, names))
-            if isinstance(op, (tile.Send, tile.Recv)):
+            if isinstance(op, (tile.Send, tile.Recv, tile.Relay)):
                 tokens.append(op.result)
                 self._open.add(op.result)
         self._open.difference_update(tokens)
@@ -231,6 +260,12 @@ class Compiler:
             op.reject(f"cannot combine by '{op.combine}'")
         return RecvStep(op, guard, op, self.window(op, 1, names), op.result)
 
+    def relay(self, op: tile.Relay, guard: Memo[bool] | None, names: Names) -> Step:
+        """A relay between channels that exist."""
+        self._known_channel(op, op.channel)
+        self._known_channel(op, op.onward)
+        return RelayStep(op, guard, op, self.window(op, 2, names), op.result)
+
     def wait(self, op: tile.Wait, guard: Memo[bool] | None, names: Names) -> Step:
         """A wait for tokens of this block or of one around it."""
         for token in op.tensors():
@@ -259,6 +294,7 @@ _MAKERS: dict[type[Op], Callable[[Compiler, Any, Memo[bool] | None, Names], Step
     tile.Compute: Compiler.compute,
     tile.Send: Compiler.send,
     tile.Recv: Compiler.recv,
+    tile.Relay: Compiler.relay,
     tile.Wait: Compiler.wait,
     tile.For: Compiler.loop,
     tile.Sweep: Compiler.sweep,

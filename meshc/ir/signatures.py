@@ -65,6 +65,7 @@ SIGNATURES: dict[str, Signature] = {
     "mesh.return": _END,
     "tile.send": _BINARY,
     "tile.recv": _BINARY,
+    "tile.relay": Signature(3, 3),
     "tile.wait": Signature(1, _MANY, 0),
     "tile.for": Signature(0, 0, 0, 1),
     "tile.sweep": Signature(0, 0, 0, 1),

@@ -53,20 +53,34 @@ def _value(module: Module, op: Op, value: Value, scope: set[Value]) -> list[str]
 
 def _kinds(module: Module, op: Op) -> list[str]:
     """Transfers name a channel and a view, kernels take views, waits take tokens."""
-    if isinstance(op, (tile.Send, tile.Recv)):
-        if [type(o) for o in op.operands] != [Symbol, View]:
-            return ["takes a channel and a view of a buffer"]
-        if op.channel not in [c.name for c in module.channels]:
-            return [f"channel @{op.channel} is not declared"]
-        combines = ("store", "add", "max")
-        if isinstance(op, tile.Recv) and op.combine not in combines:
-            return [f"combine is one of {', '.join(combines)}"]
-        if not all(isinstance(r.type, TokenType) for r in op.results):
-            return ["gives a token"]
-        return []
+    if isinstance(op, (tile.Send, tile.Recv, tile.Relay)):
+        return _transfer(module, op)
     wanted = View if isinstance(op, tile.Compute) else Value
     wrong = [str(o) for o in op.operands if not isinstance(o, wanted)]
     return [f"cannot take {wrong[0]}"] if wrong else []
+
+
+_ENDS: dict[type[Op], tuple[int, str, tuple[str, ...]]] = {
+    tile.Send: (1, "a channel", ()),
+    tile.Recv: (1, "a channel", ("store", "add", "max")),
+    tile.Relay: (2, "two channels", ("add", "max")),
+}
+
+
+def _transfer(module: Module, op: tile.Transfer) -> list[str]:
+    """Channels that are declared, then a view; a known way to combine; a token."""
+    count, words, combines = _ENDS[type(op)]
+    if [type(o) for o in op.operands] != [Symbol] * count + [View]:
+        return [f"takes {words} and a view of a buffer"]
+    declared = [c.name for c in module.channels]
+    for symbol in op.operands[:count]:
+        if isinstance(symbol, Symbol) and symbol.name not in declared:
+            return [f"channel {symbol} is not declared"]
+    if combines and not isinstance(op, tile.Send) and op.combine not in combines:
+        return [f"combine is one of {', '.join(combines)}"]
+    if not all(isinstance(r.type, TokenType) for r in op.results):
+        return ["gives a token"]
+    return []
 
 
 def _view(view: View, scope: set[Value], names: frozenset[str]) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from meshc.analysis.isl import image_mismatch, two_sources
 from meshc.ir.affine import Cond
 from meshc.ir.module import Module
+from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 from meshc.verify.transfers import Transfer, transfers
-from meshc.verify.walk import guard_of, mesh_scope, plain, point_text
+from meshc.verify.walk import mesh_scope, point_text
 
 
 def check(module: Module) -> None:
@@ -23,9 +24,7 @@ def check(module: Module) -> None:
             )
     proved: set[tuple[str, Cond, Cond]] = set()
     for transfer in transfers(module):
-        mesh = module.the_mesh()
-        sends = plain(mesh, guard_of(transfer.send, transfer.context))
-        receives = plain(mesh, guard_of(transfer.recv, transfer.context))
+        sends, receives = transfer.senders(module), transfer.receivers(module)
         same_size(transfer)
         key = (transfer.channel.name, sends, receives)
         if key in proved:
@@ -37,19 +36,22 @@ def check(module: Module) -> None:
                 "channels-unmatched",
                 f"a message on @{transfer.channel.name} has no counterpart at "
                 f"{point_text(witness)}",
-                transfer.recv.span,
+                transfer.recvs[0].span if transfer.recvs else transfer.sends[0].span,
                 notes=("either nothing is sent to it, or it does not receive",),
             )
 
 
 def same_size(transfer: Transfer) -> None:
-    """Both ends move equally many elements, for every run-time value."""
-    (source,), (target,) = transfer.send.views(), transfer.recv.views()
-    one = sorted(map(str, source.shape()))
-    other = sorted(map(str, target.shape()))
-    if [e for e in one if e != "1"] != [e for e in other if e != "1"]:
-        fail(
-            "channels-unmatched",
-            f"{source} is sent but {target} is received: different numbers of elements",
-            transfer.recv.span,
-        )
+    """All ends move equally many elements, for every run-time value."""
+    first, *others = (view for op in (*transfer.sends, *transfer.recvs) for view in op.views())
+    for other in others:
+        if _extents(first) != _extents(other):
+            fail(
+                "channels-unmatched",
+                f"{first} is sent but {other} is received: different numbers of elements",
+                transfer.recvs[0].span if transfer.recvs else transfer.sends[0].span,
+            )
+
+
+def _extents(view: View) -> list[str]:
+    return [e for e in sorted(map(str, view.shape())) if e != "1"]

@@ -202,3 +202,29 @@ def split_token(heads, cores, lanes, capacity):
         tile.div %out, %out, %whole[0]
       }}
     }}""")
+
+
+def relay_sum(rows, columns, combine="add", dtype="f32", rounds=1):
+    """Sums along y, passed on element by element; row 0 ends with them, the others keep theirs."""
+    body = ""
+    for n in range(rounds):
+        body += f"""
+        tile.sweep {{rank = "{rows - 1} - y", count = {rows}}} {{
+          %s{n} = tile.send @up, %v {{when = "y = {rows - 1}"}} : token
+          %p{n} = tile.relay @up, @up, %v
+            {{combine = {combine}, when = "y >= 1 and y <= {rows - 2}"}} : token
+          %r{n} = tile.recv @up, %v {{combine = {combine}, when = "y = 0"}} : token
+        }}"""
+    return module_of(f"""module @relay_sum level(tile)
+        holds(channels_matched, deadlock_free, guards_cover) {{
+      dims Y = {rows}, X = {columns}, I = 3
+      mesh rows = {rows}, columns = {columns}
+      buffer %v : {dtype}[3] {{role = in}}
+      buffer %w : f32[3] {{role = out}}
+      channel @up "{{ [y, x] -> [y - 1, x] : y >= 1 }}"
+      port @part in {dtype}[Y, X, I] : %v {{lanes = [i], element = ["y", "x", "i"]}}
+      port @sums out f32[Y, X, I] : %w {{lanes = [i], element = ["y", "x", "i"]}}
+      program @main {{{body}
+        tile.copy %w, %v
+      }}
+    }}""")

@@ -45,8 +45,14 @@ CHANGES = {
     "guard of a send": (
         "channels_matched",
         "channels-unmatched",
-        r"@chain_y_1 has no counterpart at core \(y=0",
-        ('%h.ss {when = "y >= 1"}', '%h.ss {when = "y >= 2"}'),
+        r"@chain_y_1 has no counterpart at core \(y=1",
+        ('@chain_y_1, %h.ss {when = "y = 1"}', '@chain_y_1, %h.ss {when = "y = 3"}'),
+    ),
+    "two ends of a chain on one core": (
+        "channels_matched",
+        "channels-unmatched",
+        r"two statements of a chain on @chain_y_1 run at core \(y=2",
+        ('@chain_y_1, %h.ss {when = "y = 1"}', '@chain_y_1, %h.ss {when = "y >= 1"}'),
     ),
     "guard of a receive": (
         "channels_matched",
@@ -81,8 +87,19 @@ CHANGES = {
     "send left out": (
         "channels_matched",
         "channels-unmatched",
-        "0 sends and 1 receives on @chain_y_1",
-        ('        %sent = tile.send @chain_y_1, %h.ss {when = "y >= 1"} : token\n', ""),
+        "5 sends and 6 receives on @cast_y",
+        (
+            '      %sent_1 = tile.send @cast_y, %h.ss {when = "y = 0"} : token\n'
+            '      %got_1 = tile.recv @cast_y, %h.ss {when = "y >= 1"} : token\n'
+            "      tile.wait %sent_1, %got_1\n",
+            '      %got_1 = tile.recv @cast_y, %h.ss {when = "y >= 1"} : token\n',
+        ),
+    ),
+    "start of a chain left out": (
+        "channels_matched",
+        "channels-unmatched",
+        r"@chain_y_1 has no counterpart at core \(y=1",
+        ('        %sent = tile.send @chain_y_1, %h.ss {when = "y = 2"} : token\n', ""),
     ),
     "lengths": (
         "channels_matched",
@@ -104,7 +121,13 @@ CHANGES = {
         "deadlock_free",
         "deadlock",
         "does not grow by one",
-        ('rank = "1 - (x mod 2)", count = 2', 'rank = "2 - 2*(x mod 2)", count = 3'),
+        ('rank = "2 - y", count = 3', 'rank = "4 - 2*y", count = 5'),
+    ),
+    "chain without a sweep": (
+        "deadlock_free",
+        "deadlock",
+        "every core waits for @chain_y_1",
+        ('tile.sweep {rank = "2 - y", count = 3}', "tile.for {var = once, count = 1}"),
     ),
     "wait before the send": (
         "deadlock_free",

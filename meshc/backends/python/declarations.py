@@ -19,7 +19,7 @@ from meshc.ir.affine import Cond, Expr
 from meshc.ir.affine.piecewise import MapPiece, range_name
 from meshc.ir.core import Op
 from meshc.ir.module import Buffer, Channel, Module, Port
-from meshc.ir.ops.tile import Compute, Recv, Send
+from meshc.ir.ops.tile import Compute, Recv, channel_in, channel_out
 from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
@@ -67,7 +67,7 @@ def results(op: Op) -> list[View]:
 
 def channels(module: Module, writer: Writer) -> list[str]:
     """One declaration per channel: its route, hop by hop."""
-    used = {op.channel for op in module.walk() if isinstance(op, (Send, Recv))}
+    used = {name for op in module.walk() for name in (channel_in(op), channel_out(op))}
     every: dict[tuple[str, int], str] = {}
     lines = []
     for channel in module.channels:

@@ -13,7 +13,15 @@ from meshc.backends.python.expressions import COORDINATES
 from meshc.ir.attributes import attribute_text
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
-from meshc.ir.ops.tile import Recv, Send, Sweep, Wait
+from meshc.ir.ops.tile import (
+    Recv,
+    Relay,
+    Send,
+    Sweep,
+    Wait,
+    channel_in,
+    channel_out,
+)
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
@@ -42,7 +50,7 @@ class Exchange:
     def name(self, module: Module) -> str:
         """What it does, as far as its channels tell."""
         channels = [module.channel(c) for c in self.channels]
-        receives = (op for op in _walk(self.ops) if isinstance(op, Recv))
+        receives = (op for op in _walk(self.ops) if isinstance(op, (Recv, Relay)))
         combines = [op.combine for op in receives if op.combine != "store"]
         spread = any(c.multicast for c in channels)
         verb = ("all_reduce" if spread else "reduce") if combines else "exchange"
@@ -58,21 +66,23 @@ class Exchange:
     @property
     def channels(self) -> tuple[str, ...]:
         """Channels in the order of their first use."""
-        ends = (op for op in _walk(self.ops) if isinstance(op, (Send, Recv)))
-        return tuple(dict.fromkeys(op.channel for op in ends))
+        ends = (name for op in _walk(self.ops) for name in (channel_in(op), channel_out(op)))
+        return tuple(dict.fromkeys(name for name in ends if name is not None))
 
 
 def functions(module: Module) -> dict[str, Exchange]:
-    """The first of the exchanges of each key that occur again or have chains, in program order."""
+    """The first of the exchanges of each key that occur again or combine, in program order."""
     found: dict[str, list[Exchange]] = {}
     for block in _blocks(module.program.body):
         for exchange in exchanges(block.ops):
             found.setdefault(exchange.key, []).append(exchange)
-    return {
-        key: many[0]
-        for key, many in found.items()
-        if len(many) > 1 or any(isinstance(op, Sweep) for op in many[0].ops)
-    }
+    return {key: many[0] for key, many in found.items() if len(many) > 1 or _reduces(many[0])}
+
+
+def _reduces(exchange: Exchange) -> bool:
+    """Whether some core combines what it receives with what it has."""
+    ends = (op for op in _walk(exchange.ops) if isinstance(op, (Recv, Relay)))
+    return any(op.combine != "store" for op in ends)
 
 
 def exchanges(ops: Sequence[Op]) -> list[Exchange]:
@@ -101,7 +111,7 @@ def _keep(found: list[Exchange], stretch: list[Op], view: View | None) -> None:
 
 def _view_of(op: Op) -> View | None:
     """The only view that the transfers of ``op`` move; None if there is another, or other work."""
-    if isinstance(op, (Send, Recv)):
+    if isinstance(op, (Send, Recv, Relay)):
         (view,) = op.views()
         return view
     if not isinstance(op, Sweep):

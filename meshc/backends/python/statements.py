@@ -13,7 +13,7 @@ from meshc.backends.python.views import Writer
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Module
-from meshc.ir.ops.tile import Compute, For, Recv, Send, Sweep, Wait
+from meshc.ir.ops.tile import Compute, For, Recv, Relay, Send, Sweep, Wait
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
@@ -31,6 +31,7 @@ class Statements:
         self.kernels: set[str] = set()
         self.local: dict[Value, str] = {}
         self.sent: set[Value] = set()
+        self.passed: set[Value] = set()  # ends of relays, which lockstep cores need not wait for
 
     def define(self, module: Module) -> list[str]:
         """The functions of the exchanges, each with the view and what its guards depend on."""
@@ -65,6 +66,7 @@ class Statements:
                 plain.append(item)
         lines += self.runs(plain, indent, depth, block)
         left = [t for t in _unawaited(block) if whole or t not in self.exchanged(block)]
+        left = [t for t in left if t not in self.passed]
         if left:
             lines += call(indent, "wait", [self.token(t) for t in left])
         return lines or [" " * indent + "pass"]
@@ -97,7 +99,7 @@ class Statements:
             return [line for op in ops for line in self.op(op, indent, depth)]
         lines = []
         inside = {id(op) for op in ops}
-        for token in (t for op in ops for t in op.results):
+        for token in (t for op in ops if not isinstance(op, Relay) for t in op.results):
             outside = (o for o in block.walk() if id(o) not in inside)
             if token in _unawaited(block) or any(token in o.operands for o in outside):
                 lines.append(f"{' ' * indent}{self.token(token)} = None")
@@ -113,8 +115,12 @@ class Statements:
             return self.compute(op, indent)
         if isinstance(op, (Send, Recv)):
             return self.transfer(op, indent)
+        if isinstance(op, Relay):
+            return self.relay(op, indent)
         if isinstance(op, Wait):
-            tokens = [o for o in op.operands if isinstance(o, Value)]
+            tokens = [t for t in op.tensors() if t not in self.passed]
+            if not tokens:
+                return []
             # receives first: a message that is taken at once need not be copied by its send
             tokens.sort(key=lambda t: t in self.sent)
             return call(indent, "wait", [*map(self.token, tokens), *self.on(op, "waiting")])
@@ -144,6 +150,18 @@ class Statements:
         hint = f"{channel}_{'senders' if verb == 'send' else 'receivers'}"
         head = f"{self.token(op.result)} = {channel}.{verb}"
         return call(indent, head, [*arguments, *self.on(op, hint)])
+
+    def relay(self, op: Relay, indent: int) -> list[str]:
+        """A message passed on."""
+        self.passed.add(op.result)
+        channel = self.writer.names.of("channel", op.channel)
+        arguments: list[Argument] = [self.writer.view(v) for v in op.views()]
+        if op.onward != op.channel:
+            arguments.append(f"to={self.writer.names.of('channel', op.onward)}")
+        if op.combine != "add":
+            arguments.append(f'combine="{op.combine}"')
+        where = self.on(op, f"{channel}_relays")
+        return call(indent, f"{channel}.relay", [*arguments, *where])
 
     def loop(self, op: For | Sweep, indent: int, depth: int) -> list[str]:
         """A loop, or a chain that is run core by core; a guard is put around the whole."""
@@ -218,6 +236,6 @@ def _unawaited(block: Block) -> list[Value]:
 def _subject(body: Block) -> str:
     """What a chain is about: its first channel, or kernel."""
     for op in body.walk():
-        if isinstance(op, (Send, Recv)):
+        if isinstance(op, (Send, Recv, Relay)):
             return op.channel
     return next((op.kernel for op in body.walk() if isinstance(op, Compute)), "cores")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
-from meshc.ir.core import Op, register
+from meshc.ir.core import Op, Operand, register
 from meshc.ir.kernels import KERNELS, Kernel
 from meshc.ir.views import Symbol
 
@@ -42,9 +42,7 @@ class _Transfer(Op):
     @property
     def channel(self) -> str:
         """Name of the channel."""
-        symbol = self.operands[0]
-        assert isinstance(symbol, Symbol)
-        return symbol.name
+        return _symbol(self.operands[0])
 
 
 @register("tile.send")
@@ -59,6 +57,49 @@ class Recv(_Transfer):
     """Start receiving into a view; ``combine`` is ``store``, ``add`` or ``max``."""
 
     combine: str = "store"
+
+
+@register("tile.relay")
+@dataclass(eq=False)
+class Relay(Op):
+    """Start passing a message on: each element that arrives is combined (``add`` or ``max``) with
+    the view's and goes out on the second channel at once; the view is only read.
+
+    It is a receive on the first channel and a send on the second, on the way between them. What
+    goes out is rounded to the view's element type.
+    """
+
+    combine: str = "add"
+
+    @property
+    def channel(self) -> str:
+        """Name of the channel that the message comes on."""
+        return _symbol(self.operands[0])
+
+    @property
+    def onward(self) -> str:
+        """Name of the channel that the message leaves on."""
+        return _symbol(self.operands[1])
+
+
+def _symbol(operand: Operand) -> str:
+    assert isinstance(operand, Symbol)
+    return operand.name
+
+
+Transfer = Send | Recv | Relay
+
+
+def channel_in(op: Op) -> str | None:
+    """The channel on which ``op`` receives, or None."""
+    return op.channel if isinstance(op, (Recv, Relay)) else None
+
+
+def channel_out(op: Op) -> str | None:
+    """The channel on which ``op`` sends, or None."""
+    if isinstance(op, Relay):
+        return op.onward
+    return op.channel if isinstance(op, Send) else None
 
 
 @register("tile.wait")

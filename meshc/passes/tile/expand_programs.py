@@ -21,16 +21,16 @@ class ExpandPrograms(Pass):
     Before::
 
         %y = mesh.gemv %x, %w {contract = [E]}
-        %y_1 = mesh.all_reduce %y {axis = y, algo = k_tree, groups = [2]}
+        %y_1 = mesh.all_reduce %y {axis = y, algo = k_tree, groups = [3]}
 
     After::
 
         channel @chain_y_1 "{ [y, x] -> [y - 1, x] : y >= 1 }"
-        tile.gemm %y as [1, 3], %x as [1, 4], %w
-        tile.sweep {rank = "1 - y", count = 2} {
-          %got = tile.recv @chain_y_1, %y {combine = add, when = "y <= 0"}
-          tile.wait %got
-          %sent = tile.send @chain_y_1, %y {when = "y >= 1"}
+        tile.gemm %y as [1, 3], %x as [1, 3], %w
+        tile.sweep {rank = "2 - y", count = 3} {
+          %sent = tile.send @chain_y_1, %y {when = "y = 2"}
+          %passed = tile.relay @chain_y_1, @chain_y_1, %y {when = "y = 1"}
+          %got = tile.recv @chain_y_1, %y {combine = add, when = "y = 0"}
         }
     """
 

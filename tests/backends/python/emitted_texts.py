@@ -273,3 +273,41 @@ def model_files(grid, phases=("prefill", "decode"), **how):
     rows = {"decode": 1, "prefill": 8}
     modules = {phase: lowered(graph_of(rows[phase]), grid, **how) for phase in phases}
     return emit(modules, HostFacts("tiny", "table", EXTENTS["V"], CAPACITY, (2,)))
+
+
+def relayed_sum(rows, columns, dtype):
+    """Row 0 gets the sums along y, then, on two channels in turn, the largest values."""
+    ends = {"last": f"y = {rows - 1}", "first": "y = 0"}
+    even, odd = (f"y >= 1 and y <= {rows - 2} and y mod 2 = {p}" for p in (0, 1))
+    up = "[y, x] -> [y - 1, x] : y >= 1"
+    last = "ab"[(rows - 1) % 2]
+    return module_of(f"""module @relayed level(tile)
+        holds(channels_matched, deadlock_free, guards_cover) {{
+      dims Y = {rows}, X = {columns}, I = 4
+      options dtype = {dtype}
+      mesh rows = {rows}, columns = {columns}
+      buffer %v : {dtype}[4] {{role = in}}
+      buffer %s : {dtype}[4] {{role = out}}
+      buffer %m : {dtype}[4] {{role = out}}
+      channel @up "{{ {up} }}"
+      channel @a "{{ {up} and y mod 2 = 0 }}"
+      channel @b "{{ {up} and y mod 2 = 1 }}"
+      port @part in {dtype}[Y, X, I] : %v {{lanes = [i], element = ["y", "x", "i"]}}
+      port @sums out {dtype}[Y, X, I] : %s {{lanes = [i], element = ["y", "x", "i"]}}
+      port @most out {dtype}[Y, X, I] : %m {{lanes = [i], element = ["y", "x", "i"]}}
+      program @main {{
+        tile.copy %s, %v
+        tile.copy %m, %v
+        tile.sweep {{rank = "{rows - 1} - y", count = {rows}}} {{
+          %s0 = tile.send @up, %s {{when = "{ends["last"]}"}} : token
+          %p0 = tile.relay @up, @up, %s {{when = "y >= 1 and y <= {rows - 2}"}} : token
+          %r0 = tile.recv @up, %s {{combine = add, when = "{ends["first"]}"}} : token
+        }}
+        tile.sweep {{rank = "{rows - 1} - y", count = {rows}}} {{
+          %s1 = tile.send @{last}, %m {{when = "{ends["last"]}"}} : token
+          %p1 = tile.relay @b, @a, %m {{combine = max, when = "{even}"}} : token
+          %p2 = tile.relay @a, @b, %m {{combine = max, when = "{odd}"}} : token
+          %r1 = tile.recv @b, %m {{combine = max, when = "{ends["first"]}"}} : token
+        }}
+      }}
+    }}""")

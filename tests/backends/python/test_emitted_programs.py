@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from emitted_texts import program_of, ring_gemm, shift_cache, tile_module, tree_sum
+from emitted_texts import program_of, relayed_sum, ring_gemm, shift_cache, tile_module, tree_sum
 
 from meshc.interp.tile import TileMachine
 
@@ -38,6 +38,20 @@ def test_tree_sum_with_sweeps(rows, columns, combine, tmp_path):
     got = program_of(tmp_path, module).run({"part": part})["sums"]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(got, interpreted(module, {"part": part})["sums"])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 1), (5, 2), (9, 3)])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("order", [False, True])
+def test_relays_leave_what_they_pass_on_alone(rows, columns, dtype, order, tmp_path):
+    """Also with cores numbered at random, where memory is no grid."""
+    module = relayed_sum(rows, columns, dtype)
+    part = RANDOM.standard_normal((rows, columns, 4)).astype(np.float16).astype(np.float32)
+    numbers = RANDOM.permutation(rows * columns) if order else None
+    got = program_of(tmp_path, module, order=numbers).run({"part": part})
+    wanted = interpreted(module, {"part": part})
+    np.testing.assert_array_equal(got["sums"], wanted["sums"])
+    np.testing.assert_array_equal(got["most"], wanted["most"])
 
 
 def shifted(entries, rows):

@@ -10,19 +10,27 @@ from math import prod
 import numpy as np
 
 from .cores import Cores, Fabric, Lanes
-from .memory import Array, View
+from .memory import Array, Memory, View
 from .percore import PerCore, grid_of
 
 
-def _add(target: Array, payload: Array) -> None:
-    np.add(target, payload, out=target)
+def _store(target: Array, payload: Array, own: Array) -> None:
+    np.copyto(target, payload)
 
 
-def _max(target: Array, payload: Array) -> None:
-    np.maximum(target, payload, out=target)
+def _add(target: Array, payload: Array, own: Array) -> None:
+    np.add(own, payload, out=target)
 
 
-_PUT: dict[str, Callable[[Array, Array], None]] = {"store": np.copyto, "add": _add, "max": _max}
+def _max(target: Array, payload: Array, own: Array) -> None:
+    np.maximum(own, payload, out=target)
+
+
+_PUT: dict[str, Callable[[Array, Array, Array], None]] = {
+    "store": _store,
+    "add": _add,
+    "max": _max,
+}
 
 
 class ChannelError(Exception):
@@ -98,8 +106,8 @@ class _Message:
     def move(self, token: Token) -> bool:
         """Deliver to all receivers part by part, where their memory has that form."""
         parts, target = self.batch.parts, token.view
-        grid = target.on_grid
-        if parts is None or grid is None or self.view.shape != target.shape:
+        grid, own = target.on_grid, token.own.on_grid
+        if parts is None or grid is None or own is None or self.view.shape != target.shape:
             return False
         if self.held is None:
             source = self.view.on_grid
@@ -113,7 +121,7 @@ class _Message:
             pieces = self.held
         put = _PUT[token.combine]
         for (receivers, _), piece in zip(parts, pieces, strict=True):
-            put(grid[receivers], piece)
+            put(grid[receivers], piece, own[receivers])
             if target.rounds is not None:
                 target.rounds(grid[receivers])
         return True
@@ -148,13 +156,17 @@ class Sent:
 
 
 class Token:
-    """The end of a receive, to be waited for on ``cores``."""
+    """The end of a receive, to be waited for on ``cores``.
 
-    __slots__ = ("channel", "combine", "cores", "view")
+    What arrives is combined with ``own`` and stored to ``view``.
+    """
 
-    def __init__(self, channel: Channel, view: View, combine: str, cores: Cores) -> None:
+    __slots__ = ("channel", "combine", "cores", "own", "view")
+
+    def __init__(self, channel: Channel, view: View, combine: str, cores: Cores, own: View) -> None:
         self.channel = channel
         self.view = view
+        self.own = own
         self.combine = combine
         self.cores: Cores | None = cores  # those that still wait for their message
 
@@ -183,6 +195,7 @@ class Channel:
         self._batches: dict[Cores, tuple[_Batch, ...]] = {}
         self._messages: deque[_Message] = deque()
         self._posted: deque[Token] = deque()
+        self._passing: dict[tuple[str, tuple[int, ...]], View] = {}
 
     def send(self, view: View, on: Cores | None = None) -> Sent | None:
         """Send the view of every active core in ``on``; it may change once waited for."""
@@ -199,11 +212,37 @@ class Channel:
     def recv(self, view: View, combine: str = "store", on: Cores | None = None) -> Token | None:
         """Post a receive on every active core in ``on``; ``combine`` is store, add or max."""
         cores = self.fabric.running(on)
-        if not cores.count:
-            return None
+        return self._post(view, combine, cores, view) if cores.count else None
+
+    def relay(
+        self, view: View, to: Channel | None = None, combine: str = "add", on: Cores | None = None
+    ) -> None:
+        """Pass what arrives on to channel ``to`` (this one), combined with the view, which stays
+        as it is. Lockstep cores do so at once: the message must have been sent."""
+        cores = self.fabric.running(on)
+        if cores.count:
+            onward = self if to is None else to
+            passed = onward.passing(view)
+            self.finish(self._post(passed, combine, cores, view), None)
+            onward.send(passed, cores)
+
+    def passing(self, view: View) -> View:
+        """Room for messages like ``view`` that are passed on along this channel."""
+        key = (view.memory.dtype, view.shape)
+        found = self._passing.get(key)
+        if found is None:
+            memory = Memory(self.fabric, self.name, *key)
+            memory.allocate()
+            found = self._passing[key] = View(memory)
+        for message in self._messages:
+            if message.view is found:
+                message.hold()
+        return found
+
+    def _post(self, view: View, combine: str, cores: Cores, own: View) -> Token:
         if cores.minus(self._reached).count:
             raise ChannelError(f"'{self.name}' does not lead to {cores.minus(self._reached)}")
-        token = Token(self, view, combine, cores)
+        token = Token(self, view, combine, cores, own)
         self._posted.append(token)
         return token
 
@@ -337,7 +376,8 @@ def _deliver(message: _Message, token: Token, cores: Cores) -> None:
     payload = payload.reshape((cores.count, *view.shape))
     target = view.direct(cores)
     result = view.read(cores).copy() if target is None else target
-    _PUT[token.combine](result, payload)
+    own = result if token.own is view else token.own.read(cores)
+    _PUT[token.combine](result, payload, own)
     if view.rounds is not None:
         view.rounds(result)
     if target is None:

@@ -38,16 +38,25 @@ def _tree(emitter: Emitter, op: mesh.AllReduce, view: View) -> None:
 
 
 def _phase(emitter: Emitter, op: mesh.AllReduce, view: View, stride: int, group: int) -> None:
-    here = position(emitter.mesh, op.axis)
+    """One chain per group: its last member sends, those between pass on, its root receives.
+
+    What the members hold is dead afterwards, so a relay's view need not have the sum.
+    """
     size = emitter.mesh.size(op.axis)
-    place = rings.member(emitter, op.axis, stride, group)
+    ends = rings.chain_ends(emitter, op.axis, stride, group)
     channel = rings.chain(emitter, op.axis, stride, group)
-    rank = (group - 1) - place
-    above = Cond.le(place, group - 2) & Cond.lt(here + stride, size)
-    with emitter.sweep(rank, group, Cond.eq(here % stride, 0)):
-        token = emitter.recv(channel, view, when=above, combine=_COMBINE[op.reduce])
-        emitter.wait(token)
-        emitter.send(channel, view, when=Cond.ge(place, 1))
+    combine = _COMBINE[op.reduce]
+    if min(group, ceil_div(size, stride)) == 2:
+        with emitter.under(ends.members):
+            sent = emitter.send(channel, view, when=ends.last)
+            got = emitter.recv(channel, view, when=ends.root, combine=combine)
+        emitter.wait(sent, got)
+        return
+    rank = (group - 1) - rings.member(emitter, op.axis, stride, group)
+    with emitter.sweep(rank, group, ends.members):
+        emitter.send(channel, view, when=ends.last)
+        emitter.relay(channel, view, combine, when=ends.between)
+        emitter.recv(channel, view, when=ends.root, combine=combine)
 
 
 def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: Expr) -> None:

@@ -195,6 +195,12 @@ class Emitter:
         """Start a receive; returns its token."""
         return self._transfer(tile.Recv([channel, view], when=when, combine=combine), "got")
 
+    def relay(self, channel: Symbol, view: View, combine: str, when: Cond | None = None) -> Value:
+        """Pass a message on along ``channel``, combined with ``view``; returns the token."""
+        return self._transfer(
+            tile.Relay([channel, channel, view], when=when, combine=combine), "passed"
+        )
+
     def _transfer(self, op: Op, name: str) -> Value:
         token = Value(self.fresh(name), TokenType())
         op.results = [token]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshc.analysis.coordinates import position
 from meshc.analysis.placement import ring_step
+from meshc.analysis.tiling import ceil_div
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.views import Symbol
 from meshc.passes.tile.expand.emitter import Emitter
@@ -39,6 +42,32 @@ def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
     target = _at(axis, (_Y if axis == "y" else _X) - _step(emitter, axis, stride))
     route = AffineMap.of(_INPUTS, [(target, where)])
     return emitter.channel(f"chain_{axis}_{stride}", route)
+
+
+@dataclass(frozen=True)
+class ChainEnds:
+    """Cores by what they do in the chains of a phase: among ``members``, who has which end."""
+
+    members: Cond
+    last: Cond
+    between: Cond
+    root: Cond
+
+
+def chain_ends(emitter: Emitter, axis: str, stride: int, group: int) -> ChainEnds:
+    """Who begins, passes on and ends the chains of :func:`chain`. The last group of a phase may
+    be shorter than the others, or a single core, which takes no part."""
+    size = emitter.mesh.size(axis)
+    here, place = position(emitter.mesh, axis), member(emitter, axis, stride, group)
+    places = ceil_div(size, stride)
+    length = min(group, places)
+    last, root = Cond.eq(place, length - 1), Cond.eq(place, 0)
+    between = Cond.eq(place, 1) if length == 3 else Cond.between(1, place, length - 1)
+    if places % length:
+        end = Cond.ge(here, size - stride)
+        last, between = last | (end & Cond.ge(place, 1)), between & ~end
+        root = root if places % length > 1 else root & ~end
+    return ChainEnds(Cond.eq(here % stride, 0), last, between, root)
 
 
 def member(emitter: Emitter, axis: str, stride: int, group: int) -> Expr:

@@ -115,9 +115,9 @@ def decode(fabric: Fabric) -> Phase:
     )
 
     # Guards: the cores that take part in a statement.
-    chain_y_1_receivers = phase.where(core.y <= 0)
-    chain_y_1_senders = phase.where(core.y >= 1)
+    y_is_1 = phase.where(core.y == 1)
     y_is_0 = phase.where(core.y == 0)
+    cast_y_receivers = phase.where(core.y >= 1)
 
     @memo
     def ring_oldest_cores(pos):
@@ -130,9 +130,6 @@ def decode(fabric: Fabric) -> Phase:
     @memo
     def ring_push_cores(pos):
         return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
-
-    # Chains: cores that run one after the other, by rank.
-    along_chain_y_1 = phase.sweep(1 - core.y, 2)
 
     # Places in memory that differ between cores.
     @memo
@@ -186,24 +183,20 @@ def decode(fabric: Fabric) -> Phase:
     # Exchanges between cores that occur again and again.
     def all_reduce_add_y(view):
         """Along chain_y_1, cast_y."""
-        for _ in along_chain_y_1:  # one core of the chain after the other
-            got = chain_y_1.recv(view, combine="add", on=chain_y_1_receivers)
-            wait(got)
-            sent = chain_y_1.send(view, on=chain_y_1_senders)
-            wait(sent)
+        sent = chain_y_1.send(view, on=y_is_1)
+        got = chain_y_1.recv(view, combine="add", on=y_is_0)
+        wait(got, sent)
         sent_2 = cast_y.send(view, on=y_is_0)
-        got_2 = cast_y.recv(view, on=chain_y_1_senders)
+        got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
     def all_reduce_max_y(view):
         """Along chain_y_1, cast_y."""
-        for _ in along_chain_y_1:  # one core of the chain after the other
-            got = chain_y_1.recv(view, combine="max", on=chain_y_1_receivers)
-            wait(got)
-            sent = chain_y_1.send(view, on=chain_y_1_senders)
-            wait(sent)
+        sent = chain_y_1.send(view, on=y_is_1)
+        got = chain_y_1.recv(view, combine="max", on=y_is_0)
+        wait(got, sent)
         sent_2 = cast_y.send(view, on=y_is_0)
-        got_2 = cast_y.recv(view, on=chain_y_1_senders)
+        got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
     def step(pos):
