@@ -32,6 +32,19 @@ class Loader:
             fail("csl-no-file", f"there is no file '{path}'", span)
         return self._parse(found, _shown(found)), os.path.dirname(found), ""
 
+    def beside(self, path: str, folder: str) -> str:
+        """``path`` as seen from the layout, when it was written in a file of ``folder``."""
+        absolute = os.path.normpath(os.path.join(folder, path))
+        inside = bool(folder) and folder != self.root and os.path.isfile(absolute)
+        return absolute if inside else path
+
+    def text(self, path: str, folder: str, span: Span | None) -> str:
+        """The text of a file that is no CSL. Raises MeshcError ``csl-no-file``."""
+        found = self._find(path, folder)
+        if found is None:
+            fail("csl-no-file", f"there is no file '{path}'", span)
+        return _read(found, span)
+
     def _find(self, path: str, folder: str) -> str | None:
         extra = os.environ.get("CSL_IMPORT_PATH", "")
         for base in [folder, self.root, *filter(None, extra.split(os.pathsep))]:
@@ -51,12 +64,15 @@ class Loader:
 
     def _parse(self, path: str, shown: str) -> t.File:
         if path not in self._files:
-            try:
-                text = Path(path).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as problem:
-                fail("csl-no-file", f"cannot read '{shown}': {problem}")
-            self._files[path] = _checked(shown, text)
+            self._files[path] = _checked(shown, _read(path, None))
         return self._files[path]
+
+
+def _read(path: str, span: Span | None) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        fail("csl-no-file", f"cannot read '{_shown(path)}': {problem}", span)
 
 
 def _checked(name: str, text: str) -> t.File:

@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 
-from meshc.sim.sema.types import BF16, F16, F32, Float, Int, Type
+from meshc.sim.sema.types import BF16, CB16, F16, F32, Float, Int, Type
 
 _F32 = struct.Struct("<f")
 _F16 = struct.Struct("<e")
@@ -23,6 +23,8 @@ def round_to(kind: Type, value: float) -> float:
         return round_f16(value)
     if kind == BF16:
         return round_bf16(value)
+    if kind == CB16:
+        return cb16_from_bits(cb16_bits(value))
     return value
 
 
@@ -58,8 +60,40 @@ def round_bf16(value: float) -> float:
     return float(_F32.unpack(_U32.pack(bits & 0xFFFFFFFF))[0])
 
 
+# cb16: a sign, 6 bits of exponent with bias 42, 9 bits of mantissa.
+_CB16_BIAS, _CB16_MANTISSA, _CB16_TOP = 42, 9, 0x7E00
+
+
+def cb16_bits(value: float) -> int:
+    """The pattern of ``value`` in cb16, rounded to nearest even; too large ones are infinite."""
+    sign = 0x8000 if math.copysign(1.0, value) < 0 else 0
+    if value != value:
+        return sign | _CB16_TOP | 0x100
+    if math.isinf(value):
+        return sign | _CB16_TOP
+    if value == 0:
+        return sign
+    fraction, exponent = math.frexp(abs(value))
+    power = max(exponent - 1, 1 - _CB16_BIAS)
+    units = round(math.ldexp(fraction, exponent - power + _CB16_MANTISSA))
+    pattern = units + ((power + _CB16_BIAS - 1) << _CB16_MANTISSA)
+    return sign | min(pattern, _CB16_TOP)
+
+
+def cb16_from_bits(bits: int) -> float:
+    """The value of a cb16 pattern."""
+    sign = -1.0 if bits & 0x8000 else 1.0
+    field, units = bits >> _CB16_MANTISSA & 0x3F, bits & 0x1FF
+    if field == 0x3F:
+        return math.nan if units else sign * math.inf
+    units |= 0x200 if field else 0
+    return sign * math.ldexp(units, max(field, 1) - _CB16_BIAS - _CB16_MANTISSA)
+
+
 def float_bits(kind: Float, value: float) -> int:
     """The bit pattern of ``value`` in ``kind``."""
+    if kind == CB16:
+        return cb16_bits(value)
     if kind == F32:
         return int(_U32.unpack(_F32.pack(round_f32(value)))[0])
     if kind == BF16:
@@ -69,6 +103,8 @@ def float_bits(kind: Float, value: float) -> int:
 
 def float_from_bits(kind: Float, bits: int) -> float:
     """The value whose bit pattern is ``bits``."""
+    if kind == CB16:
+        return cb16_from_bits(bits)
     if kind == F32:
         return float(_F32.unpack(_U32.pack(bits & 0xFFFFFFFF))[0])
     if kind == BF16:

@@ -66,7 +66,7 @@ class Cursor:
         token = self.tokens[self.at]
         return self.lines.span(token.offset, len(token.text))
 
-    def problem(self, message: str) -> None:
+    def problem(self, message: str, code: str = "csl-syntax") -> None:
         """Report a syntax error at the current token and unwind."""
-        self.diagnostics.error("csl-syntax", message, self.span())
+        self.diagnostics.error(code, message, self.span())
         raise SyntaxProblem

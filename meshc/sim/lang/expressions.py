@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshc.sim.lang import tree as t
 from meshc.sim.lang.cursor import Cursor
-from meshc.sim.lang.lexer import unescape
+from meshc.sim.lang.lexer import text_bytes, unescape
 from meshc.support.spans import Span
 
 _LEVELS: tuple[tuple[str, ...], ...] = (
@@ -201,7 +201,7 @@ class ExpressionParser(Cursor):
             case "string":
                 return self._string(span)
             case "char":
-                return t.IntLit(span, ord(unescape(self.advance().text)))
+                return t.IntLit(span, _char_value(self.advance().text))
             case "true" | "false":
                 return t.BoolLit(span, self.advance().kind == "true")
             case "builtin":
@@ -236,6 +236,8 @@ class ExpressionParser(Cursor):
         return t.StrLit(span, text)
 
     def _name(self, span: Span) -> t.Expr:
+        if self.tokens[self.at].text == "asm" and self.peek() in ("(", "name"):
+            self.problem("inline assembly is not supported by the simulator", "csl-unsupported")
         if self.peek() == ":" and self.peek(2) == "{":
             label = self.advance().text
             self.advance()
@@ -302,7 +304,11 @@ class ExpressionParser(Cursor):
     def _container(self) -> t.Expr:
         span, kind = self.span(), self.advance().kind
         if kind in ("packed", "extern"):
-            self.expect("struct")
+            layout, kind = kind, self.kind
+            if kind not in ("struct", "union"):
+                self.problem(f"expected 'struct' or 'union' after '{layout}', found {self.found()}")
+            self.advance()
+            kind = f"{layout} {kind}"
         base = None
         if self.accept("("):
             base = self.type_expr()
@@ -356,12 +362,18 @@ class ExpressionParser(Cursor):
                         self.at -= 1
                         self.problem(f"expected a field name after '.', found {self.found()}")
                     base = t.Field(self.lines.span(token.offset, len(token.text)), base, token.text)
-                case "{" if literals and isinstance(base, t.Name | t.Field):
+                case "{" if literals and isinstance(base, t.Name | t.Field | t.Call | t.StructDecl):
                     if not (self.peek() == "}" or (self.peek() == "." and self.peek(3) == "=")):
                         return base
                     base = self._literal(base)
                 case _:
                     return base
+
+
+def _char_value(text: str) -> int:
+    character = unescape(text)
+    data = text_bytes(character)
+    return data[0] if len(data) == 1 else ord(character)
 
 
 def _float_value(text: str) -> float:

@@ -53,7 +53,7 @@ _TOKEN = re.compile(
   | (?P<builtin>@[A-Za-z_]\w*)
   | (?P<name>[A-Za-z_]\w*)
   | (?P<string>"(?:[^"\\\n]|\\.)*")
-  | (?P<char>'(?:[^'\\\n]|\\.)')
+  | (?P<char>'(?:[^'\\\n]|\\x[0-9a-fA-F]{2}|\\.)')
   | (?P<op><<=|>>=|\.\.\.|=>|->|==|!=|<=|>=|<<|>>|\+=|-=|\*=|/=|%=|&=|\|=|\^=|\.\*|\.\.|\+\+
         |[-+*/%&|^~!<>=.,;:(){}\[\]?])
     """,
@@ -114,9 +114,19 @@ def tokenize(source: Source, lines: LineMap, diagnostics: Diagnostics) -> list[T
 
 
 def unescape(literal: str) -> str:
-    """The text a string or character literal stands for."""
+    """The text a string or character literal stands for; see :func:`text_bytes`."""
     return re.sub(
         r"\\(x[0-9a-fA-F]{2}|.)",
-        lambda m: chr(int(m[1][1:], 16)) if len(m[1]) == 3 else _ESCAPES.get(m[1], m[1]),
+        lambda m: byte_text(int(m[1][1:], 16)) if len(m[1]) == 3 else _ESCAPES.get(m[1], m[1]),
         literal[1:-1],
     )
+
+
+def byte_text(byte: int) -> str:
+    """A string of one byte."""
+    return bytes([byte]).decode("utf-8", "surrogateescape")
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes of a CSL string: UTF-8, with bytes that are no character as surrogates."""
+    return text.encode("utf-8", "surrogateescape")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshc.sim.lang import tree as t
 from meshc.sim.lang.cursor import SyntaxProblem
 from meshc.sim.lang.expressions import ExpressionParser
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source
 
 _MAX_DEPTH = 60
@@ -18,6 +18,18 @@ _TOP_LEVEL = frozenset(
 def parse(source: Source, diagnostics: Diagnostics) -> t.File:
     """The syntax tree of ``source``; every syntax error found is added to ``diagnostics``."""
     return Parser(source, diagnostics).file()
+
+
+def parse_type(source: Source) -> t.Expr:
+    """The type ``source`` spells. Raises MeshcError ``csl-syntax``."""
+    diagnostics = Diagnostics()
+    parser = Parser(source, diagnostics)
+    try:
+        kind = parser.type_expr()
+        parser.expect("eof", "the end of the type")
+    except SyntaxProblem:
+        raise MeshcError(diagnostics.errors) from None
+    return kind
 
 
 class Parser(ExpressionParser):
@@ -77,16 +89,19 @@ class Parser(ExpressionParser):
         return t.Param(span, name, kind, default)
 
     def _declaration(self) -> t.VarDecl | t.FnDecl:
-        export = inline = comptime = False
+        export = inline = comptime = extern = False
         while self.kind in ("export", "extern", "inline", "comptime"):
             word = self.advance().kind
             export |= word == "export"
+            extern |= word == "extern"
             inline |= word == "inline"
             comptime |= word == "comptime"
         if self.kind in ("fn", "task"):
             return self._function(inline, export)
         if self.kind in ("const", "var"):
-            return self._variable(export, comptime)
+            variable = self._variable(export, comptime)
+            variable.extern = extern
+            return variable
         self.problem(f"expected a declaration, found {self.found()}")
         raise AssertionError
 

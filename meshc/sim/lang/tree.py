@@ -185,7 +185,7 @@ class EnumDecl(Expr):
 
 @dataclass(slots=True, eq=False)
 class StructDecl(Expr):
-    """``kind`` is struct, packed, extern or union."""
+    """``kind`` is struct or union, after packed or extern where that is written."""
 
     kind: str
     fields: list[tuple[str, Expr, Expr | None]]
@@ -282,6 +282,7 @@ class VarDecl(Stmt):
     export: bool = False
     comptime: bool = False
     section: str | None = None
+    extern: bool = False
 
 
 @dataclass(slots=True, eq=False)

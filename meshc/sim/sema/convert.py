@@ -176,6 +176,7 @@ def _pointers_agree(have: Pointer, want: Pointer) -> bool:
         target = target.element
     return (
         source == target
+        or target == ty.ANYOPAQUE
         or isinstance(source, Enum)
         or isinstance(target, Fn)
         or (isinstance(target, Int) and isinstance(source, Int) and source.bits == target.bits)

@@ -15,6 +15,8 @@ from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, LoopSignal, 
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
+VOID = Val(ty.VOID, None)
+
 
 class Expressions(Names):
     """Expressions without calls, builtins and places, which other parts add."""
@@ -107,11 +109,7 @@ class Expressions(Names):
         other, other_code = self._arm(node.other, frame, want)
         kind = want if want is not None and want != ty.ANYTYPE else None
         if kind is None:
-            kind = arith.peer(then, other, "else", node.span)
-            if kind == ty.COMPTIME_INT:
-                kind = ty.I16
-            elif kind == ty.COMPTIME_FLOAT:
-                kind = ty.F32
+            kind = settled(arith.peer(then, other, "else", node.span))
         then, other = coerce(then, kind, node.span), coerce(other, kind, node.span)
         if not then_code and not other_code and not isinstance(kind, Array | Struct):
             pick = ir.Select(kind, cond.v, self.code(then), self.code(other))
@@ -190,14 +188,41 @@ class Expressions(Names):
                     raise
                 return signal.value or Val(ty.VOID, None)
             return Val(ty.VOID, None)
-        result = self.unit.temp(want or ty.I16)
+        result = self.unit.temp(ty.VOID)
         self.unit.temps += 1
-        loop = LoopFrame(block.label, self.unit.temps, True, result)
+        loop = LoopFrame(block.label, self.unit.temps, True, result, [])
         inner = t.Block(block.span, block.body)
         body, place = self.lower_loop_body(inner, frame, loop), self.place_of(node)
+        assert loop.breaks is not None
+        known = self._single_break(block, loop.breaks)
+        kind = VOID.type if known is not None else self._break_type(loop.breaks, want, node.span)
+        result.type = ty.BOOL if kind == ty.VOID else kind
+        for stmt, value, leaves in loop.breaks:
+            unused = ir.Const(ty.BOOL, False)
+            plain = kind == ty.VOID
+            stmt.value = unused if plain else self.code(coerce(value, kind, leaves.span))
         yes = ir.Const(ty.BOOL, True)
         self.emit(frame, ir.Loop(place, loop.number, [], yes, body, [], once=True))
-        return Val(result.type, ir.Local(result.type, result), False)
+        if known is not None:
+            return known
+        return VOID if kind == ty.VOID else Val(kind, ir.Local(kind, result), False)
+
+    def _single_break(self, block: t.Block, breaks: list[Any]) -> Val | None:
+        """The known value of a block whose only way out is its last statement."""
+        if len(breaks) == 1 and breaks[0][1].known and block.body[-1] is breaks[0][2]:
+            value: Val = breaks[0][1]
+            return value
+        return None
+
+    def _break_type(self, breaks: list[Any], want: Type | None, span: Span) -> Type:
+        if not breaks:
+            return ty.VOID
+        if want is not None and want != ty.ANYTYPE:
+            return want
+        common: Val = breaks[0][1]
+        for _, value, _ in breaks[1:]:
+            common = Val(arith.peer(common, value, "break", span), None, False)
+        return settled(common.type)
 
     # --- types as values ---
 
@@ -300,6 +325,13 @@ class Expressions(Names):
     def lower_loop_body(self, body: t.Stmt, frame: Frame, loop: LoopFrame) -> list[ir.Stmt]:
         """Provided by the statement part."""
         raise NotImplementedError
+
+
+def settled(kind: Type) -> Type:
+    """The run-time type of a value that has none of its own."""
+    if kind == ty.COMPTIME_INT:
+        return ty.I16
+    return ty.F32 if kind == ty.COMPTIME_FLOAT else kind
 
 
 def is_scalar(kind: Type) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
@@ -12,7 +13,8 @@ from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.expr import is_scalar
 from meshc.sim.sema.statements import Statements
 from meshc.sim.sema.types import Array, Int
-from meshc.sim.sema.values import Frame, LoopSignal, RangeVal, Val
+from meshc.sim.sema.values import Frame, LoopFrame, LoopSignal, RangeVal, Val
+from meshc.sim.sema.walk import nodes
 from meshc.support.diagnostics import fail
 
 
@@ -20,8 +22,11 @@ class Loops(Statements):
     """``while`` and ``for``."""
 
     def exec_While(self, stmt: t.While, frame: Frame) -> None:
-        if frame.known or stmt.inline:
+        if frame.known:
             self._run_while(stmt, frame)
+            return
+        if stmt.inline:
+            self._unroll(stmt, frame, self._run_while)
             return
         loop = self.new_loop(stmt.label)
         outer, frame.out = frame.out, []
@@ -50,6 +55,9 @@ class Loops(Statements):
 
     def _run_body(self, stmt: t.While | t.For, frame: Frame) -> bool:
         """Run a loop body once at compile time; whether the loop was left."""
+        if frame.loops and frame.loops[-1].unrolled is stmt:
+            self._lower_iteration(stmt, frame, frame.loops[-1])
+            return False
         try:
             self._scoped(stmt.body, frame)
         except LoopSignal as signal:
@@ -58,10 +66,27 @@ class Loops(Statements):
             return not signal.again
         return False
 
+    def _lower_iteration(self, stmt: t.While | t.For, frame: Frame, loop: LoopFrame) -> None:
+        self.unit.temps += 1
+        loop.iteration = self.unit.temps
+        outer, frame.out = frame.out, []
+        try:
+            self._scoped(stmt.body, frame)
+            body = frame.out
+        finally:
+            frame.out = outer
+        self.emit_once(body, loop.iteration, stmt, frame)
+
     def exec_For(self, stmt: t.For, frame: Frame) -> None:
         subject = self.eval(stmt.subject, frame)
-        if frame.known or stmt.inline:
+
+        def unrolled(stmt: t.For, frame: Frame) -> None:
             self._run_for(stmt, subject, frame)
+
+        if frame.known:
+            self._run_for(stmt, subject, frame)
+        elif stmt.inline:
+            self._unroll(stmt, frame, unrolled)
         elif subject.type == ty.RANGE:
             self._lower_range(stmt, subject.v, frame)
         elif isinstance(subject.type, Array) and (
@@ -69,7 +94,24 @@ class Loops(Statements):
         ):
             self._lower_array(stmt, subject, frame)
         else:
-            self._run_for(stmt, subject, frame)
+            self._unroll(stmt, frame, unrolled)
+
+    def _unroll(self, stmt: Any, frame: Frame, run: Callable[[Any, Frame], None]) -> None:
+        """Lower every iteration by itself, in blocks that break and continue leave."""
+        if not any(isinstance(n, t.Break | t.Continue) for n in nodes(stmt.body)):
+            run(stmt, frame)
+            return
+        loop = self.new_loop(stmt.label)
+        loop.unrolled = stmt
+        outer, frame.out = frame.out, []
+        frame.loops.append(loop)
+        try:
+            run(stmt, frame)
+            body = frame.out
+        finally:
+            frame.out = outer
+            frame.loops.pop()
+        self.emit_once(body, loop.number, stmt, frame)
 
     def _run_for(self, stmt: t.For, subject: Val, frame: Frame) -> None:
         for position, value in enumerate(self._elements(stmt, subject)):

@@ -132,6 +132,13 @@ class Names(Core):
             assert item.value is not None
             assert item.type is not None
             decl = item.decl
+            if decl.extern:
+                fail(
+                    "csl-unsupported",
+                    f"'{decl.name}' is defined in another object; the simulator links none",
+                    decl.span,
+                )
+            self.check_runtime_type(item.type, decl.name, decl.span)
             if ty.size_of(item.type) == 0 and item.type != ty.VOID:
                 fail("csl-type", f"'{decl.name}' of type '{item.type}' has no address", decl.span)
             align = 0
@@ -142,6 +149,12 @@ class Names(Core):
                 init = self.instance(init, (), decl.span).name
             item.symbol = self.unit.place(decl.name, item.type, init, align)
         return item.symbol
+
+    def check_runtime_type(self, kind: Type, name: str, span: Span) -> None:
+        """An error for variables of types that exist at compile time only."""
+        element = kind.element if isinstance(kind, Array) else kind
+        if element == ty.CB16:
+            fail("csl-type", f"'{name}' of type 'cb16' must be known at compile time", span)
 
     def slot(self, item: Global) -> int:
         """The slot of a top-level descriptor variable."""

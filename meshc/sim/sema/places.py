@@ -131,6 +131,9 @@ class Places(Expressions):
                 return self._index_place(node, frame)
             case t.Field():
                 return self._field_place(node, frame)
+            case t.Builtin(name="field") if len(node.args) == 2:
+                name = self.known(node.args[1], frame).v
+                return self._field_place(t.Field(node.span, node.args[0], name), frame)
             case t.Deref():
                 pointer = self.eval(node.operand, frame)
                 if not isinstance(pointer.type, Pointer):

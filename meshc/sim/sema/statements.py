@@ -21,6 +21,7 @@ from meshc.sim.sema.values import (
     LoopSignal,
     MemPlace,
     Place,
+    RangeVal,
     ReturnSignal,
     SlotPlace,
     StackVar,
@@ -71,8 +72,13 @@ class Statements(Calls):
 
     def _lower_once(self, stmt: t.Block, frame: Frame) -> None:
         loop = self.new_loop(stmt.label, is_block=True)
-        body, yes = self.lower_loop_body(stmt, frame, loop), ir.Const(ty.BOOL, True)
-        self.emit(frame, ir.Loop(self.place_of(stmt), loop.number, [], yes, body, [], once=True))
+        inner = t.Block(stmt.span, stmt.body)
+        self.emit_once(self.lower_loop_body(inner, frame, loop), loop.number, stmt, frame)
+
+    def emit_once(self, body: list[ir.Stmt], number: int, node: t.Node, frame: Frame) -> None:
+        """Code that jumps may leave by the number given."""
+        yes = ir.Const(ty.BOOL, True)
+        self.emit(frame, ir.Loop(self.place_of(node), number, [], yes, body, [], once=True))
 
     def new_loop(self, label: str | None, is_block: bool = False) -> LoopFrame:
         """A loop with a number of its own."""
@@ -112,7 +118,9 @@ class Statements(Calls):
             value = self.eval(stmt.init, frame, kind)
         if kind is not None:
             value = coerce(value, kind, stmt.span)
-        if frame.known or stmt.comptime:
+        if value.type == ty.RANGE:
+            frame.names[-1][stmt.name] = self._kept_range(value, frame, stmt)
+        elif frame.known or stmt.comptime:
             frame.names[-1][stmt.name] = value if stmt.const else Cell(value.type, copied(value).v)
         elif stmt.const:
             self._local_const(stmt, value, frame)
@@ -129,6 +137,12 @@ class Statements(Calls):
             frame.names[-1][stmt.name] = StackVar(value.type, symbol.addr)
             return
         frame.names[-1][stmt.name] = value
+
+    def _kept_range(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
+        low, high, step = (
+            self._kept(part, frame, stmt) for part in (value.v.low, value.v.high, value.v.step)
+        )
+        return Val(ty.RANGE, RangeVal(value.v.type, low, high, step))
 
     def _kept(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
         """``value`` computed now and kept for later use."""
@@ -152,6 +166,7 @@ class Statements(Calls):
         if kind in ty.COMPTIME_ONLY:
             frame.names[-1][stmt.name] = Cell(kind, copied(value).v)
             return
+        self.check_runtime_type(kind, stmt.name, stmt.span)
         where = self.place_of(stmt)
         if isinstance(kind, Array | Struct) or stmt.name in frame.addressed:
             symbol = self.unit.place(stmt.name, kind)
@@ -244,17 +259,20 @@ class Statements(Calls):
         if frame.known:
             raise LoopSignal(stmt.label, False, value)
         loop = self._target(stmt.label, frame, stmt)
-        if value is not None and loop.result is not None:
-            where = self.place_of(stmt)
-            coerced = coerce(value, loop.result.type, stmt.span)
-            self.emit(frame, ir.SetLocal(where, loop.result, self.code(coerced)))
+        if value is not None and loop.breaks is not None:
+            placeholder = ir.SetLocal(self.place_of(stmt), loop.result, ir.Const(ty.VOID, None))
+            loop.breaks.append((placeholder, value, stmt))
+            self.emit(frame, placeholder)
         self.emit(frame, ir.Break(self.place_of(stmt), loop.number))
 
     def exec_Continue(self, stmt: t.Continue, frame: Frame) -> None:
         if frame.known:
             raise LoopSignal(stmt.label, True)
         loop = self._target(stmt.label, frame, stmt)
-        self.emit(frame, ir.Continue(self.place_of(stmt), loop.number))
+        if loop.iteration:
+            self.emit(frame, ir.Break(self.place_of(stmt), loop.iteration))
+        else:
+            self.emit(frame, ir.Continue(self.place_of(stmt), loop.number))
 
     def _target(self, label: str | None, frame: Frame, stmt: t.Stmt) -> LoopFrame:
         for loop in reversed(frame.loops):

@@ -138,6 +138,7 @@ MODULE = Simple("imported_module")
 RANGE = Simple("range")
 ENUM_LITERAL = Simple("enum_literal")
 UNDEFINED = Simple("undefined")
+ANYOPAQUE = Simple("anyopaque")
 COLOR = Simple("color")
 DIRECTION = Simple("direction")
 INPUT_QUEUE = Simple("input_queue")
@@ -155,12 +156,15 @@ FIFO = Simple("fifo")
 DSR_DEST = Simple("dsr_dest")
 DSR_SRC0 = Simple("dsr_src0")
 DSR_SRC1 = Simple("dsr_src1")
+DSR_FIFO_DEST = Simple("dsr_fifo_dest")
+DSR_FIFO_SRC1 = Simple("dsr_fifo_src1")
 XDSR = Simple("xdsr")
 SR = Simple("sr")
 
 F16 = Float("f16", 16)
 F32 = Float("f32", 32)
 BF16 = Float("bf16", 16)
+CB16 = Float("cb16", 16)
 U8, U16, U32, U64 = (Int(n, False) for n in (8, 16, 32, 64))
 I8, I16, I32, I64 = (Int(n, True) for n in (8, 16, 32, 64))
 
@@ -192,13 +196,14 @@ NAMED: dict[str, Type] = {
         s.name: s
         for s in (
             BOOL, VOID, COMPTIME_INT, COMPTIME_FLOAT, STRING, TYPE, STRUCT, MODULE, COLOR,
-            DIRECTION, INPUT_QUEUE, OUTPUT_QUEUE, DATA_TASK, LOCAL_TASK, CONTROL_TASK, UT, MEM1D,
-            MEM4D, CIRCBUF, FABIN, FABOUT, DSR_DEST, DSR_SRC0, DSR_SRC1, XDSR, SR,
+            ANYOPAQUE, DIRECTION, INPUT_QUEUE, OUTPUT_QUEUE, DATA_TASK, LOCAL_TASK, CONTROL_TASK,
+            UT, MEM1D, MEM4D, CIRCBUF, FABIN, FABOUT, DSR_DEST, DSR_SRC0, DSR_SRC1, XDSR, SR,
         )
     },
     "f16": F16,
     "f32": F32,
     "bf16": BF16,
+    "cb16": CB16,
     "range": RANGE,
 }  # fmt: skip
 

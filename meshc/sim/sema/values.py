@@ -7,7 +7,7 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema.types import Type
+from meshc.sim.sema.types import VOID, Type
 
 
 @dataclass(slots=True)
@@ -163,12 +163,19 @@ class LoopSignal(Exception):
 
 @dataclass(slots=True)
 class LoopFrame:
-    """A loop being lowered."""
+    """A loop or block being lowered.
+
+    ``breaks`` gathers the values that leave a block. For an ``unrolled`` loop ``iteration`` numbers
+    the present body, which ``continue`` leaves.
+    """
 
     label: str | None
     number: int
     is_block: bool = False
-    result: ir.Var | None = None
+    result: ir.Var = field(default_factory=lambda: ir.Var("", VOID))
+    breaks: list[tuple[ir.SetLocal, Val, t.Break]] | None = None
+    unrolled: t.Stmt | None = None
+    iteration: int = 0
 
 
 @dataclass(slots=True, eq=False)

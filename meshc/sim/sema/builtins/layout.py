@@ -104,7 +104,7 @@ def _set_tile_code(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
     if len(node.args) > 2:
         value = an.known(node.args[2], frame)
         if value.type == ty.STRING:
-            path = value.v
+            path = an.loader.beside(value.v, frame.module.folder)
         else:
             params = value.v
     if len(node.args) > 3:
@@ -155,7 +155,7 @@ def color_config(an: Analyzer, value: Val, color: int, node: t.Builtin) -> Color
         fields, ("routes", "switches", "filter", "teardown", "color_swap_x", "color_swap_y"), span
     )
     routes: dict[str, Val] = fields["routes"].v if "routes" in fields else {}
-    _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y"), span)
+    _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y", "pop_mode"), span)
     rx, tx = directions(routes.get("rx"), span), directions(routes.get("tx"), span)
     if not rx or not tx:
         rx, tx = rx or (), tx or ()
@@ -177,7 +177,7 @@ def color_config(an: Analyzer, value: Val, color: int, node: t.Builtin) -> Color
         _positions(switches, span),
         switches["current_switch_pos"].v if "current_switch_pos" in switches else 0,
         "ring_mode" in switches and bool(switches["ring_mode"].v),
-        _pop_mode(switches.get("pop_mode"), span),
+        _pop_mode(switches.get("pop_mode", routes.get("pop_mode")), span),
         "teardown" in fields and bool(fields["teardown"].v),
         flags.get("color_swap_x", False),
         flags.get("color_swap_y", False),
@@ -210,10 +210,8 @@ def directions(value: Val | None, span: Span) -> tuple[int, ...]:
     return tuple(dict.fromkeys(p.v for p in parts))
 
 
-def _positions(
-    switches: dict[str, Val], span: Span
-) -> tuple[tuple[int | None, int | None] | None, ...]:
-    found: list[tuple[int | None, int | None] | None] = []
+def _positions(switches: dict[str, Val], span: Span) -> tuple[tuple[int | None, Any] | None, ...]:
+    found: list[tuple[int | None, Any] | None] = []
     for name in ("pos1", "pos2", "pos3"):
         fields: dict[str, Val] = switches[name].v if name in switches else {}
         _only(fields, ("rx", "tx", "invalid"), span)
@@ -221,9 +219,10 @@ def _positions(
             found.append(None)
             continue
         rx, tx = directions(fields.get("rx"), span), directions(fields.get("tx"), span)
-        if len(rx) > 1 or len(tx) > 1 or (rx and tx):
-            fail("csl-layout", f"{name} must name one rx or one tx", span)
-        found.append((rx[0] if rx else None, tx[0] if tx else None))
+        if len(rx) > 1 or (rx and tx):
+            fail("csl-layout", f"{name} must name one rx or the tx", span)
+        several = tx if len(tx) > 1 else tx[0] if tx else None
+        found.append((rx[0] if rx else None, several))
     while found and found[-1] is None:
         found.pop()
     return tuple(found)

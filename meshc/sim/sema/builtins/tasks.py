@@ -8,6 +8,7 @@ from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.builtins.layout import LayoutInfo, color_config
 from meshc.sim.sema.builtins.values import VOID
+from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Pointer, Type
 from meshc.sim.sema.unit import Export
@@ -86,6 +87,11 @@ def _gate(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
 def _initialize_queue(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     queue = an.known(node.args[0], frame)
     fields = an.known(node.args[1], frame).v if len(node.args) > 1 else {}
+    if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
+        fail("csl-type", f"@initialize_queue needs a queue, found '{queue.type}'", node.span)
+    for name in fields:
+        if name not in ("color", "priority", "ctrl_table_id"):
+            fail("csl-unknown-name", f"a queue has no option '.{name}'", node.span)
     color = fields["color"].v if "color" in fields else -1
     table = an.unit.in_queues if queue.type == ty.INPUT_QUEUE else an.unit.out_queues
     if table.get(queue.v, color) != color:
@@ -215,19 +221,36 @@ def _fifo_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
     return VOID
 
 
-@builtin("get_config", "set_config", "get_config_unchecked", "set_config_unchecked", args=(1, 2))
-def _config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    values = [an.eval(a, frame) for a in node.args]
+@builtin("set_config", "set_config_unchecked", args=(2, 3))
+def _set_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    values = _register_arguments(an, node, frame, 2)
     if frame.known:
-        if node.name.startswith("set_config"):
-            numbers = [an.as_number(v, node.span) for v in values]
-            an.unit.local_settings.append((numbers[0], numbers[1]))
-            return VOID
-        fail("csl-comptime", "a register is not known at compile time", node.span)
-    codes = [an.code(Val(ty.U16, v.v, v.known)) for v in values]
-    if node.name.startswith("set_config"):
-        an.emit(frame, ir.Effect(an.place_of(node), None, "set_config", codes))
+        word, value = (an.as_number(v, node.span) for v in values)
+        an.unit.local_settings.append((word, value))
         return VOID
+    codes = [an.code(v) for v in values]
+    an.emit(frame, ir.Effect(an.place_of(node), None, "set_config", codes))
+    return VOID
+
+
+def _register_arguments(an: Analyzer, node: t.Builtin, frame: Frame, count: int) -> list[Val]:
+    """Address and value as words; what follows are ranges, promises without an effect."""
+    for promise in node.args[count:]:
+        an.known(promise, frame)
+    values = [an.eval(a, frame, ty.U16) for a in node.args[:count]]
+    return [coerce(v, ty.U16, node.span) for v in values]
+
+
+@builtin("get_config", "get_config_unchecked", args=(1, 2))
+def _config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    values = _register_arguments(an, node, frame, 1)
+    if frame.known:
+        word = an.as_number(values[0], node.span)
+        written = dict(an.unit.local_settings)
+        if word not in written:
+            fail("csl-comptime", "no value was written to this register before", node.span)
+        return Val(ty.U16, written[word])
+    codes = [an.code(v) for v in values]
     dst = an.unit.temp(ty.U16)
     an.emit(frame, ir.Effect(an.place_of(node), dst, "get_config", codes))
     return Val(ty.U16, ir.Local(ty.U16, dst), False)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
+from meshc.sim.lang.lexer import byte_text, text_bytes
 from meshc.sim.numbers import from_bits, to_bits
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import cast, coerce, zero_of
+from meshc.sim.sema.json_values import json_value
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import Frame, RangeVal, Val
@@ -172,14 +175,22 @@ def _assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
 @builtin("get_int", args=(1, 1))
 def _get_int(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     value = an.eval(node.args[0], frame)
+    if ty.is_int(value.type):
+        return value
+    kind = value.type.base if isinstance(value.type, Enum) else ty.U16
     if value.known:
-        return Val(ty.U16, an.as_number(value, node.span))
-    return Val(ty.U16, ir.Bits(ty.U16, value.v), False)
+        return Val(kind, an.as_number(value, node.span))
+    return Val(kind, ir.Bits(kind, value.v), False)
 
 
-@builtin("is_comptime", args=(1, 1))
+@builtin("is_comptime", args=(0, 0))
 def _is_comptime(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.BOOL, an.eval(node.args[0], frame).known)
+    return Val(ty.BOOL, frame.known)
+
+
+@builtin("fp16", args=(0, 0))
+def _fp16(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return Val(ty.TYPE, ty.F16)
 
 
 @builtin("dimensions", "rank", "element_type", "element_count", args=(1, 1))
@@ -213,10 +224,18 @@ def _field(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Va
 
 @builtin("strlen", args=(1, 1))
 def _strlen(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.U16, len(an.known(node.args[0], frame).v))
+    return Val(ty.COMPTIME_INT, len(text_bytes(_string(an, node, frame))))
 
 
-@builtin("strcat", args=(1, 32))
+def _string(an: Analyzer, node: t.Builtin, frame: Frame) -> str:
+    value = an.known(node.args[0], frame)
+    if value.type != ty.STRING:
+        fail("csl-type", f"@{node.name} needs a string, found '{value.type}'", node.span)
+    text: str = value.v
+    return text
+
+
+@builtin("strcat", args=(0, 64))
 def _strcat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     return Val(ty.STRING, "".join(str(an.known(a, frame).v) for a in node.args))
 
@@ -225,19 +244,22 @@ def _strcat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
 def _as_string(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     value = an.known(node.args[0], frame)
     if isinstance(value.v, list):
-        return Val(ty.STRING, "".join(chr(c) for c in value.v))
+        return Val(ty.STRING, bytes(value.v).decode("utf-8", "surrogateescape"))
     return Val(ty.STRING, str(value.v))
 
 
 @builtin("get_string_from_byte", args=(1, 1))
 def _from_byte(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.STRING, chr(an.number(node.args[0], frame)))
+    byte = an.number(node.args[0], frame)
+    if not 0 <= byte <= 255:
+        fail("csl-range", f"{byte} is no byte", node.span)
+    return Val(ty.STRING, byte_text(byte))
 
 
 @builtin("get_array", args=(1, 1))
 def _get_array(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    text = an.known(node.args[0], frame).v
-    return Val(Array((len(text),), ty.U8), [ord(c) for c in text])
+    data = text_bytes(_string(an, node, frame))
+    return Val(Array((len(data),), ty.U8), list(data))
 
 
 @builtin("random16", args=(0, 0))
@@ -252,6 +274,18 @@ def _prng(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     code = an.code(coerce(an.eval(node.args[0], frame), ty.U16, node.span))
     an.emit(frame, ir.Effect(an.place_of(node), None, "set_prng", [code]))
     return VOID
+
+
+@builtin("import_comptime_value", args=(2, 2))
+def _import_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    kind = an.type_from(node.args[0], frame)
+    path = an.known(node.args[1], frame).v
+    text = an.loader.text(path, frame.module.folder, node.span)
+    try:
+        data = json.loads(text)
+    except ValueError as problem:
+        fail("csl-json", f"'{path}' is not JSON: {problem}", node.span)
+    return json_value(an, data, kind, frame, node.span)
 
 
 @builtin("sim_value", args=(2, 8))
