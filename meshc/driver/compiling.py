@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshc.backends import csl
 from meshc.backends.python import HostFacts, emit
 from meshc.devices import device
 from meshc.driver.manifest import facts_of
@@ -71,8 +72,9 @@ def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Mo
     """The graph of ``phase`` with the header that the passes read."""
     numbers = device(request.device)
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
-    # Emitted NumPy is fast in f32 only; what stops at a level is for the device.
-    usual = numbers.default_dtype if request.compile_to else "f32"
+    # Emitted NumPy is fast in f32 only; all else is for the device.
+    plain = request.target == "python" and not request.compile_to
+    usual = "f32" if plain else numbers.default_dtype
     dtype = request.dtype or usual
     module.options |= {"dtype": dtype, "grid": request.mesh}
     module.options.setdefault("accumulate", "f32")
@@ -122,4 +124,6 @@ def _files(
 ) -> dict[str, str]:
     if request.compile_to:
         return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
+    if request.target == "csl":
+        return csl.emit(modules)
     return emit(modules, host)

@@ -10,7 +10,7 @@ from meshc.passes.mesh.partition import parse_grid
 from meshc.passes.mesh.shift_kv_cache import POLICIES
 from meshc.support.diagnostics import Diagnostics
 
-TARGETS = ("python",)
+TARGETS = ("python", "csl")
 PHASES = ("prefill", "decode", "both")
 DEFAULT_SEQ = 1024
 _MAX_SEQ = 1 << 24

@@ -39,7 +39,9 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("compile", help="compile a model", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--target", default="python", metavar="python", help="default: %(default)s")
+    parser.add_argument(
+        "--target", default="python", metavar="python|csl", help="default: %(default)s"
+    )
     parser.add_argument(
         "--phase", default="both", metavar="prefill|decode|both", help="default: %(default)s"
     )

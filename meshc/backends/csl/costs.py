@@ -1,0 +1,54 @@
+"""What vector operations cost, to choose between ways of writing one kernel.
+
+Lanes per cycle and stride classes are the vendor's documented ones, calls and loads of registers
+the measured or assumed cycles that ``docs/sim.md`` lists; they rank alternatives and promise
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.ir.types import DType
+
+CALL = 12  # one call of a mapped function and the set-up of its operation
+SETUP = 6  # an operation on memory
+LOAD = 28  # a register loaded at run time
+
+_LANES = {
+    ("wse2", "mac", DType.F16): 4,
+    ("wse2", "mac", DType.F32): 1,
+    ("wse2", "mixed", DType.F32): 2,
+    ("wse2", "mul", DType.F16): 4,
+    ("wse2", "mul", DType.F32): 1,
+    ("wse2", "add", DType.F16): 4,
+    ("wse2", "add", DType.F32): 2,
+    ("wse3", "mac", DType.F16): 8,
+    ("wse3", "mac", DType.F32): 1,
+    ("wse3", "mixed", DType.F32): 4,
+    ("wse3", "mul", DType.F16): 8,
+    ("wse3", "mul", DType.F32): 1,
+    ("wse3", "add", DType.F16): 8,
+    ("wse3", "add", DType.F32): 4,
+}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Cycles of operations on the architecture ``arch``."""
+
+    arch: str
+
+    def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
+        """``extent`` elements of a ``mac``, ``mixed``, ``mul`` or ``add``, set-up apart."""
+        lanes = _LANES[self.arch, kind, dtype]
+        for stride in strides:
+            lanes = min(lanes, stride_lanes(stride, lanes))
+        return -(-extent // lanes)
+
+
+def stride_lanes(stride: int, lanes: int) -> int:
+    """Elements per cycle at a stride: banks repeat every eight words."""
+    if stride in (0, 1) or stride % 8 in (2, 3, 5, 6):
+        return lanes
+    return 1 if stride % 8 == 0 else 2

@@ -1,0 +1,87 @@
+"""Memory DSDs: constants of the emitted file, and their run-time offsets where starts vary."""
+
+from __future__ import annotations
+
+from meshc.backends.csl.expressions import Spelling, expression
+from meshc.backends.csl.names import Names
+from meshc.backends.csl.windows import Window
+from meshc.ir.affine import Expr
+from meshc.ir.types import BufferType, DType
+from meshc.support.diagnostics import fail
+
+MOST_DIMS = 4
+_VARIABLES = "ijkl"
+
+
+class Descriptors:
+    """Hoists each distinct DSD to a constant ``NAME``; ``lines`` declares them in order of use."""
+
+    def __init__(self, names: Names, spell: Spelling) -> None:
+        self.names = names
+        self.spell = spell
+        self.lines: list[str] = []
+        self._known: dict[str, str] = {}
+
+    def memory(self, window: Window, hint: str = "") -> str:
+        """A DSD of ``window`` as an expression. Raises ``csl-view`` beyond four dims."""
+        flat = window.merged()
+        fixed, moving = split(flat.start)
+        buffer = self.names.of("buffer", window.buffer.name)
+        name = self._constant(access(flat, buffer, fixed), hint or _hint(flat, buffer, fixed))
+        if moving is None:
+            return name
+        by = expression(moving, self.spell)
+        return f"@increment_dsd_offset({name}, {by}, {element(window.dtype)})"
+
+    def declare(self, text: str, hint: str) -> str:
+        """The constant whose value is ``text``."""
+        return self._constant(text, hint)
+
+    def _constant(self, text: str, hint: str) -> str:
+        if text not in self._known:
+            self._known[text] = self.names.fresh(hint)
+            self.lines.append(f"const {self._known[text]} = {text};")
+        return self._known[text]
+
+
+def _hint(window: Window, buffer: str, start: int) -> str:
+    """A name that says which part of a buffer it is."""
+    kind = window.buffer.type
+    whole = isinstance(kind, BufferType) and kind.bytes == window.size * kind.dtype.bytes
+    name = f"{buffer}_all" if whole else f"{buffer}_{'_'.join(map(str, window.shape))}"
+    return f"{name}_from_{start}" if start else name
+
+
+def split(start: Expr) -> tuple[int, Expr | None]:
+    """The constant part of a start, and what is left if it varies."""
+    if start.is_const:
+        return start.constant, None
+    return start.constant, start - start.constant
+
+
+def access(window: Window, buffer: str, start: int) -> str:
+    """``@get_dsd`` of a memory window that starts at element ``start``."""
+    if len(window.dims) > MOST_DIMS:
+        fail(
+            "csl-view",
+            f"a view of %{window.buffer.name} walks through {len(window.dims)} dims, but a DSD "
+            f"has {MOST_DIMS}",
+        )
+    variables = _VARIABLES[: len(window.dims)]
+    terms = [
+        name if dim.stride == 1 else f"{dim.stride} * {name}"
+        for name, dim in zip(variables, window.dims, strict=True)
+        if dim.stride
+    ]
+    index = " + ".join([*terms, *([str(start)] if start or not terms else [])])
+    extents = ", ".join(str(dim.extent) for dim in window.dims)
+    kind = "mem1d_dsd" if len(window.dims) == 1 else "mem4d_dsd"
+    head = f"|{', '.join(variables)}|{{{extents}}} -> {buffer}[{index}]"
+    return f"@get_dsd({kind}, .{{ .tensor_access = {head} }})"
+
+
+def element(dtype: DType) -> str:
+    """The CSL type of an element. Raises ``csl-dtype`` for what has none."""
+    if dtype not in (DType.F32, DType.F16):
+        fail("csl-dtype", f"elements of type {dtype} cannot be emitted as CSL", help="use f16, f32")
+    return str(dtype)

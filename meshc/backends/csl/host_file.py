@@ -1,0 +1,113 @@
+"""The host program: spreads tensors over the PEs, launches, collects the results."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.backends.csl.names import Names, port_file
+from meshc.backends.csl.pe_file import plain
+from meshc.backends.python.expressions import condition, expression, number, spelled
+from meshc.backends.templates import render
+from meshc.ir.affine import Piecewise
+from meshc.ir.module import Module, Port
+from meshc.ir.types import BufferType, DType
+from meshc.support.diagnostics import fail
+
+_NUMPY = {DType.F32: "float32", DType.F16: "float16"}
+
+
+@dataclass(frozen=True)
+class HostPort:
+    """A port as the template writes it."""
+
+    name: str
+    direction: str
+    shape: str
+    symbol: str
+    lanes: str
+    dtype: str
+    function: str
+    params: str
+    body: list[str]
+    pad: str
+
+
+def host_file(module: Module) -> str:
+    """``run.py``. Raises ``csl-port-name`` and ``csl-port`` for ports no host can serve."""
+    mesh = module.the_mesh()
+    names = Names()
+    ports = [_port(port, module, names) for port in module.ports]
+    used = " ".join(line for port in ports for line in port.body)
+    values = coordinate_values(mesh)
+    coordinates = [
+        (name, _piecewise(value, "self."))
+        for name, value in values.items()
+        if name not in ("r", "y", "x") and _mentions(used, name)
+    ]
+    functions = [
+        (name, _piecewise(value, ""))
+        for name, value in coordinate_functions(mesh).items()
+        if _mentions(used, name)
+    ]
+    return render(
+        "meshc.backends.csl",
+        "run.py.jinja",
+        model=plain(module.name).replace('"', ""),
+        rows=mesh.rows,
+        columns=mesh.columns,
+        coordinates=coordinates,
+        functions=functions,
+        ports=ports,
+        constants=[(n, [float(v) for v in c]) for n, c in module.constants.items()],
+        scalars=[(n, low, high) for n, (low, high) in module.scalars.items()],
+    )
+
+
+def _mentions(text: str, name: str) -> bool:
+    return re.search(rf"\bcore\.{name}\b", text) is not None
+
+
+def _piecewise(value: Piecewise, owner: str) -> str:
+    """A piecewise function as NumPy text."""
+    names = {n: owner + n for n in value.free_vars}
+    text = ""
+    for cond, expr in reversed(value.pieces):
+        body = expression(expr, names.__getitem__)
+        if not text:
+            text = body
+            continue
+        text = f"np.where({condition(cond, names.__getitem__)}, {body}, {text})"
+    return text
+
+
+def _port(port: Port, module: Module, names: Names) -> HostPort:
+    kind = port.buffer.type
+    assert isinstance(kind, BufferType)
+    if kind.dtype not in _NUMPY:
+        fail("csl-dtype", f"port '{port.name}' has elements of type {kind.dtype}")
+    lanes = [f"lane_{n}" for n in range(len(port.lanes))]
+    known = dict(zip(port.lanes, lanes, strict=True))
+    body = []
+    for count, (name, value) in enumerate(port.lets):
+        text = expression(value, spelled(known))
+        known[name] = f"let_{count}"
+        body.append(f"{known[name]} = {text}")
+    spell = spelled(known)
+    arguments = [expression(e, spell) for e in port.element]
+    if port.where is not None and not port.where.is_true:
+        arguments.append(f"where=({condition(port.where, spell)},)")
+    body.append(f"return element({', '.join(arguments)})")
+    return HostPort(
+        port_file(port.name),
+        port.direction,
+        str(tuple(port.tensor.shape(module.dims))),
+        port_file(port.buffer.name),
+        str(kind.shape),
+        _NUMPY[kind.dtype],
+        names.fresh(f"{port_file(port.name)}_lanes"),
+        ", ".join(["core", *lanes]),
+        body,
+        number(port.pad),
+    )

@@ -1,0 +1,322 @@
+"""Microkernels as CSL: vector operations on DSDs, and functions where a kernel takes several."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from meshc.backends.csl import products
+from meshc.backends.csl.costs import Costs
+from meshc.backends.csl.descriptors import Descriptors, element
+from meshc.backends.csl.expressions import expression
+from meshc.backends.csl.names import Names
+from meshc.backends.csl.products import Plan, Product
+from meshc.backends.csl.windows import Dim, Window, window
+from meshc.ir.affine import Expr
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+_MOVE = {"f16": "@fmovh", "f32": "@fmovs"}
+_POINTWISE = {
+    "add": {"f16": "@faddh", "f32": "@fadds"},
+    "mul": {"f16": "@fmulh", "f32": "@fmuls"},
+}
+_PAD = "    "
+
+
+class Kernels:
+    """Writes kernels; gathers the functions, registers and scratch that they need."""
+
+    def __init__(
+        self, names: Names, descriptors: Descriptors, costs: Costs, free_bytes: int
+    ) -> None:
+        self.names = names
+        self.descriptors = descriptors
+        self.costs = costs
+        self.free_bytes = free_bytes
+        self.functions: list[str] = []
+        self.uses_registers = False
+        self.scratch: dict[DType, int] = {}
+        self._known: dict[tuple[str, ...], str] = {}
+        self._writers: dict[str, Callable[[Compute], list[str]]] = {
+            "fill": self._fill,
+            "copy": self._copy,
+            "add": self._pointwise,
+            "mul": self._pointwise,
+            "scale": self._scale,
+            "gemm": self._gemm,
+            "rotate": self._rotate,
+        }
+
+    def lines(self, op: Compute) -> list[str]:
+        """The statements of one kernel. Raises ``csl-kernel`` for what cannot be emitted."""
+        writer = self._writers.get(op.kernel)
+        if writer is None:
+            fail(
+                "csl-kernel",
+                f"the CSL back end does not emit '{op.kernel}'",
+                op.span,
+                help=f"it emits {', '.join(sorted(self._writers))}",
+            )
+        return writer(op)
+
+    def scratch_lines(self) -> list[str]:
+        """Declarations of scratch memory."""
+        return [
+            f"var {self._scratch_name(dtype)}: [{size}]{dtype} align(16) = @zeros([{size}]{dtype});"
+            for dtype, size in self.scratch.items()
+        ]
+
+    # --- one operation
+
+    def _fill(self, op: Compute) -> list[str]:
+        (to,) = _windows(op)
+        value = literal(float(op.params["value"]), to.dtype)  # type: ignore[arg-type]
+        return [f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {value});"]
+
+    def _copy(self, op: Compute) -> list[str]:
+        to, source = _windows(op)
+        return [self._move(to, source) + ";"]
+
+    def _move(self, to: Window, source: Window) -> str:
+        """An operation that copies ``source`` to ``to``, converting its elements."""
+        builtin = {
+            (DType.F32, DType.F16): "@fh2s",
+            (DType.F16, DType.F32): "@fs2h",
+        }.get((to.dtype, source.dtype), _MOVE[element(to.dtype)])
+        return f"{builtin}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
+
+    def _pointwise(self, op: Compute) -> list[str]:
+        to, left, right = _windows(op)
+        _alike(op, to, left, right)
+        builtin = _POINTWISE[op.kernel][element(to.dtype)]
+        operands = [to, _repeated(left, to), _repeated(right, to)]
+        return [f"{builtin}({', '.join(map(self.descriptors.memory, operands))});"]
+
+    def _scale(self, op: Compute) -> list[str]:
+        to, source = _windows(op)
+        _alike(op, to, source)
+        factor = literal(float(op.params["factor"]), to.dtype)  # type: ignore[arg-type]
+        operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
+        return [f"{_POINTWISE['mul'][element(to.dtype)]}({operands}, {factor});"]
+
+    def _rotate(self, op: Compute) -> list[str]:
+        """The first dim moves down by ``by``, one place at a time."""
+        (all_,) = _windows(op)
+        by = op.params["by"]
+        assert isinstance(by, Expr)
+        count, stride = all_.dims[0].extent, all_.dims[0].stride
+        slot = all_.inner(all_.dims[1:])
+        spare = self._scratch(slot, slot.size)
+        place = Expr.var("i") * stride
+        step = [self._move(slot.moved(place), slot.moved(place + stride)) + ";"]
+        body = [
+            self._move(spare, slot) + ";",
+            *_repeat("i", count - 1, step),
+            self._move(slot.moved((count - 1) * stride), spare) + ";",
+        ]
+        name = self._function("rotate", all_, ["places: i16"], _repeat("_", "places", body))
+        return [f"{name}({expression(by % count, self.descriptors.spell)});"]
+
+    # --- products
+
+    def _gemm(self, op: Compute) -> list[str]:
+        to, left, right = _windows(op)
+        if left.dtype != right.dtype or (left.dtype, to.dtype) == (DType.F32, DType.F16):
+            fail(
+                "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
+            )
+        if op.params["transposed"]:
+            right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
+        lines = []
+        if not op.params["accumulate"]:
+            zero = literal(0.0, to.dtype)
+            lines.append(f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {zero});")
+        return lines + self._batches(op, to, left, right)
+
+    def _batches(self, op: Compute, to: Window, left: Window, right: Window) -> list[str]:
+        """Loops over leading dims around one product."""
+        count = len(to.dims) - 2
+        heads = [w.dims[: len(w.dims) - 2] for w in (to, left, right)]
+        lines: list[str] = []
+        moved = [to.trailing(2), left.trailing(2), right.trailing(2)]
+        depth = 0
+        for position in range(count):
+            strides = [_stride(head, position, count) for head in heads]
+            extent = to.dims[position].extent
+            if extent == 1:
+                continue
+            variable = f"h{position}"
+            lines.append(f"{_PAD * depth}for (@range(i16, {extent})) |{variable}| {{")
+            moved = [w.moved(Expr.var(variable) * s) for w, s in zip(moved, strides, strict=True)]
+            depth += 1
+        lines.append(_PAD * depth + self._product(Product(*moved)))
+        return [*lines, *(_PAD * d + "}" for d in reversed(range(depth)))]
+
+    def _product(self, product: Product) -> str:
+        """A call of the function that does one product."""
+        chosen = products.plan(product, self.costs, self.free_bytes)
+        starts: dict[str, str] = {}
+        windows = []
+        for label, one in zip("cab", _sides(chosen.product), strict=True):
+            fixed = one.start.constant
+            moving = one.start - fixed
+            if moving.is_const:
+                windows.append(one)
+                continue
+            starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
+            windows.append(Window(one.buffer, one.dtype, Expr.var(f"{label}_at") + fixed, one.dims))
+        inner = Product(*windows)
+        body = self._body(Plan(chosen.form, inner, chosen.cycles, chosen.depth))
+        name = self._function("gemm", product.c, [f"{n}: i16" for n in starts], body)
+        return f"{name}({', '.join(starts.values())});"
+
+    def _body(self, plan: Plan) -> list[str]:
+        if plan.form == "outer":
+            return self._outer(plan)
+        return self._mapped(plan.product) if plan.form == "mapped" else self._looped(plan.product)
+
+    def _mapped(self, product: Product) -> list[str]:
+        m, _, _ = product.extents
+        self.uses_registers = True
+        dtype = element(product.b.dtype)
+        step = self._function("accumulate", product.c, [f"factor: {dtype}"], [
+            f"{product.operation}(sum_to, sum_from, rows, factor);"
+        ])  # fmt: skip
+        many = m > 1
+        at = Expr.var("i") if many else Expr.const(0)
+        row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
+        factors = product.a.moved(at * product.a.dims[0].stride).inner(product.a.dims[1:])
+        first = product.b.inner(product.b.dims[1:])
+        body = [
+            f"const row = {self.descriptors.memory(row)};",
+            "@load_to_dsr(sum_to, row);",
+            "@load_to_dsr(sum_from, row);",
+            f"@load_to_dsr(rows, {self.descriptors.memory(first)}, .{{ .save_address = true }});",
+            f"@map({step}, {self.descriptors.memory(factors)});",
+        ]
+        return _repeat("i", m, body) if many else body
+
+    def _looped(self, product: Product) -> list[str]:
+        m, k, _ = product.extents
+        i, j = Expr.var("i"), Expr.var("j")
+        row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
+        right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
+        left = product.a.start + i * product.a.dims[0].stride + j * product.a.dims[1].stride
+        factor = f"{self.names.of('buffer', product.a.buffer.name)}"
+        factor += f"[{expression(left, self.descriptors.spell)}]"
+        inner = [
+            f"const row = {self.descriptors.memory(row)};",
+            f"{product.operation}(row, row, {self.descriptors.memory(right)}, {factor});",
+        ]
+        return _repeat("i", m, _repeat("j", k, inner))
+
+    def _outer(self, plan: Plan) -> list[str]:
+        product, depth = plan.product, plan.depth
+        _, k, _ = product.extents
+        rounds, rest = divmod(k, depth)
+        body = self._round(product, depth)
+        if rounds > 1:
+            base = Expr.var("i") * depth
+            left = product.a.moved(base * product.a.dims[1].stride)
+            right = product.b.moved(base * product.b.dims[0].stride)
+            body = _repeat("i", rounds, self._round(Product(product.c, left, right), depth))
+        if rest:
+            left = product.a.moved(rounds * depth * product.a.dims[1].stride)
+            right = product.b.moved(rounds * depth * product.b.dims[0].stride)
+            body += self._round(Product(product.c, left, right), rest)
+        return body
+
+    def _round(self, product: Product, depth: int) -> list[str]:
+        """All products of ``depth`` columns and rows, then their sum into the result."""
+        m, _, n = product.extents
+        dtype = product.c.dtype
+        left, right = products.broadcast(product, 0, depth)
+        memory = self.descriptors.memory
+
+        def part(first: int, count: int) -> str:
+            where = self._scratch(product.c, depth * m * n, first * m * n, count * m * n)
+            return memory(where, f"products_{count}_from_{first}" if first else f"products_{count}")
+
+        add = products.add(dtype)
+        factors = ", ".join(
+            memory(side, f"{self.names.of('buffer', side.buffer.name)}_{what}")
+            for side, what in ((left, "columns"), (right, "rows"))
+        )
+        lines = [f"{products.multiply(dtype)}({part(0, depth)}, {factors});"]
+        for kept, more in products.halvings(depth):
+            lines.append(f"{add}({part(0, more)}, {part(0, more)}, {part(kept, more)});")
+        sums = memory(product.c)
+        return [*lines, f"{add}({sums}, {sums}, {part(0, 1)});"]
+
+    # --- what kernels share
+
+    def _function(self, verb: str, about: Window, params: list[str], body: list[str]) -> str:
+        """The name of a function with this text."""
+        key = (*params, *body)
+        if key not in self._known:
+            name = self.names.fresh(f"{verb}_{about.buffer.name}")
+            self._known[key] = name
+            head = f"fn {name}({', '.join(params)}) void {{"
+            self.functions += ["", head, *(_PAD + line for line in body), "}"]
+        return self._known[key]
+
+    def _scratch(self, like: Window, size: int, first: int = 0, count: int = 0) -> Window:
+        """``count`` elements of scratch from ``first`` on; scratch holds at least ``size``."""
+        dtype = like.dtype
+        self.scratch[dtype] = max(self.scratch.get(dtype, 0), size)
+        buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
+        return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
+
+    def _scratch_name(self, dtype: DType) -> str:
+        return self.names.of("buffer", f"scratch_{dtype}")
+
+
+def literal(value: float, dtype: DType) -> str:
+    """``value`` as a constant of ``dtype``, infinities and overflow by their bits."""
+    code, width, word = ("<e", "<H", "u16") if dtype == DType.F16 else ("<f", "<I", "u32")
+    try:
+        exact = struct.pack(code, value)
+    except OverflowError:
+        exact = struct.pack(code, float("inf") if value > 0 else float("-inf"))
+    if abs(struct.unpack(code, exact)[0]) < float("inf"):
+        return repr(value)
+    bits = struct.unpack(width, exact)[0]
+    return f"@bitcast({dtype}, @as({word}, 0x{bits:x}))"
+
+
+def _windows(op: Compute) -> list[Window]:
+    return [window(v, op.span) for v in op.operands if isinstance(v, View)]
+
+
+def _sides(product: Product) -> tuple[Window, Window, Window]:
+    return product.c, product.a, product.b
+
+
+def _stride(head: tuple[Dim, ...], position: int, count: int) -> int:
+    """Stride of batch dim ``position`` of ``count`` for an operand that may lack leading ones."""
+    own = position - (count - len(head))
+    return head[own].stride if own >= 0 and head[own].extent > 1 else 0
+
+
+def _repeated(operand: Window, to: Window) -> Window:
+    """A smaller operand repeated over the trailing dims that it lacks."""
+    if operand.size == to.size:
+        return operand
+    lacking = to.dims[len(operand.dims) :]
+    return operand.inner([*operand.dims, *(Dim(d.extent, 0) for d in lacking)])
+
+
+def _alike(op: Compute, *windows: Window) -> None:
+    if len({w.dtype for w in windows}) > 1:
+        kinds = ", ".join(str(w.dtype) for w in windows)
+        fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)
+
+
+def _repeat(variable: str, count: int | str, body: list[str]) -> list[str]:
+    if count == 1:
+        return [f"const {variable}: i16 = 0;", *body]
+    return [f"for (@range(i16, {count})) |{variable}| {{", *(_PAD + line for line in body), "}"]

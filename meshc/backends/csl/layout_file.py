@@ -1,0 +1,260 @@
+"""The layout: routes from the channels' maps, and the parameters of each PE."""
+
+from __future__ import annotations
+
+from meshc.backends.csl.channels import End, Ends
+from meshc.backends.csl.expressions import condition, expression, helpers
+from meshc.backends.csl.guards import (
+    coordinate_functions,
+    layout_spelling,
+    piecewise_function,
+)
+from meshc.backends.csl.names import Names
+from meshc.backends.csl.pe_file import PeFile, plain
+from meshc.backends.csl.text import wrapped
+from meshc.ir.affine import Cond, Expr, Piecewise
+from meshc.ir.affine.piecewise import range_name
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Channel, Module
+from meshc.support.diagnostics import fail
+
+_PAD = "    "
+
+
+def layout_file(module: Module, pe: PeFile, phase: str) -> str:
+    """``layout.csl`` for one phase. Raises ``csl-regions`` and ``csl-route``."""
+    mesh = module.the_mesh()
+    if mesh.regions > 1:
+        fail("csl-regions", "a program of several regions is not emitted as CSL yet")
+    names = Names()
+    spelling = layout_spelling(mesh)
+    used = {n for cond in pe.guards.params for n in cond.free_vars}
+    functions: list[str] = []
+    colors = {key: _color_function(end, names, functions) for key, end in pe.ends.of.items()}
+    routes = _routes(module, pe.ends, colors, names, functions)
+    body = [
+        f"@set_rectangle({mesh.columns}, {mesh.rows});",
+        f"for (@range(i16, {mesh.rows})) |y| {{",
+        f"{_PAD}for (@range(i16, {mesh.columns})) |x| {{",
+        f'{2 * _PAD}@set_tile_code(x, y, "{phase}.csl", .{{',
+        *(3 * _PAD + line for line in _tile_params(pe, colors, spelling)),
+        f"{2 * _PAD}}});",
+        f"{_PAD}}}",
+        "}",
+        *routes,
+        "",
+        *_exports(pe, module),
+    ]
+    lines = [
+        f"// {plain(module.name)} on {mesh.columns} x {mesh.rows} PEs: who runs what, and routes.",
+        "// Written by meshc.",
+        "",
+        'const memcpy = @import_module("<memcpy/get_params>", .{',
+        f"{_PAD}.width = {mesh.columns}, .height = {mesh.rows}",
+        "});",
+    ]
+    known = coordinate_functions(mesh, used)
+    code = [*known, *functions, *body]
+    for part in (helpers(code), known, _painters(code), functions):
+        lines += ["", *part] if part else []
+    lines += ["", "layout {", *(_indent(line) for line in body), "}"]
+    return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
+
+
+def _indent(line: str) -> str:
+    return _PAD + line if line else ""
+
+
+def _tile_params(
+    pe: PeFile, colors: dict[tuple[str, str], str], spelling: dict[str, str]
+) -> list[str]:
+    lines = [".memcpy_params = memcpy.get_params(x),"]
+    for key, end in pe.ends.of.items():
+        lines.append(f".{end.color} = @get_color({colors[key]}),")
+    for cond, name in pe.guards.params.items():
+        lines.append(f".{name} = {condition(cond, lambda n: spelling[n])},")
+    return lines
+
+
+def _color_function(end: End, names: Names, functions: list[str]) -> str:
+    """The color of an end as an expression of ``y`` and ``x``."""
+    value = end.colors
+    if value.expr is not None and value.expr.is_const:
+        return str(value.expr)
+    name = names.fresh(f"{end.color}_color")
+    functions += ([""] if functions else []) + piecewise_function(name, value)
+    return f"{name}({', '.join(sorted(value.free_vars, reverse=True))})"
+
+
+# --- routes
+
+
+def _routes(
+    module: Module,
+    ends: Ends,
+    colors: dict[tuple[str, str], str],
+    names: Names,
+    functions: list[str],
+) -> list[str]:
+    lines: list[str] = []
+    for channel in module.channels:
+        if (channel.name, "send") not in ends.of:
+            continue
+        color = f"@get_color({colors[channel.name, 'send']})"
+        paint = _multicast if channel.multicast else _messages
+        lines += ["", *paint(channel, module.the_mesh(), color, names, functions)]
+    return lines
+
+
+def _axis(channel: Channel) -> str:
+    """The axis along which a channel runs. Raises ``csl-route`` for other geometries."""
+    pieces = channel.route.pieces
+    if all(p.outputs[1] == Expr.var("x") for p in pieces):
+        return "y"
+    if all(p.outputs[0] == Expr.var("y") for p in pieces):
+        return "x"
+    fail("csl-route", f"channel @{channel.name} runs neither along rows nor along columns")
+
+
+def _messages(
+    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
+) -> list[str]:
+    """One message per sender, to the target that its map gives; -1 for none."""
+    axis = _axis(channel)
+    place = 0 if axis == "y" else 1
+    pieces = [(p.domain, p.outputs[place]) for p in channel.route.pieces]
+    target = Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))])
+    name = names.fresh(f"{channel.name}_to")
+    functions += ([""] if functions else []) + piecewise_function(name, target)
+    params = ", ".join(sorted(target.free_vars, reverse=True))
+    size, paint = (mesh.rows, "column") if axis == "y" else (mesh.columns, "row")
+    other = "x" if axis == "y" else "y"
+    inner = [
+        f"const to = {name}({params});",
+        f"if (to >= 0 and to < {size}) {{ {paint}_message({color}, {other}, {axis}, to); }}",
+    ]
+    return [f"// {channel.name}", *_over_cores(mesh, inner)]
+
+
+def _multicast(
+    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
+) -> list[str]:
+    """One message per sender, to all cores between the first and the last that its map gives."""
+    axis = _axis(channel)
+    place = 0 if axis == "y" else 1
+    lines = [f"// {channel.name}"]
+    for piece in channel.route.pieces:
+        ranged = range_name(piece.outputs[place])
+        if ranged is None or len(piece.domain.clauses) != 1:
+            fail("csl-route", f"channel @{channel.name} is a multicast of a form not known here")
+        first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
+        paint = "column" if axis == "y" else "row"
+        other = "x" if axis == "y" else "y"
+        ends = f"{expression(first, _plain)}, {expression(last, _plain)}"
+        call = f"{paint}_multicast({color}, {other}, {axis}, {ends});"
+        test = condition(domain, _plain)
+        inner = [call] if domain.is_true else [f"if ({test}) {{ {call} }}"]
+        lines += _over_cores(mesh, inner)
+    return lines
+
+
+def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
+    """Bounds of ``ranged`` in a conjunction, and what is left of the conjunction."""
+    first, last, rest = Expr.const(0), Expr.const(size - 1), Cond.true()
+    for constraint in domain.clauses[0]:
+        bare = Expr.var(ranged)
+        if ranged not in constraint.expr.free_vars:
+            rest = rest & Cond.of(constraint)
+            continue
+        if constraint.relation == ">=" and constraint.expr.substitute({ranged: 0}) == (
+            constraint.expr - bare
+        ):
+            first = bare - constraint.expr
+        elif constraint.relation == ">=":
+            last = constraint.expr + bare
+        else:
+            fail("csl-route", "a multicast to a single core")
+    return first, last, rest
+
+
+def _over_cores(mesh: Mesh, inner: list[str]) -> list[str]:
+    return [
+        f"for (@range(i16, {mesh.rows})) |y| {{",
+        f"{_PAD}for (@range(i16, {mesh.columns})) |x| {{",
+        *(2 * _PAD + line for line in inner),
+        f"{_PAD}}}",
+        "}",
+    ]
+
+
+def _plain(name: str) -> str:
+    return name
+
+
+def _exports(pe: PeFile, module: Module) -> list[str]:
+    lines = [
+        f'@export_name("{symbol}", [*]{buffer.type.dtype}, true);'
+        for symbol, buffer in pe.symbols.items()
+    ]
+    lines.append('@export_name("cycles_of_run", [*]u16, true);')
+    params = ", ".join("i16" for _ in module.scalars)
+    return [*lines, f'@export_name("run", fn({params})void);']
+
+
+def _painters(code: list[str]) -> list[str]:
+    """The functions that set the routers of one message, as far as they are called."""
+    text = "\n".join(code)
+    lines: list[str] = []
+    for head, away, back in (("row", "EAST", "WEST"), ("column", "SOUTH", "NORTH")):
+        for kind, write in (("message", _paint_message), ("multicast", _paint_multicast)):
+            if f"{head}_{kind}(" in text:
+                lines += ["", *write(head, away, back)]
+    return lines[1:]
+
+
+def _paint_message(head: str, up: str, down: str) -> list[str]:
+    return [
+        f"// A message along a {head}, from one place to another, through the routers between.",
+        f"fn {head}_message(c: color, line: i16, from: i16, to: i16) void {{",
+        f"{_PAD}const away = if (to > from) {up} else {down};",
+        f"{_PAD}const back = if (to > from) {down} else {up};",
+        f"{_PAD}const low = if (to > from) from else to;",
+        f"{_PAD}const high = if (to > from) to else from;",
+        f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
+        f"{2 * _PAD}const rx = if (at == from) RAMP else back;",
+        f"{2 * _PAD}const tx = if (at == to) RAMP else away;",
+        f"{2 * _PAD}{_config(head, 'rx', 'tx')}",
+        f"{_PAD}}}",
+        "}",
+    ]
+
+
+def _config(head: str, rx: str, *tx: str) -> str:
+    core = "at, line" if head == "row" else "line, at"
+    routes = f".{{ .rx = .{{ {rx} }}, .tx = .{{ {', '.join(tx)} }} }}"
+    return f"@set_color_config({core}, c, .{{ .routes = {routes} }});"
+
+
+def _paint_multicast(head: str, up: str, down: str) -> list[str]:
+    def either(test: str, rx: str, others: tuple[str, ...]) -> list[str]:
+        then, otherwise = _config(head, rx, "RAMP"), _config(head, rx, *others)
+        return [f"{3 * _PAD}if ({test}) {{ {then} }}", f"{3 * _PAD}else {{ {otherwise} }}"]
+
+    return [
+        f"// A message along a {head} from one place to all others from first to last.",
+        f"fn {head}_multicast(c: color, line: i16, from: i16, first: i16, last: i16) void {{",
+        f"{_PAD}const low = if (first < from) first else from;",
+        f"{_PAD}const high = if (last > from) last else from;",
+        f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
+        f"{2 * _PAD}if (at == from) {{",
+        f"{3 * _PAD}if (low == from) {{ {_config(head, 'RAMP', up)} }}",
+        f"{3 * _PAD}else if (high == from) {{ {_config(head, 'RAMP', down)} }}",
+        f"{3 * _PAD}else {{ {_config(head, 'RAMP', down, up)} }}",
+        f"{2 * _PAD}}} else if (at > from) {{",
+        *either("at == high", down, ("RAMP", up)),
+        f"{2 * _PAD}}} else {{",
+        *either("at == low", up, ("RAMP", down)),
+        f"{2 * _PAD}}}",
+        f"{_PAD}}}",
+        "}",
+    ]

@@ -1,0 +1,151 @@
+"""The kernel ``gemm`` in CSL: three ways to write it, the cheapest is emitted.
+
+*mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
+register that moves on by itself. *looped*: the same where rows do not follow each other in memory.
+*outer*: all products of a few columns and rows at once into scratch, then pairwise sums; it pays
+where rows are short, because the cost of a call is paid once for many of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.backends.csl.costs import CALL, LOAD, SETUP, Costs
+from meshc.backends.csl.descriptors import element
+from meshc.backends.csl.windows import Dim, Window
+from meshc.ir.types import DType
+
+MOST_SCRATCH_BYTES = 8192
+_LOOP = 16  # cycles of a loop's step with moved DSDs
+
+
+@dataclass(frozen=True)
+class Product:
+    """``c[m, n] += a[m, k] b[k, n]`` on one core; windows have just these dims."""
+
+    c: Window
+    a: Window
+    b: Window
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """m, k, n."""
+        return self.a.dims[0].extent, self.a.dims[1].extent, self.b.dims[1].extent
+
+    @property
+    def mixed(self) -> bool:
+        """Whether f16 factors go into f32 sums."""
+        return self.c.dtype == DType.F32 and self.b.dtype == DType.F16
+
+    def flipped(self) -> Product:
+        """The same product as ``transpose(c) += transpose(b) transpose(a)``."""
+        return Product(_flip(self.c), _flip(self.b), _flip(self.a))
+
+    @property
+    def operation(self) -> str:
+        """The multiply-accumulate builtin."""
+        if self.mixed:
+            return "@fmachs"
+        return "@fmacs" if self.c.dtype == DType.F32 else "@fmach"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to write ``product`` and its predicted cycles; ``depth`` of k at once for outer."""
+
+    form: str
+    product: Product
+    cycles: int
+    depth: int = 0
+
+    @property
+    def scratch(self) -> int:
+        """Elements of scratch."""
+        m, _, n = self.product.extents
+        return self.depth * m * n
+
+
+def plan(product: Product, costs: Costs, free_bytes: int) -> Plan:
+    """The cheapest way, with at most ``free_bytes`` of scratch."""
+    both = (product, product.flipped())
+    found = [p for one in both for p in (_mapped(one, costs), _looped(one, costs)) if p]
+    outer = _outer(product, costs, min(free_bytes, MOST_SCRATCH_BYTES))
+    return min([*found, *([outer] if outer else [])], key=lambda p: p.cycles)
+
+
+def _flip(window: Window) -> Window:
+    return window.inner(window.dims[::-1])
+
+
+def _row_cycles(product: Product, costs: Costs) -> int:
+    _, _, n = product.extents
+    kind = "mixed" if product.mixed else "mac"
+    strides = (product.c.dims[1].stride, product.b.dims[1].stride)
+    return costs.vector(kind, product.c.dtype, n, strides)
+
+
+def _mapped(product: Product, costs: Costs) -> Plan | None:
+    """Rows of ``b`` must follow each other, so that the register finds the next one."""
+    m, k, n = product.extents
+    rows, columns = product.b.dims
+    if k > 1 and rows.stride != n * columns.stride:
+        return None
+    body = m * k * (CALL + _row_cycles(product, costs))
+    return Plan("mapped", product, body + m * (3 * LOAD + _LOOP))
+
+
+def _looped(product: Product, costs: Costs) -> Plan:
+    m, k, _ = product.extents
+    return Plan("looped", product, m * k * (SETUP + _LOOP + _row_cycles(product, costs)))
+
+
+def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
+    m, k, n = product.extents
+    dtype = product.c.dtype
+    if product.mixed or m * n * dtype.bytes > free_bytes:
+        return None
+    depth = _power_of_two(min(k, free_bytes // (m * n * dtype.bytes)))
+    rounds = -(-k // depth)
+    sums = depth.bit_length()
+    inner = (product.a.dims[0].stride if n == 1 else 0, product.b.dims[1].stride)
+    cycles = costs.vector("mul", dtype, k * m * n, inner) + costs.vector(
+        "add", dtype, k * m * n, ()
+    )
+    return Plan("outer", product, cycles + rounds * (SETUP * (1 + sums) + _LOOP), depth)
+
+
+def _power_of_two(most: int) -> int:
+    """The greatest power of two up to ``most``, so that halving needs no rests."""
+    return 1 << (most.bit_length() - 1)
+
+
+def halvings(depth: int) -> list[tuple[int, int]]:
+    """Pairwise sums of ``depth`` parts: (parts kept, parts added onto the first of them)."""
+    found = []
+    while depth > 1:
+        kept = -(-depth // 2)
+        found.append((kept, depth - kept))
+        depth = kept
+    return found
+
+
+def broadcast(product: Product, first: int, depth: int) -> tuple[Window, Window]:
+    """Left and right factors of ``depth`` columns and rows from ``first`` on, as ``[k, m, n]``."""
+    m, _, n = product.extents
+    (am, ak), (bk, bn) = product.a.dims, product.b.dims
+    left = product.a.moved(first * ak.stride)
+    right = product.b.moved(first * bk.stride)
+    return (
+        left.inner([Dim(depth, ak.stride), Dim(m, am.stride), Dim(n, 0)]),
+        right.inner([Dim(depth, bk.stride), Dim(m, 0), Dim(n, bn.stride)]),
+    )
+
+
+def multiply(dtype: DType) -> str:
+    """The product builtin."""
+    return {"f16": "@fmulh", "f32": "@fmuls"}[element(dtype)]
+
+
+def add(dtype: DType) -> str:
+    """The sum builtin."""
+    return {"f16": "@faddh", "f32": "@fadds"}[element(dtype)]

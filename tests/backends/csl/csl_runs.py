@@ -1,0 +1,99 @@
+"""Running emitted programs on the fabric simulator, in this process."""
+
+import re
+import sys
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+
+import numpy as np
+
+from meshc.backends.csl import emit
+from meshc.devices import device
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.ir.parser import parse_module
+from meshc.passes.tile.allocate_routes import AllocateRoutes
+from meshc.sim import cs_python, cslc
+from meshc.sim.host import runtime
+from meshc.support.diagnostics import Diagnostics
+
+PRODUCT = """\
+model product(M={m}, K={k}, N={n}) {{
+  weights f32  accumulate {accumulate}
+  param w[K, N]
+  main(x[M, K]) -> [M, N] {{ return x @ w }}
+}}
+"""
+
+
+@contextmanager
+def apart():
+    """What a host script changes in this process is put back."""
+    path, argv, options = list(sys.path), list(sys.argv), runtime.OPTIONS[0]
+    depth = sys.getrecursionlimit()
+    try:
+        yield
+    finally:
+        sys.path[:], sys.argv[:], runtime.OPTIONS[0] = path, argv, options
+        sys.setrecursionlimit(depth)
+        for name in [n for n in sys.modules if n.split(".")[0] == "cerebras"]:
+            del sys.modules[name]
+
+
+def run_files(files, tensors, folder, monkeypatch, strict=True):
+    """Compile and run emitted files; the outputs by name and the cycles of the slowest PE."""
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    data = folder / "data"
+    data.mkdir()
+    for name, tensor in tensors.items():
+        np.save(data / f"{name}.npy", tensor)
+    (commands,) = (text for name, text in files.items() if name.startswith("commands"))
+    compile_words = next(line for line in commands.splitlines() if line.startswith("cslc "))
+    monkeypatch.chdir(folder)
+    printed = StringIO()
+    with apart(), redirect_stdout(printed):
+        assert cslc.main(compile_words.split()[1:]) == 0
+        words = ["--strict-queues"] if strict else []
+        assert cs_python.main([*words, "run.py", "--name", "out"]) == 0
+    inputs = set(tensors)
+    found = {p.stem: np.load(p) for p in data.glob("*.npy") if p.stem not in inputs}
+    return found, int(re.match(r"(\d+) cycles", printed.getvalue())[1])
+
+
+def compiled(text, folder, **request):
+    """The modules of a ``.mesh`` text, at the tile level."""
+    path = folder / "program.mesh"
+    path.write_text(text)
+    report = Diagnostics()
+    loaded = load_any(str(path), report)
+    return compile_loaded(loaded, CompileRequest(compile_to="tile", **request), (), report).modules
+
+
+def product_error(folder, monkeypatch, sizes, dtype, accumulate, arch, mesh):
+    """Largest error of an emitted product, in units of its bound, and its cycles."""
+    m, k, n = sizes
+    text = PRODUCT.format(m=m, k=k, n=n, accumulate=accumulate)
+    modules = compiled(text, folder, device=arch, mesh=mesh, dtype=dtype)
+    rng = np.random.default_rng(0)
+    kind = {"f16": np.float16, "f32": np.float32}[dtype]
+    x = rng.standard_normal((m, k)).astype(kind)
+    w = rng.standard_normal((k, n)).astype(kind)
+    found, cycles = run_files(emit(modules), {"x": x, "w": w}, folder, monkeypatch)
+    exact = x.astype(np.float64) @ w.astype(np.float64)
+    return np.max(np.abs(found["result"] - exact) / bound(x, w, dtype, accumulate)), cycles
+
+
+def bound(x, w, dtype, accumulate):
+    """Rounding of a sum of k products in any order: (k + 1) u per unit of sum |x||w|, with u the
+    unit roundoff of the accumulator, and one rounding to the result's type."""
+    unit = {"f16": 2.0**-11, "f32": 2.0**-24}
+    spread = np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64)
+    sums = unit["f16" if dtype == accumulate == "f16" else "f32"]
+    return (x.shape[1] + 1) * sums * spread + unit[dtype] * spread + 1e-7
+
+
+def tile_text(text, arch):
+    """A tile-level module of a text, with the numbers and routes of a device."""
+    module = parse_module(text)
+    module.device = dict(device(arch).numbers)
+    return AllocateRoutes().run(module, Diagnostics())
