@@ -79,6 +79,22 @@ def test_multiply_accumulate_on_one_bank_group(tmp_path: Path) -> None:
     assert 0.9 * (2 * n + 4) <= per_call <= 1.1 * (2 * n + 7)
 
 
+def test_multiply_accumulate_in_map(tmp_path: Path) -> None:
+    """The same row for the shape of a matrix-vector product: one call per column. Calibrates
+    the cost of a call by ``@map``."""
+    n, calls = 32, 16
+    head = (
+        registers(n, True)
+        + f"""
+var scale = @zeros([{calls}]f32);
+const scales = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{calls}}} -> scale[i] }});
+fn step(factor: f32) void {{ @fmacs(dst, s0, s1, factor); }}
+"""
+    )
+    per_call = interval(tmp_path, "@map(step, scales);", head) / calls
+    assert 0.9 * (2 * n + 4) <= per_call <= 1.1 * (2 * n + 7)
+
+
 def test_loading_a_register(tmp_path: Path) -> None:
     """Measured: about 28 cycles. Calibrates ``load_dsr``."""
     empty = interval(tmp_path, "")
