@@ -165,6 +165,8 @@ class Lowering:
         if group.at_once:
             self._put([f"{self._operation(op)});"], op.when, hint)
             return
+        if op in group.follows.values():
+            return  # the end of the transfer before it starts this one
         signal = group.signals[op.result]
         line = f"{self._operation(op)}, {_options(signal)});"
         alone = group.guard is not None or op.when is None
@@ -279,6 +281,9 @@ class Lowering:
         for group in self.transfers.of_token.values():
             for join in group.joins:
                 found.setdefault(join.task, self._join(join, group))
+            for token, op in group.follows.items():
+                options = _options(group.signals[op.result])
+                found[group.signals[token].task] = [f"{self._operation(op)}, {options});"]
         return list(found.items())
 
     def _join(self, join: Join, group: Group) -> list[str]:

@@ -20,6 +20,10 @@ def wrapped(line: str) -> list[str]:
         return [line]
     start, end = span
     indent = " " * (len(line) - len(line.lstrip()))
+    if line[start + 1 : end].rstrip().endswith(";"):
+        statements = [f"{part};" for part in _split(line[start + 1 : end], ";")]
+        inner = [piece for one in statements for piece in wrapped(f"{indent}{_PAD}{one}")]
+        return [line[: start + 1], *inner, indent + line[end:]]
     parts = _split(line[start + 1 : end])
     head, tail = line[: start + 1], line[end:]
     if parts[-1].startswith(".{ ") and len(parts) > 1:
@@ -48,13 +52,13 @@ def _longest_list(line: str) -> tuple[int, int] | None:
     return best if best is not None and best[1] - best[0] > 2 else None
 
 
-def _split(text: str) -> list[str]:
-    """Parts between commas that stand in no bracket and in no capture list."""
+def _split(text: str, separator: str = ",") -> list[str]:
+    """Parts between separators that stand in no bracket and in no capture list."""
     parts, depth, start, capture = [], 0, 0, False
     for place, letter in enumerate(text):
         depth += (letter in _OPENING) - (letter in _CLOSING)
         capture ^= letter == "|"
-        if letter == "," and depth == 0 and not capture:
+        if letter == separator and depth == 0 and not capture:
             parts.append(text[start:place].strip())
             start = place + 1
     return [p for p in [*parts, text[start:].strip()] if p]

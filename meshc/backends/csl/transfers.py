@@ -1,17 +1,20 @@
 """Which transfers each wait joins, and which ids signal their ends.
 
-A transfer that is waited for at once is a synchronous operation. Others run on microthreads and
-signal: of two inputs of a *join* one activates its task and the other unblocks it, so the task runs
-when both have come and no code counts. ``resume`` is the last join of a wait. While another wait is
-still open, the ends of a wait's transfers are kept in a flag instead (``shared``).
+Transfers that are waited for at once, of which a core starts one, are synchronous operations.
+Others run on microthreads and signal: of two inputs of a *join* one activates its task and the
+other unblocks it, so the task runs when both have come and no code counts. ``resume`` is the last
+join of a wait. While another wait is still open, the ends of a wait's transfers are kept in a flag
+instead (``shared``). A queue serves one operation at a time, so of several transfers on one channel
+the end of each starts the next (``follows``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from meshc.analysis.isl import is_empty
 from meshc.ir.affine import Cond
-from meshc.ir.core import Block, Op
+from meshc.ir.core import Block
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Recv, Relay, Send, Transfer, Wait, channel_in, channel_out
 from meshc.ir.values import Value
@@ -47,6 +50,7 @@ class Group:
     at_once: bool = False
     shared: bool = False
     joins: list[Join] = field(default_factory=list)
+    follows: dict[Value, Transfer] = field(default_factory=dict)
     signals: dict[Value, Signal] = field(default_factory=dict)
 
     @property
@@ -66,10 +70,11 @@ class Transfers:
         self._clock = 0
         self._groups: list[Group] = []
         self._visit(module.program.body)
-        self._check_queues(module)
+        self._check_queues()
         for group in self._groups:
             if not group.at_once:
                 group.shared = self._overlaps(group)
+                _queue_up(group)
                 self._name_joins(group)
 
     @property
@@ -86,7 +91,6 @@ class Transfers:
 
     def _visit(self, block: Block) -> None:
         open_: dict[Value, tuple[Transfer, int]] = {}
-        previous: Op | None = None
         for op in block.ops:
             self._clock += 1
             if isinstance(op, (Send, Recv, Relay)):
@@ -96,16 +100,13 @@ class Transfers:
                 found = [open_.pop(t) for t in tokens if t in open_]
                 if found:
                     _check_guard(op, [start for start, _ in found])
-                    at_once = len(found) == 1 and previous is found[0][0]
-                    self.of_wait[op] = self._group(found, at_once)
+                    self.of_wait[op] = self._group(found, _alone(block, op, found))
             for region in op.regions:
                 self._visit(region)
-            previous = op
         self._clock += 1
         if open_:
             found = list(open_.values())
-            at_once = len(found) == 1 and previous is found[0][0]
-            self.of_block[id(block)] = self._group(found, at_once)
+            self.of_block[id(block)] = self._group(found, _alone(block, None, found))
 
     def _group(self, found: list[tuple[Transfer, int]], at_once: bool) -> Group:
         begin = min(clock for _, clock in found)
@@ -123,22 +124,21 @@ class Transfers:
             for other in self._groups
         )
 
-    def _check_queues(self, module: Module) -> None:
+    def _check_queues(self) -> None:
         """A queue serves one operation at a time."""
         for one in self._groups:
-            for start in one.starts:
-                for other in self._groups:
-                    if other.begin > one.end or one.begin > other.end:
-                        continue
-                    for rival in (s for s in other.starts if s is not start):
-                        _check_rivals(start, rival)
+            for other in self._groups:
+                if other is not one and other.begin <= one.end and one.begin <= other.end:
+                    for start in one.starts:
+                        for rival in other.starts:
+                            _check_rivals(start, rival)
 
     # --- tasks
 
     def _name_joins(self, group: Group) -> None:
         """Name the joins of a group by their place in it, so that groups which are not open
         together use the same tasks for the same things."""
-        tokens = [op.result for op in group.starts]
+        tokens = [op.result for op in group.starts if op.result not in group.follows]
         if not group.shared:
             self._spread(group, tokens, RESUME, "joined")
             return
@@ -163,15 +163,49 @@ class Transfers:
         self._spread(group, tokens, path, path)
 
 
+def _alone(block: Block, wait: Wait | None, found: list[tuple[Transfer, int]]) -> bool:
+    """Whether the transfers stand right before their wait and no core starts two of them."""
+    starts = [op for op, _ in found]
+    end = len(block.ops) if wait is None else block.ops.index(wait)
+    if block.ops[end - len(starts) : end] != starts:
+        return False
+    return all(exclusive(a, b) for n, a in enumerate(starts) for b in starts[:n])
+
+
+def exclusive(one: Transfer, other: Transfer) -> bool:
+    """Whether no core starts both transfers."""
+    if one.when is None or other.when is None:
+        return False
+    return is_empty(one.when & other.when)
+
+
+def _queue_up(group: Group) -> None:
+    """Let each transfer start the next one on its channel, and check that this can be done."""
+    for number, later in enumerate(group.starts):
+        before = [op for op in group.starts[:number] if _same_queue(op, later)]
+        if not before:
+            continue
+        first = before[-1]
+        if first.when != later.when or isinstance(first, Relay) or isinstance(later, Relay):
+            _check_rivals(first, later)
+            continue
+        group.follows[first.result] = later
+        group.signals[first.result] = Signal("activate", f"next_{group.number}_{number}")
+
+
+def _same_queue(one: Transfer, other: Transfer) -> bool:
+    ends = (channel_in, channel_out)
+    return any(end(one) is not None and end(one) == end(other) for end in ends)
+
+
 def _check_rivals(one: Transfer, other: Transfer) -> None:
-    for end in (channel_in, channel_out):
-        if end(one) is not None and end(one) == end(other):
-            fail(
-                "csl-overlap",
-                f"two transfers on channel @{end(one)} are under way at once; a queue of the "
-                "device serves one",
-                one.span,
-            )
+    if _same_queue(one, other) and not exclusive(one, other):
+        fail(
+            "csl-overlap",
+            f"two transfers on channel @{other.channel} are under way at once; a queue of the "
+            "device serves one",
+            other.span,
+        )
 
 
 def _check_guard(wait: Wait, starts: list[Transfer]) -> None:

@@ -15,6 +15,7 @@ from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.sim import cs_python, cslc
 from meshc.sim.host import runtime
 from meshc.support.diagnostics import Diagnostics
+from meshc.support.spans import Source
 
 PRODUCT = """\
 model product(M={m}, K={k}, N={n}) {{
@@ -94,6 +95,6 @@ def bound(x, w, dtype, accumulate):
 
 def tile_text(text, arch):
     """A tile-level module of a text, with the numbers and routes of a device."""
-    module = parse_module(text)
+    module = parse_module(Source("tile.meshir", text))
     module.device = dict(device(arch).numbers)
     return AllocateRoutes().run(module, Diagnostics())
