@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from meshc.ir.types import DType
 
-CALL = 12  # one call of a mapped function and the set-up of its operation
+CALL = 7  # one call of a mapped function and the set-up of its operation
 SETUP = 6  # an operation on memory
 LOAD = 28  # a register loaded at run time
 

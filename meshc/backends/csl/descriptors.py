@@ -16,9 +16,10 @@ _VARIABLES = "ijkl"
 class Descriptors:
     """Hoists each distinct DSD to a constant ``NAME``; ``lines`` declares them in order of use."""
 
-    def __init__(self, names: Names, spell: Spelling) -> None:
+    def __init__(self, names: Names, spell: Spelling, shifts: dict[str, int]) -> None:
         self.names = names
         self.spell = spell
+        self.shifts = shifts
         self.lines: list[str] = []
         self._known: dict[str, str] = {}
 
@@ -26,8 +27,10 @@ class Descriptors:
         """A DSD of ``window`` as an expression. Raises ``csl-view`` beyond four dims."""
         flat = window.merged()
         fixed, moving = split(flat.start)
+        shift = self.shifts.get(window.buffer.name, 0)
         buffer = self.names.of("buffer", window.buffer.name)
-        name = self._constant(access(flat, buffer, fixed), hint or _hint(flat, buffer, fixed))
+        text = access(flat, buffer, fixed + shift)
+        name = self._constant(text, hint or _hint(flat, buffer, fixed))
         if moving is None:
             return name
         by = expression(moving, self.spell)

@@ -64,6 +64,8 @@ def report(module: Module, pe: PeFile) -> dict[str, object]:
     return {
         "arch": module.device.get("name"),
         "mesh": [mesh.columns, mesh.rows],
+        "inputs": _tensors(module, "in"),
+        "outputs": _tensors(module, "out"),
         "memory": {
             "buffers": buffers,
             "scratch": pe.scratch_bytes,
@@ -73,4 +75,13 @@ def report(module: Module, pe: PeFile) -> dict[str, object]:
         "colors": {"by_channel": colors, "left": 21 - len(taken)},
         "queues": {f"{e.channel.name}.{e.verb}": e.queue for e in pe.ends.of.values()},
         "tasks": pe.tasks,
+    }
+
+
+def _tensors(module: Module, direction: str) -> dict[str, list[int]]:
+    """Shapes of the tensors that the host gives or gets."""
+    return {
+        port.name: list(port.tensor.shape(module.dims))
+        for port in module.ports
+        if port.direction == direction and port.name not in module.constants
     }

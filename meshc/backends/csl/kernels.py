@@ -205,7 +205,8 @@ class Kernels:
         i, j = Expr.var("i"), Expr.var("j")
         row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
-        left = product.a.start + i * product.a.dims[0].stride + j * product.a.dims[1].stride
+        shift = self.descriptors.shifts.get(product.a.buffer.name, 0)
+        left = product.a.start + shift + i * product.a.dims[0].stride + j * product.a.dims[1].stride
         factor = f"{self.names.of('buffer', product.a.buffer.name)}"
         factor += f"[{expression(left, self.descriptors.spell)}]"
         inner = [
@@ -247,9 +248,13 @@ class Kernels:
             for side, what in ((left, "columns"), (right, "rows"))
         )
         lines = [f"{products.multiply(dtype)}({part(0, depth)}, {factors});"]
+        sums = memory(product.c)
+        if dtype == DType.F32:
+            first = self._scratch(product.c, depth * m * n, 0, m * n)
+            each = memory(first.moved(Expr.var("j") * (m * n)), "products_1")
+            return [*lines, *_repeat("j", depth, [f"{add}({sums}, {sums}, {each});"])]
         for kept, more in products.halvings(depth):
             lines.append(f"{add}({part(0, more)}, {part(0, more)}, {part(kept, more)});")
-        sums = memory(product.c)
         return [*lines, f"{add}({sums}, {sums}, {part(0, 1)});"]
 
     # --- what kernels share

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from meshc.analysis.coordinates import coordinate_values
+from meshc.backends.csl.banks import shifts
 from meshc.backends.csl.channels import End, Ends
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors, element
@@ -48,7 +50,7 @@ def pe_file(module: Module, phase: str, arch: str) -> PeFile:
     scalars = [guards.declare(name) for name in module.scalars]
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
-    descriptors = Descriptors(names, guards.spell)
+    descriptors = Descriptors(names, guards.spell, shifts(module))
     ends = Ends(module, names, descriptors, arch)
     kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
     lowering = Lowering(module, guards, descriptors, ends, kernels)
@@ -59,7 +61,7 @@ def pe_file(module: Module, phase: str, arch: str) -> PeFile:
     sections = [
         ("", _params(ends, guards)),
         ("", _modules()),
-        ("Memory", _memory(module, names, symbols, kernels)),
+        ("Memory", _memory(module, names, symbols, kernels, descriptors.shifts)),
         ("State of the program", _state(lowering, guards, scalars, tasks)),
         ("Descriptors", descriptors.lines),
         ("Kernels", [*_registers(kernels), *kernels.functions]),
@@ -150,23 +152,28 @@ def _modules() -> list[str]:
 
 
 def _memory(
-    module: Module, names: Names, symbols: dict[str, Buffer], kernels: Kernels
+    module: Module,
+    names: Names,
+    symbols: dict[str, Buffer],
+    kernels: Kernels,
+    shifts: dict[str, int],
 ) -> list[str]:
     lines = []
     for buffer in module.buffers:
         name = names.of("buffer", buffer.value.name)
         kind = buffer.type
-        size = 1
-        for extent in kind.shape:
-            size *= extent
+        size = math.prod(kind.shape) + shifts.get(buffer.value.name, 0)
         shape = " x ".join(map(str, kind.shape))
         role = f", {buffer.role}" if buffer.role else ""
+        role += ", one element late to use other banks" if buffer.value.name in shifts else ""
         text = f"[{size}]{element(kind.dtype)}"
         lines.append(f"var {name}: {text} align(16) = @zeros({text}); // {shape}{role}")
     lines += kernels.scratch_lines()
     for symbol, buffer in symbols.items():
         name = names.of("buffer", buffer.value.name)
-        lines.append(f"var {_pointer(symbol)}: [*]{buffer.type.dtype} = &{name};")
+        shift = shifts.get(buffer.value.name, 0)
+        first = f"{name}[{shift}]" if shift else name
+        lines.append(f"var {_pointer(symbol)}: [*]{buffer.type.dtype} = &{first};")
     return [
         *lines,
         "var cycles_of_run = @zeros([6]u16);",

@@ -108,10 +108,12 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     rounds = -(-k // depth)
     sums = depth.bit_length()
     inner = (product.a.dims[0].stride if n == 1 else 0, product.b.dims[1].stride)
-    cycles = costs.vector("mul", dtype, k * m * n, inner) + costs.vector(
-        "add", dtype, k * m * n, ()
-    )
-    return Plan("outer", product, cycles + rounds * (SETUP * (1 + sums) + _LOOP), depth)
+    every = k * m * n
+    cycles = costs.vector("mul", dtype, every, inner) + costs.vector("add", dtype, every, ())
+    cycles += rounds * (SETUP * (1 + sums) + _LOOP)
+    if dtype == DType.F32:  # parts are added one by one, in other banks than the sum
+        cycles += k * (SETUP + _LOOP)
+    return Plan("outer", product, cycles, depth)
 
 
 def _power_of_two(most: int) -> int:
