@@ -15,12 +15,13 @@ _BLOCKING_KINDS = (ty.FABIN, ty.FABOUT, ty.FIFO)
 
 @dataclass
 class Facts:
-    """``blocking`` and ``cyclic`` hold names of functions."""
+    """``blocking`` and ``cyclic`` hold names of functions, ``calls`` who may call whom."""
 
     blocking: set[str] = field(default_factory=set)
     cyclic: set[str] = field(default_factory=set)
     pointer_targets: set[str] = field(default_factory=set)
     fabric_registers: set[tuple[str, int]] = field(default_factory=set)
+    calls: dict[str, set[str]] = field(default_factory=dict)
 
     def may_block(self, operand: ir.Expr) -> bool:
         """Whether a synchronous operation with this operand may have to wait."""
@@ -74,7 +75,7 @@ def inside(expr: ir.Expr) -> Iterator[ir.Expr]:
 def analyse(program: PeProgram) -> Facts:
     """Find the facts of one PE program."""
     facts = Facts()
-    calls: dict[str, set[str]] = {}
+    calls = facts.calls
     blocks: set[str] = set()
     pointers: dict[str, bool] = {}
     _registers(program, facts)
@@ -101,7 +102,7 @@ def analyse(program: PeProgram) -> Facts:
         calls[function.name] = called
     for name in pointers:
         calls[name] |= facts.pointer_targets
-    facts.blocking = _reaching(calls, blocks)
+    facts.blocking = reaching(calls, blocks)
     facts.cyclic = _cyclic(calls)
     return facts
 
@@ -119,7 +120,8 @@ def is_blocking_kind(kind: Type) -> bool:
     return kind in _BLOCKING_KINDS
 
 
-def _reaching(calls: dict[str, set[str]], targets: set[str]) -> set[str]:
+def reaching(calls: dict[str, set[str]], targets: set[str]) -> set[str]:
+    """``targets`` and all functions that may call one of them, also through others."""
     callers: dict[str, set[str]] = {}
     for name, called in calls.items():
         for other in called:

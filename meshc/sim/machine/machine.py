@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -11,8 +10,8 @@ import numpy as np
 
 from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives
+from meshc.sim.machine.common import Common
 from meshc.sim.machine.costs import costs_of
-from meshc.sim.machine.explain import explain_hang
 from meshc.sim.machine.fabric import Fabric
 from meshc.sim.machine.hostside import HostSide
 from meshc.sim.machine.operation import Operation
@@ -20,18 +19,15 @@ from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.runtime import bind_functions, launch_sync, route_colors
 from meshc.sim.machine.trace import Trace
-from meshc.sim.numbers import from_bits
 from meshc.sim.program import PeProgram, Program
-from meshc.sim.pygen.expressions import machine_type
 from meshc.sim.pygen.module import GeneratedModule, generate
-from meshc.support.diagnostics import MeshcError, fail
 
 Event = tuple[int, int, Callable[..., None], Any]
 
 _NOTHING = object()
 
 
-class Machine(HostSide):
+class Machine(HostSide, Common):
     """Runs a program. ``now`` is the time of the event being handled."""
 
     def __init__(self, program: Program, options: Options | None = None) -> None:
@@ -47,7 +43,7 @@ class Machine(HostSide):
         self._number = 0
         self.pes: dict[tuple[int, int], Pe] = {}
         self.fabric = Fabric(self)
-        self._types: dict[tuple[int, str], list[Any]] = {}
+        self.types = {}
         self.trace = Trace() if self.options.trace_file else None
         self.print_log: list[str] = []
         self.remarks: dict[tuple[str, str], str] = {}
@@ -152,69 +148,8 @@ class Machine(HostSide):
         pe = owner if isinstance(owner, Pe) else getattr(owner, "pe", None)
         self.fault(pe, place, words)
 
-    def fault(self, pe: Pe | None, place: str, message: str) -> NoReturn:
-        """Stop with a message about a PE. Raises MeshcError ``csl-run``."""
-        notes = []
-        if pe is not None:
-            notes.append(f"PE ({pe.x}, {pe.y}) of '{pe.program.name}', cycle {max(pe.t, self.now)}")
-            if pe.current_name:
-                notes.append(f"in '{pe.current_name.rsplit('_', 1)[0]}'")
-        if place:
-            notes.append(f"at {place}")
-        fail("csl-run", message, notes=notes)
-
-    def check_bounds(self, pe: Pe, low: int, high: int) -> None:
-        """Remark once per variable when an operand reaches past the variable it starts in."""
-        program = pe.program
-        position = bisect_right(program.starts, low) - 1
-        if position < 0:
-            return
-        symbol = program.symbols[program.order[position]]
-        end = symbol.addr + symbol.size
-        if symbol.addr <= low < end < high:
-            self.remark(
-                "csl-bounds", f"{program.name} {symbol.name}",
-                f"an operand in '{pe.current_name.rsplit('_', 1)[0]}' of '{program.name}' reaches "
-                f"{high - end} bytes past the end of '{symbol.name}' (PE ({pe.x}, {pe.y}))",
-            )  # fmt: skip
-
-    def remark(self, code: str, subject: str, words: str) -> None:
-        """Something odd that does not stop the run, reported once per subject."""
-        self.remarks.setdefault((code, subject), words)
-
-    def hang(self, goal: str) -> MeshcError:
-        """The explanation of why nothing moves any more."""
-        return explain_hang(self, goal)
-
     def start_operation(
         self, pe: Pe, name: str, operands: tuple[Any, ...], place: str
     ) -> Operation:
         """Start a synchronous operation for ``@map``."""
         return launch_sync(pe, name, operands, None, place, None, None, None)
-
-    # --- arguments of tasks ---
-
-    def parameters(self, program: PeProgram, name: str) -> list[Any]:
-        """The parameter types of a function."""
-        key = (id(program), name)
-        if key not in self._types:
-            function = next(f for f in program.functions if f.name == name)
-            self._types[key] = [machine_type(p.type) for p in function.params]
-        return self._types[key]
-
-    def split(self, program: PeProgram, name: str, word: int) -> tuple[Any, ...]:
-        """A 32-bit payload as the arguments of a data task, low half first."""
-        kinds = self.parameters(program, name)
-        if len(kinds) == 1:
-            return (from_bits(kinds[0], word),)
-        return (from_bits(kinds[0], word & 0xFFFF), from_bits(kinds[1], word >> 16))
-
-    def arguments(self, program: PeProgram, name: str, values: list[int]) -> tuple[Any, ...]:
-        """Raw words of a launch as arguments."""
-        kinds = self.parameters(program, name)
-        return tuple(from_bits(k, v) for k, v in zip(kinds, values, strict=False))
-
-    @property
-    def cycles(self) -> int:
-        """Simulated cycles so far."""
-        return max(self.last_time, self.now)

@@ -46,14 +46,14 @@ class ExpressionWriter:
             case ir.Const():
                 return self._const(node)
             case ir.Local():
-                return node.var.name
+                return self.local(node.var)
             case ir.Load():
                 self.cost += 1
                 return self.load(node.type, node.addr)
             case ir.Slot():
-                return f"S[{self.expr(node.index)}]"
+                return self.slot(node.index)
             case ir.Bin():
-                self.cost += _op_cost(node)
+                self.cost += op_cost(node)
                 return self._bin(node)
             case ir.Un():
                 self.cost += 1
@@ -66,14 +66,30 @@ class ExpressionWriter:
             case ir.Select():
                 self.cost += 2
                 cond, then, other = (self.expr(e) for e in (node.cond, node.then, node.other))
-                return f"({then} if {cond} else {other})"
+                return self.select(cond, then, other)
             case ir.Runtime():
                 self.cost += 0 if node.name.startswith("dsr_") else 4
-                args = "".join(", " + self.expr(a) for a in node.args)
-                return f"R.{node.name}(pe, {str(node.type)!r}{args})"
+                return self.runtime(node)
             case ir.FnAddr():
                 return str(self.numbers[node.name])
         raise AssertionError(node)
+
+    def local(self, var: ir.Var) -> str:
+        """The value of a local variable."""
+        return var.name
+
+    def slot(self, index: ir.Expr) -> str:
+        """The value of a descriptor variable."""
+        return f"S[{self.expr(index)}]"
+
+    def select(self, cond: str, then: str, other: str) -> str:
+        """One of two values."""
+        return f"({then} if {cond} else {other})"
+
+    def runtime(self, node: ir.Runtime) -> str:
+        """A function of the machine."""
+        args = "".join(", " + self.expr(a) for a in node.args)
+        return f"R.{node.name}(pe, {str(node.type)!r}{args})"
 
     def _const(self, node: ir.Const) -> str:
         value = node.value
@@ -119,7 +135,7 @@ class ExpressionWriter:
             plain = kind = Int(plain.bits, False)  # keep all bits, of NaNs too
             value = ir.Bits(plain, value.operand)
         if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
-            self.cost += _op_cost(value)
+            self.cost += op_cost(value)
             text = self._float_bin(value)  # the store rounds
         else:
             text = self.expr(value)
@@ -285,7 +301,7 @@ def round_text(kind: Float, text: str) -> str:
     return f"{ {F32: 'r32', F16: 'r16', BF16: 'rb16'}[kind] }({text})".replace(" ", "", 2)
 
 
-def _op_cost(node: ir.Bin) -> int:
+def op_cost(node: ir.Bin) -> int:
     """Cycles of one scalar operation."""
     if isinstance(node.type, Float):
         return 50 if node.op == "/" else 1

@@ -8,9 +8,9 @@ from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import ExpressionWriter
 from meshc.sim.sema import types as ty
 
-_CALL_COST = 4
-_BRANCH_COST = 2
-_EFFECT_COST = 2
+CALL_COST = 4
+BRANCH_COST = 2
+EFFECT_COST = 2
 
 
 class FunctionWriter(ExpressionWriter):
@@ -125,7 +125,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _if(self, stmt: ir.If, last: bool) -> None:
         cond = self.expr(stmt.cond)
-        self.cost += _BRANCH_COST
+        self.cost += BRANCH_COST
         self._flush()
         self.line(f"if {cond}:")
         self._suite(stmt.then, last)
@@ -146,7 +146,7 @@ class FunctionWriter(ExpressionWriter):
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += _BRANCH_COST
+            self.cost += BRANCH_COST
             self._flush()
             self.line(f"if not {cond}: break")
         elif not stmt.once:
@@ -169,6 +169,7 @@ class FunctionWriter(ExpressionWriter):
         if self.stack and self.stack[-1] == label:
             self.line(f"if j_{label} == 1: break")
             self._block(self.steps[label])
+            self.line("if pe.t > pe.limit: R.overrun(pe)")
             self.line("continue")
         else:
             self.line("break")
@@ -184,13 +185,14 @@ class FunctionWriter(ExpressionWriter):
             self.line("break")
         else:
             self._block(self.steps[stmt.label])
+            self.line("if pe.t > pe.limit: R.overrun(pe)")
             self.line("continue")
 
     # --- calls ---
 
     def _call(self, stmt: ir.CallFn, last: bool) -> None:
         args = ", ".join(self.expr(a) for a in stmt.args)
-        self.cost += _CALL_COST
+        self.cost += CALL_COST
         self._flush()
         cyclic = stmt.name in self.facts.cyclic
         blocking = stmt.name in self.facts.blocking
@@ -211,7 +213,7 @@ class FunctionWriter(ExpressionWriter):
     def _call_pointer(self, stmt: ir.CallPtr) -> None:
         target = self.expr(stmt.target)
         args = ", ".join(self.expr(a) for a in stmt.args)
-        self.cost += _CALL_COST
+        self.cost += CALL_COST
         self._flush()
         dst = f"{stmt.dst.name} = " if stmt.dst is not None else ""
         if self.facts.pointer_targets & self.facts.blocking:
@@ -221,7 +223,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _effect(self, stmt: ir.Effect) -> None:
         args = "".join(", " + self.expr(a) for a in stmt.args)
-        self.cost += _EFFECT_COST
+        self.cost += EFFECT_COST
         self._flush()
         dst = f"{stmt.dst.name} = " if stmt.dst is not None else ""
         if stmt.name == "assert":
