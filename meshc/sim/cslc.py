@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.sim.compiler import compile_program
+from meshc.sim.storage import save_program
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 _INTERNAL = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     out = Path(args.out)
     (out / "bin").mkdir(parents=True, exist_ok=True)
-    program.save(out)
+    save_program(program, out)
     colors = {name: str(value) for name, value in pairs(args.colors).items()}
     shown = {"params": program.params, "colors": colors, "arch": args.arch}
     (out / "out.json").write_text(json.dumps(shown, indent=1), encoding="utf-8")

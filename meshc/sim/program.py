@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.routes import ColorConfig
 from meshc.sim.sema.unit import Export
-from meshc.support.diagnostics import fail
-
-FILE_NAME = "program.sim"
 
 
 @dataclass
@@ -94,21 +89,3 @@ class Program:
     links: list[Link] = field(default_factory=list)
     streams: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     ports: list[tuple[tuple[int, int, int], int, bool]] = field(default_factory=list)
-
-    def save(self, folder: Path) -> None:
-        """Write the program below ``folder``."""
-        (folder / FILE_NAME).write_bytes(pickle.dumps(self))
-
-    @staticmethod
-    def load(folder: Path) -> Program:
-        """Read what :meth:`save` wrote. Raises MeshcError ``csl-no-program``."""
-        path = folder / FILE_NAME
-        if not path.is_file():
-            fail(
-                "csl-no-program",
-                f"there is no compiled program in '{folder}'",
-                help="compile it first: cslc LAYOUT.csl -o DIR",
-            )
-        loaded = pickle.loads(path.read_bytes())
-        assert isinstance(loaded, Program)
-        return loaded

@@ -19,6 +19,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.mesh.partition import Partition
 from meshc.sim import cslc
 from meshc.sim.program import Program
+from meshc.sim.storage import load_program
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source
 
@@ -188,4 +189,4 @@ def test_the_csl_compiler_explains_its_arguments(
     monkeypatch.setattr(cslc, "compile_program", broken)
     assert cslc.main([str(layout), "-o", str(tmp_path / "out")]) == 1
     assert "error[csl-internal]" in capsys.readouterr().err
-    assert codes(lambda: Program.load(tmp_path)) == ["csl-no-program"]
+    assert codes(lambda: load_program(tmp_path)) == ["csl-no-program"]

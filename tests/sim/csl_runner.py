@@ -10,6 +10,7 @@ import numpy as np
 from meshc.sim.compiler import compile_program
 from meshc.sim.host.runtime import OPTIONS, Runtime
 from meshc.sim.machine.options import Options
+from meshc.sim.storage import save_program
 
 SINGLE = """
 param memcpy_unused: i16 = 0;
@@ -36,7 +37,7 @@ class Run:
         program = compile_program(
             str(folder / "layout.csl"), arch, options.get("params", {}), {}, (0, 0), (4, 1)
         )
-        program.save(folder)
+        save_program(program, folder)
         self.runtime = Runtime(str(folder))
         if options.get("strict"):
             OPTIONS[0] = Options(strict_queues=True)

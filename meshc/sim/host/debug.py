@@ -2,45 +2,81 @@
 
 from __future__ import annotations
 
-import pickle
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-DUMP = "dump.sim"
+from meshc.support.diagnostics import fail
+
+DUMP = "dump.npz"
 
 
 def save_dump(folder: Path, machine: Any) -> None:
-    """Keep memory and traces of all PEs after a run."""
-    state = {}
+    """Keep memory and traces of all PEs after a run: arrays, and their index as JSON text."""
+    classes: dict[int, int] = {}
+    tables: list[dict[str, tuple[int, int]]] = []
+    places, sizes = [], []
     for (x, y), pe in machine.pes.items():
-        symbols = {s.name: (s.addr, s.size) for s in pe.program.symbols}
-        state[x, y] = (bytes(pe.mem), symbols, pe.traces)
-    (folder / DUMP).write_bytes(pickle.dumps((machine.program.offsets, state)))
+        if id(pe.program) not in classes:
+            classes[id(pe.program)] = len(tables)
+            tables.append({s.name: (s.addr, s.size) for s in pe.program.symbols})
+        places.append((x, y, classes[id(pe.program)]))
+        sizes.append(len(pe.mem))
+    traces = [[x, y, pe.traces] for (x, y), pe in machine.pes.items() if pe.traces]
+    index = {"offsets": machine.program.offsets, "symbols": tables, "traces": traces}
+    memory = b"".join(bytes(pe.mem) for pe in machine.pes.values())
+    np.savez_compressed(
+        folder / DUMP,
+        index=np.frombuffer(json.dumps(index).encode(), np.uint8),
+        places=np.array(places, np.int32).reshape(-1, 3),
+        ends=np.cumsum(sizes, dtype=np.int64),
+        memory=np.frombuffer(memory, np.uint8),
+    )
 
 
 class debug_util:
     """Reads the dump of the run in ``directory``."""
 
     def __init__(self, directory: str, **options: Any) -> None:
-        self._offsets, self._state = pickle.loads((Path(directory) / DUMP).read_bytes())
+        path = Path(directory) / DUMP
+        try:
+            with np.load(path) as arrays:
+                index = json.loads(arrays["index"].tobytes())
+                places, ends = arrays["places"].tolist(), arrays["ends"].tolist()
+                self._memory = arrays["memory"]
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
+            fail(
+                "csl-no-dump",
+                f"there is no readable dump of a run in '{directory}' ({type(problem).__name__})",
+                help="the dump is written when the runtime stops",
+            )
+        self._offsets = index["offsets"]
+        self._symbols = index["symbols"]
+        self._traces = {(x, y): values for x, y, values in index["traces"]}
+        starts = [0, *ends[:-1]]
+        self._pes = {
+            (x, y): (start, number) for (x, y, number), start in zip(places, starts, strict=True)
+        }
 
-    def _pe(self, x: int, y: int) -> Any:
+    def _at(self, x: int, y: int) -> tuple[int, int]:
         at = (x - self._offsets[0], y - self._offsets[1])
-        if at not in self._state:
+        if at not in self._pes:
             raise ValueError(f"there is no PE at fabric coordinates ({x}, {y})")
-        return self._state[at]
+        return at
 
     def read_trace(self, x: int, y: int, key: str) -> list[Any]:
         """The values traced under ``key``, in order."""
-        return [value for _, value in self._pe(x, y)[2].get(key, [])]
+        traces = self._traces.get(self._at(x, y), {})
+        return [value for _, value in traces.get(key, [])]
 
     def get_symbol(self, x: int, y: int, name: str, dtype: Any = np.uint8) -> Any:
         """The contents of a variable."""
-        memory, symbols, _ = self._pe(x, y)
-        addr, size = symbols[name]
-        return np.frombuffer(memory[addr : addr + size], dtype)
+        start, number = self._pes[self._at(x, y)]
+        addr, size = self._symbols[number][name]
+        return np.frombuffer(self._memory[start + addr : start + addr + size].tobytes(), dtype)
 
     def get_symbol_rect(self, rectangle: Any, name: str, dtype: Any = np.uint8) -> Any:
         """The contents over a rectangle ((x, y), (w, h)), first index the column."""

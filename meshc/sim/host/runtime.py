@@ -15,7 +15,7 @@ from meshc.sim.host.debug import save_dump
 from meshc.sim.host.report import write_report
 from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import Options
-from meshc.sim.program import Program
+from meshc.sim.storage import load_program
 from meshc.support.diagnostics import Diagnostic, fail
 
 _COMMAND_CYCLES = 100
@@ -30,7 +30,7 @@ class Runtime:
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
-        self.program = Program.load(self.folder)
+        self.program = load_program(self.folder)
         self.machine: Machine | None = None
         self.names: list[str] = list(self.program.exports)
         self.launched = 0

@@ -20,6 +20,7 @@ from meshc.sim.routes import EAST, NORTH, SOUTH, WEST, ColorConfig
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.calls import _frozen
 from meshc.sim.sema.values import Val
+from meshc.sim.storage import save_program
 from meshc.support.diagnostics import fail
 
 _COLORS = 24
@@ -320,7 +321,7 @@ class SdkLayout:
         program.exports = sorted({name for c in program.classes for name in c.exports})
         folder = Path(out_prefix)
         (folder / "bin").mkdir(parents=True, exist_ok=True)
-        program.save(folder)
+        save_program(program, folder)
         (folder / "out.json").write_text(json.dumps({"params": {}}), encoding="utf-8")
         return str(folder)
 

@@ -1,0 +1,263 @@
+"""Compiled programs as files: JSON text, values by class name and fields, checked when read.
+
+A file may come from anywhere. Reading builds nothing but the classes below, checks the type of each
+field against its annotation, and takes no name that could be anything but a name in the code
+generated from it. Descriptors, types and routes are equal when their fields are; each is written
+once and referred to by number, and so is each local variable, which is one object wherever it
+appears.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import re
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from meshc.sim import descriptors, ir, program, routes
+from meshc.sim.sema import types as ty
+from meshc.sim.sema import unit
+from meshc.support.diagnostics import fail
+
+FILE_NAME = "program.sim"
+FORMAT, VERSION = "meshc simulator program", 1
+
+_NAME = re.compile(r"(?!__)\w*|[-+*/%&|^~<>=!]{1,3}", re.ASCII)
+_TEXT_FIELDS = ("place", "source")
+
+
+class Damaged(Exception):
+    """The text is no program: ``args[0]`` says what is wrong."""
+
+
+def _classes() -> dict[str, type[Any]]:
+    found: dict[str, type[Any]] = {}
+    for module in (descriptors, ir, program, routes, ty):
+        for name, kind in vars(module).items():
+            if isinstance(kind, type) and kind.__module__ == module.__name__:
+                found[name] = kind
+    for name in ("TaskId", "Expr", "Stmt", "Type"):  # task ids are resolved; the others are bases
+        del found[name]
+    found["Export"] = unit.Export
+    return found
+
+
+CLASSES = _classes()
+
+
+def _shared(kind: type[Any]) -> bool:
+    """Whether values of a class are written once and referred to."""
+    return issubclass(kind, ty.Type | tuple | routes.ColorConfig | ir.Var)
+
+
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    if issubclass(kind, tuple):
+        return tuple(typing.cast(Any, kind)._fields)
+    return tuple(f.name for f in dataclasses.fields(kind) if f.name not in ("order", "starts"))
+
+
+def _hints(kind: type[Any]) -> tuple[Any, ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple(hints[name] for name in _field_names(kind))
+
+
+FIELDS = {name: _field_names(kind) for name, kind in sorted(CLASSES.items())}
+HINTS = {name: _hints(kind) for name, kind in CLASSES.items()}
+
+
+# --- writing ---
+
+
+class _Writer:
+    """Turns values into JSON values; ``table`` holds those that are shared."""
+
+    def __init__(self) -> None:
+        self.table: list[Any] = []
+        self.numbers: dict[Any, int] = {}
+
+    def value(self, value: Any) -> Any:
+        """``value`` as a JSON value: scalars as they are, all else as a list with a tag."""
+        if value is None or isinstance(value, bool | str):
+            return value
+        if type(value) is int:
+            return value
+        if isinstance(value, float):
+            return ["float", value.hex()]
+        if isinstance(value, bytes):
+            return ["bytes", base64.b64encode(value).decode("ascii")]
+        kind = type(value)
+        if CLASSES.get(kind.__name__) is kind:
+            return self._reference(value) if _shared(kind) else self._record(value)
+        if isinstance(value, list):
+            return ["list", *map(self.value, value)]
+        if isinstance(value, tuple):
+            return ["tuple", *map(self.value, value)]
+        if isinstance(value, dict):
+            return ["dict", *([self.value(k), self.value(v)] for k, v in value.items())]
+        raise TypeError(f"no way to write {value!r}")
+
+    def _record(self, value: Any) -> Any:
+        name = type(value).__name__
+        return [name, *(self.value(getattr(value, field)) for field in FIELDS[name])]
+
+    def _reference(self, value: Any) -> Any:
+        key = id(value) if isinstance(value, ir.Var) else (type(value), value)
+        number = self.numbers.get(key)
+        if number is None:
+            record = self._record(value)
+            number = self.numbers[key] = len(self.table)
+            self.table.append(record)
+        return ["ref", number]
+
+
+def dumps(value: program.Program) -> str:
+    """A program as text; equal programs give equal texts."""
+    writer = _Writer()
+    root = writer.value(value)
+    document = {
+        "format": FORMAT, "version": VERSION, "fields": FIELDS, "table": writer.table,
+        "program": root,
+    }  # fmt: skip
+    return json.dumps(document, separators=(",", ":"))
+
+
+# --- reading ---
+
+
+class _Reader:
+    """Builds values from JSON values."""
+
+    def __init__(self) -> None:
+        self.table: list[Any] = []
+
+    def value(self, data: Any) -> Any:
+        """The value that ``data`` describes. Raises :class:`Damaged`."""
+        if not isinstance(data, list):
+            if data is None or isinstance(data, bool | int | str):
+                return data
+            raise Damaged(f"a bare {type(data).__name__}")
+        if not data or not isinstance(data[0], str):
+            raise Damaged("a list without a tag")
+        tag, parts = data[0], data[1:]
+        if tag in CLASSES:
+            return self._record(CLASSES[tag], parts)
+        match tag:
+            case "ref":
+                return self._referred(parts)
+            case "list":
+                return [self.value(p) for p in parts]
+            case "tuple":
+                return tuple(self.value(p) for p in parts)
+            case "dict":
+                return {self.value(k): self.value(v) for k, v in parts}
+            case "float":
+                return float.fromhex(parts[0])
+            case "bytes":
+                return base64.b64decode(parts[0], validate=True)
+        raise Damaged(f"the unknown tag {tag!r}")
+
+    def _referred(self, parts: list[Any]) -> Any:
+        if len(parts) != 1 or type(parts[0]) is not int or not 0 <= parts[0] < len(self.table):
+            raise Damaged("a reference to nothing")
+        return self.table[parts[0]]
+
+    def _record(self, kind: type[Any], parts: list[Any]) -> Any:
+        names = FIELDS[kind.__name__]
+        if len(parts) != len(names):
+            raise Damaged(f"a {kind.__name__} of {len(parts)} fields instead of {len(names)}")
+        values = [self.value(p) for p in parts]
+        for name, value, hint in zip(names, values, HINTS[kind.__name__], strict=True):
+            if not conforms(value, hint):
+                raise Damaged(f"a {kind.__name__} whose {name} is {value!r}"[:200])
+            if isinstance(value, str) and kind.__module__ == ir.__name__:
+                _check_name(name, value)
+        return kind(*values)
+
+
+def _check_name(field: str, value: str) -> None:
+    if field not in _TEXT_FIELDS and _NAME.fullmatch(value) is None:
+        raise Damaged(f"the name {value[:40]!r}")
+
+
+def conforms(value: Any, hint: Any) -> bool:
+    """Whether a value has the type of an annotation."""
+    if hint is Any:
+        return True
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return any(conforms(value, option) for option in args)
+    if origin is list:
+        return type(value) is list and all(conforms(v, args[0]) for v in value)
+    if origin is dict:
+        return type(value) is dict and all(
+            conforms(k, args[0]) and conforms(v, args[1]) for k, v in value.items()
+        )
+    if origin is tuple:
+        return type(value) is tuple and _fits(value, args)
+    if hint is int:
+        return type(value) is int
+    return isinstance(value, hint)
+
+
+def _fits(value: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+    if len(args) == 2 and args[1] is Ellipsis:
+        return all(conforms(v, args[0]) for v in value)
+    return len(value) == len(args) and all(map(conforms, value, args))
+
+
+def loads(text: str) -> program.Program:
+    """The program that :func:`dumps` wrote. Raises :class:`Damaged` for any other text."""
+    try:
+        document = json.loads(text)
+        if document["format"] != FORMAT:
+            raise Damaged("another format")
+        fields = {name: tuple(of) for name, of in document["fields"].items()}
+        if document["version"] != VERSION or fields != FIELDS:
+            raise Damaged("a program of another version of the simulator")
+        reader = _Reader()
+        for record in document["table"]:
+            reader.table.append(reader.value(record))
+        found = reader.value(document["program"])
+    except (
+        ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError,
+    ) as problem:  # fmt: skip
+        raise Damaged(f"text that does not decode ({type(problem).__name__})") from problem
+    if not isinstance(found, program.Program):
+        raise Damaged("something else than a program")
+    return found
+
+
+# --- files ---
+
+
+def save_program(compiled: program.Program, folder: Path) -> None:
+    """Write a program below ``folder``."""
+    (folder / FILE_NAME).write_text(dumps(compiled), encoding="utf-8")
+
+
+def load_program(folder: Path) -> program.Program:
+    """Read what :func:`save_program` wrote.
+
+    Raises MeshcError ``csl-no-program`` when there is none, ``csl-damaged-program`` when the file
+    is none or was written by another version.
+    """
+    path = folder / FILE_NAME
+    if not path.is_file():
+        fail(
+            "csl-no-program",
+            f"there is no compiled program in '{folder}'",
+            help="compile it first: cslc LAYOUT.csl -o DIR",
+        )
+    try:
+        return loads(path.read_text(encoding="utf-8"))
+    except (Damaged, UnicodeDecodeError) as problem:
+        reason = problem.args[0] if isinstance(problem, Damaged) else "no text"
+        fail(
+            "csl-damaged-program",
+            f"'{path}' cannot be read: {reason}",
+            help="compile the program again with cslc",
+        )
