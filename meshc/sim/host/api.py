@@ -25,6 +25,16 @@ class MemcpyOrder(IntEnum):
     COL_MAJOR = 1
 
 
+class SdkCompileArtifacts:
+    """The output directory of the compiler."""
+
+    def __init__(self, artifacts_path: Any) -> None:
+        self.artifacts_path = str(artifacts_path)
+
+    def __str__(self) -> str:
+        return self.artifacts_path
+
+
 class Task:
     """A handle of an operation; all are finished when asked."""
 

@@ -1,6 +1,6 @@
 """Names that host scripts import for running programs."""
 
-from meshc.sim.host.api import MemcpyDataType, MemcpyOrder, SdkRuntime
+from meshc.sim.host.api import MemcpyDataType, MemcpyOrder, SdkCompileArtifacts, SdkRuntime
 from meshc.sim.host.sdk_layout import (
     Color,
     Edge,
@@ -21,6 +21,7 @@ __all__ = [
     "MemcpyOrder",
     "Route",
     "RoutingPosition",
+    "SdkCompileArtifacts",
     "SdkExecutionPlatform",
     "SdkLayout",
     "SdkRuntime",
