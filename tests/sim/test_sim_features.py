@@ -161,7 +161,7 @@ comptime { @export_symbol(run); }
 """
     program = single(tmp_path, pe, run="fn()void")
     program.launch("run")
-    assert program.machine.print_log[0].endswith(": x is 12, ff")
+    assert program.machine.print_log[0].endswith(": x is 12, 00FF")
     assert program.machine.pes[0, 0].traces["steps"] == [("u16", 3), ("string", "end")]
 
 

@@ -18,6 +18,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
 )
 
 _MAX_DEPTH = 50
+_TYPE_NODES = (t.Name, t.Field, t.Call, t.Builtin, t.StructDecl)
 
 
 class ExpressionParser(Cursor):
@@ -362,7 +363,7 @@ class ExpressionParser(Cursor):
                         self.at -= 1
                         self.problem(f"expected a field name after '.', found {self.found()}")
                     base = t.Field(self.lines.span(token.offset, len(token.text)), base, token.text)
-                case "{" if literals and isinstance(base, t.Name | t.Field | t.Call | t.StructDecl):
+                case "{" if literals and isinstance(base, _TYPE_NODES):
                     if not (self.peek() == "}" or (self.peek() == "." and self.peek(3) == "=")):
                         return base
                     base = self._literal(base)

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from meshc.sim.machine import registers
 from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives
 from meshc.sim.machine.common import Common
@@ -79,6 +80,8 @@ class Machine(HostSide, Common):
         return pe
 
     def _initial_state(self, pe: Pe) -> None:
+        for word, value in pe.program.settings:
+            registers.set_config(pe, word, value)
         for kind, number in pe.program.blocked:
             pe.close(kind, number)
         for kind, number in pe.program.unblocked:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshc.sim.config_space import FLUSHED
 from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from meshc.sim.machine.machine import Machine
 
 MARGIN = 64
+TEARDOWN_TASK = 29
 MEMORY_BYTES = 50 * 1024
 
 
@@ -52,10 +54,10 @@ class Pe(PeMemory):
     __slots__ = (
         "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
         "credits", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
-        "functions", "issue", "issued", "launches", "limit", "local_tasks", "log", "machine",
-        "mem", "out_free", "plans", "prng", "program", "ramp_in", "ramp_out", "ready_colors",
-        "resumed", "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen",
-        "unblocked", "unsent", "views", "waiting_on", "x", "y",
+        "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit", "local_tasks", "log", "machine",
+        "mem", "out_free", "out_queues", "plans", "prng", "program", "ramp_in", "ramp_out",
+        "ready_colors", "registers", "resumed", "slots", "started", "t", "threads", "traces",
+        "tsc_base", "tsc_frozen", "unblocked", "unsent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
@@ -90,6 +92,9 @@ class Pe(PeMemory):
         self.tsc_frozen: int | None = None
         self.prng = 0xDEADBEEF ^ 0x2A5A5A
         self.unblocked = 0
+        self.registers: dict[int, int] = {}
+        self.in_queues, self.out_queues = program.in_queues, program.out_queues
+        self.flushing: set[int] = set()
         self.cycles_busy = 0
         self.out_free: dict[int, int] = {}
         self.unsent: dict[int, int] = {}
@@ -126,7 +131,7 @@ class Pe(PeMemory):
 
     def input_color(self, queue: int) -> int:
         """The color an input queue listens to."""
-        color = self.program.in_queues.get(queue, -1)
+        color = self.in_queues.get(queue, -1)
         if color < 0:
             self.machine.fault(self, "", f"input queue {queue} is used but never initialised")
         return color
@@ -149,13 +154,13 @@ class Pe(PeMemory):
     def output_color(self, dst: FabOut) -> int:
         """The color a fabric output sends on."""
         if self.program.arch == "wse3" and dst.queue >= 0:
-            color = self.program.out_queues.get(dst.queue, -1)
+            color = self.out_queues.get(dst.queue, -1)
             if color < 0:
                 self.machine.fault(
                     self, "", f"output queue {dst.queue} is used but never initialised"
                 )
             return color
-        return dst.color if dst.color >= 0 else self.program.out_queues.get(dst.queue, -1)
+        return dst.color if dst.color >= 0 else self.out_queues.get(dst.queue, -1)
 
     def dsr(self, bank: str, number: int) -> Dsr:
         """A register; it must have been loaded."""
@@ -343,6 +348,8 @@ class Pe(PeMemory):
         self.cycles_busy += self.t - now
         self.busy_until = self.t
         self.machine.last_time = max(self.machine.last_time, self.t)
+        if self.flushing:
+            self.end_flushes(self.t)
         if self.activated or self.launches or self.ready_colors:
             self.wake(self.t)
 
@@ -354,6 +361,8 @@ class Pe(PeMemory):
             self._pay()
             self._resume(time)
             return
+        if self.flushing:
+            self.end_flushes(time)
         if operation.activate is not None:
             self.activate_now(time, operation.activate)
         if operation.unblock is not None:
@@ -411,6 +420,43 @@ class Pe(PeMemory):
         credit.room = copies * (self.costs.output_depth[max(dst.queue, 0)] + room)
         credit.outstanding += count * copies
         return credit
+
+    def bind_queue(self, is_output: bool, queue: int, color: int) -> None:
+        """Give a queue another color; a data task of an input queue goes with it."""
+        if is_output:
+            self.out_queues = {**self.out_queues, queue: color}
+            return
+        old, self.in_queues = self.in_queues.get(queue, -1), {**self.in_queues, queue: color}
+        if old >= 0 and self.program.arch == "wse3" and queue in self.program.data_tasks:
+            before, after = self.channel(old), self.channel(color)
+            after.task, after.blocked = before.task, before.blocked
+            before.task, before.blocked = None, True
+
+    def flush(self, number: int) -> None:
+        """Tell when a queue is empty; output queues count from 8."""
+        if number >= 8:
+            free = self.out_free.get(self.out_queues.get(number - 8, -1), 0)
+            self.machine.at(max(self.t, free, self.machine.now), self.flushed, number)
+        else:
+            self.flushing.add(number)
+
+    def end_flushes(self, time: int) -> None:
+        """Look which of the input queues that are flushed have run empty."""
+        for number in sorted(self.flushing):
+            if not self.channel(self.input_color(number)).bursts:
+                self.flushing.discard(number)
+                self.machine.at(max(time, self.machine.now), self.flushed, number)
+
+    def flushed(self, time: int, number: int) -> None:
+        """A flushed queue is empty: its handler runs, or the task of the teardown id."""
+        word = FLUSHED[number // 8]
+        self.registers[word] = self.registers.get(word, 0) | 1 << number % 8
+        name = self.program.empty_handlers.get(number)
+        if name is not None:
+            self.launches.append((time, name, ()))
+            self.wake(time)
+        elif TEARDOWN_TASK in self.local_tasks:
+            self.activate_now(time, TEARDOWN_TASK)
 
     def advance_switch(self, dst: FabOut, time: int) -> None:
         """The ``advance_switch`` of a fabric output."""

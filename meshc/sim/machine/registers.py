@@ -6,13 +6,11 @@ from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+from meshc.sim import config_space as space
 from meshc.sim.machine.router import Router
 
 if TYPE_CHECKING:
     from meshc.sim.machine.pe import Pe
-
-COLOR_WORDS = range(0x7F20, 0x7F40)
-SWITCH_WORDS = range(0x7F40, 0x7F60)
 
 
 def read(pe: Pe, addr: int) -> int:
@@ -26,12 +24,30 @@ def write(pe: Pe, addr: int, value: int) -> None:
 
 
 def get_config(pe: Pe, word: int) -> int:
-    """A register by word address; those that are not modelled read as zero."""
-    if word in COLOR_WORDS:
-        return _present(pe, word - 0x7F20).color_word()
-    if word in SWITCH_WORDS:
-        return _present(pe, word - 0x7F40).switch_word()
-    return 0
+    """A register by word address; those that are not modelled keep what was written."""
+    word = space.word_of(word)
+    color, switch = space.color_of(word), space.switch_color_of(word)
+    if color is not None:
+        return _present(pe, color).color_word()
+    if switch is not None:
+        return _present(pe, switch).switch_word()
+    if word in space.TIMESTAMP:
+        return _tsc(pe) >> 16 * (word - space.TIMESTAMP.start) & 0xFFFF
+    if word == space.INPUT_STATUS:
+        return _input_status(pe)
+    if word == space.OUTPUT_STATUS:
+        return 0xFF
+    if word in space.TEARDOWN_PENDING:
+        first = 16 * (word - space.TEARDOWN_PENDING.start)
+        return sum(_present(pe, first + n).teardown << n for n in range(min(16, 24 - first)))
+    return pe.registers.get(word, 0)
+
+
+def _input_status(pe: Pe) -> int:
+    """One bit per queue: empty ones in the low byte, full ones (none) in the high byte."""
+    filled = {color for color, channel in pe.channels.items() if channel.bursts}
+    busy = sum(1 << queue for queue, color in pe.in_queues.items() if color in filled)
+    return 0xFF & ~busy
 
 
 def _present(pe: Pe, color: int) -> Router:
@@ -57,10 +73,21 @@ def _change(pe: Pe, color: int, change: Callable[[Router], None]) -> None:
 
 def set_config(pe: Pe, word: int, value: int) -> None:
     """Write a register by word address."""
-    if word in COLOR_WORDS:
-        _change(pe, word - 0x7F20, lambda router: router.set_color_word(value))
-    elif word in SWITCH_WORDS:
-        _change(pe, word - 0x7F40, lambda router: router.set_switch_word(value))
+    word = space.word_of(word)
+    color, switch = space.color_of(word), space.switch_color_of(word)
+    if color is not None:
+        _change(pe, color, lambda router: router.set_color_word(value))
+    elif switch is not None:
+        _change(pe, switch, lambda router: router.set_switch_word(value))
+    elif word in space.FILTERS:
+        number, field = divmod(word - space.FILTERS.start, space.FILTER_WORDS)
+        _change(pe, number, lambda router: router.set_filter(field, value))
+    elif word == space.TIMESTAMP.start:
+        tsc_reset(pe)
+    elif word == space.PERF_CONTROL:
+        (tsc_enable if value & 1 else tsc_disable)(pe)
+    else:
+        pe.registers[word] = value
 
 
 def reset_routes(pe: Pe, color: int, rx: int, tx: int) -> None:
@@ -99,6 +126,16 @@ def switch_set(pe: Pe, color: int, position: int, direction: int, is_rx: int) ->
     def change(router: Router) -> None:
         router.positions[position - 1] = (direction, None) if is_rx else (None, direction)
         router.selects[position - 1] = bool(is_rx)
+
+    _change(pe, color, change)
+
+
+def switch_both(pe: Pe, color: int, position: int, rx: int, tx: int) -> None:
+    """Define a switch position that names input and output."""
+
+    def change(router: Router) -> None:
+        router.positions[position - 1] = (rx, tx)
+        router.selects[position - 1] = True
 
     _change(pe, color, change)
 
@@ -144,10 +181,14 @@ def tsc_reset(pe: Pe) -> None:
     pe.tsc_base = pe.t
 
 
+def _tsc(pe: Pe) -> int:
+    return pe.tsc_frozen if pe.tsc_frozen is not None else pe.t - pe.tsc_base
+
+
 def tsc_read(pe: Pe, addr: int) -> None:
     """Store the 48-bit counter as three words."""
     pe.t += pe.costs.timestamp
-    value = pe.tsc_frozen if pe.tsc_frozen is not None else pe.t - pe.tsc_base
+    value = _tsc(pe)
     pe.mem[addr : addr + 6] = value.to_bytes(6, "little")
 
 
@@ -173,10 +214,10 @@ def _print(pe: Pe, text: str) -> None:
         pe.machine.print_log.append(f"@{pe.t} P{pe.x + where[0]}.{pe.y + where[1]}: {line}")
 
 
-def _printer(form: Callable[[Any], str]) -> Callable[..., None]:
-    def write_value(pe: Pe, value: Any) -> None:
+def _printer(form: Callable[..., str]) -> Callable[..., None]:
+    def write_value(pe: Pe, *value: Any) -> None:
         pe.t += pe.costs.print_call
-        _print(pe, form(value))
+        _print(pe, form(*value))
 
     return write_value
 
@@ -189,18 +230,18 @@ def print_string(pe: Pe, number: int) -> None:
 
 def print_coords(pe: Pe) -> None:
     """Print the coordinates of the PE."""
-    _print(pe, f"({pe.x}, {pe.y}) ")
+    _print(pe, f"PE({pe.x},{pe.y}): ")
 
 
 EFFECTS: dict[str, Callable[..., Any]] = {
     "get_config": get_config, "set_config": set_config, "reset_routes": reset_routes,
     "switch_position": switch_position, "switch_invalid": switch_invalid,
-    "switch_set": switch_set, "teardown_exit": teardown_exit,
+    "switch_set": switch_set, "switch_both": switch_both, "teardown_exit": teardown_exit,
     "teardown_toggle": teardown_toggle, "teardown_pending": teardown_pending,
     "tsc_enable": tsc_enable, "tsc_disable": tsc_disable, "tsc_reset": tsc_reset,
     "tsc_read": tsc_read, "print_string": print_string, "print_coords": print_coords,
-    "print_number": _printer(str), "print_hex": _printer(lambda v: f"{v:x}"),
-    "print_binary": _printer(lambda v: f"{v:b}"), "print_float": _printer(lambda v: f"{v:g}"),
+    "print_number": _printer(str), "print_hex": _printer(lambda v, w: f"{v:0{w}X}"),
+    "print_binary": _printer(lambda v, w: f"{v:0{w}b}"), "print_float": _printer(lambda v: f"{v:g}"),
     **{f"trace_{k}": _trace(k) for k in ("time", "string", "bool", "u8", "i8", "u16", "i16",
                                          "u32", "i32", "f16", "f32")},
 }  # fmt: skip

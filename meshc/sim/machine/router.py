@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,16 @@ class Router:
         else:
             self.counter += 1
         return passes
+
+    def set_filter(self, field: int, value: int) -> None:
+        """Change the limit, the largest counter that passes, or the counter of the filter."""
+        rule = self.config.filter
+        if field == 0:
+            self.limit = value
+        elif field == 1 and rule is not None:
+            self.config = replace(self.config, filter=replace(rule, max_counter=value))
+        elif field == 2:
+            self.counter = value
 
     # --- registers (WSE-2) ---
 

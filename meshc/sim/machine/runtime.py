@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshc.sim import config_space as space
 from meshc.sim import ir
 from meshc.sim.analysis import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
@@ -30,7 +31,7 @@ from meshc.sim.numbers import (
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.module import GeneratedModule
 from meshc.sim.sema.builtins import dsds
-from meshc.sim.sema.types import BF16, F16, Int
+from meshc.sim.sema.types import BF16, F16, U16, Int
 
 HALF = [float_from_bits(F16, bits) for bits in range(1 << 16)]
 BRAIN = [float_from_bits(BF16, bits) for bits in range(1 << 16)]
@@ -100,8 +101,8 @@ def _register_fifo(pe: Pe, value: Any) -> None:
 
 def route_colors(program: PeProgram) -> set[int]:
     """Colors whose routes the code of a PE program may change at run time."""
-    names = ("reset_routes", "switch_position", "switch_invalid", "switch_set", "teardown_exit",
-             "teardown_toggle")  # fmt: skip
+    names = ("reset_routes", "switch_position", "switch_invalid", "switch_set", "switch_both",
+             "teardown_exit", "teardown_toggle")  # fmt: skip
     found: set[int] = set()
     for function in program.functions:
         for stmt in statements(function.body):
@@ -109,21 +110,32 @@ def route_colors(program: PeProgram) -> set[int]:
                 first = stmt.args[0]
                 known = isinstance(first, ir.Const)
                 found |= {first.value} if known else set(range(24))  # type: ignore[attr-defined]
-            elif isinstance(stmt, ir.Effect | ir.Store) and _writes_registers(stmt):
-                found |= set(range(24))
+            elif isinstance(stmt, ir.Effect) and stmt.name == "set_config":
+                found |= _written_colors(stmt.args[0])
+            elif isinstance(stmt, ir.Store):
+                found |= _stored_colors(stmt.addr)
+    for word, _ in program.settings:
+        found |= _written_colors(ir.Const(U16, word))
     return found
 
 
-def _writes_registers(stmt: ir.Effect | ir.Store) -> bool:
-    if isinstance(stmt, ir.Effect):
-        return stmt.name == "set_config"
-    return _is_register(stmt.addr)
+def _written_colors(word: ir.Expr) -> set[int]:
+    """Colors that a write to a register at this word address may change."""
+    if not isinstance(word, ir.Const):
+        return set(range(24))
+    known = space.word_of(word.value)
+    colors = (space.color_of(known), space.switch_color_of(known))
+    return {color for color in colors if color is not None}
 
 
-def _is_register(addr: ir.Expr) -> bool:
-    return not isinstance(addr, ir.Const) and any(
-        isinstance(part, ir.Const) and part.value in (0x7F20, 0x7F40) for part in inside(addr)
-    )
+def _stored_colors(addr: ir.Expr) -> set[int]:
+    """Colors that a store through a pointer made from a number may change."""
+    if isinstance(addr, ir.Const):
+        return _written_colors(addr) if addr.value >= space.FIRST_BYTE else set()
+    words = (*space.COLOR_BASES, *space.SWITCH_BASES)
+    bases = {*words, *(2 * word for word in words)}
+    parts = [part for part in inside(addr) if isinstance(part, ir.Const)]
+    return set(range(24)) if any(part.value in bases for part in parts) else set()
 
 
 # --- vector operations ---
@@ -249,7 +261,7 @@ def _inc_offset(pe: Pe, kind: str, dsd: Mem, count: int, size: int) -> Mem:
 def load(pe: Pe, addr: int, kind: str) -> Any:
     """A read through a pointer."""
     addr &= 0xFFFF
-    if addr >= 0xFE00:
+    if addr >= space.FIRST_BYTE:
         return registers.read(pe, addr)
     dtype = BY_NAME[kind]
     if addr + dtype.itemsize > len(pe.mem):
@@ -260,7 +272,7 @@ def load(pe: Pe, addr: int, kind: str) -> Any:
 def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
     """A write through a pointer."""
     addr &= 0xFFFF
-    if addr >= 0xFE00:
+    if addr >= space.FIRST_BYTE:
         registers.write(pe, addr, value)
         return
     dtype = BY_NAME[kind]
@@ -364,15 +376,20 @@ def fifo_write_length(pe: Pe, number: int, length: int) -> None:
     pe.fifos[number].write_length = length
 
 
-def queue_flush(pe: Pe, queue: int) -> None:
-    """Call the handler of a queue as soon as it is empty."""
-    name = pe.program.empty_handlers.get(queue)
-    if name is not None:
-        pe.launches.append((pe.t, name, ()))
+def queue_flush(pe: Pe, number: int) -> None:
+    """Call the handler of a queue as soon as it is empty; output queues count from 8."""
+    pe.flush(number)
 
 
-def flush_exit(pe: Pe, queue: int) -> None:
-    """End of a flush."""
+def flush_exit(pe: Pe, number: int) -> None:
+    """Forget that a queue was flushed."""
+    word = space.FLUSHED[number // 8]
+    pe.registers[word] = pe.registers.get(word, 0) & ~(1 << number % 8)
+
+
+def bind_queue(pe: Pe, is_output: int, queue: int, color: int) -> None:
+    """Give a queue another color."""
+    pe.bind_queue(bool(is_output), queue, color)
 
 
 def queue_empty(pe: Pe, queue: int) -> bool:
@@ -401,6 +418,7 @@ RUNTIME = SimpleNamespace(
     call_plain=call_plain, unblock_cmd_stream=unblock_cmd_stream, random16=random16,
     prng_seed=prng_seed, set_prng=set_prng, fifo_read_length=fifo_read_length,
     fifo_write_length=fifo_write_length, queue_flush=queue_flush, flush_exit=flush_exit,
+    bind_queue=bind_queue,
     queue_empty=queue_empty, x_coord=_x_coord, y_coord=_y_coord,
     **{f"{action}_{kind}": _gate(kind, action) for action in ("activate", "block", "unblock")
        for kind in ("local", "color", "queue", "control")},

@@ -11,7 +11,7 @@ from meshc.sim.sema.convert import coerce, copied
 from meshc.sim.sema.places import Places
 from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, ReturnSignal, Val
-from meshc.sim.sema.walk import addressed_names
+from meshc.sim.sema.walk import addressed_names, has_effects
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
@@ -121,6 +121,9 @@ class Calls(Places):
                 code_args.append(self.argument(value, frame, self.place_of(node)))
         if self._result_is_known(fn, args):
             return self.call_known(fn, args, node.span, frame)
+        folded = self._folded(fn, args, node.span, frame)
+        if folded is not None:
+            return folded
         function = self.instance(fn, tuple(spec), node.span)
         kind = function.result
         dst = None
@@ -137,6 +140,17 @@ class Calls(Places):
         if isinstance(value.type, Fn) and value.known:
             return True
         return fn.decl.inline and value.known and not isinstance(value.v, list | dict)
+
+    def _folded(self, fn: FnVal, args: list[Val], span: Span, frame: Frame) -> Val | None:
+        """The value of an inline function of known arguments that reads no variables."""
+        if not fn.decl.inline or not all(a.known for a in args) or has_effects(fn.decl):
+            return None
+        try:
+            return self.call_known(fn, args, span, frame)
+        except MeshcError as problem:
+            if any(d.code != "csl-comptime" for d in problem.diagnostics):
+                raise
+            return None
 
     def _result_is_known(self, fn: FnVal, args: list[Val]) -> bool:
         inner = Frame(fn.module, True)

@@ -43,6 +43,17 @@ def addressed_names(body: t.Node) -> frozenset[str]:
     return frozenset(found)
 
 
+_PURE = frozenset(("as", "bitcast", "get_int", "is_arch", "is_same_type", "type_of"))
+
+
+def has_effects(decl: t.FnDecl) -> bool:
+    """Whether running a function at compile time might do more than give its value."""
+    return any(
+        isinstance(node, t.Call) or (isinstance(node, t.Builtin) and node.name not in _PURE)
+        for node in nodes(decl.body)
+    )
+
+
 def imports_module(root: t.Node | None) -> bool:
     """Whether an expression imports a module."""
     return any(isinstance(n, t.Builtin) and n.name == "import_module" for n in nodes(root))

@@ -115,14 +115,31 @@ def _handler(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     number = an.number(node.args[1], frame)
     if not isinstance(fn, FnVal):
         fail("csl-type", f"@{node.name} needs a function", node.span)
-    teardown = node.name == "set_teardown_handler"
-    (an.unit.teardown if teardown else an.unit.empty_handlers)[number] = fn
+    table = an.unit.teardown
+    if node.name == "set_empty_queue_handler":
+        table = an.unit.empty_handlers
+        number = _queue_number(an.known(node.args[1], frame), node)
+    if number in table:
+        fail("csl-task", f"@{node.name} is called twice for {number}", node.span)
+    table[number] = fn
     return VOID
+
+
+def _queue_number(queue: Val, node: t.Builtin) -> int:
+    """Input queues count from 0, output queues from 8."""
+    if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
+        fail("csl-type", f"@{node.name} needs a queue, found '{queue.type}'", node.span)
+    return int(queue.v) + (8 if queue.type == ty.OUTPUT_QUEUE else 0)
 
 
 @builtin("queue_flush", args=(1, 1))
 def _queue_flush(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    code = an.code(an.eval(node.args[0], frame))
+    queue = an.known(node.args[0], frame)
+    code = ir.Const(ty.U16, _queue_number(queue, node))
+    if an.arch == "wse2":
+        fail("csl-type", "@queue_flush exists on WSE-3 only", node.span)
+    if frame.known:
+        fail("csl-comptime", "@queue_flush cannot run at compile time", node.span)
     an.emit(frame, ir.Effect(an.place_of(node), None, "queue_flush", [code]))
     return VOID
 

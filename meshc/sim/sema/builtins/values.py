@@ -356,9 +356,9 @@ KNOWN_FUNCTIONS: dict[str, Any] = {}  # filled by builtins.mathematics
 @builtin("sim_format", args=(2, 2))
 def _sim_format(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     """Library only: print a format string with ``{d} {X} {b} {f}`` holes."""
-    text = an.known(node.args[0], frame).v
+    text = an.known(node.args[0], frame).v.replace("{{", "\0")
     args = list(an.eval(node.args[1], frame).v.values())
-    pieces = re.split(r"\{(\w*)\}", text)
+    pieces = [p.replace("\0", "{") for p in re.split(r"\{(\w*)\}", text)]
     if len(args) != len(pieces) // 2:
         fail(
             "csl-type", f"the format has {len(pieces) // 2} holes for {len(args)} values", node.span
@@ -371,10 +371,14 @@ def _sim_format(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
             if value.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
                 value = coerce(value, ty.I32 if ty.is_int(value.type) else ty.F32, node.span)
             name = "print_float" if ty.is_float(value.type) else names.get(piece, "print_number")
-            code = an.code(value)
+            codes = [an.code(value)]
+            if name in ("print_hex", "print_binary"):
+                bits = 8 * ty.size_of(value.type)
+                digits = bits // 4 if name == "print_hex" else bits
+                codes.append(ir.Const(ty.U16, digits))
         elif piece:
-            name, code = "print_string", ir.Const(ty.U16, an.unit.string(piece))
+            name, codes = "print_string", [ir.Const(ty.U16, an.unit.string(piece))]
         else:
             continue
-        an.emit(frame, ir.Effect(an.place_of(node), None, name, [code]))
+        an.emit(frame, ir.Effect(an.place_of(node), None, name, codes))
     return VOID
