@@ -54,8 +54,8 @@ class Pe(PeMemory):
     __slots__ = (
         "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
         "credits", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
-        "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit", "local_tasks", "log", "machine",
-        "mem", "out_free", "out_queues", "plans", "prng", "program", "ramp_in", "ramp_out",
+        "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit",
+        "local_tasks", "log", "machine", "mem", "out_free", "out_queues", "plans", "prng", "program", "ramp_in", "ramp_out",
         "ready_colors", "registers", "resumed", "slots", "started", "t", "threads", "traces",
         "tsc_base", "tsc_frozen", "unblocked", "unsent", "views", "waiting_on", "x", "y",
     )  # fmt: skip

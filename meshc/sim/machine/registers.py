@@ -241,7 +241,8 @@ EFFECTS: dict[str, Callable[..., Any]] = {
     "tsc_enable": tsc_enable, "tsc_disable": tsc_disable, "tsc_reset": tsc_reset,
     "tsc_read": tsc_read, "print_string": print_string, "print_coords": print_coords,
     "print_number": _printer(str), "print_hex": _printer(lambda v, w: f"{v:0{w}X}"),
-    "print_binary": _printer(lambda v, w: f"{v:0{w}b}"), "print_float": _printer(lambda v: f"{v:g}"),
+    "print_binary": _printer(lambda v, w: f"{v:0{w}b}"),
+    "print_float": _printer(lambda v: f"{v:g}"),
     **{f"trace_{k}": _trace(k) for k in ("time", "string", "bool", "u8", "i8", "u16", "i16",
                                          "u32", "i32", "f16", "f32")},
 }  # fmt: skip
