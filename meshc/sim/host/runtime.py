@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from meshc.sim.backends import make_machine
 from meshc.sim.host import copying
 from meshc.sim.host.debug import save_dump
 from meshc.sim.host.report import write_report
-from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import Options
 from meshc.sim.storage import load_program
 from meshc.support.diagnostics import Diagnostic, fail
@@ -31,7 +31,7 @@ class Runtime:
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
         self.program = load_program(self.folder)
-        self.machine: Machine | None = None
+        self.machine: Any = None
         self.names: list[str] = list(self.program.exports)
         self.launched = 0
         self.queue: deque[Callable[[], None]] = deque()
@@ -39,7 +39,7 @@ class Runtime:
 
     def load(self) -> None:
         """Load the program."""
-        self.machine = Machine(self.program, OPTIONS[0])
+        self.machine = make_machine(self.program, OPTIONS[0])
         for (x, y), symbols in self.program.preload.items():
             pe = self.machine.pes[x, y]
             for name, data in symbols.items():
@@ -47,7 +47,7 @@ class Runtime:
                 pe.mem[addr : addr + len(data)] = data
 
     @property
-    def ready(self) -> Machine:
+    def ready(self) -> Any:
         """The loaded machine."""
         if self.machine is None:
             self.load()

@@ -1,0 +1,532 @@
+"""Lowered functions as C: plain functions, and state machines for those that may have to wait.
+
+A function that may wait, or that may call itself, keeps its variables in a frame (``struct frame``
+in runtime/csl.h) and is written as ``step``, a switch that goes on where the frame stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from meshc.sim import ir
+from meshc.sim.analysis import Facts, analyse, reaching, statements
+from meshc.sim.cgen.expressions import (
+    CExpressions,
+    Places,
+    PythonCalls,
+    Unsupported,
+    c_type,
+    member,
+    type_code,
+)
+from meshc.sim.program import PeProgram
+from meshc.sim.pygen.functions import BRANCH_COST, CALL_COST, EFFECT_COST
+from meshc.sim.sema import types as ty
+from meshc.sim.vector_ops import OPS
+
+OP_NUMBERS = {name: number for number, name in enumerate(OPS)}
+BANKS = {"dest": 0, "src0": 1, "src1": 2}
+GATES = {"local": "GATE_LOCAL", "color": "GATE_COLOR", "queue": "GATE_QUEUE",
+         "control": "GATE_CONTROL"}  # fmt: skip
+_EFFECTS = frozenset((
+    "random16", "prng_seed", "queue_flush", "queue_empty", "tsc_enable", "tsc_disable",
+    "tsc_reset", "tsc_read", "get_config", "set_config", "reset_routes", "switch_position",
+    "switch_invalid", "switch_set", "teardown_exit", "teardown_toggle", "teardown_pending",
+    "set_dsr_base",
+))  # fmt: skip
+_NOTHING = ("set_prng", "flush_exit")
+_MOST_MAP_OPERANDS = 6
+
+
+class CFunctionWriter(CExpressions):
+    """Writes all functions of one PE program."""
+
+    def __init__(
+        self, program: PeProgram, places: Places, calls: PythonCalls, known: Collection[str]
+    ) -> None:
+        super().__init__(places, calls)
+        self.known = known
+        self.program = program
+        self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
+        self.by_name = {f.name: f for f in program.functions}
+        self.facts: Facts = analyse(program)
+        self.framed = reaching(self.facts.calls, self.facts.blocking | self.facts.cyclic)
+        self.lines: list[str] = []
+        self.depth = 0
+        self.stack: list[int] = []
+        self.current = ir.Function("", [], ty.VOID)
+        self.states = 0
+        self.maps = 0
+
+    def write(self) -> str:
+        """The text: declarations, functions, and the table of all functions."""
+        self.lines = [self._declaration(f) for f in self.program.functions]
+        for function in self.program.functions:
+            self._function(function)
+        entries = "".join(f"    {self._entry(f)},\n" for f in self.program.functions)
+        table = f"const function csl_functions[] = {{\n    {{0, 0, 0}},\n{entries}}};\n"
+        return "\n".join(self.lines) + "\n\n" + table
+
+    def line(self, text: str) -> None:
+        """Append a line."""
+        self.lines.append("    " * self.depth + text if text else "")
+
+    # --- functions ---
+
+    def _declaration(self, function: ir.Function) -> str:
+        if function.name in self.framed:
+            return f"static frame *enter_{function.name}(pe *p, const value *args);"
+        return self._signature(function) + ";"
+
+    def _signature(self, function: ir.Function) -> str:
+        result = "void" if function.result == ty.VOID else c_type(function.result)
+        params = "".join(
+            f", const dsd *{v.name}_in" if v.type in ty.DSDS else f", {c_type(v.type)} {v.name}_"
+            for v in function.params
+        )
+        return f"static {result} fn_{function.name}(pe *p{params})"
+
+    def _entry(self, function: ir.Function) -> str:
+        name = function.name
+        if name in self.framed:
+            return f"{{0, enter_{name}, {int(name in self.facts.blocking)}}}"
+        return f"{{call_{name}, 0, 0}}"
+
+    def _function(self, function: ir.Function) -> None:
+        self.current, self.place = function, function.source
+        self.states = self.maps = 0
+        self.line("")
+        if function.source:
+            self.line(f"/* {function.source} */")
+        if function.name in self.framed:
+            self._framed(function)
+        else:
+            self._plain(function)
+
+    def _plain(self, function: ir.Function) -> None:
+        self.prefix = ""
+        self.line(self._signature(function))
+        self.line("{")
+        params = {p.name for p in function.params}
+        for var in _variables(function):
+            if var.name not in params:
+                start = "{0}" if var.type in ty.DSDS else "0"
+                self.line(f"    {c_type(var.type)} {var.name}_ = {start};")
+        for var in function.params:
+            if var.type in ty.DSDS:
+                self.line(f"    dsd {var.name}_ = *{var.name}_in;")
+        self.depth = 1
+        self._block(function.body)
+        if function.result != ty.VOID:
+            empty = "(dsd){0}" if function.result in ty.DSDS else "0"
+            self.line(f"return {empty};")
+        self.depth = 0
+        self.line("}")
+        self._uniform_call(function)
+
+    def _uniform_call(self, function: ir.Function) -> None:
+        """The form in which the machine and function pointers call a plain function."""
+        args = "".join(f", args[{i}].{member(v.type)}" for i, v in enumerate(function.params))
+        self.line("")
+        self.line(f"static value call_{function.name}(pe *p, const value *args)")
+        self.line("{")
+        call = f"fn_{function.name}(p{args})"
+        if function.result == ty.VOID:
+            self.line(f"    {call};")
+            self.line("    return (value){0};")
+        elif function.result in ty.DSDS:
+            self.line(f"    p->result_dsd = {call};")
+            self.line("    return (value){.d = &p->result_dsd};")
+        else:
+            self.line(f"    return (value){{.{member(function.result)} = {call}}};")
+        self.line("}")
+
+    def _framed(self, function: ir.Function) -> None:
+        name, self.prefix = function.name, "f->"
+        variables = _variables(function)
+        head = len(self.lines)
+        self.line(f"static int step_{name}(pe *p, frame *top)")
+        self.line("{")
+        self.line(f"    struct frame_{name} *f = (struct frame_{name} *)top;")
+        self.line("    switch (top->at) {")
+        self.line("    case 0:;")
+        self.depth = 2
+        self._block(function.body, tail=True)
+        self.depth = 0
+        self.line("    }")
+        self.line("    return STEP_DONE;")
+        self.line("}")
+        fields = [f"    {c_type(v.type)} {v.name}_;" for v in variables]
+        fields += [f"    mapping map_{i};" for i in range(self.maps)]
+        struct = [f"struct frame_{name} {{", "    frame head;", *fields, "};", ""]
+        self.lines[head:head] = struct
+        self.line("")
+        self.line(f"static frame *enter_{name}(pe *p, const value *args)")
+        self.line("{")
+        self.line(f"    struct frame_{name} *f = (struct frame_{name} *)")
+        self.line(f"        csl_push(p, sizeof(struct frame_{name}), step_{name});")
+        for i, var in enumerate(function.params):
+            star = "*" if var.type in ty.DSDS else ""
+            self.line(f"    f->{var.name}_ = {star}args[{i}].{member(var.type)};")
+        self.line("    return &f->head;")
+        self.line("}")
+
+    # --- statements ---
+
+    def _block(self, body: list[ir.Stmt], tail: bool = False) -> None:
+        for position, stmt in enumerate(body):
+            following = body[position + 1] if position + 1 < len(body) else None
+            last = tail and (
+                following is None or (isinstance(following, ir.Return) and following.value is None)
+            )
+            self.place = stmt.place
+            self._statement(stmt, last)
+        self._flush()
+
+    def _suite(self, body: list[ir.Stmt], tail: bool = False) -> None:
+        self.depth += 1
+        self._block(body, tail)
+        self.depth -= 1
+
+    def _flush(self) -> None:
+        """Write the cycles gathered so far."""
+        total, self.cost = self.cost, 0
+        if total:
+            self.line(f"p->t += {total};")
+
+    def _statement(self, stmt: ir.Stmt, last: bool) -> None:
+        match stmt:
+            case ir.SetLocal():
+                self._assign(stmt.var, self.expr(stmt.value))
+            case ir.Store():
+                self.line(self.store(stmt.type, stmt.addr, stmt.value))
+            case ir.SetSlot():
+                self.cost += 2
+                self.line(f"*{self.slot(stmt.index)} = *{self.expr(stmt.value)};")
+            case ir.Copy():
+                self.cost += (stmt.size + 3) // 4 + 4
+                to, source = self.expr(stmt.to), self.expr(stmt.source)
+                self.line(f"csl_copy(p, {to}, {source}, {stmt.size});")
+            case ir.If():
+                self._if(stmt, last)
+            case ir.Loop():
+                self._loop(stmt)
+            case ir.Break() | ir.Continue():
+                self._jump(stmt)
+            case ir.Return():
+                self._return(stmt)
+            case ir.CallFn():
+                self._call(stmt, last)
+            case ir.CallPtr():
+                self._call_pointer(stmt)
+            case ir.Effect():
+                self._effect(stmt)
+            case ir.VectorOp():
+                self._vector(stmt)
+            case ir.MapOp():
+                self._map(stmt)
+            case ir.LoadDsr():
+                self._load_dsr(stmt)
+            case _:
+                raise Unsupported(type(stmt).__name__)
+
+    def _assign(self, var: ir.Var, text: str) -> None:
+        star = "*" if var.type in ty.DSDS else ""
+        self.line(f"{self.variable(var)} = {star}{text};")
+
+    def _if(self, stmt: ir.If, last: bool) -> None:
+        cond = self.expr(stmt.cond)
+        self.cost += BRANCH_COST
+        self._flush()
+        self.line(f"if ({cond}) {{")
+        self._suite(stmt.then, last)
+        if stmt.other:
+            self.line("} else {")
+            self._suite(stmt.other, last)
+        self.line("}")
+
+    def _loop(self, stmt: ir.Loop) -> None:
+        self._flush()
+        self.stack.append(stmt.label)
+        self.line("for (;;) {")
+        self.depth += 1
+        self._block(stmt.head)
+        if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
+            cond = self.expr(stmt.cond)
+            self.cost += BRANCH_COST
+            self._flush()
+            self.line(f"if (!{cond})")
+            self.line("    break;")
+        elif not stmt.once:
+            self.cost += 1
+        self._block(stmt.body)
+        jumps = {(type(s), s.label) for s in statements(stmt.body)
+                 if isinstance(s, ir.Break | ir.Continue)}  # fmt: skip
+        if stmt.once:
+            self.line("break;")
+        if (ir.Continue, stmt.label) in jumps:
+            self.line(f"next_{stmt.label}:;")
+        if not stmt.once:
+            self._block(stmt.step)
+            self.line("if (p->t > p->limit)")
+            self.line("    csl_overrun(p);")
+        self.depth -= 1
+        self.line("}")
+        self.stack.pop()
+        if (ir.Break, stmt.label) in jumps:
+            self.line(f"done_{stmt.label}:;")
+
+    def _jump(self, stmt: ir.Break | ir.Continue) -> None:
+        self._flush()
+        self.line(f"goto {'done' if isinstance(stmt, ir.Break) else 'next'}_{stmt.label};")
+
+    def _return(self, stmt: ir.Return) -> None:
+        value = None if stmt.value is None else self.expr(stmt.value)
+        self._flush()
+        if self.current.name not in self.framed:
+            star = "*" if stmt.value is not None and stmt.value.type in ty.DSDS else ""
+            self.line(f"return {star}{value};" if value is not None else "return;")
+            return
+        if stmt.value is not None and stmt.value.type in ty.DSDS:
+            self.line(f"p->result_dsd = *{value};")
+        elif stmt.value is not None:
+            self.line(f"p->result.{member(self.current.result)} = {value};")
+        self.line("return STEP_DONE;")
+
+    def _pause(self, how: str) -> None:
+        """Leave a framed function; the next call goes on here."""
+        self.states += 1
+        self.line(f"top->at = {self.states};")
+        self.line(f"return {how};")
+        self.lines.append("    " * (self.depth - 1) + f"case {self.states}:;")
+
+    # --- calls ---
+
+    def _values(self, args: Iterable[ir.Expr]) -> str:
+        listed = ", ".join(f"{{.{member(a.type)} = {self.expr(a)}}}" for a in args)
+        return f"(value[]){{{listed or '{.i = 0}'}}}"
+
+    def _call(self, stmt: ir.CallFn, last: bool) -> None:
+        if stmt.name not in self.framed:
+            args = "".join(f", {self.expr(a)}" for a in stmt.args)
+            self.cost += CALL_COST
+            self._flush()
+            dst = f"{self.variable(stmt.dst)} = " if stmt.dst is not None else ""
+            self.line(f"{dst}fn_{stmt.name}(p{args});")
+            return
+        values = self._values(stmt.args)
+        self.cost += CALL_COST
+        self._flush()
+        if self._ends_with(stmt, last):
+            self.line("{")
+            self.line(f"    value args[] = {values[len('(value[])') :]};")
+            self.line("    csl_pop(p);")
+            self.line(f"    enter_{stmt.name}(p, args);")
+            self.line("    return STEP_CALL;")
+            self.line("}")
+            return
+        self.line(f"enter_{stmt.name}(p, {values});")
+        self._pause("STEP_CALL")
+        self._take_result(stmt.dst)
+
+    def _ends_with(self, stmt: ir.CallFn, last: bool) -> bool:
+        """Whether a call takes the place of its caller, so that endless chains need no stack."""
+        cyclic = stmt.name in self.facts.cyclic and self.current.name in self.facts.cyclic
+        void = self.current.result == ty.VOID and stmt.dst is None
+        return cyclic and void and last and not self.stack
+
+    def _take_result(self, dst: ir.Var | None) -> None:
+        if dst is not None:
+            text = "&p->result_dsd" if dst.type in ty.DSDS else f"p->result.{member(dst.type)}"
+            self._assign(dst, text)
+
+    def _call_pointer(self, stmt: ir.CallPtr) -> None:
+        target = self.expr(stmt.target)
+        values = self._values(stmt.args)
+        self.cost += CALL_COST
+        self._flush()
+        if self.current.name not in self.framed:
+            dst, result = stmt.dst, f"csl_call_plain(p, {target}, {values})"
+            if dst is None:
+                self.line(f"{result};")
+            else:
+                self._assign(dst, f"{result}.{member(dst.type)}")
+            return
+        self.line(f"if (csl_call_target(p, {target}, {values})) {{")
+        self.depth += 1
+        self._pause("STEP_CALL")
+        self.depth -= 1
+        self.line("}")
+        self._take_result(stmt.dst)
+
+    def _effect(self, stmt: ir.Effect) -> None:
+        args = [self.expr(a) for a in stmt.args]
+        self.cost += EFFECT_COST
+        self._flush()
+        call = self._effect_call(stmt, args)
+        if not call:
+            return
+        if stmt.dst is not None:
+            self._assign(stmt.dst, call)
+        else:
+            self.line(f"{call};")
+
+    def _effect_call(self, stmt: ir.Effect, args: list[str]) -> str:
+        """The C text of an effect; those without one of their own are called in Python."""
+        name = stmt.name
+        listed = "".join(f", {a}" for a in args)
+        action, _, kind = name.partition("_")
+        if name == "assert":
+            return f"csl_check(p{listed}, {self.place_number})"
+        if name == "unblock_cmd_stream":
+            return "csl_unblock_cmd_stream(p)"
+        if action == "activate" and kind in GATES:
+            return f"csl_activate(p{listed})"
+        if action in ("block", "unblock") and kind in GATES:
+            return f"csl_{action}(p, {GATES[kind]}{listed})"
+        if name in ("fifo_read_length", "fifo_write_length"):
+            return f"csl_fifo_length(p{listed}, {int(name == 'fifo_write_length')})"
+        if name in _NOTHING:
+            return ""
+        if name in _EFFECTS:
+            return f"csl_{name}(p{listed})"
+        kinds = tuple(a.type for a in stmt.args)
+        return self.python(name, "", kinds, args, stmt.dst.type if stmt.dst else ty.VOID)
+
+    # --- vector operations ---
+
+    def _operand(self, node: ir.Expr) -> str:
+        if node.type in ty.DSRS:
+            bank = BANKS[str(node.type)[4:]]
+            return f"csl_dsr(p, {bank}, {self._const_number(node)})"
+        if node.type in ty.DSDS:
+            return f"{{{self.expr(node)}, 0, 0}}"
+        return f"{{0, 0, {self.expr(node)}}}"
+
+    def _const_number(self, node: ir.Expr) -> int:
+        return int(getattr(node, "value", 0))
+
+    def _operands(self, operands: Iterable[ir.Expr]) -> str:
+        return f"(operand[]){{{', '.join(self._operand(o) for o in operands)}}}"
+
+    def _vector(self, stmt: ir.VectorOp) -> None:
+        if stmt.name not in self.known:
+            raise Unsupported(f"@{stmt.name}")
+        operands = self._operands(stmt.operands)
+        self._flush()
+        options = stmt.options
+        index = self.expr(options.index) if options.index is not None else "0"
+        waits = any(self.facts.may_block(o) for o in stmt.operands)
+        head = (
+            f"p, {OP_NUMBERS[stmt.name]}, {len(stmt.operands)}, {operands}, {index}, "
+            f"{int(options.index is not None)}, {self.place_number}"
+        )
+        self.line(f"/* @{stmt.name} */")
+        complete = "1"
+        if not waits and not options.is_async:
+            self.line(f"csl_vector({head});")
+        elif options.is_async:
+            self.line(f"csl_launch_async({head}, &(options){self._op_options(options)});")
+        else:
+            call = f"csl_launch_sync({head}, &(options){self._op_options(options)})"
+            self._wait_if(call)
+            complete = "p->complete"
+        if stmt.result is not None:
+            self._assign(stmt.result, complete)
+
+    def _wait_if(self, call: str) -> None:
+        self.line(f"if ({call}) {{")
+        self.depth += 1
+        self._pause("STEP_WAIT")
+        self.depth -= 1
+        self.line("}")
+
+    def _op_options(self, options: ir.OpOptions) -> str:
+        def gate(target: tuple[str, ir.Expr] | None) -> str:
+            if target is None:
+                return "GATE_NONE, 0"
+            return f"{GATES[target[0]]}, {self.expr(target[1])}"
+
+        def number(code: ir.Expr | None) -> str:
+            return "-1" if code is None else self.expr(code)
+
+        parts = [number(options.activate), gate(options.unblock), number(options.ut_id),
+                 str(options.priority)]  # fmt: skip
+        if options.on_control:
+            parts += [f"ON_CONTROL_{options.on_control.upper()}",
+                      number(options.on_control_activate),
+                      gate(options.on_control_unblock)]  # fmt: skip
+        else:
+            parts += ["ON_CONTROL_NONE", "-1", "GATE_NONE, 0"]
+        return f"{{{', '.join(parts)}}}"
+
+    def _map(self, stmt: ir.MapOp) -> None:
+        operands = [*stmt.sources, *([stmt.dst] if stmt.dst is not None else [])]
+        if len(operands) > _MOST_MAP_OPERANDS:
+            raise Unsupported("@map")
+        listed = self._operands(operands)
+        self._flush()
+        framed = self.current.name in self.framed
+        name = f"{self.prefix}map_{self.maps}"
+        self.maps += 1
+        self.line("{")
+        self.depth += 1
+        if not framed:
+            self.line(f"mapping {name};")
+        has_dst = int(stmt.dst is not None)
+        self.line(f"csl_map_begin(p, &{name}, {len(operands)}, {listed}, {has_dst});")
+        self.line(f"while (csl_map_next(p, &{name})) {{")
+        self.depth += 1
+        for source, kind in enumerate(stmt.params):
+            self._map_take(stmt, name, source, kind)
+        self._map_call(stmt, name)
+        self.depth -= 1
+        self.line("}")
+        self.line(f"csl_map_end(p, &{name});")
+        self.depth -= 1
+        self.line("}")
+
+    def _map_take(self, stmt: ir.MapOp, name: str, source: int, kind: ty.Type) -> None:
+        take = f"csl_map_take(p, &{name}, {source}, {type_code(kind)}, {self.place_number})"
+        if self.facts.may_block(stmt.sources[source]):
+            self._wait_if(take)
+            self.line(f"csl_map_taken(p, &{name}, {source}, {type_code(kind)});")
+        else:
+            self.line(f"{take};")
+
+    def _map_call(self, stmt: ir.MapOp, name: str) -> None:
+        kind = stmt.dst_type
+        if stmt.fn in self.framed:
+            self.line(f"enter_{stmt.fn}(p, {name}.v);")
+            self._pause("STEP_CALL")
+        else:
+            args = "".join(f", {name}.v[{i}].{member(k)}" for i, k in enumerate(stmt.params))
+            result = self.by_name[stmt.fn].result
+            dst = "" if result == ty.VOID else f"p->result.{member(result)} = "
+            self.line(f"{dst}fn_{stmt.fn}(p{args});")
+        if stmt.dst is None or kind is None:
+            return
+        put = f"csl_map_put(p, &{name}, {type_code(kind)}, p->result, {self.place_number})"
+        if self.facts.may_block(stmt.dst):
+            self._wait_if(put)
+        else:
+            self.line(f"{put};")
+
+    def _load_dsr(self, stmt: ir.LoadDsr) -> None:
+        number, dsd = self.expr(stmt.number), self.expr(stmt.dsd)
+        self._flush()
+        options = self._op_options(stmt.options)
+        flags = f"{int(stmt.save_address)}, {int(stmt.options.is_async)}"
+        bank = BANKS[stmt.bank]
+        self.line(f"csl_load_dsr(p, {bank}, {number}, {dsd}, {flags}, &(options){options});")
+
+
+def _variables(function: ir.Function) -> list[ir.Var]:
+    """All local variables, parameters first."""
+    found = {v.name: v for v in function.params}
+    for stmt in statements(function.body):
+        for var in (getattr(stmt, "var", None), getattr(stmt, "dst", None),
+                    getattr(stmt, "result", None)):  # fmt: skip
+            if isinstance(var, ir.Var):
+                found.setdefault(var.name, var)
+    return list(found.values())

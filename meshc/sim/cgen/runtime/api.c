@@ -1,0 +1,382 @@
+/* What Python calls: it builds a machine, runs it, and reads and writes its state. Functions that
+ * may end in a fault give -1 then; the machine says what happened. */
+#include <stdlib.h>
+
+#include "machine.h"
+
+#pragma GCC visibility push(default)
+
+/* Run STATEMENT; -1 when it ends in a fault. */
+#define GUARDED(M, STATEMENT)                                                                      \
+    do {                                                                                           \
+        jmp_buf here, *outer = (M)->escape;                                                        \
+        if (setjmp(here)) {                                                                        \
+            (M)->escape = outer;                                                                   \
+            return -1;                                                                             \
+        }                                                                                          \
+        (M)->escape = &here;                                                                       \
+        STATEMENT;                                                                                 \
+        (M)->escape = outer;                                                                       \
+    } while (0)
+
+static void *zeroed(size_t count, size_t size)
+{
+    void *block = calloc(count ? count : 1, size);
+    if (!block)
+        abort();
+    return block;
+}
+
+/* --- building --- */
+
+machine *csl_machine_new(int width, int height, int pe_count, const costs *cycles,
+                         const callbacks *python)
+{
+    machine *m = zeroed(1, sizeof *m);
+    m->width = width;
+    m->height = height;
+    m->pe_count = pe_count;
+    m->costs = *cycles;
+    m->python = *python;
+    m->task_limit = 2000000000;
+    m->generation = 1;
+    m->pes = zeroed((size_t)pe_count, sizeof(core));
+    m->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
+    return m;
+}
+
+/* The number of each structure that Python fills or reads, to compare with its own idea. */
+int64_t csl_size(int which)
+{
+    static const size_t sizes[] = {sizeof(dsd), sizeof(options), sizeof(pe), sizeof(pe_class),
+                                   sizeof(costs), sizeof(callbacks), sizeof(constants),
+                                   sizeof(function), sizeof(struct route)};
+    return (int64_t)sizes[which];
+}
+
+pe *csl_pe_new(machine *m, int number, int x, int y, const pe_class *kind,
+               const function *functions, const constants *k, const dsd *slots, int64_t slot_count,
+               int64_t size)
+{
+    core *c = &m->pes[number];
+    pe *p = &c->head;
+    p->m = m;
+    p->x = x;
+    p->y = y;
+    p->mem = zeroed((size_t)size, 1);
+    p->size = size;
+    p->k = k;
+    p->slots = zeroed((size_t)slot_count, sizeof *slots);
+    if (slot_count)
+        memcpy(p->slots, slots, (size_t)slot_count * sizeof *slots);
+    p->slot_count = slot_count;
+    p->functions = functions;
+    p->function_count = kind->functions;
+    p->limit = FOREVER;
+    c->kind = kind;
+    c->number = number;
+    c->dispatch_at = -1;
+    c->prng = (0xdeadbeefu ^ 0x2a5a5au);
+    c->fifos = zeroed((size_t)kind->fifos, sizeof(fifo));
+    for (int i = 0; i < TASKS; i++)
+        if (kind->local_task[i])
+            c->local_tasks |= 1ull << i;
+    m->grid[(int64_t)y * m->width + x] = c;
+    return p;
+}
+
+int csl_bind_data_tasks(pe *p)
+{
+    const pe_class *kind = core_of(p)->kind;
+    GUARDED(p->m, {
+        for (int i = 0; i < kind->data_task_count; i++) {
+            int number = kind->data_task_order[i];
+            channel *c = channel_of_color(p, kind->wse3 ? input_color(p, number) : number);
+            c->task = kind->data_task[number];
+            c->blocked = 0;
+        }
+    });
+    return 0;
+}
+
+void csl_fifo_capacity(pe *p, int number, int64_t capacity)
+{
+    fifo *f = &core_of(p)->fifos[number];
+    free(f->data);
+    f->capacity = capacity;
+    f->room = capacity + 1;
+    f->data = zeroed((size_t)f->room, sizeof *f->data);
+}
+
+int csl_initial_load(pe *p, int bank, int64_t number, const dsd *d, int save, int is_async,
+                     const options *o)
+{
+    GUARDED(p->m, csl_load_dsr(p, bank, number, d, save, is_async, o));
+    p->t = 0;
+    return 0;
+}
+
+static directions directions_of(const uint8_t *listed)
+{
+    directions set = {listed[0], {0}};
+    memcpy(set.d, listed + 1, PORTS);
+    return set;
+}
+
+int csl_configure(pe *p, int color, const struct route *given)
+{
+    router *r;
+    GUARDED(p->m, r = router_at(p, color));
+    r->exists = 1;
+    r->rx = directions_of(given->rx);
+    r->tx = directions_of(given->tx);
+    for (int i = 0; i < 3; i++)
+        r->positions[i] = (position){given->present[i], given->has_rx[i], given->has_tx[i],
+                                     directions_of(given->new_rx[i]),
+                                     directions_of(given->new_tx[i])};
+    for (int i = 0; i < 3; i++)
+        r->selects[i] = given->present[i] && given->has_rx[i];
+    r->at = given->position;
+    r->ring = given->ring;
+    r->pop = given->pop;
+    r->teardown = given->teardown;
+    r->swap_x = given->swap_x;
+    r->swap_y = given->swap_y;
+    r->rule = given->rule;
+    r->counter = given->rule.init_counter;
+    r->limit = given->rule.limit1;
+    note_links(r);
+    if (!given->is_static)
+        p->m->dynamic |= 1ull << color;
+    return 0;
+}
+
+static stream *stream_new(void) { return zeroed(1, sizeof(stream)); }
+
+/* The PE streams a color to the host from its RAMP. */
+stream *csl_sink(pe *p, int color)
+{
+    router *r = router_at(p, color);
+    if (!r->sink)
+        r->sink = stream_new();
+    return r->sink;
+}
+
+/* A port between the host and a PE; the stream of an output. */
+stream *csl_open_port(pe *p, int color, int direction, int is_input)
+{
+    router *r = router_at(p, color);
+    p->m->dynamic |= 1ull << color;
+    if (is_input) {
+        r->entry = direction;
+        return NULL;
+    }
+    r->exit = direction;
+    r->out = stream_new();
+    return r->out;
+}
+
+/* A virtual link from an output port of one PE to an input port of another. */
+void csl_connect(pe *source, int color, int out, pe *target, int there, int port, int64_t hops)
+{
+    router *from = router_at(source, color), *to = router_at(target, there);
+    from->exit = out;
+    to->entry = port;
+    from->virtual_target = to;
+    from->virtual_hops = hops;
+    source->m->dynamic |= 1ull << color | 1ull << there;
+}
+
+int csl_initial_gate(pe *p, int opens, int kind, int64_t number)
+{
+    GUARDED(p->m, {
+        if (opens)
+            open_gate(p, kind, number, 0);
+        else
+            close_gate(p, kind, number);
+    });
+    return 0;
+}
+
+int csl_initial_activate(pe *p, int64_t number)
+{
+    GUARDED(p->m, activate_now(p, 0, number));
+    return 0;
+}
+
+/* --- running --- */
+
+static void act_python(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)argument;
+    m->python.event((int64_t)(intptr_t)subject, time);
+    check_python(m);
+}
+
+void csl_at_python(machine *m, int64_t time, int64_t token)
+{
+    at(m, time, act_python, (void *)(intptr_t)token, NULL);
+}
+
+void csl_activate_later(pe *p, int64_t number, int64_t time) { activate_later(p, number, time); }
+
+/* Python unblocks the command stream of a PE. */
+void csl_host_unblock(pe *p) { csl_unblock_cmd_stream(p); }
+
+static void act_nothing(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)m, (void)time, (void)subject, (void)argument;
+}
+
+void csl_launch(pe *p, int function, const value *args)
+{
+    launch_function(p, p->m->now, function, args);
+    wake(p, p->m->now);
+}
+
+static burst *host_burst(machine *m, const uint32_t *data, int64_t count, int64_t t0)
+{
+    words *payload = words_new(m, count);
+    memcpy(payload->data, data, (size_t)count * 4);
+    burst *b = burst_new(m, payload, 0, count, t0, 1, 0);
+    words_drop(m, payload);
+    return b;
+}
+
+/* The host sends words to the RAMP of a PE. */
+int csl_inject_stream(pe *p, int color, const uint32_t *data, int64_t count)
+{
+    machine *m = p->m;
+    GUARDED(m, {
+        int64_t when = m->now + m->costs.ramp;
+        deliver_at(router_at(p, color), when, host_burst(m, data, count, when));
+    });
+    return 0;
+}
+
+/* The host sends words into a port of a layout. */
+void csl_enter(pe *p, int color, const uint32_t *data, int64_t count)
+{
+    enter(router_at(p, color), host_burst(p->m, data, count, p->m->now + 1));
+}
+
+int64_t csl_stream_total(const stream *s) { return s->total; }
+
+/* Take count wavelets, which must be there, out of a stream. */
+void csl_stream_take(machine *m, stream *s, int64_t count, uint32_t *out)
+{
+    int64_t used = 0;
+    s->total -= count;
+    for (; count; used++) {
+        burst *b = s->items[used];
+        int64_t part = min64(count, burst_left(b));
+        memcpy(out, burst_data(b) + b->pos, (size_t)part * 4);
+        out += part;
+        count -= part;
+        b->pos += (int32_t)part;
+        if (burst_left(b))
+            break;
+        burst_drop(m, b);
+    }
+    s->count -= used;
+    memmove(s->items, s->items + used, (size_t)s->count * sizeof *s->items);
+}
+
+enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED };
+
+/* Start to run towards a goal; streams are those that shall hold amount wavelets. */
+void csl_goal(machine *m, int goal, int64_t amount, stream **streams, int64_t count)
+{
+    m->goal = goal;
+    m->amount = amount;
+    free(m->waiting);
+    m->waiting = NULL;
+    m->waiting_count = 0;
+    if (goal == UNTIL_UNBLOCKED) {
+        m->wanted = amount;
+        m->lagging = 0;
+        for (int i = 0; i < m->pe_count; i++)
+            m->lagging += m->pes[i].head.unblocked < amount;
+    } else if (goal == UNTIL_TIME) {
+        at(m, amount, act_nothing, NULL, NULL);
+    } else if (goal == UNTIL_RECEIVED) {
+        m->waiting = zeroed((size_t)count, sizeof *streams);
+        memcpy(m->waiting, streams, (size_t)count * sizeof *streams);
+        m->waiting_count = count;
+    }
+}
+
+static int reached(machine *m)
+{
+    switch (m->goal) {
+    case UNTIL_UNBLOCKED: return m->lagging == 0;
+    case UNTIL_TIME: return m->now >= m->amount;
+    case UNTIL_RECEIVED:
+        while (m->waiting_count && m->waiting[m->waiting_count - 1]->total >= m->amount)
+            m->waiting_count--;
+        return m->waiting_count == 0;
+    default: return 0;
+    }
+}
+
+enum { NOTHING_LEFT, GOAL_REACHED, PAUSED };
+
+/* Handle events until the goal is reached, nothing is left to do, or most events are done. */
+int csl_run(machine *m, int64_t most)
+{
+    int how = PAUSED;
+    GUARDED(m, {
+        for (int64_t i = 0; i < most; i++) {
+            if (reached(m)) {
+                how = GOAL_REACHED;
+                break;
+            }
+            if (!m->heap.count) {
+                how = NOTHING_LEFT;
+                break;
+            }
+            event e = heap_pop(&m->heap);
+            m->now = e.time;
+            m->events++;
+            if (e.time > m->last_time)
+                m->last_time = e.time;
+            e.act(m, e.time, e.subject, e.argument);
+        }
+    });
+    return how;
+}
+
+/* --- reading --- */
+
+int64_t csl_number(machine *m, int which)
+{
+    switch (which) {
+    case 0: return m->now;
+    case 1: return m->last_time;
+    case 2: return m->tasks_run;
+    case 3: return m->events;
+    case 4: return m->fault;
+    case 5: return m->fault_pe;
+    case 6: return m->fault_place;
+    case 7: return m->waiting_count;
+    default: return m->fault_numbers[which - 8];
+    }
+}
+
+void csl_set_number(machine *m, int which, int64_t v)
+{
+    switch (which) {
+    case 1: m->last_time = v; break;
+    case 2: m->dynamic |= (uint64_t)v; break;
+    case 3: m->task_limit = v; break;
+    case 4: m->failed = (int32_t)v; break;
+    case 5: m->tracing = (int32_t)v; break;
+    case 6: m->report = (int32_t)v; break;
+    case 7: m->move16 = (int32_t)v; break;
+    default: m->move32 = (int32_t)v; break;
+    }
+}
+
+const char *csl_message(const machine *m) { return m->message; }
+
+pe *csl_pe_at(machine *m, int number) { return &m->pes[number].head; }

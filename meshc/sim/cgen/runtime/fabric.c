@@ -1,0 +1,453 @@
+/* The fabric: bursts along fixed multicast trees, or hop by hop where they may meet others or
+ * routes may change. Mirrors machine/fabric.py. */
+#include <stdlib.h>
+
+#include "machine.h"
+
+static const int opposite[PORTS] = {RAMP, WEST, EAST, SOUTH, NORTH};
+static const int step_x[PORTS] = {0, 1, -1, 0, 0}, step_y[PORTS] = {0, 0, 0, -1, 1};
+static const char *const names[PORTS] = {"RAMP", "EAST", "WEST", "NORTH", "SOUTH"};
+
+/* --- routers --- */
+
+/* The state of a color at a PE; exists says whether it has a route. */
+router *router_at(pe *p, int color)
+{
+    core *c = core_of(p);
+    if (color < 0 || color >= COLORS)
+        csl_fault(p, 0, "there is no color %d", color);
+    if (!c->routers[color]) {
+        router *r = calloc(1, sizeof *r);
+        if (!r)
+            abort();
+        r->p = p;
+        r->color = color;
+        r->exit = -1;
+        c->routers[color] = r;
+    }
+    return c->routers[color];
+}
+
+static router *existing(pe *p, int color)
+{
+    router *r = color >= 0 && color < COLORS ? core_of(p)->routers[color] : NULL;
+    return r && r->exists ? r : NULL;
+}
+
+static pe *neighbour(pe *p, int out)
+{
+    machine *m = p->m;
+    int x = p->x + step_x[out], y = p->y + step_y[out];
+    if (x < 0 || y < 0 || x >= m->width || y >= m->height)
+        return NULL;
+    core *c = m->grid[(int64_t)y * m->width + x];
+    return c ? &c->head : NULL;
+}
+
+/* Remember which colors have routes over the links of a router. */
+void note_links(router *r)
+{
+    core *c = core_of(r->p);
+    uint32_t outputs = router_outputs(r);
+    for (int out = 0; out < PORTS; out++)
+        if ((outputs >> out & 1) && !(c->users[out] >> r->color & 1)) {
+            c->users[out] |= 1ull << r->color;
+            r->p->m->generation++;
+        }
+}
+
+/* The router of a color for code that changes it, made if the color had no route. */
+router *router_for_code(pe *p, int color)
+{
+    machine *m = p->m;
+    router *r = router_at(p, color);
+    if (!r->exists) {
+        r->exists = r->is_static = 1;
+        note_links(r);
+    }
+    m->dynamic |= 1ull << color;
+    m->color_generation[color]++;
+    return r;
+}
+
+/* --- trees of static colors --- */
+
+void tree_free(tree *t)
+{
+    if (t) {
+        free(t->receivers);
+        free(t->edges);
+        free(t->edge_ports);
+        free(t);
+    }
+}
+
+typedef struct {
+    router *at;
+    int port;
+    int64_t hops;
+} visit;
+
+static void *grown(void *items, int64_t count, size_t size)
+{
+    if (count & (count - 1))
+        return items;
+    items = realloc(items, (size_t)(count ? 2 * count : 4) * size);
+    if (!items)
+        abort();
+    return items;
+}
+
+/* Receivers of a static color with their distance; broken when a route is broken or bursts may
+ * meet others on the way. */
+static void tree_build(tree *t, router *origin)
+{
+    machine *m = origin->p->m;
+    visit *work = NULL;
+    int64_t count = 0, stamp = ++m->stamp;
+    work = grown(work, 0, sizeof *work);
+    work[count++] = (visit){origin, RAMP, 0};
+    t->broken = 1;
+    for (int64_t i = 0; i < count; i++) {
+        visit v = work[i];
+        router *r = v.at;
+        if (!r || !r->exists)
+            goto done;
+        directions rx = router_rx(r), tx = router_tx(r);
+        if (r->stamp != stamp) {
+            r->stamp = stamp;
+            r->stamp_ports = 0;
+        }
+        if (rx.count != 1 || rx.d[0] != v.port || (r->stamp_ports >> v.port & 1))
+            goto done;
+        if (r->out || r->virtual_target)
+            goto done;
+        r->stamp_ports |= 1 << v.port;
+        for (int k = 0; k < tx.count; k++) {
+            int out = tx.d[k];
+            if (out == RAMP) {
+                t->receivers = grown(t->receivers, t->count, sizeof *t->receivers);
+                t->receivers[t->count].at = r;
+                t->receivers[t->count++].hops = v.hops;
+                continue;
+            }
+            uint64_t users = core_of(r->p)->users[out];
+            if (users & (users - 1))
+                goto done;
+            t->edges = grown(t->edges, t->edge_count, sizeof *t->edges);
+            t->edge_ports = grown(t->edge_ports, t->edge_count, sizeof *t->edge_ports);
+            t->edges[t->edge_count] = r;
+            t->edge_ports[t->edge_count++] = (uint8_t)out;
+            pe *there = neighbour(r->p, out);
+            if (!there)
+                goto done;
+            work = grown(work, count, sizeof *work);
+            work[count++] = (visit){existing(there, r->color), opposite[out],
+                                    v.hops + m->costs.hop};
+        }
+    }
+    t->broken = 0;
+done:
+    free(work);
+}
+
+static tree *tree_of(router *origin)
+{
+    machine *m = origin->p->m;
+    tree *t = origin->known;
+    int64_t by_color = m->color_generation[origin->color];
+    if (t && t->generation == m->generation && t->color_generation == by_color)
+        return t;
+    tree_free(t);
+    origin->known = t = calloc(1, sizeof *t);
+    if (!t)
+        abort();
+    t->generation = m->generation;
+    t->color_generation = by_color;
+    tree_build(t, origin);
+    return t;
+}
+
+/* --- sending --- */
+
+static void note(machine *m, int64_t time) { m->last_time = max64(m->last_time, time); }
+
+void stream_add(machine *m, stream *s, burst *b)
+{
+    (void)m;
+    if (s->count == s->room) {
+        s->room = 2 * s->room + 4;
+        s->items = realloc(s->items, (size_t)s->room * sizeof *s->items);
+        if (!s->items)
+            abort();
+    }
+    s->items[s->count++] = b;
+    s->total += burst_left(b);
+}
+
+/* A burst lies in the queues between a PE and the host until the host asks for it. */
+static void to_host(machine *m, stream *s, burst *b)
+{
+    int64_t end = burst_end(b);
+    stream_add(m, s, b);
+    note(m, end);
+}
+
+static void deliver_parts(router *r, burst *b)
+{
+    machine *m = r->p->m;
+    burst **parts;
+    int64_t count = router_filter(m, r, b, &parts);
+    for (int64_t i = 0; i < count; i++)
+        deliver_at(r, max64(parts[i]->t0, m->now), parts[i]);
+}
+
+static void multicast(tree *t, burst *b)
+{
+    machine *m = t->receivers ? t->receivers[0].at->p->m : NULL;
+    for (int i = 0; m && m->report && i < t->edge_count; i++)
+        core_of(t->edges[i]->p)->load[t->edge_ports[i]] += b->count;
+    for (int i = 0; i < t->count; i++)
+        deliver_parts(t->receivers[i].at,
+                      burst_moved(m, b, b->t0 + 2 * m->costs.ramp + t->receivers[i].hops));
+}
+
+/* --- hop by hop: an arrival is a burst at a port of a router --- */
+
+static void act_arrive(machine *m, int64_t now, void *subject, void *argument);
+
+static void arrive_later(router *r, int port, burst *b)
+{
+    machine *m = r->p->m;
+    b->port = (int8_t)port;
+    at(m, max64(b->t0, m->now), act_arrive, r, b);
+}
+
+static void act_pump(machine *m, int64_t now, void *subject, void *argument)
+{
+    (void)argument;
+    pump(m, now, subject);
+}
+
+static void act_arrive(machine *m, int64_t now, void *subject, void *argument)
+{
+    router *r = subject;
+    burst *b = argument;
+    if (router_rx(r).count > 1) {
+        int other = router_meeting(r, b->port, b);
+        if (other >= 0) {
+            m->fault_pe = core_of(r->p)->number;
+            m->fault_numbers[0] = r->color;
+            m->fault_numbers[1] = other;
+            m->fault_numbers[2] = b->port;
+            escape(m, FAULT_COLLISION);
+        }
+    }
+    queue_push(&r->ports[b->port], b);
+    pump(m, now, r);
+}
+
+/* A burst enters a router from outside, through the port that has no neighbour. */
+void enter(router *r, burst *b) { arrive_later(r, r->entry, b); }
+
+/* Drop the first command of a control wavelet; a NOP that the CE ignores comes in last. */
+static uint32_t pop_command(uint32_t word)
+{
+    uint32_t commands[9] = {word >> 22 & 7, word >> 25 & 7, (word >> 28 & 3) | (word & 1) << 2};
+    for (int i = 0; i < 5; i++)
+        commands[3 + i] = word >> (3 * i + 1) & 7;
+    commands[8] = 4;
+    uint32_t result = (word & 0x3f << 16) | (word & 0xc0000000u);
+    result |= commands[1] << 22 | commands[2] << 25 | (commands[3] & 3) << 28 | commands[3] >> 2;
+    for (int i = 0; i < 5; i++)
+        result |= commands[4 + i] << (3 * i + 1);
+    return result;
+}
+
+/* The colors a wavelet has after arriving at a PE. */
+static int swapped(pe *p, int color, int port, int *colors)
+{
+    int horizontal = port == EAST || port == WEST;
+    router *mine = existing(p, color), *other = existing(p, color ^ 1);
+    int a = mine && (horizontal ? mine->swap_x : mine->swap_y);
+    int b = other && (horizontal ? other->swap_x : other->swap_y);
+    colors[0] = a && b ? color ^ 1 : color;
+    colors[1] = color ^ 1;
+    return !a && b ? 2 : 1;
+}
+
+/* A burst reaches the neighbour in a direction at its t0. */
+static void cross(router *r, int out, burst *b)
+{
+    machine *m = r->p->m;
+    pe *there = neighbour(r->p, out);
+    int port = opposite[out], colors[2];
+    if (!there)
+        csl_fault(r->p, 0, "color %d leaves the rectangle to the %s of PE (%d, %d)", r->color,
+                  names[out], r->p->x, r->p->y);
+    int count = swapped(there, r->color, port, colors);
+    for (int i = 0; i < count; i++) {
+        router *target = existing(there, colors[i]);
+        if (!target)
+            csl_fault(there, 0,
+                      "color %d arrives at PE (%d, %d) from the %s, which has no route for it",
+                      colors[i], there->x, there->y, names[port]);
+        arrive_later(target, port, burst_moved(m, b, b->t0));
+    }
+}
+
+/* A burst leaves through a port: to the host or over a virtual link. */
+static void leave(router *r, burst *b)
+{
+    machine *m = r->p->m;
+    if (r->virtual_target) {
+        b->t0 += r->virtual_hops;
+        enter(r->virtual_target, b);
+    } else if (b->control || !r->out) { /* the host takes data only */
+        burst_drop(m, b);
+    } else {
+        to_host(m, r->out, b);
+    }
+}
+
+/* Send a burst over the link in a direction; when its last wavelet has left. */
+static int64_t hop(router *r, int out, const burst *given, int64_t start)
+{
+    machine *m = r->p->m;
+    burst *b = burst_moved(m, given, start);
+    int64_t end;
+    if (r->exit == out) {
+        end = burst_end(b);
+        b->t0 += m->costs.hop;
+        leave(r, b);
+        return end;
+    }
+    pipe_carry(&core_of(r->p)->links[out], b, start);
+    core_of(r->p)->load[out] += b->count;
+    end = burst_end(b);
+    b->t0 += m->costs.hop;
+    cross(r, out, b);
+    burst_drop(m, b);
+    return end;
+}
+
+static void tear_down(router *r, int64_t time)
+{
+    machine *m = r->p->m;
+    if (core_of(r->p)->kind->teardown[r->color])
+        at(m, max64(time, m->now), act_activate, r->p, (void *)(intptr_t)teardown_key(r->color));
+}
+
+static void forward(router *r, burst *b, int64_t start)
+{
+    machine *m = r->p->m;
+    directions before = router_tx(r);
+    burst *onward = b;
+    int ignored = 0;
+    if (b->control) {
+        uint32_t word = burst_data(b)[0], command = word >> 22 & 3;
+        ignored = word >> 24 & 1;
+        int popped = router_execute(r, (int)command);
+        if (command == 3 && !r->teardown) {
+            r->teardown = 1;
+            tear_down(r, start);
+        }
+        if (popped) {
+            words *one = words_new(m, 1);
+            one->data[0] = pop_command(word);
+            onward = burst_new(m, one, 0, 1, start, 1, 1);
+            words_drop(m, one);
+        }
+    }
+    r->free_at = start + (b->count - 1) * b->period + 1;
+    for (int i = 0; i < before.count; i++) {
+        int out = before.d[i];
+        if (out != RAMP)
+            r->free_at = max64(r->free_at, hop(r, out, onward, start));
+        else if (!ignored)
+            deliver_parts(r, burst_moved(m, b, start + m->costs.ramp));
+    }
+    if (onward != b)
+        burst_drop(m, onward);
+    burst_drop(m, b);
+}
+
+/* Forward everything that the router's present position accepts. */
+void pump(machine *m, int64_t now, router *r)
+{
+    while (!r->teardown) {
+        directions rx = router_rx(r);
+        int i = 0;
+        while (i < rx.count && !r->ports[rx.d[i]].count)
+            i++;
+        if (i == rx.count)
+            return;
+        queue *port = &r->ports[rx.d[i]];
+        burst *b = queue_at(port, 0);
+        int64_t start = max64(b->t0, r->free_at);
+        if (start > now) {
+            at(m, start, act_pump, r, NULL);
+            return;
+        }
+        queue_pop(port);
+        forward(r, b, start);
+    }
+}
+
+/* A PE sends a burst; its t0 is when the first wavelet leaves the PE. */
+void inject(pe *p, int color, burst *b)
+{
+    machine *m = p->m;
+    router *r = router_at(p, color);
+    if (r->sink) {
+        to_host(m, r->sink, b);
+        return;
+    }
+    if (!(m->dynamic >> color & 1) && !b->control) {
+        tree *t = tree_of(r);
+        if (!t->broken) {
+            multicast(t, b);
+            burst_drop(m, b);
+            return;
+        }
+    }
+    if (!r->exists)
+        csl_fault(p, 0, "color %d is sent but has no route at PE (%d, %d)", color, p->x, p->y);
+    b->t0 += m->costs.ramp;
+    arrive_later(r, RAMP, b);
+}
+
+/* --- changes by code --- */
+
+/* Advance a switch from the PE itself. */
+void advance(pe *p, int color)
+{
+    router *r = existing(p, color);
+    if (r) {
+        router_execute(r, 1);
+        pump(p->m, p->m->now, r);
+    }
+}
+
+/* The oldest pending change of a router takes effect. */
+static void act_reconfigure(machine *m, int64_t now, void *subject, void *argument)
+{
+    router *r = subject;
+    (void)argument;
+    change oldest = r->pending[0];
+    r->pending_count--;
+    memmove(r->pending, r->pending + 1, (size_t)r->pending_count * sizeof(change));
+    router_change(r, &oldest);
+    note_links(r);
+    pump(m, now, r);
+}
+
+/* Change a router; it takes effect a little later than the PE's own time. */
+void configure_later(pe *p, int color, const change *what)
+{
+    machine *m = p->m;
+    router *r = router_for_code(p, color);
+    r->pending = grown(r->pending, r->pending_count, sizeof *r->pending);
+    r->pending[r->pending_count++] = *what;
+    at(m, max64(p->t + m->costs.configure, m->now), act_reconfigure, r, NULL);
+}

@@ -1,0 +1,65 @@
+/* The end of a machine: all its memory is given back. */
+#include <stdlib.h>
+
+#include "machine.h"
+
+static void router_end(router *r)
+{
+    for (int port = 0; port < PORTS; port++)
+        queue_end(&r->ports[port]);
+    free(r->pending);
+    free(r->recent);
+    tree_free(r->known);
+    if (r->sink)
+        free(r->sink->items);
+    if (r->out)
+        free(r->out->items);
+    free(r->sink);
+    free(r->out);
+    free(r);
+}
+
+static void core_end(core *c)
+{
+    for (int color = 0; color < COLORS; color++) {
+        channel *of = c->channels[color];
+        if (of) {
+            queue_end(&of->bursts);
+            queue_end(&of->waiting);
+            free(of);
+        }
+        if (c->routers[color])
+            router_end(c->routers[color]);
+    }
+    for (int i = 0; c->kind && i < c->kind->fifos; i++) {
+        free(c->fifos[i].data);
+        queue_end(&c->fifos[i].readers);
+        queue_end(&c->fifos[i].writers);
+    }
+    for (int i = 0; i < 3; i++)
+        free(c->dsrs[i]);
+    for (int i = 0; i < PORTS; i++)
+        pipe_end(&c->links[i]);
+    pipe_end(&c->ramp_in);
+    pipe_end(&c->ramp_out);
+    pipe_end(&c->slots.pipe);
+    queue_end(&c->launches);
+    free(c->fifos);
+    free(c->head.slots);
+    free(c->head.mem);
+}
+
+/* Give all memory of a machine back. */
+__attribute__((visibility("default"))) void csl_machine_end(machine *m)
+{
+    for (int i = 0; i < m->pe_count; i++)
+        core_end(&m->pes[i]);
+    for (int i = 0; i < 8; i++)
+        free(m->scratch[i]);
+    free(m->heap.items);
+    free(m->waiting);
+    pool_end(&m->pool);
+    free(m->pes);
+    free(m->grid);
+    free(m);
+}

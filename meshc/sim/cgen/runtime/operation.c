@@ -1,0 +1,589 @@
+/* A vector operation in progress: takes operands as they become available, element by element.
+ * Mirrors machine/operation.py and the launches of machine/runtime.py. */
+#include "machine.h"
+
+void hold(operation *o) { o->references++; }
+
+void drop(operation *o)
+{
+    if (--o->references)
+        return;
+    if (o->sent)
+        words_drop(o->p->m, o->sent);
+    pool_put(&o->p->m->pool, o, sizeof *o);
+}
+
+/* Call act at a time with the operation, which lives at least as long. */
+static void later(operation *o, int64_t time, action *act)
+{
+    hold(o);
+    at(o->p->m, time, act, o, NULL);
+}
+
+static void act_progress(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)m, (void)argument;
+    progress(subject, time);
+    drop(subject);
+}
+
+/* --- making one --- */
+
+static int is_fabric(const dsd *d) { return d->kind == FABIN || d->kind == FABOUT; }
+
+static int64_t length(operation *o)
+{
+    int any_fifo = 0;
+    for (int i = 1; i <= o->sources + 1; i++) {
+        int k = i <= o->sources ? i : 0; /* sources first, then the destination */
+        const dsd *d = &o->operands[k];
+        int64_t n = 0;
+        if (d->kind == FIFO) {
+            const fifo *state = &core_of(o->p)->fifos[d->number];
+            n = k ? state->read_length : state->write_length;
+            any_fifo = 1;
+        } else if (d->kind != NO_OPERAND) {
+            n = d->n;
+        }
+        if (n)
+            return (n & ENDLESS) == ENDLESS ? FOREVER : n;
+    }
+    return any_fifo ? FOREVER : 1;
+}
+
+static operation *make(pe *p, int op, int count, const operand *given, int64_t index,
+                       int has_index, int place)
+{
+    operation *o = pool_get(&p->m->pool, sizeof *o);
+    memset(o, 0, offsetof(operation, operands));
+    memset(o->records, 0, sizeof *o - offsetof(operation, records));
+    o->p = p;
+    o->op = op;
+    o->sources = count - 1;
+    o->place = place;
+    o->index = has_index ? (int32_t)index : 0;
+    o->references = 1;
+    o->complete = 1;
+    for (int k = 0; k < count; k++) {
+        if (given[k].reg)
+            o->records[o->record_count++] = given[k].reg;
+        o->scalars[k] = given[k].value;
+        if (!given[k].d) {
+            o->operands[k].kind = NO_OPERAND;
+            continue;
+        }
+        dsd *d = &o->operands[k];
+        *d = *given[k].d;
+        if (has_index && d->kind == MEM && d->indexed)
+            d->addr = (int32_t)((d->addr + 2 * index) & 0xffff);
+        if (is_fabric(d) && d->priority > o->priority)
+            o->priority = d->priority;
+    }
+    o->n = length(o);
+    o->t = p->t;
+    for (int k = 1; k < count; k++) {
+        const dsd *d = &o->operands[k];
+        if (d->kind == FABIN) {
+            o->inputs[o->channel_count] = d;
+            o->channels[o->channel_count++] = channel_of(p, d);
+        } else if (d->kind == FIFO) {
+            o->fifos[o->fifo_count++] = &core_of(p)->fifos[d->number];
+        }
+    }
+    return o;
+}
+
+static int needs_input(const operation *o)
+{
+    return o->channel_count || o->fifo_count || o->operands[0].kind == FIFO;
+}
+
+static fifo *fifo_out(const operation *o) { return &core_of(o->p)->fifos[o->operands[0].number]; }
+
+static int per_wavelet(const operation *o, int simd)
+{
+    return simd && result_size(o->op) == 2 ? 2 : 1;
+}
+
+/* --- working --- */
+
+static void finish(operation *o);
+static void step(operation *o, int64_t count, int64_t now);
+
+static void begin(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)time, (void)argument;
+    operation *o = subject;
+    for (int i = 0; i < o->channel_count; i++)
+        hold(o), queue_push(&o->channels[i]->waiting, o);
+    for (int i = 0; i < o->fifo_count; i++)
+        hold(o), queue_push(&o->fifos[i]->readers, o);
+    if (o->operands[0].kind == FIFO)
+        hold(o), queue_push(&fifo_out(o)->writers, o);
+    progress(o, m->now);
+    drop(o);
+}
+
+/* A control wavelet at the head of an input: it may end the operation. */
+static void control(operation *o, channel *c)
+{
+    machine *m = o->p->m;
+    uint32_t word;
+    int64_t first, last;
+    if (o->o.on_control == ON_CONTROL_NONE) {
+        wake(o->p, m->now);
+        return;
+    }
+    channel_take(m, c, 1, &word, &first, &last);
+    int kind = o->o.on_control;
+    o->o.activate = kind == ON_CONTROL_ACTIVATE ? o->o.on_activate : -1;
+    o->o.unblock_kind = kind == ON_CONTROL_UNBLOCK ? o->o.on_unblock_kind : GATE_NONE;
+    o->o.unblock = o->o.on_unblock;
+    o->t = max64(o->t, m->now);
+    o->complete = kind == ON_CONTROL_TERMINATE;
+    finish(o);
+}
+
+static int64_t available(operation *o, int64_t now)
+{
+    int64_t count = o->n - o->done_count;
+    for (int i = 0; i < o->channel_count; i++) {
+        channel *c = o->channels[i];
+        if (queue_at(&c->waiting, 0) != o || !c->bursts.count)
+            return 0;
+        if (c->task && !c->blocked)
+            return 0;
+        burst *b = queue_at(&c->bursts, 0);
+        if (burst_time(b, 0) > now) {
+            later(o, burst_time(b, 0), act_progress);
+            return 0;
+        }
+        if (b->control) {
+            control(o, c);
+            return 0;
+        }
+        count = min64(count, burst_left(b) * per_wavelet(o, o->inputs[i]->simd));
+    }
+    for (int i = 0; i < o->fifo_count; i++) {
+        fifo *f = o->fifos[i];
+        if (!f->count) {
+            f->empty = 1;
+            return 0;
+        }
+        if (queue_at(&f->readers, 0) != o)
+            return 0;
+        count = min64(count, f->count);
+    }
+    if (o->operands[0].kind == FIFO) {
+        fifo *f = fifo_out(o);
+        if (f->capacity == f->count)
+            f->full = 1;
+        count = min64(count, f->capacity - f->count);
+    }
+    if (count > (int64_t)1 << 40)
+        csl_fault(o->p, o->place, "an endless operation without an input");
+    return count;
+}
+
+void progress(operation *o, int64_t now)
+{
+    if (o->done)
+        return;
+    while (o->done_count < o->n) {
+        int64_t count = available(o, now);
+        if (count == 0) {
+            if (!o->is_async && !o->channel_count &&
+                (o->fifo_count || o->operands[0].kind == FIFO)) {
+                o->complete = 0;
+                finish(o);
+            }
+            return;
+        }
+        step(o, count, now);
+    }
+    finish(o);
+}
+
+static void refuse_endless(operation *o)
+{
+    if (o->n > (int64_t)1 << 40)
+        csl_fault(o->p, o->place, "an endless operation without an input");
+}
+
+/* When the work on count elements starts and ends. */
+static int64_t plan(operation *o, int64_t count, int64_t start, int64_t last_in)
+{
+    core *c = core_of(o->p);
+    int64_t steps = vector_cycles(o->p->m, o->op, o->sources, o->operands, count);
+    for (int k = 0; k <= o->sources; k++)
+        if (is_fabric(&o->operands[k]))
+            steps = max64(steps, ceil_div(count, per_wavelet(o, o->operands[k].simd)));
+    int64_t span = max64(steps, last_in + 1 - start);
+    if (o->is_async)
+        span = o->priority ? issue_high(&c->slots, start, steps, span)
+                           : issue_low(&c->slots, start, steps, span);
+    else if (needs_input(o))
+        pipe_claim(&c->slots.pipe, start, steps, span);
+    else
+        c->issued += steps;
+    return start + span;
+}
+
+static void worked(operation *o, int64_t start, int64_t end)
+{
+    machine *m = o->p->m;
+    if (m->tracing) {
+        m->python.trace(core_of(o->p)->number, o->op, o->place, start, end);
+        check_python(m);
+    }
+    o->t = end;
+}
+
+/* Wavelets leave evenly, the last one at end. */
+static void send_words(operation *o, words *payload, int64_t start, int64_t end)
+{
+    int64_t n = payload->count, period = max64(1, (end - start) / n);
+    int64_t first = end - (n - 1) * period - 1;
+    send(o->p, &o->operands[0], payload, max64(start, first) + o->p->m->costs.relay, period);
+}
+
+static void fifo_push(fifo *f, const cell *in, int64_t n, operation *o)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t word;
+        words_of_cells(&in[i], 1, o->op, 0, 0, &word);
+        f->data[(f->head + f->count++) % f->room].w = word;
+    }
+}
+
+static void write_result(operation *o, column *columns, int64_t count, int64_t start, int64_t end)
+{
+    pe *p = o->p;
+    machine *m = p->m;
+    dsd *d = &o->operands[0];
+    if (d->kind == MEM && reduces(d, count)) {
+        reduce(p, o->op, o->sources, o->operands, columns, count);
+        return;
+    }
+    cell *out = scratch(m, 4, count);
+    compute(o->op, count, out, columns);
+    if (d->kind == MEM) {
+        write_elements(p, d, o->op, o->done_count, count, out);
+    } else if (d->kind == FIFO) {
+        fifo *f = fifo_out(o);
+        fifo_push(f, out, count, o);
+        f->t = max64(f->t, end);
+        if (f->empty && d->activate_push >= 0) {
+            f->empty = 0;
+            activate_later(p, d->activate_push, end);
+        }
+        if (f->readers.count)
+            later(queue_at(&f->readers, 0), max64(start, m->now), act_progress);
+    } else {
+        words *payload = words_new(m, count);
+        int64_t n = words_of_cells(out, count, o->op, d->simd, d->indexed ? o->index : 0,
+                                   payload->data);
+        if (n < count) { /* two values share a wavelet */
+            words *shorter = words_new(m, n);
+            memcpy(shorter->data, payload->data, (size_t)n * 4);
+            words_drop(m, payload);
+            payload = shorter;
+        }
+        if (o->is_async && !needs_input(o)) {
+            o->sent = payload;
+        } else {
+            send_words(o, payload, start, end);
+            words_drop(m, payload);
+        }
+    }
+}
+
+static column pop_fifo(operation *o, const dsd *d, int operand, int64_t count)
+{
+    machine *m = o->p->m;
+    fifo *f = &core_of(o->p)->fifos[d->number];
+    cell *words_ = scratch(m, 7, count), *out = scratch(m, operand, count);
+    if (f->count < count)
+        csl_fault(o->p, o->place, "two operands of an operation read the same FIFO");
+    for (int64_t i = 0; i < count; i++, f->count--) {
+        words_[i] = f->data[f->head];
+        f->head = (f->head + 1) % f->room;
+    }
+    if (f->full && d->activate_pop >= 0) {
+        f->full = 0;
+        activate_later(o->p, d->activate_pop, o->t);
+    }
+    cells_of_words(&words_[0].w, count, o->op, operand, 0, out);
+    return (column){out, 1};
+}
+
+/* Compute count elements. */
+static void step(operation *o, int64_t count, int64_t now)
+{
+    pe *p = o->p;
+    machine *m = p->m;
+    int64_t start = max64(o->t, now), last_in = 0, first, last;
+    column columns[3];
+    cell scalars[3];
+    for (int k = 1; k <= o->sources; k++) {
+        const dsd *d = &o->operands[k];
+        if (d->kind == MEM) {
+            columns[k - 1] = read_elements(p, d, o->op, k, o->done_count, count);
+        } else if (d->kind == FABIN) {
+            int64_t wavelets = ceil_div(count, per_wavelet(o, d->simd));
+            cell *raw = scratch(m, 7, wavelets), *out = scratch(m, k, count);
+            channel *c = channel_of(p, d);
+            if (!c->bursts.count || burst_left(queue_at(&c->bursts, 0)) < wavelets)
+                csl_fault(p, o->place, "two operands of an operation read the same color");
+            channel_take(m, c, wavelets, &raw[0].w, &first, &last);
+            start = max64(start, first);
+            last_in = max64(last_in, last);
+            cells_of_words(&raw[0].w, count, o->op, k, d->simd, out);
+            columns[k - 1] = (column){out, 1};
+        } else if (d->kind == FIFO) {
+            columns[k - 1] = pop_fifo(o, d, k, count);
+        } else {
+            scalars[k - 1] = cell_of_scalar(o->op, k, o->scalars[k]);
+            columns[k - 1] = (column){&scalars[k - 1], 0};
+        }
+    }
+    if (o->is_async && !needs_input(o)) {
+        write_result(o, columns, count, start, start);
+        o->done_count = count;
+        return;
+    }
+    int64_t end = plan(o, count, start, last_in);
+    write_result(o, columns, count, start, end);
+    worked(o, start, end);
+    o->done_count += count;
+    for (int i = 0; i < o->fifo_count; i++) {
+        fifo *f = o->fifos[i];
+        f->t = max64(f->t, end);
+        if (f->writers.count)
+            later(queue_at(&f->writers, 0), end, act_progress);
+    }
+}
+
+/* --- the end --- */
+
+static void leave(operation *o, queue *q)
+{
+    int position = queue_find(q, o);
+    if (position >= 0) {
+        queue_remove(q, position);
+        drop(o);
+    }
+}
+
+static void act_done(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)argument;
+    operation_done_at(m, time, subject);
+    drop(subject);
+}
+
+/* All elements done: leave the queues and tell whoever waits, at time t. */
+static void finish(operation *o)
+{
+    pe *p = o->p;
+    machine *m = p->m;
+    int64_t when = max64(m->now, o->t);
+    hold(o);
+    o->done = 1;
+    for (int i = 0; i < o->channel_count; i++) {
+        channel *c = o->channels[i];
+        leave(o, &c->waiting);
+        if (c->waiting.count)
+            later(queue_at(&c->waiting, 0), when, act_progress);
+        else if (c->bursts.count)
+            wake(p, when);
+    }
+    for (int i = 0; i < o->fifo_count; i++) {
+        fifo *f = o->fifos[i];
+        leave(o, &f->readers);
+        if (f->readers.count)
+            later(queue_at(&f->readers, 0), when, act_progress);
+    }
+    if (o->operands[0].kind == FIFO)
+        leave(o, &fifo_out(o)->writers);
+    if (o->operands[0].kind == FABOUT && o->operands[0].advance)
+        advance(p, (int)output_color(p, &o->operands[0]));
+    for (int i = 0; i < o->record_count; i++)
+        dsr_advance(o->records[i], o->done_count, result_size(o->op));
+    if (o->is_async || o->resume)
+        later(o, when, act_done);
+    else
+        p->t = max64(p->t, o->t);
+    drop(o);
+}
+
+/* With save_address the base moves past the elements used. */
+void dsr_advance(dsr *record, int64_t count, int64_t size)
+{
+    if (record->save && record->d.kind == MEM)
+        record->d.addr = (int32_t)((record->d.addr + count * element_step(&record->d, size)) & 0xffff);
+}
+
+/* --- launches --- */
+
+/* Do all of an operation that needs no inputs. */
+static void run_whole(operation *o, int64_t now)
+{
+    refuse_endless(o);
+    step(o, o->n, now);
+    finish(o);
+}
+
+static void act_run(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)m, (void)argument;
+    run_whole(subject, time);
+    drop(subject);
+}
+
+static int sends(const operation *o) { return o->operands[0].kind == FABOUT; }
+
+static int32_t *unsent(operation *o)
+{
+    int64_t color = output_color(o->p, &o->operands[0]);
+    return &core_of(o->p)->unsent[color < 0 ? COLORS - 1 : color];
+}
+
+/* The microthread of an operation without inputs gets its turn. */
+static void act_emit(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)m, (void)argument;
+    operation *o = subject;
+    int64_t start = max64(o->t, time), end = plan(o, o->n, start, 0);
+    if (o->sent) {
+        *unsent(o) -= 1;
+        send_words(o, o->sent, start, end);
+    }
+    worked(o, start, end);
+    finish(o);
+    drop(o);
+}
+
+/* Take a microthread: the given one, else that of a register or of a queue. */
+static void occupy(operation *o, int thread)
+{
+    core *c = core_of(o->p);
+    for (int i = 0; thread < 0 && i < o->record_count; i++)
+        thread = o->records[i]->o.thread;
+    for (int k = 0, found = thread >= 0; !found && k <= o->sources; k++)
+        if ((found = is_fabric(&o->operands[k])))
+            thread = o->operands[k].queue;
+    if (thread < 0 || thread >= COLORS)
+        return;
+    operation *other = c->threads[thread];
+    if (other && !(other->done && other->t <= o->p->t)) {
+        o->p->m->python.microthread(c->number, o->place, other->place, thread);
+        check_python(o->p->m);
+    }
+    if (other)
+        drop(other);
+    hold(o);
+    c->threads[thread] = o;
+}
+
+static void start_async(operation *o, const options *given)
+{
+    pe *p = o->p;
+    machine *m = p->m;
+    o->is_async = 1;
+    if (given->priority > o->priority)
+        o->priority = given->priority;
+    occupy(o, given->thread);
+    p->t += 1;
+    o->t = p->t + m->costs.fabric_in;
+    if (needs_input(o)) {
+        later(o, max64(o->t, m->now), begin);
+        return;
+    }
+    refuse_endless(o);
+    step(o, o->n, o->t);
+    if (o->sent)
+        *unsent(o) += 1;
+    later(o, max64(o->t, m->now), act_emit);
+}
+
+/* The options of an operation, completed by those of its registers. */
+static void complete_options(operation *o, const options *given)
+{
+    o->o = *given;
+    for (int i = 0; i < o->record_count; i++) {
+        const options *r = &o->records[i]->o;
+        if (o->o.activate < 0)
+            o->o.activate = r->activate;
+        if (o->o.unblock_kind == GATE_NONE) {
+            o->o.unblock_kind = r->unblock_kind;
+            o->o.unblock = r->unblock;
+        }
+        if (o->o.on_control == ON_CONTROL_NONE) {
+            o->o.on_control = r->on_control;
+            o->o.on_activate = r->on_activate;
+            o->o.on_unblock_kind = r->on_unblock_kind;
+            o->o.on_unblock = r->on_unblock;
+        }
+    }
+}
+
+/* Start an operation that its task waits for; NULL when it is through. */
+operation *launch(pe *p, int op, int count, const operand *operands, int64_t index, int has_index,
+                  int place, const options *given)
+{
+    machine *m = p->m;
+    operation *o = make(p, op, count, operands, index, has_index, place);
+    complete_options(o, given);
+    int is_async = 0;
+    for (int i = 0; i < o->record_count; i++)
+        is_async |= o->records[i]->is_async;
+    p->complete = 1;
+    if (is_async) {
+        start_async(o, given);
+        drop(o);
+        return NULL;
+    }
+    if (needs_input(o)) {
+        o->resume = 1;
+        o->t = p->t + m->costs.fabric_in;
+        later(o, max64(o->t, m->now), begin);
+        return o;
+    }
+    o->t = p->t + (sends(o) ? m->costs.fabric_out : m->costs.memory);
+    if (sends(o) && *unsent(o) > 0) {
+        o->resume = 1;
+        later(o, max64(o->t, m->now), act_run);
+        return o;
+    }
+    run_whole(o, o->t);
+    if (o->o.activate >= 0)
+        csl_activate(p, o->o.activate);
+    if (o->o.unblock_kind != GATE_NONE)
+        open_gate(p, o->o.unblock_kind, o->o.unblock, p->t);
+    drop(o);
+    return NULL;
+}
+
+static int wait_for(pe *p, operation *o)
+{
+    if (!o)
+        return 0;
+    core_of(p)->waiting_on = o;
+    return 1;
+}
+
+int csl_launch_sync(pe *p, int op, int count, const operand *operands, int64_t index,
+                    int has_index, int place, const options *given)
+{
+    return wait_for(p, launch(p, op, count, operands, index, has_index, place, given));
+}
+
+void csl_launch_async(pe *p, int op, int count, const operand *operands, int64_t index,
+                      int has_index, int place, const options *given)
+{
+    operation *o = make(p, op, count, operands, index, has_index, place);
+    complete_options(o, given);
+    start_async(o, given);
+    drop(o);
+}
