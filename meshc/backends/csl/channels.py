@@ -8,7 +8,7 @@ from meshc.analysis.channels import Line, line_of, shares_core
 from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.names import Names
-from meshc.ir.affine import Cond, Piecewise, parse_piecewise
+from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.types import DType
@@ -27,11 +27,15 @@ class End:
     color: str
     queue: int
     uses: Cond = field(default_factory=Cond.false)
+    places: Cond = field(default_factory=Cond.true)
 
     @property
     def static_uses(self) -> Cond:
-        """When the end is in use at some time, as far as the coordinates decide it."""
-        return self.uses if self.uses.free_vars <= COORDINATES else Cond.true()
+        """Where the end is in use at some time, as far as the coordinates decide it."""
+        if self.uses.free_vars <= COORDINATES:
+            return self.uses
+        known = [[c for c in cl if c.expr.free_vars <= COORDINATES] for cl in self.uses.clauses]
+        return Cond.any(Cond.all(map(Cond.of, clause)) for clause in known) & self.places
 
     @property
     def colors(self) -> Piecewise:
@@ -87,6 +91,7 @@ class Ends:
                     help="choose algorithms with fewer channels",
                 )
             end.queue = queue
+            end.places = _within(line.axis, places, mesh.size(line.axis))
             done.append((end, places, line.axis))
 
     def descriptor(self, name: str, verb: str, elements: int, dtype: DType) -> str:
@@ -108,6 +113,16 @@ class Ends:
     def initialised(self) -> list[End]:
         """Ends whose queues have to be bound to a color: inputs, and outputs on WSE-3."""
         return [e for e in self.of.values() if e.verb == "recv" or self.arch == "wse3"]
+
+
+def _within(axis: str, places: frozenset[int], size: int) -> Cond:
+    """The cores whose position on ``axis`` is among ``places``."""
+    here = Expr.var(axis)
+    edges = [n for n in range(size + 1) if (n in places) != (n - 1 in places)]
+    runs = list(zip(edges[::2], edges[1::2], strict=True))
+    if runs == [(0, size)]:
+        return Cond.true()
+    return Cond.any(Cond.between(low, here, end) for low, end in runs)
 
 
 def _places(line: Line, verb: str) -> frozenset[int]:

@@ -14,6 +14,15 @@ from meshc.ir.types import DType
 CALL = 7  # one call of a mapped function and the set-up of its operation
 SETUP = 6  # an operation on memory
 LOAD = 28  # a register loaded at run time
+TASK = 6  # picking and starting a task
+FABRIC = 2  # set-up of an operation with a fabric operand
+RAMP = 2  # between a PE and its router
+HOP = 1  # from router to router
+RELAY = 1  # from a wavelet's arrival to the sum's departure
+START = 4  # scalar code around the start of a transfer
+RESUME = 50  # scalar code from a wait to the statement behind it
+OWED = 0.5  # part of what microthreads move that costs the core its own cycles
+LOOP = 8  # scalar code around one pass of a loop
 
 _LANES = {
     ("wse2", "mac", DType.F16): 4,
@@ -38,6 +47,10 @@ class Costs:
     """Cycles of operations on the architecture ``arch``."""
 
     arch: str
+
+    def words(self, extent: int, dtype: DType) -> int:
+        """Wavelets of a message; an even number of f16 travels in pairs."""
+        return extent // 2 if dtype.bytes == 2 and extent % 2 == 0 else extent
 
     def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
         """``extent`` elements of a ``mac``, ``mixed``, ``mul`` or ``add``, set-up apart."""

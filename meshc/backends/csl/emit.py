@@ -64,6 +64,7 @@ def report(module: Module, pe: PeFile) -> dict[str, object]:
     return {
         "arch": module.device.get("name"),
         "mesh": [mesh.columns, mesh.rows],
+        "predicted_cycles": pe.predicted_cycles,
         "inputs": _tensors(module, "in"),
         "outputs": _tensors(module, "out"),
         "memory": {

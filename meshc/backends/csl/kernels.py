@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from meshc.backends.csl import products
-from meshc.backends.csl.costs import Costs
+from meshc.backends.csl.costs import SETUP, Costs
 from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.names import Names
@@ -62,6 +63,30 @@ class Kernels:
                 help=f"it emits {', '.join(sorted(self._writers))}",
             )
         return writer(op)
+
+    def cycles(self, op: Compute) -> int:
+        """Predicted cycles of one kernel."""
+        windows = _windows(op)
+        if op.kernel == "gemm":
+            return sum(self._gemm_cycles(op, windows))
+        to = windows[0]
+        strides = tuple(w.merged().dims[-1].stride for w in windows)
+        kind = "mul" if op.kernel in ("mul", "scale") else "add"
+        once = SETUP + self.costs.vector(kind, to.dtype, to.size, strides)
+        if op.kernel != "rotate":
+            return once
+        return once + 2 * (SETUP + to.size // 4)
+
+    def _gemm_cycles(self, op: Compute, windows: list[Window]) -> Iterator[int]:
+        """Cycles of the zeros and of each product of a batch."""
+        to, left, right = windows
+        if op.params["transposed"]:
+            right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
+        if not op.params["accumulate"]:
+            yield SETUP + self.costs.vector("add", to.dtype, to.size, ())
+        batch = math.prod(dim.extent for dim in to.dims[:-2])
+        one = Product(to.trailing(2), left.trailing(2), right.trailing(2))
+        yield batch * products.plan(one, self.costs, self.free_bytes).cycles
 
     def scratch_lines(self) -> list[str]:
         """Declarations of scratch memory."""

@@ -16,13 +16,14 @@ from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import Names, port_file
 from meshc.backends.csl.program import Lowering
 from meshc.backends.csl.text import wrapped
+from meshc.backends.csl.timing import Timing
 from meshc.ir.affine import Piecewise
 from meshc.ir.module import Buffer, Module
 from meshc.support.diagnostics import fail
 
 _PAD = "    "
 TASK_IDS = (24, 25, 26, *range(20, 7, -1))
-WIDTH = 100
+MOST_TIMED_CORES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class PeFile:
     ends: Ends
     symbols: dict[str, Buffer]
     scratch_bytes: int
+    predicted_cycles: int | None
     tasks: dict[str, int]
 
 
@@ -71,7 +73,10 @@ def pe_file(module: Module, phase: str, arch: str) -> PeFile:
     ]
     text = _assemble(module, phase, sections)
     scratch = sum(d.bytes * n for d, n in kernels.scratch.items())
-    return PeFile(text, guards, ends, symbols, scratch, tasks)
+    cycles = None
+    if module.the_mesh().cores <= MOST_TIMED_CORES:
+        cycles = round(Timing(module, kernels, arch).cycles)
+    return PeFile(text, guards, ends, symbols, scratch, cycles, tasks)
 
 
 def free_bytes(module: Module) -> int:

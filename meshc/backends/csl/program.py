@@ -170,7 +170,8 @@ class Lowering:
         signal = group.signals[op.result]
         line = f"{self._operation(op)}, {_options(signal)});"
         alone = group.guard is not None or op.when is None
-        self._put([line], op.when, hint, () if alone else (_effect(signal),))
+        last = group.signals[group.last_of(op).result]
+        self._put([line], op.when, hint, () if alone else (_effect(last),))
 
     def _operation(self, op: Transfer) -> str:
         """The vector operation of a transfer, its last parenthesis left open."""

@@ -59,6 +59,12 @@ class Group:
         guards = {op.when for op in self.starts}
         return next(iter(guards)) if len(guards) == 1 else None
 
+    def last_of(self, start: Transfer) -> Transfer:
+        """The last of the transfers that begin one after the other once ``start`` has begun."""
+        while start.result in self.follows:
+            start = self.follows[start.result]
+        return start
+
 
 class Transfers:
     """Groups of a program, by the wait or block that ends them."""

@@ -1,0 +1,237 @@
+"""Predicted cycles of an emitted program: a clock per core, moved through the tile program.
+
+All cores run one text, so the clocks are arrays over the mesh and each statement moves those that
+its guard admits. A message is known by when its first and its last wavelet leave; a receiver ends
+when the last one has come. Transfers on microthreads use issue slots that the running task leaves,
+so what they move is owed by the core at the latest when it waits. A sweep is run rank by rank, as
+its messages go. Contention for links and full queues are left out.
+
+Constants are in ``costs.py``; ``docs/csl.md`` says which are calibrated on the simulator. The model
+follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.backends.csl import costs
+from meshc.backends.csl.costs import Costs
+from meshc.backends.csl.kernels import Kernels
+from meshc.backends.csl.transfers import Transfers
+from meshc.backends.csl.windows import window
+from meshc.ir.affine import Cond, IntLike
+from meshc.ir.core import Block, Op
+from meshc.ir.module import Channel, Module
+from meshc.ir.ops.tile import (
+    Compute,
+    For,
+    Recv,
+    Relay,
+    Send,
+    Sweep,
+    Transfer,
+    Wait,
+    channel_in,
+    channel_out,
+)
+from meshc.ir.values import Value
+from meshc.ir.views import View
+
+Clock = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class _Message:
+    """When the wavelets of one statement's messages arrive, by the core that receives."""
+
+    first: Clock
+    last: Clock
+
+
+@dataclass
+class _Pending:
+    """A transfer under way: the cores that started it, when, and its words."""
+
+    op: Transfer
+    cores: Mask
+    since: Clock
+    words: int
+
+
+class Timing:
+    """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them."""
+
+    def __init__(self, module: Module, kernels: Kernels, arch: str) -> None:
+        self.mesh = module.the_mesh()
+        self.kernels = kernels
+        self.costs = Costs(arch)
+        self.transfers = Transfers(module)
+        rows, columns = self.mesh.rows, self.mesh.columns
+        y, x = np.indices((rows, columns))
+        base: Mapping[str, IntLike] = {"r": 0, "y": y, "x": x}
+        self.functions = coordinate_functions(self.mesh)
+        self.env: dict[str, IntLike] = {
+            name: value.evaluate(base) for name, value in coordinate_values(self.mesh).items()
+        }
+        self.env |= {name: high for name, (_, high) in module.scalars.items()}
+        self.clock: Clock = np.zeros((rows, columns))
+        self.owed: Clock = np.zeros((rows, columns))
+        self.routes = {c.name: _Route(c, module) for c in module.channels}
+        self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
+        self.pending: dict[Value, _Pending] = {}
+        self._block(module.program.body, np.ones((rows, columns), bool))
+
+    @property
+    def cycles(self) -> float:
+        """Predicted cycles until the slowest core is through."""
+        return float(self.clock.max())
+
+    # --- statements
+
+    def _block(self, block: Block, cores: Mask) -> None:
+        for op in block.ops:
+            self._op(op, cores & self._where(op.when))
+        group = self.transfers.of_block.get(id(block))
+        if group is not None:
+            self._wait([op.result for op in group.starts])
+
+    def _op(self, op: Op, cores: Mask) -> None:
+        if isinstance(op, Compute):
+            self.clock[cores] += self.kernels.cycles(op)
+        elif isinstance(op, (Send, Recv, Relay)):
+            self._start(op, cores)
+        elif isinstance(op, Wait):
+            self._wait([t for t in op.operands if isinstance(t, Value)])
+        elif isinstance(op, For):
+            self._for(op, cores)
+        elif isinstance(op, Sweep):
+            self._sweep(op, cores)
+
+    def _for(self, op: For, cores: Mask) -> None:
+        (body,) = op.regions
+        count = int(op.count.evaluate(self.env, self.functions))
+        alike = all(o.when is None or op.var not in o.when.free_vars for o in body.walk())
+        step, gained = 0, np.full(self.clock.shape, -1.0)
+        while step < count:
+            before = self.clock.copy()
+            self.env[op.var] = step
+            self.clock[cores] += costs.LOOP
+            self._block(body, cores)
+            step += 1
+            steady = alike and np.array_equal(self.clock - before, gained)
+            gained = self.clock - before
+            if steady:  # and so it goes on
+                self.clock += gained * (count - step)
+                break
+
+    def _sweep(self, op: Sweep, cores: Mask) -> None:
+        (body,) = op.regions
+        rank = np.broadcast_to(op.rank.evaluate(self.env, self.functions), cores.shape)
+        for step in range(op.count):
+            here = cores & (rank == step)
+            if here.any():
+                self._block(body, here)
+
+    def _where(self, when: Cond | None) -> Mask:
+        if when is None:
+            return np.ones(self.clock.shape, bool)
+        return np.broadcast_to(when.evaluate(self.env, self.functions), self.clock.shape)
+
+    # --- transfers
+
+    def _start(self, op: Transfer, cores: Mask) -> None:
+        (view,) = (v for v in op.operands if isinstance(v, View))
+        here = window(view, op.span)
+        words = self.costs.words(here.size, here.dtype)
+        self.clock[cores] += costs.START
+        self.pending[op.result] = _Pending(op, cores.copy(), self.clock.copy(), words)
+        name = channel_out(op)
+        if isinstance(op, Send) and name is not None:
+            first = self.clock + costs.FABRIC
+            self.messages[name].append(self._carry(name, cores, first, first + words - 1))
+        elif isinstance(op, Relay):
+            self._relay(op, cores, words)
+
+    def _relay(self, op: Relay, cores: Mask, words: int) -> None:
+        """What a relay sends on follows what it receives."""
+        message = self._received(op.channel, cores)
+        first = np.maximum(message.first, self.clock + costs.FABRIC) + costs.RELAY
+        last = np.maximum(message.last + costs.RELAY, first + words - 1)
+        self.messages[op.onward].append(self._carry(op.onward, cores, first, last))
+        self.pending[op.result].since = np.where(cores, last, self.clock)
+
+    def _carry(self, name: str, cores: Mask, first: Clock, last: Clock) -> _Message:
+        """The messages of the senders among ``cores`` at their receivers."""
+        route = self.routes[name]
+        keep = cores[route.source]
+        source = tuple(axis[keep] for axis in route.source)
+        target = tuple(axis[keep] for axis in route.target)
+        arrived = _Message(np.full(cores.shape, np.nan), np.full(cores.shape, np.nan))
+        way = 2 * costs.RAMP + route.hops[keep] * costs.HOP
+        arrived.first[target] = first[source] + way
+        arrived.last[target] = last[source] + way
+        return arrived
+
+    def _received(self, name: str, cores: Mask) -> _Message:
+        """The oldest message for each of ``cores``, taken out of those under way."""
+        first, last = np.zeros(cores.shape), np.zeros(cores.shape)
+        left = cores.copy()
+        for message in self.messages[name]:
+            mine = left & ~np.isnan(message.last)
+            first[mine], last[mine] = message.first[mine], message.last[mine]
+            message.last[mine] = np.nan
+            left &= ~mine
+        while self.messages[name] and np.isnan(self.messages[name][0].last).all():
+            self.messages[name].popleft()
+        return _Message(first, last)
+
+    def _wait(self, tokens: list[Value]) -> None:
+        found = [self.pending.pop(t) for t in tokens if t in self.pending]
+        if not found:
+            return
+        at_once = self.transfers.of_token[found[0].op.result].at_once
+        done, owed = self.clock.copy(), np.zeros(self.clock.shape)
+        any_ = np.zeros(self.clock.shape, bool)
+        for one in found:
+            end = self._end(one)
+            done = np.where(one.cores, np.maximum(done, end), done)
+            owed[one.cores] += costs.OWED * one.words
+            any_ |= one.cores
+        if at_once:
+            self.clock = done
+            return
+        busy = self.clock + owed
+        joined = costs.TASK * (1 if len(found) < 3 else 2) + costs.RESUME
+        self.clock = np.where(any_, np.maximum(done, busy) + joined, self.clock)
+
+    def _end(self, one: _Pending) -> Clock:
+        """When a transfer ends on each core."""
+        if isinstance(one.op, Send):
+            return one.since + costs.FABRIC + one.words - 1
+        if isinstance(one.op, Relay):
+            return one.since
+        name = channel_in(one.op)
+        assert name is not None
+        message = self._received(name, one.cores)
+        return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
+
+
+class _Route:
+    """Sender and receiver of every message of a channel, and the hops between them."""
+
+    def __init__(self, channel: Channel, module: Module) -> None:
+        mesh = module.the_mesh()
+        shape = (mesh.rows, mesh.columns)
+        sources, targets = channel.route.pairs(shape)
+        inside = ((targets >= 0) & (targets < np.array(shape))).all(axis=1)
+        sources, targets = sources[inside], targets[inside]
+        self.source = (sources[:, 0], sources[:, 1])
+        self.target = (targets[:, 0], targets[:, 1])
+        self.hops = np.abs(sources - targets).sum(axis=1)
