@@ -40,8 +40,9 @@ def apart():
             del sys.modules[name]
 
 
-def run_files(files, tensors, folder, monkeypatch, strict=True):
-    """Compile and run emitted files; the outputs by name and the cycles of the slowest PE."""
+def run_files(files, tensors, folder, monkeypatch, strict=True, options=()):
+    """Compile and run emitted files, ``options`` for their ``run.py``; the outputs by name and the
+    cycles of the slowest PE."""
     for name, text in files.items():
         (folder / name).write_text(text)
     data = folder / "data"
@@ -55,7 +56,7 @@ def run_files(files, tensors, folder, monkeypatch, strict=True):
     with apart(), redirect_stdout(printed):
         assert cslc.main(compile_words.split()[1:]) == 0
         words = ["--strict-queues"] if strict else []
-        assert cs_python.main([*words, "run.py", "--name", "out"]) == 0
+        assert cs_python.main([*words, "run.py", "--name", "out", *options]) == 0
     inputs = set(tensors)
     found = {p.stem: np.load(p) for p in data.glob("*.npy") if p.stem not in inputs}
     return found, int(re.match(r"(\d+) cycles", printed.getvalue())[1])
