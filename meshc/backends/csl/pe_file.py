@@ -79,6 +79,15 @@ def pe_file(module: Module, phase: str, arch: str) -> PeFile:
     return PeFile(text, guards, ends, symbols, scratch, cycles, tasks)
 
 
+def predicted_cycles(module: Module, arch: str) -> float:
+    """Cycles that the program of a tile-level module is predicted to take on the slowest core of
+    ``arch``, without emitting it. Raises what cannot be emitted."""
+    names = Names()
+    descriptors = Descriptors(names, Guards(names).spell, shifts(module))
+    kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    return Timing(module, kernels, arch).cycles
+
+
 def free_bytes(module: Module) -> int:
     """Bytes of a core's memory that the program's buffers leave, code and stack apart."""
     total = int(module.device.get("memory_bytes", 49152))
