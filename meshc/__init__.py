@@ -21,6 +21,7 @@ from meshc.passes.manager import InternalError, PassManager
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
+from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.registry import PASSES, parse_pipeline
@@ -108,6 +109,7 @@ __all__ = [
     "PlanMemory",
     "ScheduleTasks",
     "SelectCollective",
+    "SelectGemm",
     "ShiftKvCache",
     "SplitRegions",
     "__version__",

@@ -10,6 +10,7 @@ STAGES: dict[Level, tuple[str, ...]] = {
     "graph": ("canonicalize", "eliminate-transpose"),
     "mesh": (
         "partition",
+        "select-gemm",
         "place-interleave",
         "shift-kv-cache",
         "select-collective",

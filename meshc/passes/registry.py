@@ -11,6 +11,7 @@ from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
+from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.spec import make_pass, parse_specs
@@ -24,6 +25,7 @@ PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     EliminateTranspose,
     Partition,
+    SelectGemm,
     PlaceInterleave,
     ShiftKvCache,
     SelectCollective,

@@ -9,7 +9,9 @@ import numpy as np
 
 from meshc.analysis.coordinates import RANKED_AXES, ring_core
 from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
+from meshc.passes.mesh.select_gemm import NATURAL
 from meshc.support.diagnostics import Diagnostics, fail
 
 
@@ -19,7 +21,8 @@ class PlaceInterleave(Pass):
 
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
     this order every message is at most two hops, for every N. ``axes`` names those to order.
-    The prefill and decode phases must be placed alike, since they share the KV cache.
+    The prefill and decode phases must be placed alike, since they share the KV cache. Cannon's
+    algorithm and SUMMA are made for the natural order: a module with such products keeps it.
 
     Before::
 
@@ -39,7 +42,7 @@ class PlaceInterleave(Pass):
     axes: str = "y x xd"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        axes = self.axes.split()
+        axes = [] if natural_order(module) else self.axes.split()
         unknown = [a for a in axes if a not in RANKED_AXES]
         if unknown:
             fail("bad-option", f"no axis '{unknown[0]}' to place; there are y, x and xd")
@@ -54,6 +57,11 @@ class PlaceInterleave(Pass):
                     f"instead of {size - 1}",
                 )
         return module
+
+
+def natural_order(module: Module) -> bool:
+    """Whether an algorithm of the module counts on ranks being positions."""
+    return any(isinstance(o, ops.Gemm) and o.algo in NATURAL for o in module.walk())
 
 
 def hops(size: int) -> int:

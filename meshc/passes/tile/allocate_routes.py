@@ -147,12 +147,14 @@ def color(channel: Channel, mesh: Mesh) -> Coloring:
         return multicast_coloring()
     kind, _, rest = channel.name.partition("_")
     axis, _, stride = rest.partition("_")
-    if kind == "chain":
+    if kind in ("chain", "up"):
         found = chain_coloring(int(stride.partition("_")[0]))
     elif mesh.ring(axis) or mesh.size(axis) <= 2:
         found = ring_coloring(mesh.size(axis))
     else:
         found = natural_ring_coloring(mesh.size(axis))
+    if kind == "back":  # the same intervals, travelled the other way
+        found = Coloring(found.count, found.recv, found.send)
     here = {"p": position(mesh, axis)}
     return Coloring(found.count, found.send.substitute(here), found.recv.substitute(here))
 

@@ -150,12 +150,12 @@ class Plan:
         """Complete partial values over ``axis``; nothing to do on an axis of one core."""
         axes = self.parts(axis)
         kinds = [value_type(v) for v in values]
-        done = [TensorType(k.dtype, k.dims, Layout(_layout(k).splits)) for k in kinds]
+        done = [TensorType(k.dtype, k.dims, Layout(layout_of(k).splits)) for k in kinds]
         if self.mesh.size(axis) == 1:
             for value, kind in zip(values, done, strict=True):
                 value.type = kind
             return values
-        assert all(_layout(k).partial == axes for k in kinds)
+        assert all(layout_of(k).partial == axes for k in kinds)
         operands: list[Operand] = list(values)
         return self.emit(
             mesh.AllReduce(operands, axis=axis, reduce=reduce),
@@ -245,7 +245,7 @@ class Plan:
 
     def restricted(self, value: Value, dims: tuple[str, ...]) -> Layout:
         """Layout of ``value`` for a tensor that has only ``dims`` of it."""
-        return Layout(tuple(s for s in _layout(value_type(value)).splits if s.dim in dims))
+        return Layout(tuple(s for s in layout_of(value_type(value)).splits if s.dim in dims))
 
     def move(self, value: Value, layout: Layout, op: Op) -> Value:
         """Bring ``value`` into another layout, where the plan knows how."""
@@ -312,7 +312,7 @@ class Plan:
         """Sum of squares, its reduction, then the scaling."""
         value, gain = (self.env_of(o) for o in op.operands)
         kind = value_type(value)
-        layout = _layout(kind)
+        layout = layout_of(kind)
         dims = tuple(d for d in kind.dims if d != op.dim)
         split = layout.split_of(op.dim)
         rest = self.restricted(value, dims)
@@ -336,7 +336,7 @@ class Plan:
         kind = value_type(scores)
         dims = tuple(d for d in kind.dims if d != op.dim)
         rest = self.restricted(scores, dims)
-        split = _layout(kind).split_of(op.dim)
+        split = layout_of(kind).split_of(op.dim)
         axis = split.axis if split else ""
         masked = self.emit_like(
             mesh.Mask([scores], dim=op.dim, rows=op.rows, kind=op.mask),
@@ -376,8 +376,8 @@ class Plan:
     def move_rows(self, cache: Value, new: Value, op: Op) -> Value:
         """New rows must lie on the columns where the cache has them."""
         heads = self.heads()
-        want = tuple(s for s in _layout(value_type(cache)).splits if s.dim != heads.keys)
-        have = tuple(s for s in _layout(value_type(new)).splits if s.dim != heads.rows)
+        want = tuple(s for s in layout_of(value_type(cache)).splits if s.dim != heads.keys)
+        have = tuple(s for s in layout_of(value_type(new)).splits if s.dim != heads.rows)
         if set(want) != set(have):
             fail("unsupported-layout", f"new rows lie as {value_type(new).layout}", op.span)
         return new
@@ -435,5 +435,6 @@ def value_type(value: Value) -> TensorType:
     return tensor_type(value)
 
 
-def _layout(kind: TensorType) -> Layout:
+def layout_of(kind: TensorType) -> Layout:
+    """The layout of a type; none means that every core holds everything."""
     return kind.layout or Layout()

@@ -9,19 +9,44 @@ balanced for every prompt length, and the KV cache is already where decode expec
 
 from __future__ import annotations
 
-from meshc.analysis.tiling import ceil_div
+from dataclasses import replace
+
+from meshc.analysis.tiling import Tiling, ceil_div
 from meshc.ir.core import tensor_type
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module, Param
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.plans.base import Plan, Unnormalised, value_type
-from meshc.support.diagnostics import fail
+from meshc.passes.mesh.plans.base import Plan, Unnormalised, layout_of, value_type
+from meshc.support.diagnostics import Diagnostics, fail
 
 
 class PrefillPlan(Plan):
     """Lowers a function whose activations are many rows."""
 
     row_dim: str = "L"
+
+    def __init__(self, module: Module, the_mesh: Mesh, tiling: Tiling, report: Diagnostics) -> None:
+        super().__init__(module, the_mesh, tiling, report)
+        self.inputs: set[Value] = set()
+
+    def param(self, param: Param) -> Param:
+        """Inputs of main without rows are placed like weights, where their product wants them."""
+        kind = tensor_type(param.value)
+        if param.role != "in" or self.row_dim in kind.dims:
+            return super().param(param)
+        value = self.value(param.value.name, TensorType(self.dtype, kind.dims))
+        self.env[param.value] = value
+        self.weights.add(value)
+        self.inputs.add(value)
+        return Param(value, "in")
+
+    def aligned_by_host(self, value: Value) -> bool:
+        """Whether ``value``, a parameter, is placed skewed: weights, if the option ``align`` does
+        not say ``device``; inputs, if it says ``host``."""
+        usual = "device" if value in self.inputs else "host"
+        return (str(self.source.option("align", "")) or usual) == "host"
 
     def input_layout(self, dims: tuple[str, ...]) -> Layout:
         """Rows over y, the last dim over x."""
@@ -40,7 +65,9 @@ class PrefillPlan(Plan):
         soft = self.softmaxes.pop(left, None)
         value = soft.weights if soft else self.env_of(left)
         rights = [self.env_of(r) for r in op.operands[1:]]
-        if all(self.is_weight(r) for r in rights):
+        if len(rights) == 1 and self.is_transposed(op, rights[0]):
+            self.times_transposed(op, value, rights[0])
+        elif all(self.is_weight(r) for r in rights):
             self.times_weights(op, value, rights)
         elif soft is not None and len(rights) == 1:
             self.times_values(op, value, rights[0], soft)
@@ -59,12 +86,13 @@ class PrefillPlan(Plan):
         contracted = self.restricted(left, op.contract).splits
         chunks = self.mesh.size("y")
         results = []
+        skew = self.skew_of(rights, op)
         for old, right in zip(op.results, rights, strict=True):
             taken = {*value_type(left).dims, *op.contract}
             new = tuple(d for d in value_type(right).dims if d not in taken)
             columns = self.column_splits(new, "x")
             held = tuple(
-                Split(s.dim, "y", ceil_div(self.extents[s.dim], chunks), skew="x")
+                Split(s.dim, "y", ceil_div(self.extents[s.dim], chunks), skew=skew)
                 for s in contracted
             )
             order = value_type(right).dims
@@ -72,10 +100,65 @@ class PrefillPlan(Plan):
                 right, Layout(tuple(s for d in order for s in (*held, *columns) if s.dim == d)), op
             )
             layout = Layout((self.row_split(), *columns))
-            results.append((old.name, TensorType(self.dtype, tensor_type(old).dims, layout)))
-        made = mesh.Gemm([left, *rights], contract=op.contract, group=op.group)
+            dtype = self.source.accumulate() if self.is_returned(old) else self.dtype
+            results.append((old.name, TensorType(dtype, tensor_type(old).dims, layout)))
+        aligned = self.align_input(op, left)
+        made = mesh.Gemm(
+            [left, *rights], contract=op.contract, group=op.group, left_aligned=aligned
+        )
         values = self.emit(made, *results)
         self.env.update(zip(op.results, values, strict=True))
+
+    def is_transposed(self, op: graph.Matmul, right: Value) -> bool:
+        """Whether the product is dist-GEMM-T: of an input that the model transposes, or of any if
+        the option ``gemm`` says so; the result must leave main as it is."""
+        wanted = str(self.source.option("gemm", ""))
+        dims = value_type(right).dims
+        new = [d for d in dims if d not in op.contract]
+        free = right in self.inputs and len(new) == 1 and self.is_returned(op.result)
+        stored = dims[-1] in op.contract
+        return free and (wanted == "transposed" or (not wanted and stored))
+
+    def is_returned(self, value: Value) -> bool:
+        """Whether main gives ``value`` back and nothing else reads it: the host takes it as it is,
+        in the type of sums."""
+        users = [o for o in self.source.walk() if value in o.operands]
+        return len(users) == 1 and isinstance(users[0], graph.Return)
+
+    def times_transposed(self, op: graph.Matmul, left: Value, right: Value) -> None:
+        """dist-GEMM-T: rows of the right operand over y, the result's new dim skewed over x."""
+        (new,) = (d for d in value_type(right).dims if d not in op.contract)
+        extent, skew = self.extents[new], self.skew_of([right], op)
+        rows = Split(new, "y", ceil_div(extent, self.mesh.size("y")), skew=skew)
+        held = (*self.restricted(left, op.contract).splits, rows)
+        order = value_type(right).dims
+        self.lay_weight(right, Layout(tuple(s for d in order for s in held if s.dim == d)), op)
+        columns = Split(new, "x", ceil_div(extent, self.mesh.size("x")), skew="y")
+        kind = TensorType(
+            self.source.accumulate(),
+            tensor_type(op.result).dims,
+            Layout((self.row_split(), columns)),
+        )
+        made = mesh.GemmT([left, right], contract=op.contract, group=op.group)
+        (self.env[op.result],) = self.emit(made, (op.result.name, kind))
+
+    def skew_of(self, rights: list[Value], op: graph.Matmul) -> str:
+        """The axis that turns the right operands of a product, or nothing."""
+        turned = {self.aligned_by_host(r) for r in rights}
+        if len(turned) > 1:
+            fail("unsupported-op", "one product with weights and inputs at once", op.span)
+        return "x" if turned == {True} else ""
+
+    def align_input(self, op: graph.Matmul, left: Value) -> bool:
+        """Let the host place the left operand skewed, if it may and only this product reads it."""
+        users = [o for o in self.source.walk() if op.operands[0] in o.operands]
+        given = any(p.value is op.operands[0] for p in self.source.function.params)
+        if str(self.source.option("align", "")) != "host" or users != [op] or not given:
+            return False
+        kind = value_type(left)
+        turned = [replace(s, skew="y") if s.axis == "x" else s for s in layout_of(kind).splits]
+        left.type = kind.with_layout(Layout(tuple(turned)))
+        return True
 
     def times_keys(self, op: graph.Matmul, left: Value, right: Value) -> None:
         """dist-GEMM-T; the scores' key dim ends on xd, skewed by the row."""

@@ -128,6 +128,12 @@ class Emitter:
         self.module.buffers.append(Buffer(value, role))  # type: ignore[arg-type]
         return value
 
+    def mark(self, value: Value, role: Role) -> None:
+        """Give a scratch buffer a role."""
+        for buffer in self.module.buffers:
+            if buffer.value is value and not buffer.role:
+                buffer.role = role
+
     def channel(self, name: str, route: AffineMap, multicast: bool = False) -> Symbol:
         """The channel with this geometry; channels of equal route are one channel."""
         for known in self.module.channels:
@@ -184,6 +190,11 @@ class Emitter:
     def compute(self, kernel: str, *views: View, **params: tile.ParamValue) -> None:
         """A microkernel."""
         self.append(tile.Compute(list(views), kernel=kernel, params=dict(params)))
+
+    def compute_where(self, guard: Cond, kernel: str, *views: View) -> None:
+        """A microkernel without parameters on the cores where ``guard`` holds."""
+        with self.under(guard):
+            self.compute(kernel, *views)
 
     def send(self, channel: Symbol, view: View, when: Cond | None = None) -> Value:
         """Start a send; returns its token."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import cast
 
 from meshc.analysis.tiling import ceil_div, tiling_of
@@ -16,10 +17,13 @@ from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.passes.tile.expand import local, rings
 from meshc.passes.tile.expand.cache import Cache
+from meshc.passes.tile.expand.chunks import Chunks
 from meshc.passes.tile.expand.collectives import all_reduce
 from meshc.passes.tile.expand.emitter import Emitter, Place, index_of
+from meshc.passes.tile.expand.gemm import Product, gemm
+from meshc.passes.tile.expand.gemm_t import Transposed
 from meshc.passes.tile.expand.packing import LaneMap
-from meshc.passes.tile.expand.products import Attention, gemm, gemv
+from meshc.passes.tile.expand.products import Attention, gemv
 from meshc.passes.tile.expand.weights import Stack, Weights
 from meshc.support.diagnostics import fail
 
@@ -33,6 +37,7 @@ class FunctionExpander:
         self.weights = Weights(self.emitter)
         self.places: dict[Value, Place] = {}
         self.caches: dict[Value, tuple[Cache, int]] = {}
+        self.direct: dict[Value, Param] = {}
         self.last_use: dict[Value, Op] = {}
         self.layers: tuple[int, Expr] | None = None
         self.carried: list[Value] = []
@@ -45,17 +50,29 @@ class FunctionExpander:
             if param.role == "weight":
                 self.weights.stacks[param.value] = Stack(param.value, None, None)
             elif param.role == "in":
-                self.input(param)
+                self.input(param, function.body)
         self.block(function.body)
         return self.emitter.block
 
-    def input(self, param: Param) -> None:
-        """An activation that the host provides."""
+    def input(self, param: Param, body: Block) -> None:
+        """A tensor that the host provides. What only one product reads is placed as that wants
+        it; what has no rows of tokens may be placed at will."""
         kind = tensor_type(param.value)
+        if self.emitter.many_rows and not self.emitter.has_rows(kind):
+            self.weights.stacks[param.value] = Stack(param.value, None, None, role="in")
+            return
+        users = [op for op in body.walk() if param.value in op.operands]
+        if len(users) == 1 and users[0] in body.ops and self.takes_inputs(users[0], param.value):
+            self.direct[param.value] = param
+            return
         place = self.emitter.new_place(param.value.name, kind, "in")
         self.places[param.value] = place
         where = Cond.eq(Expr.var("r"), 0) if self.emitter.mesh.regions > 1 else None
         self.io_port(param.value.name, "in", kind, place, where)
+
+    def takes_inputs(self, op: Op, value: Value) -> bool:
+        """Whether ``op`` declares the port of its left operand ``value`` itself."""
+        return isinstance(op, mesh.Gemm) and op.operands[0] is value
 
     def io_port(
         self, name: str, direction: str, kind: TensorType, place: Place, where: Cond | None
@@ -212,9 +229,7 @@ class FunctionExpander:
 
     def mark_output(self, place: Place) -> None:
         """Outputs keep their memory to the end."""
-        for buffer in self.emitter.module.buffers:
-            if buffer.value is place.buffer and not buffer.role:
-                buffer.role = "out"
+        self.emitter.mark(place.buffer, "out")
 
     def first_copy(self, kind: TensorType) -> list[Cond]:
         """Of replicas, the first core is read."""
@@ -415,10 +430,21 @@ class FunctionExpander:
         out = replace(first, shape=(width,)) if first.offset is not None else first
         layout = tensor_type(left).layout or Layout()
         splits = tuple(s for d in op.contract for s in layout.splits if s.dim == d)
-        gemm(self.emitter, self.weights, op, self.places[left], out, rights, splits)
+        chunks = Chunks.of(self.emitter.mesh, self.lanes_of(left, op.contract))
+        source = self.direct.get(left) or self.places[left]
+        gemm(self.emitter, self.weights, Product(op, source, rights, splits, chunks), out)
+
+    def lanes_of(self, value: Value, dims: tuple[str, ...]) -> int:
+        """Lanes of ``dims`` that a core holds of ``value``."""
+        kind = tensor_type(value)
+        local = dict(zip(kind.dims, kind.local_shape(self.module.dims), strict=True))
+        return prod(local[d] for d in dims)
 
     def gemm_t(self, op: mesh.GemmT) -> None:
         left, right = (cast(Value, o) for o in op.operands)
+        if right not in self.caches:
+            Transposed(self.emitter, op, self.places[left]).expand()
+            return
         cache, _ = self.caches[right]
         tiling = self.emitter.tiling
         chunk = tiling.row_lanes // tiling.chunks_y

@@ -15,24 +15,35 @@ _INPUTS = ("y", "x")
 _Y, _X = Expr.var("y"), Expr.var("x")
 
 
-def ring(emitter: Emitter, axis: str) -> Symbol:
-    """From each rank of ``axis`` to the rank below; rank 0 sends to the last."""
+def ring(emitter: Emitter, axis: str, step: int = -1) -> Symbol:
+    """From each rank of ``axis`` to the rank below (``step`` -1) or above, around the ring."""
     mesh = emitter.mesh
-    size = mesh.size(axis)
     here = position(mesh, axis)
     base = _base(emitter, axis)
     pieces: list[tuple[tuple[Expr, Expr], Cond]] = []
-    for cond, target in _steps_down(size, here, mesh.ring(axis)):
+    for cond, target in _steps(mesh.size(axis), here, mesh.ring(axis), step):
         pieces.append((_at(axis, base + target), cond))
-    return emitter.channel(f"ring_{axis}", AffineMap.of(_INPUTS, pieces))
+    name = f"ring_{axis}" if step < 0 else f"back_{axis}"
+    return emitter.channel(name, AffineMap.of(_INPUTS, pieces))
 
 
-def _steps_down(size: int, here: Expr, interleaved: bool) -> list[tuple[Cond, Expr]]:
-    """Pieces (where, position of the next lower rank) on an axis of ``size`` positions."""
+def _steps(size: int, here: Expr, interleaved: bool, step: int) -> list[tuple[Cond, Expr]]:
+    """Pieces (where, position of the next rank) on an axis of ``size`` positions."""
     if interleaved:
-        step = ring_step(size).substitute({"p": here})
-        return [(cond, value) for cond, value in step.pieces]
-    return [(Cond.ge(here, 1), here - 1), (Cond.eq(here, 0), here + (size - 1))]
+        around = ring_step(size, step).substitute({"p": here})
+        return [(cond, value) for cond, value in around.pieces]
+    if step < 0:
+        return [(Cond.ge(here, 1), here - 1), (Cond.eq(here, 0), here + (size - 1))]
+    return [(Cond.le(here, size - 2), here + 1), (Cond.eq(here, size - 1), here - (size - 1))]
+
+
+def neighbour(emitter: Emitter, axis: str, way: int) -> Symbol:
+    """From each core to the next one along ``axis`` (``way`` 1) or to the one before."""
+    here, size = position(emitter.mesh, axis), emitter.mesh.size(axis)
+    where = Cond.le(here, size - 2) if way > 0 else Cond.ge(here, 1)
+    target = _at(axis, (_Y if axis == "y" else _X) + way)
+    name = f"{'up' if way > 0 else 'chain'}_{axis}_1"
+    return emitter.channel(name, AffineMap.of(_INPUTS, [(target, where)]))
 
 
 def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:

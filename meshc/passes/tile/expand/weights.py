@@ -7,22 +7,25 @@ from dataclasses import dataclass
 
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import tensor_type
-from meshc.ir.module import Port
+from meshc.ir.module import Port, Role
 from meshc.ir.types import Split, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, View
+from meshc.passes.tile.expand.chunks import Chunks
 from meshc.passes.tile.expand.emitter import Emitter
 from meshc.passes.tile.expand.packing import LaneMap
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A weight parameter: its tensor and, inside a loop over layers, how layers are indexed."""
+    """A parameter that may be placed at will: its tensor and, inside a loop over layers, how layers
+    are indexed. Its ``role`` is that of its buffers: ``weight``, or ``in`` of an input of main."""
 
     param: Value
     layers: int | None
     layer: Expr | None
     stride: int = 0
+    role: Role = "weight"
 
 
 class Weights:
@@ -48,7 +51,7 @@ class Weights:
         stack = self.stacks[value]
         layers = () if stack.layers is None else (stack.layers,)
         name = stack.param.name
-        buffer = self.emitter.buffer(name, (*layers, *shape), kind.dtype, "weight")
+        buffer = self.emitter.buffer(name, (*layers, *shape), kind.dtype, stack.role)
         lane_map = LaneMap(self.emitter, self.paired(value))
         lanes = [f"i{n}" for n in range(len(shape))]
         for dim, lane in zip(kind.dims, lanes, strict=True):
@@ -74,36 +77,32 @@ class Weights:
         values: Sequence[Value],
         contract: tuple[str, ...],
         left: Sequence[Split],
-        chunk: int,
+        chunks: Chunks,
+        aligned: bool,
+        spare: int = 0,
+        everything: Cond | None = None,
     ) -> View:
-        """``[chunks, rows, columns]``, aligned: chunk s at a core is the s-th its left operand
-        meets; its rows are the lanes of the left operand's core of that chunk."""
+        """``[chunks, rows, columns]`` and ``spare`` chunks of room behind. If ``aligned``, chunk s
+        at a core is the s-th its left operand meets; its rows are the lanes of the left
+        operand's core of that chunk. With ``everything`` the buffer has all chunks, and the host
+        fills the slots ``s`` where that holds."""
         emitter = self.emitter
-        rows, columns = emitter.mesh.rows, emitter.mesh.columns
-        total = chunk_count(rows, columns)
-        per_row, per_column = total // rows, total // columns
         widths = [self.width(v, contract) for v in values]
-        buffer = self._buffer(values, (per_row, chunk, sum(widths)))
-        k = (Expr.var("rank_y") * per_row + Expr.var("rank_x") * per_column + Expr.var("s")) % total
-        lets: list[tuple[str, Expr]] = [
-            ("k", k),
-            ("home", Expr.call("core_x", Expr.var("k") // per_column)),
-            ("lane", (Expr.var("k") % per_column) * chunk + Expr.var("q")),
-        ]
-        home = Expr.var("home")
-        segment = emitter.mesh.size("xd")
-        parts = {
-            "x": Expr.call("ring_x", home),
-            "xh": home // segment,
-            "xd": Expr.call("ring_xd", home % segment),
-        }
+        count = chunks.per_row + spare if everything is None else chunks.count
+        buffer = self._buffer(values, (count, chunks.lanes, sum(widths)))
+        slot = Expr.var("s")
+        lets = chunks.lets(chunks.right(slot, aligned) if everything is None else slot)
         for value, start, width in zip(values, _starts(widths), widths, strict=True):
             kind = tensor_type(value)
             lane_map = LaneMap(emitter, self.paired(value))
             dims = [s.dim for s in left] or list(contract)
-            lanes = lane_map.add(dims, kind, Expr.var("lane"), parts, left)
+            lanes = lane_map.add(dims, kind, Expr.var("lane"), chunks.parts(), left)
             self.columns(lane_map, kind, contract, start)
-            inside = _between(start, width, sum(widths)) & Cond.lt(Expr.var("lane"), lanes)
+            inside = _between(start, width, sum(widths)) & chunks.within(lanes)
+            if spare:
+                inside &= Cond.lt(slot, chunks.per_row)
+            if everything is not None:
+                inside &= everything
             self.declare(value, buffer, ["s", "q", "f"], lets, lane_map, inside)
         return View(buffer, self.prefix(values[0]))
 
@@ -167,15 +166,7 @@ class Weights:
         layers = () if stack.layers is None else (stack.layers,)
         name = "_".join(self.stacks[v].param.name for v in values)
         dtype = tensor_type(values[0]).dtype
-        return self.emitter.buffer(name, (*layers, *shape), dtype, "weight")
-
-
-def chunk_count(rows: int, columns: int) -> int:
-    """Chunks of the contraction: the least common multiple (WaferLLM section 5.4)."""
-    a, b = rows, columns
-    while b:
-        a, b = b, a % b
-    return rows * columns // a
+        return self.emitter.buffer(name, (*layers, *shape), dtype, stack.role)
 
 
 def _starts(widths: Sequence[int]) -> list[int]:

@@ -63,8 +63,8 @@ def prefill(fabric: Fabric) -> Phase:
     ring_slots = phase.buffer("ring_slots", "f32", 2, 8, 1)
     attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
     h = phase.buffer("h", "f32", 8, 24)
-    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 1, 24, 40, role="weight")
     left_chunks = phase.buffer("left_chunks", "f32", 2, 8, 24)
+    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 1, 24, 40, role="weight")
     weight_chunks = phase.buffer("weight_chunks", "f32", 2, 24, 40)
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state")
@@ -82,20 +82,20 @@ def prefill(fabric: Fabric) -> Phase:
     value_chunks = phase.buffer("value_chunks", "f32", 2, 2, 8, 4)
     weight_of_keys = phase.buffer("weight_of_keys", "f32", 2, 8, 6, 8)
     x_7 = phase.buffer("x_7", "f32", 8, 24)
-    wo = phase.buffer("wo", "f32", 2, 1, 24, 24, role="weight")
     left_chunks_1 = phase.buffer("left_chunks_1", "f32", 2, 8, 24)
+    wo = phase.buffer("wo", "f32", 2, 1, 24, 24, role="weight")
     weight_chunks_1 = phase.buffer("weight_chunks_1", "f32", 2, 24, 24)
     h_1_ss = phase.buffer("h_1.ss", "f32", 8)
     ring_parts_3 = phase.buffer("ring_parts_3", "f32", 8, 2)
     ring_slots_3 = phase.buffer("ring_slots_3", "f32", 2, 8, 1)
     ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
     h_1 = phase.buffer("h_1", "f32", 8, 24)
-    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 1, 24, 128, role="weight")
     left_chunks_2 = phase.buffer("left_chunks_2", "f32", 2, 8, 24)
+    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 1, 24, 128, role="weight")
     weight_chunks_2 = phase.buffer("weight_chunks_2", "f32", 2, 24, 128)
     x_12 = phase.buffer("x_12", "f32", 8, 24)
-    w_down = phase.buffer("w_down", "f32", 2, 1, 64, 24, role="weight")
     left_chunks_3 = phase.buffer("left_chunks_3", "f32", 2, 8, 64)
+    w_down = phase.buffer("w_down", "f32", 2, 1, 64, 24, role="weight")
     weight_chunks_3 = phase.buffer("weight_chunks_3", "f32", 2, 64, 24)
 
     # Channels: where the messages of each core go.
@@ -225,12 +225,12 @@ def prefill(fabric: Fabric) -> Phase:
             copy(h_ss[:extent].shaped(extent, 1), ring_parts[:extent, :1])
             rms_scale(h[:extent], x[:extent], h_ss[:extent], attn_norm[layer], count=48, eps=1e-05)
             copy(left_chunks[0, :extent], h[:extent])
+            copy(weight_chunks[:1], wq_wk_wv[layer])
             for a in range(1):
                 sent_2 = ring_x.send(left_chunks[a % 2, :extent], on=ring_x_senders(a))
                 got_2 = ring_x.recv(left_chunks[(a + 1) % 2, :extent], on=ring_x_senders(a))
                 wait(got_2, sent_2)
-            rotate(left_chunks[:2, :extent], by=core.rank_y)
-            copy(weight_chunks[:1], wq_wk_wv[layer])
+            rotate(left_chunks[:2, :extent], by=core.rank_y % 2)
             fill(q_1_k_1_x_5[:extent, :40], value=0.0)
             for t_2 in range(1):
                 sent_3 = ring_x.send(left_chunks[t_2 % 2, :extent])
@@ -384,14 +384,14 @@ def prefill(fabric: Fabric) -> Phase:
             )
             div(x_6[:extent], x_6[:extent], s_sum[:extent])
             copy(left_chunks_1[0, :extent], x_6[:extent].shaped(extent, 24))
+            copy(weight_chunks_1[:1], wo[layer])
             for a_3 in range(1):
                 sent_15 = ring_x.send(left_chunks_1[a_3 % 2, :extent], on=ring_x_senders_2(a_3))
                 got_15 = ring_x.recv(
                     left_chunks_1[(a_3 + 1) % 2, :extent], on=ring_x_senders_2(a_3)
                 )
                 wait(got_15, sent_15)
-            rotate(left_chunks_1[:2, :extent], by=core.rank_y)
-            copy(weight_chunks_1[:1], wo[layer])
+            rotate(left_chunks_1[:2, :extent], by=core.rank_y % 2)
             fill(x_7[:extent], value=0.0)
             for t_9 in range(1):
                 sent_16 = ring_x.send(left_chunks_1[t_9 % 2, :extent])
@@ -429,14 +429,14 @@ def prefill(fabric: Fabric) -> Phase:
                 h_1[:extent], x[:extent], h_1_ss[:extent], ffn_norm[layer], count=48, eps=1e-05
             )
             copy(left_chunks_2[0, :extent], h_1[:extent])
+            copy(weight_chunks_2[:1], w_gate_w_up[layer])
             for a_4 in range(1):
                 sent_20 = ring_x.send(left_chunks_2[a_4 % 2, :extent], on=ring_x_senders_3(a_4))
                 got_20 = ring_x.recv(
                     left_chunks_2[(a_4 + 1) % 2, :extent], on=ring_x_senders_3(a_4)
                 )
                 wait(got_20, sent_20)
-            rotate(left_chunks_2[:2, :extent], by=core.rank_y)
-            copy(weight_chunks_2[:1], w_gate_w_up[layer])
+            rotate(left_chunks_2[:2, :extent], by=core.rank_y % 2)
             fill(x_8_x_10[:extent, :128], value=0.0)
             for t_12 in range(1):
                 sent_21 = ring_x.send(left_chunks_2[t_12 % 2, :extent])
@@ -459,14 +459,14 @@ def prefill(fabric: Fabric) -> Phase:
             silu(x_8_x_10[:extent, :64], x_8_x_10[:extent, :64])
             mul(x_8_x_10[:extent, :64], x_8_x_10[:extent, :64], x_8_x_10[:extent, 64:128])
             copy(left_chunks_3[0, :extent], x_8_x_10[:extent, :64])
+            copy(weight_chunks_3[:1], w_down[layer])
             for a_5 in range(1):
                 sent_23 = ring_x.send(left_chunks_3[a_5 % 2, :extent], on=ring_x_senders_4(a_5))
                 got_23 = ring_x.recv(
                     left_chunks_3[(a_5 + 1) % 2, :extent], on=ring_x_senders_4(a_5)
                 )
                 wait(got_23, sent_23)
-            rotate(left_chunks_3[:2, :extent], by=core.rank_y)
-            copy(weight_chunks_3[:1], w_down[layer])
+            rotate(left_chunks_3[:2, :extent], by=core.rank_y % 2)
             fill(x_12[:extent], value=0.0)
             for t_13 in range(1):
                 sent_24 = ring_x.send(left_chunks_3[t_13 % 2, :extent])
@@ -506,7 +506,7 @@ def prefill(fabric: Fabric) -> Phase:
             lane + 24 * core.ring_x(home),
             6 * core.xh + f // 4,
             2 * core.rank_xd + 4 * (f % 2) + (f % 4) // 2,
-            where=(f >= 0, f <= 23, lane <= 23, 4 * core.rank_xd + f % 4 <= 7),
+            where=(f >= 0, f <= 23, 4 * core.rank_xd + f % 4 <= 7),
         )
 
     phase.port("in", "wq", {"layers": 2, "E": 48, "H": 6, "D": 8}, wq_wk_wv, wq_lanes)
@@ -520,7 +520,7 @@ def prefill(fabric: Fabric) -> Phase:
             lane + 24 * core.ring_x(home),
             2 * core.xh + f // 4 - 6,
             2 * core.rank_xd + 4 * (f % 2) + (f % 4) // 2,
-            where=(f >= 24, f <= 31, lane <= 23, 4 * core.rank_xd + f % 4 <= 7),
+            where=(f >= 24, f <= 31, 4 * core.rank_xd + f % 4 <= 7),
         )
 
     phase.port("in", "wk", {"layers": 2, "E": 48, "G": 2, "D": 8}, wq_wk_wv, wk_lanes)
@@ -534,7 +534,7 @@ def prefill(fabric: Fabric) -> Phase:
             lane + 24 * core.ring_x(home),
             2 * core.xh + f // 4 - 8,
             4 * core.rank_xd + f % 4,
-            where=(f >= 32, f <= 39, lane <= 23),
+            where=(f >= 32, f <= 39),
         )
 
     phase.port("in", "wv", {"layers": 2, "E": 48, "G": 2, "D": 8}, wq_wk_wv, wv_lanes)
@@ -553,7 +553,6 @@ def prefill(fabric: Fabric) -> Phase:
             6 * (home // 2) + lane // 4,
             lane % 4 + 4 * (core.ring_xd(home % 2)),
             f + 24 * core.rank_x,
-            where=(lane <= 23,),
         )
 
     phase.port("in", "wo", {"layers": 2, "H": 6, "D": 8, "E": 48}, wo, wo_lanes)
@@ -568,10 +567,7 @@ def prefill(fabric: Fabric) -> Phase:
         home = core.core_x(k)
         lane = q
         return element(
-            layer,
-            lane + 24 * core.ring_x(home),
-            f + 64 * core.rank_x,
-            where=(f >= 0, f <= 63, lane <= 23),
+            layer, lane + 24 * core.ring_x(home), f + 64 * core.rank_x, where=(f >= 0, f <= 63)
         )
 
     phase.port("in", "w_gate", {"layers": 2, "E": 48, "F": 128}, w_gate_w_up, w_gate_lanes)
@@ -584,7 +580,7 @@ def prefill(fabric: Fabric) -> Phase:
             layer,
             lane + 24 * core.ring_x(home),
             f + 64 * core.rank_x - 64,
-            where=(f >= 64, f <= 127, lane <= 23),
+            where=(f >= 64, f <= 127),
         )
 
     phase.port("in", "w_up", {"layers": 2, "E": 48, "F": 128}, w_gate_w_up, w_up_lanes)
@@ -593,9 +589,7 @@ def prefill(fabric: Fabric) -> Phase:
         k = (core.rank_x + core.rank_y + s) % 2
         home = core.core_x(k)
         lane = q
-        return element(
-            layer, lane + 64 * core.ring_x(home), f + 24 * core.rank_x, where=(lane <= 63,)
-        )
+        return element(layer, lane + 64 * core.ring_x(home), f + 24 * core.rank_x)
 
     phase.port("in", "w_down", {"layers": 2, "F": 128, "E": 48}, w_down, w_down_lanes)
 

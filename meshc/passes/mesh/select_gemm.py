@@ -1,0 +1,89 @@
+"""select-gemm: give every product of many rows its algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from meshc.ir.core import Op
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
+from meshc.ir.types import Layout, TensorType
+from meshc.ir.values import Value
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics, fail
+
+ALGORITHMS = ("cyclic_shift", "cannon", "summa", "allgather")
+SKEWED = ("cyclic_shift", "cannon")
+NATURAL = ("cannon", "summa")
+
+
+@dataclass(frozen=True)
+class SelectGemm(Pass):
+    """Choose how products of many rows move their operands (WaferLLM section 5.1).
+
+    ``cyclic_shift`` is MeshGEMM and ``cannon`` the same program on axes in natural order; ``summa``
+    hands panels along rows and columns; ``allgather`` lets each core gather all it needs. All
+    products of a module share the algorithm, since they share channels and placement. ``algo``
+    forces one; empty takes the module's option ``gemm``. Products of attention stay as they are.
+
+    Before::
+
+        weight %w: f32[E, F]<E_y>>x:4 F_x:3>
+        %y = mesh.gemm %x, %w {contract = [E]}
+
+    After::
+
+        weight %w: f32[E, F]<E_y:4 F_x:3>
+        %y = mesh.gemm %x, %w {contract = [E], algo = summa}
+    """
+
+    NAME: ClassVar[str] = "select-gemm"
+    LEVELS: ClassVar[tuple[str, ...]] = ("mesh",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"partitioned"})
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"partitioned"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"placed"})
+
+    algo: str = ""
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        wanted = self.algo or str(module.option("gemm", "")) or "auto"
+        if wanted not in ("auto", "transposed", *ALGORITHMS):
+            fail(
+                "bad-option",
+                f"no algorithm '{wanted}' of products",
+                help=f"it is auto, transposed or one of {', '.join(ALGORITHMS)}",
+            )
+        products = [o for o in module.walk() if isinstance(o, ops.Gemm) and of_parameters(o)]
+        if not products:
+            return module
+        chosen = wanted if wanted in ALGORITHMS else "cyclic_shift"
+        for op in products:
+            op.algo = chosen
+            op.left_aligned = op.left_aligned and chosen in SKEWED
+        if chosen not in SKEWED:
+            unskew(module)
+        return module
+
+
+def of_parameters(op: ops.Gemm) -> bool:
+    """Whether the right operands are weights or inputs, and not a KV cache."""
+    return op.axis == "x"
+
+
+def unskew(module: Module) -> None:
+    """Let the host place every parameter straight; scores of attention keep their skew."""
+    for value in _values(module):
+        kind = value.type
+        if isinstance(kind, TensorType) and kind.layout is not None:
+            splits = tuple(
+                replace(s, skew="") if s.skew and s.kind == "block" else s
+                for s in kind.layout.splits
+            )
+            value.type = kind.with_layout(Layout(splits, kind.layout.partial))
+
+
+def _values(module: Module) -> list[Value]:
+    ops_: list[Op] = list(module.walk())
+    found = [p.value for p in module.function.params]
+    return found + [v for op in ops_ for region in op.regions for v in region.args]

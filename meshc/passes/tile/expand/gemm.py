@@ -1,0 +1,440 @@
+"""Distributed products of many rows: MeshGEMM and Cannon, SUMMA, allgather (WaferLLM section 5).
+
+Rows of the left operand lie over y and its contracted dim over x; the contracted dim of the right
+operands lies over y and their other dims over x, as those of the result do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import tensor_type
+from meshc.ir.module import Param, Port
+from meshc.ir.ops import mesh
+from meshc.ir.types import DType, Split, TensorType
+from meshc.ir.values import Value
+from meshc.ir.views import Index, Symbol, View
+from meshc.passes.tile.expand import rings
+from meshc.passes.tile.expand.chunks import Chunks
+from meshc.passes.tile.expand.emitter import Emitter, Place, expr, index_of, point, window
+from meshc.passes.tile.expand.packing import LaneMap
+from meshc.passes.tile.expand.slots import Slots, Turn, align
+from meshc.passes.tile.expand.weights import Weights
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product to expand.
+
+    ``left`` is where the left operand lies, or the input of the program that it is; ``rights`` are
+    parameters, side by side; ``splits`` those of the contracted dims of the left operand.
+    """
+
+    op: mesh.Gemm
+    left: Place | Param
+    rights: list[Value]
+    splits: tuple[Split, ...]
+    chunks: Chunks
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of the left operand."""
+        return tensor_type(self.op.operands[0]).dtype
+
+    @property
+    def right_aligned(self) -> bool:
+        """Whether the host places the right operands skewed."""
+        layout = tensor_type(self.rights[0]).layout
+        return any(s.skew for s in layout.splits) if layout else False
+
+
+def gemm(emitter: Emitter, weights: Weights, product: Product, out: Place) -> None:
+    """Expand ``product`` by its algorithm; the result is summed in the type of partial sums."""
+    target = emitter.flat(out)
+    total = emitter.source.accumulate()
+    kind = target.buffer_type.dtype
+    if kind == total or product.chunks.count == 1:
+        _ALGORITHMS[product.op.algo](emitter, weights, product, target)
+        return
+    name = f"{target.buffer.name}_sums"
+    sums = emitter.buffer(name, (emitter.tiling.row_lanes, out.width), total)
+    within = View(sums, (window(0, emitter.rows),))
+    _ALGORITHMS[product.op.algo](emitter, weights, product, within)
+    emitter.compute("copy", target, within)
+
+
+def _cyclic_shift(emitter: Emitter, weights: Weights, product: Product, target: View) -> None:
+    """Align, then compute and shift: MeshGEMM on interleaved axes, Cannon on natural ones."""
+    chunks = product.chunks
+    rows = row_index(emitter)
+    if chunks.count == 1:
+        left, right = _whole(emitter, weights, product)
+        emitter.compute("gemm", target, left, right, accumulate=False, transposed=False)
+        return
+    moving = _moving_left(emitter, product)
+    stationary, aligned = _moving_right(emitter, weights, product)
+    turns = []
+    given = isinstance(product.left, Param)
+    if not product.op.left_aligned and emitter.mesh.rows > 1:
+        ahead, stride = chunks.ahead_left, chunks.per_row
+        turns += _turn(emitter, moving, "x", ahead, stride, chunks.count, given, rows)
+    if not aligned and isinstance(stationary, Slots):
+        ahead, stride = chunks.ahead_right, chunks.per_column
+        turns += _turn(emitter, stationary, "y", ahead, stride, chunks.count, given)
+    align(emitter, turns)
+    if isinstance(product.left, Place):
+        moving.settle(*rows)
+    emitter.compute("fill", target, value=0.0)
+
+    def multiply(step: Expr | int) -> None:
+        a, b = moving.view(step, *rows), stationary.view(step)
+        emitter.compute("gemm", target, a, b, accumulate=True, transposed=False)
+
+    with emitter.loop("t", chunks.count - 1) as t:
+        tokens = moving.shift(t, *rows) + stationary.shift(t)
+        multiply(t)
+        if tokens:
+            emitter.wait(*tokens)
+    multiply(chunks.count - 1)
+
+
+def _turn(
+    emitter: Emitter,
+    slots: Slots,
+    axis: str,
+    ahead: Expr,
+    stride: int,
+    chunks: int,
+    both_ways: bool,
+    rest: tuple[Index, ...] = (),
+) -> list[Turn]:
+    """The alignment of one operand; a ring of one core turns where it is. A second ring is for
+    products of inputs: programs of many products need the routes for other channels."""
+    if slots.channel is None:
+        slots.offset = ahead
+        return []
+    back = rings.ring(emitter, axis, 1) if both_ways and chunks > 2 * stride else None
+    return [Turn(slots, ahead, stride, chunks, back, rest)]
+
+
+def _whole(emitter: Emitter, weights: Weights, product: Product) -> tuple[View, View]:
+    """Both operands of a mesh of one core."""
+    matrix = weights.gemm(
+        product.rights, product.op.contract, product.splits, product.chunks, False
+    )
+    right = View(matrix.buffer, (*matrix.indices, point(0)))
+    if isinstance(product.left, Place):
+        return emitter.flat(product.left), right
+    slots = _left_input(emitter, product, 0)
+    return View(slots, (point(0), *row_index(emitter))), right
+
+
+def _moving_left(emitter: Emitter, product: Product) -> Slots:
+    """The left operand in chunks that move along x, its own buffer if it is an input."""
+    chunks = product.chunks
+    channel = rings.ring(emitter, "x") if emitter.mesh.columns > 1 else None
+    if isinstance(product.left, Param):
+        buffer = _left_input(emitter, product, 1 if channel else 0)
+        return Slots.over(emitter, buffer, chunks.per_column, channel)
+    capacity = emitter.tiling.row_lanes
+    shape = (capacity, chunks.lanes)
+    slots = Slots(emitter, "left_chunks", chunks.per_column, shape, product.dtype, channel)
+    _cut(emitter, product.left, chunks, slots.view, product.dtype)
+    return slots
+
+
+def _cut(
+    emitter: Emitter, left: Place, chunks: Chunks, slot: Callable[..., View], dtype: DType
+) -> None:
+    """Copy the left operand into chunks, padded with zeros to a whole number of them."""
+    rows = window(0, emitter.rows)
+    flat = emitter.flat(left)
+    if chunks.per_column == 1:
+        emitter.compute("copy", slot(0, rows), flat)
+        return
+    source, first = _whole_chunks(emitter, left, chunks.per_column * chunks.lanes, dtype)
+    with emitter.loop("c", chunks.per_column) as c:
+        part = View(source, (rows, window(c * chunks.lanes + first, chunks.lanes)))
+        emitter.compute("copy", slot(c, rows), part)
+
+
+def _whole_chunks(emitter: Emitter, left: Place, width: int, dtype: DType) -> tuple[Value, int]:
+    """A buffer ``[rows, ..]`` whose lanes from a first one on are those of ``left``, zeros behind
+    up to ``width``: its own where the lanes lie flat and divide evenly, else a copy."""
+    flat = left.offset is not None or len(left.shape) == 1
+    if flat and width == left.width:
+        return left.buffer, left.offset or 0
+    rows = window(0, emitter.rows)
+    wide = emitter.buffer("left_flat", (emitter.tiling.row_lanes, width), dtype)
+    if width != left.width:
+        behind = View(wide, (rows, window(left.width, width - left.width)))
+        emitter.compute("fill", behind, value=0.0)
+    lanes = (rows, window(0, left.width)) if width != left.width else (rows,)
+    emitter.compute("copy", View(wide, lanes), emitter.flat(left))
+    return wide, 0
+
+
+def _left_input(emitter: Emitter, product: Product, spare: int) -> Value:
+    """Declare an input of the program in chunks ``[chunks, rows, lanes]`` as the host places it."""
+    assert isinstance(product.left, Param)
+    value, chunks = product.left.value, product.chunks
+    shape = (chunks.per_column + spare, emitter.tiling.row_lanes, chunks.lanes)
+    buffer = emitter.buffer(value.name, shape, tensor_type(value).dtype, "in")
+    where = [Cond.lt(Expr.var("s"), chunks.per_column)] if spare else []
+    slot = chunks.left(Expr.var("s"), product.op.left_aligned)
+    left_port(emitter, product, buffer, slot, where)
+    return buffer
+
+
+def left_port(
+    emitter: Emitter, product: Product, buffer: Value, slot: Expr, where: list[Cond]
+) -> None:
+    """The port of a left operand in a buffer ``[s, i, q]`` whose slot s holds chunk ``slot``."""
+    assert isinstance(product.left, Param)
+    value, chunks = product.left.value, product.chunks
+    kind = tensor_type(value)
+    lane_map = LaneMap(emitter, False)
+    lane_map.add([emitter.row_dim], kind, Expr.var("i"))
+    contract = product.op.contract
+    lanes = lane_map.add(contract, kind, Expr.var("lane"), chunks.parts(), product.splits)
+    element = tuple(lane_map.elements.get(d, Expr.const(0)) for d in kind.dims)
+    inside = lane_map.where(*where, chunks.within(lanes))
+    tensor = TensorType(kind.dtype, kind.dims)
+    lets = tuple(chunks.lets(slot))
+    emitter.port(Port(value.name, "in", tensor, buffer, ("s", "i", "q"), lets, element, inside))
+
+
+class Stationary:
+    """The right operand where a column is one core: chunks stay, steps go through them."""
+
+    def __init__(self, matrix: View, count: int) -> None:
+        self.matrix, self.count = matrix, count
+
+    def view(self, step: Expr | int) -> View:
+        """The chunk of ``step``."""
+        return View(self.matrix.buffer, (*self.matrix.indices, point(expr(step) % self.count)))
+
+    def shift(self, step: Expr | int) -> list[Value]:
+        """Nothing moves."""
+        return []
+
+
+def _moving_right(
+    emitter: Emitter, weights: Weights, product: Product
+) -> tuple[Slots | Stationary, bool]:
+    """The right operand in chunks that move along y, and whether they are aligned: its own buffer
+    if it is an input, which the host loads anew; of weights a copy, as the next run needs them."""
+    chunks = product.chunks
+    fresh = all(weights.stacks[v].role == "in" for v in product.rights)
+    channel = rings.ring(emitter, "y") if emitter.mesh.rows > 1 else None
+    aligned = product.right_aligned or channel is None or emitter.mesh.columns == 1
+    spare = 1 if fresh and channel else 0
+    given = (product.rights, product.op.contract, product.splits, chunks)
+    matrix = weights.gemm(*given, aligned, spare)
+    if channel is None:
+        return Stationary(matrix, chunks.per_row), aligned
+    if fresh:
+        return Slots.over(emitter, matrix.buffer, chunks.per_row, channel), aligned
+    return _copied(emitter, matrix, chunks, channel), aligned
+
+
+def _copied(emitter: Emitter, matrix: View, chunks: Chunks, channel: Symbol) -> Slots:
+    kind = matrix.buffer_type
+    shape = kind.shape[-2:]
+    slots = Slots(emitter, "weight_chunks", chunks.per_row, shape, kind.dtype, channel)
+    emitter.compute("copy", View(slots.buffer, (window(0, chunks.per_row),)), matrix)
+    return slots
+
+
+def _allgather(emitter: Emitter, weights: Weights, product: Product, target: View) -> None:
+    """Every core gathers the rows of the left operand and the columns of the right ones that it
+    needs, then multiplies alone: what clusters of GPUs do (section 5.1)."""
+    chunks = product.chunks
+    rows = row_index(emitter)
+    left = _Gathered(emitter, "x", chunks.count, chunks.per_column)
+    right = _Gathered(emitter, "y", chunks.count, chunks.per_row)
+    a = _gathered_left(emitter, product, left)
+    b = _gathered_right(emitter, weights, product, right)
+    left.run(a, rows, right, b)
+    emitter.compute("fill", target, value=0.0)
+    with emitter.loop("t", chunks.count) as t:
+        views = View(a, (point(t), *rows)), View(b, (point(t),))
+        emitter.compute("gemm", target, *views, accumulate=True, transposed=False)
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """All ``count`` chunks of an operand, of which ``own`` are a core's, gathered along an axis."""
+
+    emitter: Emitter
+    axis: str
+    count: int
+    own: int
+
+    @property
+    def first(self) -> Expr:
+        """A core's first own chunk."""
+        return index_of(self.axis) * self.own
+
+    @property
+    def steps(self) -> int:
+        """Blocks that come from other cores."""
+        return self.count // self.own - 1
+
+    def is_own(self) -> Cond:
+        """That slot ``s`` is one of the core's own."""
+        return Cond.eq(Expr.var("s") // self.own, index_of(self.axis))
+
+    def pass_on(self, buffer: Value, step: Expr, rest: tuple[Index, ...]) -> list[Value]:
+        """Give the block that came last to the next core."""
+        emitter = self.emitter
+        if not self.steps:
+            return []
+        channel = rings.ring(emitter, self.axis)
+
+        def block(number: Expr) -> View:
+            start = number % (self.steps + 1) * self.own
+            index = window(start, self.own) if self.own > 1 else point(start)
+            return View(buffer, (index, *rest))
+
+        more = Cond.lt(step, self.steps)
+        rank = index_of(self.axis)
+        sent = emitter.send(channel, block(rank + step), when=more)
+        return [sent, emitter.recv(channel, block(rank + step + 1), when=more)]
+
+    def run(self, buffer: Value, rest: tuple[Index, ...], other: _Gathered, theirs: Value) -> None:
+        """Gather this operand and the other one at once."""
+        steps = max(self.steps, other.steps)
+        if not steps:
+            return
+        with self.emitter.loop("g", steps) as step:
+            tokens = self.pass_on(buffer, step, rest) + other.pass_on(theirs, step, ())
+            self.emitter.wait(*tokens)
+
+
+def _gathered_left(emitter: Emitter, product: Product, gathered: _Gathered) -> Value:
+    """The buffer of all chunks of the left operand, a core's own in their places."""
+    chunks = product.chunks
+    shape = (chunks.count, emitter.tiling.row_lanes, chunks.lanes)
+    if isinstance(product.left, Param):
+        name = product.left.value.name
+        buffer = emitter.buffer(name, shape, product.dtype, "in")
+        left_port(emitter, product, buffer, Expr.var("s"), [gathered.is_own()])
+        return buffer
+    buffer = emitter.buffer("left_chunks", shape, product.dtype)
+
+    def slot(c: Expr | int, *rest: Index) -> View:
+        return View(buffer, (point(gathered.first + c), *rest))
+
+    _cut(emitter, product.left, chunks, slot, product.dtype)
+    return buffer
+
+
+def _gathered_right(
+    emitter: Emitter, weights: Weights, product: Product, gathered: _Gathered
+) -> Value:
+    """The buffer of all chunks of the right operands, a core's own in their places."""
+    chunks = product.chunks
+    given = (product.rights, product.op.contract, product.splits, chunks)
+    matrix = weights.gemm(*given, False, everything=gathered.is_own())
+    if not matrix.indices:
+        return matrix.buffer
+    kind = matrix.buffer_type
+    copy = emitter.buffer("right_chunks", kind.shape[-3:], kind.dtype)
+    own = window(gathered.first, gathered.own)
+    emitter.compute("copy", View(copy, (own,)), View(matrix.buffer, (*matrix.indices, own)))
+    return copy
+
+
+def _summa(emitter: Emitter, weights: Weights, product: Product, target: View) -> None:
+    """For each chunk, its owners hand it along their rows and columns; then all multiply.
+
+    A core passes a panel on when it has it: one routing stage per core (section 5.1), since a path
+    from every owner to all others would take a color each.
+    """
+    chunks = product.chunks
+    rows = row_index(emitter)
+    a = _Panels.left(emitter, product)
+    b = _Panels.right(emitter, weights, product)
+    emitter.compute("fill", target, value=0.0)
+    with emitter.loop("t", chunks.count) as t:
+        a.fetch(t, rows)
+        b.fetch(t, ())
+        views = View(a.panel, (*rows,)), View(b.panel, ())
+        emitter.compute("gemm", target, *views, accumulate=True, transposed=False)
+
+
+@dataclass(frozen=True)
+class _Panels:
+    """One operand of SUMMA: its chunks, ``per_core`` on each core of ``axis``, and the panel that
+    all cores of a line have in a step."""
+
+    emitter: Emitter
+    axis: str
+    per_core: int
+    chunks: View
+    panel: Value
+
+    @staticmethod
+    def left(emitter: Emitter, product: Product) -> _Panels:
+        """Panels of the left operand, which travel along rows."""
+        chunks = product.chunks
+        shape = (emitter.tiling.row_lanes, chunks.lanes)
+        if isinstance(product.left, Param):
+            own = _left_input(emitter, product, 0)
+        else:
+            slots = Slots(emitter, "left_chunks", chunks.per_column, shape, product.dtype, None)
+            _cut(emitter, product.left, chunks, slots.view, product.dtype)
+            own = slots.buffer
+        panel = emitter.buffer("left_panel", shape, product.dtype)
+        return _Panels(emitter, "x", chunks.per_column, View(own), panel)
+
+    @staticmethod
+    def right(emitter: Emitter, weights: Weights, product: Product) -> _Panels:
+        """Panels of the right operands, which travel along columns."""
+        chunks = product.chunks
+        given = (product.rights, product.op.contract, product.splits, chunks)
+        own = weights.gemm(*given, False)
+        kind = own.buffer_type
+        panel = emitter.buffer("right_panel", kind.shape[-2:], kind.dtype)
+        return _Panels(emitter, "y", chunks.per_row, own, panel)
+
+    def fetch(self, step: Expr, rest: tuple[Index, ...]) -> None:
+        """Bring the chunk of ``step`` to every core of the line, outwards from its owner."""
+        emitter = self.emitter
+        owner, slot = step // self.per_core, step % self.per_core
+        here = index_of(self.axis)
+        own = View(self.chunks.buffer, (*self.chunks.indices, point(slot), *rest))
+        panel = View(self.panel, rest)
+        emitter.compute_where(Cond.eq(here, owner), "copy", panel, own)
+        size = emitter.mesh.size(self.axis)
+        for way in (1, -1):
+            if size > 1:
+                self.spread(panel, owner, way)
+
+    def spread(self, panel: View, owner: Expr, way: int) -> None:
+        """From the owner to one side, core by core."""
+        emitter, here = self.emitter, index_of(self.axis)
+        last = emitter.mesh.size(self.axis) - 1
+        channel = rings.neighbour(emitter, self.axis, way)
+        rank = (here - owner) * way
+        more = Cond.lt(here, last) if way > 0 else Cond.gt(here, 0)
+        with emitter.sweep(rank, last + 1, Cond.ge(rank, 0)):
+            emitter.wait(emitter.recv(channel, panel, when=Cond.ge(rank, 1)))
+            emitter.send(channel, panel, when=more)
+
+
+def row_index(emitter: Emitter) -> tuple[Index, ...]:
+    """The rows of this run as an index; none where that is all the rows there are."""
+    whole = emitter.rows.is_const and emitter.rows.constant == emitter.tiling.row_lanes
+    return () if whole else (window(0, emitter.rows),)
+
+
+_ALGORITHMS: dict[str, Callable[[Emitter, Weights, Product, View], None]] = {
+    "cyclic_shift": _cyclic_shift,
+    "cannon": _cyclic_shift,
+    "summa": _summa,
+    "allgather": _allgather,
+}
