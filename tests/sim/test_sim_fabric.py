@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from csl_runner import PE_HEAD, Run, exports
+from csl_runner import PE_HEAD, Run, exports, single
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -343,3 +343,21 @@ layout {{
     assert len(set(ends.values())) <= 1
     idle = [pe for at, pe in program.machine.pes.items() if at not in tree]
     assert all(pe.unblocked == 0 for pe in idle)
+
+
+def test_a_blocked_queue_is_not_the_task_of_its_colors_number(tmp_path: Path) -> None:
+    pe = """
+const iq = @get_input_queue(2);
+const id = @get_local_task_id(9);
+fn run() void { @activate(id); }
+task work() void { sys.unblock_cmd_stream(); }
+comptime {
+  @initialize_queue(iq, .{ .color = @get_color(9) });
+  @block(iq);
+  @bind_local_task(work, id);
+  @export_symbol(run);
+}
+"""
+    program = single(tmp_path, pe, "wse3", run="fn()void")
+    program.launch("run")
+    assert program.machine.now >= 0

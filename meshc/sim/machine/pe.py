@@ -378,7 +378,7 @@ class Pe(PeMemory):
                 self.wake(time)
             return
         color = self.input_color(number) if kind == "queue" else number
-        if color in self.local_tasks and color not in self.channels:
+        if self._is_task(kind, color):
             self.open("local", color, time)
             return
         channel = self.channel(color)
@@ -391,10 +391,14 @@ class Pe(PeMemory):
             self.blocked.add(number)
             return
         color = self.input_color(number) if kind == "queue" else number
-        if color in self.local_tasks and color not in self.channels:
+        if self._is_task(kind, color):
             self.blocked.add(color)
             return
         self.channel(color).blocked = True
+
+    def _is_task(self, kind: str, color: int) -> bool:
+        """Whether a color stands for the local task of its number; queues never do."""
+        return kind == "color" and color in self.local_tasks and color not in self.channels
 
     def send(self, dst: FabOut, words: Any, start: int, period: int) -> None:
         """Put wavelets into the fabric."""
