@@ -11,6 +11,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from meshc.sim import config_space as space
+
 RUNTIME = Path(__file__).parent / "runtime"
 _FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-std=gnu11", "-w")
 
@@ -80,10 +82,24 @@ def _texts(pattern: str) -> dict[str, str]:
     return {p.name: p.read_text(encoding="utf-8") for p in sorted(RUNTIME.glob(pattern))}
 
 
+def _space() -> str:
+    """The addresses of registers as a header, so that they are stated once."""
+    numbers: dict[str, int] = {}
+    for name, value in vars(space).items():
+        if isinstance(value, int):
+            numbers[f"SPACE_{name}" if name == "COLORS" else name] = value
+        elif isinstance(value, range):
+            numbers[name], numbers[f"{name}_END"] = value.start, value.stop
+        elif isinstance(value, tuple):
+            numbers |= {f"{name.removesuffix('S')}_{i}": base for i, base in enumerate(value)}
+    return "enum {\n" + "".join(f"    {n} = {v:#x},\n" for n, v in numbers.items()) + "};\n"
+
+
 @cache
 def runtime_library() -> ct.CDLL:
     """The machine. Its symbols are seen by the libraries of programs. Raises BuildError."""
-    return ct.CDLL(str(build(_texts("*.c"), _texts("*.h"), "machine")), mode=ct.RTLD_GLOBAL)
+    headers = {**_texts("*.h"), "space.h": _space()}
+    return ct.CDLL(str(build(_texts("*.c"), headers, "machine")), mode=ct.RTLD_GLOBAL)
 
 
 @cache

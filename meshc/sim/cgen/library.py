@@ -24,6 +24,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "csl_sink": (_P, [_P, _I]),
     "csl_open_port": (_P, [_P, _I, _I, _I]),
     "csl_connect": (None, [_P, _I, _I, _P, _I, _I, _L]),
+    "csl_initial_setting": (_I, [_P, _L, _L]),
     "csl_initial_gate": (_I, [_P, _I, _I, _L]),
     "csl_initial_activate": (_I, [_P, _L]),
     "csl_at_python": (None, [_P, _L, _L]),

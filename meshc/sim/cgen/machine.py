@@ -154,6 +154,8 @@ class CMachine(Common):
 
     def _initial_state(self, pe: CPe) -> None:
         call = self.library
+        for word, value in pe.program.settings:
+            self._check(call.csl_initial_setting(pe.address, word, value))
         for kind, number in pe.program.blocked:
             self._check(call.csl_initial_gate(pe.address, 0, _GATES[kind], number))
         for kind, number in pe.program.unblocked:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshc.sim.cgen.functions import OP_NUMBERS
+from meshc.sim.cgen.structs import QUEUES
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, FifoState
 from meshc.sim.machine.explain import explain_hang
@@ -82,7 +83,6 @@ class _Pe:
     def __init__(self, pe: CPe) -> None:
         self.machine, self.program = pe.machine, pe.program
         self.local_tasks = pe.program.local_tasks
-        self.in_queues = pe.program.in_queues
         self.credits: dict[int, Any] = {}
         self.channels: dict[int, Channel] = {}
         self._operations: dict[int, Operation] = {}
@@ -92,6 +92,7 @@ class _Pe:
         self.fifos = [self._fifo(pe, numbers) for _ in range(next(numbers))]
         active = [(next(numbers), next(numbers)) for _ in range(next(numbers))]
         self.activated = {n if n >= 0 else (29, -1 - n): since for n, since in active}
+        self.in_queues = {queue: next(numbers) for queue in range(QUEUES)}
         blocked = next(numbers)
         self.blocked = {n for n in range(64) if blocked >> n & 1}
         self.waiting_on = self._operation(pe, numbers) if next(numbers) else None

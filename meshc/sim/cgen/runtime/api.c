@@ -76,6 +76,8 @@ pe *csl_pe_new(machine *m, int number, int x, int y, const pe_class *kind,
     c->kind = kind;
     c->number = number;
     c->dispatch_at = -1;
+    memcpy(c->in_queue, kind->in_queue, sizeof c->in_queue);
+    memcpy(c->out_queue, kind->out_queue, sizeof c->out_queue);
     c->prng = (0xdeadbeefu ^ 0x2a5a5au);
     c->fifos = zeroed((size_t)kind->fifos, sizeof(fifo));
     for (int i = 0; i < TASKS; i++)
@@ -185,6 +187,12 @@ void csl_connect(pe *source, int color, int out, pe *target, int there, int port
     from->virtual_target = to;
     from->virtual_hops = hops;
     source->m->dynamic |= 1ull << color | 1ull << there;
+}
+
+int csl_initial_setting(pe *p, int64_t word, int64_t v)
+{
+    GUARDED(p->m, csl_set_config(p, word, v));
+    return 0;
 }
 
 int csl_initial_gate(pe *p, int opens, int kind, int64_t number)

@@ -8,13 +8,6 @@ void csl_unblock_cmd_stream(pe *p)
         p->m->lagging--;
 }
 
-void csl_queue_flush(pe *p, int64_t queue)
-{
-    int handler = queue >= 0 && queue < QUEUES ? core_of(p)->kind->empty_handler[queue] : 0;
-    if (handler)
-        launch_function(p, p->t, handler, NULL);
-}
-
 int64_t csl_queue_empty(pe *p, int64_t queue)
 {
     return channel_of_color(p, input_color(p, queue))->bursts.count == 0;
@@ -65,18 +58,21 @@ void csl_tsc_disable(pe *p)
 
 void csl_tsc_reset(pe *p) { core_of(p)->tsc_base = p->t; }
 
-void csl_tsc_read(pe *p, int64_t addr)
+static int64_t counter(pe *p)
 {
     core *c = core_of(p);
+    return c->frozen ? c->tsc_frozen : p->t - c->tsc_base;
+}
+
+void csl_tsc_read(pe *p, int64_t addr)
+{
     p->t += p->m->costs.timestamp;
-    int64_t now = c->frozen ? c->tsc_frozen : p->t - c->tsc_base;
+    int64_t now = counter(p);
     check_range(p, addr, addr + 6);
     memcpy(p->mem + addr, &now, 6);
 }
 
 /* --- registers of the router --- */
-
-enum { COLOR_WORDS = 0x7f20, SWITCH_WORDS = 0x7f40, END_WORDS = 0x7f60 };
 
 /* The router as the PE's own code sees it: with its changes that are still on their way. */
 static router present(pe *p, int64_t color)
@@ -87,21 +83,81 @@ static router present(pe *p, int64_t color)
     return seen;
 }
 
+/* The color whose register word is, in the two places where public programs write them. */
+static int64_t color_of(int64_t word, int64_t first, int64_t second)
+{
+    if (word >= first && word < first + SPACE_COLORS)
+        return word - first;
+    return word >= second && word < second + SPACE_COLORS ? word - second : -1;
+}
+
+/* One bit per queue: empty ones in the low byte, full ones (none) in the high byte. */
+static int64_t input_status(pe *p)
+{
+    int64_t busy = 0;
+    for (int queue = 0; queue < QUEUES; queue++) {
+        int color = core_of(p)->in_queue[queue];
+        channel *c = color >= 0 && color < COLORS ? core_of(p)->channels[color] : NULL;
+        if (c && c->bursts.count)
+            busy |= 1ll << queue;
+    }
+    return 0xff & ~busy;
+}
+
+/* A register by word address, or by byte address; those without a model keep what was written. */
 int64_t csl_get_config(pe *p, int64_t word)
 {
+    word = word >= FIRST_BYTE ? word / 2 : word;
+    int64_t color = color_of(word, COLOR_BASE_0, COLOR_BASE_1);
+    int64_t of_switch = color_of(word, SWITCH_BASE_0, SWITCH_BASE_1);
     router seen;
-    if (word < COLOR_WORDS || word >= END_WORDS)
-        return 0;
-    seen = present(p, (word - COLOR_WORDS) & 31);
-    return word < SWITCH_WORDS ? router_color_word(&seen) : router_switch_word(&seen);
+    if (color >= 0) {
+        seen = present(p, color);
+        return router_color_word(&seen);
+    }
+    if (of_switch >= 0) {
+        seen = present(p, of_switch);
+        return router_switch_word(&seen);
+    }
+    if (word >= TIMESTAMP && word < TIMESTAMP_END)
+        return counter(p) >> 16 * (word - TIMESTAMP) & 0xffff;
+    if (word == INPUT_STATUS)
+        return input_status(p);
+    if (word == OUTPUT_STATUS)
+        return 0xff;
+    if (word >= TEARDOWN_PENDING && word < TEARDOWN_PENDING_END) {
+        int64_t first = 16 * (word - TEARDOWN_PENDING), bits = 0;
+        for (int64_t n = 0; n < min64(16, 24 - first); n++) {
+            seen = present(p, first + n);
+            bits |= (int64_t)seen.teardown << n;
+        }
+        return bits;
+    }
+    return *stored_register(p, word);
 }
+
+static void edit(pe *p, int64_t color, int kind, int64_t a, int64_t b, int64_t c);
 
 void csl_set_config(pe *p, int64_t word, int64_t v)
 {
-    if (word < COLOR_WORDS || word >= END_WORDS)
-        return;
-    change what = {word < SWITCH_WORDS ? CHANGE_COLOR_WORD : CHANGE_SWITCH_WORD, (int32_t)v, 0, 0};
-    configure_later(p, (int)(word - COLOR_WORDS) & 31, &what);
+    word = word >= FIRST_BYTE ? word / 2 : word;
+    int64_t color = color_of(word, COLOR_BASE_0, COLOR_BASE_1);
+    int64_t of_switch = color_of(word, SWITCH_BASE_0, SWITCH_BASE_1);
+    if (color >= 0)
+        edit(p, color, CHANGE_COLOR_WORD, v, 0, 0);
+    else if (of_switch >= 0)
+        edit(p, of_switch, CHANGE_SWITCH_WORD, v, 0, 0);
+    else if (word >= FILTERS && word < FILTERS_END)
+        edit(p, (word - FILTERS) / FILTER_WORDS, CHANGE_FILTER, (word - FILTERS) % FILTER_WORDS, v,
+             0);
+    else if (word == TIMESTAMP)
+        csl_tsc_reset(p);
+    else if (word == PERF_CONTROL && (v & 1))
+        csl_tsc_enable(p);
+    else if (word == PERF_CONTROL)
+        csl_tsc_disable(p);
+    else
+        *stored_register(p, word) = v;
 }
 
 static void edit(pe *p, int64_t color, int kind, int64_t a, int64_t b, int64_t c)
@@ -125,6 +181,11 @@ void csl_switch_invalid(pe *p, int64_t color) { edit(p, color, CHANGE_INVALID, 0
 void csl_switch_set(pe *p, int64_t color, int64_t position_, int64_t direction, int64_t is_rx)
 {
     edit(p, color, CHANGE_SWITCH, position_, direction, is_rx);
+}
+
+void csl_switch_both(pe *p, int64_t color, int64_t position_, int64_t rx, int64_t tx)
+{
+    edit(p, color, CHANGE_BOTH, position_, rx, tx);
 }
 
 void csl_teardown_exit(pe *p, int64_t color) { edit(p, color, CHANGE_EXIT, 0, 0, 0); }

@@ -88,6 +88,8 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
         add(&to, c->active[i].key);
         add(&to, c->active[i].since);
     }
+    for (int i = 0; i < QUEUES; i++)
+        add(&to, c->in_queue[i]);
     add(&to, (int64_t)c->blocked);
     add(&to, c->waiting_on != NULL);
     if (c->waiting_on)

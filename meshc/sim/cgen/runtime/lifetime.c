@@ -44,6 +44,7 @@ static void core_end(core *c)
     pipe_end(&c->ramp_out);
     pipe_end(&c->slots.pipe);
     queue_end(&c->launches);
+    free(c->registers);
     free(c->fifos);
     free(c->head.slots);
     free(c->head.mem);

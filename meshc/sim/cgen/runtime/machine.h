@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "csl.h"
+#include "space.h" /* written by meshc/sim/cgen/build.py */
 
 enum { COLORS = 64, TASKS = 64, QUEUES = 32, PORTS = 5, MEMORY_BYTES = 50 * 1024 };
 enum { RAMP, EAST, WEST, NORTH, SOUTH };
@@ -234,8 +235,8 @@ typedef struct {
     int32_t count_data, count_control, filter_control;
 } filter;
 
-enum { CHANGE_ROUTES, CHANGE_POSITION, CHANGE_INVALID, CHANGE_SWITCH, CHANGE_EXIT, CHANGE_TOGGLE,
-       CHANGE_COLOR_WORD, CHANGE_SWITCH_WORD };
+enum { CHANGE_ROUTES, CHANGE_POSITION, CHANGE_INVALID, CHANGE_SWITCH, CHANGE_BOTH, CHANGE_EXIT,
+       CHANGE_TOGGLE, CHANGE_COLOR_WORD, CHANGE_SWITCH_WORD, CHANGE_FILTER };
 typedef struct {
     int32_t kind, a, b, c;
 } change;
@@ -345,6 +346,10 @@ typedef struct {
 } activation;
 static inline int64_t teardown_key(int color) { return -1 - color; }
 
+typedef struct {
+    int64_t word, value;
+} stored;
+
 /* All of a PE. */
 typedef struct {
     pe head;
@@ -361,6 +366,10 @@ typedef struct {
     fifo *fifos;
     dsr *dsrs[3];
     int32_t dsr_room[3];
+    int32_t in_queue[QUEUES], out_queue[QUEUES]; /* their colors, -1 for none */
+    uint32_t flushing;                           /* input queues that are flushed */
+    stored *registers;                           /* those without a model */
+    int32_t register_count;
     int64_t tsc_base, tsc_frozen;
     int32_t frozen;
     uint32_t prng;
@@ -388,6 +397,8 @@ void deliver_at(router *r, int64_t time, burst *b);
 void poke(pe *p, channel *c, int64_t time);
 void open_gate(pe *p, int kind, int64_t number, int64_t time);
 void close_gate(pe *p, int kind, int64_t number);
+int64_t *stored_register(pe *p, int64_t word);
+void end_flushes(pe *p, int64_t time);
 void send(pe *p, const dsd *dst, words *payload, int64_t start, int64_t period);
 void act_activate(machine *m, int64_t time, void *subject, void *argument);
 void launch_function(pe *p, int64_t time, int function, const value *args);

@@ -76,12 +76,10 @@ static uint8_t *place_of(pe *p, int64_t addr, int type)
     return p->mem + addr;
 }
 
-enum { REGISTERS = 0xfe00 };
-
 int64_t csl_load_int(pe *p, int64_t addr, int type)
 {
     addr &= 0xffff;
-    if (addr >= REGISTERS)
+    if (addr >= FIRST_BYTE)
         return csl_get_config(p, addr / 2);
     uint64_t bits = 0;
     int bytes = bytes_of(type);
@@ -93,7 +91,7 @@ int64_t csl_load_int(pe *p, int64_t addr, int type)
 double csl_load_float(pe *p, int64_t addr, int type)
 {
     uint32_t bits = (uint32_t)csl_load_int(p, addr, type);
-    if ((addr & 0xffff) >= REGISTERS)
+    if ((addr & 0xffff) >= FIRST_BYTE)
         return bits;
     return type == T_F32 ? csl_f32_of(bits) : type == T_F16 ? csl_half((uint16_t)bits)
                                                             : csl_brain((uint16_t)bits);
@@ -102,7 +100,7 @@ double csl_load_float(pe *p, int64_t addr, int type)
 void csl_store_int(pe *p, int64_t addr, int type, int64_t v)
 {
     addr &= 0xffff;
-    if (addr >= REGISTERS) {
+    if (addr >= FIRST_BYTE) {
         csl_set_config(p, addr / 2, v & 0xffff);
         return;
     }

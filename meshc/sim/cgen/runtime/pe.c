@@ -7,7 +7,7 @@
 
 int64_t input_color(pe *p, int64_t queue)
 {
-    int64_t color = queue >= 0 && queue < QUEUES ? core_of(p)->kind->in_queue[queue] : -1;
+    int64_t color = queue >= 0 && queue < QUEUES ? core_of(p)->in_queue[queue] : -1;
     if (color < 0)
         csl_fault(p, 0, "input queue %lld is used but never initialised", (long long)queue);
     return color;
@@ -42,7 +42,7 @@ int64_t output_color(pe *p, const dsd *dst)
 {
     const pe_class *kind = core_of(p)->kind;
     int64_t queue = dst->queue;
-    int64_t color = queue >= 0 && queue < QUEUES ? kind->out_queue[queue] : -1;
+    int64_t color = queue >= 0 && queue < QUEUES ? core_of(p)->out_queue[queue] : -1;
     if (kind->wse3 && queue >= 0) {
         if (color < 0)
             csl_fault(p, 0, "output queue %lld is used but never initialised", (long long)queue);
@@ -89,6 +89,8 @@ static void ended(core *c, int64_t now)
     p->cycles_busy += p->t - now;
     p->busy_until = p->t;
     m->last_time = max64(m->last_time, p->t);
+    if (c->flushing)
+        end_flushes(p, p->t);
     if (c->active_count || c->launches.count || c->ready_colors)
         wake(p, p->t);
 }
@@ -146,6 +148,8 @@ void operation_done_at(machine *m, int64_t time, operation *o)
         go_on(c, time);
         return;
     }
+    if (c->flushing)
+        end_flushes(p, time);
     if (o->o.activate >= 0)
         activate_now(p, time, o->o.activate);
     if (o->o.unblock_kind != GATE_NONE)
@@ -401,7 +405,7 @@ static int gate_color(pe *p, int kind, int64_t number, int64_t *color)
         return 0;
     core *c = core_of(p);
     *color = kind == GATE_QUEUE ? input_color(p, number) : number;
-    int local = has_bit(c->local_tasks, *color) && !c->channels[*color];
+    int local = kind == GATE_COLOR && has_bit(c->local_tasks, *color) && !c->channels[*color];
     return !local;
 }
 

@@ -249,6 +249,22 @@ void router_change(router *r, const change *what)
             r->selects[what->a - 1] = what->c != 0;
         }
         break;
+    case CHANGE_BOTH:
+        if (what->a >= 1 && what->a <= 3) {
+            r->positions[what->a - 1] = single(what->b % PORTS, 1);
+            r->positions[what->a - 1].has_tx = 1;
+            r->positions[what->a - 1].tx.d[0] = (uint8_t)(what->c % PORTS);
+            r->selects[what->a - 1] = 1;
+        }
+        break;
+    case CHANGE_FILTER:
+        if (what->a == 0)
+            r->limit = what->b;
+        else if (what->a == 1)
+            r->rule.max_counter = what->b;
+        else if (what->a == 2)
+            r->counter = what->b;
+        break;
     case CHANGE_EXIT:
         r->teardown = 0;
         break;
