@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,6 +44,12 @@ class Compiled:
             ports = (p for p in module.ports if p.direction == "in" and p.buffer in weights)
             found |= dict.fromkeys(p.name for p in ports if p.name not in known)
         return tuple(found)
+
+    def use_of_a_core(self, phase: str) -> list[str]:
+        """Lines on what the CSL program of ``phase`` uses of a core; none for other targets."""
+        reports = [text for name, text in self.files.items() if name.endswith("report.json")]
+        places = dict(zip(self.modules, reports, strict=False))
+        return csl.summary(json.loads(places[phase])) if phase in places else []
 
     @property
     def host_weights(self) -> tuple[str, ...]:
@@ -125,5 +132,5 @@ def _files(
     if request.compile_to:
         return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
     if request.target == "csl":
-        return csl.emit(modules)
+        return csl.emit(modules, request.portable)
     return emit(modules, host)

@@ -23,7 +23,8 @@ class CompileRequest:
 
     ``mesh`` is columns x rows of one region. ``seq`` is the KV capacity in tokens. ``dtype`` is
     that of activations and weights on the cores. ``kv`` is the policy of the KV cache.
-    ``target`` is ignored when ``compile_to`` names a level to stop at.
+    ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
+    every architecture that has CSL.
     """
 
     target: str = "python"
@@ -35,6 +36,7 @@ class CompileRequest:
     dtype: str = ""
     kv: str = "shift"
     compile_to: str = ""
+    portable: bool = False
 
     def level(self) -> Level:
         """The level at which the passes end."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.analysis.channels import line_of
 from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.names import Names
+from meshc.backends.csl.queues import assign_queues
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.types import DType
-from meshc.support.diagnostics import fail
 
-OUTPUTS = {"wse2": (2, 3, 4, 5), "wse3": (2, 3, 4, 5, 6, 7)}
-INPUTS = {"wse2": (7, 6, 5, 4, 3, 2, 1), "wse3": (7, 6, 5, 4, 3, 2)}
+ON_WSE3 = '@is_arch("wse3")'
 
 
 @dataclass
@@ -25,7 +25,8 @@ class End:
     channel: Channel
     verb: str  # send or recv
     color: str
-    queue: int
+    queue_name: str
+    queue: int = -1
     uses: Cond = field(default_factory=Cond.false)
     places: Cond = field(default_factory=Cond.true)
 
@@ -38,6 +39,11 @@ class End:
         return Cond.any(Cond.all(map(Cond.of, clause)) for clause in known) & self.places
 
     @property
+    def side(self) -> str:
+        """The kind of its queue."""
+        return "output" if self.verb == "send" else "input"
+
+    @property
     def colors(self) -> Piecewise:
         """The color as a function of the coordinates."""
         text = self.channel.send_color if self.verb == "send" else self.channel.recv_color
@@ -45,74 +51,74 @@ class End:
 
 
 class Ends:
-    """The ends of all channels that a program uses, by channel and verb."""
+    """The ends of all channels that a program uses, by channel and verb; ``archs`` are all that
+    the program is for."""
 
-    def __init__(self, module: Module, names: Names, descriptors: Descriptors, arch: str) -> None:
-        self.arch = arch
+    def __init__(
+        self, module: Module, names: Names, descriptors: Descriptors, archs: tuple[str, ...]
+    ) -> None:
+        self.archs = archs
         self.descriptors = descriptors
         self.of: dict[tuple[str, str], End] = {}
-        self._words: dict[tuple[str, str], set[int]] = {}
         for op in module.walk():
             for verb, name in (("send", channel_out(op)), ("recv", channel_in(op))):
                 if name is None:
                     continue
                 if (name, verb) not in self.of:
                     color = names.fresh(f"{name}_{'out' if verb == 'send' else 'in'}")
-                    self.of[name, verb] = End(module.channel(name), verb, color, -1)
+                    queue = names.fresh(f"{color}_queue")
+                    self.of[name, verb] = End(module.channel(name), verb, color, queue)
                 end = self.of[name, verb]
                 end.uses = end.uses | (op.when or Cond.true())
         self._assign_queues(module)
 
     def _assign_queues(self, module: Module) -> None:
-        """Queues by a greedy coloring: ends that meet at a core get different microthreads, and
-        the microthread of a transfer has the number of its queue."""
         mesh = module.the_mesh()
-        lines = {c.name: line_of(c, mesh) for c in module.channels}
-        done: list[tuple[End, frozenset[int], str]] = []
-        for end in sorted(self.of.values(), key=lambda e: e.verb == "recv"):
-            line = lines[end.channel.name]
-            places = _places(line, end.verb)
-            busy = {
-                other.queue
-                for other, theirs, axis in done
-                if shares_core(places, theirs, (line.axis, axis))
-            }
-            choices = (OUTPUTS if end.verb == "send" else INPUTS)[self.arch]
-            queue = next((q for q in choices if q not in busy), None)
-            if queue is None:
-                fail(
-                    "csl-queues",
-                    f"a core of {self.arch} has no queue left for channel @{end.channel.name}",
-                    notes=(
-                        "queues 0 and 1 serve the host; a send and a receive on queues of one "
-                        "number share a microthread",
-                        "this violates R of PLMR: routing resources of a core",
-                    ),
-                    help="choose algorithms with fewer channels",
-                )
+        for key, queue in assign_queues(module, self.of, self.archs).items():
+            end = self.of[key]
+            line = line_of(end.channel, mesh)
             end.queue = queue
+            places = line.senders if end.verb == "send" else line.receivers
             end.places = _within(line.axis, places, mesh.size(line.axis))
-            done.append((end, places, line.axis))
+
+    def queues(self) -> list[str]:
+        """Constants for the queues."""
+        return [f"const {e.queue_name} = @get_{e.side}_queue({e.queue});" for e in self.of.values()]
 
     def descriptor(self, name: str, verb: str, elements: int, dtype: DType) -> str:
-        """The fabric DSD for a message of ``elements``; pairs of f16 share a wavelet."""
-        end = self.of[name, verb]
-        kind, side = ("fabout", "output") if verb == "send" else ("fabin", "input")
-        fields = [f".extent = {elements}"]
-        if self.arch == "wse2":
-            fields.append(f".fabric_color = {end.color}")
-        fields.append(f".{side}_queue = @get_{side}_queue({end.queue})")
-        if dtype.bytes == 2 and elements % 2 == 0:
-            fields.append(".simd_mode = .{ .simd_32 = true }")
-        text = f"@get_dsd({kind}_dsd, .{{ {', '.join(fields)} }})"
-        found = self._words.setdefault((name, verb), set())
-        found.add(elements)
-        hint = f"{end.color}_dsd"
-        return self.descriptors.declare(text, hint)
+        """The fabric DSD for a message of ``elements``; pairs of f16 share a wavelet.
 
-    def initialised(self) -> list[End]:
-        """Ends whose queues have to be bound to a color: inputs, and outputs on WSE-3."""
-        return [e for e in self.of.values() if e.verb == "recv" or self.arch == "wse3"]
+        On WSE-2 a DSD names its color, on WSE-3 the queue does.
+        """
+        end = self.of[name, verb]
+        kind = "fabout" if verb == "send" else "fabin"
+        rest = [f".{end.side}_queue = {end.queue_name}"]
+        if dtype.bytes == 2 and elements % 2 == 0:
+            rest.append(".simd_mode = .{ .simd_32 = true }")
+
+        def text(*color: str) -> str:
+            fields = ", ".join([f".extent = {elements}", *color, *rest])
+            return f"@get_dsd({kind}_dsd, .{{ {fields} }})"
+
+        colored = text(f".fabric_color = {end.color}")
+        if len(self.archs) > 1:
+            found = f"if ({ON_WSE3})\n    {text()}\nelse\n    {colored}"
+        else:
+            found = colored if self.archs == ("wse2",) else text()
+        return self.descriptors.declare(found, f"{end.color}_{elements}")
+
+    def bindings(self, used: Callable[[End], str]) -> list[str]:
+        """Statements that bind queues to colors: of inputs, and of outputs on WSE-3."""
+        lines = []
+        for end in self.of.values():
+            if end.verb == "send" and self.archs == ("wse2",):
+                continue
+            tests = [used(end)] if used(end) != "true" else []
+            if end.verb == "send" and len(self.archs) > 1:
+                tests.insert(0, ON_WSE3)
+            text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
+            lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
+        return lines
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:
@@ -123,7 +129,3 @@ def _within(axis: str, places: frozenset[int], size: int) -> Cond:
     if runs == [(0, size)]:
         return Cond.true()
     return Cond.any(Cond.between(low, here, end) for low, end in runs)
-
-
-def _places(line: Line, verb: str) -> frozenset[int]:
-    return line.senders if verb == "send" else line.receivers

@@ -43,7 +43,7 @@ class Descriptors:
     def _constant(self, text: str, hint: str) -> str:
         if text not in self._known:
             self._known[text] = self.names.fresh(hint)
-            self.lines.append(f"const {self._known[text]} = {text};")
+            self.lines += f"const {self._known[text]} = {text};".split("\n")
         return self._known[text]
 
 
@@ -51,6 +51,7 @@ def _hint(window: Window, buffer: str, start: int) -> str:
     """A name that says which part of a buffer it is."""
     kind = window.buffer.type
     whole = isinstance(kind, BufferType) and kind.bytes == window.size * kind.dtype.bytes
+    whole = whole and not window.buffer.name.startswith("scratch")  # shared, as large as needed
     name = f"{buffer}_all" if whole else f"{buffer}_{'_'.join(map(str, window.shape))}"
     return f"{name}_from_{start}" if start else name
 

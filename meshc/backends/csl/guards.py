@@ -32,7 +32,7 @@ class Guards:
         if name in COORDINATES:
             if name not in self.coordinates:
                 self.coordinates.append(name)
-            return self.names.of("coordinate", f"my_{name}")
+            return f"my_{name}" if name in ("y", "x") else self.names.of("coordinate", f"my_{name}")
         return name
 
     def declare(self, name: str) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
-from meshc.backends.csl.names import Names, port_file
-from meshc.backends.csl.pe_file import plain
+from meshc.backends.csl.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
 from meshc.ir.affine import Piecewise
-from meshc.ir.module import Module, Port
+from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
@@ -34,11 +34,16 @@ class HostPort:
     pad: str
 
 
-def host_file(module: Module) -> str:
-    """``run.py``. Raises ``csl-port-name`` and ``csl-port`` for ports no host can serve."""
+def host_file(module: Module, symbols: Mapping[str, Buffer], state: str) -> str:
+    """``run.py``; what is kept between runs lies in the folder ``state``.
+
+    Raises ``csl-port-name`` for names that no file of the host can have, ``csl-dtype`` for
+    elements that no copy carries.
+    """
     mesh = module.the_mesh()
     names = Names()
-    ports = [_port(port, module, names) for port in module.ports]
+    symbol_of = {buffer.value: symbol for symbol, buffer in symbols.items()}
+    ports = [_port(port, module, names, symbol_of[port.buffer]) for port in module.ports]
     used = " ".join(line for port in ports for line in port.body)
     values = coordinate_values(mesh)
     coordinates = [
@@ -54,15 +59,30 @@ def host_file(module: Module) -> str:
     return render(
         "meshc.backends.csl",
         "run.py.jinja",
-        model=plain(module.name).replace('"', ""),
+        model=re.sub(r"[\"\\]", "", plain(module.name)),
         rows=mesh.rows,
         columns=mesh.columns,
         coordinates=coordinates,
         functions=functions,
         ports=ports,
         constants=[(n, [float(v) for v in c]) for n, c in module.constants.items()],
-        scalars=[(n, low, high) for n, (low, high) in module.scalars.items()],
+        scalars=[(scalar_name(n), low, high) for n, (low, high) in module.scalars.items()],
+        kept=[
+            _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
+        ],
+        state=state,
     )
+
+
+def _kept(symbol: str, buffer: Buffer) -> tuple[str, str, str]:
+    """A buffer that keeps its contents: symbol, extents, element type."""
+    return symbol, str(buffer.type.shape), _numpy(buffer.type.dtype, buffer.value.name)
+
+
+def _numpy(dtype: DType, name: str) -> str:
+    if dtype not in _NUMPY:
+        fail("csl-dtype", f"'{name}' has elements of type {dtype}, which the host cannot copy")
+    return _NUMPY[dtype]
 
 
 def _mentions(text: str, name: str) -> bool:
@@ -82,11 +102,9 @@ def _piecewise(value: Piecewise, owner: str) -> str:
     return text
 
 
-def _port(port: Port, module: Module, names: Names) -> HostPort:
+def _port(port: Port, module: Module, names: Names, symbol: str) -> HostPort:
     kind = port.buffer.type
     assert isinstance(kind, BufferType)
-    if kind.dtype not in _NUMPY:
-        fail("csl-dtype", f"port '{port.name}' has elements of type {kind.dtype}")
     lanes = [f"lane_{n}" for n in range(len(port.lanes))]
     known = dict(zip(port.lanes, lanes, strict=True))
     body = []
@@ -100,13 +118,13 @@ def _port(port: Port, module: Module, names: Names) -> HostPort:
         arguments.append(f"where=({condition(port.where, spell)},)")
     body.append(f"return element({', '.join(arguments)})")
     return HostPort(
-        port_file(port.name),
+        port_name(port.name),
         port.direction,
         str(tuple(port.tensor.shape(module.dims))),
-        port_file(port.buffer.name),
+        symbol,
         str(kind.shape),
-        _NUMPY[kind.dtype],
-        names.fresh(f"{port_file(port.name)}_lanes"),
+        _numpy(kind.dtype, port.name),
+        names.fresh(f"{port.name}_lanes"),
         ", ".join(["core", *lanes]),
         body,
         number(port.pad),

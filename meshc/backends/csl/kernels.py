@@ -136,7 +136,7 @@ class Kernels:
         count, stride = all_.dims[0].extent, all_.dims[0].stride
         slot = all_.inner(all_.dims[1:])
         spare = self._scratch(slot, slot.size)
-        place = Expr.var("i") * stride
+        place = _index("i", count - 1) * stride
         step = [self._move(slot.moved(place), slot.moved(place + stride)) + ";"]
         body = [
             self._move(spare, slot) + ";",
@@ -227,7 +227,7 @@ class Kernels:
 
     def _looped(self, product: Product) -> list[str]:
         m, k, _ = product.extents
-        i, j = Expr.var("i"), Expr.var("j")
+        i, j = _index("i", m), _index("j", k)
         row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
         shift = self.descriptors.shifts.get(product.a.buffer.name, 0)
@@ -265,7 +265,7 @@ class Kernels:
 
         def part(first: int, count: int) -> str:
             where = self._scratch(product.c, depth * m * n, first * m * n, count * m * n)
-            return memory(where, f"products_{count}_from_{first}" if first else f"products_{count}")
+            return memory(where)
 
         add = products.add(dtype)
         factors = ", ".join(
@@ -276,7 +276,7 @@ class Kernels:
         sums = memory(product.c)
         if dtype == DType.F32:
             first = self._scratch(product.c, depth * m * n, 0, m * n)
-            each = memory(first.moved(Expr.var("j") * (m * n)), "products_1")
+            each = memory(first.moved(_index("j", depth) * (m * n)))
             return [*lines, *_repeat("j", depth, [f"{add}({sums}, {sums}, {each});"])]
         for kept, more in products.halvings(depth):
             lines.append(f"{add}({part(0, more)}, {part(0, more)}, {part(kept, more)});")
@@ -346,7 +346,12 @@ def _alike(op: Compute, *windows: Window) -> None:
         fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)
 
 
+def _index(variable: str, count: int) -> Expr:
+    """The variable of a loop of ``count`` steps that :func:`_repeat` writes."""
+    return Expr.var(variable) if count > 1 else Expr.const(0)
+
+
 def _repeat(variable: str, count: int | str, body: list[str]) -> list[str]:
     if count == 1:
-        return [f"const {variable}: i16 = 0;", *body]
+        return body
     return [f"for (@range(i16, {count})) |{variable}| {{", *(_PAD + line for line in body), "}"]

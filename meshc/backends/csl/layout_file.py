@@ -9,8 +9,8 @@ from meshc.backends.csl.guards import (
     layout_spelling,
     piecewise_function,
 )
-from meshc.backends.csl.names import Names
-from meshc.backends.csl.pe_file import PeFile, plain
+from meshc.backends.csl.names import Names, plain
+from meshc.backends.csl.pe_file import PeFile
 from meshc.backends.csl.text import wrapped
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
@@ -22,7 +22,7 @@ _PAD = "    "
 
 
 def layout_file(module: Module, pe: PeFile, phase: str) -> str:
-    """``layout.csl`` for one phase. Raises ``csl-regions`` and ``csl-route``."""
+    """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-regions``, ``csl-route``."""
     mesh = module.the_mesh()
     if mesh.regions > 1:
         fail("csl-regions", "a program of several regions is not emitted as CSL yet")
@@ -133,7 +133,7 @@ def _messages(
         f"const to = {name}({params});",
         f"if (to >= 0 and to < {size}) {{ {paint}_message({color}, {other}, {axis}, to); }}",
     ]
-    return [f"// {channel.name}", *_over_cores(mesh, inner)]
+    return [f"// {plain(channel.name)}", *_over_cores(mesh, inner)]
 
 
 def _multicast(
@@ -142,7 +142,7 @@ def _multicast(
     """One message per sender, to all cores between the first and the last that its map gives."""
     axis = _axis(channel)
     place = 0 if axis == "y" else 1
-    lines = [f"// {channel.name}"]
+    lines = [f"// {plain(channel.name)}"]
     for piece in channel.route.pieces:
         ranged = range_name(piece.outputs[place])
         if ranged is None or len(piece.domain.clauses) != 1:

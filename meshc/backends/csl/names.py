@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from keyword import iskeyword
+from typing import NoReturn
 
 from meshc.support.diagnostics import fail
 
@@ -13,10 +15,18 @@ else enum export extern f16 f32 bf16 fabin_dsd fabout_dsd false fifo fn for i16 
 imported_module inline input_queue layout linkname linksection local_task_id mem1d_dsd mem4d_dsd
 null or output_queue packed param pub return struct switch task true type u16 u32 u64 u8 undefined
 union unreachable ut_id var void volatile while EAST WEST NORTH SOUTH RAMP
-memcpy memcpy_params mod floor sys time position pc step resume start stop
 """
-RESERVED = frozenset(_WORDS.split())
-_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+# What emitted files declare themselves, be it inside functions, which nothing global may shadow.
+_OWN = """
+memcpy memcpy_params sys time position pc step run resume cycles_of_run cycles_ptr
+mod floor sum_to sum_from rows row factor places i j k l h0 h1 h2 h3 a_at b_at c_at
+my_y my_x
+"""
+_FIRST = ("given_", "joined", "next_", "ended_")
+_LAST = ("_ptr", "_id", "_now", "_wanted")
+RESERVED = frozenset(_WORDS.split()) | frozenset(_OWN.split())
+_SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}\Z")
+_OPTIONS = ("name", "cmaddr", "data", "state", "help")
 
 
 class Names:
@@ -35,7 +45,10 @@ class Names:
     def fresh(self, name: str) -> str:
         """A new identifier that resembles ``name``."""
         plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:80] or "value"
-        plain = f"n{plain}" if plain[0].isdigit() else plain
+        if plain[0].isdigit() or plain.startswith(_FIRST):
+            plain = f"n_{plain}"
+        if plain.endswith(_LAST):
+            plain += "_"
         found, count = plain, 1
         while found in self._taken:
             count += 1
@@ -44,13 +57,30 @@ class Names:
         return found
 
 
-def port_file(name: str) -> str:
-    """``name``, if a host-visible symbol and a data file can be called so; else
-    ``csl-port-name``."""
+def plain(text: str) -> str:
+    """``text`` with what could end a comment left out."""
+    return "".join(c for c in text if c.isascii() and c.isprintable())
+
+
+def port_name(name: str) -> str:
+    """``name``, if a data file of the host can be called so; else ``csl-port-name``."""
     if not _SAFE.match(name):
-        fail(
-            "csl-port-name",
-            f"'{name[:80]}' cannot name a symbol of a CSL program",
-            help="inputs, weights and outputs need names of letters, digits and '_'",
-        )
+        _refuse(name, "inputs, weights and outputs need names of letters, digits, '_' and '.'")
     return name
+
+
+def scalar_name(name: str) -> str:
+    """``name``, if an option of the host program can be called so; else ``csl-port-name``."""
+    if not name.isidentifier() or not _SAFE.match(name) or iskeyword(name) or name in _OPTIONS:
+        _refuse(name, f"it is none of {', '.join(_OPTIONS)} and no word of Python")
+    return name
+
+
+def phase_file(phase: str) -> str:
+    """Name of the file of a phase, without its ending."""
+    found = re.sub(r"[^A-Za-z0-9]+", "_", phase).strip("_")[:80] or "phase"
+    return f"{found}_phase" if found == "layout" else found
+
+
+def _refuse(name: str, help: str) -> NoReturn:
+    fail("csl-port-name", f"'{plain(name)[:80]}' cannot be a name of the host program", help=help)

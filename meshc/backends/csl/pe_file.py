@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshc.analysis.coordinates import coordinate_values
 from meshc.backends.csl.banks import shifts
-from meshc.backends.csl.channels import End, Ends
+from meshc.backends.csl.channels import Ends
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressions import condition, expression, helpers
 from meshc.backends.csl.guards import Guards
 from meshc.backends.csl.kernels import Kernels
-from meshc.backends.csl.names import Names, port_file
+from meshc.backends.csl.names import Names, plain
 from meshc.backends.csl.program import Lowering
 from meshc.backends.csl.text import wrapped
 from meshc.backends.csl.timing import Timing
@@ -39,37 +41,36 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, arch: str) -> PeFile:
-    """The program of ``module`` for ``arch``.
+def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> PeFile:
+    """The program of ``module`` for ``archs``, with the kernels that are fastest on ``arch``.
 
     Raises ``csl-kernel``, ``csl-dtype``, ``csl-view``, ``csl-extent``, ``csl-queues``,
     ``csl-tasks`` and ``csl-overlap`` for what cannot be emitted.
     """
     names = Names()
-    for reserved in ("run", "my_y", "my_x"):
-        names.fresh(reserved)
     guards = Guards(names)
     scalars = [guards.declare(name) for name in module.scalars]
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spell, shifts(module))
-    ends = Ends(module, names, descriptors, arch)
+    ends = Ends(module, names, descriptors, archs)
     kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
     lowering = Lowering(module, guards, descriptors, ends, kernels)
-    symbols = _symbols(module)
+    symbols = _symbols(module, names)
     tasks = _task_ids(lowering, ends, module)
-    uses = [(end, guards.text(end.static_uses, f"{end.color}_used")) for end in ends.initialised()]
+    bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
     body = _step(lowering)
     sections = [
         ("", _params(ends, guards)),
-        ("", _modules()),
+        ("", _modules(guards)),
+        ("", _queues(ends)),
         ("Memory", _memory(module, names, symbols, kernels, descriptors.shifts)),
         ("State of the program", _state(lowering, guards, scalars, tasks)),
         ("Descriptors", descriptors.lines),
         ("Kernels", [*_registers(kernels), *kernels.functions]),
         ("The program", body),
         ("Start, and what ends of transfers do", _tasks(lowering, guards, module, scalars)),
-        ("", _comptime(lowering, ends, uses, symbols, names)),
+        ("", _comptime(lowering, bindings, symbols)),
     ]
     text = _assemble(module, phase, sections)
     scratch = sum(d.bytes * n for d, n in kernels.scratch.items())
@@ -95,14 +96,14 @@ def free_bytes(module: Module) -> int:
     return total - used - sum(b.type.bytes for b in module.buffers)
 
 
-def _symbols(module: Module) -> dict[str, Buffer]:
+def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
     """Buffers that the host sees, by symbol: those under ports, and state."""
     ported = {port.buffer for port in module.ports}
-    found = {}
-    for buffer in module.buffers:
-        if buffer.value in ported:
-            found[port_file(buffer.value.name)] = buffer
-    return found
+    return {
+        names.of("buffer", buffer.value.name): buffer
+        for buffer in module.buffers
+        if buffer.value in ported or buffer.role == "state"
+    }
 
 
 def _task_ids(lowering: Lowering, ends: Ends, module: Module) -> dict[str, int]:
@@ -130,14 +131,10 @@ def _colors(ends: Ends, module: Module) -> set[int]:
 
 
 def colors_on(colors: Piecewise, rows: int, columns: int) -> set[int]:
-    """The colors that a function of the position takes on a mesh; colors repeat along an axis, so
-    a few rows and columns show all."""
-    found: set[int] = set()
-    for y in {*range(min(rows, 8)), rows - 1, rows - 2} - {-1}:
-        for x in {*range(min(columns, 8)), columns - 1, columns - 2} - {-1}:
-            value = colors.evaluate({"y": y, "x": x, "r": 0}, default=0)
-            found.add(int(value))
-    return found
+    """The colors that a function of the position takes on a mesh."""
+    y = np.arange(rows if "y" in colors.free_vars else 1)[:, None]
+    x = np.arange(columns if "x" in colors.free_vars else 1)[None, :]
+    return {int(c) for c in np.unique(colors.evaluate({"y": y, "x": x, "r": 0}, default=0))}
 
 
 # --- sections
@@ -157,10 +154,17 @@ def _params(ends: Ends, guards: Guards) -> list[str]:
     return lines
 
 
-def _modules() -> list[str]:
+def _queues(ends: Ends) -> list[str]:
+    if not ends.of:
+        return []
+    return ["// A transfer runs on the microthread with the number of its queue.", *ends.queues()]
+
+
+def _modules(guards: Guards) -> list[str]:
+    position = ['const position = @import_module("<layout>");'] if guards.coordinates else []
     return [
         'const sys = @import_module("<memcpy/memcpy>", memcpy_params);',
-        'const position = @import_module("<layout>");',
+        *position,
         'const time = @import_module("<time>");',
     ]
 
@@ -257,17 +261,18 @@ def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str
 
 def _coordinates(guards: Guards, module: Module) -> list[str]:
     """Set the coordinates that run-time code uses."""
-    if not guards.coordinates:
-        return []
-    lines = [
-        "const my_y = @as(i16, position.get_y_coord());",
-        "const my_x = @as(i16, position.get_x_coord());",
-    ]
     values = coordinate_values(module.the_mesh())
+    needed = {n for name in guards.coordinates for n in values[name].free_vars}
+    lines = []
+    for axis in ("y", "x"):
+        if axis in needed:
+            own = "" if axis in guards.coordinates else "const "
+            lines.append(f"{own}my_{axis} = @as(i16, position.get_{axis}_coord());")
     for name in guards.coordinates:
+        if name in ("y", "x"):
+            continue
         target = guards.spell(name)
-        pieces = values[name].pieces
-        for number, (cond, value) in enumerate(pieces):
+        for number, (cond, value) in enumerate(values[name].pieces):
             text = f"{target} = {expression(value, _own)};"
             if cond.is_true:
                 lines.append(f"else {{ {text} }}" if number else text)
@@ -281,18 +286,8 @@ def _own(name: str) -> str:
     return f"my_{name}"
 
 
-def _comptime(
-    lowering: Lowering,
-    ends: Ends,
-    uses: list[tuple[End, str]],
-    symbols: dict[str, Buffer],
-    names: Names,
-) -> list[str]:
-    lines = ["comptime {"]
-    for end, test in uses:
-        side = "output" if end.verb == "send" else "input"
-        text = f"@initialize_queue(@get_{side}_queue({end.queue}), .{{ .color = {end.color} }});"
-        lines.append(f"{_PAD}{text}" if test == "true" else f"{_PAD}if ({test}) {{ {text} }}")
+def _comptime(lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer]) -> list[str]:
+    lines = ["comptime {", *(_PAD + line for line in bindings)]
     if lowering.transfers.suspends:
         tasks = ["resume", *(name for name, _ in lowering.tasks())]
         lines += [f"{_PAD}@bind_local_task({name}, {name}_id);" for name in tasks]
@@ -318,15 +313,10 @@ def _assemble(module: Module, phase: str, sections: list[tuple[str, list[str]]])
     code = [line for _, part in sections for line in part]
     found = helpers(code)
     if found:
-        sections = [*sections[:2], ("Integer division that rounds down", found), *sections[2:]]
+        sections = [*sections[:3], ("Integer division that rounds down", found), *sections[3:]]
     for title, part in sections:
         if not part:
             continue
         rule = f"// ---- {title} ".ljust(90, "-") if title else ""
         lines += ["", *([rule] if rule else []), *part]
     return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
-
-
-def plain(text: str) -> str:
-    """``text`` with what could end a comment left out."""
-    return "".join(c for c in text if c.isascii() and c.isprintable())

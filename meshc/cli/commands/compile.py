@@ -43,6 +43,9 @@ def add_to(commands: Any) -> None:
         "--target", default="python", metavar="python|csl", help="default: %(default)s"
     )
     parser.add_argument(
+        "--portable", action="store_true", help="one CSL source for all architectures that have CSL"
+    )
+    parser.add_argument(
         "--phase", default="both", metavar="prefill|decode|both", help="default: %(default)s"
     )
     parser.add_argument(
@@ -70,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
         target=options.target,
         phase=options.phase,
         compile_to=options.compile_to,
+        portable=options.portable,
     )
     if options.output not in (None, "-"):
         check_free(Path(options.output), options.force)
@@ -139,6 +143,7 @@ def _summary(loaded: LoadedModel, compiled: Compiled, output: str | None) -> str
         if ends:
             words.append(f"{max(ends)} bytes of memory per core")
         lines.append(f"  {phase}: {', '.join(words)}")
+        lines += [f"    {line}" for line in compiled.use_of_a_core(phase)]
     if output is not None:
         lines.append(f"written to {output}")
     return "\n".join(lines)

@@ -366,15 +366,12 @@ class Generator:
     def slot(self, scope, axis):
         """A slot that is the same all along ``axis``."""
         slots = self.program.shape[0]
-        free = [n for n in scope.names]
-        choices = [str(self.number(0, slots - 1)), *(f"{n} mod {slots}" for n in free)]
+        choices = [str(self.number(0, slots - 1)), *(f"{n} mod {slots}" for n in scope.names)]
         return self.of(*choices)
 
     def view(self, scope, buffer, rows, lanes, point=False):
         slots, most = self.program.shape
         first = self.number(0, most - lanes)
-        if rows == 1 and not point and self.chance(3) and slots >= 2:
-            point = False
         names = ["x", "y", *scope.names]
         if point:
             at = self.of(str(self.number(0, slots - 1)), f"{self.of(*names)} mod {slots}",

@@ -10,21 +10,21 @@ from meshc.ir.parser import parse_module
 from meshc.support.spans import Source
 
 HEAD = """\
-module @t level(tile) holds(channels_matched, deadlock_free, guards_cover) {{
-  dims Y = 1, X = {columns}, N = 4
+module @t level(tile) holds(channels_matched, deadlock_free, guards_cover) {
+  dims Y = 1, X = 3, N = 4
   scalars pos = 0..2
-  mesh rows = 1, columns = {columns}
-  buffer %a : f32[4] {{role = in}}
-  buffer %b : f32[4] {{role = in}}
-  buffer %c : f32[4] {{role = in}}
-  channel @cast_x "{{ [y, x] -> [y, _x] : _x >= 1 and _x <= {last} and x = 0 }}" {{multicast = true}}
-  channel @chain_x_1 "{{ [y, x] -> [y, x - 1] : x >= 1 }}"
-  port @a in f32[Y, X, N] : %a {{lanes = [i], element = [y, x, i]}}
-  port @b in f32[Y, X, N] : %b {{lanes = [i], element = [y, x, i]}}
-  port @c in f32[Y, X, N] : %c {{lanes = [i], element = [y, x, i]}}
-  port @b_after out f32[Y, X, N] : %b {{lanes = [i], element = [y, x, i]}}
-  port @c_after out f32[Y, X, N] : %c {{lanes = [i], element = [y, x, i]}}
-  program @main {{
+  mesh rows = 1, columns = 3
+  buffer %a : f32[4] {role = in}
+  buffer %b : f32[4] {role = in}
+  buffer %c : f32[4] {role = in}
+  channel @cast_x "{ [y, x] -> [y, _x] : _x >= 1 and _x <= 2 and x = 0 }" {multicast = true}
+  channel @chain_x_1 "{ [y, x] -> [y, x - 1] : x >= 1 }"
+  port @a in f32[Y, X, N] : %a {lanes = [i], element = [y, x, i]}
+  port @b in f32[Y, X, N] : %b {lanes = [i], element = [y, x, i]}
+  port @c in f32[Y, X, N] : %c {lanes = [i], element = [y, x, i]}
+  port @b_after out f32[Y, X, N] : %b {lanes = [i], element = [y, x, i]}
+  port @c_after out f32[Y, X, N] : %c {lanes = [i], element = [y, x, i]}
+  program @main {
 """
 
 TWO_MESSAGES = """\
@@ -51,7 +51,7 @@ CASES = {"two messages of some cores": TWO_MESSAGES, "queues shared by place": G
 @pytest.mark.parametrize("pos", [0, 2])
 @pytest.mark.parametrize("body", CASES.values(), ids=CASES)
 def test_transfers(body, pos, arch, tmp_path, monkeypatch):
-    text = HEAD.format(columns=3, last=2) + body + "  }\n}\n"
+    text = HEAD + body + "  }\n}\n"
     rng = np.random.default_rng(0)
     tensors = {n: rng.integers(-9, 9, (1, 3, 4)).astype(np.float32) for n in "abc"}
     machine = TileMachine(parse_module(Source("t.meshir", text)))

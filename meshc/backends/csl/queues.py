@@ -1,0 +1,116 @@
+"""Queues for the ends of channels, so that none is asked for two things at once.
+
+On a core two inputs never share a queue, since a queue listens to one color; nor do two outputs on
+WSE-3, where a queue has one color too. A transfer that runs beside the program takes the
+microthread with the number of its queue, so ends that are under way together have different
+numbers, inputs and outputs alike (vendor's documentation of DSDs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations
+
+from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.backends.csl.transfers import Transfers, exclusive
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import Transfer, channel_in, channel_out
+from meshc.support.diagnostics import fail
+
+OUTPUTS = {"wse2": (2, 3, 4, 5), "wse3": (2, 3, 4, 5, 6, 7)}
+INPUTS = {"wse2": (7, 6, 5, 4, 3, 2, 1), "wse3": (7, 6, 5, 4, 3, 2)}
+
+End = tuple[str, str]  # name of the channel, "send" or "recv"
+
+
+def assign_queues(module: Module, ends: Iterable[End], archs: tuple[str, ...]) -> dict[End, int]:
+    """A queue for each of ``ends`` that is legal on all of ``archs``. Raises ``csl-queues``."""
+    every = list(ends)
+    rivals = _rivals(module, every, archs)
+    choices = {end: _legal(end, archs) for end in every}
+    order = sorted(every, key=lambda end: (-len(rivals[end]), every.index(end)))
+    found = _colored(order, rivals, choices)
+    if found is None:
+        names = ", ".join(f"@{name}" for name in dict.fromkeys(name for name, _ in every))
+        fail(
+            "csl-queues",
+            f"a core of {' or '.join(archs)} has too few queues for the channels of the program",
+            notes=(
+                f"channels: {names}",
+                "queues 0 and 1 serve the host; a send and a receive that are under way together "
+                "on queues of one number share a microthread",
+                "this violates R of PLMR: routing resources of a core",
+            ),
+            help="choose algorithms with fewer channels",
+        )
+    return found
+
+
+def _legal(end: End, archs: tuple[str, ...]) -> list[int]:
+    table = OUTPUTS if end[1] == "send" else INPUTS
+    return [queue for queue in table[archs[0]] if all(queue in table[arch] for arch in archs)]
+
+
+def _colored(
+    order: list[End], rivals: dict[End, set[End]], choices: dict[End, list[int]]
+) -> dict[End, int] | None:
+    """Numbers that differ between rivals, by backtracking; programs have a dozen ends at most."""
+    chosen: dict[End, int] = {}
+
+    def extend(depth: int) -> bool:
+        if depth == len(order):
+            return True
+        end = order[depth]
+        busy = {chosen[other] for other in rivals[end] if other in chosen}
+        for queue in choices[end]:
+            if queue not in busy:
+                chosen[end] = queue
+                if extend(depth + 1):
+                    return True
+                del chosen[end]
+        return False
+
+    return chosen if extend(0) else None
+
+
+def _rivals(module: Module, ends: list[End], archs: tuple[str, ...]) -> dict[End, set[End]]:
+    """Ends that must have different numbers."""
+    mesh = module.the_mesh()
+    lines = {channel.name: line_of(channel, mesh) for channel in module.channels}
+    together = _together(Transfers(module))
+    found: dict[End, set[End]] = {end: set() for end in ends}
+    for one, other in combinations(ends, 2):
+        places = _places(lines, one), _places(lines, other)
+        if not shares_core(*places, (lines[one[0]].axis, lines[other[0]].axis)):
+            continue
+        bound = one[1] == other[1] and (one[1] == "recv" or "wse3" in archs)
+        if bound or frozenset((one, other)) in together:
+            found[one].add(other)
+            found[other].add(one)
+    return found
+
+
+def _places(lines: dict[str, Line], end: End) -> frozenset[int]:
+    line = lines[end[0]]
+    return line.senders if end[1] == "send" else line.receivers
+
+
+def _together(transfers: Transfers) -> set[frozenset[End]]:
+    """Pairs of ends that different transfers use at the same time on some core."""
+    found: set[frozenset[End]] = set()
+    groups = list({id(g): g for g in transfers.of_token.values()}.values())
+    for number, one in enumerate(groups):
+        for other in groups[number:]:
+            apart = other.begin > one.end or one.begin > other.end
+            if apart or (one.at_once and other.at_once):
+                continue
+            for start in one.starts:
+                for rival in other.starts:
+                    if rival is not start and not exclusive(start, rival):
+                        found |= {frozenset((a, b)) for a in _ends(start) for b in _ends(rival)}
+    return found
+
+
+def _ends(op: Transfer) -> list[End]:
+    named = (("recv", channel_in(op)), ("send", channel_out(op)))
+    return [(name, verb) for verb, name in named if name is not None]

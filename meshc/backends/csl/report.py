@@ -1,0 +1,91 @@
+"""What a program uses of a core and what is left: ``report.json``, and its summary in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshc.analysis.channels import line_of
+from meshc.backends.csl.pe_file import TASK_IDS, PeFile, colors_on, free_bytes
+from meshc.backends.csl.queues import INPUTS, OUTPUTS
+from meshc.ir.module import Module
+
+COLORS = 21  # 0 to 20; the host's copies have the others
+
+
+def report(module: Module, pe: PeFile, archs: tuple[str, ...]) -> dict[str, Any]:
+    """Bytes by buffer, colors, queues and hops by channel, ids by task, and what is left."""
+    mesh = module.the_mesh()
+    buffers = {b.value.name: b.type.bytes for b in module.buffers}
+    data = sum(buffers.values()) + pe.scratch_bytes
+    channels: dict[str, dict[str, Any]] = {}
+    taken: set[int] = set()
+    for (name, verb), end in pe.ends.of.items():
+        colors = sorted(colors_on(end.colors, mesh.rows, mesh.columns))
+        taken |= set(colors)
+        entry = channels.setdefault(name, {"hops": line_of(end.channel, mesh).hops})
+        entry[verb] = {"colors": colors, "queue": end.queue}
+    used = {verb: {e.queue for e in pe.ends.of.values() if e.verb == verb} for verb in _POOLS}
+    return {
+        "arch": list(archs),
+        "mesh": [mesh.columns, mesh.rows],
+        "predicted_cycles": pe.predicted_cycles,
+        "inputs": _tensors(module, "in"),
+        "outputs": _tensors(module, "out"),
+        "memory": {
+            "buffers": buffers,
+            "scratch": pe.scratch_bytes,
+            "data": data,
+            "left": free_bytes(module) - pe.scratch_bytes,
+        },
+        "channels": channels,
+        "colors": {"used": sorted(taken), "left": COLORS - len(taken)},
+        "queues": {
+            side: {"used": sorted(used[verb]), "left": _least_left(verb, used[verb], archs)}
+            for verb, side in (("send", "output"), ("recv", "input"))
+        },
+        "tasks": {"ids": pe.tasks, "left": len(set(TASK_IDS) - taken - set(pe.tasks.values()))},
+    }
+
+
+_POOLS = {"send": OUTPUTS, "recv": INPUTS}
+
+
+def _least_left(verb: str, used: set[int], archs: tuple[str, ...]) -> int:
+    return min(len(set(_POOLS[verb][arch]) - used) for arch in archs)
+
+
+def _tensors(module: Module, direction: str) -> dict[str, list[int]]:
+    """Shapes of the tensors that the host gives or gets."""
+    return {
+        port.name: list(port.tensor.shape(module.dims))
+        for port in module.ports
+        if port.direction == direction and port.name not in module.constants
+    }
+
+
+def summary(found: Mapping[str, Any]) -> list[str]:
+    """A few lines for people."""
+    memory, queues, tasks = found["memory"], found["queues"], found["tasks"]
+    colors = found["colors"]
+    lines = [
+        f"{memory['data']} bytes per PE, {memory['left']} left",
+        f"{_count(len(colors['used']), 'color')}, {colors['left']} left; "
+        + "; ".join(
+            f"{_count(len(queues[side]['used']), f'{side} queue')}, {queues[side]['left']} left"
+            for side in ("input", "output")
+        )
+        + f"; {_count(len(tasks['ids']), 'task id')}, {tasks['left']} left",
+    ]
+    for name, channel in found["channels"].items():
+        taken = sorted({c for verb in _POOLS if verb in channel for c in channel[verb]["colors"]})
+        listed = ", ".join(map(str, taken))
+        word = "color" if len(taken) == 1 else "colors"
+        lines.append(f"{name}: {_count(channel['hops'], 'hop')}, {word} {listed}")
+    if found["predicted_cycles"] is not None:
+        lines.append(f"{found['predicted_cycles']} cycles predicted")
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
