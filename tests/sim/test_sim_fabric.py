@@ -361,3 +361,33 @@ comptime {
     program = single(tmp_path, pe, "wse3", run="fn()void")
     program.launch("run")
     assert program.machine.now >= 0
+
+
+def test_an_operation_takes_control_wavelets_as_data_unless_told_otherwise(tmp_path: Path) -> None:
+    pe = """
+const c = @get_color(3);
+const oq = @get_output_queue(2);
+const iq = @get_input_queue(2);
+var data = @zeros([2]u32);
+var data_ptr: [*]u32 = &data;
+const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> data[i] });
+const plain = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c, .output_queue = oq });
+const control = @get_dsd(fabout_dsd,
+  .{ .extent = 1, .fabric_color = c, .output_queue = oq, .control = true });
+const in = @get_dsd(fabin_dsd, .{ .extent = 2, .fabric_color = c, .input_queue = iq });
+fn run() void {
+  @mov32(plain, 5);
+  @mov32(control, 0x1f0006);
+  @mov32(d, in, .{ .async = true, .activate = done });
+}
+task done() void { sys.unblock_cmd_stream(); }
+comptime {
+  @bind_local_task(done, @get_local_task_id(9));
+  @set_local_color_config(c, .{ .routes = .{ .rx = RAMP, .tx = RAMP } });
+  @export_symbol(run);
+  @export_symbol(data_ptr, "data");
+}
+"""
+    program = single(tmp_path, pe, "wse2", run="fn()void", data="[*]u32")
+    program.launch("run")
+    assert list(program.read("data", 2, "u4")) == [5, 0x1F0006]

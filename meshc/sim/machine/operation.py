@@ -133,7 +133,7 @@ class Operation:
             if burst.time_of(0) > now:
                 self.pe.machine.at(burst.time_of(0), self.progress)
                 return 0
-            if burst.control:
+            if burst.control and (self.on_control is not None or self.pe.is_open(channel)):
                 self._control(channel)
                 return 0
             left = burst.left()

@@ -396,6 +396,7 @@ void activate_later(pe *p, int64_t number, int64_t time);
 void deliver_at(router *r, int64_t time, burst *b);
 void poke(pe *p, channel *c, int64_t time);
 void open_gate(pe *p, int kind, int64_t number, int64_t time);
+int starts_tasks(pe *p, const channel *of);
 void close_gate(pe *p, int kind, int64_t number);
 int64_t *stored_register(pe *p, int64_t word);
 void end_flushes(pe *p, int64_t time);

@@ -158,7 +158,7 @@ static int64_t available(operation *o, int64_t now)
             later(o, burst_time(b, 0), act_progress);
             return 0;
         }
-        if (b->control) {
+        if (b->control && (o->o.on_control != ON_CONTROL_NONE || starts_tasks(o->p, c))) {
             control(o, c);
             return 0;
         }

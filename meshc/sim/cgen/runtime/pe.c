@@ -241,6 +241,8 @@ static int is_open(core *c, const channel *of)
            !has_bit(c->blocked, of->color);
 }
 
+int starts_tasks(pe *p, const channel *of) { return is_open(core_of(p), of); }
+
 /* Run the task that has been ready for the longest time. */
 static void dispatch(machine *m, int64_t now, void *subject, void *argument)
 {
@@ -399,14 +401,18 @@ void poke(pe *p, channel *of, int64_t time)
 
 /* --- gates --- */
 
+/* Whether a gate is that of a channel, and its color. A color may stand for the local task of its
+ * number; queues never do. */
 static int gate_color(pe *p, int kind, int64_t number, int64_t *color)
 {
+    core *c = core_of(p);
     if (kind == GATE_LOCAL || kind == GATE_CONTROL)
         return 0;
-    core *c = core_of(p);
-    *color = kind == GATE_QUEUE ? input_color(p, number) : number;
-    int local = kind == GATE_COLOR && has_bit(c->local_tasks, *color) && !c->channels[*color];
-    return !local;
+    if (kind == GATE_QUEUE) {
+        *color = input_color(p, number);
+        return 1;
+    }
+    return !(has_bit(c->local_tasks, number) && !c->channels[number]);
 }
 
 /* Unblock a task, color or queue. */
