@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshc.sim import cs_python
+from meshc.sim.backends import BACKENDS
 from meshc.sim.commands_folder import make_bin
 from meshc.sim.suite import SuiteResult, as_json, find_commands, run_one, table_line
 
@@ -22,10 +23,12 @@ def add_arguments(subparsers: Any) -> None:
     suite.add_argument("--only", metavar="GLOB")
     suite.add_argument("--json", action="store_true")
     suite.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
+    suite.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
     suite.add_argument("--timeout", type=int, default=600, help="seconds per script")
     suite.set_defaults(handler=_suite)
     run = subparsers.add_parser("run", help="run a host script with the stand-ins")
     run.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
+    run.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
     run.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     run.add_argument("--report", metavar="DIR", help="write a page with heat maps")
     run.add_argument("script")
@@ -47,11 +50,17 @@ def _bin(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    options = ["--strict-queues"] if args.strict_queues else []
+    options = cs_python_options(args)
     for name in ("trace", "report"):
         if getattr(args, name):
             options += [f"--{name}", getattr(args, name)]
     return cs_python.main([*options, args.script, *args.arguments])
+
+
+def cs_python_options(args: argparse.Namespace) -> list[str]:
+    """The options of a command that each run of ``cs_python`` gets."""
+    backend = ["--backend", args.backend] if args.backend else []
+    return backend + (["--strict-queues"] if args.strict_queues else [])
 
 
 def _suite(args: argparse.Namespace) -> int:
@@ -61,7 +70,7 @@ def _suite(args: argparse.Namespace) -> int:
         return 2
     results: list[SuiteResult] = []
     for script in find_commands(root, args.only):
-        results.append(run_one(root, script, args.timeout, args.strict_queues))
+        results.append(run_one(root, script, args.timeout, cs_python_options(args)))
         if not args.json:
             print(table_line(results[-1]), flush=True)
             if not results[-1].passed:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from meshc.sim.backends import backend_of
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import Options
 from meshc.support.diagnostics import MeshcError, fail
@@ -21,11 +22,14 @@ def take_options(args: list[str]) -> Options:
         name = args.pop(0)
         if name == "--strict-queues":
             strict = True
-        elif name in ("--cycles", "--trace", "--report") and args:
+        elif name in ("--cycles", "--trace", "--report", "--backend") and args:
             files[name] = args.pop(0)
         else:
             fail("csl-usage", f"cs_python has no option '{name}'")
-    return Options(strict, files.get("--cycles"), files.get("--trace"), files.get("--report"))
+    options = Options(strict, files.get("--cycles"), files.get("--trace"), files.get("--report"),
+                      files.get("--backend"))  # fmt: skip
+    backend_of(options)
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if not args:
         print(
-            "usage: cs_python [--strict-queues] [--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
+            "usage: cs_python [--backend auto|python|c] [--strict-queues] [--trace FILE] "
+            "[--report DIR] SCRIPT [ARGUMENT...]",
             file=sys.stderr,
         )
         return 2

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def find_commands(root: Path, only: str | None) -> list[Path]:
     return [p for p in found if fnmatch.fnmatch(str(p.relative_to(root)), f"*{only}*")]
 
 
-def run_one(root: Path, script: Path, timeout: int, strict_queues: bool = False) -> SuiteResult:
-    """Run one script in a scratch copy.
+def run_one(root: Path, script: Path, timeout: int, extra: Sequence[str] = ()) -> SuiteResult:
+    """Run one script in a scratch copy; ``extra`` are options for ``cs_python``.
 
     The stand-ins come first on PATH, and are in CSLC and CS_PYTHON, which some scripts use.
     """
@@ -50,7 +51,7 @@ def run_one(root: Path, script: Path, timeout: int, strict_queues: bool = False)
         copy = Path(scratch) / "tree"
         _copy_tree(root, relative.parent, copy)
         cycles_file = Path(scratch) / "cycles"
-        options = ["--cycles", str(cycles_file), *(["--strict-queues"] if strict_queues else [])]
+        options = ["--cycles", str(cycles_file), *extra]
         folder = make_bin(Path(scratch) / "bin", options)
         env = {
             **os.environ,

@@ -31,8 +31,8 @@ GATES = {"local": "GATE_LOCAL", "color": "GATE_COLOR", "queue": "GATE_QUEUE",
 _EFFECTS = frozenset((
     "random16", "prng_seed", "queue_flush", "queue_empty", "tsc_enable", "tsc_disable",
     "tsc_reset", "tsc_read", "get_config", "set_config", "reset_routes", "switch_position",
-    "switch_invalid", "switch_set", "switch_both", "bind_queue", "flush_exit", "teardown_exit", "teardown_toggle", "teardown_pending",
-    "set_dsr_base",
+    "switch_invalid", "switch_set", "switch_both", "bind_queue", "flush_exit", "teardown_exit",
+    "teardown_toggle", "teardown_pending", "set_dsr_base",
 ))  # fmt: skip
 _NOTHING = ("set_prng",)
 _MOST_MAP_OPERANDS = 6
