@@ -14,6 +14,7 @@ from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
 
 ON_WSE3 = '@is_arch("wse3")'
 
@@ -47,6 +48,12 @@ class End:
     def colors(self) -> Piecewise:
         """The color as a function of the coordinates."""
         text = self.channel.send_color if self.verb == "send" else self.channel.recv_color
+        if not text:
+            fail(
+                "csl-route",
+                f"channel @{self.channel.name} has no colors",
+                help="the pass allocate-routes gives them",
+            )
         return parse_piecewise(text)
 
 

@@ -45,7 +45,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     """The program of ``module`` for ``archs``, with the kernels that are fastest on ``arch``.
 
     Raises ``csl-kernel``, ``csl-dtype``, ``csl-view``, ``csl-extent``, ``csl-queues``,
-    ``csl-tasks`` and ``csl-overlap`` for what cannot be emitted.
+    ``csl-tasks``, ``csl-overlap`` and ``csl-memory`` for what cannot be emitted.
     """
     names = Names()
     guards = Guards(names)
@@ -74,6 +74,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     ]
     text = _assemble(module, phase, sections)
     scratch = sum(d.bytes * n for d, n in kernels.scratch.items())
+    _check_memory(module, scratch)
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
         cycles = round(Timing(module, kernels, arch).cycles)
@@ -94,6 +95,18 @@ def free_bytes(module: Module) -> int:
     total = int(module.device.get("memory_bytes", 49152))
     used = int(module.device.get("reserved_bytes", 11264))
     return total - used - sum(b.type.bytes for b in module.buffers)
+
+
+def _check_memory(module: Module, scratch: int) -> None:
+    """Refuse a program whose buffers and scratch leave too little for code and stack."""
+    short = scratch - free_bytes(module)
+    if short > 0:
+        fail(
+            "csl-memory",
+            f"buffers and {scratch} bytes of scratch take {short} bytes more than a core has",
+            notes=("this violates M of PLMR: memory of a core",),
+            help="use a larger mesh",
+        )
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:

@@ -237,8 +237,6 @@ class Lowering:
         self._suspending_for(op, body, count)
 
     def _suspending_for(self, op: For, body: Block, count: str) -> None:
-        if self._into is not None:
-            fail("csl-wait", "a wait inside a loop of a guarded block", op.span)
         variable = self.guards.declare(op.var)
         self.loops.append(variable)
         self._flush()

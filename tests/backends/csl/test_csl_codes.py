@@ -1,0 +1,146 @@
+"""What the CSL back end refuses, and with which words."""
+
+import pytest
+from csl_runs import tile_text
+from csl_texts import cast, chain, exchange, tile_program
+
+from meshc.backends.csl import emit
+from meshc.ir.ops import graph
+from meshc.support.diagnostics import MeshcError
+
+COPY = "    tile.copy %b, %a\n"
+
+
+def refused(module):
+    with pytest.raises(MeshcError) as caught:
+        emit({"main": module})
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic
+
+
+def refused_text(body, header="", arch="wse2", **options):
+    return refused(tile_text(tile_program(body, header, **options), arch))
+
+
+def test_device():
+    module = tile_text(tile_program(COPY), "wse2")
+    module.device["name"] = "ideal"
+    assert refused(module).code == "csl-device"
+
+
+def test_kernels():
+    found = refused_text("    tile.silu %b, %a\n")
+    assert found.code == "csl-kernel"
+    assert "gemm" in found.help
+
+
+def test_extents():
+    body = "    tile.copy %b[0 +: pos + 1], %a[0 +: pos + 1]\n"
+    assert refused_text(body).code == "csl-extent"
+
+
+MIXED_PRODUCT = """\
+    tile.gemm %h as [2, 2], %a as [2, 2], %b as [2, 2] {accumulate = false, transposed = true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype"),
+    [(COPY, "bf16"), ("    tile.add %h, %a, %b\n", "f32"), (MIXED_PRODUCT, "f32"), ("", "bf16")],
+    ids=["no type of CSL", "mixed sum", "wide factors", "ports"],
+)
+def test_element_types(body, dtype):
+    assert refused_text(body, "  buffer %h : f16[4]\n", dtype=dtype).code == "csl-dtype"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    tile.copy %d, %e order [4, 3, 2, 1, 0]\n",
+        "    tile.copy %f, %g[0 +: 3, 0 +: 2] as [2, 3]\n",
+    ],
+    ids=["five dims", "uneven"],
+)
+def test_views(body):
+    buffers = {"d": "2, 2, 2, 2, 2", "e": "2, 2, 2, 2, 2", "f": "2, 3", "g": "3, 4"}
+    header = "".join(f"  buffer %{name} : f32[{shape}]\n" for name, shape in buffers.items())
+    assert refused_text(body, header).code == "csl-view"
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_queues(arch):
+    """Channels on which a core sends and receives at once, more than it has queues."""
+    names = [f"chain_x_1_{n}" for n in range(5)]
+    body = "".join(exchange(name, n, wait=False) for n, name in enumerate(names))
+    found = refused_text(body, "".join(map(chain, names)), arch)
+    assert found.code == "csl-queues"
+    assert any("R of PLMR" in note for note in found.notes)
+
+
+def test_tasks():
+    """Messages on one channel, each of which starts the next by a task of its own."""
+    body = "".join(exchange("chain_x_1", n, view="[0 +: 1]", wait=False) for n in range(9))
+    found = refused_text(body, chain())
+    assert found.code == "csl-tasks"
+    assert any("R of PLMR" in note for note in found.notes)
+
+
+def test_memory():
+    """Scratch counts: a buffer that fits, but not with a place to put one of its slots."""
+    body = '    tile.rotate %d {by = "x"}\n'
+    found = refused_text(body, "  buffer %d : f32[2, 4500]\n")
+    assert found.code == "csl-memory"
+    assert any("M of PLMR" in note for note in found.notes)
+
+
+def test_overlap():
+    first = exchange("chain_x_1", 1, wait=False)
+    second = exchange("chain_x_1", 2, sends="x >= 2", gets="x = 1", view="[0 +: 2]")
+    body = first + second + "    tile.wait %s1, %r1\n"
+    assert refused_text(body, chain()).code == "csl-overlap"
+
+
+GUARDED_WAIT = exchange("chain_x_1", wait=False) + '    tile.wait %s1, %r1 {when = "x = 0"}\n'
+
+
+def test_waits():
+    assert refused_text(GUARDED_WAIT, chain()).code == "csl-wait"
+
+
+def test_routes():
+    diagonal = '  channel @ring_x "{ [y, x] -> [y + 1, x - 1] : x >= 1 and y = 0 }"\n'
+    body = exchange("ring_x", sends="x >= 1 and y = 0", gets="x <= 1 and y = 1")
+    assert refused_text(body, diagonal, rows=2).code == "csl-route"
+    single = cast().replace("_x >= 1 and _x <= 2", "_x = 2")
+    body = exchange("cast_x", sends="x = 0", gets="x = 2")
+    assert refused_text(body, single).code == "csl-route"
+
+
+def test_routes_without_colors():
+    module = tile_text(tile_program(exchange("chain_x_1"), chain()), "wse2")
+    module.channels[0].send_color = ""
+    assert refused(module).code == "csl-route"
+
+
+def test_regions():
+    assert refused_text(COPY, mesh=", regions = 2").code == "csl-regions"
+
+
+def test_ops_of_other_levels():
+    module = tile_text(tile_program(COPY), "wse2")
+    module.program.body.ops.append(graph.Return([], []))
+    assert refused(module).code == "csl-op"
+
+
+@pytest.mark.parametrize("name", ["a b", "../a", 'a"', "a\n", "9", "", "é", "a" * 101])
+def test_names_of_ports(name):
+    module = tile_text(tile_program(COPY), "wse2")
+    module.ports[0].name = name
+    assert refused(module).code == "csl-port-name"
+
+
+@pytest.mark.parametrize("name", ["state", "help", "class", "a b", "x;y"])
+def test_names_of_scalars(name):
+    module = tile_text(tile_program(COPY), "wse2")
+    module.scalars = {name: (0, 2)}
+    assert refused(module).code == "csl-port-name"
