@@ -391,3 +391,35 @@ comptime {
     program = single(tmp_path, pe, "wse2", run="fn()void", data="[*]u32")
     program.launch("run")
     assert list(program.read("data", 2, "u4")) == [5, 0x1F0006]
+
+
+def test_a_control_wavelet_that_ends_an_operation_stays_in_the_queue(tmp_path: Path) -> None:
+    pe = """
+const c = @get_color(3);
+const oq = @get_output_queue(2);
+const iq = @get_input_queue(2);
+var data = @zeros([4]u32);
+var data_ptr: [*]u32 = &data;
+const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{3} -> data[i] });
+const rest = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> data[i + 3] });
+const plain = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c, .output_queue = oq });
+const control = @get_dsd(fabout_dsd,
+  .{ .extent = 1, .fabric_color = c, .output_queue = oq, .control = true });
+const in = @get_dsd(fabin_dsd, .{ .extent = 3, .fabric_color = c, .input_queue = iq });
+const one = @get_dsd(fabin_dsd, .{ .extent = 1, .fabric_color = c, .input_queue = iq });
+fn run() void {
+  @mov32(plain, 5);
+  @mov32(control, 0x1f0006);
+  @mov32(d, in, .{ .async = true, .on_control = .{ .activate = ended } });
+}
+task ended() void { @mov32(rest, one); sys.unblock_cmd_stream(); }
+comptime {
+  @bind_local_task(ended, @get_local_task_id(9));
+  @set_local_color_config(c, .{ .routes = .{ .rx = RAMP, .tx = RAMP } });
+  @export_symbol(run);
+  @export_symbol(data_ptr, "data");
+}
+"""
+    program = single(tmp_path, pe, "wse2", run="fn()void", data="[*]u32")
+    program.launch("run")
+    assert list(program.read("data", 4, "u4")) == [5, 0, 0, 0x1F0006]

@@ -134,7 +134,7 @@ class Operation:
                 self.pe.machine.at(burst.time_of(0), self.progress)
                 return 0
             if burst.control and (self.on_control is not None or self.pe.is_open(channel)):
-                self._control(channel)
+                self._control()
                 return 0
             left = burst.left()
             count = min(count, left * self._per_wavelet(source.simd))
@@ -177,12 +177,11 @@ class Operation:
     def _fifo_stuck(self) -> bool:
         return not self.channels and bool(self.fifos_in or isinstance(self.dst, Fifo))
 
-    def _control(self, channel: Channel) -> None:
-        """A control wavelet at the head of an input: it may end the operation."""
+    def _control(self) -> None:
+        """A control wavelet at the head of an input: it may end the operation, and stays there."""
         if self.on_control is None:
             self.pe.wake(self.pe.machine.now)
             return
-        channel.take(1)
         kind, activate, unblock = self.on_control
         self.activate = activate if kind == "activate" else None
         self.unblock = unblock if kind == "unblock" else None

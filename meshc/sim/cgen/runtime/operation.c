@@ -124,17 +124,14 @@ static void begin(machine *m, int64_t time, void *subject, void *argument)
     drop(o);
 }
 
-/* A control wavelet at the head of an input: it may end the operation. */
-static void control(operation *o, channel *c)
+/* A control wavelet at the head of an input: it may end the operation, and stays there. */
+static void control(operation *o)
 {
     machine *m = o->p->m;
-    uint32_t word;
-    int64_t first, last;
     if (o->o.on_control == ON_CONTROL_NONE) {
         wake(o->p, m->now);
         return;
     }
-    channel_take(m, c, 1, &word, &first, &last);
     int kind = o->o.on_control;
     o->o.activate = kind == ON_CONTROL_ACTIVATE ? o->o.on_activate : -1;
     o->o.unblock_kind = kind == ON_CONTROL_UNBLOCK ? o->o.on_unblock_kind : GATE_NONE;
@@ -143,6 +140,21 @@ static void control(operation *o, channel *c)
     o->complete = kind == ON_CONTROL_TERMINATE;
     finish(o);
 }
+
+/* Elements that the queues behind the destination have room for; without any it waits there. */
+static int64_t room_for(operation *o)
+{
+    credit *c = credit_of(o->p, &o->operands[0], 0);
+    int64_t room = c->room - c->outstanding;
+    if (room <= 0 && queue_find(&c->stalled, o) < 0) {
+        hold(o);
+        queue_push(&c->stalled, o);
+    }
+    return max64(0, room) * per_wavelet(o, o->operands[0].simd);
+}
+
+/* There is room again. */
+void again(operation *o) { later(o, o->p->m->now, act_progress); }
 
 static int64_t available(operation *o, int64_t now)
 {
@@ -159,7 +171,7 @@ static int64_t available(operation *o, int64_t now)
             return 0;
         }
         if (b->control && (o->o.on_control != ON_CONTROL_NONE || starts_tasks(o->p, c))) {
-            control(o, c);
+            control(o);
             return 0;
         }
         count = min64(count, burst_left(b) * per_wavelet(o, o->inputs[i]->simd));
@@ -180,6 +192,8 @@ static int64_t available(operation *o, int64_t now)
             f->full = 1;
         count = min64(count, f->capacity - f->count);
     }
+    if (o->operands[0].kind == FABOUT && o->p->m->strict)
+        count = min64(count, room_for(o));
     if (count > (int64_t)1 << 40)
         csl_fault(o->p, o->place, "an endless operation without an input");
     return count;
@@ -375,11 +389,32 @@ static void leave(operation *o, queue *q)
     }
 }
 
+/* Whether the queues have no room for all that was sent; then it ends later. */
+static int held(operation *o)
+{
+    int64_t color = output_color(o->p, &o->operands[0]);
+    credit *c = color < 0 ? NULL : core_of(o->p)->credits[color];
+    if (!c || c->outstanding <= c->room)
+        return 0;
+    o->done = 0;
+    hold(o);
+    queue_push(&c->held, o);
+    return 1;
+}
+
 static void act_done(machine *m, int64_t time, void *subject, void *argument)
 {
     (void)argument;
     operation_done_at(m, time, subject);
     drop(subject);
+}
+
+/* There is room for the last wavelets. */
+void release(operation *o)
+{
+    o->done = 1;
+    o->t = max64(o->t, o->p->m->now);
+    later(o, o->t, act_done);
 }
 
 /* All elements done: leave the queues and tell whoever waits, at time t. */
@@ -410,6 +445,10 @@ static void finish(operation *o)
         advance(p, (int)output_color(p, &o->operands[0]));
     for (int i = 0; i < o->record_count; i++)
         dsr_advance(o->records[i], o->done_count, result_size(o->op));
+    if (o->operands[0].kind == FABOUT && m->strict && held(o)) {
+        drop(o);
+        return;
+    }
     if (o->is_async || o->resume)
         later(o, when, act_done);
     else
@@ -561,6 +600,10 @@ operation *launch(pe *p, int op, int count, const operand *operands, int64_t ind
         csl_activate(p, o->o.activate);
     if (o->o.unblock_kind != GATE_NONE)
         open_gate(p, o->o.unblock_kind, o->o.unblock, p->t);
+    if (!o->done) { /* held back for lack of room */
+        o->resume = 1;
+        return o;
+    }
     drop(o);
     return NULL;
 }
