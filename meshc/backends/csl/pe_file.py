@@ -45,7 +45,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     """The program of ``module`` for ``archs``, with the kernels that are fastest on ``arch``.
 
     Raises ``csl-kernel``, ``csl-dtype``, ``csl-view``, ``csl-extent``, ``csl-queues``,
-    ``csl-tasks``, ``csl-overlap`` and ``csl-memory`` for what cannot be emitted.
+    ``csl-tasks``, ``csl-overlap`` and ``csl-scratch`` for what cannot be emitted.
     """
     names = Names()
     guards = Guards(names)
@@ -102,7 +102,7 @@ def _check_memory(module: Module, scratch: int) -> None:
     short = scratch - free_bytes(module)
     if short > 0:
         fail(
-            "csl-memory",
+            "csl-scratch",
             f"buffers and {scratch} bytes of scratch take {short} bytes more than a core has",
             notes=("this violates M of PLMR: memory of a core",),
             help="use a larger mesh",

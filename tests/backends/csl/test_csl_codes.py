@@ -89,7 +89,7 @@ def test_memory():
     """Scratch counts: a buffer that fits, but not with a place to put one of its slots."""
     body = '    tile.rotate %d {by = "x"}\n'
     found = refused_text(body, "  buffer %d : f32[2, 4500]\n")
-    assert found.code == "csl-memory"
+    assert found.code == "csl-scratch"
     assert any("M of PLMR" in note for note in found.notes)
 
 
