@@ -13,6 +13,7 @@ import numpy as np
 from meshc.sim.backends import make_machine
 from meshc.sim.host import copying
 from meshc.sim.host.debug import save_dump
+from meshc.sim.host.progress import Progress
 from meshc.sim.host.report import write_report
 from meshc.sim.machine.options import Options
 from meshc.sim.storage import load_program
@@ -32,6 +33,7 @@ class Runtime:
         self.folder = Path(folder)
         self.program = load_program(self.folder)
         self.machine: Any = None
+        self.progress = Progress(0)
         self.names: list[str] = list(self.program.exports)
         self.launched = 0
         self.queue: deque[Callable[[], None]] = deque()
@@ -40,6 +42,8 @@ class Runtime:
     def load(self) -> None:
         """Load the program."""
         self.machine = make_machine(self.program, OPTIONS[0])
+        self.progress = Progress(len(self.machine.pes))
+        self.machine.watch = self.progress.show
         for (x, y), symbols in self.program.preload.items():
             pe = self.machine.pes[x, y]
             for name, data in symbols.items():
@@ -207,6 +211,7 @@ class Runtime:
             return
         self._settle()
         self.machine.run_to_rest()
+        self.progress.close()
         self._report()
 
     def _report(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshc.sim.machine.explain import explain_hang
@@ -16,12 +17,16 @@ if TYPE_CHECKING:
 
 
 class Common:
-    """``types`` keeps the parameter types of functions, ``remarks`` what was odd in a run."""
+    """``types`` keeps the parameter types of functions, ``remarks`` what was odd in a run.
+
+    ``watch`` is called with the cycles so far every now and then.
+    """
 
     now: int
     last_time: int
     types: dict[tuple[int, str], list[Any]]
     remarks: dict[tuple[str, str], str]
+    watch: Callable[[int], None] | None = None
 
     def fault(self, pe: Pe | None, place: str, message: str) -> NoReturn:
         """Stop with a message about a PE. Raises MeshcError ``csl-run``."""

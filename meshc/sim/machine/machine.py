@@ -26,6 +26,7 @@ from meshc.sim.pygen.module import GeneratedModule, generate
 Event = tuple[int, int, Callable[..., None], Any]
 
 _NOTHING = object()
+_WATCH_MASK = 0xFFF
 
 
 class Machine(HostSide, Common):
@@ -124,6 +125,8 @@ class Machine(HostSide, Common):
         self.events += 1
         if time > self.last_time:
             self.last_time = time
+        if self.watch is not None and not self.events & _WATCH_MASK:
+            self.watch(time)
         try:
             if argument is _NOTHING:
                 action(time)
