@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from meshc.sim.cgen.build import BuildError
-from meshc.sim.cgen.expressions import Unsupported
+from meshc.sim.cgen.errors import BuildError, Unsupported
 from meshc.sim.cgen.machine import CMachine
 from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import Options

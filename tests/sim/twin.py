@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.cgen.expressions import Unsupported
+from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.machine import CMachine
 from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import Options
@@ -72,7 +72,13 @@ class Twin:
         return self._both(lambda m: m.run_until_received(keys, count))
 
     def run_until_sent(self, keys: Any) -> Any:
-        return self._both(lambda m: m.run_until_sent(keys))
+        def action(machine: Any) -> Any:
+            stuck = machine.run_until_sent(keys)
+            return stuck and (stuck[0], stuck[1].outstanding, stuck[1].room)
+
+        if self._both(action) is None:
+            return None
+        return self.first.run_until_sent(keys)
 
     def streams_to_host(self, key: Any) -> bool:
         return bool(self._both(lambda m: m.streams_to_host(key)))

@@ -12,13 +12,10 @@ from functools import cache
 from pathlib import Path
 
 from meshc.sim import config_space as space
+from meshc.sim.cgen.errors import BuildError
 
 RUNTIME = Path(__file__).parent / "runtime"
 _FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-std=gnu11", "-w")
-
-
-class BuildError(Exception):
-    """There is no compiler, or it refused the text."""
 
 
 @cache

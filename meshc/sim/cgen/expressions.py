@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from meshc.sim import ir
 from meshc.sim.cgen.constants import integer, real
+from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.descriptors import Dsd
 from meshc.sim.pygen.expressions import ExpressionWriter, machine_int, machine_type, op_cost
 from meshc.sim.sema import types as ty
@@ -21,10 +22,6 @@ _PREDICATES = {"isnan": "isnan", "isinf": "isinf", "signbit": "signbit"}
 _PLAIN = {"x_coord": "(int64_t)p->x", "y_coord": "(int64_t)p->y", "inf": "(double)INFINITY",
           "nan": "(double)NAN"}  # fmt: skip
 _QUERIES = ("queue_empty", "teardown_pending", "get_config")
-
-
-class Unsupported(Exception):
-    """The C back end cannot express a program; the Python back end can."""
 
 
 class PythonCalls:

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 
 from meshc.sim import ir
 from meshc.sim.analysis import Facts, analyse, reaching, statements
+from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import (
     CExpressions,
     Places,
     PythonCalls,
-    Unsupported,
     c_type,
     member,
     type_code,

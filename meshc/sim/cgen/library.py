@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes as ct
 
 from meshc.sim.cgen import structs
-from meshc.sim.cgen.build import BuildError, runtime_library
+from meshc.sim.cgen.build import runtime_library
+from meshc.sim.cgen.errors import BuildError
 from meshc.sim.sema.types import F16, F32, I16, U16, U32, Type
 from meshc.sim.vector_ops import OPS
 
@@ -33,6 +34,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "csl_launch": (None, [_P, _I, _P]),
     "csl_inject_stream": (_I, [_P, _I, _WORDS, _L]),
     "csl_enter": (None, [_P, _I, _WORDS, _L]),
+    "csl_host_credit": (_P, [_P, _I]),
     "csl_stream_total": (_L, [_P]),
     "csl_stream_take": (None, [_P, _P, _L, _WORDS]),
     "csl_goal": (None, [_P, _I, _L, _P, _L]),

@@ -14,13 +14,14 @@ from meshc.sim.cgen import structs
 from meshc.sim.cgen.build import program_library
 from meshc.sim.cgen.classes import CodeClass, options_of, prepare
 from meshc.sim.cgen.emit import emit
-from meshc.sim.cgen.expressions import Unsupported, member
+from meshc.sim.cgen.expressions import member
 from meshc.sim.cgen.functions import BANKS, OP_NUMBERS
 from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
 from meshc.sim.cgen.pe import CPe
 from meshc.sim.cgen.snapshot import CFabric, explain
 from meshc.sim.cgen.structs import Value
 from meshc.sim.descriptors import Fifo
+from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives
 from meshc.sim.machine.common import Common
 from meshc.sim.machine.costs import costs_of
@@ -38,8 +39,8 @@ MARGIN = 64
 _GATES = {"local": 0, "color": 1, "queue": 2, "control": 3}
 _NOW, _LAST_TIME, _TASKS, _EVENTS, _FAULT, _FAULT_PE, _FAULT_PLACE, _MISSING, _DETAILS = range(9)
 _SET_LAST_TIME, _SET_DYNAMIC, _SET_TASK_LIMIT, _SET_FAILED = 1, 2, 3, 4
-_SET_TRACING, _SET_REPORT, _SET_MOVE16, _SET_MOVE32 = 5, 6, 7, 8
-_REST, _UNBLOCKED, _TIME, _RECEIVED = range(4)
+_SET_TRACING, _SET_REPORT, _SET_MOVE16, _SET_MOVE32, _SET_STRICT = 5, 6, 7, 8, 9
+_REST, _UNBLOCKED, _TIME, _RECEIVED, _SENT = range(5)
 _COLLISION, _PYTHON = 2, 3
 _PAUSED = 2
 _EVENTS_PER_CALL = 4_000_000
@@ -52,8 +53,6 @@ class CMachine(Common):
     def __init__(self, program: Program, options: Options | None = None) -> None:
         self.program = program
         self.options = options or Options()
-        if self.options.strict_queues:
-            raise Unsupported("--strict-queues")
         self.costs = costs_of(program.arch)
         self.types: dict[tuple[int, str], list[Any]] = {}
         self.trace = Trace() if self.options.trace_file else None
@@ -93,6 +92,7 @@ class CMachine(Common):
         for which, value in (
             (_SET_TRACING, self.trace is not None),
             (_SET_REPORT, bool(self.options.report_folder)),
+            (_SET_STRICT, self.options.strict_queues),
             (_SET_MOVE16, OP_NUMBERS["mov16"]),
             (_SET_MOVE32, OP_NUMBERS["mov32"]),
         ):
@@ -250,6 +250,8 @@ class CMachine(Common):
         while how == _PAUSED:
             how = self.library.csl_run(self.handle, _EVENTS_PER_CALL)
             self._check(how)
+            if self.watch is not None:
+                self.watch(self.now)
         return bool(how)
 
     def run_to_rest(self) -> None:
@@ -270,8 +272,23 @@ class CMachine(Common):
             return None
         return keys[self._number(_MISSING) - 1]
 
-    def run_until_sent(self, keys: list[Key]) -> None:
-        """Without strict queues, whatever the host sends fits."""
+    def run_until_sent(self, keys: list[Key]) -> tuple[Key, Credit] | None:
+        """Run until the queues hold what the host has sent; else a stream that is stuck."""
+        found = {key: self._host_credit(key) for key in keys}
+        credits = {key: at for key, at in found.items() if at}
+        self._run(_SENT, 0, list(credits.values()))
+        for key, at in credits.items():
+            known = structs.CCredit.from_address(at)
+            if known.outstanding > known.room:
+                credit = Credit(known.room)
+                credit.outstanding = known.outstanding
+                return key, credit
+        return None
+
+    def _host_credit(self, key: Key) -> int | None:
+        x, y, color = key
+        address: int | None = self.library.csl_host_credit(self.pes[x, y].address, color)
+        return address
 
     def _check(self, result: int) -> None:
         """Raise what ended a call of the machine. Raises MeshcError."""

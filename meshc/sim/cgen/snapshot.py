@@ -15,7 +15,7 @@ import numpy as np
 from meshc.sim.cgen.functions import OP_NUMBERS
 from meshc.sim.cgen.structs import QUEUES
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine.channel import Burst, Channel, FifoState
+from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.explain import explain_hang
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pe import Pe
@@ -83,7 +83,7 @@ class _Pe:
     def __init__(self, pe: CPe) -> None:
         self.machine, self.program = pe.machine, pe.program
         self.local_tasks = pe.program.local_tasks
-        self.credits: dict[int, Any] = {}
+        self.credits: dict[int, Credit] = {}
         self.channels: dict[int, Channel] = {}
         self._operations: dict[int, Operation] = {}
         numbers = iter(_numbers(pe, "csl_inspect_pe"))
@@ -93,6 +93,8 @@ class _Pe:
         active = [(next(numbers), next(numbers)) for _ in range(next(numbers))]
         self.activated = {n if n >= 0 else (29, -1 - n): since for n, since in active}
         self.in_queues = {queue: next(numbers) for queue in range(QUEUES)}
+        for _ in range(next(numbers)):
+            self._credit(pe, numbers)
         blocked = next(numbers)
         self.blocked = {n for n in range(64) if blocked >> n & 1}
         self.waiting_on = self._operation(pe, numbers) if next(numbers) else None
@@ -105,6 +107,11 @@ class _Pe:
         channel.bursts = _bursts(numbers)
         channel.waiting = self._queue(pe, numbers)
         self.channels[channel.color] = channel
+
+    def _credit(self, pe: CPe, numbers: Iterator[int]) -> None:
+        credit = self.credits[next(numbers)] = Credit()
+        credit.outstanding, credit.room = next(numbers), next(numbers)
+        credit.held, credit.stalled = self._queue(pe, numbers), self._queue(pe, numbers)
 
     def _fifo(self, pe: CPe, numbers: Iterator[int]) -> FifoState:
         state = FifoState(next(numbers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as ct
 from typing import Any
 
+from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.descriptors import Dsd as AnyDsd
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.costs import Costs
@@ -87,7 +88,17 @@ class CCosts(ct.Structure):
 
     names = ("memory", "fabric_out", "fabric_in", "load_dsr", "task", "timestamp", "hop", "ramp",
              "relay", "configure", "map_call")  # fmt: skip
-    _fields_ = (*[(name, _I64) for name in names], ("lanes", _I64 * KINDS), ("math", _I64 * MATHS))
+    _fields_ = (
+        *[(name, _I64) for name in names], ("lanes", _I64 * KINDS),
+        ("output_depth", _I64 * QUEUES), ("input_depth", _I64), ("host_depth", _I64),
+        ("math", _I64 * MATHS),
+    )  # fmt: skip
+
+
+class CCredit(ct.Structure):
+    """The beginning of an account of wavelets that are under way."""
+
+    _fields_ = (("outstanding", _I64), ("room", _I64))
 
 
 class Filter(ct.Structure):
@@ -134,11 +145,11 @@ SHARED = (Dsd, Options, Pe, PeClass, CCosts, Callbacks, Constants, Function, Rou
 
 
 def dsd_of(value: AnyDsd | None) -> Dsd:
-    """A descriptor as C sees it. Raises ValueError when it has too many dimensions."""
+    """A descriptor as C sees it. Raises Unsupported when it has too many dimensions."""
     match value:
         case Mem():
             if len(value.dims) > MOST_DIMS:
-                raise ValueError("a descriptor of more than four dimensions")
+                raise Unsupported("a descriptor of more than four dimensions")
             made = Dsd(_MEM, value.n, value.addr, value.stride, value.esize, value.indexed,
                        value.scalar, ndims=len(value.dims))  # fmt: skip
             for i, (extent, step) in enumerate(value.dims):
@@ -163,6 +174,8 @@ def costs_struct(costs: Costs, math: list[int]) -> CCosts:
     """The cycle model as C sees it; ``math`` are the cycles of mathematical functions."""
     made = CCosts(*[getattr(costs, name) for name in CCosts.names])
     made.lanes[: len(costs.lanes)] = list(costs.lanes.values())
+    made.output_depth[: len(costs.output_depth)] = costs.output_depth
+    made.input_depth, made.host_depth = costs.input_depth, costs.host_depth
     made.math[: len(math)] = math
     return made
 

@@ -242,11 +242,26 @@ void csl_launch(pe *p, int function, const value *args)
     wake(p, p->m->now);
 }
 
-static burst *host_burst(machine *m, const uint32_t *data, int64_t count, int64_t t0)
+/* Account for words that the host sends, with strict queues. */
+static credit *host_credit(router *r, int64_t count)
 {
+    machine *m = r->p->m;
+    if (!m->strict)
+        return NULL;
+    if (!r->host) {
+        r->host = zeroed(1, sizeof *r->host);
+        r->host->room = m->costs.input_depth + m->costs.host_depth;
+    }
+    r->host->outstanding += count;
+    return r->host;
+}
+
+static burst *host_burst(router *r, const uint32_t *data, int64_t count, int64_t t0)
+{
+    machine *m = r->p->m;
     words *payload = words_new(m, count);
     memcpy(payload->data, data, (size_t)count * 4);
-    burst *b = burst_new(m, payload, 0, count, t0, 1, 0);
+    burst *b = burst_new(m, payload, 0, count, t0, 1, 0, host_credit(r, count));
     words_drop(m, payload);
     return b;
 }
@@ -257,7 +272,8 @@ int csl_inject_stream(pe *p, int color, const uint32_t *data, int64_t count)
     machine *m = p->m;
     GUARDED(m, {
         int64_t when = m->now + m->costs.ramp;
-        deliver_at(router_at(p, color), when, host_burst(m, data, count, when));
+        router *r = router_at(p, color);
+        deliver_at(r, when, host_burst(r, data, count, when));
     });
     return 0;
 }
@@ -265,7 +281,8 @@ int csl_inject_stream(pe *p, int color, const uint32_t *data, int64_t count)
 /* The host sends words into a port of a layout. */
 void csl_enter(pe *p, int color, const uint32_t *data, int64_t count)
 {
-    enter(router_at(p, color), host_burst(p->m, data, count, p->m->now + 1));
+    router *r = router_at(p, color);
+    enter(r, host_burst(r, data, count, p->m->now + 1));
 }
 
 int64_t csl_stream_total(const stream *s) { return s->total; }
@@ -290,10 +307,14 @@ void csl_stream_take(machine *m, stream *s, int64_t count, uint32_t *out)
     memmove(s->items, s->items + used, (size_t)s->count * sizeof *s->items);
 }
 
-enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED };
+/* What the host sent to a color of a PE; NULL without strict queues. */
+const credit *csl_host_credit(pe *p, int color) { return router_at(p, color)->host; }
 
-/* Start to run towards a goal; streams are those that shall hold amount wavelets. */
-void csl_goal(machine *m, int goal, int64_t amount, stream **streams, int64_t count)
+enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
+
+/* Start to run towards a goal; subjects are the streams that shall hold amount wavelets, or the
+ * credits that shall have room. */
+void csl_goal(machine *m, int goal, int64_t amount, void **subjects, int64_t count)
 {
     m->goal = goal;
     m->amount = amount;
@@ -307,12 +328,16 @@ void csl_goal(machine *m, int goal, int64_t amount, stream **streams, int64_t co
             m->lagging += m->pes[i].head.unblocked < amount;
     } else if (goal == UNTIL_TIME) {
         at(m, amount, act_nothing, NULL, NULL);
-    } else if (goal == UNTIL_RECEIVED) {
-        m->waiting = zeroed((size_t)count, sizeof *streams);
-        memcpy(m->waiting, streams, (size_t)count * sizeof *streams);
+    } else if (count) {
+        m->waiting = zeroed((size_t)count, sizeof *subjects);
+        memcpy(m->waiting, subjects, (size_t)count * sizeof *subjects);
         m->waiting_count = count;
+        for (int64_t i = 0; goal == UNTIL_RECEIVED && i < count; i++)
+            stream_read(subjects[i], amount);
     }
 }
+
+static int has_room(const credit *c) { return c->outstanding <= c->room; }
 
 static int reached(machine *m)
 {
@@ -320,9 +345,15 @@ static int reached(machine *m)
     case UNTIL_UNBLOCKED: return m->lagging == 0;
     case UNTIL_TIME: return m->now >= m->amount;
     case UNTIL_RECEIVED:
-        while (m->waiting_count && m->waiting[m->waiting_count - 1]->total >= m->amount)
+        while (m->waiting_count &&
+               ((stream *)m->waiting[m->waiting_count - 1])->total >= m->amount)
             m->waiting_count--;
         return m->waiting_count == 0;
+    case UNTIL_SENT:
+        for (int64_t i = 0; i < m->waiting_count; i++)
+            if (!has_room(m->waiting[i]))
+                return 0;
+        return 1;
     default: return 0;
     }
 }
@@ -381,6 +412,7 @@ void csl_set_number(machine *m, int which, int64_t v)
     case 5: m->tracing = (int32_t)v; break;
     case 6: m->report = (int32_t)v; break;
     case 7: m->move16 = (int32_t)v; break;
+    case 9: m->strict = (int32_t)v; break;
     default: m->move32 = (int32_t)v; break;
     }
 }

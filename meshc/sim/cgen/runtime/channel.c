@@ -16,23 +16,39 @@ void words_drop(machine *m, words *w)
 }
 
 burst *burst_new(machine *m, words *payload, int64_t first, int64_t count, int64_t t0,
-                 int64_t period, int control)
+                 int64_t period, int control, credit *paid)
 {
     burst *b = pool_get(&m->pool, sizeof(burst));
     payload->references++;
-    *b = (burst){payload, (int32_t)first, (int32_t)count, 0, (int8_t)control, 0, t0, period};
+    *b = (burst){payload, (int32_t)first, (int32_t)count, 0, (int8_t)control, 0, t0, period, paid};
     return b;
 }
 
 burst *burst_moved(machine *m, const burst *b, int64_t t0)
 {
-    return burst_new(m, b->payload, b->first, b->count, t0, b->period, b->control);
+    return burst_new(m, b->payload, b->first, b->count, t0, b->period, b->control, b->paid);
 }
 
 void burst_drop(machine *m, burst *b)
 {
     words_drop(m, b->payload);
     pool_put(&m->pool, b, sizeof(burst));
+}
+
+/* Wavelets left the fabric. */
+void consume(credit *c, int64_t count)
+{
+    c->outstanding -= count;
+    while (c->held.count && c->outstanding <= c->room) {
+        operation *o = queue_pop(&c->held);
+        release(o);
+        drop(o);
+    }
+    while (c->stalled.count && c->outstanding < c->room) {
+        operation *o = queue_pop(&c->stalled);
+        again(o);
+        drop(o);
+    }
 }
 
 /* Up to count wavelets of the first burst, copied to out; the number taken. */
@@ -45,6 +61,7 @@ int64_t channel_take(machine *m, channel *c, int64_t count, uint32_t *out, int64
     *last = burst_time(b, taken - 1);
     memcpy(out, burst_data(b) + b->pos, (size_t)taken * 4);
     b->pos += (int32_t)taken;
+    dropped(b, taken);
     if (!burst_left(b)) {
         queue_pop(&c->bursts);
         burst_drop(m, b);

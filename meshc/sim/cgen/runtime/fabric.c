@@ -172,9 +172,8 @@ static tree *tree_of(router *origin)
 
 static void note(machine *m, int64_t time) { m->last_time = max64(m->last_time, time); }
 
-void stream_add(machine *m, stream *s, burst *b)
+static void stream_add(stream *s, burst *b)
 {
-    (void)m;
     if (s->count == s->room) {
         s->room = 2 * s->room + 4;
         s->items = realloc(s->items, (size_t)s->room * sizeof *s->items);
@@ -185,12 +184,26 @@ void stream_add(machine *m, stream *s, burst *b)
     s->total += burst_left(b);
 }
 
+/* The host asks for count more wavelets of a stream, which makes room for others. */
+void stream_read(stream *s, int64_t count)
+{
+    int64_t wanted = s->wanted + count, given = min64(wanted, s->unread.count);
+    s->wanted = wanted - given;
+    for (int64_t i = 0; i < given; i++)
+        consume(queue_pop(&s->unread), 1);
+}
+
 /* A burst lies in the queues between a PE and the host until the host asks for it. */
 static void to_host(machine *m, stream *s, burst *b)
 {
     int64_t end = burst_end(b);
-    stream_add(m, s, b);
+    stream_add(s, b);
     note(m, end);
+    if (b->paid) {
+        for (int i = 0; i < b->count; i++)
+            queue_push(&s->unread, b->paid);
+        stream_read(s, 0);
+    }
 }
 
 static void deliver_parts(router *r, burst *b)
@@ -304,6 +317,7 @@ static void leave(router *r, burst *b)
         b->t0 += r->virtual_hops;
         enter(r->virtual_target, b);
     } else if (b->control || !r->out) { /* the host takes data only */
+        dropped(b, b->count);
         burst_drop(m, b);
     } else {
         to_host(m, r->out, b);
@@ -355,16 +369,20 @@ static void forward(router *r, burst *b, int64_t start)
         if (popped) {
             words *one = words_new(m, 1);
             one->data[0] = pop_command(word);
-            onward = burst_new(m, one, 0, 1, start, 1, 1);
+            onward = burst_new(m, one, 0, 1, start, 1, 1, b->paid);
             words_drop(m, one);
         }
     }
     r->free_at = start + (b->count - 1) * b->period + 1;
+    if (b->paid)
+        b->paid->outstanding += (before.count - 1) * b->count;
     for (int i = 0; i < before.count; i++) {
         int out = before.d[i];
         if (out != RAMP)
             r->free_at = max64(r->free_at, hop(r, out, onward, start));
-        else if (!ignored)
+        else if (ignored)
+            dropped(b, b->count);
+        else
             deliver_parts(r, burst_moved(m, b, start + m->costs.ramp));
     }
     if (onward != b)
@@ -392,6 +410,24 @@ void pump(machine *m, int64_t now, router *r)
         queue_pop(port);
         forward(r, b, start);
     }
+}
+
+/* Receivers of what a PE sends on a color, and words that fit on the way to each of them. For
+ * colors whose routes may change: one receiver, four hops away. */
+void reach(pe *p, int color, int64_t *copies, int64_t *room)
+{
+    machine *m = p->m;
+    router *r = router_at(p, color);
+    tree *t = r->sink || (m->dynamic >> color & 1) ? NULL : tree_of(r);
+    *copies = 1;
+    *room = r->sink ? m->costs.host_depth : m->costs.input_depth + 4;
+    if (!t || t->broken || !t->count)
+        return;
+    int64_t farthest = 0;
+    for (int i = 0; i < t->count; i++)
+        farthest = max64(farthest, t->receivers[i].hops);
+    *copies = t->count;
+    *room = m->costs.input_depth + farthest;
 }
 
 /* A PE sends a burst; its t0 is when the first wavelet leaves the PE. */

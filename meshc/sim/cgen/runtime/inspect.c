@@ -90,6 +90,15 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
     }
     for (int i = 0; i < QUEUES; i++)
         add(&to, c->in_queue[i]);
+    add(&to, c->credit_count);
+    for (int i = 0; i < c->credit_count; i++) {
+        const credit *of = c->credits[c->credit_order[i]];
+        add(&to, c->credit_order[i]);
+        add(&to, of->outstanding);
+        add(&to, of->room);
+        add_operations(&to, &of->held);
+        add_operations(&to, &of->stalled);
+    }
     add(&to, (int64_t)c->blocked);
     add(&to, c->waiting_on != NULL);
     if (c->waiting_on)

@@ -3,6 +3,15 @@
 
 #include "machine.h"
 
+static void credit_end(credit *c)
+{
+    if (c) {
+        queue_end(&c->held);
+        queue_end(&c->stalled);
+        free(c);
+    }
+}
+
 static void router_end(router *r)
 {
     for (int port = 0; port < PORTS; port++)
@@ -14,6 +23,11 @@ static void router_end(router *r)
         free(r->sink->items);
     if (r->out)
         free(r->out->items);
+    if (r->sink)
+        queue_end(&r->sink->unread);
+    if (r->out)
+        queue_end(&r->out->unread);
+    credit_end(r->host);
     free(r->sink);
     free(r->out);
     free(r);
@@ -28,6 +42,7 @@ static void core_end(core *c)
             queue_end(&of->waiting);
             free(of);
         }
+        credit_end(c->credits[color]);
         if (c->routers[color])
             router_end(c->routers[color]);
     }

@@ -24,6 +24,7 @@ typedef struct {
     int64_t memory, fabric_out, fabric_in, load_dsr, task, timestamp;
     int64_t hop, ramp, relay, configure, map_call;
     int64_t lanes[KINDS];
+    int64_t output_depth[QUEUES], input_depth, host_depth;
     int64_t math[MATHS];
 } costs;
 
@@ -111,11 +112,18 @@ typedef struct {
     uint32_t data[];
 } words;
 
+/* Wavelets of one sender and color that are under way, with strict queues. */
+typedef struct {
+    int64_t outstanding, room;
+    queue held, stalled; /* of operation */
+} credit;
+
 typedef struct {
     words *payload;
     int32_t first, count, pos; /* the part of the payload, and how much of it is taken */
     int8_t control, port;      /* port: where it waits in a router */
     int64_t t0, period;
+    credit *paid; /* NULL without strict queues */
 } burst;
 
 typedef struct {
@@ -136,7 +144,13 @@ typedef struct {
 words *words_new(machine *m, int64_t count);
 void words_drop(machine *m, words *w);
 burst *burst_new(machine *m, words *payload, int64_t first, int64_t count, int64_t t0,
-                 int64_t period, int control);
+                 int64_t period, int control, credit *paid);
+void consume(credit *c, int64_t count);
+static inline void dropped(const burst *b, int64_t count)
+{
+    if (b->paid)
+        consume(b->paid, count);
+}
 burst *burst_moved(machine *m, const burst *b, int64_t t0);
 void burst_drop(machine *m, burst *b);
 static inline const uint32_t *burst_data(const burst *b) { return b->payload->data + b->first; }
@@ -215,6 +229,8 @@ operation *launch(pe *p, int op, int count, const operand *operands, int64_t ind
 void hold(operation *o);
 void drop(operation *o);
 void progress(operation *o, int64_t now);
+void release(operation *o);
+void again(operation *o);
 void dsr_advance(dsr *record, int64_t count, int64_t size);
 
 /* --- router.c: one color at one PE --- */
@@ -244,6 +260,8 @@ typedef struct {
 typedef struct {
     burst **items;
     int64_t count, room, total; /* total: wavelets not yet taken */
+    queue unread;               /* of credit, one for each wavelet the host has not asked for */
+    int64_t wanted;             /* wavelets asked for that have not come */
 } stream;
 
 typedef struct router router;
@@ -285,6 +303,7 @@ struct router {
     router *virtual_target;
     int64_t virtual_hops;
     stream *sink, *out;
+    credit *host; /* for what the host sends here */
 };
 
 directions router_rx(const router *r);
@@ -308,7 +327,8 @@ void pump(machine *m, int64_t now, router *r);
 void advance(pe *p, int color);
 void enter(router *r, burst *b);
 void configure_later(pe *p, int color, const change *what);
-void stream_add(machine *m, stream *s, burst *b);
+void stream_read(stream *s, int64_t count);
+void reach(pe *p, int color, int64_t *copies, int64_t *room);
 
 /* A route as Python states it: directions are a count and then the directions. */
 struct route {
@@ -375,6 +395,9 @@ typedef struct {
     uint32_t prng;
     int64_t out_free[COLORS];
     int32_t unsent[COLORS];
+    credit *credits[COLORS];
+    uint8_t credit_order[COLORS];
+    int32_t credit_count;
     pipe_ ramp_in, ramp_out;
     issue slots;
     operation *waiting_on;
@@ -400,6 +423,7 @@ int starts_tasks(pe *p, const channel *of);
 void close_gate(pe *p, int kind, int64_t number);
 int64_t *stored_register(pe *p, int64_t word);
 void end_flushes(pe *p, int64_t time);
+credit *credit_of(pe *p, const dsd *dst, int64_t count);
 void send(pe *p, const dsd *dst, words *payload, int64_t start, int64_t period);
 void act_activate(machine *m, int64_t time, void *subject, void *argument);
 void launch_function(pe *p, int64_t time, int function, const value *args);
@@ -424,7 +448,7 @@ struct machine {
     costs costs;
     callbacks python;
     int32_t failed; /* set by Python when a callback raised */
-    int32_t tracing, report, move16, move32;
+    int32_t tracing, report, strict, move16, move32;
     int32_t width, height, pe_count;
     core *pes;
     core **grid;
@@ -434,7 +458,7 @@ struct machine {
     int64_t scratch_room[8];
     int32_t goal; /* see api.c */
     int64_t amount, waiting_count;
-    stream **waiting;
+    void **waiting;
     jmp_buf *escape;
     int32_t fault, fault_pe, fault_place, fault_code;
     int64_t fault_numbers[4];

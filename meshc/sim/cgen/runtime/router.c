@@ -147,12 +147,13 @@ int64_t router_filter(machine *m, router *r, burst *b, burst ***parts)
     for (int64_t i = 0; i < count; i++)
         kept += keep[i] = (uint8_t)passes(r, burst_data(b)[i]);
     if (kept < count) {
+        dropped(b, count - kept);
         burst **found = (burst **)scratch(m, 0, 2 * (kept + 1));
         kept = 0;
         for (int64_t i = 0; i < count; i++)
             if (keep[i])
                 found[kept++] = burst_new(m, b->payload, b->first + i, 1, b->t0 + i * b->period, 1,
-                                          b->control);
+                                          b->control, b->paid);
         burst_drop(m, b);
         *parts = found;
     } else {
