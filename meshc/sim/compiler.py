@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from meshc.sim import ir
@@ -118,10 +119,11 @@ def compile_program(
     colors: dict[str, int],
     fabric: tuple[int, int],
     offsets: tuple[int, int],
+    import_paths: Sequence[str] = (),
 ) -> Program:
     """Compile the program whose layout file is ``path``. Raises MeshcError with all errors."""
     folder = os.path.dirname(os.path.abspath(path))
-    loader = Loader(folder)
+    loader = Loader(folder, import_paths)
     values_ = {name: Val(ty.COMPTIME_INT, value) for name, value in params.items()}
     values_ |= {name: Val(ty.COLOR, value) for name, value in colors.items()}
     info = LayoutInfo(fabric=fabric, offsets=offsets)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.sim.backends import backend_of
+from meshc.sim.host.progress import Progress
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import Options
-from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 STAND_IN = Path(__file__).parent / "stand_in"
 
@@ -49,14 +50,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     sys.setrecursionlimit(50_000)
     script = Path(args[0])
+    if not script.is_file():
+        print(Diagnostic("error", "csl-usage", f"there is no script '{script}'").render(),
+              file=sys.stderr)  # fmt: skip
+        return 2
     sys.argv = args
     sys.path[0:1] = [str(script.resolve().parent), str(STAND_IN)]
     try:
         runpy.run_path(str(script), run_name="__main__")
     except MeshcError as problem:
+        Progress(0).close()
         print(problem, file=sys.stderr)
         return 1
+    except ModuleNotFoundError as problem:
+        print(_missing_module(problem, script).render(), file=sys.stderr)
+        return 1
     return 0
+
+
+def _missing_module(problem: ModuleNotFoundError, script: Path) -> Diagnostic:
+    """A module of others that is not installed, or one the stand-in does not have."""
+    name = problem.name or str(problem)
+    if name.partition(".")[0] == "cerebras":
+        words, advice = f"the stand-in has no host module '{name}'", None
+    else:
+        words = f"'{script}' needs the Python module '{name}', which is not installed"
+        advice = f"install it for {sys.executable}"
+    return Diagnostic("error", "csl-host-module", words, help=advice)
 
 
 if __name__ == "__main__":

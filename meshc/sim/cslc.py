@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--import-path", action="append", default=[])
     for flag in ("--memcpy", "--verbose"):
         parser.add_argument(flag, action="store_true")
+    parser.add_argument("--fp16-format", default="f16")
     for option in ("--channels", "--width-west-buf", "--width-east-buf", "--max-parallelism",
                    "--max-inlined-iterations"):  # fmt: skip
         parser.add_argument(option)
@@ -45,6 +46,13 @@ def pairs(entries: Sequence[str]) -> dict[str, int]:
     return found
 
 
+def _check_format(name: str) -> None:
+    if name not in ("f16", "cb16", "bf16"):
+        fail("csl-usage", f"'{name}' is no FP16 format; there are f16, cb16 and bf16")
+    if name != "f16":
+        fail("csl-unsupported", f"the simulator computes in f16 only, not in {name}")
+
+
 def size(text: str) -> tuple[int, int]:
     """``w,h`` as numbers."""
     try:
@@ -57,8 +65,11 @@ def size(text: str) -> tuple[int, int]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compile; errors go to standard error and give exit code 1."""
     sys.setrecursionlimit(50_000)
-    args, _ = _parser().parse_known_args([a.removeprefix("=") for a in argv or sys.argv[1:]])
+    words = [a.removeprefix("=") for a in argv or sys.argv[1:]]
+    args, _ = _parser().parse_known_args([a.replace("-o=", "-o", 1) if a.startswith("-o=") else a
+                                          for a in words])  # fmt: skip
     try:
+        _check_format(args.fp16_format)
         program = compile_program(
             args.layout,
             args.arch,
@@ -66,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             pairs(args.colors),
             size(args.fabric_dims),
             size(args.fabric_offsets),
+            args.import_path,
         )
     except MeshcError as problem:
         print(problem, file=sys.stderr)

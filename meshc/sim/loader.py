@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -13,17 +14,22 @@ from meshc.support.spans import Source, Span
 
 
 class Loader:
-    """Files of one program. ``root`` is the folder of the layout file."""
+    """Files of one program.
 
-    def __init__(self, root: str) -> None:
+    ``root`` is the folder of the layout file; ``import_paths`` are searched after it.
+    """
+
+    def __init__(self, root: str, import_paths: Sequence[str] = ()) -> None:
         self.root = root
+        extra = os.environ.get("CSL_IMPORT_PATH", "").split(os.pathsep)
+        self._paths = [path for path in (*import_paths, *extra) if path]
         self._files: dict[str, t.File] = {}
 
     def load(self, path: str, folder: str, span: Span | None) -> tuple[t.File, str, str]:
         """The tree of ``path``, its folder, and the library name when it is ``<...>``.
 
         A path is looked up beside the importing file, then beside the layout, then along
-        CSL_IMPORT_PATH. Raises MeshcError ``csl-no-file``.
+        --import-path and CSL_IMPORT_PATH. Raises MeshcError ``csl-no-file``.
         """
         if path.startswith("<") and path.endswith(">"):
             return self._library(path[1:-1], span), "", path[1:-1]
@@ -46,8 +52,7 @@ class Loader:
         return _read(found, span)
 
     def _find(self, path: str, folder: str) -> str | None:
-        extra = os.environ.get("CSL_IMPORT_PATH", "")
-        for base in [folder, self.root, *filter(None, extra.split(os.pathsep))]:
+        for base in [folder, self.root, *self._paths]:
             candidate = os.path.normpath(os.path.join(base, path))
             if os.path.isfile(candidate):
                 return candidate

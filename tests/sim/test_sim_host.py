@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from csl_runner import PE_HEAD, Run, exports, single
 
+from meshc.sim import cs_python, cslc
 from meshc.sim.commands import main
 from meshc.sim.commands_folder import make_bin
 from meshc.sim.host.api import MemcpyOrder, SdkRuntime
@@ -321,3 +322,32 @@ def test_every_code_is_explained(tmp_path: Path) -> None:
                 used.add(word)
     used -= {"csl-suite-"}
     assert used and used <= set(known)
+
+
+def test_missing_python_modules_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.py"
+    script.write_text("import no_such_module\n")
+    assert cs_python.main([str(script)]) == 1
+    assert "needs the Python module 'no_such_module'" in capsys.readouterr().err
+    script.write_text("from cerebras.elf.cs_elf_runner import CSELFRunner\n")
+    assert cs_python.main([str(script)]) == 1
+    assert "no host module 'cerebras.elf'" in capsys.readouterr().err
+    assert cs_python.main([str(tmp_path / "missing.py")]) == 2
+
+
+def test_the_compiler_finds_modules_along_import_paths(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "part.csl").write_text("const z: i16 = 3;\n")
+    (tmp_path / "pe.csl").write_text(
+        'const part = @import_module("part.csl");\ncomptime { @comptime_assert(part.z == 3); }\n'
+    )
+    (tmp_path / "layout.csl").write_text(
+        'layout { @set_rectangle(1, 1); @set_tile_code(0, 0, "pe.csl"); }\n'
+    )
+    layout, out = str(tmp_path / "layout.csl"), f"-o={tmp_path / 'out'}"
+    assert cslc.main([layout, out, "--import-path", str(tmp_path / "parts")]) == 0
+    assert (tmp_path / "out" / "out.json").is_file()
+    assert cslc.main([layout, out]) == 1
+    assert cslc.main([layout, out, "--fp16-format=bf16"]) == 1

@@ -26,7 +26,8 @@ def _make_id(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     if not value.known:
         return Val(kind, value.v, False)
     number = an.as_number(value, node.span)
-    if not 0 <= number < limit:
+    no_color = node.name == "get_color" and number == limit  # SDK 1.0: "no color"
+    if not 0 <= number < limit and not no_color:
         fail("csl-range", f"{number} is no {kind}; the largest is {limit - 1}", node.span)
     if node.name == "get_local_task_id" and an.arch == "wse3" and number < 8:
         fail("csl-range", f"local task id {number}: WSE-3 has local task ids 8 to 30", node.span)
