@@ -18,7 +18,7 @@ VARIABLE = "MESHC_SIM_BACKEND"
 
 def backend_of(options: Options) -> str:
     """The wanted back end: of the options, else of the environment. Raises ``csl-usage``."""
-    wanted = options.backend or os.environ.get(VARIABLE) or "python"
+    wanted = options.backend or os.environ.get(VARIABLE) or "auto"
     if wanted not in BACKENDS:
         fail("csl-usage", f"there is no back end '{wanted}': choose auto, python or c")
     return wanted
