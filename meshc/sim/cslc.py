@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.sim.compiler import compile_program
-from meshc.sim.storage import save_program
+from meshc.sim.storage import FILE_NAME, save_program
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 _INTERNAL = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -65,9 +65,9 @@ def size(text: str) -> tuple[int, int]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Compile; errors go to standard error and give exit code 1."""
     sys.setrecursionlimit(50_000)
-    words = [a.removeprefix("=") for a in argv or sys.argv[1:]]
+    given = [a.removeprefix("=") for a in argv or sys.argv[1:]]
     args, _ = _parser().parse_known_args([a.replace("-o=", "-o", 1) if a.startswith("-o=") else a
-                                          for a in words])  # fmt: skip
+                                          for a in given])  # fmt: skip
     try:
         _check_format(args.fp16_format)
         program = compile_program(
@@ -93,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = Path(args.out)
     (out / "bin").mkdir(parents=True, exist_ok=True)
     save_program(program, out)
+    (out / "bin" / "out_0_0.elf").write_text(f"see ../{FILE_NAME}\n", encoding="utf-8")
     colors = {name: str(value) for name, value in pairs(args.colors).items()}
     shown = {"params": program.params, "colors": colors, "arch": args.arch}
     (out / "out.json").write_text(json.dumps(shown, indent=1), encoding="utf-8")

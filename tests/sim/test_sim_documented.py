@@ -70,7 +70,7 @@ def test_run_time_forms(tmp_path: Path, kind: str, body: str, expected: float) -
         ("asm volatile (\"nop\");", "csl-unsupported", "assembly"),
         ("other += 1;", "csl-unsupported", "another object"),
         ("var c: cb16 = 1.0; out[0] = 1;", "csl-type", "cb16"),
-        ("out[0] = @as(u16, @strlen(3));", "csl-type", "needs a string"),
+        ("out[0] = @as(u16, @strlen(3));", "csl-type", "expected a string"),
         ("const s = @get_string_from_byte(300);", "csl-range", "no byte"),
         ("const v = b: { if (out[0] == 1) break :b true; break :b 1.5; };", "csl-type", "break"),
     ],

@@ -331,9 +331,9 @@ def test_missing_python_modules_are_named(
     script.write_text("import no_such_module\n")
     assert cs_python.main([str(script)]) == 1
     assert "needs the Python module 'no_such_module'" in capsys.readouterr().err
-    script.write_text("from cerebras.elf.cs_elf_runner import CSELFRunner\n")
+    script.write_text("from cerebras.sdk.client import SdkLauncher\n")
     assert cs_python.main([str(script)]) == 1
-    assert "no host module 'cerebras.elf'" in capsys.readouterr().err
+    assert "no host module 'cerebras.sdk.client'" in capsys.readouterr().err
     assert cs_python.main([str(tmp_path / "missing.py")]) == 2
 
 

@@ -188,7 +188,7 @@ def cast(value: Val, want: Type, span: Span) -> Val:
     have = value.type
     if have == want:
         return value
-    if value.known and not isinstance(value.v, list | dict | FnVal):
+    if value.known and isinstance(value.v, int | float):
         return Val(want, _cast_known(value.v, have, want, span))
     numeric = isinstance(want, Int | Float | Enum) or want == ty.BOOL
     if not value.known and numeric:

@@ -45,6 +45,22 @@ class Core:
         value = self.known(node, frame)
         return self.as_number(value, node.span)
 
+    def text(self, node: t.Expr, frame: Frame) -> str:
+        """The compile-time string ``node`` stands for."""
+        value = self.known(node, frame)
+        if value.type != ty.STRING:
+            fail("csl-type", f"expected a string, found '{value.type}'", node.span)
+        text: str = value.v
+        return text
+
+    def struct(self, node: t.Expr, frame: Frame) -> dict[Any, Val]:
+        """The fields of the anonymous struct ``node`` stands for."""
+        value = self.known(node, frame)
+        if value.type != ty.STRUCT:
+            fail("csl-type", f"expected a struct, found '{value.type}'", node.span)
+        fields: dict[Any, Val] = value.v
+        return fields
+
     def as_number(self, value: Val, span: Span) -> int:
         """A known integer or id as a Python int."""
         if not value.known or not isinstance(value.v, int) or isinstance(value.v, bool):

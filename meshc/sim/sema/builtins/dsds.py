@@ -8,6 +8,7 @@ from meshc.sim import ir
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.layout import chosen_name
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce, offset_by, scaled
 from meshc.sim.sema.registry import Analyzer, builtin
@@ -46,7 +47,10 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
             else:
                 fields[str(name)] = an.eval(expr, frame)
     else:
-        fields = an.eval(literal, frame).v
+        whole = an.eval(literal, frame)
+        if whole.type != ty.STRUCT:
+            fail("csl-type", f"expected a struct, found '{whole.type}'", literal.span)
+        fields = whole.v
     for name in fields:
         if name not in _FIELDS[kind]:
             fail("csl-unknown-name", f"{kind} has no field '.{name}'", node.span)
@@ -69,27 +73,29 @@ def _flag(fields: dict[str, Val], name: str) -> bool:
 def _simd(fields: dict[str, Val], span: Span) -> int:
     if "simd_mode" not in fields:
         return 0
-    value = fields["simd_mode"]
-    name = value.v if value.type == ty.ENUM_LITERAL else next(
-        (k for k, v in value.v.items() if v.v), "simd_off")  # fmt: skip
-    modes = {"simd_off": 0, "simd_32": 32, "simd_64": 64, "simd_max": 64, "simd_128": 64}
+    name = chosen_name(fields["simd_mode"], "simd_off", span)
+    modes = {"simd_off": 0, "simd_32": 32, "simd_64": 64, "simd_max": 64, "simd_128": 64,
+             "simd_32_or_64": 64}  # fmt: skip
     if name not in modes:
         fail("csl-unknown-name", f"unknown SIMD mode '.{name}'", span)
     return modes[name]
 
 
-def _priority(fields: dict[str, Val]) -> int:
+def _priority(fields: dict[str, Val], span: Span) -> int:
     value = fields.get("priority")
-    if value is None:
-        return 0
-    name = value.v if value.type == ty.ENUM_LITERAL else next(k for k, v in value.v.items() if v.v)
-    return {"high": 2, "medium": 1, "low": 0}.get(str(name), 0)
+    name = "low" if value is None else chosen_name(value, "low", span)
+    levels = {"high": 2, "medium": 1, "low": 0}
+    if name not in levels:
+        fail("csl-unknown-name", f"unknown priority '.{name}'", span)
+    return levels[name]
 
 
-def _number(an: Analyzer, fields: dict[str, Val], name: str, default: int) -> ir.Expr:
+def _number(fields: dict[str, Val], name: str, default: int, span: Span) -> ir.Expr:
     if name not in fields:
         return ir.Const(ty.I16, default)
     value = fields[name]
+    if not (ty.is_int(value.type) or value.type in ty.IDS):
+        fail("csl-type", f"'.{name}' must be an integer or an id, not '{value.type}'", span)
     if value.known:
         return ir.Const(ty.I32, int(value.v))
     code: ir.Expr = value.v
@@ -104,37 +110,37 @@ def _descriptor(kind: Type, name: str, args: list[ir.Expr], build: Any) -> Val:
 
 
 def _fabin(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
-    queue = _number(an, fields, "input_queue", -1)
+    queue = _number(fields, "input_queue", -1, span)
     if isinstance(queue, ir.Const) and queue.value >= 0:
         an.unit.in_queues_used.setdefault(queue.value, span)
     args = [
-        _number(an, fields, "fabric_color", -1),
-        _number(an, fields, "extent", 0x7FFF),
+        _number(fields, "fabric_color", -1, span),
+        _number(fields, "extent", 0x7FFF, span),
         queue,
         ir.Const(ty.U16, _simd(fields, span)),
-        ir.Const(ty.U16, _priority(fields)),
+        ir.Const(ty.U16, _priority(fields, span)),
     ]
     return _descriptor(ty.FABIN, "fabin", args, FabIn)
 
 
 def _fabout(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
-    zero = fields["zero"].v if "zero" in fields else {}
+    zero = fields["zero"].v if "zero" in fields and fields["zero"].type == ty.STRUCT else {}
     zero_bits = (1 if _flag(zero, "first_source") else 0) | (
         2 if _flag(zero, "second_source") else 0
     )
-    queue = _number(an, fields, "output_queue", -1)
+    queue = _number(fields, "output_queue", -1, span)
     if isinstance(queue, ir.Const) and queue.value >= 0:
         an.unit.out_queues_used.setdefault(queue.value, span)
     args = [
-        _number(an, fields, "fabric_color", -1),
-        _number(an, fields, "extent", 1),
+        _number(fields, "fabric_color", -1, span),
+        _number(fields, "extent", 1, span),
         queue,
         ir.Const(ty.BOOL, _flag(fields, "control")),
         ir.Const(ty.BOOL, _flag(fields, "wavelet_index_offset")),
         ir.Const(ty.BOOL, _flag(fields, "advance_switch")),
         ir.Const(ty.U16, _simd(fields, span)),
         ir.Const(ty.U16, zero_bits),
-        ir.Const(ty.U16, _priority(fields)),
+        ir.Const(ty.U16, _priority(fields, span)),
     ]
     return _descriptor(ty.FABOUT, "fabout", args, FabOut)
 
@@ -158,7 +164,7 @@ def _base(an: Analyzer, fields: dict[str, Val], span: Span) -> tuple[ir.Expr, in
                    if base.known else base.v, base.known)  # fmt: skip
     size = ty.size_of(element_of(base.type, span))
     addr = ir.Const(ty.U16, base.v) if base.known else base.v
-    offset = _number(an, fields, "offset", 0)
+    offset = _number(fields, "offset", 0, span)
     return offset_by(addr, scaled(offset, size)), size
 
 
@@ -174,8 +180,8 @@ def _explicit_1d(
             return _explicit_4d(an, fields, indexed, span)
     args = [
         addr,
-        _number(an, fields, "extent", 1),
-        _number(an, fields, "stride", 1),
+        _number(fields, "extent", 1, span),
+        _number(fields, "stride", 1, span),
         ir.Const(ty.U16, size),
         ir.Const(ty.BOOL, indexed),
     ]

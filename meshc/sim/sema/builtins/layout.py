@@ -106,9 +106,9 @@ def _set_tile_code(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
         if value.type == ty.STRING:
             path = an.loader.beside(value.v, frame.module.folder)
         else:
-            params = value.v
+            params = an.struct(node.args[2], frame)
     if len(node.args) > 3:
-        params = an.known(node.args[3], frame).v
+        params = an.struct(node.args[3], frame)
     layout.tiles[at] = (path, {str(k): v for k, v in params.items()}, node.span)
     return VOID
 
@@ -132,7 +132,7 @@ def _set_color_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | 
 @builtin("export_name", args=(2, 3))
 def _export_name(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     layout = _layout(an, node)
-    name = an.known(node.args[0], frame).v
+    name = an.text(node.args[0], frame)
     kind = an.type_from(node.args[1], frame)
     if isinstance(kind, Array | Struct | Enum):
         fail("csl-type", f"'{kind}' cannot be exported; export a pointer", node.span)
@@ -149,17 +149,17 @@ def _export_name(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
 
 def color_config(an: Analyzer, value: Val, color: int, node: t.Builtin) -> ColorConfig:
     """The configuration a struct describes."""
-    fields: dict[str, Val] = value.v
     span = node.span
+    fields = _fields(value, span)
     _only(
         fields, ("routes", "switches", "filter", "teardown", "color_swap_x", "color_swap_y"), span
     )
-    routes: dict[str, Val] = fields["routes"].v if "routes" in fields else {}
+    routes = _fields(fields.get("routes"), span)
     _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y", "pop_mode"), span)
     rx, tx = directions(routes.get("rx"), span), directions(routes.get("tx"), span)
     if not rx or not tx:
         rx, tx = rx or (), tx or ()
-    switches: dict[str, Val] = fields["switches"].v if "switches" in fields else {}
+    switches = _fields(fields.get("switches"), span)
     names = ("pos1", "pos2", "pos3", "current_switch_pos", "ring_mode", "pop_mode")
     _only(switches, names, span)
     if switches and an.arch == "wse3" and color not in (*range(10), 12, 13, 16, 17, 20, 21):
@@ -175,15 +175,32 @@ def color_config(an: Analyzer, value: Val, color: int, node: t.Builtin) -> Color
         rx,
         tx,
         _positions(switches, span),
-        switches["current_switch_pos"].v if "current_switch_pos" in switches else 0,
+        _position_number(switches.get("current_switch_pos"), span),
         "ring_mode" in switches and bool(switches["ring_mode"].v),
         _pop_mode(switches.get("pop_mode", routes.get("pop_mode")), span),
         "teardown" in fields and bool(fields["teardown"].v),
         flags.get("color_swap_x", False),
         flags.get("color_swap_y", False),
-        _filter(fields["filter"].v, span) if "filter" in fields else None,
+        _filter(_fields(fields["filter"], span), span) if "filter" in fields else None,
         str(span),
     )
+
+
+def _fields(value: Val | None, span: Span) -> dict[str, Val]:
+    """The fields of a struct, or none."""
+    if value is None:
+        return {}
+    if value.type != ty.STRUCT:
+        fail("csl-type", f"expected a struct, found '{value.type}'", span)
+    fields: dict[str, Val] = value.v
+    return fields
+
+
+def _position_number(value: Val | None, span: Span) -> int:
+    number = 0 if value is None else value.v
+    if not isinstance(number, int) or not 0 <= number <= 3:
+        fail("csl-range", "a switch position is a number from 0 to 3", span)
+    return number
 
 
 def _only(fields: dict[str, Any], allowed: tuple[str, ...], span: Span) -> None:
@@ -213,7 +230,7 @@ def directions(value: Val | None, span: Span) -> tuple[int, ...]:
 def _positions(switches: dict[str, Val], span: Span) -> tuple[tuple[int | None, Any] | None, ...]:
     found: list[tuple[int | None, Any] | None] = []
     for name in ("pos1", "pos2", "pos3"):
-        fields: dict[str, Val] = switches[name].v if name in switches else {}
+        fields = _fields(switches.get(name), span)
         _only(fields, ("rx", "tx", "invalid"), span)
         if not fields or ("invalid" in fields and fields["invalid"].v):
             found.append(None)
@@ -240,23 +257,34 @@ def _pop_mode(value: Val | None, span: Span) -> int:
     if value.type == ty.ENUM_LITERAL:
         chosen = [value.v]
     else:
-        chosen = [name for name, flag in value.v.items() if flag.v]
+        chosen = [name for name, flag in _fields(value, span).items() if flag.v]
     for name in chosen:
         if name not in modes:
             fail("csl-unknown-name", f"unknown pop mode '.{name}'", span)
     return modes[chosen[0]] if chosen else NO_POP
 
 
+def chosen_name(value: Val, default: str, span: Span) -> str:
+    """The option an enum literal or a struct of one true field names."""
+    if value.type == ty.ENUM_LITERAL:
+        name: str = value.v
+        return name
+    return next((str(k) for k, v in _fields(value, span).items() if v.v), default)
+
+
 def _filter(fields: dict[str, Val], span: Span) -> Filter:
     kind = fields.get("kind")
     if kind is None:
         fail("csl-layout", "a filter needs '.kind'", span)
-    name = kind.v if kind.type == ty.ENUM_LITERAL else next(k for k, v in kind.v.items() if v.v)
+    name = chosen_name(kind, "", span)
     if name not in ("range", "counter", "sparse_counter"):
         fail("csl-unknown-name", f"unknown kind of filter '.{name}'", span)
 
     def get(key: str) -> int:
-        return int(fields[key].v) if key in fields else 0
+        value = fields[key].v if key in fields else 0
+        if not isinstance(value, int):
+            fail("csl-type", f"'.{key}' of a filter must be an integer", span)
+        return int(value)
 
     return Filter(
         name,
@@ -274,7 +302,7 @@ def _filter(fields: dict[str, Val], span: Span) -> Filter:
 
 @builtin("import_module", args=(1, 2))
 def _import_module(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    path = an.known(node.args[0], frame).v
+    path = an.text(node.args[0], frame)
     bindings: dict[str, Val] = {}
     if len(node.args) > 1:
         inside = Frame(frame.module, True, frame.names)

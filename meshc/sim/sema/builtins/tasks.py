@@ -86,7 +86,7 @@ def _gate(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
 @builtin("initialize_queue", args=(1, 2))
 def _initialize_queue(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     queue = an.known(node.args[0], frame)
-    fields = an.known(node.args[1], frame).v if len(node.args) > 1 else {}
+    fields = an.struct(node.args[1], frame) if len(node.args) > 1 else {}
     if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
         fail("csl-type", f"@initialize_queue needs a queue, found '{queue.type}'", node.span)
     for name in fields:
@@ -159,7 +159,7 @@ def _refused(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 @builtin("export_symbol", args=(1, 2))
 def _export_symbol(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     item = _exported(an, node.args[0], frame)
-    name = an.known(node.args[1], frame).v if len(node.args) > 1 else None
+    name = an.text(node.args[1], frame) if len(node.args) > 1 else None
     if isinstance(item, FnVal):
         name = name or item.name
         if item.decl.task:
@@ -211,7 +211,7 @@ def _fifo(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     addr = getattr(place, "addr", None)
     if not isinstance(kind, Array) or not isinstance(addr, ir.Const):
         fail("csl-type", "@allocate_fifo needs an array", node.span)
-    options = an.known(node.args[1], frame).v if len(node.args) > 1 else {}
+    options = an.struct(node.args[1], frame) if len(node.args) > 1 else {}
     tasks = {k: _task_number(an, options[k], node) for k in ("activate_push", "activate_pop")
              if k in options}  # fmt: skip
     an.unit.fifos += 1
@@ -231,6 +231,8 @@ def _task_number(an: Analyzer, value: Val, node: t.Builtin) -> int:
 @builtin("set_fifo_read_length", "set_fifo_write_length", args=(2, 2))
 def _fifo_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     fifo = an.known(node.args[0], frame).v
+    if not isinstance(fifo, Fifo):
+        fail("csl-type", f"@{node.name} needs a FIFO", node.span)
     length = an.code(an.eval(node.args[1], frame))
     name = node.name[4:]
     number = ir.Const(ty.U16, fifo.number)

@@ -109,7 +109,7 @@ def _range_part(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
 
 @builtin("is_arch", args=(1, 1))
 def _is_arch(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.BOOL, an.known(node.args[0], frame).v == an.arch)
+    return Val(ty.BOOL, an.text(node.args[0], frame) == an.arch)
 
 
 @builtin("concat_structs", args=(2, 2))
@@ -141,7 +141,7 @@ def _type_of(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 @builtin("comptime_assert", args=(1, 2))
 def _comptime_assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     if not an.known(node.args[0], frame, ty.BOOL).v:
-        text = an.known(node.args[1], frame).v if len(node.args) > 1 else "it does not hold"
+        text = an.text(node.args[1], frame) if len(node.args) > 1 else "it does not hold"
         fail("csl-assert", f"compile-time assertion: {text}", node.span)
     return VOID
 
@@ -212,7 +212,7 @@ def _reflect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 
 @builtin("field", "has_field", args=(2, 2))
 def _field(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    name = an.known(node.args[1], frame).v
+    name = an.text(node.args[1], frame)
     if node.name == "field":
         return an.eval(t.Field(node.span, node.args[0], name), frame)
     value = an.eval(node.args[0], frame)
@@ -224,20 +224,12 @@ def _field(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Va
 
 @builtin("strlen", args=(1, 1))
 def _strlen(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.COMPTIME_INT, len(text_bytes(_string(an, node, frame))))
-
-
-def _string(an: Analyzer, node: t.Builtin, frame: Frame) -> str:
-    value = an.known(node.args[0], frame)
-    if value.type != ty.STRING:
-        fail("csl-type", f"@{node.name} needs a string, found '{value.type}'", node.span)
-    text: str = value.v
-    return text
+    return Val(ty.COMPTIME_INT, len(text_bytes(an.text(node.args[0], frame))))
 
 
 @builtin("strcat", args=(0, 64))
 def _strcat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.STRING, "".join(str(an.known(a, frame).v) for a in node.args))
+    return Val(ty.STRING, "".join(an.text(a, frame) for a in node.args))
 
 
 @builtin("as_string", args=(1, 1))
@@ -258,7 +250,7 @@ def _from_byte(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
 
 @builtin("get_array", args=(1, 1))
 def _get_array(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    data = text_bytes(_string(an, node, frame))
+    data = text_bytes(an.text(node.args[0], frame))
     return Val(Array((len(data),), ty.U8), list(data))
 
 
@@ -279,7 +271,7 @@ def _prng(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
 @builtin("import_comptime_value", args=(2, 2))
 def _import_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
-    path = an.known(node.args[1], frame).v
+    path = an.text(node.args[1], frame)
     text = an.loader.text(path, frame.module.folder, node.span)
     try:
         data = json.loads(text)
