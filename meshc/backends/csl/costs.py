@@ -14,13 +14,13 @@ from meshc.ir.types import DType
 CALL = 7  # one call of a mapped function and the set-up of its operation
 SETUP = 6  # an operation on memory
 LOAD = 28  # a register loaded at run time
-TASK = 6  # picking and starting a task
+JOIN = 10  # a task that joins two ends
 FABRIC = 2  # set-up of an operation with a fabric operand
 RAMP = 2  # between a PE and its router
 HOP = 1  # from router to router
 RELAY = 1  # from a wavelet's arrival to the sum's departure
-START = 4  # scalar code around the start of a transfer
-RESUME = 50  # scalar code from a wait to the statement behind it
+START = 8  # scalar code around the start of a transfer
+RESUME = 26  # scalar code from a wait to the statement behind it
 OWED = 0.5  # part of what microthreads move that costs the core its own cycles
 LOOP = 8  # scalar code around one pass of a loop
 

@@ -11,6 +11,7 @@ from meshc.support.diagnostics import fail
 
 MOST_DIMS = 4
 _VARIABLES = "ijkl"
+_OWN = "own."  # begins a name that an emitted function declares itself
 
 
 class Descriptors:
@@ -18,7 +19,7 @@ class Descriptors:
 
     def __init__(self, names: Names, spell: Spelling, shifts: dict[str, int]) -> None:
         self.names = names
-        self.spell = spell
+        self.spell = _with_own(spell)
         self.shifts = shifts
         self.lines: list[str] = []
         self._known: dict[str, str] = {}
@@ -45,6 +46,20 @@ class Descriptors:
             self._known[text] = self.names.fresh(hint)
             self.lines += f"const {self._known[text]} = {text};".split("\n")
         return self._known[text]
+
+
+def own(name: str) -> Expr:
+    """A variable that an emitted function declares itself, whatever the program calls its own."""
+    return Expr.var(f"{_OWN}{name}")
+
+
+def _with_own(spell: Spelling) -> Spelling:
+    """``spell``, and names of functions' own variables as they are."""
+
+    def either(name: str) -> str:
+        return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
+
+    return Spelling(either, spell.most)
 
 
 def _hint(window: Window, buffer: str, start: int) -> str:

@@ -1,18 +1,34 @@
 """Affine expressions and conditions as CSL text, in i16 arithmetic.
 
-CSL's ``%`` and ``/`` round towards zero; where an operand may be negative the emitted program's own
-``mod`` and ``floor`` are called instead.
+CSL's ``%`` and ``/`` round towards zero. An operand that may be negative is made positive by a
+multiple of the divisor where its bounds are known; else the emitted program's own ``mod`` and
+``floor`` are called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Floor, Mod, Var
 
 COORDINATES = frozenset({"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"})
 
-Spelling = Callable[[str], str]
+
+@dataclass(frozen=True)
+class Spelling:
+    """How names are written, and the largest values of those whose bounds are known; all names
+    stand for values that are not negative."""
+
+    name: Callable[[str], str]
+    most: Mapping[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> str:
+        """The spelling of ``name``."""
+        return self.name(name)
+
+
+PLAIN = Spelling(lambda name: name)
 
 HELPERS = {
     "mod": [
@@ -106,11 +122,28 @@ def _atom(atom: Atom, spell: Spelling) -> str:
         return spell(atom.name)
     if isinstance(atom, Call):
         return f"{spell(atom.function)}({expression(atom.argument, spell)})"
-    body, by = expression(atom.body, spell), _divisor(atom)
-    if not nonnegative(atom.body):
+    by, raised = _divisor(atom), _raise(atom, spell.most)
+    if raised is None:
+        body = expression(atom.body, spell)
         return f"{'mod' if isinstance(atom, Mod) else 'floor'}({body}, {by})"
+    body = expression(atom.body + raised, spell)
     operator = "%" if isinstance(atom, Mod) else "/"
-    return f"({body}) {operator} {by}" if " " in body else f"{body} {operator} {by}"
+    text = f"({body}) {operator} {by}" if " " in body else f"{body} {operator} {by}"
+    return f"({text} - {raised // by})" if raised and isinstance(atom, Floor) else text
+
+
+def _raise(atom: Mod | Floor, most: Mapping[str, int]) -> int | None:
+    """The multiple of the divisor that keeps the body from being negative; None if unknown."""
+    if nonnegative(atom.body):
+        return 0
+    low = atom.body.constant
+    for part, factor in atom.body.terms:
+        if factor > 0 and nonnegative(Expr(((part, 1),))):
+            continue
+        if not isinstance(part, Var) or part.name not in most:
+            return None
+        low += min(0, factor * most[part.name])
+    return max(0, -(low // _divisor(atom)) * _divisor(atom))
 
 
 def _divisor(atom: Mod | Floor) -> int:

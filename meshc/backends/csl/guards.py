@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.analysis.coordinates import coordinate_values
-from meshc.backends.csl.expressions import COORDINATES, condition, expression
+from meshc.backends.csl.expressions import COORDINATES, PLAIN, Spelling, condition, expression
 from meshc.backends.csl.names import Names
 from meshc.ir.affine import Cond, Piecewise
 from meshc.ir.mesh import Mesh
@@ -24,6 +24,12 @@ class Guards:
     params: dict[Cond, str] = field(default_factory=dict)
     coordinates: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    most: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def spelling(self) -> Spelling:
+        """How run-time code writes names, with the bounds that are known."""
+        return Spelling(self.spell, self.most)
 
     def spell(self, name: str) -> str:
         """A name in run-time code; names of functions' own variables stand for themselves."""
@@ -35,8 +41,11 @@ class Guards:
             return f"my_{name}" if name in ("y", "x") else self.names.of("coordinate", f"my_{name}")
         return name
 
-    def declare(self, name: str) -> str:
-        """Spelling of a scalar or loop variable."""
+    def declare(self, name: str, most: int | None = None) -> str:
+        """Spelling of a scalar or loop variable; ``most`` is its largest value, if known."""
+        self.most.pop(name, None)
+        if most is not None:
+            self.most[name] = most
         self.variables[name] = self.names.of("variable", name)
         return self.variables[name]
 
@@ -48,7 +57,13 @@ class Guards:
             if cond not in self.params:
                 self.params[cond] = self.names.fresh(hint)
             return self.params[cond]
-        return condition(cond, self.spell)
+        return condition(cond, self.spelling)
+
+
+def largest(mesh: Mesh) -> dict[str, int]:
+    """The largest value of each coordinate; ranks are as many as positions."""
+    axes = {name: name.removeprefix("rank_") for name in sorted(COORDINATES)}
+    return {name: mesh.size(axis) - 1 for name, axis in axes.items()}
 
 
 def layout_spelling(mesh: Mesh) -> dict[str, str]:
@@ -81,12 +96,8 @@ def piecewise_function(name: str, value: Piecewise, result: str = "i16") -> list
     params = ", ".join(f"{n}: i16" for n in sorted(value.free_vars, reverse=True))
     lines = [f"fn {name}({params}) {result} {{"]
     for cond, expr in value.pieces:
-        text = expression(expr, _plain)
+        text = expression(expr, PLAIN)
         if cond.is_true:
             return [*lines, f"    return {text};", "}"]
-        lines.append(f"    if ({condition(cond, _plain)}) {{ return {text}; }}")
+        lines.append(f"    if ({condition(cond, PLAIN)}) {{ return {text}; }}")
     return [*lines, "    return 0;", "}"]
-
-
-def _plain(name: str) -> str:
-    return name

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from meshc.backends.csl import products
 from meshc.backends.csl.costs import SETUP, Costs
-from meshc.backends.csl.descriptors import Descriptors, element
+from meshc.backends.csl.descriptors import Descriptors, element, own
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.products import Plan, Product
@@ -176,7 +176,7 @@ class Kernels:
                 continue
             variable = f"h{position}"
             lines.append(f"{_PAD * depth}for (@range(i16, {extent})) |{variable}| {{")
-            moved = [w.moved(Expr.var(variable) * s) for w, s in zip(moved, strides, strict=True)]
+            moved = [w.moved(own(variable) * s) for w, s in zip(moved, strides, strict=True)]
             depth += 1
         lines.append(_PAD * depth + self._product(Product(*moved)))
         return [*lines, *(_PAD * d + "}" for d in reversed(range(depth)))]
@@ -193,7 +193,7 @@ class Kernels:
                 windows.append(one)
                 continue
             starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
-            windows.append(Window(one.buffer, one.dtype, Expr.var(f"{label}_at") + fixed, one.dims))
+            windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
         body = self._body(Plan(chosen.form, inner, chosen.cycles, chosen.depth))
         name = self._function("gemm", product.c, [f"{n}: i16" for n in starts], body)
@@ -212,7 +212,7 @@ class Kernels:
             f"{product.operation}(sum_to, sum_from, rows, factor);"
         ])  # fmt: skip
         many = m > 1
-        at = Expr.var("i") if many else Expr.const(0)
+        at = _index("i", m)
         row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
         factors = product.a.moved(at * product.a.dims[0].stride).inner(product.a.dims[1:])
         first = product.b.inner(product.b.dims[1:])
@@ -246,7 +246,7 @@ class Kernels:
         rounds, rest = divmod(k, depth)
         body = self._round(product, depth)
         if rounds > 1:
-            base = Expr.var("i") * depth
+            base = own("i") * depth
             left = product.a.moved(base * product.a.dims[1].stride)
             right = product.b.moved(base * product.b.dims[0].stride)
             body = _repeat("i", rounds, self._round(Product(product.c, left, right), depth))
@@ -348,7 +348,7 @@ def _alike(op: Compute, *windows: Window) -> None:
 
 def _index(variable: str, count: int) -> Expr:
     """The variable of a loop of ``count`` steps that :func:`_repeat` writes."""
-    return Expr.var(variable) if count > 1 else Expr.const(0)
+    return own(variable) if count > 1 else Expr.const(0)
 
 
 def _repeat(variable: str, count: int | str, body: list[str]) -> list[str]:

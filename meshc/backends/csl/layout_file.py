@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshc.backends.csl.channels import End, Ends
-from meshc.backends.csl.expressions import condition, expression, helpers
+from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import (
     coordinate_functions,
     layout_spelling,
@@ -72,7 +72,7 @@ def _tile_params(
     for key, end in pe.ends.of.items():
         lines.append(f".{end.color} = @get_color({colors[key]}),")
     for cond, name in pe.guards.params.items():
-        lines.append(f".{name} = {condition(cond, lambda n: spelling[n])},")
+        lines.append(f".{name} = {condition(cond, Spelling(spelling.__getitem__))},")
     return lines
 
 
@@ -150,9 +150,9 @@ def _multicast(
         first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
         paint = "column" if axis == "y" else "row"
         other = "x" if axis == "y" else "y"
-        ends = f"{expression(first, _plain)}, {expression(last, _plain)}"
+        ends = f"{expression(first, PLAIN)}, {expression(last, PLAIN)}"
         call = f"{paint}_multicast({color}, {other}, {axis}, {ends});"
-        test = condition(domain, _plain)
+        test = condition(domain, PLAIN)
         inner = [call] if domain.is_true else [f"if ({test}) {{ {call} }}"]
         lines += _over_cores(mesh, inner)
     return lines
@@ -185,10 +185,6 @@ def _over_cores(mesh: Mesh, inner: list[str]) -> list[str]:
         f"{_PAD}}}",
         "}",
     ]
-
-
-def _plain(name: str) -> str:
-    return name
 
 
 def _exports(pe: PeFile, module: Module) -> list[str]:

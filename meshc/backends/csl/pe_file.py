@@ -12,8 +12,8 @@ from meshc.backends.csl.banks import shifts
 from meshc.backends.csl.channels import Ends
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors, element
-from meshc.backends.csl.expressions import condition, expression, helpers
-from meshc.backends.csl.guards import Guards
+from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
+from meshc.backends.csl.guards import Guards, largest
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import Names, plain
 from meshc.backends.csl.program import Lowering
@@ -24,6 +24,7 @@ from meshc.ir.module import Buffer, Module
 from meshc.support.diagnostics import fail
 
 _PAD = "    "
+OWN = Spelling(lambda name: f"my_{name}")
 TASK_IDS = (24, 25, 26, *range(20, 7, -1))
 MOST_TIMED_CORES = 1 << 16
 
@@ -48,11 +49,11 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     ``csl-tasks``, ``csl-overlap`` and ``csl-scratch`` for what cannot be emitted.
     """
     names = Names()
-    guards = Guards(names)
-    scalars = [guards.declare(name) for name in module.scalars]
+    guards = Guards(names, most=largest(module.the_mesh()))
+    scalars = [guards.declare(name, most) for name, (_, most) in module.scalars.items()]
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
-    descriptors = Descriptors(names, guards.spell, shifts(module))
+    descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, archs)
     kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
     lowering = Lowering(module, guards, descriptors, ends, kernels)
@@ -85,7 +86,7 @@ def predicted_cycles(module: Module, arch: str) -> float:
     """Cycles that the program of a tile-level module is predicted to take on the slowest core of
     ``arch``, without emitting it. Raises what cannot be emitted."""
     names = Names()
-    descriptors = Descriptors(names, Guards(names).spell, shifts(module))
+    descriptors = Descriptors(names, Guards(names).spelling, shifts(module))
     kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
     return Timing(module, kernels, arch).cycles
 
@@ -286,17 +287,13 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
             continue
         target = guards.spell(name)
         for number, (cond, value) in enumerate(values[name].pieces):
-            text = f"{target} = {expression(value, _own)};"
+            text = f"{target} = {expression(value, OWN)};"
             if cond.is_true:
                 lines.append(f"else {{ {text} }}" if number else text)
             else:
                 head = "else if" if number else "if"
-                lines.append(f"{head} ({condition(cond, _own)}) {{ {text} }}")
+                lines.append(f"{head} ({condition(cond, OWN)}) {{ {text} }}")
     return lines
-
-
-def _own(name: str) -> str:
-    return f"my_{name}"
 
 
 def _comptime(lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer]) -> list[str]:

@@ -15,6 +15,7 @@ from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.guards import Guards
 from meshc.backends.csl.kernels import Kernels
+from meshc.backends.csl.names import plain
 from meshc.backends.csl.transfers import RESUME, Group, Join, Signal, Transfers
 from meshc.backends.csl.windows import window
 from meshc.ir.affine import Cond
@@ -226,9 +227,9 @@ class Lowering:
 
     def _for(self, op: For) -> None:
         (body,) = op.regions
-        count = expression(op.count, self.guards.spell)
+        count = expression(op.count, self.guards.spelling)
         if not self.transfers.suspends_in(body):
-            variable = self.guards.declare(op.var)
+            variable = self.guards.declare(op.var, _most(op))
             lines = self._captured(lambda: self._block(body))
             used = any(variable in line for line in lines)
             head = f"for (@range(i16, {count})) |{variable if used else '_'}| {{"
@@ -237,7 +238,7 @@ class Lowering:
         self._suspending_for(op, body, count)
 
     def _suspending_for(self, op: For, body: Block, count: str) -> None:
-        variable = self.guards.declare(op.var)
+        variable = self.guards.declare(op.var, _most(op))
         self.loops.append(variable)
         self._flush()
         self._lines.append(f"{variable} = 0;")
@@ -310,6 +311,11 @@ class Lowering:
 _VERBS = {Send: "sends", Recv: "receives", Relay: "relays"}
 
 
+def _most(op: For) -> int | None:
+    """The largest value of a loop's variable."""
+    return op.count.constant - 1 if op.count.is_const else None
+
+
 def _options(signal: Signal) -> str:
     return f".{{ .async = true, .{signal.verb} = {signal.task}_id }}"
 
@@ -320,5 +326,5 @@ def _effect(signal: Signal) -> str:
 
 def _names(group: Group) -> str:
     """What a wait is for, in a comment."""
-    names = dict.fromkeys(f"{_VERBS[type(op)][:-1]} on {op.channel}" for op in group.starts)
+    names = dict.fromkeys(f"{_VERBS[type(op)][:-1]} on {plain(op.channel)}" for op in group.starts)
     return ", ".join(names)

@@ -26,9 +26,10 @@ def wrapped(line: str) -> list[str]:
         return [line[: start + 1], *inner, indent + line[end:]]
     parts = _split(line[start + 1 : end])
     head, tail = line[: start + 1], line[end:]
-    if parts[-1].startswith(".{ ") and len(parts) > 1:
+    last = head + ", ".join([*parts[:-1], ".{"])
+    if parts[-1].startswith(".{ ") and len(parts) > 1 and len(last) <= WIDTH:
         # the last argument is a struct: its fields take the lines
-        head += ", ".join([*parts[:-1], ".{"])
+        head = last
         tail = "}" + tail
         parts = _split(parts[-1][3:-2])
     comma = "" if head.endswith("(") else ","

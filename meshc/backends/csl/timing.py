@@ -208,7 +208,7 @@ class Timing:
             self.clock = done
             return
         busy = self.clock + owed
-        joined = costs.TASK * (1 if len(found) < 3 else 2) + costs.RESUME
+        joined = costs.JOIN * (len(found) - 1) + costs.RESUME
         self.clock = np.where(any_, np.maximum(done, busy) + joined, self.clock)
 
     def _end(self, one: _Pending) -> Clock:

@@ -6,7 +6,7 @@ core to core and from step to step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -58,15 +58,7 @@ class Window:
 
     def merged(self) -> Window:
         """The same elements in the same order with as few dims as possible."""
-        kept: list[Dim] = []
-        for dim in self.dims:
-            if dim.extent == 1:
-                continue
-            if kept and kept[-1].stride == dim.extent * dim.stride:
-                kept[-1] = Dim(kept[-1].extent * dim.extent, dim.stride)
-            else:
-                kept.append(dim)
-        return self.inner(kept or [Dim(1, 1)])
+        return self.inner(_joined(self.dims) or [Dim(1, 1)])
 
     def trailing(self, count: int) -> Window:
         """The window of the last ``count`` dims."""
@@ -110,29 +102,30 @@ def _constant(extent: Expr, view: View, span: Span | None) -> int:
 
 
 def _reshaped(dims: list[Dim], shape: list[int], view: View, span: Span | None) -> list[Dim]:
-    """``dims`` split and joined to ``shape``, by taking both apart from the last dim on."""
+    """``dims`` split to ``shape``, from the last dim on, once those that can be are joined."""
     found: list[Dim] = []
-    left = [dim for dim in dims if dim.extent != 1]
+    left = _joined(dims)
     for extent in reversed(shape):
         if extent == 1:
             found.append(Dim(1, found[-1].stride * found[-1].extent if found else 1))
             continue
-        taken = _take(left, extent)
-        if taken is None:
+        last = left.pop()
+        if last.extent % extent:
             fail("csl-view", f"{view} does not lie evenly in memory", span)
-        found.append(taken)
+        if last.extent > extent:
+            left.append(Dim(last.extent // extent, last.stride * extent))
+        found.append(Dim(extent, last.stride))
     return found[::-1]
 
 
-def _take(left: list[Dim], extent: int) -> Dim | None:
-    """Split a dim of ``extent`` off the end of ``left``, joining dims that lie one in the other."""
-    if not left:
-        return None
-    last = left.pop()
-    while last.extent < extent and left and left[-1].stride == last.extent * last.stride:
-        last = Dim(left.pop().extent * last.extent, last.stride)
-    if last.extent % extent:
-        return None
-    if last.extent > extent:
-        left.append(Dim(last.extent // extent, last.stride * extent))
-    return Dim(extent, last.stride)
+def _joined(dims: Iterable[Dim]) -> list[Dim]:
+    """As few dims as possible that walk through the same elements in the same order."""
+    kept: list[Dim] = []
+    for dim in dims:
+        if dim.extent == 1:
+            continue
+        if kept and kept[-1].stride == dim.extent * dim.stride:
+            kept[-1] = Dim(kept[-1].extent * dim.extent, dim.stride)
+        else:
+            kept.append(dim)
+    return kept

@@ -376,7 +376,7 @@ class Generator:
         if point:
             at = self.of(str(self.number(0, slots - 1)), f"{self.of(*names)} mod {slots}",
                          f"({self.of(*names)} + {self.of(*names)}) mod {slots}",
-                         f"(x - y) mod {slots}")  # fmt: skip
+                         f"({self.of(*names)} - {self.of(*names)}) mod {slots}")  # fmt: skip
             return f"%b{buffer}[{at}, {first} +: {lanes}]"
         if rows * 2 - 1 <= slots and self.chance(3):
             top = self.number(0, slots - (2 * rows - 1))
