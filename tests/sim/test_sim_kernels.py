@@ -358,3 +358,21 @@ const sum_ptr = &sum; const most_ptr = &most;
   most = 0.0; @fmaxh(most_ptr, most, src); out[1] = most;
 """
     assert list(function(tmp_path, body, "f16", 2, head)) == [6.0, 6.0]
+
+
+def test_registers_of_a_mixed_operation_move_by_their_own_elements(tmp_path: Path) -> None:
+    head = """
+var x = [6]f16{ 1.0, 2.0, 3.0, 4.0, 5.0, 6.0 };
+var total = @zeros([2]f32);
+const two = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> x[i] });
+const both = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> total[i] });
+const rows = @get_dsr(dsr_src1, 1);
+"""
+    body = """
+  @load_to_dsr(rows, two, .{ .save_address = true });
+  @fmachs(both, both, rows, @as(f16, 1.0));
+  @fmachs(both, both, rows, @as(f16, 10.0));
+  @fmachs(both, both, rows, @as(f16, 100.0));
+  out[0] = total[0]; out[1] = total[1];
+"""
+    assert list(function(tmp_path, body, "f32", 2, head)) == [531.0, 642.0]

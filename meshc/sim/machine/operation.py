@@ -25,7 +25,8 @@ class Operation:
 
     __slots__ = ("activate", "channels", "complete", "done", "done_count", "dst", "fifos_in",
                  "index", "is_async", "n", "name", "on_control", "pe", "place", "priority",
-                 "records", "resume", "spec", "srcs", "t", "unblock", "words")  # fmt: skip
+                 "record_sizes", "records", "resume", "spec", "srcs", "t", "unblock",
+                 "words")  # fmt: skip
 
     def __init__(
         self, pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str
@@ -34,6 +35,11 @@ class Operation:
         self.name = name
         self.spec = OPS[name]
         self.records = [o for o in operands if type(o).__name__ == "Dsr"]
+        self.record_sizes = [
+            DTYPES[kind].itemsize
+            for o, kind in zip(operands, self.spec.types, strict=False)
+            if type(o).__name__ == "Dsr"
+        ]
         plain = [o.dsd if type(o).__name__ == "Dsr" else o for o in operands]
         if index is not None:
             plain = [
@@ -346,8 +352,8 @@ class Operation:
             self.pe.fifos[self.dst.number].writers.remove(self)
         if isinstance(self.dst, FabOut) and self.dst.advance:
             self.pe.advance_switch(self.dst, self.t)
-        for record in self.records:
-            record.advance(self.done_count, self.spec.types[0].bits // 8)  # type: ignore[attr-defined]
+        for record, size in zip(self.records, self.record_sizes, strict=True):
+            record.advance(self.done_count, size)
         if isinstance(self.dst, FabOut) and machine.options.strict_queues and self._held():
             return
         if self.is_async or self.resume:

@@ -31,12 +31,15 @@ class Plan:
     function: Callable[..., Any]
     views: list[Any]
     dst: Any
-    itemsize: int
 
 
 def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> None:
     """A synchronous operation on memory only."""
-    records = [o for o in operands if o.__class__ is Dsr]
+    records = [
+        (o, DTYPES[kind].itemsize)
+        for o, kind in zip(operands, OPS[name].types, strict=False)
+        if o.__class__ is Dsr
+    ]
     if records:
         operands = tuple([o.dsd if o.__class__ is Dsr else o for o in operands])
     if index is not None:
@@ -64,9 +67,9 @@ def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> N
         )
     pe.t += plan.cycles
     pe.issued += plan.steps
-    for record in records:
+    for record, itemsize in records:
         if record.save:
-            record.advance(plan.n, plan.itemsize)
+            record.advance(plan.n, itemsize)
 
 
 def _plan(pe: Pe, name: str, operands: tuple[Any, ...]) -> Plan:
@@ -75,7 +78,6 @@ def _plan(pe: Pe, name: str, operands: tuple[Any, ...]) -> Plan:
     n = next((length for o in (*sources, dst) if (length := length_of(o))), 1)
     steps = pe.costs.vector_cycles(spec, list(sources), dst, n)
     cycles = pe.costs.memory + steps
-    itemsize = DTYPES[spec.types[0]].itemsize
     plain = [o for o in operands if o.__class__ is Mem]
     slow = (
         any(o.scalar or o.dims for o in plain)
@@ -84,13 +86,13 @@ def _plan(pe: Pe, name: str, operands: tuple[Any, ...]) -> Plan:
         or _chained(dst, sources, n)
     )
     if slow:
-        return Plan(n, cycles, steps, COMPUTE[name], [], None, itemsize)
+        return Plan(n, cycles, steps, COMPUTE[name], [], None)
     views = [
         pe.view(s, DTYPES[kind], 0, n) if s.__class__ is Mem else None
         for s, kind in zip(sources, spec.types[1:], strict=True)
     ]
     target = pe.view(dst, DTYPES[spec.types[0]], 0, n)
-    return Plan(n, cycles, steps, QUICK.get(name, COMPUTE[name]), views, target, itemsize)
+    return Plan(n, cycles, steps, QUICK.get(name, COMPUTE[name]), views, target)
 
 
 def _general(pe: Pe, name: str, operands: tuple[Any, ...], n: int) -> None:

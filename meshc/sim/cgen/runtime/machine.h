@@ -215,6 +215,7 @@ struct operation {
     dsd operands[4]; /* destination first; kind NO_OPERAND for a scalar */
     double scalars[4];
     dsr *records[4];
+    int32_t record_size[4];
     int64_t n, done_count, t;
     options o;
     int32_t record_count, channel_count, fifo_count;

@@ -65,8 +65,10 @@ static operation *make(pe *p, int op, int count, const operand *given, int64_t i
     o->references = 1;
     o->complete = 1;
     for (int k = 0; k < count; k++) {
-        if (given[k].reg)
+        if (given[k].reg) {
+            o->record_size[o->record_count] = (int32_t)size_of_type(operation_kinds[o->op].types[k]);
             o->records[o->record_count++] = given[k].reg;
+        }
         o->scalars[k] = given[k].value;
         if (!given[k].d) {
             o->operands[k].kind = NO_OPERAND;
@@ -444,7 +446,7 @@ static void finish(operation *o)
     if (o->operands[0].kind == FABOUT && o->operands[0].advance)
         advance(p, (int)output_color(p, &o->operands[0]));
     for (int i = 0; i < o->record_count; i++)
-        dsr_advance(o->records[i], o->done_count, result_size(o->op));
+        dsr_advance(o->records[i], o->done_count, o->record_size[i]);
     if (o->operands[0].kind == FABOUT && m->strict && held(o)) {
         drop(o);
         return;

@@ -304,5 +304,5 @@ void csl_vector(pe *p, int op, int count, const operand *given, int64_t index, i
     core_of(p)->issued += steps;
     for (int k = 0; k < count; k++)
         if (given[k].reg)
-            dsr_advance(given[k].reg, n, result_size(op));
+            dsr_advance(given[k].reg, n, size_of_type(operation_kinds[op].types[k]));
 }
