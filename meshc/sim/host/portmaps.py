@@ -19,18 +19,19 @@ from meshc.sim.host.utils import input_array_to_u32, memcpy_view
 from meshc.support.diagnostics import fail
 
 _MAP = re.compile(
-    r"\{\s*\w+\s*((?:\[[^\]]*\]\s*)+)->\s*\[\s*PE\s*\[(.*?)\]\s*->\s*index\s*\[(.*)\]\s*\]\s*\}",
+    r"\{\s*(\w+)\s*((?:\[[^\]]*\]\s*)+)->\s*\[\s*PE\s*\[(.*?)\]\s*->\s*index\s*\[(.*)\]\s*\]\s*\}",
     re.DOTALL,
 )
-_RANGE = re.compile(r"\s*(\w+)\s*=\s*(-?\d+)\s*(?::\s*(-?\d+)\s*)?")
+_RANGE = re.compile(r"\s*(\w+)\s*=([^:]+)(?::([^:]+))?")
 _MOST_ELEMENTS = 1 << 28
 
 
 @dataclass(frozen=True)
 class PortMap:
-    """The region of PEs, the words on each, and for each element of the tensor, whose shape is
-    ``shape``, its place in an array [h, w, l]."""
+    """Where the tensor ``name`` of shape ``shape`` lies: the region of PEs, the words on each, and
+    for each element its place in an array [h, w, words]."""
 
+    name: str
     px: int
     py: int
     w: int
@@ -50,14 +51,16 @@ def read_map(text: str) -> PortMap:
     found = _MAP.fullmatch(text.strip())
     if found is None:
         _refuse(text, "is no port map")
-    ranges = [_range(text, part) for part in re.split(r"\]\s*\[|,", found[1].strip()[1:-1])]
+    ranges = [_range(text, part) for part in re.split(r"\]\s*\[|,", found[2].strip()[1:-1])]
     shape = tuple(high - low + 1 for _, low, high in ranges)
     if min(shape) < 1 or math.prod(shape) > _MOST_ELEMENTS:
         _refuse(text, f"describes a tensor of shape {shape}")
     grids = np.indices(shape)
     names = {name: grid + low for (name, low, _), grid in zip(ranges, grids, strict=True)}
-    at = _numbers(text, found[2], names, shape)
-    inside = _numbers(text, found[3], names, shape)
+    at = _numbers(text, found[3], names, shape)
+    inside = _numbers(text, found[4], names, shape)
+    if any(numbers.min() < 0 for numbers in inside):
+        _refuse(text, f"reaches below 0 in '{found[4].strip()}'")
     if len(at) != 2:
         _refuse(text, "must give a PE by two numbers")
     extents = [int(numbers.max()) + 1 for numbers in inside]
@@ -65,7 +68,8 @@ def read_map(text: str) -> PortMap:
     w, h = int(at[0].max()) - px + 1, int(at[1].max()) - py + 1
     words = math.prod(extents)
     index = np.ravel_multi_index(inside, extents)
-    return PortMap(px, py, w, h, words, shape, ((at[1] - py) * w + at[0] - px) * words + index)
+    places = ((at[1] - py) * w + at[0] - px) * words + index
+    return PortMap(found[1], px, py, w, h, words, shape, places)
 
 
 def _refuse(text: str, problem: str) -> NoReturn:
@@ -76,7 +80,8 @@ def _range(text: str, part: str) -> tuple[str, int, int]:
     found = _RANGE.fullmatch(part)
     if found is None:
         _refuse(text, f"has the range '{part.strip()}'")
-    return found[1], int(found[2]), int(found[3] or found[2])
+    low, high = (_numbers(text, part, {}, ())[0] for part in (found[2], found[3] or found[2]))
+    return found[1], int(low), int(high)
 
 
 def _numbers(text: str, part: str, names: dict[str, Any], shape: tuple[int, ...]) -> list[Any]:
@@ -86,8 +91,6 @@ def _numbers(text: str, part: str, names: dict[str, Any], shape: tuple[int, ...]
         values = [np.broadcast_to(_value(e, names), shape) for e in parsed.elts]
     except (SyntaxError, KeyError, AssertionError, ZeroDivisionError):
         _refuse(text, f"has the expression '{part.strip()}'")
-    if any(v.min() < 0 for v in values):
-        _refuse(text, f"reaches below 0 in '{part.strip()}'")
     return values
 
 

@@ -212,24 +212,25 @@ class Runtime:
         self._settle()
         self.machine.run_to_rest()
         self.progress.close()
-        self._report()
+        finish_run(self.folder, self.machine)
 
-    def _report(self) -> None:
-        machine = self.ready
-        save_dump(self.folder, machine)
-        for (code, _), words in machine.remarks.items():
-            print(Diagnostic("remark", code, words).render(), file=sys.stderr)
-        if machine.print_log:
-            with open("sim.log", "a", encoding="utf-8") as log:
-                log.writelines(line + "\n" for line in machine.print_log)
-        if machine.trace is not None and machine.options.trace_file:
-            machine.trace.save(machine.options.trace_file, list(machine.pes))
-        if machine.options.report_folder:
-            write_report(Path(machine.options.report_folder), machine)
-        target = machine.options.cycles_file
-        if target:
-            with open(target, "a", encoding="utf-8") as out:
-                out.write(f"{machine.cycles}\n")
+
+def finish_run(folder: Path, machine: Any) -> None:
+    """What is left of a run: dump, remarks, prints, and the files that were asked for."""
+    save_dump(folder, machine)
+    for (code, _), words in machine.remarks.items():
+        print(Diagnostic("remark", code, words).render(), file=sys.stderr)
+    if machine.print_log:
+        with open("sim.log", "a", encoding="utf-8") as log:
+            log.writelines(line + "\n" for line in machine.print_log)
+    options = machine.options
+    if machine.trace is not None and options.trace_file:
+        machine.trace.save(options.trace_file, list(machine.pes))
+    if options.report_folder:
+        write_report(Path(options.report_folder), machine)
+    if options.cycles_file:
+        with open(options.cycles_file, "a", encoding="utf-8") as out:
+            out.write(f"{machine.cycles}\n")
 
 
 def word_of(value: Any) -> int:

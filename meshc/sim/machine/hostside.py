@@ -98,9 +98,10 @@ class HostSide:
         bursts[:] = [Burst(everything[count:], self.now)]
         return everything[:count]
 
-    def enter(self: _Machine, key: Key, words: Any) -> None:
-        """The host sends words into a port of a layout."""
-        self.fabric.enter(key, Burst(words, self.now + 1, credit=self.host_credit(key, words)))
+    def enter(self: _Machine, key: Key, words: Any, control: bool = False) -> None:
+        """The host sends words, or a control wavelet, into a port of a layout."""
+        credit = self.host_credit(key, words)
+        self.fabric.enter(key, Burst(words, self.now + 1, 1, control, credit))
 
     def inject_stream(self: _Machine, key: Key, words: Any) -> None:
         """The host sends words to the RAMP of a PE."""

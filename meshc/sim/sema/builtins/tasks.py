@@ -41,6 +41,8 @@ def _bind(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     if kind == "local" and task.decl.params:
         fail("csl-task", f"local task '{task.name}' takes no parameters", node.span)
     table[number] = task
+    if node.name == "bind_task":  # one table for all kinds: control wavelets find it too
+        unit.control_tasks.setdefault(number, task)
     unit.task_ids[(task.module.number, task.name)] = (kind, number)
     return VOID
 
