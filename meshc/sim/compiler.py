@@ -10,6 +10,7 @@ from meshc.sim import ir
 from meshc.sim.loader import Loader
 from meshc.sim.numbers import to_bits
 from meshc.sim.program import PeProgram, PeSymbol, Program
+from meshc.sim.recursion import entered_again
 from meshc.sim.routes import ColorConfig
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.builtins import (  # noqa: F401  (they fill the table of builtins)
@@ -31,6 +32,7 @@ from meshc.sim.sema.walk import imports_module
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 MEMORY_BYTES = 48 * 1024
+STACK_BYTES = 8 * 1024
 
 
 class PeAnalyzer(Analyzer):
@@ -149,11 +151,21 @@ def compile_pe(
     loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None
 ) -> PeProgram:
     """Compile one PE program. Raises MeshcError, also when memory is over-full."""
-    unit = Unit(arch, file)
-    analyzer = PeAnalyzer(loader, unit, info)
-    analyzer.run(file, loader.root, bindings)
+    unit = _analysed(loader, Unit(arch, file), file, bindings, info)
+    recursive = entered_again(list(unit.functions.values())) & unit.with_memory
+    if recursive:
+        again = Unit(arch, file, recursive=frozenset(recursive))
+        unit = _analysed(loader, again, file, bindings, info)
+        unit.place_stack(min(STACK_BYTES, MEMORY_BYTES - unit.used))
     _check_memory(unit)
     return finish(unit)
+
+
+def _analysed(
+    loader: Loader, unit: Unit, file: str, bindings: dict[str, Val], info: LayoutInfo | None
+) -> Unit:
+    PeAnalyzer(loader, unit, info).run(file, loader.root, bindings)
+    return unit
 
 
 def _check_memory(unit: Unit) -> None:

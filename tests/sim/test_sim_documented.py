@@ -112,3 +112,53 @@ def test_cb16_rounds_and_keeps_every_pattern() -> None:
     assert all(cb16_bits(cb16_from_bits(p)) == p for p in patterns)
     assert cb16_from_bits(cb16_bits(1e30)) == float("inf")
     assert cb16_from_bits(cb16_bits(1 + 2**-10)) == 1.0
+
+
+RECURSION = """
+fn walk(n: i16, up: *i16) i16 {
+  var mine: i16 = n * 10;
+  if (n > 0) {
+    const below = walk(n - 1, &mine);
+    up.* += mine;
+    return below + n;
+  }
+  up.* += 100;
+  return 0;
+}
+fn even(n: i16) bool {
+  var left = [1]i16{ n };
+  const p = &left;
+  if (n == 0) return true;
+  const found = odd(n - 1);
+  return if (p.*[0] == n) found else !found;
+}
+fn odd(n: i16) bool { if (n == 0) return false; return even(n - 1); }
+"""
+
+
+def test_variables_of_recursive_functions_are_their_own(tmp_path: Path) -> None:
+    body = """
+  out[0] = 0;
+  out[1] = walk(3, &out[0]);
+  out[2] = if (even(20) and !even(7)) 1 else 0;
+"""
+    # mine is 10, 20, 30 on the way up; each adds the sum of those below it
+    assert list(function(tmp_path, body, "i16", 3, RECURSION)) == [30 + 20 + 10 + 100, 6, 1]
+
+
+def test_recursion_without_end_is_reported(tmp_path: Path) -> None:
+    head = """
+fn deep(n: i16) i16 { var mine = [8]i16{ n, n, n, n, n, n, n, n }; return deep(n) + mine[3]; }
+"""
+    with pytest.raises(MeshcError) as caught:
+        function(tmp_path, "out[0] = deep(1);", "i16", 1, head)
+    assert any("stack is full" in n for d in caught.value.diagnostics for n in d.notes)
+
+
+def test_results_in_memory_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    head = """
+const Pair = struct { a: i16, b: i16 };
+fn pair(x: i16) Pair { return Pair{ .a = x, .b = 2 * x }; }
+fn both(x: Pair, y: Pair) i16 { return 1000 * x.a + 100 * x.b + 10 * y.a + y.b; }
+"""
+    assert function(tmp_path, "out[0] = both(pair(1), pair(3));", "i16", 1, head)[0] == 1236

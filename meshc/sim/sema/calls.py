@@ -10,7 +10,7 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce, copied
 from meshc.sim.sema.places import Places
 from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
-from meshc.sim.sema.values import FnVal, Frame, ReturnSignal, Val
+from meshc.sim.sema.values import FnVal, Frame, ReturnSignal, StackFrame, Val
 from meshc.sim.sema.walk import addressed_names, has_effects
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
@@ -131,7 +131,10 @@ class Calls(Places):
             dst = self.unit.temp(ty.U16 if isinstance(kind, Array | Struct) else kind)
         self.emit(frame, ir.CallFn(self.place_of(node), dst, function.name, code_args))
         if dst is not None and isinstance(kind, Array | Struct):
-            return Val(kind, ir.Local(ty.U16, dst), False)
+            addr = self.local_place("result", kind, frame)
+            source, where = ir.Local(ty.U16, dst), self.place_of(node)
+            self.emit(frame, ir.Copy(where, addr, source, ty.size_of(kind)))
+            return Val(kind, addr, False)
         return self._result(dst)
 
     def _is_comptime(self, fn: FnVal, param: t.Param, value: Val) -> bool:
@@ -200,6 +203,8 @@ class Calls(Places):
     def _lower_body(self, fn: FnVal, function: ir.Function, frame: Frame, span: Span) -> None:
         if fn.decl.body is None:
             fail("csl-unsupported", f"function '{fn.name}' has no body", span)
+        if function.name in self.unit.recursive:
+            frame.stack = StackFrame(self.unit.temp(ty.U16, "frame"))
         frame.addressed = addressed_names(fn.decl.body)
         for param in fn.decl.params:
             var = frame.names[0].get(param.name)
@@ -209,7 +214,33 @@ class Calls(Places):
             self.exec_block(fn.decl.body, frame)
         except MeshcError as problem:
             self.problems(problem)
+        if frame.stack is not None:
+            self.leave(frame, fn.decl)
+            frame.out[:0] = self._enter(frame.stack, fn.decl)
         function.body = frame.out
+
+    def stack_pointer(self) -> ir.Const:
+        """The address of the variable that holds the top of the stack."""
+        if self.unit.stack_pointer is None:
+            self.unit.stack_pointer = self.unit.place("stack_pointer", ty.U16, 0)
+        return ir.Const(ty.U16, self.unit.stack_pointer.addr)
+
+    def _enter(self, stack: StackFrame, node: t.Node) -> list[ir.Stmt]:
+        """Code that takes a frame from the stack, and an error when there is none left."""
+        where, pointer = self.place_of(node), self.stack_pointer()
+        here = ir.Local(ty.U16, stack.base)
+        top = ir.Bin(ty.U16, "+", here, ir.Const(ty.U16, ty.align_up(stack.size, 4)))
+        room = ir.Bin(ty.BOOL, "<=", top, self.unit.stack_limit)
+        full = f"{where}: recursion without end? the stack is full"
+        return [
+            ir.SetLocal(where, stack.base, ir.Load(ty.U16, pointer)),
+            ir.Effect(full, None, "assert", [room]),
+            ir.Store(where, ty.U16, pointer, top),
+        ]
+
+    def leave(self, frame: Frame, node: t.Node) -> None:
+        """Provided by the statement part: give a stack frame back."""
+        raise NotImplementedError
 
     def spill(self, name: str, var: ir.Var, frame: Frame, where: str) -> None:
         """Provided by the statement part: move a parameter to memory."""

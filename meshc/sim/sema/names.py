@@ -7,7 +7,7 @@ from typing import Any
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.convert import coerce, copied, zero_of
+from meshc.sim.sema.convert import coerce, copied, offset_by, zero_of
 from meshc.sim.sema.core import Core
 from meshc.sim.sema.types import Array, Struct, Type
 from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
@@ -181,7 +181,7 @@ class Names(Core):
             case StackVar():
                 if frame.known:
                     fail("csl-comptime", "this variable is not known at compile time", span)
-                return self.load(item.type, ir.Const(ty.U16, item.addr))
+                return self.load(item.type, item.addr)
             case Global():
                 return self._read_global(item, frame, span)
         raise AssertionError(item)
@@ -210,6 +210,15 @@ class Names(Core):
                 return Val(kind, index, False)
             return Val(kind, ir.Slot(kind, index), False)
         return self.load(kind, ir.Const(ty.U16, self.symbol(item).addr))
+
+    def local_place(self, name: str, kind: Type, frame: Frame) -> ir.Expr:
+        """The address of a new memory variable of a function."""
+        self.unit.with_memory.add(frame.function)
+        if frame.stack is None:
+            return ir.Const(ty.U16, self.unit.place(name, kind).addr)
+        offset = ty.align_up(frame.stack.size, max(2, ty.alignment(kind)))
+        frame.stack.size = offset + max(ty.size_of(kind), 2)
+        return offset_by(ir.Local(ty.U16, frame.stack.base), offset)
 
     def load(self, kind: Type, addr: ir.Expr) -> Val:
         """A run-time read from memory; arrays and structs stay where they are."""

@@ -153,7 +153,7 @@ class Places(Expressions):
             case Global():
                 return self._global_place(found)
             case StackVar():
-                return MemPlace(found.type, ir.Const(ty.U16, found.addr))
+                return MemPlace(found.type, found.addr)
             case Val() if not found.known and isinstance(found.type, Array | Struct):
                 return MemPlace(found.type, found.v)
             case Val() if isinstance(found.type, Array | Struct):
@@ -315,8 +315,7 @@ class Places(Expressions):
         """``value`` as code; arrays and structs made at run time are kept in memory first."""
         if value.known or not isinstance(value.v, list | dict):
             return self.code(value)
-        symbol = self.unit.place("temporary", value.type)
-        addr = ir.Const(ty.U16, symbol.addr)
+        addr = self.local_place("temporary", value.type, frame)
         self.store(addr, value, frame, where)
         return addr
 

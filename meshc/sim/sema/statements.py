@@ -134,7 +134,8 @@ class Statements(Calls):
             value = self._kept(value, frame, stmt)
         elif stmt.name in frame.addressed and is_scalar(value.type):
             symbol = self.unit.place(stmt.name, value.type, value.v)
-            frame.names[-1][stmt.name] = StackVar(value.type, symbol.addr)
+            addr = ir.Const(ty.U16, symbol.addr)
+            frame.names[-1][stmt.name] = StackVar(value.type, addr)
             return
         frame.names[-1][stmt.name] = value
 
@@ -151,8 +152,7 @@ class Statements(Calls):
         if isinstance(value.type, Array | Struct):
             if value.known:
                 return Val(value.type, self.code(value, stmt.name), False)
-            symbol = self.unit.place(stmt.name, value.type)
-            addr = ir.Const(ty.U16, symbol.addr)
+            addr = self.local_place(stmt.name, value.type, frame)
             self.store(addr, value, frame, self.place_of(stmt))
             return Val(value.type, addr, False)
         var = self.unit.temp(value.type, _safe(stmt.name))
@@ -169,9 +169,9 @@ class Statements(Calls):
         self.check_runtime_type(kind, stmt.name, stmt.span)
         where = self.place_of(stmt)
         if isinstance(kind, Array | Struct) or stmt.name in frame.addressed:
-            symbol = self.unit.place(stmt.name, kind)
-            self.store(ir.Const(ty.U16, symbol.addr), value, frame, where)
-            frame.names[-1][stmt.name] = StackVar(kind, symbol.addr)
+            addr = self.local_place(stmt.name, kind, frame)
+            self.store(addr, value, frame, where)
+            frame.names[-1][stmt.name] = StackVar(kind, addr)
             return
         var = self.unit.temp(kind, _safe(stmt.name))
         self.emit(frame, ir.SetLocal(where, var, self.code(value)))
@@ -179,10 +179,10 @@ class Statements(Calls):
 
     def spill(self, name: str, var: ir.Var, frame: Frame, where: str) -> None:
         """Move a parameter whose address is taken to memory."""
-        symbol = self.unit.place(name, var.type)
+        addr = self.local_place(name, var.type, frame)
         code = ir.Local(var.type, var)
-        self.emit(frame, ir.Store(where, var.type, ir.Const(ty.U16, symbol.addr), code))
-        frame.names[0][name] = StackVar(var.type, symbol.addr)
+        self.emit(frame, ir.Store(where, var.type, addr, code))
+        frame.names[0][name] = StackVar(var.type, addr)
 
     def exec_Assign(self, stmt: t.Assign, frame: Frame) -> None:
         if isinstance(stmt.target, t.Name) and stmt.target.name == "_" and not stmt.op:
@@ -244,15 +244,25 @@ class Statements(Calls):
         if value is None or want == ty.VOID:
             if want not in (ty.VOID, None) and value is None:
                 fail("csl-type", f"expected a value of type '{want}'", stmt.span)
+            self.leave(frame, stmt)
             self.emit(frame, ir.Return(self.place_of(stmt), None))
             return
         if isinstance(value.type, Array | Struct):
             symbol = self.unit.place(f"{frame.function}_result", value.type)
             addr = ir.Const(ty.U16, symbol.addr)
             self.store(addr, value, frame, self.place_of(stmt))
+            self.leave(frame, stmt)
             self.emit(frame, ir.Return(self.place_of(stmt), addr))
             return
-        self.emit(frame, ir.Return(self.place_of(stmt), self.code(value)))
+        code = self.code(value)
+        self.leave(frame, stmt)
+        self.emit(frame, ir.Return(self.place_of(stmt), code))
+
+    def leave(self, frame: Frame, node: t.Node) -> None:
+        """Give the stack frame of a recursive function back."""
+        if frame.stack is not None:
+            here = ir.Local(ty.U16, frame.stack.base)
+            self.emit(frame, ir.Store(self.place_of(node), ty.U16, self.stack_pointer(), here))
 
     def exec_Break(self, stmt: t.Break, frame: Frame) -> None:
         value = None if stmt.value is None else self.eval(stmt.value, frame)

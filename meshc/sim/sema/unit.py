@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshc.sim import ir
-from meshc.sim.sema.types import Array, Type, align_up, alignment, size_of
+from meshc.sim.sema.types import U16, Array, Type, align_up, alignment, size_of
 from meshc.sim.sema.values import FnVal, Symbol
 from meshc.support.spans import Span
 
@@ -60,6 +60,17 @@ class Unit:
     trace_buffers: dict[str, int] = field(default_factory=dict)
     memcpy_ports: dict[int, str] = field(default_factory=dict)
     temps: int = 0
+    recursive: frozenset[str] = frozenset()
+    with_memory: set[str] = field(default_factory=set)
+    stack_pointer: Symbol | None = None
+    stack_limit: ir.Const = field(default_factory=lambda: ir.Const(U16, 0))
+
+    def place_stack(self, most: int) -> None:
+        """The stack of recursive functions, of at most ``most`` bytes, behind all variables."""
+        if self.stack_pointer is not None:
+            stack = self.place("stack", Array((max(most, 256) // 2,), U16), None, 4)
+            self.stack_pointer.init = stack.addr
+            self.stack_limit.value = stack.addr + stack.size
 
     def place(self, name: str, kind: Type, init: Any = None, align: int = 0) -> Symbol:
         """Give a variable its place in memory.

@@ -67,10 +67,18 @@ class CellPlace:
 
 @dataclass(slots=True, eq=False)
 class StackVar:
-    """A local variable that lives in memory (static, as functions are seldom recursive)."""
+    """A local variable that lives in memory: static, or on the stack of a recursive function."""
 
     type: Type
-    addr: int
+    addr: ir.Expr
+
+
+@dataclass(slots=True, eq=False)
+class StackFrame:
+    """The memory variables of a recursive function: ``base`` holds the address of the first."""
+
+    base: ir.Var
+    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -191,6 +199,7 @@ class Frame:
     addressed: frozenset[str] = frozenset()
     function: str = ""
     in_layout: bool = False
+    stack: StackFrame | None = None
 
     def find(self, name: str) -> Any:
         """What a local name stands for, or None."""
