@@ -67,9 +67,11 @@ class Tile:
 
 
 def link_cost(device: Device) -> LinkCost:
-    """Alpha, beta and cycles per word of the device's link, as reductions take them."""
+    """Alpha, beta, cycles per word and per step of the device, as reductions take them."""
     link = device.link
-    return LinkCost(link.hop_cycles, link.route_cycles, 1 / link.words_per_cycle)
+    word_cycles = 1 / link.words_per_cycle
+    per_step = device.step_cycles, link.relay_cycles
+    return LinkCost(link.hop_cycles, link.route_cycles, word_cycles, *per_step)
 
 
 def message(words: float, hops: float, device: Device) -> float:

@@ -1,14 +1,18 @@
-"""Cost and channel use of all_reduce algorithms, in PLMR terms.
+"""Cost and channel use of reductions, in PLMR terms.
 
-Cycles of one all_reduce of ``words`` words over ``size`` cores in a line:
+Cycles of one reduction of ``words`` words over ``size`` cores in a line:
 
-- k_tree with groups g1 .. gK: each phase is a chain of g - 1 routing stages, each of which costs
-  beta and the words of the message, over strides of the product of the groups before; then a
-  multicast of ``size`` hops. One group is the pipeline. Shape of the model: WaferLLM section 6
-  and the reduce model of Luczynski et al. (HPDC'24); alpha and beta are device numbers.
-- ring: 2 (size - 1) steps of words/size words, each at most two hops.
+- k_tree with groups g1 .. gK: each phase is a chain of g cores over strides of the product of the
+  groups before. Where words flow through it without being stored, a phase costs beta, the words
+  once, and per core the relay and the hops of the stride; else each core costs beta, the words and
+  a step of the program. An all_reduce ends in a multicast of ``size`` hops. One group is the
+  pipeline, two balanced ones the two-phase tree, groups of two the binary tree. Shape of the
+  model: WaferLLM section 6 and the reduce model of Luczynski et al. (HPDC'24), whose chain of P
+  cores takes B + (2 T_R + 2)(P - 1) cycles.
+- ring: 2 (size - 1) steps of words/size words, each at most two hops and a step of the program.
 
-These are predictions used to choose; the fabric simulator measures.
+Alpha, beta and the cost of a step are device numbers. These are predictions used to choose; the
+fabric simulator measures.
 """
 
 from __future__ import annotations
@@ -19,15 +23,20 @@ from dataclasses import dataclass
 from meshc.analysis.tiling import ceil_div
 
 MAX_PHASES = 4
+TREES = {"pipeline": 1, "two_phase": 2, "tree": 64}
+"""Phases of trees that have a name of their own; more than needed means groups of two."""
 
 
 @dataclass(frozen=True)
 class LinkCost:
-    """Cycles per hop (alpha), per routing stage (beta), per word on a link."""
+    """Cycles per hop (alpha), per routing stage (beta), per word on a link, per program step, and
+    to pass a word of a chain on (None: cores store messages before they pass them on)."""
 
     hop_cycles: float
     route_cycles: float
     word_cycles: float = 1.0
+    step_cycles: float = 0.0
+    relay_cycles: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,30 +68,43 @@ def tree_groups(size: int, phases: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def tree_cycles(groups: tuple[int, ...], size: int, words: int, link: LinkCost) -> float:
-    """Cycles of a K-tree all_reduce, its multicast included."""
+def reduce_cycles(groups: tuple[int, ...], words: int, link: LinkCost) -> float:
+    """Cycles until the first core has the sum."""
     stride, total = 1, 0.0
     for group in groups:
-        stage = link.route_cycles + words * link.word_cycles + stride * link.hop_cycles
-        total += (group - 1) * stage
+        stage = link.route_cycles + words * link.word_cycles
+        hops = (group - 1) * stride * link.hop_cycles
+        if group > 1 and link.relay_cycles is not None:
+            total += stage + (group - 2) * link.relay_cycles + hops
+        else:
+            total += (group - 1) * (stage + link.step_cycles) + hops
         stride *= group
-    return total + size * link.hop_cycles + words * link.word_cycles + link.route_cycles
+    return total
+
+
+def tree_cycles(groups: tuple[int, ...], size: int, words: int, link: LinkCost) -> float:
+    """Cycles of a K-tree all_reduce, its multicast included."""
+    spread = size * link.hop_cycles + words * link.word_cycles + link.route_cycles
+    return reduce_cycles(groups, words, link) + spread
 
 
 def ring_cycles(size: int, words: int, link: LinkCost) -> float:
     """Cycles of reduce-scatter and all-gather around an interleaved ring."""
     stage = link.route_cycles + ceil_div(words, size) * link.word_cycles + 2 * link.hop_cycles
-    return 2 * (size - 1) * stage
+    return 2 * (size - 1) * (stage + link.step_cycles)
 
 
-def candidates(size: int, segments: int, words: int, link: LinkCost) -> Iterator[Reduction]:
-    """Ways to reduce over ``size`` cores. With ``segments`` the first phases stay inside one
-    segment, so that reductions inside segments and over all of them share their channels."""
+def candidates(
+    size: int, segments: int, words: int, link: LinkCost, phases: int = 0
+) -> Iterator[Reduction]:
+    """Ways to reduce over ``size`` cores by trees, or only the one of ``phases`` (as many as there
+    are cores for). With ``segments`` the first phases stay inside one segment, so that reductions
+    inside segments and over all of them share their channels."""
     inner = size // segments
-    for phases in range(1, MAX_PHASES + 1):
-        groups = tree_groups(inner, phases)
-        if len(groups) == phases or (inner == 1 and phases == 1):
-            outer = (segments,) if segments > 1 else ()
+    outer = (segments,) if segments > 1 else ()
+    for count in (phases,) if phases else range(1, MAX_PHASES + 1):
+        groups = tree_groups(inner, count)
+        if phases or len(groups) == count or (inner == 1 and count == 1):
             every = (*groups, *outer)
             yield Reduction("k_tree", every, tree_cycles(every, size, words, link))
 

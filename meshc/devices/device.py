@@ -15,6 +15,9 @@ Number = int | float | str | bool
 class Link:
     """How cores are joined: ``mesh`` (neighbours, hops add up) or ``all_to_all`` (one hop).
 
+    ``relay_cycles``: from a word's arrival at a core of a chain, which adds its own, to the sum's
+    departure; None where a core has the whole message before it passes it on.
+
     ``push``: data arrives in the receiver's memory, so a send needs the receiver's slot to be
     free; otherwise it waits in a queue of ``Routing``.
     """
@@ -24,6 +27,7 @@ class Link:
     route_cycles: float
     word_bytes: int
     words_per_cycle: float
+    relay_cycles: float | None = None
     push: bool = False
 
 

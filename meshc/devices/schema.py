@@ -67,6 +67,7 @@ KEYS = (
     Key("topology", "text", "how cores are joined", choices=("mesh", "all_to_all"), required=True),
     _required("hop_cycles", "number", "latency of one hop (alpha)", 0, 10**9),
     _required("route_cycles", "number", "receive, combine and send again (beta)", 0, 10**9),
+    Key("relay_cycles", "number", "pass a word of a chain on (absent: whole messages)", 0, 10**9),
     _required("word_bytes", "int", "bytes of one message word", 1, 1024),
     Key("words_per_cycle", "number", "words a link takes per cycle", 1e-6, 10**6, 1),
     Key("push", "bool", "data lands in the receiver's memory", default=False),
@@ -261,6 +262,7 @@ def _link(numbers: Mapping[str, Number]) -> Link:
         route_cycles=float(numbers["route_cycles"]),
         word_bytes=int(numbers["word_bytes"]),
         words_per_cycle=float(numbers["words_per_cycle"]),
+        relay_cycles=float(numbers["relay_cycles"]) if "relay_cycles" in numbers else None,
         push=bool(numbers["push"]),
     )
 

@@ -17,12 +17,13 @@ from numpy.typing import DTypeLike
 from meshc.interp import formulas
 from meshc.interp.inputs import bound_inputs, checked_scalars
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
+from meshc.interp.places import part_indices
 from meshc.interp.shards import PAD, Sharding, lane_of
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
-from meshc.ir.types import TensorType
+from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
@@ -263,17 +264,58 @@ def _square_sum(shards: Shards, op: mesh.SquareSum) -> list[Array]:
 
 
 @meaning(mesh.AllReduce)
-def _all_reduce(shards: Shards, op: mesh.AllReduce) -> list[Array]:
+@meaning(mesh.Reduce)
+def _all_reduce(shards: Shards, op: mesh.AllReduce | mesh.Reduce) -> list[Array]:
+    return [_combined(shards, shards.of(operand), op.axis, op.reduce) for operand in op.operands]
+
+
+def _combined(shards: Shards, lanes: Array, axis: str, how: str) -> Array:
+    """The sum or maximum over ``axis``, on all of its cores."""
     grid = ("r", "y", "xh", "xd")
-    axes = {"x": (2, 3)}.get(op.axis) or (grid.index(op.axis),)
-    reduce = np.max if op.reduce == "max" else np.sum
-    results = []
-    for operand in op.operands:
-        lanes = shards.of(operand)
-        by_axis = lanes.reshape([shards.mesh.size(a) for a in grid] + [*lanes.shape[1:]])
-        total = reduce(by_axis, axis=axes, keepdims=True)
-        results.append(np.broadcast_to(total, by_axis.shape).reshape(lanes.shape))
-    return results
+    axes = {"x": (2, 3)}.get(axis) or (grid.index(axis),)
+    reduce = np.max if how == "max" else np.sum
+    by_axis = lanes.reshape([shards.mesh.size(a) for a in grid] + [*lanes.shape[1:]])
+    total = reduce(by_axis, axis=axes, keepdims=True)
+    return np.broadcast_to(total, by_axis.shape).reshape(lanes.shape)
+
+
+@meaning(mesh.Broadcast)
+@meaning(mesh.Gather)
+@meaning(mesh.Scatter)
+@meaning(mesh.AllGather)
+def _placed_anew(shards: Shards, op: Op) -> list[Array]:
+    """The same tensor in another layout."""
+    return [shards.sharding(op.result).scatter(shards.gathered(op.operands[0], op))]
+
+
+@meaning(mesh.ReduceScatter)
+def _reduce_scatter(shards: Shards, op: mesh.ReduceScatter) -> list[Array]:
+    (value,) = op.tensors()
+    kind = tensor_type(value)
+    layout = kind.layout or Layout()
+    whole = kind.with_layout(Layout(layout.splits, (), layout.roots))
+    lanes = _combined(shards, shards.of(value), op.axis, op.reduce)
+    sharding = Sharding(whole, shards.mesh, shards.extents, shards.actual)
+    return [shards.sharding(op.result).scatter(sharding.gather(lanes, value.name, op.span))]
+
+
+@meaning(mesh.Shift)
+def _shift(shards: Shards, op: mesh.Shift) -> list[Array]:
+    """Every core takes the lanes of the one ``by`` ranks further."""
+    lanes = shards.of(op.operands[0])
+    part = part_indices(shards.mesh, op.axis)
+    order = np.lexsort((part, *_elsewhere(shards.mesh, op.axis)))
+    size = shards.mesh.size(op.axis)
+    lines = order.reshape(-1, size)
+    moved = np.empty_like(lanes)
+    moved[lines] = lanes[np.roll(lines, -op.by, axis=1)]
+    return [moved]
+
+
+def _elsewhere(the_mesh: Mesh, axis: str) -> list[Array]:
+    """Coordinates of a core other than its part of ``axis``."""
+    others = {"y": ("x", "r"), "x": ("y", "r"), "xd": ("xh", "y", "r"), "xh": ("xd", "y", "r")}
+    return [part_indices(the_mesh, other) for other in others[axis]]
 
 
 # --- products

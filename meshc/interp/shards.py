@@ -75,9 +75,11 @@ class Sharding:
         """The lanes of every core. A partial layout puts the value on part 0 of its axes."""
         flat = self._flattened(tensor)
         held, index = self._index(flat.shape)
-        for axis in self.layout.partial:
+        for axis in (*self.layout.partial, *self.layout.roots):
             held = held & _by_core(part_indices(self.mesh, axis) == 0, held.ndim)
         lanes = np.zeros(self.shape, flat.dtype)
+        if flat.dtype.kind == "f":
+            lanes[~self.at_roots] = np.nan  # what is not there must not matter
         lanes[held] = flat[tuple(np.broadcast_to(at, self.shape)[held] for at in index)]
         return lanes
 
@@ -88,6 +90,7 @@ class Sharding:
             self._wrong(name, f"is a partial sum over {', '.join(self.layout.partial)}", span)
         shape = tuple(prod(self.actual[d] for d in group) for group in self.groups)
         held, index = self._index(shape)
+        held &= _by_core(self.at_roots, held.ndim)
         at = np.zeros(int(held.sum()), np.int64)
         for elements, extent in zip(index, shape, strict=True):
             at = at * extent + np.broadcast_to(elements, self.shape)[held]
@@ -98,6 +101,14 @@ class Sharding:
             self._wrong(name, f"has an element that no core holds ({self.type})", span)
         self._check_replicas(result, at, lanes, held, name, span)
         return self._unflattened(result)
+
+    @property
+    def at_roots(self) -> Array:
+        """For each core, whether it is the first one on all axes of ``roots``."""
+        found = np.ones(self.mesh.cores, bool)
+        for axis in self.layout.roots:
+            found &= part_indices(self.mesh, axis) == 0
+        return found
 
     def _index(self, shape: tuple[int, ...]) -> tuple[Array, tuple[Array, ...]]:
         """Which lanes hold an element of a flattened tensor of ``shape``, and its index."""

@@ -392,11 +392,15 @@ class _Parser:
 
     def layout(self) -> Layout:
         span = self.span()
-        splits, partial = [], []
+        splits: list[Split] = []
+        partial: list[str] = []
+        roots: list[str] = []
         for word in self.advance()[1:-1].split():
             match = _SPLIT.match(word)
             if word.startswith("+"):
                 partial.append(word[1:])
+            elif word.startswith("@"):
+                roots.append(word[1:])
             elif match:
                 kind = _KINDS[match["kind"]]
                 splits.append(
@@ -413,9 +417,10 @@ class _Parser:
                     "bad-meshir",
                     f"'{word}' is no part of a layout",
                     span,
-                    help="write dim_axis:lanes, or +axis for a partial sum",
+                    help="write dim_axis:lanes, +axis for a partial sum, @axis for what only the "
+                    "first core of an axis has",
                 )
-        return Layout(tuple(splits), tuple(partial))
+        return Layout(tuple(splits), tuple(partial), tuple(roots))
 
     # --- ops
 

@@ -54,13 +54,15 @@ class Split:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the elements of a value live: one split per distributed dim, axes still to be summed.
+    """Where the elements of a value live: one split per distributed dim, axes still to be summed,
+    axes of which only the first core has them.
 
     A dim that is not named is whole on every core; an axis that is not named replicates.
     """
 
     splits: tuple[Split, ...] = ()
     partial: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
 
     def split_of(self, dim: str) -> Split | None:
         """The split of ``dim``, or None when every core holds all of it."""
@@ -72,14 +74,15 @@ class Layout:
 
     def axes(self) -> tuple[str, ...]:
         """Every axis the layout names, without repeats, in order."""
-        return tuple(dict.fromkeys([s.axis for s in self.splits] + list(self.partial)))
+        return tuple(dict.fromkeys([s.axis for s in self.splits] + [*self.partial, *self.roots]))
 
     def with_partial(self, *axes: str) -> Layout:
         """The same splits, with partial sums pending over ``axes``."""
-        return Layout(self.splits, axes)
+        return Layout(self.splits, axes, self.roots)
 
     def __str__(self) -> str:
         words = [str(s) for s in self.splits] + [f"+{axis}" for axis in self.partial]
+        words += [f"@{axis}" for axis in self.roots]
         return "<" + " ".join(words) + ">"
 
 

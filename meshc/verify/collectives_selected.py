@@ -13,13 +13,14 @@ def check(module: Module) -> None:
     """k_tree groups must reach every core of the axis; a cache append must have a policy."""
     mesh = module.the_mesh()
     for op in module.walk():
-        if isinstance(op, ops.AllReduce):
+        if isinstance(op, (ops.AllReduce, ops.Reduce)):
             size = mesh.size(op.axis)
             tree = op.algo == "k_tree" and prod(op.groups) >= size
-            if not tree and op.algo != "ring":
+            ring = op.algo == "ring" and isinstance(op, ops.AllReduce)
+            if not tree and not ring:
                 fail(
                     "collective-unselected",
-                    f"all_reduce over {op.axis} has algo '{op.algo}' with groups "
+                    f"{op.NAME.partition('.')[2]} over {op.axis} has algo '{op.algo}' with groups "
                     f"{list(op.groups)} for {size} cores",
                     op.span,
                 )

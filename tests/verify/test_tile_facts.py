@@ -25,8 +25,8 @@ CHANGES = {
         "guards-uncovered",
         "'layer'",
         (
-            '%got_25 = tile.recv @cast_y, %result {when = "y >= 1"}',
-            '%got_25 = tile.recv @cast_y, %result {when = "y >= layer"}',
+            '%got_22 = tile.recv @cast_y, %result {when = "y >= 1"}',
+            '%got_22 = tile.recv @cast_y, %result {when = "y >= layer"}',
         ),
     ),
     "sweep that is too short": (
@@ -75,8 +75,8 @@ CHANGES = {
     "route": (
         "channels_matched",
         "channels-unmatched",
-        "@chain_xd_2",
-        ("[y, x - 2] : x mod 2 = 0", "[y, x - 1] : x mod 2 = 0"),
+        "@chain_xd_1",
+        ("[y, x] -> [y, x - 1] : x >= 1", "[y, x] -> [y, x - 2] : x >= 2"),
     ),
     "two senders for one core": (
         "channels_matched",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.ops import graph
-from meshc.ir.types import TensorType, Type
+from meshc.ir.types import Layout, TensorType, Type
 
 __all__ = ["LOCAL_POINTWISE"]
 
@@ -61,19 +62,144 @@ class GemmT(Op):
     algo: str = "cyclic_shift"
 
 
+def standing(kind: TensorType, axis: str, dim: str) -> tuple[str, Layout]:
+    """How a value stands to ``axis``, and its layout apart from that.
+
+    ``+``: a sum to be completed over it; ``@``: only its first core has the value; ``/``: ``dim``
+    lies over it; nothing: every core of it has the value.
+    """
+    layout = kind.layout or Layout()
+    split = layout.split_of(dim)
+    over = split is not None and split.axis == axis
+    marks = "+" * (axis in layout.partial) + "@" * (axis in layout.roots) + "/" * over
+    rest = Layout(
+        tuple(s for s in layout.splits if not over or s is not split),
+        tuple(a for a in layout.partial if a != axis),
+        tuple(a for a in layout.roots if a != axis),
+    )
+    return marks, rest
+
+
+@dataclass(eq=False)
+class Collective(Op):
+    """A collective along ``axis``: ``STANDING`` is how its operand and result stand to it."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("", "")
+
+    axis: str = ""
+
+    @property
+    def along(self) -> str:
+        """The dim that lies over the axis before or after, if there is one."""
+        return str(getattr(self, "dim", ""))
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """Operand and result are one tensor in the two layouts."""
+        for operand, result in zip(self.operands, self.results, strict=True):
+            given, given_rest = standing(tensor_type(operand), self.axis, self.along)
+            gives, gives_rest = standing(tensor_type(result), self.axis, self.along)
+            dims = tensor_type(operand).dims
+            if dims != tensor_type(result).dims or (self.along and self.along not in dims):
+                self.reject(f"operand and result must be one tensor with dim '{self.along}'")
+            if (given, gives) != self.STANDING or given_rest != gives_rest:
+                before, after = (f"'{mark}'" if mark else "nothing" for mark in self.STANDING)
+                self.reject(
+                    f"over {self.axis} the operand must stand as {before} and the result as "
+                    f"{after} (+ sum, @ first core, / split of {self.along or 'a dim'}), all else "
+                    "alike"
+                )
+
+
 @register("mesh.all_reduce")
 @dataclass(eq=False)
-class AllReduce(Op):
+class AllReduce(Collective):
     """Combine partial results over ``axis`` on every core of it; several operands share messages.
 
     ``algo`` is empty until select-collective sets it: ``k_tree`` with the group sizes of its
     phases in ``groups`` (one group: the pipeline), or ``ring`` (reduce-scatter, all-gather).
     """
 
-    axis: str = ""
+    STANDING: ClassVar[tuple[str, str]] = ("+", "")
+
     reduce: str = "sum"
     algo: str = ""
     groups: tuple[int, ...] = ()
+
+
+@register("mesh.reduce")
+@dataclass(eq=False)
+class Reduce(Collective):
+    """Combine partial results over ``axis`` on its first core (``<.. @axis>``).
+
+    ``algo`` and ``groups`` as for ``mesh.all_reduce``; there is no ring.
+    """
+
+    STANDING: ClassVar[tuple[str, str]] = ("+", "@")
+
+    reduce: str = "sum"
+    algo: str = ""
+    groups: tuple[int, ...] = ()
+
+
+@register("mesh.broadcast")
+@dataclass(eq=False)
+class Broadcast(Collective):
+    """What the first core of ``axis`` has, on every core of it."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("@", "")
+
+
+@register("mesh.gather")
+@dataclass(eq=False)
+class Gather(Collective):
+    """All parts of ``dim``, which lies over ``axis``, on the first core of it."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("/", "@")
+
+    dim: str = ""
+
+
+@register("mesh.scatter")
+@dataclass(eq=False)
+class Scatter(Collective):
+    """``dim``, all of which the first core of ``axis`` has, in equal parts over it."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("@", "/")
+
+    dim: str = ""
+
+
+@register("mesh.all_gather")
+@dataclass(eq=False)
+class AllGather(Collective):
+    """All parts of ``dim``, which lies over ``axis``, on every core of it."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("/", "")
+
+    dim: str = ""
+
+
+@register("mesh.reduce_scatter")
+@dataclass(eq=False)
+class ReduceScatter(Collective):
+    """Combine partial results over ``axis``; each core keeps its part of ``dim``."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("+", "/")
+
+    dim: str = ""
+    reduce: str = "sum"
+
+
+@register("mesh.shift")
+@dataclass(eq=False)
+class Shift(Collective):
+    """Part p of the result is part p + ``by`` (around the ring) of a value whose ``dim`` lies over
+    ``axis``: with ``by`` 1 everything moves to the next lower rank."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("/", "/")
+
+    dim: str = ""
+    by: int = 1
 
 
 @register("mesh.relayout")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar
 
 from meshc.analysis.reduction import (
+    TREES,
     LinkCost,
     Reduction,
     candidates,
     most_inputs,
     ring_cycles,
     tree_cycles,
-    tree_groups,
 )
 from meshc.analysis.tiling import tiling_of
 from meshc.ir.core import tensor_type
@@ -21,6 +21,8 @@ from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
+
+_BY_TREE = (ops.AllReduce, ops.Reduce, ops.Broadcast)
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,10 @@ class SelectCollective(Pass):
 
     All reductions over one axis share their channels, so they share the algorithm: the one with
     the fewest predicted cycles over all of them, among those whose inbound channels and colors fit
-    the device together with the rings of the phase. ``algo`` forces ``pipeline``, ``ring`` or
-    ``k_tree``, ``k`` the number of phases.
+    the device together with the rings of the phase. ``algo`` forces ``pipeline`` (one chain),
+    ``two_phase`` (chains of about the square root of the cores, then one of their roots), ``tree``
+    (groups of two), ``k_tree`` or ``ring``; ``k`` is the number of phases of a ``k_tree``. Without
+    it the module's option ``all_reduce`` counts, such as ``k_tree:2``.
 
     Before::
 
@@ -62,20 +66,26 @@ class SelectCollective(Pass):
     k: int = 0
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        if self.algo not in ("auto", "pipeline", "ring", "k_tree") or not 0 <= self.k <= 4:
+        forced = forced_way(module) if (self.algo, self.k) == ("auto", 0) else None
+        if forced is not None:
+            return replace(self, algo=forced[0], k=forced[1]).run(module, report)
+        if self.algo not in ("auto", "k_tree", "ring", *TREES) or not 0 <= self.k <= 4:
             fail(
                 "bad-option",
                 f"no collective algo={self.algo} with k={self.k}",
-                help="algo is auto, pipeline, ring or k_tree; k is 1 to 4, or 0 for any",
+                help=f"algo is auto, k_tree, ring, {', '.join(TREES)}; k is 1 to 4, or 0 for any",
             )
-        reductions = [o for o in module.walk() if isinstance(o, ops.AllReduce)]
+        reductions = [o for o in module.walk() if isinstance(o, (ops.AllReduce, ops.Reduce))]
         chosen = self.choose(module, reductions, report)
         for op in reductions:
-            op.algo, op.groups = chosen[op.axis].algo, chosen[op.axis].groups
+            way = chosen[op.axis]
+            if isinstance(op, ops.Reduce) and way.algo == "ring":
+                way = next(candidates(module.the_mesh().size(op.axis), 1, 1, link_cost(module), 2))
+            op.algo, op.groups = way.algo, way.groups
         return module
 
     def choose(
-        self, module: Module, reductions: list[ops.AllReduce], report: Diagnostics
+        self, module: Module, reductions: list[ops.AllReduce | ops.Reduce], report: Diagnostics
     ) -> dict[str, Reduction]:
         """The algorithm for each axis: jointly cheapest within the queues and colors."""
         mesh = module.the_mesh()
@@ -126,8 +136,9 @@ class SelectCollective(Pass):
         size, segments = mesh.size(axis), mesh.segments if axis == "x" else 1
         segment = size // segments if inside else size
         found = []
-        for tree in candidates(size, segments, 1, link):
-            if self.algo != "ring" and self.wants(tree, size // segments, segments):
+        wanted = TREES.get(self.algo, self.k)
+        for tree in candidates(size, segments, 1, link, wanted):
+            if self.algo != "ring":
                 cycles = sum(tree_cycles(tree.groups, size, w, link) for w in words)
                 way = Reduction("k_tree", tree.groups, cycles)
                 inputs = most_inputs(size, tree.groups, segment) if words else 0
@@ -139,12 +150,6 @@ class SelectCollective(Pass):
             axes = {axis, "xd"} if inside else {axis}
             found.append(Option(way, frozenset(axes if words and size > 1 else ()), 0, 0))
         return found
-
-    def wants(self, tree: Reduction, inner: int, segments: int) -> bool:
-        """Whether options allow this many phases (as many as are wanted may be too many)."""
-        wanted = 1 if self.algo == "pipeline" else self.k
-        phases = len(tree.groups) - (segments > 1)
-        return not wanted or phases == wanted or len(tree_groups(inner, wanted)) != wanted
 
     def explain(
         self,
@@ -168,12 +173,25 @@ class SelectCollective(Pass):
         )
 
 
+def forced_way(module: Module) -> tuple[str, int] | None:
+    """Algorithm and number of phases that the module's option ``all_reduce`` asks for."""
+    text = str(module.option("all_reduce", ""))
+    if not text:
+        return None
+    name, _, phases = text.partition(":")
+    return name, int(phases) if phases.isdecimal() else 5 if phases else 0
+
+
 def link_cost(module: Module) -> LinkCost:
     """Alpha and beta of the module's device; those of an ideal mesh when it has none."""
     numbers = module.device
+    relay = numbers.get("relay_cycles")
     return LinkCost(
         float(numbers.get("hop_cycles", 1.0)),
         float(numbers.get("route_cycles", 24.0)),
+        1 / float(numbers.get("words_per_cycle", 1.0)),
+        float(numbers.get("step_cycles", 0.0)),
+        None if relay is None else float(relay),
     )
 
 
@@ -192,6 +210,8 @@ def ring_axes(module: Module) -> frozenset[str]:
     for op in module.walk():
         if isinstance(op, (ops.Gemm, ops.GemmT)):
             axes |= {"y", op.axis}
+        if isinstance(op, ops.Collective) and not isinstance(op, _BY_TREE):
+            axes.add(op.axis)
         if isinstance(op, ops.Append) and module.option("phase", "") == "decode":
             axes |= {"y"} if op.policy in ("", "shift") else set()
     if mesh.segments == 1 and "xd" in axes:
@@ -199,7 +219,7 @@ def ring_axes(module: Module) -> frozenset[str]:
     return frozenset(axis for axis in axes if mesh.size(axis) > 1)
 
 
-def words_on(module: Module, reductions: list[ops.AllReduce], axis: str) -> list[int]:
+def words_on(module: Module, reductions: list[ops.AllReduce | ops.Reduce], axis: str) -> list[int]:
     """Words per core of each reduction over ``axis`` (rows of a full prompt included)."""
     tiling = tiling_of(module)
     row_dim = str(module.option("row_dim", "L"))

@@ -162,6 +162,28 @@ class Plan:
             *((v.name, kind) for v, kind in zip(values, done, strict=True)),
         )
 
+    def reduced(self, values: list[Value], axis: str, users: list[Value]) -> list[Value]:
+        """Complete the results of a product, graph values ``users``: on every core of the axis or,
+        if they leave main and the option ``result`` is ``roots``, on the first core only."""
+        at_roots = str(self.source.option("result", "")) == "roots"
+        if not at_roots or self.mesh.size(axis) == 1 or not all(map(self.is_returned, users)):
+            return self.all_reduce(values, axis)
+        kinds = [value_type(v) for v in values]
+        done = [
+            TensorType(k.dtype, k.dims, Layout(layout_of(k).splits, (), self.parts(axis)))
+            for k in kinds
+        ]
+        return self.emit(
+            mesh.Reduce(list(values), axis=axis),
+            *((v.name, kind) for v, kind in zip(values, done, strict=True)),
+        )
+
+    def is_returned(self, value: Value) -> bool:
+        """Whether main gives ``value`` back and nothing else reads it: the host takes it as it is,
+        in the type of sums."""
+        users = [o for o in self.source.walk() if value in o.operands]
+        return len(users) == 1 and isinstance(users[0], graph.Return)
+
     def parts(self, axis: str) -> tuple[str, ...]:
         """How a partial sum over ``axis`` is written in a layout."""
         return (axis,)

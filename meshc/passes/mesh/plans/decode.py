@@ -61,7 +61,7 @@ class DecodePlan(Plan):
                 (old.name, self.partial(tensor_type(old).dims, Layout(kept + columns), axis))
             )
         made = mesh.Gemv([left, *rights], contract=op.contract, group=op.group)
-        values = self.all_reduce(self.emit(made, *results), axis)
+        values = self.reduced(self.emit(made, *results), axis, op.results)
         self.env.update(zip(op.results, values, strict=True))
 
     def times_cache(

@@ -119,12 +119,6 @@ class PrefillPlan(Plan):
         stored = dims[-1] in op.contract
         return free and (wanted == "transposed" or (not wanted and stored))
 
-    def is_returned(self, value: Value) -> bool:
-        """Whether main gives ``value`` back and nothing else reads it: the host takes it as it is,
-        in the type of sums."""
-        users = [o for o in self.source.walk() if value in o.operands]
-        return len(users) == 1 and isinstance(users[0], graph.Return)
-
     def times_transposed(self, op: graph.Matmul, left: Value, right: Value) -> None:
         """dist-GEMM-T: rows of the right operand over y, the result's new dim skewed over x."""
         (new,) = (d for d in value_type(right).dims if d not in op.contract)

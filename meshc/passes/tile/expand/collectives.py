@@ -10,8 +10,7 @@ from meshc.ir.types import BufferType
 from meshc.ir.views import View
 from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.emitter import Emitter, index_of, point, window
-
-_COMBINE = {"sum": "add", "max": "max"}
+from meshc.passes.tile.expand.moves import COMBINE
 
 
 def all_reduce(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: bool) -> None:
@@ -25,19 +24,31 @@ def all_reduce(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, row
 
 def _tree(emitter: Emitter, op: mesh.AllReduce, view: View) -> None:
     """Groups of each phase reduce along a chain to their first member; then a multicast."""
-    here = position(emitter.mesh, op.axis)
+    reduce(emitter, op, view)
+    broadcast(emitter, op.axis, view)
+
+
+def reduce(emitter: Emitter, op: mesh.AllReduce | mesh.Reduce, view: View) -> None:
+    """The sum in ``view`` of the first core of the axis; other cores' views are spent."""
     stride = 1
     for group in op.groups:
         if group > 1:
             _phase(emitter, op, view, stride, group)
         stride *= group
-    cast = rings.multicast(emitter, op.axis)
+
+
+def broadcast(emitter: Emitter, axis: str, view: View) -> None:
+    """What the first core of ``axis`` has, on all of them."""
+    here = position(emitter.mesh, axis)
+    cast = rings.multicast(emitter, axis)
     sent = emitter.send(cast, view, when=Cond.eq(here, 0))
     got = emitter.recv(cast, view, when=Cond.ge(here, 1))
     emitter.wait(sent, got)
 
 
-def _phase(emitter: Emitter, op: mesh.AllReduce, view: View, stride: int, group: int) -> None:
+def _phase(
+    emitter: Emitter, op: mesh.AllReduce | mesh.Reduce, view: View, stride: int, group: int
+) -> None:
     """One chain per group: its last member sends, those between pass on, its root receives.
 
     What the members hold is dead afterwards, so a relay's view need not have the sum.
@@ -45,7 +56,7 @@ def _phase(emitter: Emitter, op: mesh.AllReduce, view: View, stride: int, group:
     size = emitter.mesh.size(op.axis)
     ends = rings.chain_ends(emitter, op.axis, stride, group)
     channel = rings.chain(emitter, op.axis, stride, group)
-    combine = _COMBINE[op.reduce]
+    combine = COMBINE[op.reduce]
     if min(group, ceil_div(size, stride)) == 2:
         with emitter.under(ends.members):
             sent = emitter.send(channel, view, when=ends.last)
@@ -78,7 +89,7 @@ def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: Ex
     with emitter.loop("t", size - 1) as t:
         sent = emitter.send(channel, _slot(slots, (rank + t) % size, rows))
         into = _slot(slots, (rank + t + 1) % size, rows)
-        emitter.wait(sent, emitter.recv(channel, into, combine=_COMBINE[op.reduce]))
+        emitter.wait(sent, emitter.recv(channel, into, combine=COMBINE[op.reduce]))
     with emitter.loop("t", size - 1) as t:
         sent = emitter.send(channel, _slot(slots, (rank + t + (size - 1)) % size, rows))
         into = _slot(slots, (rank + t) % size, rows)

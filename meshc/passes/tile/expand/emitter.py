@@ -87,7 +87,7 @@ class Emitter:
         self.guards: list[Cond] = []
         self.names: set[str] = set()
         self.row_dim = str(source.option("row_dim", "L"))
-        self.many_rows = source.dims[self.row_dim] > 1
+        self.many_rows = source.dims.get(self.row_dim, 1) > 1
 
     # --- extents that depend on the run
 

@@ -15,10 +15,9 @@ from meshc.ir.ops import mesh
 from meshc.ir.types import DType, Layout, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import View
-from meshc.passes.tile.expand import local, rings
+from meshc.passes.tile.expand import collectives, local, moves, rings
 from meshc.passes.tile.expand.cache import Cache
 from meshc.passes.tile.expand.chunks import Chunks
-from meshc.passes.tile.expand.collectives import all_reduce
 from meshc.passes.tile.expand.emitter import Emitter, Place, index_of
 from meshc.passes.tile.expand.gemm import Product, gemm
 from meshc.passes.tile.expand.gemm_t import Transposed
@@ -67,7 +66,11 @@ class FunctionExpander:
             return
         place = self.emitter.new_place(param.value.name, kind, "in")
         self.places[param.value] = place
-        where = Cond.eq(Expr.var("r"), 0) if self.emitter.mesh.regions > 1 else None
+        roots = (kind.layout or Layout()).roots
+        holds = [Cond.eq(index_of(axis), 0) for axis in roots]
+        if self.emitter.mesh.regions > 1:
+            holds.append(Cond.eq(Expr.var("r"), 0))
+        where = Cond.all(holds) if holds else None
         self.io_port(param.value.name, "in", kind, place, where)
 
     def takes_inputs(self, op: Op, value: Value) -> bool:
@@ -379,8 +382,57 @@ class FunctionExpander:
             view = self.emitter.view(joined)
         else:
             view = self.view(first)
-        all_reduce(self.emitter, op, view, lanes, first.rows)
+        if self.emitter.mesh.size(op.axis) > 1:
+            with self.emitter.under(moves.at_roots(op)):
+                collectives.all_reduce(self.emitter, op, view, lanes, first.rows)
         self.places.update(zip(op.results, places, strict=True))
+
+    def reduce(self, op: mesh.Reduce) -> None:
+        """In place on the first core of the axis."""
+        for value, result in zip(op.tensors(), op.results, strict=True):
+            place = self.places[value]
+            if self.emitter.mesh.size(op.axis) > 1:
+                with self.emitter.under(moves.at_roots(op)):
+                    collectives.reduce(self.emitter, op, self.view(place))
+            self.places[result] = place
+
+    def broadcast(self, op: mesh.Broadcast) -> None:
+        """In place: only the first core of the axis had anything there."""
+        place = self.places[cast(Value, op.operands[0])]
+        if self.emitter.mesh.size(op.axis) > 1:
+            with self.emitter.under(moves.at_roots(op)):
+                collectives.broadcast(self.emitter, op.axis, self.view(place))
+        self.places[op.result] = place
+
+    def gather(self, op: mesh.Gather | mesh.AllGather) -> None:
+        """The parts lie side by side; where they are padded, a copy without the padding."""
+        parts = moves.spread(self.emitter, op, self.places[cast(Value, op.operands[0])])
+        extent = self.module.dims[op.dim]
+        if extent == parts.size * parts.block:
+            shape = self.emitter.local_shape(tensor_type(op.result))
+            self.places[op.result] = Place(parts.buffer, shape)
+        else:
+            target = self.result_place(op)
+            with self.emitter.under(moves.at_roots(op)):
+                self.emitter.compute("copy", self.view(target), parts.first(extent))
+
+    def all_gather(self, op: mesh.AllGather) -> None:
+        self.gather(op)
+
+    def scatter(self, op: mesh.Scatter | mesh.ReduceScatter) -> None:
+        """The core's own part, in a buffer of its own."""
+        parts = moves.divide(self.emitter, op, self.places[cast(Value, op.operands[0])])
+        target = self.result_place(op)
+        with self.emitter.under(moves.at_roots(op)):
+            self.emitter.compute("copy", self.view(target), parts.part(parts.rank))
+
+    def reduce_scatter(self, op: mesh.ReduceScatter) -> None:
+        self.scatter(op)
+
+    def shift(self, op: mesh.Shift) -> None:
+        """To a buffer of its own: what leaves and what comes are underway at once."""
+        source = self.places[cast(Value, op.operands[0])]
+        moves.shift(self.emitter, op, source, self.result_place(op))
 
     def gemv(self, op: mesh.Gemv) -> None:
         left, *rights = (cast(Value, o) for o in op.operands)

@@ -7,10 +7,8 @@ through. Only channels carry data from core to core; wait ends the transfers it 
 
 Kernels, the result first:
     add          out = a + b
-    copy         out = a
     div          out = a / b, b repeated over trailing dims
     exp_sub      out = exp(a - m), m repeated over trailing dims
-    fill         every element becomes `value`
     gemm         out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n,
                  k] if `transposed`
     mask_slots   s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
@@ -32,10 +30,8 @@ Kernels, the result first:
 from mesh_runtime import Fabric, Hop, Phase, element, memo, wait
 from mesh_runtime.kernels import (
     add,
-    copy,
     div,
     exp_sub,
-    fill,
     gemm,
     mask_slots,
     mul,
@@ -73,21 +69,15 @@ def decode(fabric: Fabric) -> Phase:
     kv_oldest = phase.buffer("kv_oldest", "f32", 2, 2, 4)
     kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 4)
     s_2 = phase.buffer("s_2", "f32", 6, 8)
-    ring_parts = phase.buffer("ring_parts", "f32", 1, 48)
-    ring_slots = phase.buffer("ring_slots", "f32", 2, 1, 24)
     s_max = phase.buffer("s.max", "f32", 6)
     x_7 = phase.buffer("x_7", "f32", 24)
     wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight")
-    ring_parts_1 = phase.buffer("ring_parts_1", "f32", 1, 24)
-    ring_slots_1 = phase.buffer("ring_slots_1", "f32", 2, 1, 12)
     h_1_ss = phase.buffer("h_1.ss", "f32", 1)
     ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
     h_1 = phase.buffer("h_1", "f32", 24)
     w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 24, 128, role="weight")
     x_12 = phase.buffer("x_12", "f32", 24)
     w_down = phase.buffer("w_down", "f32", 2, 64, 24, role="weight")
-    ring_parts_2 = phase.buffer("ring_parts_2", "f32", 1, 24)
-    ring_slots_2 = phase.buffer("ring_slots_2", "f32", 2, 1, 12)
     result_ss = phase.buffer("result.ss", "f32", 1)
     final_norm = phase.buffer("final_norm", "f32", 24, role="weight")
     result_1 = phase.buffer("result_1", "f32", 128, role="out")
@@ -95,6 +85,7 @@ def decode(fabric: Fabric) -> Phase:
 
     # Channels: where the messages of each core go.
     every_y = core.every(2)
+    every_x = core.every(2)
     chain_y_1 = phase.channel("chain_y_1", Hop(to=(core.y - 1, core.x), where=core.y >= 1))
     cast_y = phase.channel(
         "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
@@ -106,18 +97,18 @@ def decode(fabric: Fabric) -> Phase:
         Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
         Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
     )
-    ring_xd = phase.channel(
-        "ring_xd",
-        Hop(to=(core.y, 1), where=core.x == 0),
-        Hop(to=(core.y, core.x - 2), where=(core.x >= 2) & (core.x % 2 == 0)),
-        Hop(to=(core.y, core.x + 2), where=(core.x <= -1) & (core.x % 2 == 1)),
-        Hop(to=(core.y, 1 - core.x), where=(core.x >= 0) & (core.x % 2 == 1)),
+    chain_xd_1 = phase.channel("chain_xd_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
+    cast_xd = phase.channel(
+        "cast_xd", Hop(to=(core.y, every_x), where=(every_x >= 1) & (every_x <= 1) & (core.x == 0))
     )
 
     # Guards: the cores that take part in a statement.
     y_is_1 = phase.where(core.y == 1)
     y_is_0 = phase.where(core.y == 0)
     cast_y_receivers = phase.where(core.y >= 1)
+    x_is_1 = phase.where(core.x == 1)
+    x_is_0 = phase.where(core.x == 0)
+    cast_xd_receivers = phase.where(core.x >= 1)
 
     @memo
     def ring_oldest_cores(pos):
@@ -131,55 +122,6 @@ def decode(fabric: Fabric) -> Phase:
     def ring_push_cores(pos):
         return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
 
-    # Places in memory that differ between cores.
-    @memo
-    def ring_slots_place(t):
-        return (core.rank_xd + t) % 2
-
-    @memo
-    def ring_slots_place_2(t):
-        return (core.rank_xd + t + 1) % 2
-
-    @memo
-    def ring_slots_place_3(t_1):
-        return (core.rank_xd + t_1 + 1) % 2
-
-    @memo
-    def ring_slots_place_4(t_1):
-        return (core.rank_xd + t_1) % 2
-
-    @memo
-    def ring_slots_1_place(t_2):
-        return (core.rank_x + t_2) % 2
-
-    @memo
-    def ring_slots_1_place_2(t_2):
-        return (core.rank_x + t_2 + 1) % 2
-
-    @memo
-    def ring_slots_1_place_3(t_3):
-        return (core.rank_x + t_3 + 1) % 2
-
-    @memo
-    def ring_slots_1_place_4(t_3):
-        return (core.rank_x + t_3) % 2
-
-    @memo
-    def ring_slots_2_place(t_4):
-        return (core.rank_x + t_4) % 2
-
-    @memo
-    def ring_slots_2_place_2(t_4):
-        return (core.rank_x + t_4 + 1) % 2
-
-    @memo
-    def ring_slots_2_place_3(t_5):
-        return (core.rank_x + t_5 + 1) % 2
-
-    @memo
-    def ring_slots_2_place_4(t_5):
-        return (core.rank_x + t_5) % 2
-
     # Exchanges between cores that occur again and again.
     def all_reduce_add_y(view):
         """Along chain_y_1, cast_y."""
@@ -188,6 +130,15 @@ def decode(fabric: Fabric) -> Phase:
         wait(got, sent)
         sent_2 = cast_y.send(view, on=y_is_0)
         got_2 = cast_y.recv(view, on=cast_y_receivers)
+        wait(got_2, sent_2)
+
+    def all_reduce_add_x(view):
+        """Along chain_xd_1, cast_xd."""
+        sent = chain_xd_1.send(view, on=x_is_1)
+        got = chain_xd_1.recv(view, combine="add", on=x_is_0)
+        wait(got, sent)
+        sent_2 = cast_xd.send(view, on=x_is_0)
+        got_2 = cast_xd.recv(view, on=cast_xd_receivers)
         wait(got_2, sent_2)
 
     def all_reduce_max_y(view):
@@ -246,21 +197,7 @@ def decode(fabric: Fabric) -> Phase:
                 kv_cache[layer, 0],
                 transposed=True,
             )
-            fill(ring_parts[:1], value=0.0)
-            copy(ring_parts[:1, :48], s_2.shaped(1, 48))
-            for p in range(2):
-                copy(ring_slots[p, :1], ring_parts[:1, 24 * p : 24 * p + 24])
-            for t in range(1):
-                sent_5 = ring_xd.send(ring_slots[ring_slots_place(t), :1])
-                got_5 = ring_xd.recv(ring_slots[ring_slots_place_2(t), :1], combine="add")
-                wait(got_5, sent_5)
-            for t_1 in range(1):
-                sent_6 = ring_xd.send(ring_slots[ring_slots_place_3(t_1), :1])
-                got_6 = ring_xd.recv(ring_slots[ring_slots_place_4(t_1), :1])
-                wait(got_6, sent_6)
-            for p_1 in range(2):
-                copy(ring_parts[:1, 24 * p_1 : 24 * p_1 + 24], ring_slots[p_1, :1])
-            copy(s_2.shaped(1, 48), ring_parts[:1, :48])
+            all_reduce_add_x(s_2)
             scale(s_2, s_2, factor=0.35355339059327373)
             mask_slots(s_2, kv_state[layer])
             row_max(s_max, s_2)
@@ -271,21 +208,7 @@ def decode(fabric: Fabric) -> Phase:
             all_reduce_add_y(x_6_s_sum[:30])
             div(x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[24:30])
             gemm(x_7.shaped(1, 24), x_6_s_sum[:24].shaped(1, 24), wo[layer])
-            fill(ring_parts_1[:1], value=0.0)
-            copy(ring_parts_1[:1, :24], x_7.shaped(1, 24))
-            for p_2 in range(2):
-                copy(ring_slots_1[p_2, :1], ring_parts_1[:1, 12 * p_2 : 12 * p_2 + 12])
-            for t_2 in range(1):
-                sent_11 = ring_xd.send(ring_slots_1[ring_slots_1_place(t_2), :1])
-                got_11 = ring_xd.recv(ring_slots_1[ring_slots_1_place_2(t_2), :1], combine="add")
-                wait(got_11, sent_11)
-            for t_3 in range(1):
-                sent_12 = ring_xd.send(ring_slots_1[ring_slots_1_place_3(t_3), :1])
-                got_12 = ring_xd.recv(ring_slots_1[ring_slots_1_place_4(t_3), :1])
-                wait(got_12, sent_12)
-            for p_3 in range(2):
-                copy(ring_parts_1[:1, 12 * p_3 : 12 * p_3 + 12], ring_slots_1[p_3, :1])
-            copy(x_7.shaped(1, 24), ring_parts_1[:1, :24])
+            all_reduce_add_x(x_7)
             add(x, x, x_7)
             square_sum(h_1_ss, x.shaped(1, 24))
             all_reduce_add_y(h_1_ss)
@@ -297,21 +220,7 @@ def decode(fabric: Fabric) -> Phase:
             silu(x_8_x_10[:64], x_8_x_10[:64])
             mul(x_8_x_10[:64], x_8_x_10[:64], x_8_x_10[64:128])
             gemm(x_12.shaped(1, 24), x_8_x_10[:64].shaped(1, 64), w_down[layer])
-            fill(ring_parts_2[:1], value=0.0)
-            copy(ring_parts_2[:1, :24], x_12.shaped(1, 24))
-            for p_4 in range(2):
-                copy(ring_slots_2[p_4, :1], ring_parts_2[:1, 12 * p_4 : 12 * p_4 + 12])
-            for t_4 in range(1):
-                sent_17 = ring_xd.send(ring_slots_2[ring_slots_2_place(t_4), :1])
-                got_17 = ring_xd.recv(ring_slots_2[ring_slots_2_place_2(t_4), :1], combine="add")
-                wait(got_17, sent_17)
-            for t_5 in range(1):
-                sent_18 = ring_xd.send(ring_slots_2[ring_slots_2_place_3(t_5), :1])
-                got_18 = ring_xd.recv(ring_slots_2[ring_slots_2_place_4(t_5), :1])
-                wait(got_18, sent_18)
-            for p_5 in range(2):
-                copy(ring_parts_2[:1, 12 * p_5 : 12 * p_5 + 12], ring_slots_2[p_5, :1])
-            copy(x_12.shaped(1, 24), ring_parts_2[:1, :24])
+            all_reduce_add_x(x_12)
             add(x, x, x_12)
         square_sum(result_ss, x.shaped(1, 24))
         all_reduce_add_y(result_ss)

@@ -59,8 +59,6 @@ def prefill(fabric: Fabric) -> Phase:
     q_1_k_1_x_5 = phase.buffer("q_1_k_1_x_5", "f32", 8, 40)
     x_8_x_10 = phase.buffer("x_8_x_10", "f32", 8, 128)
     h_ss = phase.buffer("h.ss", "f32", 8)
-    ring_parts = phase.buffer("ring_parts", "f32", 8, 2)
-    ring_slots = phase.buffer("ring_slots", "f32", 2, 8, 1)
     attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
     h = phase.buffer("h", "f32", 8, 24)
     left_chunks = phase.buffer("left_chunks", "f32", 2, 8, 24)
@@ -73,11 +71,7 @@ def prefill(fabric: Fabric) -> Phase:
     key_chunks = phase.buffer("key_chunks", "f32", 2, 2, 8, 4)
     score_chunks = phase.buffer("score_chunks", "f32", 2, 8, 6, 8)
     s_max = phase.buffer("s.max", "f32", 8, 6)
-    ring_parts_1 = phase.buffer("ring_parts_1", "f32", 8, 6)
-    ring_slots_1 = phase.buffer("ring_slots_1", "f32", 2, 8, 3)
     s_sum = phase.buffer("s.sum", "f32", 8, 6)
-    ring_parts_2 = phase.buffer("ring_parts_2", "f32", 8, 6)
-    ring_slots_2 = phase.buffer("ring_slots_2", "f32", 2, 8, 3)
     x_6 = phase.buffer("x_6", "f32", 8, 6, 4)
     value_chunks = phase.buffer("value_chunks", "f32", 2, 2, 8, 4)
     weight_of_keys = phase.buffer("weight_of_keys", "f32", 2, 8, 6, 8)
@@ -86,8 +80,6 @@ def prefill(fabric: Fabric) -> Phase:
     wo = phase.buffer("wo", "f32", 2, 1, 24, 24, role="weight")
     weight_chunks_1 = phase.buffer("weight_chunks_1", "f32", 2, 24, 24)
     h_1_ss = phase.buffer("h_1.ss", "f32", 8)
-    ring_parts_3 = phase.buffer("ring_parts_3", "f32", 8, 2)
-    ring_slots_3 = phase.buffer("ring_slots_3", "f32", 2, 8, 1)
     ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
     h_1 = phase.buffer("h_1", "f32", 8, 24)
     left_chunks_2 = phase.buffer("left_chunks_2", "f32", 2, 8, 24)
@@ -99,6 +91,11 @@ def prefill(fabric: Fabric) -> Phase:
     weight_chunks_3 = phase.buffer("weight_chunks_3", "f32", 2, 64, 24)
 
     # Channels: where the messages of each core go.
+    every_x = core.every(2)
+    chain_x_1 = phase.channel("chain_x_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
+    cast_x = phase.channel(
+        "cast_x", Hop(to=(core.y, every_x), where=(every_x >= 1) & (every_x <= 1) & (core.x == 0))
+    )
     ring_x = phase.channel(
         "ring_x",
         Hop(to=(core.y, 1), where=core.x == 0),
@@ -115,6 +112,10 @@ def prefill(fabric: Fabric) -> Phase:
     )
 
     # Guards: the cores that take part in a statement.
+    x_is_1 = phase.where(core.x == 1)
+    x_is_0 = phase.where(core.x == 0)
+    cast_x_receivers = phase.where(core.x >= 1)
+
     @memo
     def ring_x_senders(a):
         return phase.where(a < core.rank_y)
@@ -139,108 +140,48 @@ def prefill(fabric: Fabric) -> Phase:
     def ring_x_senders_4(a_5):
         return phase.where(a_5 < core.rank_y)
 
-    # Places in memory that differ between cores.
-    @memo
-    def ring_slots_place(t):
-        return (core.rank_x + t) % 2
+    # Exchanges between cores that occur again and again.
+    def all_reduce_add_x(view):
+        """Along chain_x_1, cast_x."""
+        sent = chain_x_1.send(view, on=x_is_1)
+        got = chain_x_1.recv(view, combine="add", on=x_is_0)
+        wait(got, sent)
+        sent_2 = cast_x.send(view, on=x_is_0)
+        got_2 = cast_x.recv(view, on=cast_x_receivers)
+        wait(got_2, sent_2)
 
-    @memo
-    def ring_slots_place_2(t):
-        return (core.rank_x + t + 1) % 2
-
-    @memo
-    def ring_slots_place_3(t_1):
-        return (core.rank_x + t_1 + 1) % 2
-
-    @memo
-    def ring_slots_place_4(t_1):
-        return (core.rank_x + t_1) % 2
-
-    @memo
-    def ring_slots_1_place(t_4):
-        return (core.rank_xd + t_4) % 2
-
-    @memo
-    def ring_slots_1_place_2(t_4):
-        return (core.rank_xd + t_4 + 1) % 2
-
-    @memo
-    def ring_slots_1_place_3(t_5):
-        return (core.rank_xd + t_5 + 1) % 2
-
-    @memo
-    def ring_slots_1_place_4(t_5):
-        return (core.rank_xd + t_5) % 2
-
-    @memo
-    def ring_slots_2_place(t_6):
-        return (core.rank_xd + t_6) % 2
-
-    @memo
-    def ring_slots_2_place_2(t_6):
-        return (core.rank_xd + t_6 + 1) % 2
-
-    @memo
-    def ring_slots_2_place_3(t_7):
-        return (core.rank_xd + t_7 + 1) % 2
-
-    @memo
-    def ring_slots_2_place_4(t_7):
-        return (core.rank_xd + t_7) % 2
-
-    @memo
-    def ring_slots_3_place(t_10):
-        return (core.rank_x + t_10) % 2
-
-    @memo
-    def ring_slots_3_place_2(t_10):
-        return (core.rank_x + t_10 + 1) % 2
-
-    @memo
-    def ring_slots_3_place_3(t_11):
-        return (core.rank_x + t_11 + 1) % 2
-
-    @memo
-    def ring_slots_3_place_4(t_11):
-        return (core.rank_x + t_11) % 2
+    def all_reduce_max_x(view):
+        """Along chain_x_1, cast_x."""
+        sent = chain_x_1.send(view, on=x_is_1)
+        got = chain_x_1.recv(view, combine="max", on=x_is_0)
+        wait(got, sent)
+        sent_2 = cast_x.send(view, on=x_is_0)
+        got_2 = cast_x.recv(view, on=cast_x_receivers)
+        wait(got_2, sent_2)
 
     def step(len_):
         extent = (len_ + 1) // 2
         for layer in range(2):
             square_sum(h_ss[:extent], x[:extent])
-            fill(ring_parts[:extent], value=0.0)
-            copy(ring_parts[:extent, :1], h_ss[:extent].shaped(extent, 1))
-            for p in range(2):
-                copy(ring_slots[p, :extent], ring_parts[:extent, p : p + 1])
-            for t in range(1):
-                sent = ring_x.send(ring_slots[ring_slots_place(t), :extent])
-                got = ring_x.recv(ring_slots[ring_slots_place_2(t), :extent], combine="add")
-                wait(got, sent)
-            for t_1 in range(1):
-                sent_1 = ring_x.send(ring_slots[ring_slots_place_3(t_1), :extent])
-                got_1 = ring_x.recv(ring_slots[ring_slots_place_4(t_1), :extent])
-                wait(got_1, sent_1)
-            for p_1 in range(2):
-                copy(ring_parts[:extent, p_1 : p_1 + 1], ring_slots[p_1, :extent])
-            copy(h_ss[:extent].shaped(extent, 1), ring_parts[:extent, :1])
+            all_reduce_add_x(h_ss[:extent])
             rms_scale(h[:extent], x[:extent], h_ss[:extent], attn_norm[layer], count=48, eps=1e-05)
             copy(left_chunks[0, :extent], h[:extent])
             copy(weight_chunks[:1], wq_wk_wv[layer])
             for a in range(1):
-                sent_2 = ring_x.send(left_chunks[a % 2, :extent], on=ring_x_senders(a))
-                got_2 = ring_x.recv(left_chunks[(a + 1) % 2, :extent], on=ring_x_senders(a))
-                wait(got_2, sent_2)
+                sent_2_2 = ring_x.send(left_chunks[a % 2, :extent], on=ring_x_senders(a))
+                got_2_2 = ring_x.recv(left_chunks[(a + 1) % 2, :extent], on=ring_x_senders(a))
+                wait(got_2_2, sent_2_2)
             rotate(left_chunks[:2, :extent], by=core.rank_y % 2)
             fill(q_1_k_1_x_5[:extent, :40], value=0.0)
-            for t_2 in range(1):
-                sent_3 = ring_x.send(left_chunks[t_2 % 2, :extent])
-                got_3 = ring_x.recv(left_chunks[(t_2 + 1) % 2, :extent])
-                sent_4 = ring_y.send(weight_chunks[t_2 % 2])
-                got_4 = ring_y.recv(weight_chunks[(t_2 + 1) % 2])
+            for t in range(1):
+                sent_3 = ring_x.send(left_chunks[t % 2, :extent])
+                got_3 = ring_x.recv(left_chunks[(t + 1) % 2, :extent])
+                sent_4 = ring_y.send(weight_chunks[t % 2])
+                got_4 = ring_y.recv(weight_chunks[(t + 1) % 2])
                 gemm(
                     q_1_k_1_x_5[:extent, :40],
-                    left_chunks[t_2 % 2, :extent],
-                    weight_chunks[t_2 % 2],
+                    left_chunks[t % 2, :extent],
+                    weight_chunks[t % 2],
                     accumulate=True,
                 )
                 wait(got_3, got_4, sent_3, sent_4)
@@ -281,20 +222,20 @@ def prefill(fabric: Fabric) -> Phase:
                 wait(got_5, sent_5)
             rotate(key_chunks[:2, :, :extent], by=core.rank_xd)
             fill(score_chunks, value=0.0)
-            for t_3 in range(2):
-                sent_6 = ring_y.send(key_chunks[t_3 % 2, :, :extent])
-                got_6 = ring_y.recv(key_chunks[(t_3 + 1) % 2, :, :extent])
+            for t_1 in range(2):
+                sent_6 = ring_y.send(key_chunks[t_1 % 2, :, :extent])
+                got_6 = ring_y.recv(key_chunks[(t_1 + 1) % 2, :, :extent])
                 gemm(
-                    score_chunks[t_3 % 2, :extent, :, :extent]
+                    score_chunks[t_1 % 2, :extent, :, :extent]
                     .shaped(extent, 2, 3, extent)
                     .ordered(1, 2, 0, 3),
                     q_1_k_1_x_5[:extent, :24].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
-                    key_chunks[t_3 % 2, :, :extent].shaped(2, 1, extent, 4),
+                    key_chunks[t_1 % 2, :, :extent].shaped(2, 1, extent, 4),
                     accumulate=True,
                     transposed=True,
                 )
-                sent_7 = ring_x.send(score_chunks[t_3 % 2, :extent, :, :extent])
-                got_7 = ring_x.recv(score_chunks[(t_3 + 1) % 2, :extent, :, :extent])
+                sent_7 = ring_x.send(score_chunks[t_1 % 2, :extent, :, :extent])
+                got_7 = ring_x.recv(score_chunks[(t_1 + 1) % 2, :extent, :, :extent])
                 wait(got_6, got_7, sent_6, sent_7)
             for m in range(1):
                 copy(s_2[:extent, :, m, :extent], score_chunks[m % 2, :extent, :, :extent])
@@ -311,40 +252,10 @@ def prefill(fabric: Fabric) -> Phase:
                     limit=len_,
                 )
             row_max(s_max[:extent], s_2[:extent, :, :, :extent])
-            fill(ring_parts_1[:extent], value=0.0)
-            copy(ring_parts_1[:extent, :6], s_max[:extent].shaped(extent, 6))
-            for p_2 in range(2):
-                copy(ring_slots_1[p_2, :extent], ring_parts_1[:extent, 3 * p_2 : 3 * p_2 + 3])
-            for t_4 in range(1):
-                sent_8 = ring_x.send(ring_slots_1[ring_slots_1_place(t_4), :extent])
-                got_8 = ring_x.recv(ring_slots_1[ring_slots_1_place_2(t_4), :extent], combine="max")
-                wait(got_8, sent_8)
-            for t_5 in range(1):
-                sent_9 = ring_x.send(ring_slots_1[ring_slots_1_place_3(t_5), :extent])
-                got_9 = ring_x.recv(ring_slots_1[ring_slots_1_place_4(t_5), :extent])
-                wait(got_9, sent_9)
-            for p_3 in range(2):
-                copy(ring_parts_1[:extent, 3 * p_3 : 3 * p_3 + 3], ring_slots_1[p_3, :extent])
-            copy(s_max[:extent].shaped(extent, 6), ring_parts_1[:extent, :6])
+            all_reduce_max_x(s_max[:extent])
             exp_sub(s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], s_max[:extent])
             row_sum(s_sum[:extent], s_2[:extent, :, :, :extent])
-            fill(ring_parts_2[:extent], value=0.0)
-            copy(ring_parts_2[:extent, :6], s_sum[:extent].shaped(extent, 6))
-            for p_4 in range(2):
-                copy(ring_slots_2[p_4, :extent], ring_parts_2[:extent, 3 * p_4 : 3 * p_4 + 3])
-            for t_6 in range(1):
-                sent_10 = ring_x.send(ring_slots_2[ring_slots_2_place(t_6), :extent])
-                got_10 = ring_x.recv(
-                    ring_slots_2[ring_slots_2_place_2(t_6), :extent], combine="add"
-                )
-                wait(got_10, sent_10)
-            for t_7 in range(1):
-                sent_11 = ring_x.send(ring_slots_2[ring_slots_2_place_3(t_7), :extent])
-                got_11 = ring_x.recv(ring_slots_2[ring_slots_2_place_4(t_7), :extent])
-                wait(got_11, sent_11)
-            for p_5 in range(2):
-                copy(ring_parts_2[:extent, 3 * p_5 : 3 * p_5 + 3], ring_slots_2[p_5, :extent])
-            copy(s_sum[:extent].shaped(extent, 6), ring_parts_2[:extent, :6])
+            all_reduce_add_x(s_sum[:extent])
             for c_1 in range(1):
                 copy(
                     value_chunks[c_1 % 2, :, :extent],
@@ -360,17 +271,17 @@ def prefill(fabric: Fabric) -> Phase:
             for m_2 in range(1):
                 copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_2[:extent, :, m_2, :extent])
             fill(x_6[:extent], value=0.0)
-            for t_8 in range(1):
-                sent_13 = ring_x.send(weight_of_keys[t_8 % 2, :extent, :, :extent])
-                got_13 = ring_x.recv(weight_of_keys[(t_8 + 1) % 2, :extent, :, :extent])
-                sent_14 = ring_y.send(value_chunks[t_8 % 2, :, :extent])
-                got_14 = ring_y.recv(value_chunks[(t_8 + 1) % 2, :, :extent])
+            for t_2 in range(1):
+                sent_13 = ring_x.send(weight_of_keys[t_2 % 2, :extent, :, :extent])
+                got_13 = ring_x.recv(weight_of_keys[(t_2 + 1) % 2, :extent, :, :extent])
+                sent_14 = ring_y.send(value_chunks[t_2 % 2, :, :extent])
+                got_14 = ring_y.recv(value_chunks[(t_2 + 1) % 2, :, :extent])
                 gemm(
                     x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
-                    weight_of_keys[t_8 % 2, :extent, :, :extent]
+                    weight_of_keys[t_2 % 2, :extent, :, :extent]
                     .shaped(extent, 2, 3, extent)
                     .ordered(1, 2, 0, 3),
-                    value_chunks[t_8 % 2, :, :extent].shaped(2, 1, extent, 4),
+                    value_chunks[t_2 % 2, :, :extent].shaped(2, 1, extent, 4),
                     accumulate=True,
                 )
                 wait(got_13, got_14, sent_13, sent_14)
@@ -393,38 +304,22 @@ def prefill(fabric: Fabric) -> Phase:
                 wait(got_15, sent_15)
             rotate(left_chunks_1[:2, :extent], by=core.rank_y % 2)
             fill(x_7[:extent], value=0.0)
-            for t_9 in range(1):
-                sent_16 = ring_x.send(left_chunks_1[t_9 % 2, :extent])
-                got_16 = ring_x.recv(left_chunks_1[(t_9 + 1) % 2, :extent])
-                sent_17 = ring_y.send(weight_chunks_1[t_9 % 2])
-                got_17 = ring_y.recv(weight_chunks_1[(t_9 + 1) % 2])
+            for t_3 in range(1):
+                sent_16 = ring_x.send(left_chunks_1[t_3 % 2, :extent])
+                got_16 = ring_x.recv(left_chunks_1[(t_3 + 1) % 2, :extent])
+                sent_17 = ring_y.send(weight_chunks_1[t_3 % 2])
+                got_17 = ring_y.recv(weight_chunks_1[(t_3 + 1) % 2])
                 gemm(
                     x_7[:extent],
-                    left_chunks_1[t_9 % 2, :extent],
-                    weight_chunks_1[t_9 % 2],
+                    left_chunks_1[t_3 % 2, :extent],
+                    weight_chunks_1[t_3 % 2],
                     accumulate=True,
                 )
                 wait(got_16, got_17, sent_16, sent_17)
             gemm(x_7[:extent], left_chunks_1[1, :extent], weight_chunks_1[1], accumulate=True)
             add(x[:extent], x[:extent], x_7[:extent])
             square_sum(h_1_ss[:extent], x[:extent])
-            fill(ring_parts_3[:extent], value=0.0)
-            copy(ring_parts_3[:extent, :1], h_1_ss[:extent].shaped(extent, 1))
-            for p_6 in range(2):
-                copy(ring_slots_3[p_6, :extent], ring_parts_3[:extent, p_6 : p_6 + 1])
-            for t_10 in range(1):
-                sent_18 = ring_x.send(ring_slots_3[ring_slots_3_place(t_10), :extent])
-                got_18 = ring_x.recv(
-                    ring_slots_3[ring_slots_3_place_2(t_10), :extent], combine="add"
-                )
-                wait(got_18, sent_18)
-            for t_11 in range(1):
-                sent_19 = ring_x.send(ring_slots_3[ring_slots_3_place_3(t_11), :extent])
-                got_19 = ring_x.recv(ring_slots_3[ring_slots_3_place_4(t_11), :extent])
-                wait(got_19, sent_19)
-            for p_7 in range(2):
-                copy(ring_parts_3[:extent, p_7 : p_7 + 1], ring_slots_3[p_7, :extent])
-            copy(h_1_ss[:extent].shaped(extent, 1), ring_parts_3[:extent, :1])
+            all_reduce_add_x(h_1_ss[:extent])
             rms_scale(
                 h_1[:extent], x[:extent], h_1_ss[:extent], ffn_norm[layer], count=48, eps=1e-05
             )
@@ -438,15 +333,15 @@ def prefill(fabric: Fabric) -> Phase:
                 wait(got_20, sent_20)
             rotate(left_chunks_2[:2, :extent], by=core.rank_y % 2)
             fill(x_8_x_10[:extent, :128], value=0.0)
-            for t_12 in range(1):
-                sent_21 = ring_x.send(left_chunks_2[t_12 % 2, :extent])
-                got_21 = ring_x.recv(left_chunks_2[(t_12 + 1) % 2, :extent])
-                sent_22 = ring_y.send(weight_chunks_2[t_12 % 2])
-                got_22 = ring_y.recv(weight_chunks_2[(t_12 + 1) % 2])
+            for t_4 in range(1):
+                sent_21 = ring_x.send(left_chunks_2[t_4 % 2, :extent])
+                got_21 = ring_x.recv(left_chunks_2[(t_4 + 1) % 2, :extent])
+                sent_22 = ring_y.send(weight_chunks_2[t_4 % 2])
+                got_22 = ring_y.recv(weight_chunks_2[(t_4 + 1) % 2])
                 gemm(
                     x_8_x_10[:extent, :128],
-                    left_chunks_2[t_12 % 2, :extent],
-                    weight_chunks_2[t_12 % 2],
+                    left_chunks_2[t_4 % 2, :extent],
+                    weight_chunks_2[t_4 % 2],
                     accumulate=True,
                 )
                 wait(got_21, got_22, sent_21, sent_22)
@@ -468,15 +363,15 @@ def prefill(fabric: Fabric) -> Phase:
                 wait(got_23, sent_23)
             rotate(left_chunks_3[:2, :extent], by=core.rank_y % 2)
             fill(x_12[:extent], value=0.0)
-            for t_13 in range(1):
-                sent_24 = ring_x.send(left_chunks_3[t_13 % 2, :extent])
-                got_24 = ring_x.recv(left_chunks_3[(t_13 + 1) % 2, :extent])
-                sent_25 = ring_y.send(weight_chunks_3[t_13 % 2])
-                got_25 = ring_y.recv(weight_chunks_3[(t_13 + 1) % 2])
+            for t_5 in range(1):
+                sent_24 = ring_x.send(left_chunks_3[t_5 % 2, :extent])
+                got_24 = ring_x.recv(left_chunks_3[(t_5 + 1) % 2, :extent])
+                sent_25 = ring_y.send(weight_chunks_3[t_5 % 2])
+                got_25 = ring_y.recv(weight_chunks_3[(t_5 + 1) % 2])
                 gemm(
                     x_12[:extent],
-                    left_chunks_3[t_13 % 2, :extent],
-                    weight_chunks_3[t_13 % 2],
+                    left_chunks_3[t_5 % 2, :extent],
+                    weight_chunks_3[t_5 % 2],
                     accumulate=True,
                 )
                 wait(got_24, got_25, sent_24, sent_25)

@@ -1,0 +1,210 @@
+"""Collectives as ops of their own, from mesh-level text down to NumPy programs."""
+
+import numpy as np
+import pytest
+
+from meshc.backends.python import HostFacts, emit, load_program
+from meshc.devices import device
+from meshc.interp.mesh import run_mesh
+from meshc.interp.tile import TileMachine
+from meshc.ir.clone import clone_module
+from meshc.ir.core import tensor_type
+from meshc.ir.parser import parse_module
+from meshc.ir.verifier import verify_module
+from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
+from meshc.support.diagnostics import MeshcError
+from meshc.support.spans import Source
+from meshc.verify import check_claims
+
+RANDOM = np.random.default_rng(4)
+MESHES = ((1, 1), (2, 2), (3, 3), (4, 6), (1, 5), (7, 1), (3, 8))
+REDUCTIONS = (
+    "pipeline",
+    "ring",
+    "tree",
+    "two_phase",
+    "k_tree:1",
+    "k_tree:2",
+    "k_tree:3",
+    "k_tree:4",
+)
+
+
+def parse(text):
+    return parse_module(Source("collective.meshir", text))
+
+
+def collective(rows, columns, given, body, result, option=""):
+    """A mesh-level module that gives %r for its input %v of type ``given``."""
+    n = 2 * rows * columns
+    module = parse(f"""module @m level(mesh) holds(padding_safe, partitioned) {{
+      dims Y = {rows}, X = {columns}, I = 5, N = {n}, U = {n + 1}
+      options phase = main, dtype = f32, accumulate = f32{option}
+      mesh rows = {rows}, columns = {columns}
+      func @main(in %v: f32{given}) -> (f32{result}) {{
+        {body}
+        mesh.return %r
+      }}
+    }}""")
+    module.device = dict(device("ideal").numbers)
+    verify_module(module)
+    check_claims(module)
+    return module
+
+
+def lowered(module, interleave=True):
+    place = "place-interleave" if interleave else 'place-interleave{axes=""}'
+    passes = f"{place},select-collective,expand-programs,allocate-routes,schedule-tasks,plan-memory"
+    return PassManager(parse_pipeline(passes)).run(module)
+
+
+def check(module, expected, folder):
+    """The mesh level, the tile level and the emitted program agree with ``expected``."""
+    (param,) = module.function.params
+    shape = tensor_type(param.value).shape(module.dims)
+    v = RANDOM.standard_normal(shape).astype(np.float32)
+    wanted = expected(v)
+    (at_mesh,) = run_mesh(clone_module(module), {"v": v})
+    np.testing.assert_allclose(at_mesh, wanted, rtol=1e-5, atol=1e-5)
+    for interleave in (True, False):
+        tile = lowered(clone_module(module), interleave)
+        check_claims(tile)
+        for executor in (("early", "round-robin"), ("late", "random(1)")):
+            machine = TileMachine(tile, *executor)
+            machine.load("v", v)
+            (got,) = machine.run().values()
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    for path, text in emit({"main": tile}, HostFacts("test")).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    (got,) = load_program(folder).load({}).run({"v": v}).values()
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def block(extent, parts):
+    return -(-extent // parts)
+
+
+@pytest.mark.parametrize("algo", REDUCTIONS)
+@pytest.mark.parametrize(("rows", "columns"), MESHES)
+def test_all_reduce_along_rows(rows, columns, algo, tmp_path):
+    body = """%s = mesh.row_sum %v {dim = X} : f32[Y, I]<Y_y:1 +x>
+        %r = mesh.all_reduce %s {axis = x} : f32[Y, I]<Y_y:1>"""
+    option = f', all_reduce = "{algo}"'
+    given = "[Y, I, X]<Y_y:1 X_x:1>"
+    module = collective(rows, columns, given, body, "[Y, I]<Y_y:1>", option)
+    check(module, lambda v: v.sum(2), tmp_path)
+
+
+@pytest.mark.parametrize("algo", ["ring", "two_phase"])
+@pytest.mark.parametrize(("rows", "columns"), MESHES)
+def test_all_reduce_along_both(rows, columns, algo, tmp_path):
+    body = """%s = mesh.row_sum %v {dim = X} : f32[I, Y]<Y_y:1 +x>
+        %t = mesh.all_reduce %s {axis = x} : f32[I, Y]<Y_y:1>
+        %p = mesh.row_sum %t {dim = Y} : f32[I]<+y>
+        %r = mesh.all_reduce %p {axis = y} : f32[I]<>"""
+    option = f", all_reduce = {algo}"
+    module = collective(rows, columns, "[I, Y, X]<Y_y:1 X_x:1>", body, "[I]<>", option)
+    check(module, lambda v: v.sum((1, 2)), tmp_path)
+
+
+@pytest.mark.parametrize("algo", ["pipeline", "two_phase", "tree", "ring"])
+@pytest.mark.parametrize(("rows", "columns"), MESHES)
+def test_reduce_to_one_core_and_broadcast_from_it(rows, columns, algo, tmp_path):
+    """The second reduction is done by the roots of the first; the broadcasts go back."""
+    reduce = """%s = mesh.row_sum %v {dim = X} : f32[I, Y]<Y_y:1 +x>
+        %t = mesh.reduce %s {axis = x} : f32[I, Y]<Y_y:1 @x>
+        %p = mesh.row_sum %t {dim = Y} : f32[I]<+y @x>
+        """
+    option = f", all_reduce = {algo}"
+    given = "[I, Y, X]<Y_y:1 X_x:1>"
+    root = reduce + "%r = mesh.reduce %p {axis = y} : f32[I]<@x @y>"
+    module = collective(rows, columns, given, root, "[I]<@x @y>", option)
+    check(module, lambda v: v.sum((1, 2)), tmp_path / "root")
+    back = (
+        reduce
+        + """%q = mesh.reduce %p {axis = y} : f32[I]<@x @y>
+        %b = mesh.broadcast %q {axis = y} : f32[I]<@x>
+        %r = mesh.broadcast %b {axis = x} : f32[I]<>"""
+    )
+    module = collective(rows, columns, given, back, "[I]<>", option)
+    check(module, lambda v: v.sum((1, 2)), tmp_path / "all")
+
+
+@pytest.mark.parametrize("dim", ["N", "U"])
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize(("rows", "columns"), MESHES)
+def test_parts_come_together_and_go_apart(rows, columns, axis, dim, tmp_path):
+    """Also when the extent does not divide, so that parts are padded."""
+    size = columns if axis == "x" else rows
+    n = 2 * rows * columns + (dim == "U")
+    split = f"{dim}_{axis}:{block(n, size)}"
+    given = f"[I, {dim}]<{split}>"
+    gather = f"%r = mesh.gather %v {{axis = {axis}, dim = {dim}}} : f32[I, {dim}]<@{axis}>"
+    module = collective(rows, columns, given, gather, f"[I, {dim}]<@{axis}>")
+    check(module, lambda v: v, tmp_path / "gather")
+    there = gather.replace("%r", "%g")
+    back = f"{there}\n%r = mesh.scatter %g {{axis = {axis}, dim = {dim}}} : f32{given}"
+    check(collective(rows, columns, given, back, given), lambda v: v, tmp_path / "scatter")
+    every = f"%r = mesh.all_gather %v {{axis = {axis}, dim = {dim}}} : f32[I, {dim}]<>"
+    module = collective(rows, columns, given, every, f"[I, {dim}]<>")
+    check(module, lambda v: v, tmp_path / "all_gather")
+
+
+@pytest.mark.parametrize(("rows", "columns"), MESHES)
+def test_reduce_scatter(rows, columns, tmp_path):
+    """Of five elements, so that most meshes have cores without any."""
+    given = "[Y, I, X]<Y_y:1 X_x:1>"
+    result = f"[Y, I]<Y_y:1 I_x:{block(5, columns)}>"
+    body = f"""%s = mesh.row_sum %v {{dim = X}} : f32[Y, I]<Y_y:1 +x>
+        %r = mesh.reduce_scatter %s {{axis = x, dim = I}} : f32{result}"""
+    check(collective(rows, columns, given, body, result), lambda v: v.sum(2), tmp_path)
+
+
+@pytest.mark.parametrize("by", [1, -1, 2, 3, 7, 0])
+@pytest.mark.parametrize(("rows", "columns"), MESHES)
+def test_shift_goes_the_shorter_way(rows, columns, by, tmp_path):
+    given = f"[I, N]<N_y:{2 * columns}>"
+    body = f"%r = mesh.shift %v {{axis = y, dim = N, by = {by}}} : f32{given}"
+
+    def shifted(v):
+        return np.roll(v, -by * 2 * columns, axis=1)
+
+    check(collective(rows, columns, given, body, given), shifted, tmp_path)
+
+
+def test_an_uneven_shift_is_refused():
+    given = "[I, U]<U_y:5>"
+    body = f"%r = mesh.shift %v {{axis = y, dim = U}} : f32{given}"
+    with pytest.raises(MeshcError, match="U has 13 elements on 3 cores"):
+        lowered(collective(3, 2, given, body, given))
+
+
+@pytest.mark.parametrize(
+    ("body", "result", "words"),
+    [
+        ("%r = mesh.broadcast %v {axis = y} : f32[I, N]<N_y:4>", "[I, N]<N_y:4>", "stand as '@'"),
+        (
+            "%r = mesh.gather %v {axis = x, dim = N} : f32[I, N]<@x>",
+            "[I, N]<@x>",
+            "stand as '/' and the result as '@'",
+        ),
+        ("%r = mesh.gather %v {axis = y, dim = J} : f32[I, N]<@y>", "[I, N]<@y>", "with dim 'J'"),
+        ("%r = mesh.shift %v {axis = z, dim = N} : f32[I, N]<N_y:4>", "[I, N]<N_y:4>", "no axis"),
+    ],
+)
+def test_a_collective_that_does_not_fit_its_layouts_is_refused(body, result, words):
+    with pytest.raises(MeshcError, match=words):
+        collective(3, 2, "[I, N]<N_y:4>", body, result)
+
+
+def test_an_unknown_way_to_reduce_is_refused():
+    body = """%s = mesh.row_sum %v {dim = X} : f32[Y, I]<Y_y:1 +x>
+        %r = mesh.all_reduce %s {axis = x} : f32[Y, I]<Y_y:1>"""
+    for option in ("butterfly", '"k_tree:x"', '"k_tree:9"'):
+        module = collective(
+            2, 2, "[Y, I, X]<Y_y:1 X_x:1>", body, "[Y, I]<Y_y:1>", f", all_reduce = {option}"
+        )
+        with pytest.raises(MeshcError, match="no collective"):
+            lowered(module)
