@@ -196,7 +196,8 @@ int64_t floor_div(int64_t a, int64_t b);
 int reduces(const dsd *d, int64_t count);
 column read_elements(pe *p, const dsd *d, int op, int operand, int64_t first, int64_t count);
 void write_elements(pe *p, const dsd *d, int op, int64_t first, int64_t count, const cell *in);
-void reduce(pe *p, int op, int sources, const dsd *operands, column *columns, int64_t count);
+void reduce(pe *p, int op, int sources, const dsd *operands, column *columns, int64_t first,
+            int64_t count);
 int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int64_t n);
 cell *scratch(machine *m, int which, int64_t count);
 

@@ -278,7 +278,7 @@ static void write_result(operation *o, column *columns, int64_t count, int64_t s
     machine *m = p->m;
     dsd *d = &o->operands[0];
     if (d->kind == MEM && reduces(d, count)) {
-        reduce(p, o->op, o->sources, o->operands, columns, count);
+        reduce(p, o->op, o->sources, o->operands, columns, o->done_count, count);
         return;
     }
     cell *out = scratch(m, 4, count);

@@ -107,9 +107,27 @@ void write_elements(pe *p, const dsd *d, int op, int64_t first, int64_t count, c
 
 /* --- reductions: elements written to one place in order --- */
 
+/* A one-dimensional source is read when its turn comes, since results may change it. */
+typedef struct {
+    const uint8_t *from;
+    int64_t step;
+} live;
+
+static void look_at(pe *p, int op, int sources, const dsd *operands, int64_t first, int64_t count,
+                    live *found)
+{
+    for (int k = 0; k < sources; k++) {
+        const dsd *s = &operands[k + 1];
+        int64_t size = size_of_type(operation_kinds[op].types[k + 1]);
+        found[k].from = NULL;
+        if (s->kind == MEM && !s->scalar && !s->ndims)
+            found[k].from = view(p, s, size, first, count, &found[k].step);
+    }
+}
+
 /* A grid whose rows fall on each other: row by row, each seeing the results before. */
 static void reduce_rows(pe *p, int op, int sources, const dsd *operands, column *columns,
-                        int64_t count)
+                        const live *now_at, int64_t count)
 {
     const dsd *d = &operands[0];
     int64_t n = max64(d->extent[d->ndims - 1], 1), size = result_size(op), step;
@@ -130,9 +148,14 @@ static void reduce_rows(pe *p, int op, int sources, const dsd *operands, column 
             int same = s->kind == MEM && s->addr == d->addr && s->ndims == d->ndims;
             for (int i = 0; same && i < d->ndims; i++)
                 same = s->step[i] == d->step[i] && s->extent[i] == d->extent[i];
+            cell *fresh = scratch(p->m, k + 1, n);
             if (same) {
                 gather(now, step, n, op, k + 1, present);
                 args[k] = (column){present, 1};
+            } else if (now_at[k].from) {
+                gather(now_at[k].from + row * n * now_at[k].step, now_at[k].step, n, op, k + 1,
+                       fresh);
+                args[k] = (column){fresh, 1};
             } else {
                 args[k] = (column){columns[k].v + row * n * columns[k].step, columns[k].step};
             }
@@ -142,11 +165,14 @@ static void reduce_rows(pe *p, int op, int sources, const dsd *operands, column 
     }
 }
 
-void reduce(pe *p, int op, int sources, const dsd *operands, column *columns, int64_t count)
+void reduce(pe *p, int op, int sources, const dsd *operands, column *columns, int64_t first,
+            int64_t count)
 {
     const dsd *d = &operands[0];
+    live now_at[3];
+    look_at(p, op, sources, operands, first, count, now_at);
     if (d->ndims && d->step[d->ndims - 1] != 0) {
-        reduce_rows(p, op, sources, operands, columns, count);
+        reduce_rows(p, op, sources, operands, columns, now_at, count);
         return;
     }
     int64_t step;
@@ -168,9 +194,10 @@ void reduce(pe *p, int op, int sources, const dsd *operands, column *columns, in
         cell now[3], out;
         column args[3];
         for (int k = 0; k < sources; k++) {
-            if (same[k])
-                gather(to, 0, 1, op, k + 1, &now[k]);
-            args[k] = (column){same[k] ? &now[k] : columns[k].v + i * columns[k].step, 0};
+            const uint8_t *from = same[k] ? to : now_at[k].from;
+            if (from)
+                gather(same[k] ? to : from + i * now_at[k].step, 0, 1, op, k + 1, &now[k]);
+            args[k] = (column){from ? &now[k] : columns[k].v + i * columns[k].step, 0};
         }
         compute(op, 1, &out, args);
         scatter(to, 0, 1, op, &out);
@@ -235,21 +262,18 @@ static int chained(int sources, const dsd *operands, int64_t n)
 /* Element by element, so that later elements see earlier results. */
 static void sequential(pe *p, int op, int sources, const dsd *operands, column *columns, int64_t n)
 {
-    int64_t step, steps[3] = {0};
-    uint8_t *from[3] = {0}, *to = view(p, &operands[0], result_size(op), 0, n, &step);
-    for (int k = 0; k < sources; k++) {
-        const dsd *s = &operands[k + 1];
-        int64_t size = size_of_type(operation_kinds[op].types[k + 1]);
-        if (s->kind == MEM && !s->scalar && !s->ndims)
-            from[k] = view(p, s, size, 0, n, &steps[k]);
-    }
+    int64_t step;
+    live now_at[3];
+    uint8_t *to = view(p, &operands[0], result_size(op), 0, n, &step);
+    look_at(p, op, sources, operands, 0, n, now_at);
     for (int64_t i = 0; i < n; i++) {
         cell now[3], out;
         column args[3];
         for (int k = 0; k < sources; k++) {
-            if (from[k])
-                gather(from[k] + i * steps[k], 0, 1, op, k + 1, &now[k]);
-            args[k] = (column){from[k] ? &now[k] : columns[k].v + i * columns[k].step, 0};
+            const uint8_t *from = now_at[k].from;
+            if (from)
+                gather(from + i * now_at[k].step, 0, 1, op, k + 1, &now[k]);
+            args[k] = (column){from ? &now[k] : columns[k].v + i * columns[k].step, 0};
         }
         compute(op, 1, &out, args);
         scatter(to + i * step, 0, 1, op, &out);
@@ -291,7 +315,7 @@ void csl_vector(pe *p, int op, int count, const operand *given, int64_t index, i
         }
     }
     if (reduces(&operands[0], n)) {
-        reduce(p, op, sources, operands, columns, n);
+        reduce(p, op, sources, operands, columns, 0, n);
     } else if (chained(sources, operands, n)) {
         sequential(p, op, sources, operands, columns, n);
     } else {
