@@ -14,6 +14,8 @@ from meshc.backends.csl.expressions import COORDINATES, PLAIN, Spelling, conditi
 from meshc.backends.csl.names import Names
 from meshc.ir.affine import Cond, Piecewise
 from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import For
 
 
 @dataclass
@@ -41,11 +43,8 @@ class Guards:
             return f"my_{name}" if name in ("y", "x") else self.names.of("coordinate", f"my_{name}")
         return name
 
-    def declare(self, name: str, most: int | None = None) -> str:
-        """Spelling of a scalar or loop variable; ``most`` is its largest value, if known."""
-        self.most.pop(name, None)
-        if most is not None:
-            self.most[name] = most
+    def declare(self, name: str) -> str:
+        """Spelling of a scalar or loop variable."""
         self.variables[name] = self.names.of("variable", name)
         return self.variables[name]
 
@@ -60,10 +59,20 @@ class Guards:
         return condition(cond, self.spelling)
 
 
-def largest(mesh: Mesh) -> dict[str, int]:
-    """The largest value of each coordinate; ranks are as many as positions."""
+def largest(module: Module) -> dict[str, int]:
+    """The largest value of each name that is bounded: coordinates (ranks are as many as
+    positions), scalars, and variables of loops whose counts are constants."""
+    mesh = module.the_mesh()
     axes = {name: name.removeprefix("rank_") for name in sorted(COORDINATES)}
-    return {name: mesh.size(axis) - 1 for name, axis in axes.items()}
+    found = {name: mesh.size(axis) - 1 for name, axis in axes.items()}
+    found |= {name: high for name, (_, high) in module.scalars.items()}
+    loops = [op for op in module.walk() if isinstance(op, For)]
+    for op in loops:
+        found[op.var] = max(op.count.constant - 1, found.get(op.var, 0))
+    for op in loops:
+        if not op.count.is_const:
+            found.pop(op.var, None)
+    return found
 
 
 def layout_spelling(mesh: Mesh) -> dict[str, str]:

@@ -49,8 +49,8 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     ``csl-tasks``, ``csl-overlap`` and ``csl-scratch`` for what cannot be emitted.
     """
     names = Names()
-    guards = Guards(names, most=largest(module.the_mesh()))
-    scalars = [guards.declare(name, most) for name, (_, most) in module.scalars.items()]
+    guards = Guards(names, most=largest(module))
+    scalars = [guards.declare(name) for name in module.scalars]
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, shifts(module))

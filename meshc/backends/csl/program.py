@@ -229,7 +229,7 @@ class Lowering:
         (body,) = op.regions
         count = expression(op.count, self.guards.spelling)
         if not self.transfers.suspends_in(body):
-            variable = self.guards.declare(op.var, _most(op))
+            variable = self.guards.declare(op.var)
             lines = self._captured(lambda: self._block(body))
             used = any(variable in line for line in lines)
             head = f"for (@range(i16, {count})) |{variable if used else '_'}| {{"
@@ -238,7 +238,7 @@ class Lowering:
         self._suspending_for(op, body, count)
 
     def _suspending_for(self, op: For, body: Block, count: str) -> None:
-        variable = self.guards.declare(op.var, _most(op))
+        variable = self.guards.declare(op.var)
         self.loops.append(variable)
         self._flush()
         self._lines.append(f"{variable} = 0;")
@@ -309,11 +309,6 @@ class Lowering:
 
 
 _VERBS = {Send: "sends", Recv: "receives", Relay: "relays"}
-
-
-def _most(op: For) -> int | None:
-    """The largest value of a loop's variable."""
-    return op.count.constant - 1 if op.count.is_const else None
 
 
 def _options(signal: Signal) -> str:

@@ -44,7 +44,24 @@ GUARDED_BY_SCALARS = """\
     tile.wait %s2, %r2
 """
 
-CASES = {"two messages of some cores": TWO_MESSAGES, "queues shared by place": GUARDED_BY_SCALARS}
+LOOPS_OF_ONE_NAME = """\
+    tile.for {var = t, count = 3} {
+      %s1 = tile.send @chain_x_1, %a[0 +: 1] {when = "x >= 1"} : token
+      %r1 = tile.recv @chain_x_1, %b[0 +: 1] {when = "x <= 1"} : token
+      %s2 = tile.send @chain_x_1, %a[(x - t) mod 4 +: 1] {when = "x >= 1"} : token
+      %r2 = tile.recv @chain_x_1, %b[t +: 1] {combine = add, when = "x <= 1"} : token
+      tile.wait %s1, %r1, %s2, %r2
+    }
+    tile.for {var = t, count = 1} {
+      tile.copy %c[t], %a[t]
+    }
+"""
+
+CASES = {
+    "loops of one name": LOOPS_OF_ONE_NAME,
+    "two messages of some cores": TWO_MESSAGES,
+    "queues shared by place": GUARDED_BY_SCALARS,
+}
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
