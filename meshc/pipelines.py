@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.ir.module import LEVELS, Level
+from meshc.ir.module import LEVELS, Level, Module
 from meshc.passes.base import Pass
 from meshc.passes.registry import parse_pipeline
 
@@ -29,4 +29,35 @@ def pipeline_to(level: Level, settings: dict[str, str] | None = None) -> list[Pa
     chosen = settings or {}
     reached = LEVELS[: LEVELS.index(level) + 1]
     names = [name for stage in reached for name in STAGES[stage]]
+    return parse_pipeline(",".join(chosen.get(name, name) for name in names))
+
+
+GIVEN: dict[Level, tuple[str, ...]] = {
+    "graph": (),
+    "mesh": ("partitioned", "padding_safe"),
+    "tile": ("guards_cover", "channels_matched", "deadlock_free"),
+}
+"""Facts that the passes of a level count on and none of them establishes."""
+
+_ENDS: dict[Level, str] = {
+    "graph": "transpose_free",
+    "mesh": "collectives_selected",
+    "tile": "memory_planned",
+}
+_LOWERING = ("partition", "expand-programs")
+
+
+def pipeline_from(
+    module: Module, level: Level, settings: dict[str, str] | None = None
+) -> list[Pass]:
+    """The passes from ``module``, of any level, to the end of ``level``: all of a fresh graph; of
+    a module that was dumped or written by hand those of its level, unless what the last of them
+    establishes holds already, and of the levels below."""
+    chosen = settings or {}
+    here = LEVELS.index(module.level)
+    names: list[str] = []
+    for stage in LEVELS[here : LEVELS.index(level) + 1]:
+        own = stage == module.level
+        if not own or _ENDS[stage] not in module.holds:
+            names += [n for n in STAGES[stage] if not (own and n in _LOWERING)]
     return parse_pipeline(",".join(chosen.get(name, name) for name in names))

@@ -37,6 +37,28 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         metavar="shift|concat|cyclic",
         help="how the KV cache takes new tokens; default: %(default)s",
     )
+    group.add_argument(
+        "--algo",
+        action="append",
+        default=[],
+        metavar="OP=NAME",
+        help="algorithm of gemm (cyclic_shift, cannon, summa, allgather, transposed) or all_reduce "
+        "(pipeline, ring, tree, two_phase, k_tree:K); may be repeated; default: by the cost model",
+    )
+    group.add_argument(
+        "--align",
+        default=plain.align,
+        metavar="host|device",
+        help="who skews the operands of MeshGEMM and Cannon; default: the host those of weights, "
+        "the cores those of inputs",
+    )
+    group.add_argument(
+        "--result",
+        default=plain.result,
+        metavar="roots|everywhere",
+        help="where reduced results of main end: on the first core of their axis or on all; "
+        "default: everywhere",
+    )
 
 
 def request_of(options: argparse.Namespace) -> CompileRequest:
@@ -48,4 +70,7 @@ def request_of(options: argparse.Namespace) -> CompileRequest:
         layers=options.layers,
         dtype=options.dtype,
         kv=options.kv,
+        algo=tuple(options.algo),
+        align=options.align,
+        result=options.result,
     )

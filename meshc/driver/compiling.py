@@ -12,13 +12,15 @@ from meshc.devices import device
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
+from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.ir.printer import print_module
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
-from meshc.pipelines import pipeline_to
+from meshc.pipelines import GIVEN, pipeline_from
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.verify import check_fact
 
 
 @dataclass
@@ -67,12 +69,33 @@ def compile_loaded(
     """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError."""
     request.check()
     report = Diagnostics() if report is None else report
-    manager = PassManager(pipeline_to(request.level(), request.settings()), instruments)
-    graphs = {phase: graph_module(loaded, phase, request) for phase in _phases(loaded, request)}
-    host = _host_facts(loaded, graphs)
-    modules = {phase: manager.run(module, report) for phase, module in graphs.items()}
+    phases = _phases(loaded, request)
+    given = {phase: given_module(loaded, phase, request) for phase in phases}
+    host = _host_facts(loaded, given)
+    modules = {}
+    for phase, module in given.items():
+        passes = pipeline_from(module, request.level(), request.settings())
+        modules[phase] = PassManager(passes, instruments).run(module, report)
     files = _files(request, modules, host)
     return Compiled(request, modules, files, report, facts_of(loaded, request, modules, host))
+
+
+def given_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
+    """What the passes start from: the graph of ``phase``, or the module of a ``.meshir`` file, of
+    which what the passes ahead ask for is proved where its text does not claim it."""
+    if loaded.module is None:
+        return graph_module(loaded, phase, request)
+    module = clone_module(loaded.module)
+    module.options = {**request.options(), **module.options}
+    if module.level == "graph":
+        module.options.setdefault("grid", request.mesh)
+    if not module.device:
+        module.device = dict(device(request.device).numbers)
+    for fact in GIVEN[module.level]:
+        if fact not in module.holds:
+            check_fact(module, fact)
+            module.holds.add(fact)
+    return module
 
 
 def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
@@ -85,6 +108,7 @@ def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Mo
     dtype = request.dtype or usual
     module.options |= {"dtype": dtype, "grid": request.mesh}
     module.options.setdefault("accumulate", "f32")
+    module.options |= request.options()
     module.device = dict(numbers.numbers)
     return module
 

@@ -30,7 +30,7 @@ def facts_of(
         "format": FORMAT,
         "model": loaded.name,
         "target": request.compile_to or request.target,
-        "mesh": request.mesh,
+        "mesh": str(first.mesh or request.mesh),
         "phases": list(modules),
         "dtype": str(first.dtype()),
         "layers": request.layers,

@@ -16,10 +16,15 @@ from meshc.frontend.models import (
     read_config,
 )
 from meshc.ir.module import Module
+from meshc.ir.parser import parse_module
+from meshc.ir.verifier import verify_module
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import read_text
+from meshc.verify import check_claims
 
 Parameter = int | float | bool | str
 
+_IR_LIMIT_BYTES = 64 << 20
 _CORE_DTYPES = ("f32", "f16", "bf16")
 
 
@@ -28,30 +33,39 @@ class LoadedModel:
     """A model and where it came from.
 
     ``config`` is None for a ``.mesh`` file. ``weights`` is the checkpoint that MODEL itself names
-    (a GGUF file, a Hugging Face directory), or None.
+    (a GGUF file, a Hugging Face directory), or None. A ``.meshir`` file has a ``module`` of some
+    level and no ``model``.
     """
 
     name: str
-    model: Model
+    model: Model | None
     config: ModelConfig | None
     weights: Path | None = None
+    module: Module | None = None
 
     def phases(self) -> tuple[str, ...]:
         """Phases the model has: prefill and decode, or only main."""
-        return phases(self.model)
+        return phases(self.model) if self.model is not None else ("main",)
 
     def graph(self, phase: str, seq: int | None, layers: int | None) -> Module:
         """The graph-level module of ``phase``."""
+        assert self.model is not None
         return elaborate(self.model, phase, seq=seq, layers=layers)
 
 
 def load_any(text: str, report: Diagnostics) -> LoadedModel:
-    """The model that ``text`` names: a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or
-    ``config.json``, or a built-in one. Raises what its frontend raises, and ``unknown-model``.
+    """The model that ``text`` names: a ``.mesh``, ``.meshir`` or ``.gguf`` file, a Hugging Face
+    directory or ``config.json``, or a built-in one. Raises what its frontend raises, and
+    ``unknown-model``.
     """
     path = Path(text)
     if path.suffix == ".mesh":
         return LoadedModel(path.stem, load_model(path, report), None)
+    if path.suffix == ".meshir":
+        module = parse_module(read_text(path, _IR_LIMIT_BYTES))
+        verify_module(module)
+        check_claims(module)
+        return LoadedModel(path.stem, None, None, module=module)
     if path.suffix == ".gguf":
         return of_config(config_from_gguf(path, report), path)
     if path.suffix == ".json" or (path.is_dir() and text not in catalogue_names()):
@@ -61,8 +75,8 @@ def load_any(text: str, report: Diagnostics) -> LoadedModel:
         fail(
             "unknown-model",
             f"'{text}' is no model",
-            help="a model is a .mesh or .gguf file, a Hugging Face directory or config.json, or "
-            "the name of a built-in model",
+            help="a model is a .mesh, .meshir or .gguf file, a Hugging Face directory or "
+            "config.json, or the name of a built-in model",
         )
     return of_config(catalogue_config(text), None)
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.analysis.reduction import TREES
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.types import DType
 from meshc.passes.mesh.partition import parse_grid
+from meshc.passes.mesh.select_gemm import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.passes.mesh.shift_kv_cache import POLICIES
 from meshc.support.diagnostics import Diagnostics
 
+ALIGNMENTS = ("host", "device")
+RESULTS = ("roots", "everywhere")
+ALGORITHMS_OF = {
+    "gemm": ("auto", "transposed", *GEMM_ALGORITHMS),
+    "all_reduce": ("auto", "ring", *TREES, "k_tree", *(f"k_tree:{k}" for k in range(1, 5))),
+}
 TARGETS = ("python", "csl")
 PHASES = ("prefill", "decode", "both")
 DEFAULT_SEQ = 1024
@@ -24,7 +32,9 @@ class CompileRequest:
     ``mesh`` is columns x rows of one region. ``seq`` is the KV capacity in tokens. ``dtype`` is
     that of activations and weights on the cores. ``kv`` is the policy of the KV cache.
     ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
-    every architecture that has CSL.
+    every architecture that has CSL. ``algo`` names algorithms, such as ``gemm=cannon`` and
+    ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
+    ``result`` ``roots`` leaves reduced results of main on the first cores of their axis.
     """
 
     target: str = "python"
@@ -37,6 +47,9 @@ class CompileRequest:
     kv: str = "shift"
     compile_to: str = ""
     portable: bool = False
+    algo: tuple[str, ...] = ()
+    align: str = ""
+    result: str = ""
 
     def level(self) -> Level:
         """The level at which the passes end."""
@@ -46,6 +59,12 @@ class CompileRequest:
         """Specs of passes that differ from their defaults."""
         return {"shift-kv-cache": f"shift-kv-cache{{policy={self.kv}}}"}
 
+    def options(self) -> dict[str, str]:
+        """What goes into the header of a module for passes to read."""
+        found = dict(text.split("=", 1) for text in self.algo)
+        chosen = {"align": self.align, "result": self.result}
+        return found | {name: value for name, value in chosen.items() if value}
+
     def check(self) -> None:
         """Raise every ``bad-option`` and ``bad-mesh`` at once."""
         found = Diagnostics()
@@ -54,10 +73,27 @@ class CompileRequest:
         _one_of(found, "--kv", self.kv, POLICIES)
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
+        _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
+        _one_of(found, "--result", self.result, ("", *RESULTS))
+        for text in self.algo:
+            _algorithm(found, text)
         _within(found, "--seq", self.seq, _MAX_SEQ)
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         parse_grid(self.mesh)
+
+
+def _algorithm(found: Diagnostics, text: str) -> None:
+    """Check one ``OP=NAME``; a tree may say its number of phases."""
+    op, _, name = text.partition("=")
+    if op not in ALGORITHMS_OF:
+        found.error(
+            "bad-argument",
+            f"--algo cannot be '{text}'",
+            help=f"it is OP=NAME, OP being {' or '.join(ALGORITHMS_OF)}",
+        )
+        return
+    _one_of(found, f"--algo {op}", name, ALGORITHMS_OF[op])
 
 
 def _one_of(found: Diagnostics, option: str, value: str, known: tuple[str, ...]) -> None:

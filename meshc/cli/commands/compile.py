@@ -30,8 +30,8 @@ from meshc.support.files import Content, check_free, write_directory
 
 _DESCRIPTION = """\
 Compile MODEL for a mesh of cores: a .mesh file, a .gguf file, a Hugging Face directory or
-config.json, or the name of a built-in model. Without -o the model is compiled and checked, and a
-summary is printed.
+config.json, a .meshir file of any level, or the name of a built-in model. Without -o the model is
+compiled and checked, and a summary is printed.
 """
 
 
@@ -133,7 +133,8 @@ def _is_ir(name: str) -> bool:
 def _summary(loaded: LoadedModel, compiled: Compiled, output: str | None) -> str:
     """A few lines: what was compiled onto what, and what to do next."""
     request = compiled.request
-    lines = [f"{loaded.name} on {request.device}, mesh {request.mesh}"]
+    mesh = next((m.mesh for m in compiled.modules.values() if m.mesh is not None), request.mesh)
+    lines = [f"{loaded.name} on {request.device}, mesh {mesh}"]
     for phase, module in compiled.modules.items():
         ops = sum(1 for _ in module.walk())
         words = [f"{module.level} level", f"{ops} ops"]

@@ -1,0 +1,130 @@
+"""Compiling text of any level, and the options that choose algorithms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.python import load_program
+from meshc.driver import Compiled, CompileRequest, compile_loaded, load_any
+from meshc.ir.ops import mesh
+from meshc.ir.parser import parse_module
+from meshc.ir.printer import print_module
+from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.files import write_directory
+from meshc.support.spans import Source
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RANDOM = np.random.default_rng(8)
+PRODUCT = """model product(M=9, K=12, N=7) {
+  weights f32  accumulate f32
+  main(a[M, K], b[K, N]) -> [M, N] { return a @ b }
+}"""
+
+
+def compiled(path: Path, **options: object) -> Compiled:
+    report = Diagnostics()
+    request = CompileRequest(**options)  # type: ignore[arg-type]
+    return compile_loaded(load_any(str(path), report), request, report=report)
+
+
+def ran(found: Compiled, folder: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    write_directory(folder, found.files, found.facts, force=True)
+    results: dict[str, np.ndarray] = load_program(folder).load({}).run(inputs)
+    return results
+
+
+EXPECTED = {
+    "column_sums": lambda v: {"sums": v.sum(2)},
+    "all_gather": lambda v: {"rows": v, "columns": v.sum(1)},
+    "scatter": lambda v: {"all": np.roll(v, -3)},
+    "chain": lambda v: {"sum": v.sum(0)},
+}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.meshir")), ids=lambda p: p.stem)
+def test_examples_run(path: Path, tmp_path: Path) -> None:
+    found = compiled(path)
+    (module,) = found.modules.values()
+    port = next(p for p in module.ports if p.direction == "in")
+    v = RANDOM.standard_normal(port.tensor.shape(module.dims)).astype(np.float32)
+    got = ran(found, tmp_path / "out", {"v": v})
+    wanted = EXPECTED[module.name](v)
+    assert set(got) == set(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["graph", "mesh", "tile"])
+def test_a_dump_goes_on_to_the_same_program(level: str, tmp_path: Path) -> None:
+    source = tmp_path / "product.mesh"
+    source.write_text(PRODUCT, encoding="utf-8")
+    options = {"mesh": "3x2", "dtype": "f32", "algo": ("gemm=summa",)}
+    dump = compiled(source, compile_to=level, **options)
+    (text,) = dump.files.values()
+    path = tmp_path / "dumped.meshir"
+    path.write_text(text, encoding="utf-8")
+    again = compiled(path, mesh="3x2")
+    assert again.files["main_phase.py"] == compiled(source, **options).files["main_phase.py"]
+
+
+def test_a_claim_that_does_not_hold_is_refused(tmp_path: Path) -> None:
+    text = (EXAMPLES / "relay.meshir").read_text(encoding="utf-8")
+    path = tmp_path / "broken.meshir"
+    path.write_text(text.replace('rank = "4 - x"', 'rank = "x"'), encoding="utf-8")
+    with pytest.raises(MeshcError, match="rank does not grow by one"):
+        compiled(path)
+
+
+@pytest.mark.parametrize("algo", ["cyclic_shift", "cannon", "summa", "allgather"])
+def test_algorithms_of_products(algo: str, tmp_path: Path) -> None:
+    source = tmp_path / "product.mesh"
+    source.write_text(PRODUCT, encoding="utf-8")
+    options = {"mesh": "3x3", "algo": (f"gemm={algo}",), "align": "host"}
+    (module,) = compiled(source, compile_to="mesh", **options).modules.values()
+    (op,) = (o for o in module.walk() if isinstance(o, mesh.Gemm))
+    assert op.algo == algo
+    text = print_module(module)
+    assert print_module(parse_module(Source("again", text))) == text
+    a, b = RANDOM.standard_normal((9, 12)), RANDOM.standard_normal((12, 7))
+    (got,) = ran(compiled(source, **options), tmp_path / "out", {"a": a, "b": b}).values()
+    np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", ["ring", "tree", "two_phase", "k_tree:3"])
+def test_a_result_may_stay_at_the_roots(way: str, tmp_path: Path) -> None:
+    """A product of one row is a GEMV; its reduction ends on the first row or column."""
+    source = tmp_path / "gemv.mesh"
+    source.write_text(
+        """model gemv(M=1, K=40, N=24) {
+          weights f32  accumulate f32
+          param w[K, N]
+          main(x[M, K]) -> [M, N] { return x @ w }
+        }""",
+        encoding="utf-8",
+    )
+    options = {"mesh": "4x6", "algo": (f"all_reduce={way}",), "result": "roots"}
+    found = compiled(source, **options)
+    (module,) = found.modules.values()
+    assert not any(c.multicast for c in module.channels)
+    write_directory(tmp_path / "out", found.files, found.facts, force=True)
+    x, w = RANDOM.standard_normal((1, 40)), RANDOM.standard_normal((40, 24))
+    (got,) = load_program(tmp_path / "out").load({"w": w}).run({"x": x}).values()
+    np.testing.assert_allclose(got, x @ w, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"algo": ("gemm=strassen",)}, "--algo gemm cannot be 'strassen'"),
+        ({"algo": ("gem=cannon",)}, "--algo cannot be 'gem=cannon'"),
+        ({"algo": ("all_reduce=k_tree:7",)}, "cannot be 'k_tree:7'"),
+        ({"align": "left"}, "--align cannot be 'left'"),
+        ({"result": "home"}, "--result cannot be 'home'"),
+    ],
+)
+def test_unknown_choices_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(MeshcError, match=words):
+        CompileRequest(**options).check()  # type: ignore[arg-type]
