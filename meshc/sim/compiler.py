@@ -192,6 +192,9 @@ def finish(unit: Unit) -> PeProgram:
     def gates(entries: list[tuple[str, Any]]) -> list[tuple[str, int]]:
         return [_resolve(unit, kind, value) for kind, value in entries]
 
+    controls = names(unit.control_tasks)
+    if unit.one_task_table:
+        controls = {**names(unit.data_tasks), **controls}
     configs: dict[int, ColorConfig] = dict(unit.color_configs)
     program = PeProgram(
         unit.name,
@@ -203,7 +206,7 @@ def finish(unit: Unit) -> PeProgram:
         list(unit.functions.values()),
         names(unit.data_tasks),
         names(unit.local_tasks),
-        names(unit.control_tasks),
+        controls,
         names(unit.teardown),
         names(unit.empty_handlers),
         dict(unit.in_queues),

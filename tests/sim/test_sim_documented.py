@@ -162,3 +162,40 @@ fn pair(x: i16) Pair { return Pair{ .a = x, .b = 2 * x }; }
 fn both(x: Pair, y: Pair) i16 { return 1000 * x.a + 100 * x.b + 10 * y.a + y.b; }
 """
     assert function(tmp_path, "out[0] = both(pair(1), pair(3));", "i16", 1, head)[0] == 1236
+
+
+OLD = """
+const c = @get_color(3);
+const start = @get_color(40);
+const go = @get_color(9);
+var data = @zeros([2]u32);
+var data_ptr: [*]u32 = &data;
+const control = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = c, .control = true });
+fn run() void { @activate(go); }
+task send() void {
+  @mov32(control, @as(u32, @get_color_id(start)) << 16);
+  @mov32(control, (@as(u32, @get_color_id(c)) << 16) | 7);
+}
+task first() void { data[0] = 1; }
+task second(word: u16) void { data[1] = @as(u32, word); sys.unblock_cmd_stream(); }
+comptime {
+  @bind_task(send, go);
+  @bind_task(first, start);
+  @bind_task(second, c);
+  @set_local_color_config(c, .{ .routes = .{ .rx = RAMP, .tx = RAMP } });
+  @export_symbol(run);
+  @export_symbol(data_ptr, "data");
+}
+"""
+
+
+def test_one_table_of_tasks_for_colors_and_control_wavelets_in_old_programs(tmp_path: Path) -> None:
+    program = single(tmp_path, OLD, run="fn()void", data="[*]u32")
+    program.launch("run")
+    assert list(program.read("data", 2, "u4")) == [1, 7]
+
+
+def test_a_void_parameter_stands_for_none_given(tmp_path: Path) -> None:
+    (tmp_path / "part.csl").write_text("param c: color = @get_color(32);\n")
+    head = 'const part = @import_module("part.csl", .{ .c = {} });'
+    assert function(tmp_path, "out[0] = @get_int(part.c);", "u16", 1, head)[0] == 32

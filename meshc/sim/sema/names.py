@@ -55,8 +55,11 @@ class Names(Core):
     def _param(self, module: Module, param: t.Param) -> Val:
         frame = Frame(module, True)
         kind = self.type_from(param.type, frame) if param.type is not None else None
-        if param.name in module.bindings:
-            value = module.bindings[param.name]
+        given = module.bindings.get(param.name)
+        if given is not None and given.type == ty.VOID and param.default is not None:
+            given = None  # {} stands for a color that is not there
+        if given is not None:
+            value = given
         elif param.default is not None:
             value = self.known(param.default, frame, kind)
         else:

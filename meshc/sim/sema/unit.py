@@ -60,6 +60,7 @@ class Unit:
     trace_buffers: dict[str, int] = field(default_factory=dict)
     memcpy_ports: dict[int, str] = field(default_factory=dict)
     temps: int = 0
+    one_task_table: bool = False  # SDK 0.x: control wavelets start tasks of colors too
     recursive: frozenset[str] = frozenset()
     with_memory: set[str] = field(default_factory=set)
     stack_pointer: Symbol | None = None

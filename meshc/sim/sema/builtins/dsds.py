@@ -8,6 +8,7 @@ from meshc.sim import ir
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.ids import routable
 from meshc.sim.sema.builtins.layout import chosen_name
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce, offset_by, scaled
@@ -109,7 +110,14 @@ def _descriptor(kind: Type, name: str, args: list[ir.Expr], build: Any) -> Val:
     return Val(kind, ir.Runtime(kind, name, args), False)
 
 
+def _check_color(fields: dict[str, Val], span: Span) -> None:
+    color = fields.get("fabric_color")
+    if color is not None and color.known and isinstance(color.v, int):
+        routable(color.v, span)
+
+
 def _fabin(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
+    _check_color(fields, span)
     queue = _number(fields, "input_queue", -1, span)
     if isinstance(queue, ir.Const) and queue.value >= 0:
         an.unit.in_queues_used.setdefault(queue.value, span)
@@ -128,6 +136,7 @@ def _fabout(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
     zero_bits = (1 if _flag(zero, "first_source") else 0) | (
         2 if _flag(zero, "second_source") else 0
     )
+    _check_color(fields, span)
     queue = _number(fields, "output_queue", -1, span)
     if isinstance(queue, ir.Const) and queue.value >= 0:
         an.unit.out_queues_used.setdefault(queue.value, span)

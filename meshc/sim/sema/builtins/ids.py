@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Type
 from meshc.sim.sema.values import Frame, Val
 from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
 
 _LIMITS = {
-    "get_color": (ty.COLOR, 32),
+    "get_color": (ty.COLOR, 64),  # above 31: entry points of SDK 0.x, and "no color" in 1.0
     "get_input_queue": (ty.INPUT_QUEUE, 8),
     "get_output_queue": (ty.OUTPUT_QUEUE, 8),
     "get_local_task_id": (ty.LOCAL_TASK, 32),
@@ -26,8 +28,7 @@ def _make_id(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     if not value.known:
         return Val(kind, value.v, False)
     number = an.as_number(value, node.span)
-    no_color = node.name == "get_color" and number == limit  # SDK 1.0: "no color"
-    if not 0 <= number < limit and not no_color:
+    if not 0 <= number < limit:
         fail("csl-range", f"{number} is no {kind}; the largest is {limit - 1}", node.span)
     if node.name == "get_local_task_id" and an.arch == "wse3" and number < 8:
         fail("csl-range", f"local task id {number}: WSE-3 has local task ids 8 to 30", node.span)
@@ -36,6 +37,16 @@ def _make_id(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     if node.name == "get_ut_id" and an.arch == "wse2":
         fail("csl-type", "@get_ut_id exists on WSE-3 only", node.span)
     return Val(kind, number)
+
+
+FABRIC_COLORS = 24
+
+
+def routable(color: int, span: Span) -> int:
+    """``color`` when wavelets can have it. Raises MeshcError ``csl-range``."""
+    if not 0 <= color < FABRIC_COLORS:
+        fail("csl-range", f"{color} is no color of the fabric; they are 0 to 23", span)
+    return color
 
 
 @builtin("get_data_task_id", args=(1, 1))
@@ -67,3 +78,12 @@ def _get_dsr(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 def _get_xdsr(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = ty.XDSR if node.name == "get_xdsr" else ty.SR
     return Val(kind, an.number(node.args[0], frame))
+
+
+@builtin("get_color_id", args=(1, 1))
+def _color_id(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    """The number of a color, before ``@get_int`` took its place."""
+    value = an.eval(node.args[0], frame)
+    if value.type != ty.COLOR:
+        fail("csl-type", f"@get_color_id needs a color, found '{value.type}'", node.span)
+    return Val(ty.U16, value.v if value.known else ir.Bits(ty.U16, value.v), value.known)

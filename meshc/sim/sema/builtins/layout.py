@@ -15,6 +15,7 @@ from meshc.sim.routes import (
     Filter,
 )
 from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.ids import routable
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Enum, Fn, Struct, Type
@@ -116,7 +117,7 @@ def _set_tile_code(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
 @builtin("set_color_config", args=(4, 4))
 def _set_color_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     layout, (x, y) = _layout(an, node), _position(an, node, frame)
-    color = an.number(node.args[2], frame)
+    color = routable(an.number(node.args[2], frame), node.args[2].span)
     key = (x, y, color)
     if key in layout.routes:
         fail(

@@ -6,6 +6,7 @@ from meshc.sim import ir
 from meshc.sim.descriptors import Fifo
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.ids import routable
 from meshc.sim.sema.builtins.layout import LayoutInfo, color_config
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce
@@ -26,8 +27,10 @@ def _bind(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     number, unit = an.as_number(value, node.span), an.unit
     kind = node.name[5:-5]
     if node.name == "bind_task":
+        unit.one_task_table = True
         has_args = bool(task.decl.params)
         kind = "data" if has_args and value.type == ty.COLOR else "local"
+        kind = "control" if number > 31 else kind
     wanted = {"data": ty.DATA_TASK, "local": ty.LOCAL_TASK, "control": ty.CONTROL_TASK}[kind]
     if value.type != wanted and value.type not in (ty.COLOR, ty.COMPTIME_INT):
         fail("csl-type", f"@{node.name} needs a {wanted}, found '{value.type}'", node.span)
@@ -104,7 +107,7 @@ def _initialize_queue(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | 
 
 @builtin("set_local_color_config", args=(2, 2))
 def _local_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    color = an.number(node.args[0], frame)
+    color = routable(an.number(node.args[0], frame), node.args[0].span)
     if color in an.unit.color_configs:
         fail("csl-layout", f"color {color} is configured twice", node.span)
     an.unit.color_configs[color] = color_config(an, an.known(node.args[1], frame), color, node)
