@@ -37,3 +37,13 @@ def _at(word: int, bases: tuple[int, ...]) -> int | None:
 def word_of(addr: int) -> int:
     """A word address; byte addresses of registers are accepted too."""
     return addr // 2 if addr >= FIRST_BYTE else addr
+
+
+# Settings of the simulator's own, behind all words that a program can name.
+THREAD_PRIORITY = 0x10000
+TASK_PRIORITIES = range(0x10100, 0x10300)
+
+
+def task_priority_word(is_data: int, number: int) -> int:
+    """The setting of the priority of a data or a local task."""
+    return TASK_PRIORITIES.start + 256 * is_data + number

@@ -117,9 +117,13 @@ comptime { @export_symbol(run); }
 """
 
 
-def row(folder: Path, tiles: list[str], routes: dict[tuple[int, str], str], **more: str) -> Run:
+def row(
+    folder: Path, tiles: list[str], routes: dict[tuple[int, str], str], symbols: str = "",
+    **more: str,
+) -> Run:  # fmt: skip
     """PEs in a row: ``tiles`` are files, with ``:color`` for what a sender sends on; ``routes``
-    are route settings by PE and color."""
+    are route settings by PE and color, ``symbols`` names of exported u16 arrays."""
+    names = {"run": "fn()void", **dict.fromkeys(symbols.split(), "[*]u16")}
     width = len(tiles)
     code = ""
     for x, tile in enumerate(tiles):
@@ -137,7 +141,7 @@ const memcpy = @import_module("<memcpy/get_params>", .{{ .width = {width}, .heig
 layout {{
   @set_rectangle({width}, 1);
   {code}
-  {exports(run="fn()void")}
+  {exports(**names)}
 }}
 """
     files = {"send": SEND, "send_two": SEND_TWO, "receive_two": RECEIVE_TWO, "idle": IDLE, **more}
@@ -251,6 +255,76 @@ def test_a_microthread_of_high_priority_goes_first(tmp_path: Path) -> None:
     received, end = both(tmp_path, ", .priority = .{ .high = true }")
     assert received < 2 * N
     assert end >= 4 * 256
+
+
+def test_code_of_high_priority_comes_before_any_microthread(tmp_path: Path) -> None:
+    """Code may be placed above the microthreads of medium and high priority."""
+    tile = 'const tile = @import_module("<tile_config>");\nconst size'
+    lifted = BUSY.replace("const size", tile).replace(
+        "fn run() void {",
+        "fn run() void {\n  const thread = tile.main_thread_priority;\n"
+        "  thread.update_main_thread_priority(thread.level.HIGH);",
+    )
+    busy = lifted.replace("PRIORITY", ", .priority = .{ .high = true }")
+    wait = "for (@range(u16, 20)) |i| { x += i; } @mov32"
+    later = SEND.replace("@mov32", wait).replace("var data", "var x: u16 = 0; var data")
+    program = row(tmp_path, ["later:a", "busy"], TO_THE_EAST, busy=busy, later=later)
+    cycles(program, 1)
+    assert program.machine.pes[1, 0].threads[4].t > 4 * 256
+
+
+TASKS = """
+param a: color; param b: color; param n: u16; param to: color;
+const tile = @import_module("<tile_config>");
+const send = @get_dsd(fabout_dsd, .{ .fabric_color = a, .extent = 1,
+                                     .output_queue = @get_output_queue(2) });
+var order = @zeros([3]u16); var order_ptr: [*]u16 = &order;
+var next: u16 = 0;
+var spun: u16 = 0;
+fn note(who: u16) void {
+  order[next] = who; next += 1;
+  if (next == 3) { sys.unblock_cmd_stream(); }
+}
+task first() void { note(1); }
+task second() void { note(2); }
+task arrived(word: u16) void { note(3); }
+const first_id = @get_local_task_id(9); const second_id = @get_local_task_id(10);
+const data_id = @get_data_task_id(a);
+fn run() void {
+  PRIORITIES
+  @mov16(send, 7);
+  @activate(first_id); @activate(second_id);
+  for (@range(u16, 50)) |i| { spun += i; }
+}
+comptime {
+  @bind_local_task(first, first_id); @bind_local_task(second, second_id);
+  @bind_data_task(arrived, data_id);
+  INITIAL
+  @export_symbol(run); @export_symbol(order_ptr, "order");
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("priorities", "order"),
+    [
+        ("", [1, 2, 3]),
+        ("tile.task_priority.set_task_priority(second_id);", [2, 1, 3]),
+        ("tile.task_priority.update_task_priority(data_id, tile.task_priority.level.HIGH);",
+         [3, 1, 2]),
+        ("tile.task_priority.set_task_priority(second_id);"
+         " tile.task_priority.clear_task_priority(second_id);", [1, 2, 3]),
+    ],
+)  # fmt: skip
+def test_tasks_of_high_priority_run_first(
+    tmp_path: Path, priorities: str, order: list[int]
+) -> None:
+    routes = {(0, "a"): ".rx = .{RAMP}, .tx = .{RAMP}"}
+    for place in ("PRIORITIES", "INITIAL"):
+        tasks = TASKS.replace(place, priorities).replace("PRIORITIES", "").replace("INITIAL", "")
+        program = row(tmp_path, ["tasks"], routes, symbols="order", tasks=tasks)
+        program.launch("run")
+        assert list(program.read("order", 3, "u2")) == order
 
 
 def test_a_microthread_that_is_used_twice_is_remarked(tmp_path: Path) -> None:

@@ -115,7 +115,8 @@ def _to_int16(a: Array) -> Array:
 
 
 def _max(a: Array, b: Array) -> Array:
-    return np.fmax(a, b)
+    """The larger one, the first of equal ones; NumPy's own choice between zeros is not defined."""
+    return np.where((a >= b) | np.isnan(b), a, b)
 
 
 def _wrapped(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:

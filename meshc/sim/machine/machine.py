@@ -82,7 +82,7 @@ class Machine(HostSide, Common):
 
     def _initial_state(self, pe: Pe) -> None:
         for word, value in pe.program.settings:
-            registers.set_config(pe, word, value)
+            registers.initial_setting(pe, word, value)
         for kind, number in pe.program.blocked:
             pe.close(kind, number)
         for kind, number in pe.program.unblocked:

@@ -275,7 +275,7 @@ class Operation:
                 steps = max(steps, -(-count // self._per_wavelet(operand.simd)))
         span = max(steps, last_in + 1 - start)
         if self.is_async:
-            take = pe.issue.high if self.priority else pe.issue.low
+            take = pe.issue.high if self.priority > pe.rank else pe.issue.low
             span = take(start, steps, span)
         elif self.needs_input:
             pe.issue.pipe.claim(start, steps, span)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from meshc.sim.machine.machine import Machine
 
 MARGIN = 64
+_LATE = 1 << 61
 TEARDOWN_TASK = 29
 MEMORY_BYTES = 50 * 1024
 
@@ -48,16 +49,18 @@ class Dsr:
 class Pe(PeMemory):
     """State of one PE. ``t`` is the local time of the code that runs.
 
-    The code since ``resumed`` has issued ``issued`` vector steps.
+    The code since ``resumed`` has issued ``issued`` vector steps. ``urgent`` holds the tasks of
+    high priority, ``rank`` is the priority of microthreads that go no further than the code.
     """
 
     __slots__ = (
         "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
         "credits", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
         "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit",
-        "local_tasks", "log", "machine", "mem", "out_free", "out_queues", "plans", "prng", "program", "ramp_in", "ramp_out",
-        "ready_colors", "registers", "resumed", "slots", "started", "t", "threads", "traces",
-        "tsc_base", "tsc_frozen", "unblocked", "unsent", "views", "waiting_on", "x", "y",
+        "local_tasks", "log", "machine", "mem", "out_free", "out_queues", "plans", "prng",
+        "program", "ramp_in", "ramp_out", "rank", "ready_colors", "registers", "resumed", "slots",
+        "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked", "unsent",
+        "urgent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
@@ -103,6 +106,8 @@ class Pe(PeMemory):
         self.issued = 0
         self.resumed = 0
         self.threads: dict[int, Operation] = {}
+        self.urgent: set[tuple[str, int]] = set()
+        self.rank = 0
         self.credits: dict[int, Credit] = {}
         self.log = ""
         self.traces: dict[str, list[tuple[str, Any]]] = {}
@@ -224,7 +229,7 @@ class Pe(PeMemory):
         return shared and channel.bursts[0].control and channel.color not in self.blocked
 
     def dispatch(self, now: int) -> None:
-        """Run the task that has been ready for the longest time."""
+        """Run the task that has been ready for the longest time, one of high priority first."""
         if self.current is not None or now < self.dispatch_at:
             return
         self.dispatch_at = -1
@@ -233,25 +238,31 @@ class Pe(PeMemory):
             return
         best, kind, what, later = 1 << 62, "", None, 1 << 62
         if self.launches and self.launches[0][0] <= now:
-            best, kind = self.launches[0][0], "launch"
+            best, kind = self.launches[0][0] + self._lag("launch", 0), "launch"
         for number, since in self.activated.items():
-            if number not in self.blocked and since < best:
-                best, kind, what = since, "local", number
+            rank = since + self._lag("local", number)
+            if number not in self.blocked and rank < best:
+                best, kind, what = rank, "local", number
         for color in sorted(self.ready_colors):
             channel = self.channels[color]
             if not channel.bursts or not self.is_open(channel):
                 self.ready_colors.discard(color)
                 continue
             since = channel.bursts[0].time_of(0)
+            rank = since + self._lag("wavelet", color)
             if since > now:
                 later = min(later, since)
-            elif since < best:
-                best, kind, what = since, "wavelet", color
+            elif rank < best:
+                best, kind, what = rank, "wavelet", color
         if kind:
             self.t = now + self.costs.task
             self.start(now, kind, what)
         elif later < 1 << 62:
             self.wake(later)
+
+    def _lag(self, kind: str, number: int) -> int:
+        """What puts a task behind those of high priority."""
+        return _LATE if self.urgent and (kind, number) not in self.urgent else 0
 
     def start(self, now: int, kind: str, what: Any) -> None:
         """Run one task."""

@@ -90,6 +90,16 @@ def set_config(pe: Pe, word: int, value: int) -> None:
         pe.registers[word] = value
 
 
+def initial_setting(pe: Pe, word: int, value: int) -> None:
+    """A setting that a program starts with: a register, or a priority."""
+    if word == space.THREAD_PRIORITY:
+        thread_priority(pe, value)
+    elif word in space.TASK_PRIORITIES:
+        task_priority(pe, *divmod(word - space.TASK_PRIORITIES.start, 256), value)
+    else:
+        set_config(pe, word, value)
+
+
 def reset_routes(pe: Pe, color: int, rx: int, tx: int) -> None:
     """New inputs and outputs (bit masks by direction)."""
 
@@ -163,6 +173,23 @@ def teardown_pending(pe: Pe, color: int) -> bool:
     return _present(pe, color).teardown
 
 
+# --- priorities ---
+
+
+def task_priority(pe: Pe, is_data: int, number: int, high: int) -> None:
+    """Put a task before those of low priority, or back among them."""
+    key = ("wavelet", pe.queue_color(number)) if is_data else ("local", number)
+    if high:
+        pe.urgent.add(key)
+    else:
+        pe.urgent.discard(key)
+
+
+def thread_priority(pe: Pe, level: int) -> None:
+    """Place code among the microthreads: from between low and medium to beside high."""
+    pe.rank = (0, 1, 1, 2)[level]
+
+
 # --- time ---
 
 
@@ -234,6 +261,7 @@ def print_coords(pe: Pe) -> None:
 
 
 EFFECTS: dict[str, Callable[..., Any]] = {
+    "task_priority": task_priority, "thread_priority": thread_priority,
     "get_config": get_config, "set_config": set_config, "reset_routes": reset_routes,
     "switch_position": switch_position, "switch_invalid": switch_invalid,
     "switch_set": switch_set, "switch_both": switch_both, "teardown_exit": teardown_exit,

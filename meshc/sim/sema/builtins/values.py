@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from meshc.sim import ir
+from meshc.sim.config_space import THREAD_PRIORITY, task_priority_word
 from meshc.sim.lang import tree as t
 from meshc.sim.lang.lexer import byte_text, text_bytes
 from meshc.sim.numbers import from_bits, to_bits
@@ -294,13 +295,26 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
     return Val(kind, ir.Runtime(kind, name, [an.code(v) for v in values]), False)
 
 
+def _initial_effect(an: Analyzer, node: t.Builtin, frame: Frame, name: str) -> Val:
+    """An effect at compile time: priorities are the only ones that a program starts with."""
+    values = [int(an.known(arg, frame).v) for arg in node.args[2:]]
+    if name == "task_priority":
+        is_data, number, high = values
+        an.unit.local_settings.append((task_priority_word(is_data, number), high))
+    elif name == "thread_priority":
+        an.unit.local_settings.append((THREAD_PRIORITY, values[0]))
+    else:
+        fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
+    return Val(ty.VOID, None)
+
+
 @builtin("sim_effect", args=(2, 10))
 def _sim_effect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     """Library only: ``@sim_effect("name", T, args...)``, an effect with a result of type T."""
     name = an.known(node.args[0], frame).v
     kind = an.type_from(node.args[1], frame)
     if frame.known:
-        fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
+        return _initial_effect(an, node, frame, name)
     args = []
     for arg in node.args[2:]:
         value = an.eval(arg, frame)
