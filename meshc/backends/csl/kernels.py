@@ -12,6 +12,7 @@ from meshc.backends.csl.descriptors import Descriptors, element, own
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.products import Plan, Product
+from meshc.backends.csl.rows import Rows
 from meshc.backends.csl.windows import Dim, Window, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -40,6 +41,8 @@ class Kernels:
         self.free_bytes = free_bytes
         self.functions: list[str] = []
         self.uses_registers = False
+        self.uses_math = False
+        self.rows = Rows(self)
         self.scratch: dict[DType, int] = {}
         self._known: dict[tuple[str, ...], str] = {}
         self._writers: dict[str, Callable[[Compute], list[str]]] = {
@@ -54,13 +57,15 @@ class Kernels:
 
     def lines(self, op: Compute) -> list[str]:
         """The statements of one kernel. Raises ``csl-kernel`` for what cannot be emitted."""
+        if op.kernel in self.rows.writers:
+            return self.rows.writers[op.kernel](op, _windows(op))
         writer = self._writers.get(op.kernel)
         if writer is None:
             fail(
                 "csl-kernel",
                 f"the CSL back end does not emit '{op.kernel}'",
                 op.span,
-                help=f"it emits {', '.join(sorted(self._writers))}",
+                help=f"it emits {', '.join(sorted([*self._writers, *self.rows.writers]))}",
             )
         return writer(op)
 
@@ -69,6 +74,8 @@ class Kernels:
         windows = _windows(op)
         if op.kernel == "gemm":
             return sum(self._gemm_cycles(op, windows))
+        if op.kernel in self.rows.writers:
+            return self.rows.cycles(op, windows)
         to = windows[0]
         strides = tuple(w.merged().dims[-1].stride for w in windows)
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
@@ -104,9 +111,9 @@ class Kernels:
 
     def _copy(self, op: Compute) -> list[str]:
         to, source = _windows(op)
-        return [self._move(to, source) + ";"]
+        return [self.move(to, source) + ";"]
 
-    def _move(self, to: Window, source: Window) -> str:
+    def move(self, to: Window, source: Window) -> str:
         """An operation that copies ``source`` to ``to``, converting its elements."""
         builtin = {
             (DType.F32, DType.F16): "@fh2s",
@@ -135,13 +142,13 @@ class Kernels:
         assert isinstance(by, Expr)
         count, stride = all_.dims[0].extent, all_.dims[0].stride
         slot = all_.inner(all_.dims[1:])
-        spare = self._scratch(slot, slot.size)
+        spare = self._scratch(slot.dtype, slot.size)
         place = _index("i", count - 1) * stride
-        step = [self._move(slot.moved(place), slot.moved(place + stride)) + ";"]
+        step = [self.move(slot.moved(place), slot.moved(place + stride)) + ";"]
         body = [
-            self._move(spare, slot) + ";",
+            self.move(spare, slot) + ";",
             *_repeat("i", count - 1, step),
-            self._move(slot.moved((count - 1) * stride), spare) + ";",
+            self.move(slot.moved((count - 1) * stride), spare) + ";",
         ]
         name = self._function("rotate", all_, ["places: i16"], _repeat("_", "places", body))
         return [f"{name}({expression(by % count, self.descriptors.spell)});"]
@@ -264,7 +271,7 @@ class Kernels:
         memory = self.descriptors.memory
 
         def part(first: int, count: int) -> str:
-            where = self._scratch(product.c, depth * m * n, first * m * n, count * m * n)
+            where = self._scratch(product.c.dtype, depth * m * n, first * m * n, count * m * n)
             return memory(where)
 
         add = products.add(dtype)
@@ -275,7 +282,7 @@ class Kernels:
         lines = [f"{products.multiply(dtype)}({part(0, depth)}, {factors});"]
         sums = memory(product.c)
         if dtype == DType.F32:
-            first = self._scratch(product.c, depth * m * n, 0, m * n)
+            first = self._scratch(product.c.dtype, depth * m * n, 0, m * n)
             each = memory(first.moved(_index("j", depth) * (m * n)))
             return [*lines, *_repeat("j", depth, [f"{add}({sums}, {sums}, {each});"])]
         for kept, more in products.halvings(depth):
@@ -294,9 +301,26 @@ class Kernels:
             self.functions += ["", head, *(_PAD + line for line in body), "}"]
         return self._known[key]
 
-    def _scratch(self, like: Window, size: int, first: int = 0, count: int = 0) -> Window:
+    def value_function(self, name: str, kind: str, text: str) -> str:
+        """The name of a function of one element ``v``, for ``@map``."""
+        key = (name, kind, text)
+        if key not in self._known:
+            self._known[key] = self.names.fresh(f"{name}_{kind}")
+            head = f"fn {self._known[key]}(v: {kind}) {kind} {{"
+            self.functions += ["", head, f"{_PAD}return {text};", "}"]
+        return self._known[key]
+
+    def variable(self, text: str) -> None:
+        """Declare a variable that functions share."""
+        if text not in self.functions:
+            self.functions += ["", text]
+
+    def scratch_window(self, dtype: DType, size: int) -> Window:
+        """Scratch of ``size`` elements."""
+        return self._scratch(dtype, size)
+
+    def _scratch(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
         """``count`` elements of scratch from ``first`` on; scratch holds at least ``size``."""
-        dtype = like.dtype
         self.scratch[dtype] = max(self.scratch.get(dtype, 0), size)
         buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
         return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))

@@ -63,7 +63,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     body = _step(lowering)
     sections = [
         ("", _params(ends, guards)),
-        ("", _modules(guards)),
+        ("", _modules(guards, kernels)),
         ("", _queues(ends)),
         ("Memory", _memory(module, names, symbols, kernels, descriptors.shifts)),
         ("State of the program", _state(lowering, guards, scalars, tasks)),
@@ -174,12 +174,13 @@ def _queues(ends: Ends) -> list[str]:
     return ["// A transfer runs on the microthread with the number of its queue.", *ends.queues()]
 
 
-def _modules(guards: Guards) -> list[str]:
+def _modules(guards: Guards, kernels: Kernels) -> list[str]:
     position = ['const position = @import_module("<layout>");'] if guards.coordinates else []
     return [
         'const sys = @import_module("<memcpy/memcpy>", memcpy_params);',
         *position,
         'const time = @import_module("<time>");',
+        *(['const math = @import_module("<math>");'] if kernels.uses_math else []),
     ]
 
 

@@ -1,0 +1,200 @@
+"""Kernels that go row by row: sums and maxima, scaling by rows, functions of elements.
+
+A *row* is the trailing dims that a smaller operand lacks; there is one value of the smaller operand
+per row. Sums run in the order of the elements, as the device's reductions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from meshc.backends.csl.costs import SETUP
+from meshc.backends.csl.descriptors import own
+from meshc.backends.csl.expressions import expression
+from meshc.backends.csl.windows import Dim, Window
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
+
+if TYPE_CHECKING:
+    from meshc.backends.csl.kernels import Kernels
+
+_PAD = "    "
+_VARIABLES = "ijkl"
+_ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
+_MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
+_MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
+EXPONENTIAL = 60  # cycles of one element through the library's exp, assumed
+
+Row = tuple[Window, ...]
+
+
+class Rows:
+    """Writers of kernels by rows, over the functions and scratch of ``kernels``."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
+        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+            "row_sum": self._row_sum,
+            "row_max": self._row_max,
+            "square_sum": self._square_sum,
+            "div": self._div,
+            "exp_sub": self._exp_sub,
+            "rms_scale": self._rms_scale,
+            "silu": self._silu,
+            "gelu": self._gelu,
+        }
+
+    def cycles(self, op: Compute, windows: list[Window]) -> int:
+        """Predicted cycles of one of these kernels."""
+        whole = max(windows, key=lambda w: w.size)
+        smallest = min(windows, key=lambda w: w.size)
+        element = EXPONENTIAL if op.kernel in ("exp_sub", "silu", "gelu") else 1
+        return smallest.size * 3 * SETUP + whole.size * element
+
+    # --- reductions
+
+    def _row_sum(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
+        return self._reduced(op, to, source, _ADD, "0.0")
+
+    def _row_max(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
+        word = "u16" if to.dtype == DType.F16 else "u32"
+        lowest = "0xfc00" if to.dtype == DType.F16 else "0xff800000"
+        start = f"@bitcast({to.dtype}, @as({word}, {lowest}))"
+        return self._reduced(op, to, source, _MAX, start)
+
+    def _reduced(
+        self, op: Compute, to: Window, source: Window, builtins: dict[DType, str], start: str
+    ) -> list[str]:
+        _same(op, to, source)
+
+        def write(row: Row) -> list[str]:
+            total = self._cell(row[0])
+            memory = self.kernels.descriptors.memory(row[1])
+            return [f"{total} = {start};", f"{builtins[to.dtype]}(&{total}, {total}, {memory});"]
+
+        return self._each(to, (to, source), write)
+
+    def _square_sum(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
+        wide = self.kernels.scratch_window(to.dtype, source.size)
+        shape = [Dim(d.extent, s) for d, s in zip(source.dims, _strides(source.shape), strict=True)]
+        memory = self.kernels.descriptors.memory
+        squares = [self.kernels.move(wide, source) + ";"] if source.dtype != to.dtype else []
+        factor = wide if squares else source
+        squares.append(f"{_MUL[to.dtype]}({memory(wide)}, {memory(factor)}, {memory(factor)});")
+        return squares + self._row_sum(op, [to, wide.inner(shape)])
+
+    # --- scaling
+
+    def _div(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, left, right = windows
+        _same(op, to, left, right)
+
+        def write(row: Row) -> list[str]:
+            memory = self.kernels.descriptors.memory
+            inverse = f"1.0 / {self._cell(row[2])}"
+            return [f"{_MUL[to.dtype]}({memory(row[0])}, {memory(row[1])}, {inverse});"]
+
+        return self._each(right, (to, left, right), write)
+
+    def _rms_scale(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source, squares, gain = windows
+        _same(op, to, source, gain)
+        self.kernels.uses_math = True
+        count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
+
+        def write(row: Row) -> list[str]:
+            memory = self.kernels.descriptors.memory
+            mean = f"@as(f32, {self._cell(row[2])}) / {count}.0 + {eps!r}"
+            scale = f"1.0 / math.sqrt_f32({mean})"
+            if to.dtype != DType.F32:
+                scale = f"@as({to.dtype}, {scale})"
+            one = memory(row[0])
+            return [
+                f"{_MUL[to.dtype]}({one}, {memory(row[1])}, {scale});",
+                f"{_MUL[to.dtype]}({one}, {one}, {memory(gain)});",
+            ]
+
+        return self._each(squares, (to, source, squares), write)
+
+    # --- functions of elements
+
+    def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source, most = windows
+        _same(op, to, source, most)
+        self.kernels.uses_math = True
+        kind = str(to.dtype)
+        self.kernels.variable(f"var most_of_row: {kind} = 0.0;")
+        name = self.kernels.value_function("exponential", kind, f"math.exp_{kind}(v - most_of_row)")
+
+        def write(row: Row) -> list[str]:
+            memory = self.kernels.descriptors.memory
+            return [
+                f"most_of_row = {self._cell(row[2])};",
+                f"@map({name}, {memory(row[1])}, {memory(row[0])});",
+            ]
+
+        return self._each(most, (to, source, most), write)
+
+    def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
+        kind = str(windows[0].dtype)
+        return self._mapped(op, windows, "silu", f"v / (1.0 + math.exp_{kind}(-v))")
+
+    def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
+        if op.params["form"] != "tanh":
+            fail("csl-kernel", "the device's library has no erf for 'gelu'", op.span)
+        kind = str(windows[0].dtype)
+        inner = "0.7978845608 * (v + 0.044715 * v * v * v)"
+        return self._mapped(op, windows, "gelu", f"0.5 * v * (1.0 + math.tanh_{kind}({inner}))")
+
+    def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
+        to, source = windows
+        _same(op, to, source)
+        self.kernels.uses_math = True
+        function = self.kernels.value_function(name, str(to.dtype), text)
+        memory = self.kernels.descriptors.memory
+        return [f"@map({function}, {memory(source)}, {memory(to)});"]
+
+    # --- rows
+
+    def _each(self, small: Window, windows: Row, write: Callable[[Row], list[str]]) -> list[str]:
+        """``write`` for each element of ``small`` with that element's row of each window."""
+        lines: list[str] = []
+        depth, moved = 0, list(windows)
+        heads = len(small.dims)
+        for place, dim in enumerate(small.dims):
+            if dim.extent == 1:
+                continue
+            name = _VARIABLES[depth]
+            lines.append(f"{_PAD * depth}for (@range(i16, {dim.extent})) |{name}| {{")
+            strides = [w.dims[place].stride if place < len(w.dims) else 0 for w in windows]
+            moved = [w.moved(own(name) * s) for w, s in zip(moved, strides, strict=True)]
+            depth += 1
+        row = tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved)
+        lines += [_PAD * depth + line for line in write(row)]
+        return [*lines, *(_PAD * d + "}" for d in reversed(range(depth)))]
+
+    def _cell(self, window: Window) -> str:
+        """The element at which a window begins."""
+        name = self.kernels.names.of("buffer", window.buffer.name)
+        shift = self.kernels.descriptors.shifts.get(window.buffer.name, 0)
+        return f"{name}[{expression(window.start + shift, self.kernels.descriptors.spell)}]"
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    """Strides of a dense array."""
+    found, step = [], 1
+    for extent in reversed(shape):
+        found.append(step)
+        step *= extent
+    return found[::-1]
+
+
+def _same(op: Compute, *windows: Window) -> None:
+    if len({w.dtype for w in windows}) > 1:
+        kinds = ", ".join(str(w.dtype) for w in windows)
+        fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)

@@ -1,0 +1,77 @@
+"""Kernels that go row by row agree with NumPy on the fabric simulator."""
+
+import numpy as np
+import pytest
+from csl_runs import run_files, tile_text
+
+from meshc.backends.csl import emit
+from meshc.support.diagnostics import MeshcError
+
+ROWS, COLUMNS = 3, 5
+OUTPUTS = ("quotient", "exponential", "normed", "silu", "gelu")
+STATEMENTS = """\
+    tile.row_sum %sums, %a
+    tile.row_max %most, %a
+    tile.square_sum %squares, %a
+    tile.div %quotient, %a, %sums
+    tile.exp_sub %exponential, %a, %most
+    tile.rms_scale %normed, %a, %squares, %gain {count = 5, eps = 1e-5}
+    tile.silu %silu, %a
+    tile.gelu %gelu, %a {form = tanh}
+"""
+
+
+def program(dtype, statements=STATEMENTS):
+    """A tile module whose core (0, 0) gives the results."""
+    row, all_ = f"{dtype}[{ROWS}]", f"{dtype}[{ROWS}, {COLUMNS}]"
+    lines = [
+        "module @rows level(tile) holds(channels_matched) {",
+        f"  dims R = {ROWS}, C = {COLUMNS}",
+        "  mesh rows = 2, columns = 2",
+        f"  buffer %a : {all_} {{role = in}}",
+        f"  buffer %gain : {dtype}[{COLUMNS}] {{role = in}}",
+        *(f"  buffer %{name} : {row}" for name in ("sums", "most", "squares")),
+        *(f"  buffer %{name} : {all_} {{role = out}}" for name in OUTPUTS),
+        f"  port @a in {dtype}[R, C] : %a {{lanes = [i, j], element = [i, j]}}",
+        f"  port @gain in {dtype}[C] : %gain {{lanes = [j], element = [j]}}",
+        *(
+            f"  port @{name} out {dtype}[R, C] : %{name} "
+            '{lanes = [i, j], element = [i, j], where = "x = 0 and y = 0"}'
+            for name in OUTPUTS
+        ),
+        "  program @main {",
+        statements.rstrip(),
+        "  }",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def expected(a, gain):
+    """The same in float64."""
+    cubic = 0.7978845608 * (a + 0.044715 * a**3)
+    return {
+        "quotient": a / a.sum(1, keepdims=True),
+        "exponential": np.exp(a - a.max(1, keepdims=True)),
+        "normed": a / np.sqrt((a * a).mean(1, keepdims=True) + 1e-5) * gain,
+        "silu": a / (1 + np.exp(-a)),
+        "gelu": 0.5 * a * (1 + np.tanh(cubic)),
+    }
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [("f32", "wse2"), ("f16", "wse3")])
+def test_rows(dtype, arch, tmp_path, monkeypatch):
+    kind, tolerance = {"f32": (np.float32, 2e-6), "f16": (np.float16, 1e-2)}[dtype]
+    rng = np.random.default_rng(1)
+    a = (rng.random((ROWS, COLUMNS)) + 0.25).astype(kind)
+    gain = rng.standard_normal(COLUMNS).astype(kind)
+    files = emit({"main": tile_text(program(dtype), arch)})
+    found, _ = run_files(files, {"a": a, "gain": gain}, tmp_path, monkeypatch)
+    for name, value in expected(a.astype(np.float64), gain.astype(np.float64)).items():
+        np.testing.assert_allclose(found[name], value, tolerance, tolerance, err_msg=name)
+
+
+def test_erf_is_not_in_the_library():
+    text = program("f32", "    tile.gelu %gelu, %a {form = erf}\n")
+    with pytest.raises(MeshcError, match="csl-kernel"):
+        emit({"main": tile_text(text, "wse2")})
