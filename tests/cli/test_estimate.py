@@ -1,0 +1,30 @@
+"""``meshc estimate``: tables and JSON."""
+
+import json
+
+from meshc.cli.main import main
+
+
+def test_the_table(capsys):
+    assert main(["estimate", "--plmr", "--mesh", "4x4", "--device", "wse2", "64", "64", "64"]) == 0
+    out = capsys.readouterr().out
+    assert "GEMM [64, 64] x [64, 64] on 4x4 cores of wse2" in out
+    assert "GEMV [1, 64] x [64, 64]" in out
+    row = next(line for line in out.splitlines() if line.startswith("cannon "))
+    assert "3a + 1b" in row and row.endswith("L")
+
+
+def test_json(capsys):
+    arguments = ["estimate", "--plmr", "--json", "--mesh", "4x6", "--dtype", "f16"]
+    assert main([*arguments, "24", "24", "24"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["m"], found["mesh"], found["dtype"]) == (24, "4x6", "f16")
+    first = found["algorithms"][0]
+    assert first["algo"] == "cyclic_shift" and first["step"] == {"alpha": 2, "beta": 1}
+    assert all(e["cycles"] > 0 for e in found["algorithms"])
+
+
+def test_what_to_estimate_must_be_said(capsys):
+    assert main(["estimate", "8", "8", "8"]) == 1
+    assert "--plmr" in capsys.readouterr().err
+    assert main(["estimate", "--plmr", "--device", "nowhere", "8", "8", "8"]) == 1
