@@ -17,7 +17,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "csl_machine_end": (None, [_P]),
     "csl_size": (_L, [_I]),
     "csl_define_operation": (_I, [_I, ct.c_char_p, _I, _I, _P]),
-    "csl_pe_new": (_P, [_P, _I, _I, _I, _P, _P, _P, _P, _L, _L]),
+    "csl_pe_new": (_P, [_P, _I, _I, _I, _P, _P, _P, _P, _L, _P, _L]),
     "csl_bind_data_tasks": (_I, [_P]),
     "csl_fifo_capacity": (None, [_P, _I, _L]),
     "csl_initial_load": (_I, [_P, _I, _L, _P, _I, _I, _P]),

@@ -125,12 +125,12 @@ class CMachine(Common):
 
     def _make_pe(self, number: int, x: int, y: int, code: CodeClass) -> None:
         call, program = self.library, code.program
-        size = (program.end + MARGIN + 7) // 8 * 8
+        memory = (ct.c_ubyte * ((program.end + MARGIN + 7) // 8 * 8))()
         address = call.csl_pe_new(
             self.handle, number, x, y, ct.byref(code.shared), code.functions,
-            ct.byref(code.constants), code.slots, len(program.slots), size,
+            ct.byref(code.constants), code.slots, len(program.slots), memory, len(memory),
         )  # fmt: skip
-        pe = CPe(self, program, number, address, code.names)
+        pe = CPe(self, program, number, address, code.names, memory)
         for at, data in program.image:
             pe.mem[at : at + len(data)] = data
         self.pes[x, y] = pe

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes as ct
 from typing import TYPE_CHECKING, Any
 
 from meshc.sim.cgen import structs
@@ -14,19 +13,20 @@ if TYPE_CHECKING:
 
 
 class CPe:
-    """Attributes are those of :class:`meshc.sim.machine.pe.Pe`; ``head`` lies in C memory."""
+    """Attributes are those of :class:`meshc.sim.machine.pe.Pe`; ``head`` lies in C memory.
+
+    ``memory`` is an array of bytes that belongs to Python, so that views of it outlive a machine.
+    """
 
     def __init__(
-        self, machine: CMachine, program: PeProgram, number: int, address: int, names: list[str]
-    ) -> None:
+        self, machine: CMachine, program: PeProgram, number: int, address: int, names: list[str],
+        memory: Any,
+    ) -> None:  # fmt: skip
         self.machine, self.program, self.number = machine, program, number
         self.address = address
         self.head = structs.Pe.from_address(address)
         self.x, self.y = int(self.head.x), int(self.head.y)
         self.names = names
-        memory = (ct.c_ubyte * self.head.size).from_address(
-            ct.cast(self.head.mem, ct.c_void_p).value or 0
-        )
         self.mem = memoryview(memory).cast("B")
         self.log = ""
         self.traces: dict[str, list[tuple[str, Any]]] = {}

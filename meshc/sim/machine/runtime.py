@@ -79,7 +79,9 @@ def bind_functions(pe: Pe, module: GeneratedModule) -> None:
         options = stmt.options
         load_dsr(
             pe, stmt.bank, stmt.number.value, stmt.dsd.value, stmt.save_address,  # type: ignore[attr-defined]
-            options.is_async, getattr(options.activate, "value", None), _known_gate(options), None,
+            options.is_async, getattr(options.activate, "value", None),
+            _known_gate(options.unblock), getattr(options.ut_id, "value", None),
+            _known_end(options),
         )  # fmt: skip
         pe.t = 0
     for program_slot in pe.program.slots:
@@ -88,10 +90,16 @@ def bind_functions(pe: Pe, module: GeneratedModule) -> None:
         _register_fifo(pe, constant)
 
 
-def _known_gate(options: ir.OpOptions) -> tuple[str, int] | None:
-    if options.unblock is None:
+def _known_gate(target: tuple[str, ir.Expr] | None) -> tuple[str, int] | None:
+    return None if target is None else (target[0], target[1].value)  # type: ignore[attr-defined]
+
+
+def _known_end(options: ir.OpOptions) -> Any:
+    """What a control wavelet does to operations of a register."""
+    if not options.on_control:
         return None
-    return options.unblock[0], options.unblock[1].value  # type: ignore[attr-defined]
+    activate = getattr(options.on_control_activate, "value", None)
+    return options.on_control, activate, _known_gate(options.on_control_unblock)
 
 
 def _register_fifo(pe: Pe, value: Any) -> None:

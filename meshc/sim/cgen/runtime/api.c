@@ -56,14 +56,14 @@ int64_t csl_size(int which)
 
 pe *csl_pe_new(machine *m, int number, int x, int y, const pe_class *kind,
                const function *functions, const constants *k, const dsd *slots, int64_t slot_count,
-               int64_t size)
+               uint8_t *memory, int64_t size)
 {
     core *c = &m->pes[number];
     pe *p = &c->head;
     p->m = m;
     p->x = x;
     p->y = y;
-    p->mem = zeroed((size_t)size, 1);
+    p->mem = memory;
     p->size = size;
     p->k = k;
     p->slots = zeroed((size_t)slot_count, sizeof *slots);

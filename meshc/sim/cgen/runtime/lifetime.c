@@ -62,7 +62,6 @@ static void core_end(core *c)
     free(c->registers);
     free(c->fifos);
     free(c->head.slots);
-    free(c->head.mem);
 }
 
 /* Give all memory of a machine back. */
