@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshc.analysis.channels import line_of
 from meshc.backends.csl.channels import End, Ends
 from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import (
@@ -10,7 +11,7 @@ from meshc.backends.csl.guards import (
     piecewise_function,
 )
 from meshc.backends.csl.names import Names, plain
-from meshc.backends.csl.pe_file import PeFile
+from meshc.backends.csl.pe_file import PeFile, colors_on
 from meshc.backends.csl.text import wrapped
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
@@ -55,10 +56,22 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     ]
     known = coordinate_functions(mesh, used)
     code = [*known, *functions, *body]
-    for part in (helpers(code), known, _painters(code), functions):
+    for part in (_table(pe, mesh), helpers(code), known, _painters(code), functions):
         lines += ["", *part] if part else []
     lines += ["", "layout {", *(_indent(line) for line in body), "}"]
     return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
+
+
+def _table(pe: PeFile, mesh: Mesh) -> list[str]:
+    """What channels take, as a comment."""
+    rows = [("Channel", "end", "colors", "queue", "hops")]
+    for (name, verb), end in pe.ends.of.items():
+        colors = sorted(colors_on(end.colors, mesh.rows, mesh.columns))
+        hops = line_of(end.channel, mesh).hops
+        rows.append((plain(name)[:40], verb, " ".join(map(str, colors)), str(end.queue), str(hops)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return [f"// {line}" for line in lines] if len(rows) > 1 else []
 
 
 def _indent(line: str) -> str:
@@ -82,7 +95,10 @@ def _color_function(end: End, names: Names, functions: list[str]) -> str:
     if value.expr is not None and value.expr.is_const:
         return str(value.expr)
     name = names.fresh(f"{end.color}_color")
-    functions += ([""] if functions else []) + piecewise_function(name, value)
+    verb = "sends" if end.verb == "send" else "receives"
+    functions += [""] if functions else []
+    functions.append(f"// The color on which a PE {verb} on {plain(end.channel.name)}.")
+    functions += piecewise_function(name, value)
     return f"{name}({', '.join(sorted(value.free_vars, reverse=True))})"
 
 
@@ -125,7 +141,10 @@ def _messages(
     pieces = [(p.domain, p.outputs[place]) for p in channel.route.pieces]
     target = Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))])
     name = names.fresh(f"{channel.name}_to")
-    functions += ([""] if functions else []) + piecewise_function(name, target)
+    functions += [""] if functions else []
+    line = "row" if axis == "y" else "column"
+    functions.append(f"// The {line} that a message on {plain(channel.name)} goes to; -1 for none.")
+    functions += piecewise_function(name, target)
     params = ", ".join(sorted(target.free_vars, reverse=True))
     size, paint = (mesh.rows, "column") if axis == "y" else (mesh.columns, "row")
     other = "x" if axis == "y" else "y"

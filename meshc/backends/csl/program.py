@@ -7,6 +7,7 @@ loops; others become cases. A sweep means nothing to a core, so only its body is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -144,7 +145,9 @@ class Lowering:
 
     def _op(self, op: Op) -> None:
         if isinstance(op, Compute):
-            self._put(self.kernels.lines(op), op.when, f"{op.kernel}_here")
+            first, *rest = self.kernels.lines(op)
+            lines = [f"{first} // {_said(op)}", *rest]
+            self._put(lines, op.when, f"{op.kernel}_here")
         elif isinstance(op, (Send, Recv, Relay)):
             self._transfer(op)
         elif isinstance(op, Wait):
@@ -231,7 +234,8 @@ class Lowering:
         if not self.transfers.suspends_in(body):
             variable = self.guards.declare(op.var)
             lines = self._captured(lambda: self._block(body))
-            used = any(variable in line for line in lines)
+            name = re.compile(rf"\b{variable}\b")
+            used = any(name.search(line.partition(" // ")[0]) for line in lines)
             head = f"for (@range(i16, {count})) |{variable if used else '_'}| {{"
             self._put([head, *(_PAD + line for line in lines), "}"], op.when, "loop_here")
             return
@@ -243,7 +247,8 @@ class Lowering:
         self._flush()
         self._lines.append(f"{variable} = 0;")
         entry = self.cases[-1]
-        head = self._next_case(f"for {variable} = 0 .. {count} - 1")
+        last_step = op.count.constant - 1 if op.count.is_const else f"{count} - 1"
+        head = self._next_case(f"for {variable} = 0 .. {last_step}")
         self._block(body)
         self._flush()
         last = self.cases[-1]
@@ -309,6 +314,18 @@ class Lowering:
 
 
 _VERBS = {Send: "sends", Recv: "receives", Relay: "relays"}
+
+
+_MOST_SAID = 80
+
+
+def _said(op: Compute) -> str:
+    """The op that a piece of code came from; without indices where these are long."""
+    views = [v for v in op.operands if isinstance(v, View)]
+    text = plain(f"{op.kernel} {', '.join(map(str, views))}")
+    if len(text) <= _MOST_SAID:
+        return text
+    return plain(f"{op.kernel} {', '.join(str(v.buffer) for v in views)}")[:_MOST_SAID]
 
 
 def _options(signal: Signal) -> str:
