@@ -126,6 +126,32 @@ comptime {{ @set_local_color_config(c, .{{ .routes = .{{ .rx = .{{RAMP}}, .tx = 
     assert got == pytest.approx(n + 2, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("mode", "wavelets"),
+    [("", 64), (", .simd_mode = .{ .simd_32 = true }", 32),
+     (", .simd_mode = .{ .simd_64 = true }", 32)],
+)  # fmt: skip
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_two_values_share_a_wavelet(tmp_path: Path, mode: str, wavelets: int, arch: str) -> None:
+    """64 values of f16 take as long as their wavelets, one per cycle. Predicted."""
+    head = (
+        TIMER
+        + f"""
+const c = @get_color(3);
+const q = @get_output_queue(2);
+var data = @zeros([64]f16);
+const mem = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{64}} -> data[i] }});
+const to = @get_dsd(fabout_dsd, .{{ .extent = 64, .fabric_color = c, .output_queue = q {mode} }});
+comptime {{
+  if (@is_arch("wse3")) {{ @initialize_queue(q, .{{ .color = c }}); }}
+  @set_local_color_config(c, .{{ .routes = .{{ .rx = .{{RAMP}}, .tx = .{{RAMP}} }} }});
+}}
+"""
+    )
+    empty = interval(tmp_path, "", head, arch)
+    assert interval(tmp_path, "@fmovh(to, mem);", head, arch) - empty == wavelets + 2
+
+
 def test_a_division(tmp_path: Path) -> None:
     """Published: about 50 cycles for an f32 division. Calibrates the cost of ``/``."""
     head = TIMER + "var x: f32 = 3.0; var y: f32 = 1.0;"

@@ -37,7 +37,6 @@ class Runtime:
         self.names: list[str] = list(self.program.exports)
         self.launched = 0
         self.queue: deque[Callable[[], None]] = deque()
-        self.taken: dict[tuple[int, int, int], int] = {}
 
     def load(self) -> None:
         """Load the program."""
