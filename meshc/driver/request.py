@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.analysis.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.analysis.reduction import TREES
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.types import DType
 from meshc.passes.mesh.partition import parse_grid
-from meshc.passes.mesh.select_gemm import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.passes.mesh.shift_kv_cache import POLICIES
 from meshc.support.diagnostics import Diagnostics
 

@@ -177,8 +177,9 @@ def test_shift_goes_the_shorter_way(rows, columns, by, tmp_path):
 def test_an_uneven_shift_is_refused():
     given = "[I, U]<U_y:5>"
     body = f"%r = mesh.shift %v {{axis = y, dim = U}} : f32{given}"
-    with pytest.raises(MeshcError, match="U has 13 elements on 3 cores"):
+    with pytest.raises(MeshcError, match="U has 13 elements on 3 cores") as error:
         lowered(collective(3, 2, given, body, given))
+    assert error.value.diagnostics[0].code == "uneven-shift"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from meshc.analysis.reduction import (
     TREES,
-    LinkCost,
     Reduction,
     candidates,
     most_inputs,
@@ -20,6 +19,7 @@ from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
+from meshc.passes.mesh.links import link_cost
 from meshc.support.diagnostics import Diagnostics, fail
 
 _BY_TREE = (ops.AllReduce, ops.Reduce, ops.Broadcast)
@@ -180,19 +180,6 @@ def forced_way(module: Module) -> tuple[str, int] | None:
         return None
     name, _, phases = text.partition(":")
     return name, int(phases) if phases.isdecimal() else 5 if phases else 0
-
-
-def link_cost(module: Module) -> LinkCost:
-    """Alpha and beta of the module's device; those of an ideal mesh when it has none."""
-    numbers = module.device
-    relay = numbers.get("relay_cycles")
-    return LinkCost(
-        float(numbers.get("hop_cycles", 1.0)),
-        float(numbers.get("route_cycles", 24.0)),
-        1 / float(numbers.get("words_per_cycle", 1.0)),
-        float(numbers.get("step_cycles", 0.0)),
-        None if relay is None else float(relay),
-    )
 
 
 def free(module: Module, what: str) -> int | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import ClassVar
 
-from meshc.ir.core import Op
+from meshc.analysis.products import ALGORITHMS, Tiles, product_costs
+from meshc.ir.core import Op, tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
+from meshc.passes.mesh.links import link_cost
 from meshc.support.diagnostics import Diagnostics, fail
 
-ALGORITHMS = ("cyclic_shift", "cannon", "summa", "allgather")
 SKEWED = ("cyclic_shift", "cannon")
 NATURAL = ("cannon", "summa")
 
@@ -57,13 +59,52 @@ class SelectGemm(Pass):
         products = [o for o in module.walk() if isinstance(o, ops.Gemm) and of_parameters(o)]
         if not products:
             return module
-        chosen = wanted if wanted in ALGORITHMS else "cyclic_shift"
+        chosen = self.choose(module, products, wanted, report)
         for op in products:
             op.algo = chosen
             op.left_aligned = op.left_aligned and chosen in SKEWED
         if chosen not in SKEWED:
             unskew(module)
         return module
+
+    def choose(
+        self, module: Module, products: list[ops.Gemm], wanted: str, report: Diagnostics
+    ) -> str:
+        """The algorithm that is asked for, or the one with the fewest predicted cycles among those
+        whose memory does not grow with the mesh; says why."""
+        costs = [
+            product_costs(tiles_of(module, o), link_cost(module), module.device) for o in products
+        ]
+        total = {
+            algo: replace(
+                costs[0][algo],
+                cycles=sum(c[algo].cycles for c in costs),
+                bytes=max(c[algo].bytes for c in costs),
+            )
+            for algo in ALGORITHMS
+        }
+        usual = min(("cyclic_shift", "cannon", "summa"), key=lambda a: total[a].cycles)
+        chosen = wanted if wanted in ALGORITHMS else usual
+        asked = " as asked for" if wanted in ALGORITHMS else ""
+        others = "; ".join(str(total[a]) for a in ALGORITHMS if a != chosen)
+        report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
+        return chosen
+
+
+def tiles_of(module: Module, op: ops.Gemm) -> Tiles:
+    """Extents per core of one product."""
+    mesh = module.the_mesh()
+    left, *rights = (tensor_type(v) for v in op.tensors())
+    mine = dict(zip(left.dims, left.local_shape(module.dims), strict=True))
+    k = prod(mine[d] for d in op.contract)
+    m = prod(extent for d, extent in mine.items() if d not in op.contract)
+    n = 0
+    for right in rights:
+        theirs = dict(zip(right.dims, right.local_shape(module.dims), strict=True))
+        n += prod(extent for d, extent in theirs.items() if d not in op.contract)
+    turned = any(s.skew for s in (rights[0].layout or Layout()).splits)
+    size = left.dtype.bytes
+    return Tiles(mesh.rows, mesh.columns, m, k, n, size, not op.left_aligned, not turned)
 
 
 def of_parameters(op: ops.Gemm) -> bool:

@@ -96,6 +96,7 @@ class SplitRegions(Pass):
             f"{need.fixed_bytes} bytes that do not depend on the layers, on every core; "
             f"{reserved} bytes are kept for code and stack",
             *(f"buffer '{name}' takes {size} bytes with one layer" for name, size in need.largest),
+            "this violates M of PLMR: memory of a core",
         ]
         if fits:
             help_text = f"--layers {fits} is the largest number of layers that fits this mesh"

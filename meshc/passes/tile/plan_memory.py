@@ -62,6 +62,7 @@ def explain_shortfall(module: Module, used: int, room: int) -> None:
     ]
     reserved = int(module.device.get("reserved_bytes", 0))
     notes.append(f"{reserved} bytes are kept for code and stack")
+    notes.append("this violates M of PLMR: memory of a core")
     fail(
         "does-not-fit",
         f"every core of the {mesh} mesh needs {used} bytes for buffers but has {room}: "
