@@ -423,3 +423,38 @@ comptime {
     program = single(tmp_path, pe, "wse2", run="fn()void", data="[*]u32")
     program.launch("run")
     assert list(program.read("data", 4, "u4")) == [5, 0, 0, 0x1F0006]
+
+
+def test_advance_switch_comes_behind_the_data(tmp_path: Path) -> None:
+    pe = """
+const c = @get_color(3);
+const oq = @get_output_queue(2);
+const iq = @get_input_queue(2);
+var data = [8]u32{ 1, 2, 3, 4, 5, 6, 7, 8 };
+var got = @zeros([8]u32);
+var got_ptr: [*]u32 = &got;
+const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> data[i] });
+const g = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> got[i] });
+const to = @get_dsd(fabout_dsd,
+  .{ .extent = 8, .fabric_color = c, .output_queue = oq, .advance_switch = true });
+const from = @get_dsd(fabin_dsd, .{ .extent = 8, .fabric_color = c, .input_queue = iq });
+fn run() void {
+  @mov32(to, d);
+  @mov32(g, from, .{ .async = true, .activate = done });
+}
+task done() void { sys.unblock_cmd_stream(); }
+comptime {
+  @bind_local_task(done, @get_local_task_id(9));
+  @set_local_color_config(c, .{
+    .routes = .{ .rx = RAMP, .tx = RAMP },
+    .switches = .{ .pos1 = .{ .rx = EAST } },
+  });
+  @export_symbol(run);
+  @export_symbol(got_ptr, "got");
+}
+"""
+    program = single(tmp_path, pe, "wse2", run="fn()void", got="[*]u32")
+    program.launch("run")
+    assert list(program.read("got", 8, "u4")) == list(range(1, 9))
+    with pytest.raises(MeshcError, match="accepts EAST"):
+        program.launch("run")

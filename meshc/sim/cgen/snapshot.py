@@ -176,7 +176,7 @@ def _bursts(numbers: Iterator[int]) -> deque[Burst]:
     for _ in range(next(numbers)):
         control, t0, period, left, first = (next(numbers) for _ in range(5))
         words = np.zeros(left, np.uint32)
-        words[0] = first
+        words[:1] = first
         found.append(Burst(words, t0, period, bool(control)))
     return found
 

@@ -174,7 +174,7 @@ class Fabric:
     def _arrive(self, now: int, arrival: tuple[Key, int, Burst]) -> None:
         key, port, burst = arrival
         router = self.routers[key]
-        if len(router.rx()) > 1:
+        if len(router.rx()) > 1 and len(burst.data):
             other = router.meeting(port, burst)
             if other >= 0:
                 self._collision(key, port, other)
@@ -206,6 +206,9 @@ class Fabric:
             self._forward(key, router, burst, start)
 
     def _forward(self, key: Key, router: Router, burst: Burst, start: int) -> None:
+        if not len(burst.data):
+            router.execute(1)
+            return
         onward = burst
         before = router.tx()
         ignored = False
@@ -332,11 +335,11 @@ class Fabric:
             self.machine.at(max(time, self.machine.now), pe.activate_now, (29, key[2]))
 
     def advance(self, pe: Pe, color: int) -> None:
-        """Advance a switch from the PE itself."""
+        """Advance a switch behind all that its PE has sent: a burst without wavelets does it."""
         key = (pe.x, pe.y, color)
         if key in self.routers:
-            self.routers[key].execute(1)
-            self.pump(self.machine.now, key)
+            time = pe.out_free.get(color, 0) + self.machine.costs.ramp
+            self._arrive_later(key, RAMP, Burst(np.zeros(0, np.uint32), time))
 
     def reconfigure(self, now: int, key: Key) -> None:
         """The oldest pending change of a router takes effect."""

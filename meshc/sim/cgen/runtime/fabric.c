@@ -246,7 +246,7 @@ static void act_arrive(machine *m, int64_t now, void *subject, void *argument)
 {
     router *r = subject;
     burst *b = argument;
-    if (router_rx(r).count > 1) {
+    if (router_rx(r).count > 1 && b->count) {
         int other = router_meeting(r, b->port, b);
         if (other >= 0) {
             m->fault_pe = core_of(r->p)->number;
@@ -355,6 +355,11 @@ static void tear_down(router *r, int64_t time)
 static void forward(router *r, burst *b, int64_t start)
 {
     machine *m = r->p->m;
+    if (!b->count) {
+        router_execute(r, 1);
+        burst_drop(m, b);
+        return;
+    }
     directions before = router_tx(r);
     burst *onward = b;
     int ignored = 0;
@@ -455,13 +460,16 @@ void inject(pe *p, int color, burst *b)
 
 /* --- changes by code --- */
 
-/* Advance a switch from the PE itself. */
+/* Advance a switch behind all that its PE has sent: a burst without wavelets does it. */
 void advance(pe *p, int color)
 {
+    machine *m = p->m;
     router *r = existing(p, color);
     if (r) {
-        router_execute(r, 1);
-        pump(p->m, p->m->now, r);
+        words *none = words_new(m, 1);
+        int64_t time = core_of(p)->out_free[color] + m->costs.ramp;
+        arrive_later(r, RAMP, burst_new(m, none, 0, 0, time, 1, 0, NULL));
+        words_drop(m, none);
     }
 }
 
