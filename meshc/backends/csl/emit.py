@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from meshc.backends.csl.host_file import host_file
 from meshc.backends.csl.layout_file import layout_file
@@ -49,8 +51,14 @@ def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str
         f"{phase_file(phase)}.csl": pe.text,
         "run.py": host_file(module, pe.symbols, state),
         **{f"commands_{one}.sh": _commands(module, one) for one in archs},
-        "report.json": json.dumps(report(module, pe, archs), indent=2) + "\n",
+        "report.json": _json(report(module, pe, archs)),
     }
+
+
+def _json(found: Mapping[str, Any]) -> str:
+    """JSON with lists of numbers and words on one line."""
+    text = json.dumps(found, indent=2)
+    return re.sub(r"\[[^][{}]*\]", lambda m: re.sub(r"\s+", " ", m[0]), text) + "\n"
 
 
 def _commands(module: Module, arch: str) -> str:

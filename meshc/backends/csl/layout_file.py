@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from meshc.analysis.channels import line_of
 from meshc.backends.csl.channels import End, Ends
 from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression, helpers
@@ -31,7 +33,7 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     spelling = layout_spelling(mesh)
     used = {n for cond in pe.guards.params for n in cond.free_vars}
     functions: list[str] = []
-    colors = {key: _color_function(end, names, functions) for key, end in pe.ends.of.items()}
+    colors = {key: _color_function(end, mesh, names, functions) for key, end in pe.ends.of.items()}
     routes = _routes(module, pe.ends, colors, names, functions)
     body = [
         f"@set_rectangle({mesh.columns}, {mesh.rows});",
@@ -89,9 +91,24 @@ def _tile_params(
     return lines
 
 
-def _color_function(end: End, names: Names, functions: list[str]) -> str:
+def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
+    """``value`` without the pieces and conditions that decide nothing on ``mesh``."""
+    rows = mesh.rows if "y" in value.free_vars else 1
+    columns = mesh.columns if "x" in value.free_vars else 1
+    here = {"y": np.arange(rows)[:, None], "x": np.arange(columns)[None, :]}
+    left = np.ones((rows, columns), bool)
+    kept: list[tuple[Cond, Expr]] = []
+    for cond, expr in value.pieces:
+        holds = left & cond.evaluate(here)
+        left &= ~holds
+        if holds.any():
+            kept.append((cond if left.any() else Cond.true(), expr))
+    return Piecewise.of(kept)
+
+
+def _color_function(end: End, mesh: Mesh, names: Names, functions: list[str]) -> str:
     """The color of an end as an expression of ``y`` and ``x``."""
-    value = end.colors
+    value = _live(end.colors, mesh)
     if value.expr is not None and value.expr.is_const:
         return str(value.expr)
     name = names.fresh(f"{end.color}_color")
@@ -139,7 +156,7 @@ def _messages(
     axis = _axis(channel)
     place = 0 if axis == "y" else 1
     pieces = [(p.domain, p.outputs[place]) for p in channel.route.pieces]
-    target = Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))])
+    target = _live(Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))]), mesh)
     name = names.fresh(f"{channel.name}_to")
     functions += [""] if functions else []
     line = "row" if axis == "y" else "column"

@@ -166,6 +166,8 @@ class Rows:
         lines: list[str] = []
         depth, moved = 0, list(windows)
         heads = len(small.dims)
+        if any(w.shape[:heads] != small.shape for w in windows):
+            fail("csl-view", f"rows of %{windows[-1].buffer.name} do not match its smaller operand")
         for place, dim in enumerate(small.dims):
             if dim.extent == 1:
                 continue

@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+set -e
+cslc layout.csl --arch=wse2 --fabric-dims=9,3 --fabric-offsets=4,1 --memcpy --channels=1 -o out
+cs_python run.py --name out "$@"
