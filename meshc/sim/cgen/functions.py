@@ -28,12 +28,11 @@ OP_NUMBERS = {name: number for number, name in enumerate(OPS)}
 BANKS = {"dest": 0, "src0": 1, "src1": 2}
 GATES = {"local": "GATE_LOCAL", "color": "GATE_COLOR", "queue": "GATE_QUEUE",
          "control": "GATE_CONTROL"}  # fmt: skip
-_PYTHON_ONLY = ("task_priority", "thread_priority")
 _EFFECTS = frozenset((
     "random16", "prng_seed", "queue_flush", "queue_empty", "tsc_enable", "tsc_disable",
     "tsc_reset", "tsc_read", "get_config", "set_config", "reset_routes", "switch_position",
     "switch_invalid", "switch_set", "switch_both", "bind_queue", "flush_exit", "teardown_exit",
-    "teardown_toggle", "teardown_pending", "set_dsr_base",
+    "teardown_toggle", "teardown_pending", "set_dsr_base", "task_priority", "thread_priority",
 ))  # fmt: skip
 _NOTHING = ("set_prng",)
 _MOST_MAP_OPERANDS = 6
@@ -389,8 +388,6 @@ class CFunctionWriter(CExpressions):
             return f"csl_fifo_length(p{listed}, {int(name == 'fifo_write_length')})"
         if name in _NOTHING:
             return ""
-        if name in _PYTHON_ONLY:
-            raise Unsupported(f"the effect {name}")
         if name in _EFFECTS:
             return f"csl_{name}(p{listed})"
         kinds = tuple(a.type for a in stmt.args)

@@ -14,14 +14,12 @@ from meshc.sim.cgen import structs
 from meshc.sim.cgen.build import program_library
 from meshc.sim.cgen.classes import CodeClass, options_of, prepare
 from meshc.sim.cgen.emit import emit
-from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import member
 from meshc.sim.cgen.functions import BANKS, OP_NUMBERS
 from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
 from meshc.sim.cgen.pe import CPe
 from meshc.sim.cgen.snapshot import CFabric, explain
 from meshc.sim.cgen.structs import Value
-from meshc.sim.config_space import THREAD_PRIORITY
 from meshc.sim.descriptors import Fifo
 from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives
@@ -157,8 +155,6 @@ class CMachine(Common):
     def _initial_state(self, pe: CPe) -> None:
         call = self.library
         for word, value in pe.program.settings:
-            if word >= THREAD_PRIORITY:
-                raise Unsupported("priorities of tasks and code")
             self._check(call.csl_initial_setting(pe.address, word, value))
         for kind, number in pe.program.blocked:
             self._check(call.csl_initial_gate(pe.address, 0, _GATES[kind], number))

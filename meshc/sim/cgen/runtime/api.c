@@ -191,7 +191,15 @@ void csl_connect(pe *source, int color, int out, pe *target, int there, int port
 
 int csl_initial_setting(pe *p, int64_t word, int64_t v)
 {
-    GUARDED(p->m, csl_set_config(p, word, v));
+    GUARDED(p->m, {
+        int64_t task = word - TASK_PRIORITIES;
+        if (word == THREAD_PRIORITY)
+            csl_thread_priority(p, v);
+        else if (word >= TASK_PRIORITIES && word < TASK_PRIORITIES_END)
+            csl_task_priority(p, task / 256, task % 256, v);
+        else
+            csl_set_config(p, word, v);
+    });
     return 0;
 }
 

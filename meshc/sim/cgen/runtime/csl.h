@@ -315,6 +315,8 @@ void csl_switch_position(pe *p, int64_t color, int64_t position);
 void csl_switch_invalid(pe *p, int64_t color);
 void csl_switch_set(pe *p, int64_t color, int64_t position, int64_t direction, int64_t is_rx);
 void csl_switch_both(pe *p, int64_t color, int64_t position, int64_t rx, int64_t tx);
+void csl_task_priority(pe *p, int64_t is_data, int64_t number, int64_t high);
+void csl_thread_priority(pe *p, int64_t level);
 void csl_teardown_exit(pe *p, int64_t color);
 void csl_teardown_toggle(pe *p, int64_t color);
 int64_t csl_teardown_pending(pe *p, int64_t color);

@@ -72,6 +72,27 @@ void csl_tsc_read(pe *p, int64_t addr)
     memcpy(p->mem + addr, &now, 6);
 }
 
+/* --- priorities --- */
+
+/* Put a task before those of low priority, or back among them. */
+void csl_task_priority(pe *p, int64_t is_data, int64_t number, int64_t high)
+{
+    core *c = core_of(p);
+    uint64_t *urgent = is_data ? &c->urgent_colors : &c->urgent_tasks;
+    if (is_data && c->kind->wse3)
+        number = input_color(p, number);
+    if (number < 0 || number >= 64)
+        csl_fault(p, 0, "there is no task %lld", (long long)number);
+    *urgent = high ? *urgent | 1ull << number : *urgent & ~(1ull << number);
+}
+
+/* Place code among the microthreads: from between low and medium to beside high. */
+void csl_thread_priority(pe *p, int64_t level)
+{
+    static const int32_t ranks[] = {0, 1, 1, 2};
+    core_of(p)->rank = ranks[level & 3];
+}
+
 /* --- registers of the router --- */
 
 /* The router as the PE's own code sees it: with its changes that are still on their way. */

@@ -382,6 +382,8 @@ typedef struct {
     uint8_t channel_order[COLORS];
     int32_t channel_count;
     uint64_t ready_colors, blocked, local_tasks;
+    uint64_t urgent_tasks, urgent_colors; /* what goes before other tasks */
+    int32_t rank;                         /* of microthreads that go no further than the code */
     activation active[2 * TASKS];
     int32_t active_count;
     queue launches; /* of launch_ */

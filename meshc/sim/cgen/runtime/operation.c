@@ -236,7 +236,7 @@ static int64_t plan(operation *o, int64_t count, int64_t start, int64_t last_in)
             steps = max64(steps, ceil_div(count, per_wavelet(o, o->operands[k].simd)));
     int64_t span = max64(steps, last_in + 1 - start);
     if (o->is_async)
-        span = o->priority ? issue_high(&c->slots, start, steps, span)
+        span = o->priority > c->rank ? issue_high(&c->slots, start, steps, span)
                            : issue_low(&c->slots, start, steps, span);
     else if (needs_input(o))
         pipe_claim(&c->slots.pipe, start, steps, span);

@@ -243,7 +243,13 @@ static int is_open(core *c, const channel *of)
 
 int starts_tasks(pe *p, const channel *of) { return is_open(core_of(p), of); }
 
-/* Run the task that has been ready for the longest time. */
+/* What puts a task behind those of high priority. */
+static int64_t lag(const core *c, uint64_t urgent, int64_t number)
+{
+    return (c->urgent_tasks || c->urgent_colors) && !has_bit(urgent, number) ? FOREVER / 2 : 0;
+}
+
+/* Run the task that has been ready for the longest time, one of high priority first. */
 static void dispatch(machine *m, int64_t now, void *subject, void *argument)
 {
     core *c = subject;
@@ -260,14 +266,16 @@ static void dispatch(machine *m, int64_t now, void *subject, void *argument)
     int launched = 0, local = -1;
     channel *wavelet = NULL;
     if (c->launches.count && ((launch_ *)queue_at(&c->launches, 0))->time <= now) {
-        best = ((launch_ *)queue_at(&c->launches, 0))->time;
+        best = ((launch_ *)queue_at(&c->launches, 0))->time + lag(c, 0, 0);
         launched = 1;
     }
-    for (int i = 0; i < c->active_count; i++)
-        if (!has_bit(c->blocked, c->active[i].key) && c->active[i].since < best) {
-            best = c->active[i].since;
+    for (int i = 0; i < c->active_count; i++) {
+        int64_t key = c->active[i].key, rank = c->active[i].since + lag(c, c->urgent_tasks, key);
+        if (!has_bit(c->blocked, key) && rank < best) {
+            best = rank;
             local = i;
         }
+    }
     for (uint64_t left = c->ready_colors; left; left &= left - 1) {
         channel *of = c->channels[__builtin_ctzll(left)];
         if (!of->bursts.count || !is_open(c, of)) {
@@ -275,10 +283,11 @@ static void dispatch(machine *m, int64_t now, void *subject, void *argument)
             continue;
         }
         int64_t since = burst_time(queue_at(&of->bursts, 0), 0);
-        if (since > now)
+        int64_t rank = since + lag(c, c->urgent_colors, of->color);
+        if (since > now) {
             later = min64(later, since);
-        else if (since < best) {
-            best = since;
+        } else if (rank < best) {
+            best = rank;
             wavelet = of;
         }
     }
