@@ -219,9 +219,8 @@ def finish_run(folder: Path, machine: Any) -> None:
     save_dump(folder, machine)
     for (code, _), words in machine.remarks.items():
         print(Diagnostic("remark", code, words).render(), file=sys.stderr)
-    if machine.print_log:
-        with open("sim.log", "a", encoding="utf-8") as log:
-            log.writelines(line + "\n" for line in machine.print_log)
+    with open("sim.log", "a", encoding="utf-8") as log:  # scripts move it, also when empty
+        log.writelines(line + "\n" for line in machine.print_log)
     options = machine.options
     if machine.trace is not None and options.trace_file:
         machine.trace.save(options.trace_file, list(machine.pes))
