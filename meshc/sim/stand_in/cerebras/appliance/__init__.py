@@ -1,0 +1,5 @@
+"""Stand-in for the vendor package of this name; only on the path inside the simulator."""
+
+import logging
+
+logger = logging.getLogger("cerebras.appliance")

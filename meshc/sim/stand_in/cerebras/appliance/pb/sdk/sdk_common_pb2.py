@@ -1,0 +1,5 @@
+"""Kinds of transfers."""
+
+from meshc.sim.host.api import MemcpyDataType, MemcpyOrder
+
+__all__ = ["MemcpyDataType", "MemcpyOrder"]
