@@ -20,7 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("layout")
     parser.add_argument("--arch", default="wse2", choices=["wse2", "wse3"])
     parser.add_argument("--fabric-dims", default="0,0")
-    parser.add_argument("--fabric-offsets", default="4,1")
+    parser.add_argument("--fabric-offsets")
     parser.add_argument("--params", action="append", default=[])
     parser.add_argument("--colors", action="append", default=[])
     parser.add_argument("-o", default="out", dest="out")
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             pairs(args.params),
             pairs(args.colors),
             size(args.fabric_dims),
-            size(args.fabric_offsets),
+            size(args.fabric_offsets or ("4,1" if args.memcpy else "0,0")),
             args.import_path,
         )
     except MeshcError as problem:
