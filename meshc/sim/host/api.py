@@ -166,7 +166,7 @@ class SdkRuntime:
     def send(self, stream: str, data: Any, nonblock: bool = False, **_: Any) -> Task:
         """Send an array into an input stream of a layout."""
         runtime, words = self._runtime, np.array(data)
-        runtime.submit(lambda: runtime.send(stream, words), nonblock)
+        runtime.submit(lambda: runtime.send(stream, words, not nonblock), nonblock)
         return Task(runtime)
 
     def receive(self, stream: str, data: Any, count: int, nonblock: bool = False, **_: Any) -> Task:

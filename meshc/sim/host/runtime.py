@@ -188,11 +188,12 @@ class Runtime:
             words[index] = machine.take(key, elems)
         store_words(array, words)
 
-    def send(self, name: str, array: Any) -> None:
-        """Send words into an input stream."""
+    def send(self, name: str, array: Any, wait: bool = True) -> None:
+        """Send words into an input stream, and wait until the queues hold what is left of them."""
         words = copying.words_of(array, np.asarray(array).size).copy()
         self.ready.enter(self.program.streams[name], words)
-        self._wait_until_sent([self.program.streams[name]])
+        if wait:
+            self._wait_until_sent([self.program.streams[name]])
 
     def receive(self, name: str, array: Any, count: int) -> None:
         """Receive words from an output stream."""
