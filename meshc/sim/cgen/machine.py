@@ -15,11 +15,11 @@ from meshc.sim.cgen.build import program_library
 from meshc.sim.cgen.classes import CodeClass, options_of, prepare
 from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.expressions import member
-from meshc.sim.cgen.functions import BANKS, OP_NUMBERS
 from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
 from meshc.sim.cgen.pe import CPe
 from meshc.sim.cgen.snapshot import CFabric, explain
 from meshc.sim.cgen.structs import Value
+from meshc.sim.cgen.vectors import BANKS, OP_NUMBERS
 from meshc.sim.descriptors import Fifo
 from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshc.sim.cgen.functions import OP_NUMBERS
 from meshc.sim.cgen.structs import QUEUES
+from meshc.sim.cgen.vectors import OP_NUMBERS
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.explain import explain_hang

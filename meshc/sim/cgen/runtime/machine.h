@@ -226,6 +226,18 @@ struct operation {
     words *sent;
 };
 
+static inline int is_fabric(const dsd *d) { return d->kind == FABIN || d->kind == FABOUT; }
+static inline int needs_input(const operation *o)
+{
+    return o->channel_count || o->fifo_count || o->operands[0].kind == FIFO;
+}
+void later(operation *o, int64_t time, action *act);
+void begin(machine *m, int64_t time, void *subject, void *argument);
+void step(operation *o, int64_t count, int64_t now);
+int64_t plan(operation *o, int64_t count, int64_t start, int64_t last_in);
+void worked(operation *o, int64_t start, int64_t end);
+void send_words(operation *o, words *payload, int64_t start, int64_t end);
+void finish(operation *o);
 operation *launch(pe *p, int op, int count, const operand *operands, int64_t index, int has_index,
                   int place, const options *o);
 void hold(operation *o);

@@ -1,0 +1,188 @@
+"""Vector operations, ``@map`` and register loads as C statements."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from meshc.sim import ir
+from meshc.sim.analysis import Facts, analyse, reaching
+from meshc.sim.cgen.errors import Unsupported
+from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member, type_code
+from meshc.sim.program import PeProgram
+from meshc.sim.sema import types as ty
+from meshc.sim.vector_ops import OPS
+
+OP_NUMBERS = {name: number for number, name in enumerate(OPS)}
+BANKS = {"dest": 0, "src0": 1, "src1": 2}
+GATES = {"local": "GATE_LOCAL", "color": "GATE_COLOR", "queue": "GATE_QUEUE",
+         "control": "GATE_CONTROL"}  # fmt: skip
+_MOST_MAP_OPERANDS = 6
+
+
+class VectorWriter(CExpressions):
+    """Writes lines of functions. ``framed`` names those that keep their variables in frames."""
+
+    def __init__(
+        self, program: PeProgram, places: Places, calls: PythonCalls, known: Collection[str]
+    ) -> None:
+        super().__init__(places, calls)
+        self.known = known
+        self.program = program
+        self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
+        self.by_name = {f.name: f for f in program.functions}
+        self.facts: Facts = analyse(program)
+        self.framed = reaching(self.facts.calls, self.facts.blocking | self.facts.cyclic)
+        self.lines: list[str] = []
+        self.depth = 0
+        self.stack: list[int] = []
+        self.current = ir.Function("", [], ty.VOID)
+        self.states = 0
+        self.maps = 0
+
+    def line(self, text: str) -> None:
+        """Append a line."""
+        self.lines.append("    " * self.depth + text if text else "")
+
+    def _flush(self) -> None:
+        """Write the cycles gathered so far."""
+        total, self.cost = self.cost, 0
+        if total:
+            self.line(f"p->t += {total};")
+
+    def _assign(self, var: ir.Var, text: str) -> None:
+        star = "*" if var.type in ty.DSDS else ""
+        self.line(f"{self.variable(var)} = {star}{text};")
+
+    def _pause(self, how: str) -> None:
+        """Leave a framed function; the next call goes on here."""
+        self.states += 1
+        self.line(f"top->at = {self.states};")
+        self.line(f"return {how};")
+        self.lines.append("    " * (self.depth - 1) + f"case {self.states}:;")
+
+    # --- operands and operations ---
+
+    def _operand(self, node: ir.Expr) -> str:
+        if node.type in ty.DSRS:
+            bank = BANKS[str(node.type)[4:]]
+            return f"csl_dsr(p, {bank}, {self._const_number(node)})"
+        if node.type in ty.DSDS:
+            return f"{{{self.expr(node)}, 0, 0}}"
+        return f"{{0, 0, {self.expr(node)}}}"
+
+    def _const_number(self, node: ir.Expr) -> int:
+        return int(getattr(node, "value", 0))
+
+    def _operands(self, operands: Iterable[ir.Expr]) -> str:
+        return f"(operand[]){{{', '.join(self._operand(o) for o in operands)}}}"
+
+    def _vector(self, stmt: ir.VectorOp) -> None:
+        if stmt.name not in self.known:
+            raise Unsupported(f"@{stmt.name}")
+        operands = self._operands(stmt.operands)
+        self._flush()
+        options = stmt.options
+        index = self.expr(options.index) if options.index is not None else "0"
+        waits = any(self.facts.may_block(o) for o in stmt.operands)
+        head = (
+            f"p, {OP_NUMBERS[stmt.name]}, {len(stmt.operands)}, {operands}, {index}, "
+            f"{int(options.index is not None)}, {self.place_number}"
+        )
+        self.line(f"/* @{stmt.name} */")
+        complete = "1"
+        if not waits and not options.is_async:
+            self.line(f"csl_vector({head});")
+        elif options.is_async:
+            self.line(f"csl_launch_async({head}, &(options){self._op_options(options)});")
+        else:
+            call = f"csl_launch_sync({head}, &(options){self._op_options(options)})"
+            self._wait_if(call)
+            complete = "p->complete"
+        if stmt.result is not None:
+            self._assign(stmt.result, complete)
+
+    def _wait_if(self, call: str) -> None:
+        self.line(f"if ({call}) {{")
+        self.depth += 1
+        self._pause("STEP_WAIT")
+        self.depth -= 1
+        self.line("}")
+
+    def _op_options(self, options: ir.OpOptions) -> str:
+        def gate(target: tuple[str, ir.Expr] | None) -> str:
+            if target is None:
+                return "GATE_NONE, 0"
+            return f"{GATES[target[0]]}, {self.expr(target[1])}"
+
+        def number(code: ir.Expr | None) -> str:
+            return "-1" if code is None else self.expr(code)
+
+        parts = [number(options.activate), gate(options.unblock), number(options.ut_id),
+                 str(options.priority)]  # fmt: skip
+        if options.on_control:
+            parts += [f"ON_CONTROL_{options.on_control.upper()}",
+                      number(options.on_control_activate),
+                      gate(options.on_control_unblock)]  # fmt: skip
+        else:
+            parts += ["ON_CONTROL_NONE", "-1", "GATE_NONE, 0"]
+        return f"{{{', '.join(parts)}}}"
+
+    def _map(self, stmt: ir.MapOp) -> None:
+        operands = [*stmt.sources, *([stmt.dst] if stmt.dst is not None else [])]
+        if len(operands) > _MOST_MAP_OPERANDS:
+            raise Unsupported("@map")
+        listed = self._operands(operands)
+        self._flush()
+        framed = self.current.name in self.framed
+        name = f"{self.prefix}map_{self.maps}"
+        self.maps += 1
+        self.line("{")
+        self.depth += 1
+        if not framed:
+            self.line(f"mapping {name};")
+        has_dst = int(stmt.dst is not None)
+        self.line(f"csl_map_begin(p, &{name}, {len(operands)}, {listed}, {has_dst});")
+        self.line(f"while (csl_map_next(p, &{name})) {{")
+        self.depth += 1
+        for source, kind in enumerate(stmt.params):
+            self._map_take(stmt, name, source, kind)
+        self._map_call(stmt, name)
+        self.depth -= 1
+        self.line("}")
+        self.line(f"csl_map_end(p, &{name});")
+        self.depth -= 1
+        self.line("}")
+
+    def _map_take(self, stmt: ir.MapOp, name: str, source: int, kind: ty.Type) -> None:
+        take = f"csl_map_take(p, &{name}, {source}, {type_code(kind)}, {self.place_number})"
+        if self.facts.may_block(stmt.sources[source]):
+            self._wait_if(take)
+            self.line(f"csl_map_taken(p, &{name}, {source}, {type_code(kind)});")
+        else:
+            self.line(f"{take};")
+
+    def _map_call(self, stmt: ir.MapOp, name: str) -> None:
+        kind = stmt.dst_type
+        if stmt.fn in self.framed:
+            self.line(f"enter_{stmt.fn}(p, {name}.v);")
+            self._pause("STEP_CALL")
+        else:
+            args = "".join(f", {name}.v[{i}].{member(k)}" for i, k in enumerate(stmt.params))
+            result = self.by_name[stmt.fn].result
+            dst = "" if result == ty.VOID else f"p->result.{member(result)} = "
+            self.line(f"{dst}fn_{stmt.fn}(p{args});")
+        if stmt.dst is None or kind is None:
+            return
+        put = f"csl_map_put(p, &{name}, {type_code(kind)}, p->result, {self.place_number})"
+        if self.facts.may_block(stmt.dst):
+            self._wait_if(put)
+        else:
+            self.line(f"{put};")
+
+    def _load_dsr(self, stmt: ir.LoadDsr) -> None:
+        number, dsd = self.expr(stmt.number), self.expr(stmt.dsd)
+        self._flush()
+        options = self._op_options(stmt.options)
+        flags = f"{int(stmt.save_address)}, {int(stmt.options.is_async)}"
+        bank = BANKS[stmt.bank]
+        self.line(f"csl_load_dsr(p, {bank}, {number}, {dsd}, {flags}, &(options){options});")
