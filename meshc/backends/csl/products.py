@@ -91,7 +91,7 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     if k > 1 and rows.stride != n * columns.stride:
         return None
     body = m * k * (CALL + _row_cycles(product, costs))
-    return Plan("mapped", product, body + m * (3 * LOAD + _LOOP))
+    return Plan("mapped", product, body + m * (3 * LOAD + (_LOOP if m > 1 else 0)))
 
 
 def _looped(product: Product, costs: Costs) -> Plan:
@@ -110,7 +110,7 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     inner = (product.a.dims[0].stride if n == 1 else 0, product.b.dims[1].stride)
     every = k * m * n
     cycles = costs.vector("mul", dtype, every, inner) + costs.vector("add", dtype, every, ())
-    cycles += rounds * (SETUP * (1 + sums) + _LOOP)
+    cycles += rounds * (SETUP * (1 + sums) + (_LOOP if rounds > 1 else 0))
     if dtype == DType.F32:  # parts are added one by one, in other banks than the sum
         cycles += k * (SETUP + _LOOP)
     return Plan("outer", product, cycles, depth)

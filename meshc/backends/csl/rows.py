@@ -51,7 +51,7 @@ class Rows:
         whole = max(windows, key=lambda w: w.size)
         smallest = min(windows, key=lambda w: w.size)
         element = EXPONENTIAL if op.kernel in ("exp_sub", "silu", "gelu") else 1
-        return smallest.size * 3 * SETUP + whole.size * element
+        return smallest.size * 4 * SETUP + whole.size * element
 
     # --- reductions
 
