@@ -200,5 +200,6 @@ comptime { @export_symbol(run); }
     with pytest.raises(ValueError, match="no PE"):
         found.get_symbol(0, 0, "a")
     (tmp_path / DUMP).write_bytes(b"damaged")
-    with pytest.raises(MeshcError, match="no readable dump"):
+    with pytest.raises(MeshcError, match="no readable dump") as caught:
         debug_util(str(tmp_path))
+    assert caught.value.diagnostics[0].code == "csl-no-dump"
