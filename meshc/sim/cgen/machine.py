@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes as ct
+import os
 import struct
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import numpy as np
@@ -79,8 +81,10 @@ class CMachine(Common):
 
     def _compile(self, classes: list[PeProgram]) -> list[CodeClass]:
         found: dict[int, CodeClass] = {}
-        for group in emit(classes, KNOWN_OPERATIONS):
-            code = program_library(group.text)
+        groups = emit(classes, KNOWN_OPERATIONS)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            libraries = list(pool.map(program_library, [group.text for group in groups]))
+        for group, code in zip(groups, libraries, strict=True):
             for entry in group.members:
                 found[entry.number] = prepare(classes[entry.number], group, entry, code)
         return [found[number] for number in range(len(classes))]
