@@ -93,6 +93,16 @@ def test_algorithms_of_products(algo: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("way", ["ring", "pipeline", "k_tree:2"])
+def test_a_matrix_may_be_an_input_of_a_gemv(way: str, tmp_path: Path) -> None:
+    source = tmp_path / "gemv.mesh"
+    source.write_text(PRODUCT.replace("M=9", "M=1"), encoding="utf-8")
+    found = compiled(source, mesh="3x4", algo=(f"all_reduce={way}",))
+    a, b = RANDOM.standard_normal((1, 12)), RANDOM.standard_normal((12, 7))
+    (got,) = ran(found, tmp_path / "out", {"a": a, "b": b}).values()
+    np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("way", ["ring", "tree", "two_phase", "k_tree:3"])
 def test_a_result_may_stay_at_the_roots(way: str, tmp_path: Path) -> None:
     """A product of one row is a GEMV; its reduction ends on the first row or column."""

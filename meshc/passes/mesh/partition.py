@@ -66,7 +66,7 @@ class Partition(Pass):
             plan = DecodePlan(module, mesh, tiling, report)
         else:
             plan = PrefillPlan(module, mesh, tiling, report)
-            plan.row_dim = row_dim
+        plan.row_dim = row_dim
         if tiling.heads is not None:
             report.remark(
                 "partition-heads",

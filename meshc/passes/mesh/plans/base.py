@@ -34,7 +34,9 @@ class Unnormalised:
 
 
 class Plan:
-    """Lowers one function; subclasses choose the layouts."""
+    """Lowers one function; subclasses choose the layouts. ``row_dim`` counts rows of tokens."""
+
+    row_dim: str = ""
 
     def __init__(self, module: Module, the_mesh: Mesh, tiling: Tiling, report: Diagnostics) -> None:
         self.source = module
@@ -46,6 +48,7 @@ class Plan:
         self.softmaxes: dict[Value, Unnormalised] = {}
         self.appends: list[graph.Append] = []
         self.weights: set[Value] = set()
+        self.inputs: set[Value] = set()
         self.inner: dict[Value, Value] = {}
         self.block = Block()
         self.names: set[str] = set()
@@ -69,11 +72,15 @@ class Plan:
         return bool(users) and all(isinstance(o, graph.Embed) for o in users)
 
     def param(self, param: Param) -> Param:
-        """A mesh-level parameter: inputs get the activation layout, weights wait for their use."""
+        """A mesh-level parameter: inputs get the activation layout, weights wait for their use, and
+        so do inputs without rows, which are placed where their product wants them."""
         kind = tensor_type(param.value)
         value = self.value(param.value.name, TensorType(self.dtype, kind.dims))
         self.env[param.value] = value
-        if param.role == "weight":
+        given = param.role == "in" and self.row_dim not in ("", *kind.dims)
+        if given:
+            self.inputs.add(value)
+        if param.role == "weight" or given:
             self.weights.add(value)
         elif param.role == "state":
             value.type = value_type(value).with_layout(self.cache_layout(kind.dims))

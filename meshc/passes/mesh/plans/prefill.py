@@ -11,36 +11,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshc.analysis.tiling import Tiling, ceil_div
+from meshc.analysis.tiling import ceil_div
 from meshc.ir.core import tensor_type
-from meshc.ir.mesh import Mesh
-from meshc.ir.module import Module, Param
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
 from meshc.passes.mesh.plans.base import Plan, Unnormalised, layout_of, value_type
-from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.diagnostics import fail
 
 
 class PrefillPlan(Plan):
     """Lowers a function whose activations are many rows."""
-
-    row_dim: str = "L"
-
-    def __init__(self, module: Module, the_mesh: Mesh, tiling: Tiling, report: Diagnostics) -> None:
-        super().__init__(module, the_mesh, tiling, report)
-        self.inputs: set[Value] = set()
-
-    def param(self, param: Param) -> Param:
-        """Inputs of main without rows are placed like weights, where their product wants them."""
-        kind = tensor_type(param.value)
-        if param.role != "in" or self.row_dim in kind.dims:
-            return super().param(param)
-        value = self.value(param.value.name, TensorType(self.dtype, kind.dims))
-        self.env[param.value] = value
-        self.weights.add(value)
-        self.inputs.add(value)
-        return Param(value, "in")
 
     def aligned_by_host(self, value: Value) -> bool:
         """Whether ``value``, a parameter, is placed skewed: weights, if the option ``align`` does

@@ -57,7 +57,8 @@ class FunctionExpander:
         """A tensor that the host provides. What only one product reads is placed as that wants
         it; what has no rows of tokens may be placed at will."""
         kind = tensor_type(param.value)
-        if self.emitter.many_rows and not self.emitter.has_rows(kind):
+        rows = self.module.options.get("row_dim")
+        if rows is not None and rows not in kind.dims:
             self.weights.stacks[param.value] = Stack(param.value, None, None, role="in")
             return
         users = [op for op in body.walk() if param.value in op.operands]
