@@ -16,11 +16,12 @@ PE = """
 param column: u16;
 const in: color = @get_color(0); const out: color = @get_color(1); const end: color = @get_color(9);
 const trace = @import_module("<debug>", .{ .key = "seen", .buffer_size = 10 });
+const doubled = @import_module("<debug>", .{ .buffer_size = 10 });
 const send = @get_dsd(fabout_dsd, .{ .fabric_color = out, .extent = 1 });
 var sum: i16 = 0;
 var offset = @zeros([1]i16);
 task take(word: i16) void {
-  sum += word; trace.trace_i16(word);
+  sum += word; trace.trace_i16(word); doubled.trace_i16(2 * word);
   @mov16(send, sum + offset[0]);
 }
 task finish() void { @mov16(send, 1000); }
@@ -64,6 +65,7 @@ def test_tensors_enter_and_leave(tmp_path: Path) -> None:
         38,
     ]
     assert host.read_trace(1, 3, "seen") == [8, 9, 10, 11]
+    assert host.read_trace(1, 3, "doubled") == [16, 18, 20, 22]
     assert host.coordinates() == [(1, 1), (1, 2), (1, 3)]
 
 
