@@ -72,6 +72,10 @@ def test_run_time_forms(tmp_path: Path, kind: str, body: str, expected: float) -
         ("var c: cb16 = 1.0; out[0] = 1;", "csl-type", "cb16"),
         ("out[0] = @as(u16, @strlen(3));", "csl-type", "expected a string"),
         ("const s = @get_string_from_byte(300);", "csl-range", "no byte"),
+        ("const d = @get_dsd(fabin_dsd, .{ .input_queue = @get_input_queue(2), .extent = 1, "
+         ".control_transform = true });", "csl-unsupported", "control_transform"),
+        ("const d = @get_dsd(mem4d_dsd, .{ .base_address = &out, .extent = .{ 2, 2 }, "
+         ".stride = .{ 1, 1, 1 } });", "csl-type", "2 dimensions with 3 strides"),
         ("const v = b: { if (out[0] == 1) break :b true; break :b 1.5; };", "csl-type", "break"),
     ],
 )  # fmt: skip

@@ -55,6 +55,8 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     for name in fields:
         if name not in _FIELDS[kind]:
             fail("csl-unknown-name", f"{kind} has no field '.{name}'", node.span)
+    if _flag(fields, "control_transform"):
+        fail("csl-unsupported", "'.control_transform' is not supported by the simulator", node.span)
     if kind == ty.FABIN:
         return _fabin(an, fields, node.span)
     if kind == ty.FABOUT:
@@ -208,6 +210,8 @@ def _explicit_4d(an: Analyzer, fields: dict[str, Val], indexed: bool, span: Span
     extents = [an.as_number(v, span) for v in _list(fields.get("extent"), span)]
     deltas = [an.as_number(v, span) for v in _list(fields.get("stride"), span)]
     deltas = deltas or [1]
+    if len(extents) > 4 or len(deltas) > len(extents):
+        fail("csl-type", f"a DSD of {len(extents)} dimensions with {len(deltas)} strides", span)
     deltas += [1] * (len(extents) - len(deltas))
     dims: list[tuple[int, int]] = []
     travelled = 0

@@ -217,8 +217,10 @@ def _fifo(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     if not isinstance(kind, Array) or not isinstance(addr, ir.Const):
         fail("csl-type", "@allocate_fifo needs an array", node.span)
     options = an.struct(node.args[1], frame) if len(node.args) > 1 else {}
-    tasks = {k: _task_number(an, options[k], node) for k in ("activate_push", "activate_pop")
-             if k in options}  # fmt: skip
+    for name in options:
+        if name not in ("activate_push", "activate_pop"):
+            fail("csl-unknown-name", f"a FIFO has no option '.{name}'", node.span)
+    tasks = {k: _task_number(an, v, node) for k, v in options.items()}
     an.unit.fifos += 1
     fifo = Fifo(an.unit.fifos - 1, addr.value, kind.count, ty.size_of(kind.element), **tasks)
     return Val(ty.FIFO, fifo)
