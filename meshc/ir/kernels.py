@@ -2,7 +2,8 @@
 
 What a kernel *means* is written independently in the interpreter, the emitted Python, CSL and
 CUDA. Operands are views; shapes below are those of the views on one core. ``..`` stands for equal
-leading dims. A smaller operand is repeated over trailing dims it lacks.
+leading dims. A smaller operand is repeated over trailing dims it lacks, one of `add` and `mul` over
+leading ones.
 """
 
 from __future__ import annotations

@@ -357,11 +357,9 @@ def _stride(head: tuple[Dim, ...], position: int, count: int) -> int:
 
 
 def _repeated(operand: Window, to: Window) -> Window:
-    """A smaller operand repeated over the trailing dims that it lacks."""
-    if operand.size == to.size:
-        return operand
-    lacking = to.dims[len(operand.dims) :]
-    return operand.inner([*operand.dims, *(Dim(d.extent, 0) for d in lacking)])
+    """A smaller operand repeated over the leading dims that it lacks."""
+    lacking = to.dims[: len(to.dims) - len(operand.dims)]
+    return operand.inner([*(Dim(d.extent, 0) for d in lacking), *operand.dims])
 
 
 def _alike(op: Compute, *windows: Window) -> None:

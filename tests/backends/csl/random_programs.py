@@ -158,6 +158,9 @@ class Generator:
             if self.program.types[a] == self.program.types[b]
             and not (kind == "f16" and self.program.types[a] == "f32")
         ]
+        apart = [n for n in alike if n != to]
+        if apart and self.program.shape[1] > 1:
+            choices += ["row_sum", "row_max", "square_sum", "add_rows", "mul_rows"]
         name = self.of(*choices, *(["gemm", "gemm"] if pairs else []))
         when = self.own_guard(scope)
         tail = f', when = "{when}"' if when else ""
@@ -166,6 +169,8 @@ class Generator:
         if name == "rotate":
             by = self.of("1", "y", "x + 1", *scope.names)
             return Step([f'tile.rotate %b{to} {{by = "{by}"{tail}}}'], lambda bounds: None)
+        if name in ("row_sum", "row_max", "square_sum", "add_rows", "mul_rows"):
+            return self.by_rows(scope, name, to, self.of(*apart), tail.removeprefix(", "))
         rows, lanes = self.number(1, self.program.shape[0]), self.number(1, self.program.shape[1])
         target = self.view(scope, to, rows, lanes)
         if name == "fill":
@@ -204,6 +209,29 @@ class Generator:
 
         text = f"tile.{name} {target}, {left}, {right}" + (f" {{{tail}}}" if tail else "")
         return Step([text], combine)
+
+    def by_rows(self, scope, name, to, a, tail):
+        """A reduction to one value per row, or a row that is repeated."""
+        rows = self.number(1, min(self.program.shape))
+        lanes = self.number(1, self.program.shape[1])
+        kernel = name.removesuffix("_rows")
+        single = self.view(scope, to, 1, rows, point=True)
+        tail = f" {{{tail}}}" if tail else ""
+        if kernel != name:
+            target = self.view(scope, to, rows, lanes)
+            single = self.view(scope, a, 1, lanes, point=True)
+
+            def combine(bounds):
+                value = bounds[to] + bounds[a] if kernel == "add" else bounds[to] * bounds[a]
+                bounds[to] = max(bounds[to], value)
+
+            return Step([f"tile.{kernel} {target}, {target}, {single}{tail}"], combine)
+
+        def reduce(bounds):
+            largest = bounds[a] ** 2 if name == "square_sum" else bounds[a]
+            bounds[to] = max(bounds[to], largest * (1 if name == "row_max" else lanes))
+
+        return Step([f"tile.{name} {single}, {self.view(scope, a, rows, lanes)}{tail}"], reduce)
 
     def source(self, scope, target, to, name, shape):
         """A view to read: of the buffer that is written only what is written, in its place."""
