@@ -40,9 +40,9 @@ INPUT = "{ x[p=0:2, i=0:4-1] -> [PE[-1, p] -> index[p, i]] }"
 OUTPUT = "{ y[p=0:2, i=0:3] -> [PE[1, p] -> index[p, i]] }"
 
 
-def runner(folder: Path, **options: object) -> CSELFRunner:
+def runner(folder: Path, text: str = PE) -> CSELFRunner:
     """Sums of three rows of four numbers, one row for each PE."""
-    (folder / "code.csl").write_text(PE, encoding="utf-8")
+    (folder / "code.csl").write_text(text, encoding="utf-8")
     out = folder / "out"
     arguments = [str(folder / "code.csl"), "--fabric-dims=3,5", "--fabric-offsets=1,1", "-o"]
     assert cslc.main([*arguments, str(out)]) == 0
@@ -75,6 +75,24 @@ def test_a_sentinel_starts_a_task(tmp_path: Path) -> None:
     host.add_output_tensor(1, "{y[p=0:1, i=0:1] -> [PE[1, p] -> index[i]]}", np.int16)
     host.connect_and_run()
     assert host.out_tensor_dict["y"].tolist() == [[3, 1000], [4, 1000]]
+
+
+def test_colors_are_swapped_at_the_edge(tmp_path: Path) -> None:
+    """The host sends color 3, which its partner 2 receives."""
+    swap = ".tx = .{ RAMP } }, .color_swap_x = true });"
+    both = PE.replace(
+        "const in: color = @get_color(0);", "const in: color = @get_color(2);"
+    ).replace(
+        ".tx = .{ RAMP } } });",
+        f"{swap} @set_local_color_config(@get_color(3),"
+        f" .{{ .routes = .{{ .rx = .{{ WEST }}, {swap}",
+        1,
+    )
+    host = runner(tmp_path, both)
+    host.add_input_tensor(3, "{x[i=0:1] -> [PE[-1, 1] -> index[i]]}", np.array([3, 4], np.int16))
+    host.add_output_tensor(1, "{y[i=0:1] -> [PE[1, 1] -> index[i]]}", np.int16)
+    host.connect_and_run()
+    assert host.out_tensor_dict["y"].tolist() == [3, 7]
 
 
 def test_missing_outputs_are_explained(tmp_path: Path) -> None:

@@ -87,10 +87,11 @@ class CSELFRunner:
         for name, values in self._symbols.items():
             _preload(machine, name, values)
         for keys, rows, sentinel in self._inputs:
-            for key, row in zip(keys, rows, strict=True):
-                machine.enter(key, row)
-                if sentinel is not None:
-                    machine.enter(key, np.array([sentinel << 16], np.uint32), control=True)
+            for port, row in zip(keys, rows, strict=True):
+                for key in machine.fabric.entering(port):
+                    machine.enter(key, row)
+                    if sentinel is not None:
+                        machine.enter(key, np.array([sentinel << 16], np.uint32), control=True)
         for name, found, keys, dtype in self._outputs:
             words = np.zeros(found.places.size, np.uint32)
             for key, elements in zip(keys, _by_port(found), strict=True):

@@ -246,6 +246,15 @@ class Fabric:
         router = self.routers[key]
         self._arrive_later(key, router.entry, burst)
 
+    def entering(self, key: Key) -> list[Key]:
+        """Where wavelets of a port arrive: colors may be swapped as they enter."""
+        x, y, _ = key
+        port = self.routers[key].entry
+        keys = [(x, y, color) for color in self._swapped(key, port)]
+        for there in keys:
+            self.routers[there].entry = port
+        return keys
+
     def _hop(self, key: Key, out: int, burst: Burst, start: int) -> int:
         """Send a burst over the link in a direction; when its last wavelet has left."""
         hop = self.machine.costs.hop
