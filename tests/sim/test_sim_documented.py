@@ -76,6 +76,7 @@ def test_run_time_forms(tmp_path: Path, kind: str, body: str, expected: float) -
          ".control_transform = true });", "csl-unsupported", "control_transform"),
         ("const d = @get_dsd(mem4d_dsd, .{ .base_address = &out, .extent = .{ 2, 2 }, "
          ".stride = .{ 1, 1, 1 } });", "csl-type", "2 dimensions with 3 strides"),
+        ("out[0] = @get_filter_id(@get_color(1));", "csl-unsupported", "is not supported by"),
         ("const v = b: { if (out[0] == 1) break :b true; break :b 1.5; };", "csl-type", "break"),
     ],
 )  # fmt: skip

@@ -154,10 +154,14 @@ def _rpc(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     return VOID  # launches need no color since SDK 1.1
 
 
-@builtin("set_control_task_table", "bind_rotating_tasks", args=(0, 8))
+@builtin("set_control_task_table", args=(0, 8))
+def _control_task_table(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
+    return VOID  # tasks are found by the identifier a control wavelet carries
+
+
+@builtin("bind_rotating_tasks", "get_filter_id", "get_symbol_id", "get_symbol_value",
+         "get_tensor_ptr", "has_exported_tensors", args=(0, 8))  # fmt: skip
 def _refused(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    if node.name == "set_control_task_table":
-        return VOID
     fail("csl-unsupported", f"'@{node.name}' is not supported by the simulator", node.span)
 
 
