@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from meshc.analysis.plmr import Profile, profile
+from meshc.backends import csl
 from meshc.devices import Device, device
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
@@ -14,7 +15,7 @@ from meshc.ir.types import DType
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.partition import parse_grid
 from meshc.pipelines import pipeline_to
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Source
 
 GEMMS = ("cyclic_shift", "cannon", "summa", "allgather", "transposed")
@@ -49,11 +50,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One algorithm: what it takes, and which letters of PLMR it violates, each with the reason."""
+    """One algorithm: what it takes, and which letters of PLMR it violates, each with the reason.
+
+    ``cycles`` are those predicted for emitted CSL on a device that has it, calibrated on the fabric
+    simulator; elsewhere those of the profile, by the device's numbers.
+    """
 
     kind: str
     algo: str
     profile: Profile
+    cycles: float
     violates: dict[str, str]
 
 
@@ -68,7 +74,18 @@ def _of_kind(question: Question, kind: str, algos: tuple[str, ...]) -> Iterator[
     for algo in algos:
         module = tile_module(question, kind, algo)
         found = profile(module, numbers)
-        yield Estimate(kind, algo, found, violations(question, kind, module, found, numbers))
+        wrong = violations(question, kind, module, found, numbers)
+        yield Estimate(kind, algo, found, _cycles(module, found, numbers), wrong)
+
+
+def _cycles(module: Module, found: Profile, numbers: Device) -> float:
+    """Predicted cycles; those of the profile for what is not CSL or too large to time."""
+    if numbers.name not in csl.ARCHITECTURES or module.the_mesh().cores > csl.MOST_TIMED_CORES:
+        return found.total.cycles
+    try:
+        return csl.predicted_cycles(module, numbers.name)
+    except MeshcError:
+        return found.total.cycles
 
 
 def tile_module(question: Question, kind: str, algo: str) -> Module:

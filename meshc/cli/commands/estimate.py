@@ -67,7 +67,7 @@ def _object(estimate: Estimate) -> dict[str, object]:
         "step": {"alpha": counted.step.hops, "beta": counted.step.stages},
         "path": {"alpha": counted.total.hops, "beta": counted.total.stages},
         "bytes": counted.bytes,
-        "cycles": round(counted.total.cycles),
+        "cycles": round(estimate.cycles),
         "violates": estimate.violates,
     }
 
@@ -95,7 +95,7 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
         f"{counted.step.hops}a + {counted.step.stages}b",
         f"{counted.total.hops}a + {counted.total.stages}b",
         str(counted.bytes),
-        f"{counted.total.cycles:.0f}",
+        f"{estimate.cycles:.0f}",
         " ".join(estimate.violates) or "-",
     )
 
