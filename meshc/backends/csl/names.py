@@ -44,7 +44,7 @@ class Names:
 
     def fresh(self, name: str) -> str:
         """A new identifier that resembles ``name``."""
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:80] or "value"
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40] or "value"
         if plain[0].isdigit() or plain.startswith(_FIRST):
             plain = f"n_{plain}"
         if plain.endswith(_LAST):
