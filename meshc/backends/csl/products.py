@@ -91,7 +91,7 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     if k > 1 and rows.stride != n * columns.stride:
         return None
     body = m * k * (CALL + _row_cycles(product, costs))
-    return Plan("mapped", product, body + m * (3 * LOAD + (_LOOP if m > 1 else 0)))
+    return Plan("mapped", product, body + m * (3 * LOAD + (2 * _LOOP if m > 1 else 0)))
 
 
 def _looped(product: Product, costs: Costs) -> Plan:

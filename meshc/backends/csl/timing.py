@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.csl import costs
 from meshc.backends.csl.costs import Costs
+from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.transfers import Transfers
 from meshc.backends.csl.windows import window
@@ -97,6 +98,8 @@ class Timing:
 
     def _block(self, block: Block, cores: Mask) -> None:
         for op in block.ops:
+            if isinstance(op, (Send, Recv, Relay)) and _runs(op.when):
+                self.clock[cores] += costs.GUARD
             self._op(op, cores & self._where(op.when))
         group = self.transfers.of_block.get(id(block))
         if group is not None:
@@ -221,6 +224,11 @@ class Timing:
         assert name is not None
         message = self._received(name, one.cores)
         return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
+
+
+def _runs(when: Cond | None) -> bool:
+    """Whether a guard is decided when the program runs."""
+    return when is not None and not when.free_vars <= COORDINATES
 
 
 class _Route:
