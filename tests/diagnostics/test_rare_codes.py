@@ -131,7 +131,10 @@ def partitioned(
 
 
 def test_products_that_partition_refuses() -> None:
-    product = "    %s = graph.matmul %x, %y {contract = [E]} : f32[L, N]\n    graph.return %s"
+    product = (
+        "    %q = graph.silu %y : f32[E, N]\n"
+        "    %s = graph.matmul %x, %q {contract = [E]} : f32[L, N]\n    graph.return %s"
+    )
     params = "in %x: f32[L, E], in %y: f32[E, N]"
     assert codes(lambda: partitioned(product, params, "f32[L, N]", "L = 4, E = 8, N = 6")) == [
         "unsupported-op"
@@ -168,7 +171,8 @@ def test_a_residual_that_changes_its_axis() -> None:
 def test_a_sum_over_dims_that_lie_elsewhere() -> None:
     body = (
         "    %a = graph.matmul %x, %w {contract = [E]} : f32[L, N]\n"
-        "    %b = graph.add %a, %z : f32[L, N]\n    graph.return %b"
+        "    %c = graph.silu %z : f32[N]\n"
+        "    %b = graph.add %a, %c : f32[L, N]\n    graph.return %b"
     )
     params = "in %x: f32[L, E], weight %w: f32[E, N], in %z: f32[N]"
     dims = "L = 4, E = 8, N = 6"

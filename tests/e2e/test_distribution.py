@@ -17,10 +17,9 @@ IDS = json.loads((MODEL / "expected.json").read_text())["prompt_ids"]
 TOKENS = 3
 CORES = 15
 
-CAST = """        sent_2 = cast_x.send(view, on=x_is_0)
-        got_2 = cast_x.recv(view, on=chain_x_1_senders)
-        wait(got_2, sent_2)
-"""
+SEND = "        sent_2 = cast_x.send(view, on=x_is_0)\n"
+RECV = "        got_3 = cast_x.recv(view, on=cast_x_receivers)\n"
+CAST = f"{SEND}{RECV}        wait(got_3, sent_2)\n"
 COPY_BETWEEN_CORES = """        lanes = view.direct(fabric.everyone)
         grid = lanes.reshape(5, 3, -1)
         grid[:, 1:] = grid[:, :1]
@@ -78,22 +77,13 @@ def test_programs_cannot_reach_arrays(tmp_path: Path) -> None:
 
 
 BROKEN_TRANSFERS = {
-    "send left out": {
-        "        sent_2 = cast_x.send(view, on=x_is_0)\n": "",
-        "wait(got_2, sent_2)": "wait(got_2)",
-    },
-    "receive left out": {
-        "        got_2 = cast_x.recv(view, on=chain_x_1_senders)\n": "",
-        "wait(got_2, sent_2)": "wait(sent_2)",
-    },
+    "send left out": {CAST: f"{RECV}        wait(got_3)\n"},
+    "receive left out": {CAST: f"{SEND}        wait(sent_2)\n"},
     "too few senders": {
         "chain_y_1.send(view, on=chain_y_1_senders)": "chain_y_1.send(view, on=chain_y_3_senders)"
     },
     "route to the wrong core": {"Hop(to=(core.y - 3, core.x)": "Hop(to=(core.y - 2, core.x)"},
-    "send after the wait": {
-        "        sent_3 = cast_y.send(view, on=y_is_0)\n": "",
-        "wait(got_3, sent_3)": "wait(got_3)\n        wait(cast_y.send(view, on=y_is_0))",
-    },
+    "send after the wait": {CAST: f"{RECV}        wait(got_3)\n{SEND}        wait(sent_2)\n"},
 }
 
 
@@ -106,7 +96,7 @@ def test_a_transfer_without_counterpart_is_an_error(kind: str, tmp_path: Path) -
 
 WRONG_NUMBERS = {
     "combine": {'chain_x_1.recv(view, combine="add"': 'chain_x_1.recv(view, combine="max"'},
-    "chain order": {"phase.sweep(2 - core.x, 3)": "phase.sweep(core.x * 0, 1)"},
+    "chain order": {"phase.sweep(2 - core.x, 3)": "phase.sweep(core.x, 3)"},
     "no reduction": {"            all_reduce_add_x(o)\n": ""},
     "cache row": {"(core.rank_y == 4)": "(core.rank_y == 3)"},
 }

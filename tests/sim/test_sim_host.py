@@ -330,7 +330,8 @@ def test_missing_python_modules_are_named(
     script = tmp_path / "run.py"
     script.write_text("import no_such_module\n")
     assert cs_python.main([str(script)]) == 1
-    assert "needs the Python module 'no_such_module'" in capsys.readouterr().err
+    found = capsys.readouterr().err
+    assert "[csl-host-module]" in found and "needs the Python module 'no_such_module'" in found
     script.write_text("import cerebras.modelzoo\n")
     assert cs_python.main([str(script)]) == 1
     assert "no host module 'cerebras.modelzoo'" in capsys.readouterr().err
