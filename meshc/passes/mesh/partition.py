@@ -58,11 +58,11 @@ class Partition(Pass):
             )
         heads = find_heads(module)
         row_dim = _row_dim(module)
-        capacity = module.dims[heads.keys if heads else row_dim]
+        capacity = module.dims[heads.keys] if heads else module.dims.get(row_dim, 1)
         tiling = choose_tiling(module.dims, heads, rows, columns, capacity)
         mesh = Mesh(rows, columns, segments=tiling.segments)
         plan: Plan
-        if module.dims[row_dim] == 1:
+        if module.dims.get(row_dim, 1) == 1:
             plan = DecodePlan(module, mesh, tiling, report)
         else:
             plan = PrefillPlan(module, mesh, tiling, report)
@@ -105,12 +105,16 @@ def parse_grid(text: str) -> tuple[int, int]:
 
 
 def _row_dim(module: Module) -> str:
-    """The dim that counts rows of tokens: that of the cache, or the first of the first input."""
+    """The dim that counts rows of tokens: that of the cache, or the first of the first input.
+
+    A vector has none but its batch, or nothing.
+    """
     heads = find_heads(module)
     if heads is not None:
         return heads.rows
     for param in module.function.params:
-        dims = [d for d in tensor_type(param.value).dims if d != "B"]
+        dims = tensor_type(param.value).dims
         if param.role == "in" and dims:
-            return dims[0]
+            inner = [d for d in dims if d != "B"]
+            return inner[0] if len(inner) > 1 else "B" if "B" in dims else ""
     fail("unsupported-op", "the function has no input to partition by")

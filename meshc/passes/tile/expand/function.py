@@ -58,7 +58,7 @@ class FunctionExpander:
         it; what has no rows of tokens may be placed at will."""
         kind = tensor_type(param.value)
         rows = self.module.options.get("row_dim")
-        if rows is not None and rows not in kind.dims:
+        if rows and rows not in kind.dims:
             self.weights.stacks[param.value] = Stack(param.value, None, None, role="in")
             return
         users = [op for op in body.walk() if param.value in op.operands]
