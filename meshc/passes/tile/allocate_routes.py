@@ -19,6 +19,8 @@ from meshc.ir.module import Channel, Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 
+_AXES = ("y", "x", "xh", "xd")
+
 
 @dataclass(frozen=True)
 class AllocateRoutes(Pass):
@@ -147,6 +149,8 @@ def color(channel: Channel, mesh: Mesh) -> Coloring:
         return multicast_coloring()
     kind, _, rest = channel.name.partition("_")
     axis, _, stride = rest.partition("_")
+    if axis not in _AXES:  # a name of the user's own: neighbours, or else a ring
+        kind, axis, stride = "chain" if line.hops <= 1 else "ring", line.axis, "1"
     if kind in ("chain", "up"):
         found = chain_coloring(int(stride.partition("_")[0]))
     elif mesh.ring(axis) or mesh.size(axis) <= 2:
