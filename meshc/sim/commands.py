@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from meshc.sim import cs_python
 from meshc.sim.backends import BACKENDS
-from meshc.sim.commands_folder import make_bin
+from meshc.sim.commands_folder import make_bin, own_folder
 from meshc.sim.suite import SuiteResult, as_json, find_commands, run_one, table_line
 
 
@@ -45,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _bin(args: argparse.Namespace) -> int:
-    print(make_bin(Path(tempfile.gettempdir()) / "meshc-sim-bin"))
+    print(make_bin(own_folder()))
     return 0
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from meshc.sim.cgen.build import cache_folder
+
 _COMMANDS = {"cslc": "meshc.sim.cslc", "cs_python": "meshc.sim.cs_python"}
+
+
+def own_folder() -> Path:
+    """A directory of the user's cache that only this interpreter and this copy of meshc use."""
+    place = f"{sys.executable}\0{Path(__file__).resolve()}"
+    return cache_folder() / f"bin-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
 
 def make_bin(folder: Path, options: Sequence[str] = ()) -> Path:
