@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 
 from meshc.backends.csl import products
 from meshc.backends.csl.costs import SETUP, Costs
@@ -12,6 +13,7 @@ from meshc.backends.csl.descriptors import Descriptors, element, own
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.products import Plan, Product
+from meshc.backends.csl.registers import Registers
 from meshc.backends.csl.rows import Rows
 from meshc.backends.csl.windows import Dim, Window, window
 from meshc.ir.affine import Expr
@@ -40,7 +42,7 @@ class Kernels:
         self.costs = costs
         self.free_bytes = free_bytes
         self.functions: list[str] = []
-        self.uses_registers = False
+        self.registers = Registers(names)
         self.uses_math = False
         self.rows = Rows(self)
         self.scratch: dict[DType, int] = {}
@@ -73,7 +75,7 @@ class Kernels:
         """Predicted cycles of one kernel."""
         windows = _windows(op)
         if op.kernel == "gemm":
-            return sum(self._gemm_cycles(op, windows))
+            return self._gemm_cycles(op, windows)
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows)
         to = windows[0]
@@ -84,16 +86,14 @@ class Kernels:
             return once
         return once + 2 * (SETUP + to.size // 4)
 
-    def _gemm_cycles(self, op: Compute, windows: list[Window]) -> Iterator[int]:
-        """Cycles of the zeros and of each product of a batch."""
+    def _gemm_cycles(self, op: Compute, windows: list[Window]) -> int:
+        """Cycles of the products of a batch, zeros included."""
         to, left, right = windows
         if op.params["transposed"]:
             right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
-        if not op.params["accumulate"]:
-            yield SETUP + self.costs.vector("add", to.dtype, to.size, ())
         batch = math.prod(dim.extent for dim in to.dims[:-2])
         one = Product(to.trailing(2), left.trailing(2), right.trailing(2))
-        yield batch * products.plan(one, self.costs, self.free_bytes).cycles
+        return batch * self._plan(one, bool(op.params["accumulate"])).cycles
 
     def scratch_lines(self) -> list[str]:
         """Declarations of scratch memory."""
@@ -163,13 +163,18 @@ class Kernels:
             )
         if op.params["transposed"]:
             right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
-        lines = []
-        if not op.params["accumulate"]:
-            zero = literal(0.0, to.dtype)
-            lines.append(f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {zero});")
-        return lines + self._batches(op, to, left, right)
+        accumulate = bool(op.params["accumulate"])
+        one = Product(to.trailing(2), left.trailing(2), right.trailing(2))
+        lines = self._batches(to, left, right, accumulate)
+        if accumulate or self._plan(one, accumulate).fresh:
+            return lines
+        zero = literal(0.0, to.dtype)
+        return [f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {zero});", *lines]
 
-    def _batches(self, op: Compute, to: Window, left: Window, right: Window) -> list[str]:
+    def _plan(self, product: Product, accumulate: bool) -> Plan:
+        return products.plan(product, self.costs, self.free_bytes, accumulate)
+
+    def _batches(self, to: Window, left: Window, right: Window, accumulate: bool) -> list[str]:
         """Loops over leading dims around one product."""
         count = len(to.dims) - 2
         heads = [w.dims[: len(w.dims) - 2] for w in (to, left, right)]
@@ -185,12 +190,12 @@ class Kernels:
             lines.append(f"{_PAD * depth}for (@range(i16, {extent})) |{variable}| {{")
             moved = [w.moved(own(variable) * s) for w, s in zip(moved, strides, strict=True)]
             depth += 1
-        lines.append(_PAD * depth + self._product(Product(*moved)))
+        lines.append(_PAD * depth + self._product(Product(*moved), accumulate))
         return [*lines, *(_PAD * d + "}" for d in reversed(range(depth)))]
 
-    def _product(self, product: Product) -> str:
+    def _product(self, product: Product, accumulate: bool) -> str:
         """A call of the function that does one product."""
-        chosen = products.plan(product, self.costs, self.free_bytes)
+        chosen = self._plan(product, accumulate)
         starts: dict[str, str] = {}
         windows = []
         for label, one in zip("cab", _sides(chosen.product), strict=True):
@@ -202,7 +207,7 @@ class Kernels:
             starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
-        body = self._body(Plan(chosen.form, inner, chosen.cycles, chosen.depth))
+        body = self._body(replace(chosen, product=inner))
         name = self._function("gemm", product.c, [f"{n}: i16" for n in starts], body)
         return f"{name}({', '.join(starts.values())});"
 
@@ -213,24 +218,26 @@ class Kernels:
 
     def _mapped(self, product: Product) -> list[str]:
         m, _, _ = product.extents
-        self.uses_registers = True
-        dtype = element(product.b.dtype)
-        step = self._function("accumulate", product.c, [f"factor: {dtype}"], [
-            f"{product.operation}(sum_to, sum_from, rows, factor);"
-        ])  # fmt: skip
-        many = m > 1
         at = _index("i", m)
         row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
         factors = product.a.moved(at * product.a.dims[0].stride).inner(product.a.dims[1:])
         first = product.b.inner(product.b.dims[1:])
-        body = [
-            f"const row = {self.descriptors.memory(row)};",
-            "@load_to_dsr(sum_to, row);",
-            "@load_to_dsr(sum_from, row);",
-            f"@load_to_dsr(rows, {self.descriptors.memory(first)}, .{{ .save_address = true }});",
-            f"@map({step}, {self.descriptors.memory(factors)});",
+        memory = self.descriptors.memory
+        sums = self.registers.loaded(memory(row)) if product.one_row else None
+        body = []
+        if sums is None:
+            sums = self.registers.moving()
+            body += [f"const row = {memory(row)};", *(f"@load_to_dsr({r}, row);" for r in sums)]
+        rows = self.registers.rows()
+        dtype = element(product.b.dtype)
+        step = self._function("accumulate", product.c, [f"factor: {dtype}"], [
+            f"{product.operation}({sums.to}, {sums.source}, {rows}, factor);"
+        ])  # fmt: skip
+        body += [
+            f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});",
+            f"@map({step}, {memory(factors)});",
         ]
-        return _repeat("i", m, body) if many else body
+        return _repeat("i", m, body)
 
     def _looped(self, product: Product) -> list[str]:
         m, k, _ = product.extents
@@ -251,7 +258,7 @@ class Kernels:
         product, depth = plan.product, plan.depth
         _, k, _ = product.extents
         rounds, rest = divmod(k, depth)
-        body = self._round(product, depth)
+        body = self._round(product, depth, plan.fresh)
         if rounds > 1:
             base = own("i") * depth
             left = product.a.moved(base * product.a.dims[1].stride)
@@ -263,8 +270,9 @@ class Kernels:
             body += self._round(Product(product.c, left, right), rest)
         return body
 
-    def _round(self, product: Product, depth: int) -> list[str]:
-        """All products of ``depth`` columns and rows, then their sum into the result."""
+    def _round(self, product: Product, depth: int, fresh: bool = False) -> list[str]:
+        """All products of ``depth`` columns and rows, then their sum into the result, or, when it
+        is ``fresh``, in its place."""
         m, _, n = product.extents
         dtype = product.c.dtype
         left, right = products.broadcast(product, 0, depth)
@@ -279,15 +287,19 @@ class Kernels:
             memory(side, f"{self.names.of('buffer', side.buffer.name)}_{what}")
             for side, what in ((left, "columns"), (right, "rows"))
         )
-        lines = [f"{products.multiply(dtype)}({part(0, depth)}, {factors});"]
         sums = memory(product.c)
+        if fresh and depth == 1:
+            return [f"{products.multiply(dtype)}({sums}, {factors});"]
+        lines = [f"{products.multiply(dtype)}({part(0, depth)}, {factors});"]
         if dtype == DType.F32:
             first = self._scratch(product.c.dtype, depth * m * n, 0, m * n)
             each = memory(first.moved(_index("j", depth) * (m * n)))
             return [*lines, *_repeat("j", depth, [f"{add}({sums}, {sums}, {each});"])]
-        for kept, more in products.halvings(depth):
+        halvings = products.halvings(depth)
+        for kept, more in halvings[:-1] if fresh else halvings:
             lines.append(f"{add}({part(0, more)}, {part(0, more)}, {part(kept, more)});")
-        return [*lines, f"{add}({sums}, {sums}, {part(0, 1)});"]
+        last = f"{part(0, 1)}, {part(1, 1)}" if fresh else f"{sums}, {part(0, 1)}"
+        return [*lines, f"{add}({sums}, {last});"]
 
     # --- what kernels share
 

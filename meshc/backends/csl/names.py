@@ -19,7 +19,7 @@ union unreachable ut_id var void volatile while EAST WEST NORTH SOUTH RAMP
 # What emitted files declare themselves, be it inside functions, which nothing global may shadow.
 _OWN = """
 memcpy memcpy_params sys time position pc step run resume cycles_of_run cycles_ptr
-mod floor sum_to sum_from rows row factor places i j k l h0 h1 h2 h3 a_at b_at c_at
+mod floor row factor places i j k l h0 h1 h2 h3 a_at b_at c_at
 my_y my_x
 """
 _FIRST = ("given_", "joined", "next_", "ended_")

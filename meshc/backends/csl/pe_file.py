@@ -68,7 +68,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
         ("Memory", _memory(module, names, symbols, kernels, descriptors.shifts)),
         ("State of the program", _state(lowering, guards, scalars, tasks)),
         ("Descriptors", descriptors.lines),
-        ("Kernels", [*_registers(kernels), *kernels.functions]),
+        ("Kernels", [*kernels.registers.lines, *kernels.functions]),
         ("The program", body),
         ("Start, and what ends of transfers do", _tasks(lowering, guards, module, scalars)),
         ("", _comptime(lowering, bindings, symbols)),
@@ -232,16 +232,6 @@ def _state(
     return lines
 
 
-def _registers(kernels: Kernels) -> list[str]:
-    if not kernels.uses_registers:
-        return []
-    return [
-        "const sum_to = @get_dsr(dsr_dest, 1);",
-        "const sum_from = @get_dsr(dsr_src0, 1);",
-        "const rows = @get_dsr(dsr_src1, 1);",
-    ]
-
-
 def _step(lowering: Lowering) -> list[str]:
     finish = [
         "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[3]));",
@@ -298,7 +288,8 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
 
 
 def _comptime(lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer]) -> list[str]:
-    lines = ["comptime {", *(_PAD + line for line in bindings)]
+    inner = [*bindings, *lowering.kernels.registers.loads]
+    lines = ["comptime {", *(_PAD + line for line in inner)]
     if lowering.transfers.suspends:
         tasks = ["resume", *(name for name, _ in lowering.tasks())]
         lines += [f"{_PAD}@bind_local_task({name}, {name}_id);" for name in tasks]

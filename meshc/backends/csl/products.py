@@ -1,14 +1,15 @@
 """The kernel ``gemm`` in CSL: three ways to write it, the cheapest is emitted.
 
 *mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
-register that moves on by itself. *looped*: the same where rows do not follow each other in memory.
+register that moves on by itself; registers of a sum that is one row are loaded before the start.
+*looped*: the same where rows do not follow each other in memory.
 *outer*: all products of a few columns and rows at once into scratch, then pairwise sums; it pays
 where rows are short, because the cost of a call is paid once for many of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshc.backends.csl.costs import CALL, LOAD, SETUP, Costs
 from meshc.backends.csl.descriptors import element
@@ -37,6 +38,11 @@ class Product:
         """Whether f16 factors go into f32 sums."""
         return self.c.dtype == DType.F32 and self.b.dtype == DType.F16
 
+    @property
+    def one_row(self) -> bool:
+        """Whether the result is one row at one place, whose registers are loaded for good."""
+        return self.c.dims[0].extent == 1 and self.c.start.is_const
+
     def flipped(self) -> Product:
         """The same product as ``transpose(c) += transpose(b) transpose(a)``."""
         return Product(_flip(self.c), _flip(self.b), _flip(self.a))
@@ -57,6 +63,7 @@ class Plan:
     product: Product
     cycles: int
     depth: int = 0
+    fresh: bool = False  # writes its result over what was there, so no zeros are needed
 
     @property
     def scratch(self) -> int:
@@ -65,12 +72,27 @@ class Plan:
         return self.depth * m * n
 
 
-def plan(product: Product, costs: Costs, free_bytes: int) -> Plan:
-    """The cheapest way, with at most ``free_bytes`` of scratch."""
+def plan(product: Product, costs: Costs, free_bytes: int, accumulate: bool = True) -> Plan:
+    """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
+    to ``accumulate`` count as part of it."""
     both = (product, product.flipped())
     found = [p for one in both for p in (_mapped(one, costs), _looped(one, costs)) if p]
     outer = _outer(product, costs, min(free_bytes, MOST_SCRATCH_BYTES))
-    return min([*found, *([outer] if outer else [])], key=lambda p: p.cycles)
+    if outer:
+        found.append(outer)
+    if not accumulate:
+        found = [_from_nothing(p, costs) for p in found]
+    return min(found, key=lambda p: p.cycles)
+
+
+def _from_nothing(plan: Plan, costs: Costs) -> Plan:
+    """``plan`` with zeros before it, or without the sum onto them."""
+    m, k, n = plan.product.extents
+    dtype = plan.product.c.dtype
+    once = SETUP + costs.vector("add", dtype, m * n, ())
+    if plan.form == "outer" and plan.depth == k and dtype == DType.F16:
+        return replace(plan, cycles=plan.cycles - once, fresh=True)
+    return replace(plan, cycles=plan.cycles + once)
 
 
 def _flip(window: Window) -> Window:
@@ -91,7 +113,8 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     if k > 1 and rows.stride != n * columns.stride:
         return None
     body = m * k * (CALL + _row_cycles(product, costs))
-    return Plan("mapped", product, body + m * (3 * LOAD + (2 * _LOOP if m > 1 else 0)))
+    loads = LOAD if product.one_row else m * (3 * LOAD + 2 * _LOOP)
+    return Plan("mapped", product, body + loads)
 
 
 def _looped(product: Product, costs: Costs) -> Plan:
