@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 WIDTH = 100
 _PAD = "    "
 _OPENING, _CLOSING = "([{", ")]}"
@@ -9,17 +11,17 @@ _OPENING, _CLOSING = "([{", ")]}"
 
 def wrapped(line: str) -> list[str]:
     """``line``, or where it is too long its last bracketed list over several lines."""
-    if len(line) <= WIDTH or line.lstrip().startswith("//"):
+    if len(line) <= WIDTH:
         return [line]
-    code, _, comment = line.partition(" // ")
-    if comment:
-        indent = " " * (len(line) - len(line.lstrip()))
-        return [f"{indent}// {comment}", *wrapped(code)]
+    indent = " " * (len(line) - len(line.lstrip()))
+    code, mark, comment = line.partition("// ")
+    if mark:
+        rest = [] if not code.strip() else wrapped(code.rstrip())
+        return [*_comment(comment, indent), *rest]
     span = _longest_list(line)
     if span is None:
         return [line]
     start, end = span
-    indent = " " * (len(line) - len(line.lstrip()))
     if line[start + 1 : end].rstrip().endswith(";"):
         statements = [f"{part};" for part in _split(line[start + 1 : end], ";")]
         inner = [piece for one in statements for piece in wrapped(f"{indent}{_PAD}{one}")]
@@ -36,6 +38,13 @@ def wrapped(line: str) -> list[str]:
     inner = [piece for part in parts[:-1] for piece in wrapped(f"{indent}{_PAD}{part},")]
     inner += wrapped(f"{indent}{_PAD}{parts[-1]}{comma}")
     return [head.rstrip(), *inner, indent + tail.lstrip()]
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    head = f"{indent}// "
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=head, break_long_words=False
+    )
 
 
 def _longest_list(line: str) -> tuple[int, int] | None:
