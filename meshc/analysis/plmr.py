@@ -50,13 +50,14 @@ class Path:
 class Profile:
     """What a program takes: routing paths (colors that a router knows, those that only pass through
     it included) of the busiest core, its input queues, bytes, the critical path of the whole
-    program and the longest way of one step."""
+    program, the longest way of one step (relays included) and the hops of the longest message."""
 
     paths: int
     inputs: int
     bytes: int
     total: Path
     step: Path
+    reach: int
 
 
 def profile(module: Module, device: Device) -> Profile:
@@ -64,8 +65,9 @@ def profile(module: Module, device: Device) -> Profile:
     walk = _Walk(module, device)
     total = walk.block(module.program.body)
     ends = [(b.address or 0) + b.type.bytes for b in module.buffers]
+    reach = max((line.hops for line in walk.lines.values()), default=0)
     return Profile(
-        routing_paths(module), _inputs(module), max(ends, default=0), total, walk.longest
+        routing_paths(module), _inputs(module), max(ends, default=0), total, walk.longest, reach
     )
 
 
@@ -96,7 +98,14 @@ def _mark(channel: Channel, line: Line, mesh: Mesh, at: list[set[int]]) -> None:
 
 
 def _inputs(module: Module) -> int:
-    return len({c.queue for c in module.channels})
+    """Most channels on which one core receives, counted line by line of either axis."""
+    mesh = module.the_mesh()
+    lines = [line_of(channel, mesh) for channel in module.channels]
+    return sum(
+        max(sum(place in line.receivers for line in here) for place in range(mesh.size(axis)))
+        for axis in ("y", "x")
+        if (here := [line for line in lines if line.axis == axis])
+    )
 
 
 class _Walk:

@@ -2,63 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import lcm
 
+from meshc.analysis.growth import faster
 from meshc.analysis.plmr import Profile, profile
 from meshc.backends import csl
 from meshc.devices import Device, device
+from meshc.driver.growing import Laws, laws
+from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.ir.module import Module
-from meshc.ir.parser import parse_module
-from meshc.ir.types import DType
-from meshc.passes.manager import PassManager
 from meshc.passes.mesh.partition import parse_grid
-from meshc.pipelines import pipeline_to
-from meshc.support.diagnostics import MeshcError, fail
-from meshc.support.spans import Source
+from meshc.support.diagnostics import MeshcError
+from meshc.support.plmr import letter_of
 
-GEMMS = ("cyclic_shift", "cannon", "summa", "allgather", "transposed")
-GEMVS = ("pipeline", "ring", "tree", "two_phase", "k_tree:2", "k_tree:3", "k_tree:4")
-_MOST = 1 << 24
-_INFLATED = 3
-
-
-@dataclass(frozen=True)
-class Question:
-    """A product C[M, N] = A[M, K] B[K, N] on a mesh of a device."""
-
-    m: int
-    k: int
-    n: int
-    mesh: str
-    device: str
-    dtype: str = ""
-    accumulate: str = "f32"
-
-    def check(self) -> None:
-        """Raise ``bad-argument`` or ``bad-mesh``."""
-        parse_grid(self.mesh)
-        for name, extent in (("M", self.m), ("K", self.k), ("N", self.n)):
-            if not 1 <= extent <= _MOST:
-                fail("bad-argument", f"{name} is {extent}, not 1 to {_MOST}")
-        known = [d.value for d in DType if d is not DType.I32]
-        for text in filter(None, (self.dtype, self.accumulate)):
-            if text not in known:
-                fail("bad-argument", f"no element type '{text}'", help=", ".join(known))
+_NEAR_HOPS, _NEAR_STAGES = 2, 1  # the least a step of a product can do with (WaferLLM section 5.2)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One algorithm: what it takes, and which letters of PLMR it violates, each with the reason.
+    """One algorithm: what it takes, how that grows with the mesh, and which letters of PLMR it
+    violates, each with the reason.
 
-    ``cycles`` are those predicted for emitted CSL on a device that has it, calibrated on the fabric
-    simulator; elsewhere those of the profile, by the device's numbers.
+    ``bytes`` and ``cycles`` are those of emitted CSL (cycles predicted) on a device that has it;
+    elsewhere those of the profile, by the device's numbers.
     """
 
     kind: str
     algo: str
     profile: Profile
+    laws: Laws
+    bytes: int
     cycles: float
     violates: dict[str, str]
 
@@ -66,59 +40,45 @@ class Estimate:
 def estimates(question: Question) -> list[Estimate]:
     """All algorithms of GEMM and, for one row of A, of GEMV (WaferLLM Fig. 6 and Fig. 8)."""
     question.check()
-    return [*_of_kind(question, "gemm", GEMMS), *_of_kind(replace(question, m=1), "gemv", GEMVS)]
+    row = replace(question, m=1)
+    gemms = [estimate(question, "gemm", algo) for algo in GEMMS]
+    return [*gemms, *(estimate(row, "gemv", algo) for algo in GEMVS)]
 
 
-def _of_kind(question: Question, kind: str, algos: tuple[str, ...]) -> Iterator[Estimate]:
+def estimate(question: Question, kind: str, algo: str) -> Estimate:
+    """One algorithm of ``gemm`` or ``gemv``."""
     numbers = device(question.device)
-    for algo in algos:
-        module = tile_module(question, kind, algo)
-        found = profile(module, numbers)
-        wrong = violations(question, kind, module, found, numbers)
-        yield Estimate(kind, algo, found, _cycles(module, found, numbers), wrong)
+    module = tile_module(question, kind, algo)
+    counted = profile(module, numbers)
+    needs = _needs(module, counted, numbers)
+    cycles = counted.total.cycles if needs.cycles is None else needs.cycles
+    grows = laws(kind, algo, question.device)
+    found = Estimate(kind, algo, counted, grows, needs.bytes, cycles, {})
+    return replace(found, violates=violations(question, module, found, needs, numbers))
 
 
-def _cycles(module: Module, found: Profile, numbers: Device) -> float:
-    """Predicted cycles; those of the profile for what is not CSL or too large to time."""
-    if numbers.name not in csl.ARCHITECTURES or module.the_mesh().cores > csl.MOST_TIMED_CORES:
-        return found.total.cycles
-    try:
-        return csl.predicted_cycles(module, numbers.name)
-    except MeshcError:
-        return found.total.cycles
-
-
-def tile_module(question: Question, kind: str, algo: str) -> Module:
-    """The tile program of one algorithm, compiled without the limits of the device."""
-    numbers = device(question.device)
-    dtype = question.dtype or numbers.default_dtype
-    rights = "N, K" if algo == "transposed" else "K, N"
-    option = "gemm" if kind == "gemm" else "all_reduce"
-    text = f"""module @estimate level(graph) {{
-      dims M = {question.m}, K = {question.k}, N = {question.n}
-      options phase = main, dtype = {dtype}, accumulate = {question.accumulate},
-        grid = "{question.mesh}", {option} = "{algo}"
-      func @main(in %a: {dtype}[M, K], {"in" if kind == "gemm" else "weight"} %b: {dtype}[{rights}])
-          -> ({dtype}[M, N]) {{
-        %c = graph.matmul %a, %b {{contract = [K]}} : {dtype}[M, N]
-        graph.return %c
-      }}
-    }}"""
-    module = parse_module(Source("<estimate>", text))
-    module.device = {**numbers.numbers, "enforced": False}
-    return PassManager(pipeline_to("tile")).run(module)
+def _needs(module: Module, counted: Profile, numbers: Device) -> csl.Needs:
+    """What the emitted program takes; for what is not CSL, what the tile program does."""
+    if numbers.name in csl.ARCHITECTURES:
+        try:
+            return csl.needs(module, numbers.name)
+        except MeshcError:  # a kernel or an element type that is not emitted
+            pass
+    return csl.Needs(counted.bytes, None)
 
 
 def violations(
-    question: Question, kind: str, module: Module, found: Profile, numbers: Device
+    question: Question, module: Module, found: Estimate, needs: csl.Needs, numbers: Device
 ) -> dict[str, str]:
     """Letters of PLMR that a program violates."""
     reasons = {
-        "P": _parallelism(question, kind),
-        "L": _latency(question, kind, found),
+        "P": _parallelism(question, found.kind),
+        "L": _latency(question, found),
         "M": _memory(module, found, numbers),
-        "R": _routing(found, numbers),
+        "R": _routing(module, found, numbers),
     }
+    if needs.refused is not None and (letter := letter_of(needs.refused)):
+        reasons[letter] = reasons[letter] or needs.refused.message
     return {letter: reason for letter, reason in reasons.items() if reason}
 
 
@@ -137,24 +97,29 @@ def _parallelism(question: Question, kind: str) -> str:
     return f"cores without work ({', '.join(idle)})" if idle else ""
 
 
-def _latency(question: Question, kind: str, found: Profile) -> str:
-    """A way that grows with the mesh: of a step of a product, or of a whole reduction."""
-    columns, rows = parse_grid(question.mesh)
-    if kind == "gemm" and max(columns, rows) > 3 and (found.step.hops > 2 or found.step.stages > 2):
-        return f"a step goes {found.step.hops} hops in {found.step.stages} stages"
-    if kind == "gemv" and rows > 3 and found.total.stages >= rows:
-        return f"{found.total.stages} routing stages for {rows} cores"
+def _latency(question: Question, found: Estimate) -> str:
+    """A way that grows with the mesh: of a step of a product; of a reduction, its stages, since to
+    cross the mesh takes hops in any case."""
+    step, total, how = found.profile.step, found.profile.total, found.laws
+    if found.kind == "gemm":
+        grows = (how.step_hops, how.step_stages) != ("1", "1")
+        far = step.hops > _NEAR_HOPS or step.stages > _NEAR_STAGES
+        ways = f"a step goes {step.hops} hops in {step.stages} stages"
+        return f"{ways}, O({how.step})" if grows and far else ""
+    _, rows = parse_grid(question.mesh)
+    if how.path_stages == "P" and total.stages >= rows > 3:
+        return f"{total.stages} routing stages for {rows} cores, O({how.path})"
     return ""
 
 
-def _memory(module: Module, found: Profile, numbers: Device) -> str:
-    """More than a core has, or several times what the operands and the result take."""
+def _memory(module: Module, found: Estimate, numbers: Device) -> str:
+    """More than a core has, or a share of the operands that does not shrink with their tiles."""
     room = numbers.data_bytes
     if room is not None and found.bytes > room:
         return f"{found.bytes} bytes on a core that has {room}"
     own = sum(_own_bytes(module, port.buffer.name) for port in module.ports)
-    if found.bytes > _INFLATED * own:
-        return f"{found.bytes} bytes for operands of {own}"
+    if faster(found.laws.bytes, "1/P^2") and found.bytes > own:
+        return f"{found.bytes} bytes for operands of {own}, O({found.laws.bytes}) of a fixed size"
     return ""
 
 
@@ -167,13 +132,15 @@ def _own_bytes(module: Module, name: str) -> int:
     return -(-total // module.the_mesh().cores)
 
 
-def _routing(found: Profile, numbers: Device) -> str:
-    """More colors at a router, or input queues at a core, than are free."""
+def _routing(module: Module, found: Estimate, numbers: Device) -> str:
+    """More colors at a router than are free, or input queues to tell all channels apart: a channel
+    has one number on every core."""
     if numbers.routing is None:
         return ""
+    inputs = len({channel.queue for channel in module.channels})
     colors, queues = numbers.routing.colors.count, numbers.routing.input_queues.count
-    if found.paths > colors:
-        return f"{found.paths} routing paths of {colors}"
-    if found.inputs > queues:
-        return f"{found.inputs} input queues of {queues}"
+    if found.profile.paths > colors:
+        return f"{found.profile.paths} routing paths of {colors}"
+    if inputs > queues:
+        return f"{inputs} input queues of {queues}"
     return ""

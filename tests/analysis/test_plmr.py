@@ -6,7 +6,8 @@ import pytest
 
 from meshc.analysis.plmr import Path, profile, routing_paths
 from meshc.devices import device
-from meshc.driver.estimating import GEMMS, Question, estimates, tile_module
+from meshc.driver.estimating import estimates
+from meshc.driver.questions import GEMMS, Question, tile_module
 from meshc.ir.parser import parse_module
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline

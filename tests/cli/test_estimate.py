@@ -10,6 +10,7 @@ def test_the_table(capsys):
     out = capsys.readouterr().out
     assert "GEMM [64, 64] x [64, 64] on 4x4 cores of wse2" in out
     assert "GEMV [1, 64] x [64, 64]" in out
+    assert "GEMM on P x P cores" in out and "O(a P + b P^(1/2))" in out
     row = next(line for line in out.splitlines() if line.startswith("cannon "))
     assert "3a + 1b" in row and row.endswith("L")
 
@@ -22,6 +23,7 @@ def test_json(capsys):
     first = found["algorithms"][0]
     assert first["algo"] == "cyclic_shift" and first["step"] == {"alpha": 2, "beta": 1}
     assert all(e["cycles"] > 0 for e in found["algorithms"])
+    assert first["growth"]["step"] == "a + b" and first["growth"]["bytes"] == "1/P^2"
 
 
 def test_what_to_estimate_must_be_said(capsys):

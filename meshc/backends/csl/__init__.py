@@ -1,7 +1,7 @@
 """CSL for Cerebras wafers: a layout, one file per phase, a host program."""
 
 from meshc.backends.csl.emit import ARCHITECTURES, emit
-from meshc.backends.csl.pe_file import MOST_TIMED_CORES, predicted_cycles
+from meshc.backends.csl.pe_file import Needs, needs
 from meshc.backends.csl.report import summary
 
-__all__ = ["ARCHITECTURES", "MOST_TIMED_CORES", "emit", "predicted_cycles", "summary"]
+__all__ = ["ARCHITECTURES", "Needs", "emit", "needs", "summary"]

@@ -102,6 +102,10 @@ class Kernels:
             for dtype, size in self.scratch.items()
         ]
 
+    def scratch_bytes(self, alignment: int) -> int:
+        """Bytes of the scratch that the kernels written so far share."""
+        return sum(aligned(dtype.bytes * n, alignment) for dtype, n in self.scratch.items())
+
     # --- one operation
 
     def _fill(self, op: Compute) -> list[str]:
@@ -339,6 +343,11 @@ class Kernels:
 
     def _scratch_name(self, dtype: DType) -> str:
         return self.names.of("buffer", f"scratch_{dtype}")
+
+
+def aligned(size: int, alignment: int) -> int:
+    """``size`` rounded up to a multiple of ``alignment``."""
+    return -(-size // alignment) * alignment
 
 
 def literal(value: float, dtype: DType) -> str:

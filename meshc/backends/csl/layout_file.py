@@ -20,6 +20,7 @@ from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
+from meshc.support.plmr import violates
 
 _PAD = "    "
 
@@ -146,7 +147,11 @@ def _axis(channel: Channel) -> str:
         return "y"
     if all(p.outputs[0] == Expr.var("y") for p in pieces):
         return "x"
-    fail("csl-route", f"channel @{channel.name} runs neither along rows nor along columns")
+    fail(
+        "csl-route",
+        f"channel @{channel.name} runs neither along rows nor along columns",
+        notes=(violates("R"),),
+    )
 
 
 def _messages(
@@ -182,7 +187,11 @@ def _multicast(
     for piece in channel.route.pieces:
         ranged = range_name(piece.outputs[place])
         if ranged is None or len(piece.domain.clauses) != 1:
-            fail("csl-route", f"channel @{channel.name} is a multicast of a form not known here")
+            fail(
+                "csl-route",
+                f"channel @{channel.name} is a multicast of a form not known here",
+                notes=(violates("R"),),
+            )
         first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
         paint = "column" if axis == "y" else "row"
         other = "x" if axis == "y" else "y"
@@ -209,7 +218,7 @@ def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
         elif constraint.relation == ">=":
             last = constraint.expr + bare
         else:
-            fail("csl-route", "a multicast to a single core")
+            fail("csl-route", "a multicast to a single core", notes=(violates("R"),))
     return first, last, rest
 
 

@@ -14,19 +14,22 @@ from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import Guards, largest
-from meshc.backends.csl.kernels import Kernels
+from meshc.backends.csl.kernels import Kernels, aligned
 from meshc.backends.csl.names import Names, plain
 from meshc.backends.csl.program import Lowering
 from meshc.backends.csl.text import wrapped
 from meshc.backends.csl.timing import Timing
 from meshc.ir.affine import Piecewise
 from meshc.ir.module import Buffer, Module
-from meshc.support.diagnostics import fail
+from meshc.ir.ops.tile import Compute
+from meshc.support.diagnostics import Diagnostic, MeshcError, fail
+from meshc.support.plmr import violates
 
 _PAD = "    "
 OWN = Spelling(lambda name: f"my_{name}")
 TASK_IDS = (24, 25, 26, *range(20, 7, -1))
 MOST_TIMED_CORES = 1 << 16
+_ALIGNMENT = 16  # bytes, of every array
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
         ("", _comptime(lowering, bindings, symbols)),
     ]
     text = _assemble(module, phase, sections)
-    scratch = sum(d.bytes * n for d, n in kernels.scratch.items())
+    scratch = kernels.scratch_bytes(_ALIGNMENT)
     _check_memory(module, scratch)
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
@@ -82,20 +85,52 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     return PeFile(text, guards, ends, symbols, scratch, cycles, tasks)
 
 
-def predicted_cycles(module: Module, arch: str) -> float:
-    """Cycles that the program of a tile-level module is predicted to take on the slowest core of
-    ``arch``, without emitting it. Raises what cannot be emitted."""
+@dataclass(frozen=True)
+class Needs:
+    """What the program of a module takes on the busiest core, whether or not a core has it.
+
+    ``bytes`` of buffers and scratch; ``cycles``, predicted, None for a mesh too large to time;
+    ``refused`` says why it is not emitted.
+    """
+
+    bytes: int
+    cycles: float | None
+    refused: Diagnostic | None = None
+
+
+def needs(module: Module, arch: str) -> Needs:
+    """What a tile-level module takes on ``arch``. Raises what kernels cannot be emitted."""
+    try:
+        pe = pe_file(module, "main", arch, (arch,))
+        return Needs(buffer_bytes(module) + pe.scratch_bytes, pe.predicted_cycles)
+    except MeshcError as problem:
+        refused = problem.diagnostics[0]
     names = Names()
     descriptors = Descriptors(names, Guards(names).spelling, shifts(module))
     kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
-    return Timing(module, kernels, arch).cycles
+    for op in module.walk():
+        if isinstance(op, Compute):
+            kernels.lines(op)
+    cycles = None
+    if module.the_mesh().cores <= MOST_TIMED_CORES:
+        cycles = Timing(module, kernels, arch).cycles
+    return Needs(buffer_bytes(module) + kernels.scratch_bytes(_ALIGNMENT), cycles, refused)
+
+
+def buffer_bytes(module: Module) -> int:
+    """Bytes of the program's buffers, each aligned, as the emitted text declares them."""
+    late = shifts(module)
+    return sum(
+        aligned(b.type.bytes + late.get(b.value.name, 0) * b.type.dtype.bytes, _ALIGNMENT)
+        for b in module.buffers
+    )
 
 
 def free_bytes(module: Module) -> int:
     """Bytes of a core's memory that the program's buffers leave, code and stack apart."""
     total = int(module.device.get("memory_bytes", 49152))
     used = int(module.device.get("reserved_bytes", 11264))
-    return total - used - sum(b.type.bytes for b in module.buffers)
+    return total - used - buffer_bytes(module)
 
 
 def _check_memory(module: Module, scratch: int) -> None:
@@ -105,7 +140,7 @@ def _check_memory(module: Module, scratch: int) -> None:
         fail(
             "csl-scratch",
             f"buffers and {scratch} bytes of scratch take {short} bytes more than a core has",
-            notes=("this violates M of PLMR: memory of a core",),
+            notes=(violates("M"),),
             help="use a larger mesh",
         )
 
@@ -131,7 +166,7 @@ def _task_ids(lowering: Lowering, ends: Ends, module: Module) -> dict[str, int]:
         fail(
             "csl-tasks",
             f"the program needs {len(wanted)} tasks and a core has {len(free)} ids left",
-            notes=("this violates R of PLMR: routing resources of a core",),
+            notes=(violates("R"),),
         )
     return dict(zip(wanted, free, strict=False))
 

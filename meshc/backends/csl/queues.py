@@ -16,9 +16,10 @@ from meshc.backends.csl.transfers import Transfers, exclusive
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Transfer, channel_in, channel_out
 from meshc.support.diagnostics import fail
+from meshc.support.plmr import violates
 
-OUTPUTS = {"wse2": (2, 3, 4, 5), "wse3": (2, 3, 4, 5, 6, 7)}
-INPUTS = {"wse2": (7, 6, 5, 4, 3, 2, 1), "wse3": (7, 6, 5, 4, 3, 2)}
+OUTPUTS: dict[str, tuple[int, ...]] = {"wse2": (2, 3, 4, 5), "wse3": (2, 3, 4, 5, 6, 7)}
+INPUTS: dict[str, tuple[int, ...]] = dict.fromkeys(("wse2", "wse3"), (7, 6, 5, 4, 3, 2))
 
 End = tuple[str, str]  # name of the channel, "send" or "recv"
 
@@ -39,7 +40,7 @@ def assign_queues(module: Module, ends: Iterable[End], archs: tuple[str, ...]) -
                 f"channels: {names}",
                 "queues 0 and 1 serve the host; a send and a receive that are under way together "
                 "on queues of one number share a microthread",
-                "this violates R of PLMR: routing resources of a core",
+                violates("R"),
             ),
             help="choose algorithms with fewer channels",
         )

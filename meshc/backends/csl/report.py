@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshc.analysis.channels import line_of
-from meshc.backends.csl.pe_file import TASK_IDS, PeFile, colors_on, free_bytes
+from meshc.backends.csl.pe_file import TASK_IDS, PeFile, buffer_bytes, colors_on, free_bytes
 from meshc.backends.csl.queues import INPUTS, OUTPUTS
 from meshc.ir.module import Module
 
@@ -17,7 +17,7 @@ def report(module: Module, pe: PeFile, archs: tuple[str, ...]) -> dict[str, Any]
     """Bytes by buffer, colors, queues and hops by channel, ids by task, and what is left."""
     mesh = module.the_mesh()
     buffers = {b.value.name: b.type.bytes for b in module.buffers}
-    data = sum(buffers.values()) + pe.scratch_bytes
+    data = buffer_bytes(module) + pe.scratch_bytes
     channels: dict[str, dict[str, Any]] = {}
     taken: set[int] = set()
     for (name, verb), end in pe.ends.of.items():

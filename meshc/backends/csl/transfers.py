@@ -19,6 +19,7 @@ from meshc.ir.module import Module
 from meshc.ir.ops.tile import Recv, Relay, Send, Transfer, Wait, channel_in, channel_out
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
+from meshc.support.plmr import violates
 
 RESUME = "resume"
 
@@ -211,6 +212,7 @@ def _check_rivals(one: Transfer, other: Transfer) -> None:
             f"two transfers on channel @{other.channel} are under way at once; a queue of the "
             "device serves one",
             other.span,
+            notes=(violates("R"),),
         )
 
 

@@ -7,15 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from meshc.cli.output import print_json
-from meshc.driver.estimating import Estimate, Question, estimates
+from meshc.driver.estimating import Estimate, estimates
+from meshc.driver.questions import Question
 from meshc.support.diagnostics import fail
 
 _DESCRIPTION = """\
 Compile C[M, N] = A[M, K] B[K, N] by every algorithm for a mesh and count what it takes of a core:
-routing paths, critical path in hops (alpha) and routing stages (beta), memory, predicted cycles,
-and which of P, L, M and R it violates. GEMV is the product of one row.
+routing paths, longest way of a step and of the whole program in hops (alpha) and routing stages
+(beta), memory, predicted cycles, and which of P, L, M and R it violates. GEMV is the product of one
+row. A second table says how these grow on P x P cores, from programs compiled for several P.
 """
-_HEAD = ("algorithm", "paths", "queues", "step", "path", "bytes", "cycles", "violates")
+_HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
+_LAWS = ("algorithm", "paths", "step", "path", "bytes")
 
 
 def add_to(commands: Any) -> None:
@@ -64,10 +67,17 @@ def _object(estimate: Estimate) -> dict[str, object]:
         "algo": estimate.algo,
         "routing_paths": counted.paths,
         "input_queues": counted.inputs,
+        "reach": counted.reach,
         "step": {"alpha": counted.step.hops, "beta": counted.step.stages},
         "path": {"alpha": counted.total.hops, "beta": counted.total.stages},
-        "bytes": counted.bytes,
+        "bytes": estimate.bytes,
         "cycles": round(estimate.cycles),
+        "growth": {
+            "routing_paths": estimate.laws.paths,
+            "step": estimate.laws.step,
+            "path": estimate.laws.path,
+            "bytes": estimate.laws.bytes,
+        },
         "violates": estimate.violates,
     }
 
@@ -83,6 +93,8 @@ def _tables(question: Question, found: list[Estimate]) -> list[str]:
         for estimate in mine:
             reasons = [f"{letter}: {why}" for letter, why in estimate.violates.items()]
             lines += [f"  {estimate.algo}: {'; '.join(reasons)}"] if reasons else []
+        lines += ["", f"{kind.upper()} on P x P cores"]
+        lines += _table([_LAWS, *map(_laws, mine)])
     return lines[1:]
 
 
@@ -92,16 +104,22 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
         estimate.algo,
         str(counted.paths),
         str(counted.inputs),
+        str(counted.reach),
         f"{counted.step.hops}a + {counted.step.stages}b",
         f"{counted.total.hops}a + {counted.total.stages}b",
-        str(counted.bytes),
+        str(estimate.bytes),
         f"{estimate.cycles:.0f}",
         " ".join(estimate.violates) or "-",
     )
 
 
+def _laws(estimate: Estimate) -> tuple[str, ...]:
+    how = estimate.laws
+    return estimate.algo, *(f"O({law})" for law in (how.paths, how.step, how.path, how.bytes))
+
+
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(
             cell.ljust(width) if i == 0 else cell.rjust(width)

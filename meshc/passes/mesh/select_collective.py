@@ -21,6 +21,7 @@ from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
 from meshc.passes.mesh.links import link_cost
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.plmr import violates
 
 _BY_TREE = (ops.AllReduce, ops.Reduce, ops.Broadcast)
 
@@ -110,7 +111,7 @@ class SelectCollective(Pass):
                 "too-many-queues",
                 f"no reduction fits the {free_inputs} free input queues and {free_colors} free "
                 f"colors of a core beside {len(rings)} rings",
-                notes=("this violates R of PLMR: routing resources of a core",),
+                notes=(violates("R"),),
                 help="use --kv cyclic, or a mesh whose columns need no segments",
             )
         cycles, inputs, colors, y_way, x_way = min(fitting, key=lambda f: f[0])

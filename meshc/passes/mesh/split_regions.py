@@ -13,6 +13,7 @@ from meshc.passes.base import Pass
 from meshc.passes.footprint import Footprint, fitting_layers, footprint
 from meshc.passes.tile.plan_memory import memory_room
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.plmr import violates
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ class SplitRegions(Pass):
             fail(
                 "mesh-too-large",
                 f"a {mesh} mesh does not fit the {width}x{height} cores of the device",
+                notes=(violates("P"),),
                 help=f"use at most --mesh {width}x{height}",
             )
         count = self.regions or self.needed(module, places, report)
         if places is not None and count > len(places):
             fail(
-                "does-not-fit", f"{count} regions of {mesh} cores: there is room for {len(places)}"
+                "does-not-fit",
+                f"{count} regions of {mesh} cores: there is room for {len(places)}",
+                notes=(violates("P"),),
             )
         if count > 1:
             origins = tuple(places[:count]) if places is not None else ()
@@ -96,7 +100,7 @@ class SplitRegions(Pass):
             f"{need.fixed_bytes} bytes that do not depend on the layers, on every core; "
             f"{reserved} bytes are kept for code and stack",
             *(f"buffer '{name}' takes {size} bytes with one layer" for name, size in need.largest),
-            "this violates M of PLMR: memory of a core",
+            violates("M"),
         ]
         if fits:
             help_text = f"--layers {fits} is the largest number of layers that fits this mesh"

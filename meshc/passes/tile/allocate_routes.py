@@ -18,6 +18,7 @@ from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.plmr import violates
 
 _AXES = ("y", "x", "xh", "xd")
 
@@ -88,7 +89,7 @@ def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> N
             fail(
                 "too-many-routes",
                 f"the program needs {needed} {what} on a core, which has {limit} free",
-                notes=(f"channels: {names}", "this violates R of PLMR: routing resources"),
+                notes=(f"channels: {names}", violates("R")),
                 help="choose fewer phases (select-collective{k=1}) or --kv cyclic",
             )
 

@@ -9,6 +9,7 @@ from meshc.analysis.liveness import assign_addresses, largest_buffers
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.plmr import violates
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def explain_shortfall(module: Module, used: int, room: int) -> None:
     ]
     reserved = int(module.device.get("reserved_bytes", 0))
     notes.append(f"{reserved} bytes are kept for code and stack")
-    notes.append("this violates M of PLMR: memory of a core")
+    notes.append(violates("M"))
     fail(
         "does-not-fit",
         f"every core of the {mesh} mesh needs {used} bytes for buffers but has {room}: "

@@ -1,0 +1,64 @@
+"""Products on meshes as questions: which sizes, on how many cores of what, by which algorithm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.devices import device
+from meshc.ir.module import Module
+from meshc.ir.parser import parse_module
+from meshc.ir.types import DType
+from meshc.passes.manager import PassManager
+from meshc.passes.mesh.partition import parse_grid
+from meshc.pipelines import pipeline_to
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Source
+
+GEMMS = ("cyclic_shift", "cannon", "summa", "allgather", "transposed")
+GEMVS = ("pipeline", "ring", "tree", "two_phase", "k_tree:2", "k_tree:3", "k_tree:4")
+_MOST = 1 << 24
+
+
+@dataclass(frozen=True)
+class Question:
+    """A product C[M, N] = A[M, K] B[K, N] on a mesh of a device."""
+
+    m: int
+    k: int
+    n: int
+    mesh: str
+    device: str
+    dtype: str = ""
+    accumulate: str = "f32"
+
+    def check(self) -> None:
+        """Raise ``bad-argument`` or ``bad-mesh``."""
+        parse_grid(self.mesh)
+        for name, extent in (("M", self.m), ("K", self.k), ("N", self.n)):
+            if not 1 <= extent <= _MOST:
+                fail("bad-argument", f"{name} is {extent}, not 1 to {_MOST}")
+        known = [d.value for d in DType if d is not DType.I32]
+        for text in filter(None, (self.dtype, self.accumulate)):
+            if text not in known:
+                fail("bad-argument", f"no element type '{text}'", help=", ".join(known))
+
+
+def tile_module(question: Question, kind: str, algo: str) -> Module:
+    """The tile program of one algorithm, compiled without the limits of the device."""
+    numbers = device(question.device)
+    dtype = question.dtype or numbers.default_dtype
+    rights = "N, K" if algo == "transposed" else "K, N"
+    option = "gemm" if kind == "gemm" else "all_reduce"
+    text = f"""module @estimate level(graph) {{
+      dims M = {question.m}, K = {question.k}, N = {question.n}
+      options phase = main, dtype = {dtype}, accumulate = {question.accumulate},
+        grid = "{question.mesh}", {option} = "{algo}"
+      func @main(in %a: {dtype}[M, K], {"in" if kind == "gemm" else "weight"} %b: {dtype}[{rights}])
+          -> ({dtype}[M, N]) {{
+        %c = graph.matmul %a, %b {{contract = [K]}} : {dtype}[M, N]
+        graph.return %c
+      }}
+    }}"""
+    module = parse_module(Source("<estimate>", text))
+    module.device = {**numbers.numbers, "enforced": False}
+    return PassManager(pipeline_to("tile")).run(module)
