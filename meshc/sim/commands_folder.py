@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.sim.cgen.build import cache_folder
+from meshc.support.native import cache_folder
 
 _COMMANDS = {"cslc": "meshc.sim.cslc", "cs_python": "meshc.sim.cs_python"}
 

@@ -21,7 +21,7 @@ from meshc.sim import backends
 from meshc.sim.cgen import build
 from meshc.sim.cgen.constants import Written, integer, integer_literal, merge, real
 from meshc.sim.cgen.emit import emit
-from meshc.sim.cgen.errors import BuildError, Unsupported
+from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
 from meshc.sim.cgen.machine import CMachine
 from meshc.sim.descriptors import Mem
@@ -34,8 +34,9 @@ from meshc.sim.sema.types import BF16, F16, Int
 from meshc.sim.storage import load_program
 from meshc.sim.vector_ops import OPS
 from meshc.support.diagnostics import MeshcError
+from meshc.support.native import BuildError
 
-needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(build.C.path() is None, reason="there is no C compiler")
 
 LOOP = """
 fn run() void { sys.unblock_cmd_stream(); }
@@ -182,11 +183,11 @@ def test_python_takes_over_with_a_remark(
 @needs_compiler
 def test_compiled_text_is_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = build.build({"a.c": "int one(void) { return 1; }"}, {}, "test")
+    first = build.C.build({"a.c": "int one(void) { return 1; }"}, {}, "test")
     stamp = first.stat().st_mtime_ns
-    assert build.build({"a.c": "int one(void) { return 1; }"}, {}, "test") == first
+    assert build.C.build({"a.c": "int one(void) { return 1; }"}, {}, "test") == first
     assert first.stat().st_mtime_ns == stamp and first.parent == tmp_path / "meshc"
-    assert build.build({"a.c": "int one(void) { return 2; }"}, {}, "test") != first
+    assert build.C.build({"a.c": "int one(void) { return 2; }"}, {}, "test") != first
     assert {p.suffix for p in first.parent.iterdir()} == {".so"}
 
 
@@ -196,7 +197,7 @@ def test_text_that_does_not_compile_is_a_build_error(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(BuildError, match="error"):
-        build.build({"a.c": "this is no C"}, {}, "test")
+        build.C.build({"a.c": "this is no C"}, {}, "test")
 
 
 @needs_compiler
@@ -206,13 +207,13 @@ def test_a_cache_that_cannot_be_written_is_a_build_error(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(BuildError):
-        build.build({"a.c": "int x;"}, {}, "test")
+        build.C.build({"a.c": "int x;"}, {}, "test")
 
 
 def test_without_a_compiler_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.delenv("CC", raising=False)
-    assert build.compiler.__wrapped__() is None
+    assert build.C.path() is None
 
 
 # --- bad programs end in the same message on both machines (see twin.py), never in a crash ---

@@ -5,7 +5,3 @@ from __future__ import annotations
 
 class Unsupported(Exception):
     """A program uses something that cannot be written in C."""
-
-
-class BuildError(Exception):
-    """There is no compiler, or it refused the text."""

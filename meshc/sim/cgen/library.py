@@ -6,9 +6,9 @@ import ctypes as ct
 
 from meshc.sim.cgen import structs
 from meshc.sim.cgen.build import runtime_library
-from meshc.sim.cgen.errors import BuildError
 from meshc.sim.sema.types import F16, F32, I16, U16, U32, Type
 from meshc.sim.vector_ops import OPS
+from meshc.support.native import BuildError
 
 _P, _I, _L = ct.c_void_p, ct.c_int, ct.c_int64
 _WORDS = ct.POINTER(ct.c_uint32)

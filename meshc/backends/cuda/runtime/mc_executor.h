@@ -171,6 +171,7 @@ extern "C" void mc_switch(void** from, void* to);
 // Saves what a call must preserve, exchanges stacks, restores.
 asm(R"(.text
 .weak mc_switch
+.hidden mc_switch
 .type mc_switch, @function
 mc_switch:
     pushq %rbp
@@ -830,12 +831,13 @@ inline int run(const Launch& launch, std::function<void()> kernel, Counts* count
     machine.shared_bytes = (launch.shared_bytes + 8191) / 4096 * 4096;
     if (check(launch)) {
         const u32 alive = launch.whole_grid ? launch.blocks : launch.cluster;
-        Memory stacks((size_t)alive * launch.threads * STACK_BYTES);
+        // One stack's room below the first, so that a stack that is too deep does not fault.
+        Memory stacks(((size_t)alive * launch.threads + 1) * STACK_BYTES);
         Memory shared((size_t)alive * machine.shared_bytes);
         machine.fibers.assign((size_t)alive * launch.threads, Fiber{});
         if (!stacks.at || !shared.at) refuse("not enough memory for the threads of a kernel");
         for (u32 first = 0; first < launch.blocks && !machine.failed; first += alive) {
-            run_batch(first, alive, stacks.at, shared.at);
+            run_batch(first, alive, stacks.at + STACK_BYTES, shared.at);
         }
     }
     if (counts) *counts = machine.counts;
@@ -858,7 +860,8 @@ int run_kernel(void (*kernel)(Arguments...), const Launch* launch, void** argume
 
 // The symbol ``run_KERNEL`` of the compiled library.
 #define MC_EXPORT(kernel)                                                                      \
-    extern "C" int run_##kernel(const mc::Launch* launch, void** arguments, mc::Counts* counts, \
-                                char* message, size_t message_bytes) {                         \
+    extern "C" __attribute__((visibility("default"))) int run_##kernel(                        \
+        const mc::Launch* launch, void** arguments, mc::Counts* counts, char* message,         \
+        size_t message_bytes) {                                                                \
         return mc::run_kernel(kernel, launch, arguments, counts, message, message_bytes);      \
     }

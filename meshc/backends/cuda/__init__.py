@@ -1,0 +1,1 @@
+"""CUDA for thread-block clusters: kernels over one library of primitives."""

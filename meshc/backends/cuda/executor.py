@@ -1,0 +1,141 @@
+"""Runs emitted kernels on a CPU: one fiber per thread, whole clusters alive at once.
+
+The library ``runtime/mc_executor.h`` gives the primitives of ``runtime/mc.cuh`` another meaning,
+written on its own, so the text of a kernel is judged as it is. What hardware leaves open is chosen
+by a schedule and a copy mode; results must not depend on either.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from meshc.support.native import Toolchain
+
+RUNTIME = Path(__file__).parent / "runtime"
+SCHEDULES = ("forward", "reverse", "shuffled", "random", "starve_warp", "starve_block")
+CXX = Toolchain(
+    language="C++",
+    variable="CXX",
+    commands=("c++", "g++", "clang++"),
+    flags=(
+        "-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DMC_EXECUTOR",
+        "-ffp-contract=off", "-fno-strict-aliasing", "-w",
+        *(("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()),
+    ),
+)  # fmt: skip
+_MESSAGE_BYTES = 512
+
+Argument = np.ndarray | np.generic
+
+
+class ExecutorError(Exception):
+    """A kernel did what no kernel may: a deadlock, an access outside of shared memory, ..."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a run varies: the order of threads, and when copies happen."""
+
+    schedule: str = "forward"
+    late_copies: bool = False
+    seed: int = 1
+
+
+def modes(seeds: Sequence[int] = (1,)) -> Iterator[Mode]:
+    """Every schedule with early and late copies, for each seed."""
+    for seed in seeds:
+        for late in (False, True):
+            for schedule in SCHEDULES:
+                yield Mode(schedule, late, seed)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The shape of a launch; ``whole_grid`` keeps all blocks alive, as grid barriers need."""
+
+    blocks: int
+    threads: int
+    cluster: int
+    shared_bytes: int
+    whole_grid: bool = False
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a run moved: bytes of counted copies, bytes between blocks of a cluster, cycles and
+    number of quarter-warp 16-byte loads from shared memory (with ``lint``), switches of fibers."""
+
+    copied_bytes: int
+    dsmem_bytes: int
+    shared_loads: int
+    shared_load_cycles: int
+    switches: int
+
+
+class _Launch(ct.Structure):
+    _fields_ = [
+        (name, ct.c_uint32)
+        for name in (
+            "blocks", "threads", "cluster", "shared_bytes",
+            "schedule", "late_copies", "whole_grid", "lint", "seed",
+        )
+    ]  # fmt: skip
+
+
+class _Counts(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in Counts.__dataclass_fields__]
+
+
+@cache
+def headers() -> dict[str, str]:
+    """The runtime's headers by name."""
+    return {p.name: p.read_text(encoding="utf-8") for p in sorted(RUNTIME.iterdir())}
+
+
+class Library:
+    """The kernels of one file. Raises BuildError."""
+
+    def __init__(self, text: str) -> None:
+        unit = {"kernels.cc": text}
+        self._library = ct.CDLL(str(CXX.build(unit, headers(), "cuda-executor")))
+
+    def run(
+        self,
+        kernel: str,
+        grid: Grid,
+        arguments: Sequence[Argument],
+        mode: Mode = Mode(),
+        lint: bool = False,
+    ) -> Counts:
+        """Run ``kernel``: arrays are passed by address, NumPy scalars by value.
+
+        Raises ExecutorError, and TypeError for an array that is not contiguous.
+        """
+        launch = _Launch(
+            grid.blocks, grid.threads, grid.cluster, grid.shared_bytes,
+            SCHEDULES.index(mode.schedule), mode.late_copies, grid.whole_grid, lint, mode.seed,
+        )  # fmt: skip
+        held = [_cell(argument) for argument in arguments]
+        addresses = (ct.c_void_p * len(held))(*(ct.addressof(cell) for cell in held))
+        counts, message = _Counts(), ct.create_string_buffer(_MESSAGE_BYTES)
+        entry = getattr(self._library, f"run_{kernel}")
+        if entry(ct.byref(launch), addresses, ct.byref(counts), message, _MESSAGE_BYTES):
+            raise ExecutorError(f"{kernel}: {message.value.decode(errors='replace')}")
+        return Counts(*(getattr(counts, name) for name in Counts.__dataclass_fields__))
+
+
+def _cell(argument: Argument) -> ct.Array[ct.c_char]:
+    """Memory that holds an argument as the kernel receives it."""
+    if isinstance(argument, np.ndarray):
+        if not argument.flags.c_contiguous:
+            raise TypeError("an array that is not contiguous cannot be given to a kernel")
+        argument = np.uint64(argument.ctypes.data)
+    data = argument.tobytes()
+    return ct.create_string_buffer(data, len(data))

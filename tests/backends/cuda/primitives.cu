@@ -1,0 +1,168 @@
+// Small kernels that use the primitives one by one.
+#include "mc.cuh"
+
+// Block b of a cluster of N holds x[b]; y[b] gets the combination over its cluster.
+template <class Operator, int N>
+MC_INLINE void reduce(const float* x, float* y, int count) {
+    mc::Barrier* published = (mc::Barrier*)mc::arena();
+    float* mine = (float*)(mc::arena() + 16);
+    float* all = mine + count;
+    if (mc::thread() == 0) {
+        mc::init(published, N);
+        mc::init_fence();
+    }
+    for (int i = mc::thread(); i < count; i += mc::threads()) mine[i] = x[mc::block() * count + i];
+    mc::cluster_sync();
+    mc::cluster_reduce<Operator, N>(all, mine, count, published, 0, mc::thread(), 64, 1);
+    for (int i = mc::thread(); i < count; i += mc::threads()) y[mc::block() * count + i] = all[i];
+    mc::cluster_sync();  // peers may still read
+}
+
+template <int N>
+MC_INLINE void gather(const float* x, float* y, int count) {
+    mc::Barrier* arrived = (mc::Barrier*)mc::arena();
+    float* mine = (float*)(mc::arena() + 16);
+    float* all = mine + count;
+    if (mc::thread() == 0) {
+        mc::init(arrived, 1);
+        mc::init_fence();
+    }
+    for (int i = mc::thread(); i < count; i += mc::threads()) mine[i] = x[mc::block() * count + i];
+    mc::cluster_sync();
+    mc::cluster_gather<N>(all, mine, count, arrived, 0, mc::thread(), 64, 1);
+    for (int i = mc::thread(); i < N * count; i += mc::threads()) {
+        y[mc::block() * N * count + i] = all[i];
+    }
+    mc::cluster_sync();  // peers may still copy from here
+}
+
+#define COLLECTIVES(N)                                                                        \
+    extern "C" __global__ void __cluster_dims__(N, 1, 1) __launch_bounds__(64, 1)             \
+        sum_##N(const float* x, float* y, int count) {                                        \
+        reduce<mc::Sum, N>(x, y, count);                                                      \
+    }                                                                                         \
+    extern "C" __global__ void __cluster_dims__(N, 1, 1) __launch_bounds__(64, 1)             \
+        max_##N(const float* x, float* y, int count) {                                        \
+        reduce<mc::Max, N>(x, y, count);                                                      \
+    }                                                                                         \
+    extern "C" __global__ void __cluster_dims__(N, 1, 1) __launch_bounds__(64, 1)             \
+        gather_##N(const float* x, float* y, int count) {                                     \
+        gather<N>(x, y, count);                                                               \
+    }                                                                                         \
+    MC_EXPORT(sum_##N)                                                                        \
+    MC_EXPORT(max_##N)                                                                        \
+    MC_EXPORT(gather_##N)
+
+COLLECTIVES(1)
+COLLECTIVES(2)
+COLLECTIVES(3)
+COLLECTIVES(4)
+COLLECTIVES(5)
+COLLECTIVES(6)
+COLLECTIVES(8)
+COLLECTIVES(12)
+COLLECTIVES(16)
+
+// Three warps sum tiles that a fourth brings through a ring of two.
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(128, 1)
+    ring_sum(const float* x, float* y, int tiles) {
+    const int tile_bytes = 96 * (int)sizeof(float);
+    mc::Ring<2> ring(mc::arena(), mc::arena() + 128, tile_bytes);
+    if (mc::thread() == 0) {
+        ring.set_up(3);
+        mc::init_fence();
+    }
+    mc::block_sync();
+    if (mc::warp() == 3) {
+        if (mc::lane() == 0) {
+            for (int item = 0; item < tiles; item++) {
+                ring.acquire(item, tile_bytes);
+                ring.fill(item, 0, x + item * 96, tile_bytes / 2);
+                ring.fill(item, tile_bytes / 2, x + item * 96 + 48, tile_bytes / 2);
+            }
+        }
+        return;
+    }
+    float sum = 0.0f;
+    for (int item = 0; item < tiles; item++) {
+        sum += ((const float*)ring.ready(item))[mc::thread()];
+        ring.release(item);
+    }
+    y[mc::thread()] = sum;
+}
+MC_EXPORT(ring_sum)
+
+extern "C" __global__ void __launch_bounds__(32, 1) warps(const float* x, float* y) {
+    const float v = x[mc::lane()];
+    y[mc::lane()] = mc::warp_sum(v);
+    y[32 + mc::lane()] = mc::warp_max<16>(v);
+    y[64 + mc::lane()] = mc::warp_sum<4>(v);
+    y[96 + mc::lane()] = mc::shuffle(v, (mc::lane() + 5) % 32);
+    y[128 + mc::lane()] = mc::shuffle_xor(v, 9);
+}
+MC_EXPORT(warps)
+
+// All blocks add their number, meet, and read the total; twice.
+extern "C" __global__ void __launch_bounds__(64, 1) grid_total(float* total, float* y, mc::u32* counter) {
+    for (mc::u32 round = 1; round <= 2; round++) {
+        if (mc::thread() == 0) mc::add(total, (float)mc::block());
+        mc::grid_sync(counter, (2 * round - 1) * mc::blocks());
+        if (mc::thread() == 0) y[(round - 1) * mc::blocks() + mc::block()] = *total;
+        mc::grid_sync(counter, 2 * round * mc::blocks());
+    }
+}
+MC_EXPORT(grid_total)
+
+template <class T>
+MC_INLINE void fragment(const mc::u32* a, const mc::u32* b, float* c) {
+    mc::u32 left[4], right[2];
+    float sums[4];
+    for (int i = 0; i < 4; i++) left[i] = a[4 * mc::lane() + i];
+    for (int i = 0; i < 2; i++) right[i] = b[2 * mc::lane() + i];
+    for (int i = 0; i < 4; i++) sums[i] = c[4 * mc::lane() + i];
+    mc::multiply_16x8x16(sums, left, right, T());
+    for (int i = 0; i < 4; i++) c[4 * mc::lane() + i] = sums[i];
+}
+
+extern "C" __global__ void __launch_bounds__(32, 1)
+    fragment_f16(const mc::u32* a, const mc::u32* b, float* c) {
+    fragment<mc::f16>(a, b, c);
+}
+MC_EXPORT(fragment_f16)
+
+extern "C" __global__ void __launch_bounds__(32, 1)
+    fragment_bf16(const mc::u32* a, const mc::u32* b, float* c) {
+    fragment<mc::bf16>(a, b, c);
+}
+MC_EXPORT(fragment_bf16)
+
+template <class T>
+MC_INLINE void round_trip(const T* x, const float* v, float* wide, T* narrow) {
+    float eight[8];
+    mc::load8(x + 8 * mc::thread(), eight);
+    for (int i = 0; i < 8; i++) wide[8 * mc::thread() + i] = eight[i];
+    for (int i = 0; i < 8; i++) narrow[8 * mc::thread() + i] = mc::narrow<T>(v[8 * mc::thread() + i]);
+}
+
+extern "C" __global__ void __launch_bounds__(64, 1)
+    convert_f16(const mc::f16* x, const float* v, float* wide, mc::f16* narrow) {
+    round_trip(x, v, wide, narrow);
+}
+MC_EXPORT(convert_f16)
+
+extern "C" __global__ void __launch_bounds__(64, 1)
+    convert_bf16(const mc::bf16* x, const float* v, float* wide, mc::bf16* narrow) {
+    round_trip(x, v, wide, narrow);
+}
+MC_EXPORT(convert_bf16)
+
+// Loads of a row per lane, ``pitch`` halves apart.
+extern "C" __global__ void __launch_bounds__(32, 1) strided(float* y, int pitch) {
+    mc::f16* rows = (mc::f16*)mc::arena();
+    for (int i = mc::lane(); i < 32 * pitch; i += 32) rows[i] = mc::narrow<mc::f16>(1.0f);
+    mc::warp_sync();
+    float eight[8];
+    mc::load8(rows + mc::lane() * pitch, eight);
+    y[mc::lane()] = mc::warp_sum(eight[0]);
+}
+MC_EXPORT(strided)
