@@ -48,6 +48,9 @@ class Mode:
     seed: int = 1
 
 
+FIRST = Mode()
+
+
 def modes(seeds: Sequence[int] = (1,)) -> Iterator[Mode]:
     """Every schedule with early and late copies, for each seed."""
     for seed in seeds:
@@ -111,7 +114,7 @@ class Library:
         kernel: str,
         grid: Grid,
         arguments: Sequence[Argument],
-        mode: Mode = Mode(),
+        mode: Mode = FIRST,
         lint: bool = False,
     ) -> Counts:
         """Run ``kernel``: arrays are passed by address, NumPy scalars by value.

@@ -341,3 +341,4 @@ MC_INLINE void store_to_gpus(uint4* p, uint4 v) {
 #endif
 
 #include "mc_collectives.cuh"
+#include "mc_rows.cuh"

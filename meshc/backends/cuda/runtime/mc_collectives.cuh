@@ -63,8 +63,7 @@ struct Ring {
     unsigned char* tiles;
     int tile_bytes;
 
-    // Bytes of the barriers of a ring.
-    static constexpr int barrier_bytes() { return 2 * STAGES * (int)sizeof(Barrier); }
+    static constexpr int BARRIER_BYTES = 2 * STAGES * (int)sizeof(Barrier);
 
     MC_INLINE Ring(unsigned char* barriers, unsigned char* tiles, int tile_bytes)
         : full((Barrier*)barriers),

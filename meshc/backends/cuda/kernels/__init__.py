@@ -1,0 +1,1 @@
+"""Kernels: their shapes, division of work, shared memory and text."""

@@ -1,0 +1,231 @@
+"""The attention block of a decode step as one kernel per layer (ClusterFusion, Algorithm 3).
+
+A cluster of blocks computes one key/value head with its query heads, for all requests of a batch,
+so that weights are read once. Dataflow ``split_token``: blocks share the rows of the projections
+(one ClusterGather), then the cached tokens (two ClusterReduces: maxima, then scaled sums; the
+paper's algorithm sums before the maxima are known), then the columns of the output.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.backends.cuda.kernels.arena import MOST_BYTES, Arena
+from meshc.backends.templates import render
+
+WARPS = 8
+WORKERS = 32 * WARPS
+THREADS = WORKERS + 32
+TILE_BYTES = 32_768
+MOST_STAGES = 6
+MOST_SUMS = 256  # of a tile's rows with the requests of a batch
+LEAST_STAGES = 2
+HEADS = (64, 96, 128, 256)
+PAGES = (1, 16, 64)
+_LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What an attention block computes. ``window`` 0 means all tokens; ``scale`` is of scores."""
+
+    batch: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    dtype: str
+    page: int
+    epsilon: float
+    scale: float
+    bias: bool = False
+    window: int = 0
+
+    @property
+    def group(self) -> int:
+        """Query heads of a key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Rows of queries, keys and values of a key/value head."""
+        return (self.group + 2) * self.head
+
+    @property
+    def attended(self) -> int:
+        """Values of a key/value head's queries, which the output projection takes."""
+        return self.group * self.head
+
+
+@dataclass(frozen=True)
+class AttentionPlan:
+    """How a cluster of ``cluster`` blocks does it."""
+
+    shape: Attention
+    cluster: int
+    tile_bytes: int
+    stages: int
+    arena: Arena
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.shape.kv_heads * self.cluster
+
+    @property
+    def dsmem_bytes(self) -> int:
+        """Bytes between blocks of clusters in one launch, all clusters together."""
+        shape, peers = self.shape, self.cluster * (self.cluster - 1)
+        gathered = shape.batch * (shape.rows // self.cluster)
+        reduced = shape.batch * (shape.group + shape.attended + shape.group)
+        return 4 * shape.kv_heads * peers * (gathered + reduced)
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows of projections in a tile."""
+        return _tile_rows(self.shape, self.cluster, self.tile_bytes)
+
+    @property
+    def tile_columns(self) -> int:
+        """Columns of the output in a tile, a multiple of four."""
+        most = self.tile_bytes // (2 * self.shape.attended) // 4 * 4
+        return min(most, self.shape.hidden // self.cluster)
+
+    @property
+    def tile_tokens(self) -> int:
+        """Tokens whose keys and values share a tile: a power of two."""
+        return 1 << (self.tile_bytes // (4 * self.shape.head)).bit_length() - 1
+
+
+def _tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
+    most = max(MOST_SUMS // shape.batch, 1)
+    return min(tile_bytes // (2 * shape.hidden), shape.rows // cluster, most)
+
+
+class DoesNotFit(Exception):
+    """Why a kernel of this shape cannot be made, in words."""
+
+
+def plan(shape: Attention, cluster: int) -> AttentionPlan:
+    """The division of work for clusters of ``cluster`` blocks.
+
+    Raises DoesNotFit.
+    """
+    _check(shape, cluster)
+    tile = max(TILE_BYTES, _up(2 * shape.hidden), _up(8 * shape.attended))
+    fixed = _fixed(shape, cluster, tile)
+    stages = min(MOST_STAGES, (MOST_BYTES - fixed.bytes) // tile)
+    if stages < LEAST_STAGES:
+        raise DoesNotFit(
+            f"{fixed.bytes} bytes of vectors and sums leave no room for {LEAST_STAGES} tiles of "
+            f"{tile} bytes in {MOST_BYTES} bytes of shared memory"
+        )
+    arena = Arena()
+    arena.add("RING", stages * tile)
+    for part in fixed.parts:
+        arena.add(part.name, part.bytes, part.note)
+    return AttentionPlan(shape, cluster, tile, stages, arena)
+
+
+def _up(count: int) -> int:
+    return -(-count // 1024) * 1024
+
+
+def _check(shape: Attention, cluster: int) -> None:
+    if shape.head not in HEADS:
+        raise DoesNotFit(f"a head of {shape.head} values is none of {', '.join(map(str, HEADS))}")
+    if shape.heads % shape.kv_heads:
+        raise DoesNotFit(f"{shape.heads} query heads do not divide over {shape.kv_heads}")
+    if shape.page not in PAGES:
+        raise DoesNotFit(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
+    if shape.group > 8:
+        raise DoesNotFit(f"{shape.group} query heads share one key head, more than 8")
+    if shape.hidden % 8 or shape.hidden % (4 * cluster):
+        raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
+    if shape.rows % (4 * cluster):
+        raise DoesNotFit(f"{shape.rows} rows do not divide over {cluster} blocks by fours")
+
+
+def _fixed(shape: Attention, cluster: int, tile: int) -> Arena:
+    """Shared memory beside the ring."""
+    batch, group, own = shape.batch, shape.group, shape.rows // cluster
+    found = Arena()
+    found.add("BARRIERS", 16 * MOST_STAGES + 16)
+    found.add("VECTORS", 4 * batch * shape.hidden, "normed inputs")
+    sums = batch * _tile_rows(shape, cluster, tile)
+    found.add("PARTS", 8 * sums * WARPS, "sums of the warps for the rows of two tiles")
+    found.add("OWN", 4 * batch * own, "own rows")
+    found.add("ALL", 4 * batch * shape.rows, "rows of all blocks, by block")
+    found.add("PROJECTED", 4 * batch * shape.rows, "queries, keys, values by request")
+    found.add("JOINED", 4 * WARPS * shape.attended, "attention sums of the warps")
+    found.add("JOINED_MOST", 8 * WARPS * group, "their highest scores and weights")
+    found.add("HIGHEST", 4 * batch * group)
+    found.add("TOP", 4 * batch * group, "highest scores of the cluster")
+    found.add("ATTENDED_AT", 4 * batch * (shape.attended + group), "sums and weights of this block")
+    found.add("TOTAL", 4 * batch * (shape.attended + group), "of the cluster")
+    return found
+
+
+def text(chosen: AttentionPlan, name: str) -> str:
+    """The kernel called ``name``."""
+    shape = chosen.shape
+    return render(
+        "meshc.backends.cuda",
+        "attention_block.cu.jinja",
+        kernel=name,
+        dataflow="split token",
+        cluster=chosen.cluster,
+        dtype=shape.dtype,
+        batch=shape.batch,
+        hidden=shape.hidden,
+        kv_heads=shape.kv_heads,
+        group=shape.group,
+        head=shape.head,
+        page=shape.page,
+        window=shape.window,
+        bias=shape.bias,
+        epsilon=literal(shape.epsilon),
+        scale=literal(shape.scale * _LOG2E),
+        tile_bytes=chosen.tile_bytes,
+        tile_rows=chosen.tile_rows,
+        tile_tokens=chosen.tile_tokens,
+        tile_columns=chosen.tile_columns,
+        stages=chosen.stages,
+        shared=chosen.arena.parts,
+        shared_bytes=chosen.arena.bytes,
+    )
+
+
+Array = NDArray[Any]
+
+
+def pack_projections(shape: Attention, queries: Array, keys: Array, values: Array) -> Array:
+    """Weights [hidden, heads, head] and twice [hidden, kv_heads, head] as [kv_heads, rows, hidden].
+
+    Biases, without the leading dim, become [kv_heads, rows].
+    """
+    kv, group, head = shape.kv_heads, shape.group, shape.head
+    lead = queries.shape[:-2]
+    parts = (
+        queries.reshape(*lead, kv, group * head),
+        keys.reshape(*lead, kv, head),
+        values.reshape(*lead, kv, head),
+    )
+    joined = np.concatenate(parts, axis=-1)
+    return np.ascontiguousarray(np.moveaxis(joined, 0, -1) if lead else joined)
+
+
+def pack_output(shape: Attention, weights: Array) -> Array:
+    """Weights [heads, head, hidden] as [kv_heads, hidden, attended]."""
+    split = weights.reshape(shape.kv_heads, shape.attended, shape.hidden)
+    return np.ascontiguousarray(split.transpose(0, 2, 1))
+
+
+def literal(value: float) -> str:
+    """``value`` as a constant of type float."""
+    return f"{value!r}f"
