@@ -8,14 +8,13 @@ from decode_reference import expected, from_kind, make_case
 
 from meshc.backends.cuda.executor import CXX, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.attention import (
-    THREADS,
     Attention,
-    DoesNotFit,
     pack_output,
     pack_projections,
     plan,
     text,
 )
+from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "attention"

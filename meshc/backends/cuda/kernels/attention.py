@@ -15,16 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.kernels.arena import MOST_BYTES, Arena
+from meshc.backends.cuda.kernels import tiles
+from meshc.backends.cuda.kernels.arena import Arena
+from meshc.backends.cuda.kernels.tiles import MOST_SUMS, TILE_BYTES, WARPS, DoesNotFit, literal
 from meshc.backends.templates import render
 
-WARPS = 8
-WORKERS = 32 * WARPS
-THREADS = WORKERS + 32
-TILE_BYTES = 32_768
-MOST_STAGES = 6
-MOST_SUMS = 256  # of a tile's rows with the requests of a batch
-LEAST_STAGES = 2
 HEADS = (64, 96, 128, 256)
 PAGES = (1, 16, 64)
 _LOG2E = math.log2(math.e)
@@ -107,33 +102,18 @@ def _tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
     return min(tile_bytes // (2 * shape.hidden), shape.rows // cluster, most)
 
 
-class DoesNotFit(Exception):
-    """Why a kernel of this shape cannot be made, in words."""
-
-
 def plan(shape: Attention, cluster: int) -> AttentionPlan:
     """The division of work for clusters of ``cluster`` blocks.
 
     Raises DoesNotFit.
     """
     _check(shape, cluster)
-    tile = max(TILE_BYTES, _up(2 * shape.hidden), _up(8 * shape.attended))
+    tile = max(
+        TILE_BYTES, tiles.rounded(2 * shape.hidden, 1024), tiles.rounded(8 * shape.attended, 1024)
+    )
     fixed = _fixed(shape, cluster, tile)
-    stages = min(MOST_STAGES, (MOST_BYTES - fixed.bytes) // tile)
-    if stages < LEAST_STAGES:
-        raise DoesNotFit(
-            f"{fixed.bytes} bytes of vectors and sums leave no room for {LEAST_STAGES} tiles of "
-            f"{tile} bytes in {MOST_BYTES} bytes of shared memory"
-        )
-    arena = Arena()
-    arena.add("RING", stages * tile)
-    for part in fixed.parts:
-        arena.add(part.name, part.bytes, part.note)
+    arena, stages = tiles.with_ring(fixed, tile)
     return AttentionPlan(shape, cluster, tile, stages, arena)
-
-
-def _up(count: int) -> int:
-    return -(-count // 1024) * 1024
 
 
 def _check(shape: Attention, cluster: int) -> None:
@@ -155,7 +135,7 @@ def _fixed(shape: Attention, cluster: int, tile: int) -> Arena:
     """Shared memory beside the ring."""
     batch, group, own = shape.batch, shape.group, shape.rows // cluster
     found = Arena()
-    found.add("BARRIERS", 16 * MOST_STAGES + 16)
+    found.add("BARRIERS", tiles.barrier_bytes())
     found.add("VECTORS", 4 * batch * shape.hidden, "normed inputs")
     sums = batch * _tile_rows(shape, cluster, tile)
     found.add("PARTS", 8 * sums * WARPS, "sums of the warps for the rows of two tiles")
@@ -224,8 +204,3 @@ def pack_output(shape: Attention, weights: Array) -> Array:
     """Weights [heads, head, hidden] as [kv_heads, hidden, attended]."""
     split = weights.reshape(shape.kv_heads, shape.attended, shape.hidden)
     return np.ascontiguousarray(split.transpose(0, 2, 1))
-
-
-def literal(value: float) -> str:
-    """``value`` as a constant of type float."""
-    return f"{value!r}f"

@@ -1,0 +1,117 @@
+"""Products by rows and lookups in the executor against float64, in every schedule and copy mode."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+from decode_reference import from_kind, to_kind
+
+from meshc.backends.cuda.executor import CXX, Grid, Library, modes
+from meshc.backends.cuda.kernels.rows import RowsProduct, embed_text, pack_gated, plan, text
+from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+
+@cache
+def library(shape):
+    return Library(text(plan(shape), "product"))
+
+
+CASES = {
+    "gated": RowsProduct(1, 320, 90, "f16", "normed", "gated", 1e-5),
+    "gated by gelu, three requests": RowsProduct(
+        3, 256, 64, "bf16", "normed", "gated", 1e-6, "gelu"
+    ),
+    "residual, wide rows": RowsProduct(1, 5000, 40, "f16", "plain", "residual"),
+    "residual, sixteen requests": RowsProduct(16, 512, 24, "f16", "plain", "residual"),
+    "logits": RowsProduct(2, 192, 1001, "bf16", "normed", "stored", 1e-5),
+    "bias": RowsProduct(1, 2048, 33, "f16", "plain", "stored", bias=True),
+    "a row is more than a tile": RowsProduct(1, 20000, 5, "f16", "plain", "stored"),
+}
+
+
+def inputs(shape):
+    rng = np.random.default_rng(0)
+    width = shape.width**-0.5
+    return {
+        "input": rng.standard_normal((shape.batch, shape.width)).astype(np.float32),
+        "gain": to_kind(rng.standard_normal(shape.width), shape.dtype),
+        "matrix": to_kind(rng.standard_normal((shape.rows, shape.width)) * width, shape.dtype),
+        "bias": to_kind(rng.standard_normal(shape.rows), shape.dtype),
+        "sums": rng.standard_normal((shape.batch, shape.rows)).astype(np.float32),
+    }
+
+
+def want(shape, given):
+    x = given["input"].astype(np.float64)
+    if shape.input == "normed":
+        scale = 1 / np.sqrt((x**2).mean(1, keepdims=True) + shape.epsilon)
+        x = x * scale * from_kind(given["gain"], shape.dtype)
+    y = x @ from_kind(given["matrix"], shape.dtype).T
+    if shape.bias:
+        y = y + from_kind(given["bias"], shape.dtype)
+    if shape.output == "residual":
+        return y + given["sums"]
+    if shape.output == "stored":
+        return y
+    gate, value = y[:, 0::2], y[:, 1::2]
+    if shape.activation == "silu":
+        return gate / (1 + np.exp(-gate)) * value
+    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
+    return gate * (1 + np.tanh(inner)) / 2 * value
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("cores", [1, 5])
+def test_products_in_all_modes(name, cores):
+    shape = CASES[name]
+    chosen, given = plan(shape), inputs(shape)
+    order = ["input", *(["gain"] if shape.input == "normed" else []), "matrix"]
+    order += ["bias"] if shape.bias else []
+    exact = want(shape, given)
+    grid = Grid(chosen.blocks(cores), THREADS, 1, chosen.arena.bytes)
+    results = set()
+    for mode in modes():
+        output = np.full(exact.shape, np.nan, np.float32)
+        sums = given["sums"].copy()
+        residual = [sums] if shape.output == "residual" else []
+        arguments = [*(given[n] for n in order), *residual, output]
+        counts = library(shape).run("product", grid, arguments, mode, lint=True)
+        assert np.abs(output - exact).max() <= 4e-6, mode
+        assert counts.shared_load_cycles == counts.shared_loads
+        assert counts.copied_bytes == given["matrix"].nbytes
+        assert shape.output != "residual" or not sums.any()
+        results.add(output.tobytes())
+    assert len(results) == 1
+
+
+def test_gates_and_values_are_packed_in_turn():
+    gates, values = np.arange(6).reshape(2, 3), -np.arange(6).reshape(2, 3)
+    packed = pack_gated(gates, values)
+    assert (packed[0::2] == gates.T).all() and (packed[1::2] == values.T).all()
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_lookups(dtype):
+    table = to_kind(np.random.default_rng(0).standard_normal((50, 264)), dtype)
+    tokens = np.array([7, 0, 49, 50, -1], np.int32)
+    residual, sums = np.full((2, 5, 264), np.nan, np.float32)
+    kernel = Library(embed_text("embed", 264, 50, dtype))
+    kernel.run("embed", Grid(5, 256, 1, 0), [tokens, table, residual, sums])
+    assert (residual[:3] == from_kind(table, dtype)[tokens[:3]]).all()
+    assert not residual[3:].any() and not sums.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (RowsProduct(1, 100, 8, "f16"), "no whole number of eights"),
+        (RowsProduct(1, 64, 7, "f16", "normed", "gated", 1e-5), "no pairs"),
+        (RowsProduct(16, 8192, 64, "f16", "normed", "stored", 1e-5), "leave no room"),
+    ],
+)
+def test_shapes_that_do_not_fit(shape, words):
+    with pytest.raises(DoesNotFit, match=words):
+        plan(shape)
