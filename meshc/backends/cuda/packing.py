@@ -1,0 +1,81 @@
+"""Logical weights in the order in which kernels read them, as 16-bit words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.backends.cuda.program import Weight
+
+Array = NDArray[Any]
+
+
+def words(values: Array, dtype: str) -> NDArray[np.uint16]:
+    """``values`` rounded to nearest even to ``f16`` or ``bf16``."""
+    if dtype == "f16":
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(values.astype(np.float16)).view(np.uint16)
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = bits + (0x7FFF + (bits >> 16 & 1))
+    found = np.where(np.isnan(values), np.uint32(0x7FFF0000), rounded) >> 16
+    return np.ascontiguousarray(found.astype(np.uint16))
+
+
+def projections(queries: Array, keys: Array, values: Array) -> Array:
+    """``[hidden, heads, head]`` and twice ``[hidden, kv_heads, head]`` as ``[kv_heads, rows,
+    hidden]``: for each key/value head its query heads, its keys, its values. Biases lack hidden and
+    become ``[kv_heads, rows]``."""
+    kv, head = keys.shape[-2:]
+    lead = queries.shape[:-2]
+    parts = (t.reshape(*lead, kv, -1, head) for t in (queries, keys, values))
+    joined = np.concatenate(list(parts), axis=-2).reshape(*lead, kv, -1)
+    return np.moveaxis(joined, 0, -1) if lead else joined
+
+
+def output(weights: Array, kv_heads: int) -> Array:
+    """``[heads, head, hidden]`` as ``[kv_heads, hidden, attended]``."""
+    return weights.reshape(kv_heads, -1, weights.shape[-1]).transpose(0, 2, 1)
+
+
+def gated(gates: Array, values: Array) -> Array:
+    """Twice ``[width, features]`` as ``[2 features, width]``, gates and values in turn."""
+    return np.stack([gates.T, values.T], axis=1).reshape(-1, gates.shape[0])
+
+
+def interleaved(weights: Array) -> Array:
+    """Lanes of heads, the last dim, in the order of interleaved pairs: i and i + head / 2 become
+    2 i and 2 i + 1."""
+    half = weights.shape[-1] // 2
+    pairs = np.stack([weights[..., :half], weights[..., half:]], axis=-1)
+    return pairs.reshape(weights.shape)
+
+
+_PACKS: dict[str, Callable[..., Array]] = {
+    "plain": lambda t: t,
+    "transposed": lambda t: t.T,
+    "projections": projections,
+    "gated": gated,
+}
+
+
+def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
+    """The words of ``weight``, of all layers. Raises KeyError for a tensor that is missing."""
+    sources = [(name, np.asarray(tensors[name])) for name in weight.sources]
+    if not weight.layers:
+        return _one(weight, [(name, tensor) for name, tensor in sources])
+    found = np.empty((weight.layers, *weight.shape), np.uint16)
+    for n in range(weight.layers):
+        found[n] = _one(weight, [(name, tensor[n]) for name, tensor in sources])
+    return found
+
+
+def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uint16]:
+    ordered = [interleaved(t) if name in weight.paired else t for name, t in sources]
+    if weight.pack == "output":
+        made = output(ordered[0], weight.shape[0])
+    else:
+        made = _PACKS[weight.pack](*ordered)
+    return words(made.reshape(weight.shape), weight.dtype)

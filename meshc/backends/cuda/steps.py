@@ -1,0 +1,370 @@
+"""A fused decode graph as kernels and launches.
+
+The residual stream stays in f32 in two buffers. The attention block adds its output and the
+residual to ``sums``, which holds zeros; the feed-forward block reads ``sums``, writes the next
+residual and leaves zeros in ``sums`` again. So no kernel writes what another block of it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from meshc.analysis.rotary import rope_frequencies
+from meshc.backends.cuda.kernels import attention, rows
+from meshc.backends.cuda.kernels.arena import Arena
+from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
+from meshc.backends.cuda.program import Buffer, Kernel, Launch, StepProgram, Weight
+from meshc.ir.core import Op, tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+_OpType = TypeVar("_OpType", bound=Op)
+_KINDS = ("f16", "bf16")
+
+
+@dataclass
+class _Step:
+    """What is gathered while the graph is read."""
+
+    module: Module
+    page: int
+    cores: int
+    dtype: str
+    texts: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    frequencies: tuple[float, ...] = ()
+
+    @property
+    def batch(self) -> int:
+        """Requests of a step."""
+        return self.module.dims.get("B", 1)
+
+    def extent(self, value: Value, dim: str) -> int:
+        """Extent of a dim of a value."""
+        assert dim in tensor_type(value).dims
+        return self.module.dims[dim]
+
+    def paired(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Those weights whose lanes the graph has in the order of pairs."""
+        known = str(self.module.option("paired", "")).split(",")
+        return tuple(name for name in names if name in known)
+
+
+def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, dict[str, str]]:
+    """The step of a fused decode graph, and the text of each file.
+
+    Raises ``cuda-graph`` for what is not fused into kernels, ``cuda-dtype`` for element types
+    other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
+    """
+    dtype = str(module.dtype())
+    if dtype not in _KINDS:
+        fail(
+            "cuda-dtype",
+            f"kernels have weights and caches of f16 or bf16, not {dtype}",
+            help="--dtype f16 or --dtype bf16",
+        )
+    step = _Step(module, page, int(module.device.get("cores", 132)), dtype)
+    body = module.function.body
+    origin = {value: value.name for value in body.args}
+    launches: dict[str, list[Launch]] = {"before": [], "layer": [], "after": []}
+    layers = 0
+    for op in body.ops:
+        if isinstance(op, graph.Repeat):
+            layers = module.dims[op.dim]
+            launches["layer"] += _layer(step, op, origin, layers)
+        elif isinstance(op, graph.Fuse):
+            part = "after" if layers else "before"
+            launches[part].append(_fused(step, op, origin, 0))
+        elif not isinstance(op, graph.Return):
+            _unfused(op)
+    _fixed_buffers(step)
+    program = StepProgram(
+        model,
+        str(module.device.get("name", "")),
+        step.batch,
+        module.dims["S"],
+        step.buffers["logits"].shape[-1],
+        page,
+        layers,
+        step.frequencies,
+        step.kernels,
+        step.buffers,
+        step.weights,
+        tuple(launches["before"]),
+        tuple(launches["layer"]),
+        tuple(launches["after"]),
+    )
+    return program, step.texts
+
+
+def _unfused(op: Op) -> None:
+    fail(
+        "cuda-graph",
+        f"{op.NAME} is part of no kernel",
+        op.span,
+        help="the remarks of fuse-cluster say what it could not fuse (--remarks)",
+    )
+
+
+def _layer(step: _Step, op: graph.Repeat, origin: Mapping[Value, str], layers: int) -> list[Launch]:
+    (block,) = op.regions
+    inner = {
+        argument: origin.get(operand, "")
+        for argument, operand in zip(block.args, op.operands, strict=True)
+        if isinstance(operand, Value)
+    }
+    found = []
+    for part in block.ops:
+        if isinstance(part, graph.Fuse):
+            if part.kernel == "ffn_block":
+                found += _feed_forward(step, part, inner, layers)
+            else:
+                found.append(_fused(step, part, inner, layers))
+        elif not isinstance(part, graph.Yield):
+            _unfused(part)
+    return found
+
+
+def _fused(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int) -> Launch:
+    try:
+        if op.kernel == "attention_block":
+            return _attention(step, op, outer, layers)
+        if op.kernel == "head":
+            return _head(step, op, outer)
+        return _embed(step, op, outer)
+    except DoesNotFit as reason:
+        fail("cuda-shape", f"no kernel for this {op.kernel}: {reason}", op.span)
+
+
+# --- reading the body of a fused op
+
+
+class _Body:
+    """The ops of a fused op, and which tensor outside each of its values is."""
+
+    def __init__(self, op: graph.Fuse, outer: Mapping[Value, str]) -> None:
+        (self.block,) = op.regions
+        self.names: dict[Value, str] = {}
+        for argument, operand in zip(self.block.args, op.operands, strict=True):
+            if isinstance(operand, Value):
+                self.names[argument] = outer.get(operand, "")
+
+    def all(self, kind: type[_OpType]) -> list[_OpType]:
+        """Ops of a kind, in order."""
+        return [op for op in self.block.ops if isinstance(op, kind)]
+
+    def one(self, kind: type[_OpType]) -> _OpType:
+        """The one op of a kind."""
+        (found,) = self.all(kind)
+        return found
+
+    def name(self, op: Op, place: int) -> str:
+        """The tensor outside that is an operand of ``op``."""
+        value = op.operands[place]
+        return self.names[value] if isinstance(value, Value) else ""
+
+    def users(self, value: Value, kind: type[_OpType]) -> list[_OpType]:
+        """Ops of a kind that take ``value``."""
+        return [op for op in self.all(kind) if value in op.operands]
+
+
+def _value(op: Op, place: int = 0) -> Value:
+    found = op.operands[place]
+    assert isinstance(found, Value)
+    return found
+
+
+# --- kernels
+
+
+def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int) -> Launch:
+    body = _Body(op, outer)
+    norm, keys = body.one(graph.RmsNorm), body.all(graph.Append)[0]
+    project = body.users(norm.results[0], graph.Matmul)
+    weights = [body.name(m, n) for m in project for n in range(1, len(m.operands))]
+    scores, output = body.users(keys.results[0], graph.Matmul)[0], body.all(graph.Matmul)[-1]
+    query = tensor_type(scores.results[0])
+    heads, kv_heads = (step.module.dims[d] for d in scores.group)
+    head = step.module.dims[scores.contract[0]]
+    biases = _biases(body, project)
+    factor = body.all(graph.Scale)
+    shape = attention.Attention(
+        step.batch,
+        step.module.dims[norm.dim],
+        heads,
+        kv_heads,
+        head,
+        step.dtype,
+        step.page,
+        norm.eps,
+        factor[0].factor if factor else 1.0,
+        bool(biases),
+    )
+    assert query.dims
+    rope = body.all(graph.Rope)[0]
+    step.frequencies = rope_frequencies(rope, head)
+    plan = attention.plan(shape, op.cluster)
+    name = "attention_block"
+    _add_kernel(
+        step, name, attention.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
+        plan.dsmem_bytes,
+    )  # fmt: skip
+    _weight(step, "norm_of_attention", "plain", (body.name(norm, 1),), (shape.hidden,), layers)
+    _weight(step, "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers)
+    _weight(
+        step, "out", "output", (body.name(output, 1),),
+        (kv_heads, shape.hidden, shape.attended), layers,
+    )  # fmt: skip
+    if biases:
+        _weight(step, "bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers)
+    pages = step.batch * -(-step.module.dims["S"] // step.page)
+    pool = (layers, pages, kv_heads, step.page, head)
+    step.buffers["keys"] = Buffer(step.dtype, pool, "state")
+    step.buffers["values"] = Buffer(step.dtype, pool, "state")
+    return Launch(
+        name,
+        (
+            "residual", "sums", "norm_of_attention[]", "qkv[]",
+            *(["bias_of_qkv[]"] if biases else []),
+            "out[]", "keys[]", "values[]", "pages", pages // step.batch,
+            "cached", "cosines", "sines",
+        ),
+    )  # fmt: skip
+
+
+def _biases(body: _Body, project: list[graph.Matmul]) -> list[str]:
+    """Names of what is added to the projections, in their order."""
+    made = [value for op in project for value in op.results]
+    added = [body.users(value, graph.Add) for value in made]
+    return [body.name(ops[0], 1) for ops in added if ops]
+
+
+def _feed_forward(
+    step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int
+) -> list[Launch]:
+    body = _Body(op, outer)
+    norm = body.one(graph.RmsNorm)
+    inner = body.users(norm.results[0], graph.Matmul)
+    sources = [body.name(m, n) for m in inner for n in range(1, len(m.operands))]
+    outer_product = body.all(graph.Matmul)[-1]
+    hidden = step.module.dims[norm.dim]
+    features = step.module.dims[outer_product.contract[0]]
+    activation = "silu" if body.all(graph.Silu) else "gelu"
+    first = rows.RowsProduct(
+        step.batch, hidden, 2 * features, step.dtype, "normed", "gated", norm.eps, activation
+    )
+    second = rows.RowsProduct(step.batch, features, hidden, step.dtype, "plain", "residual")
+    _rows_kernel(step, "ffn_inner", first, op)
+    _rows_kernel(step, "ffn_outer", second, op)
+    gate = _gate_first(body, sources, inner)
+    _weight(step, "norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
+    _weight(step, "gate_up", "gated", gate, (2 * features, hidden), layers)
+    down = (body.name(outer_product, 1),)
+    _weight(step, "down", "transposed", down, (hidden, features), layers)
+    step.buffers["features"] = Buffer("f32", (step.batch, features), "scratch")
+    return [
+        Launch("ffn_inner", ("sums", "norm_of_ffn[]", "gate_up[]", "features")),
+        Launch("ffn_outer", ("features", "down[]", "sums", "residual")),
+    ]
+
+
+def _gate_first(body: _Body, sources: list[str], inner: list[graph.Matmul]) -> list[str]:
+    """The weight whose product is activated, then the other."""
+    made = [value for op in inner for value in op.results]
+    activated = {_value(op) for op in (*body.all(graph.Silu), *body.all(graph.Gelu))}
+    order = sorted(range(len(made)), key=lambda n: made[n] not in activated)
+    return [sources[n] for n in order]
+
+
+def _head(step: _Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
+    body = _Body(op, outer)
+    norm, product = body.one(graph.RmsNorm), body.one(graph.Matmul)
+    matrix = _value(product, 1)
+    (vocabulary,) = (d for d in tensor_type(matrix).dims if d not in product.contract)
+    hidden, words = step.module.dims[norm.dim], step.module.dims[vocabulary]
+    shape = rows.RowsProduct(step.batch, hidden, words, step.dtype, "normed", "stored", norm.eps)
+    _rows_kernel(step, "head", shape, op)
+    name = body.name(product, 1)
+    by_rows = tensor_type(matrix).dims[0] == vocabulary
+    _weight(step, "norm_of_head", "plain", (body.name(norm, 1),), (hidden,), 0)
+    stored = _table(step, name, (words, hidden), "plain" if by_rows else "transposed")
+    step.buffers["logits"] = Buffer("f32", (step.batch, words), "output")
+    return Launch("head", ("residual", "norm_of_head", stored, "logits"))
+
+
+def _embed(step: _Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
+    body = _Body(op, outer)
+    lookup = body.one(graph.Embed)
+    kind = tensor_type(_value(lookup, 1))
+    words = step.module.dims[lookup.dim]
+    (hidden,) = (step.module.dims[d] for d in kind.dims if d != lookup.dim)
+    text = rows.embed_text("embed", hidden, words, step.dtype)
+    _add_kernel(step, "embed", text, step.batch, 1, Arena(), 256)
+    table = _table(step, body.name(lookup, 1), (words, hidden), "plain")
+    step.buffers["residual"] = Buffer("f32", (step.batch, hidden), "scratch")
+    step.buffers["sums"] = Buffer("f32", (step.batch, hidden), "scratch")
+    return Launch("embed", ("tokens", table, "residual", "sums"))
+
+
+def _table(step: _Step, source: str, shape: tuple[int, int], pack: str) -> str:
+    """The name of a table of the vocabulary; one that is tied to another is kept once."""
+    for name, weight in step.weights.items():
+        if weight.sources == (source,) and weight.pack == pack:
+            return name
+    name = "logits_of" if "embedding" in step.weights else "embedding"
+    _weight(step, name, pack, (source,), shape, 0)
+    return name
+
+
+def _rows_kernel(step: _Step, name: str, shape: rows.RowsProduct, op: graph.Fuse) -> None:
+    try:
+        plan = rows.plan(shape)
+    except DoesNotFit as reason:
+        fail("cuda-shape", f"no kernel for this {op.kernel}: {reason}", op.span)
+    _add_kernel(step, name, rows.text(plan, name), plan.blocks(step.cores), 1, plan.arena, THREADS)
+
+
+def _add_kernel(
+    step: _Step,
+    name: str,
+    text: str,
+    blocks: int,
+    cluster: int,
+    arena: Arena,
+    threads: int,
+    dsmem_bytes: int = 0,
+) -> None:
+    shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
+    file = f"{name}.cu"
+    step.texts[file] = text
+    step.kernels[name] = Kernel(file, blocks, threads, cluster, arena.bytes, shared, dsmem_bytes)
+
+
+def _weight(
+    step: _Step,
+    name: str,
+    pack: str,
+    sources: Iterable[str],
+    shape: tuple[int, ...],
+    layers: int,
+) -> None:
+    named = tuple(sources)
+    step.weights[name] = Weight(step.dtype, pack, named, shape, layers, step.paired(named))
+
+
+def _fixed_buffers(step: _Step) -> None:
+    """What the host gives: tokens, lengths, pages and angles."""
+    capacity, pairs = step.module.dims["S"], len(step.frequencies)
+    step.buffers |= {
+        "tokens": Buffer("i32", (step.batch,), "input"),
+        "cached": Buffer("i32", (step.batch,), "input"),
+        "pages": Buffer("i32", (step.batch, -(-capacity // step.page)), "input"),
+        "cosines": Buffer("f32", (capacity, pairs), "constant"),
+        "sines": Buffer("f32", (capacity, pairs), "constant"),
+    }
