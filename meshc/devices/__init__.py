@@ -2,10 +2,11 @@
 
 from meshc.devices.catalogue import device, device_names, load_device
 from meshc.devices.describe import describe
-from meshc.devices.device import Device, Link, Resource, Routing
+from meshc.devices.device import Clusters, Device, Link, Resource, Routing
 from meshc.devices.schema import device_of_numbers
 
 __all__ = [
+    "Clusters",
     "Device",
     "Link",
     "Resource",

@@ -20,8 +20,9 @@ def _cores(device: Device) -> Iterator[tuple[str, str]]:
     core = {"mesh": "processing element", "cluster": "thread block", "node": "GPU"}[device.kind]
     yield "core", f"one {core}"
     yield "mesh up to", f"{device.cores_x}x{device.cores_y} (columns x rows), {device.cores} cores"
-    if device.cluster_sizes:
-        yield "cluster sizes", ", ".join(map(str, device.cluster_sizes))
+    if device.clusters:
+        yield "cluster sizes", ", ".join(map(str, device.clusters.sizes))
+        yield "clusters lie in", f"groups of {', '.join(map(str, device.clusters.domains))} cores"
     yield "clock", f"{device.clock_hz / 1e6:g} MHz"
     yield "dtypes", f"{', '.join(device.dtypes)} (default {device.default_dtype})"
     rates = (f"{d} {rate:g}" for d, rate in device.macs_per_cycle.items())
@@ -48,8 +49,10 @@ def _memory(device: Device) -> Iterator[tuple[str, str]]:
         note = f" ({device.reserved_bytes} reserved for code and stack, {free} for data)"
         yield "memory per core", f"{device.memory_bytes} bytes{note}"
     if device.global_memory_bytes:
-        rate = device.global_bytes_per_second / 1e12
-        yield "global memory", f"{device.global_memory_bytes} bytes, {rate:g} TB/s"
+        rate = f"{device.global_bytes_per_second / 1e12:g} TB/s"
+        if device.read_bytes_per_second != device.global_bytes_per_second:
+            rate += f" ({device.read_bytes_per_second / 1e12:g} reached by kernels)"
+        yield "global memory", f"{device.global_memory_bytes} bytes, {rate}"
 
 
 def _routes(device: Device) -> Iterator[tuple[str, str]]:

@@ -58,12 +58,31 @@ class Routing:
 
 
 @dataclass(frozen=True)
+class Clusters:
+    """Thread-block clusters of a GPU, whose cores are its multiprocessors.
+
+    ``sizes`` are the numbers of blocks a cluster may have. All blocks of a cluster lie on one of the
+    ``domains`` (cores of each GPC). ``bytes_per_second`` of all links between blocks together is
+    known at some cluster sizes. Blocks share the ``core_memory_bytes`` and ``core_registers`` (of
+    32 bits) of a core; each block takes ``block_reserved_bytes`` beside its own.
+    """
+
+    sizes: tuple[int, ...]
+    domains: tuple[int, ...]
+    bytes_per_second: tuple[tuple[int, float], ...]
+    core_memory_bytes: int
+    block_reserved_bytes: int
+    core_registers: int
+
+
+@dataclass(frozen=True)
 class Device:
     """One device. ``numbers`` is its flat form: what its TOML file says, and what the header of a
     module carries. When ``enforced`` is false, exceeding M or R is no error.
 
     ``kind`` is ``mesh`` (wafer), ``cluster`` (thread blocks of one GPU) or ``node`` (GPUs).
     ``memory_bytes`` is the whole memory of a core, of which ``reserved_bytes`` hold code and stack.
+    ``read_bytes_per_second`` is what kernels reach of the bandwidth of global memory.
     ``macs_per_cycle`` of one core is keyed by dtype; ``mixed`` is half-width factors into f32.
     """
 
@@ -87,7 +106,9 @@ class Device:
     routing: Routing | None = None
     global_memory_bytes: int = 0
     global_bytes_per_second: float = 0.0
-    cluster_sizes: tuple[int, ...] = ()
+    read_bytes_per_second: float = 0.0
+    global_latency_cycles: float = 0.0
+    clusters: Clusters | None = None
     enforced: bool = True
     numbers: dict[str, Number] = field(default_factory=dict, repr=False, compare=False)
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from meshc.devices.device import Device, Link, Number, Resource, Routing
+from meshc.devices.device import Clusters, Device, Link, Number, Resource, Routing
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source, Span
 
-Kind = Literal["int", "number", "text", "bool", "ids"]
+Kind = Literal["int", "number", "text", "bool", "ids", "counts", "points"]
 
 MAX_ID = 4095
 MAX_UNKNOWN = 20
@@ -54,6 +54,15 @@ ROUTING_KEYS = (
     Key("output_queue_words", "int", "depth of the shallowest free output queue", 1, 10**6),
 )
 
+CLUSTER_KEYS = (
+    Key("cluster_sizes", "ids", "numbers of blocks a cluster may have"),
+    Key("cluster_domains", "counts", "cores of each group that a cluster must lie in"),
+    Key("cluster_bytes_per_second", "points", "bandwidth between blocks by cluster size"),
+    Key("core_memory_bytes", "int", "shared memory of a core, for all its blocks", 1, 10**12),
+    Key("block_reserved_bytes", "int", "part of it that each block takes beside its own", 0, 10**12),
+    Key("core_registers", "int", "registers of 32 bits of a core", 1, 10**9),
+)
+
 KEYS = (
     _required("name", "text", "what --device calls it"),
     Key("kind", "text", "what a core is", choices=("mesh", "cluster", "node"), required=True),
@@ -81,11 +90,16 @@ KEYS = (
     Key("step_cycles", "number", "loop and task switch of a communication step", 0, 10**9, 0),
     Key("global_memory_bytes", "int", "memory all cores share", 0, 10**15, 0),
     Key("global_bytes_per_second", "number", "its bandwidth", 0, 1e16, 0),
-    Key("cluster_sizes", "ids", "numbers of blocks a cluster may have"),
+    Key("read_bytes_per_second", "number", "what kernels reach of it (default: all)", 0, 1e16),
+    Key("global_latency_cycles", "number", "from asking it to the answer", 0, 10**9, 0),
+    *CLUSTER_KEYS,
     Key("enforced", "bool", "whether exceeding the limits is an error", default=True),
     *ROUTING_KEYS,
 )
 
+_COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
+_POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
+_POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")
 _IDS = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*\Z")
 _MEANING: dict[Kind, str] = {
     "int": "a whole number",
@@ -93,6 +107,8 @@ _MEANING: dict[Kind, str] = {
     "text": "text in quotes",
     "bool": "true or false",
     "ids": 'ids as text, such as "0-20,24"',
+    "counts": 'positive counts as text, such as "18,16,16"',
+    "points": 'sizes and their numbers as text, such as "2:3.3e12,16:2.9e12"',
 }
 
 
@@ -154,6 +170,7 @@ class _Check:
         self.memory()
         self.computing()
         self.routing()
+        self.clusters()
 
     def memory(self) -> None:
         memory, reserved = self.values.get("memory_bytes"), self.values.get("reserved_bytes", 0)
@@ -166,12 +183,27 @@ class _Check:
             if dtype in DTYPES and f"{dtype}_{suffix}" not in self.values:
                 self.error("default_dtype", f"'{dtype}_{suffix}' of the default dtype is missing")
 
-    def routing(self) -> None:
-        given = [k for k in ROUTING_KEYS if k.name in self.values]
-        for key in ROUTING_KEYS:
+    def all_or_none(self, keys: tuple[Key, ...], what: str) -> list[Key]:
+        """Those of ``keys`` that are given; an error for each other one if there are any."""
+        given = [k for k in keys if k.name in self.values]
+        for key in keys:
             if given and key.name not in self.values:
                 message = f"device key '{key.name}' is missing beside '{given[0].name}'"
-                self.error(given[0].name, message, "give all routing keys, or none for no limit")
+                self.error(given[0].name, message, f"give all {what} keys, or none")
+        return given
+
+    def clusters(self) -> None:
+        self.all_or_none(CLUSTER_KEYS, "cluster")
+        if self.values.get("kind") == "cluster" and "cluster_sizes" not in self.values:
+            self.error("kind", "a device of kind 'cluster' has no cluster keys")
+        sizes, points = (self.values.get(n) for n in ("cluster_sizes", "cluster_bytes_per_second"))
+        if _has_kind("points", points) and not all(v for _, v in _points(str(points))):
+            self.error("cluster_bytes_per_second", "a bandwidth between blocks is not positive")
+        if _has_kind("ids", sizes) and 0 in _ids(str(sizes)):
+            self.error("cluster_sizes", "a cluster has at least one block")
+
+    def routing(self) -> None:
+        given = self.all_or_none(ROUTING_KEYS, "routing")
         for key in given:
             reserved = self.values[key.name]
             total = self.values.get(key.name.removeprefix("reserved_"))
@@ -194,7 +226,15 @@ def _has_kind(kind: Kind, value: object) -> bool:
         return is_number and math.isfinite(value)  # type: ignore[arg-type]
     if not isinstance(value, str):
         return False
+    if kind in ("counts", "points"):
+        return bool((_COUNTS if kind == "counts" else _POINTS).match(value))
     return kind == "text" or (bool(_IDS.match(value)) and bool(_ids(value)))
+
+
+def _points(text: str) -> tuple[tuple[int, float], ...]:
+    """``"2:3e12,16:2e12"`` as ``((2, 3e12), (16, 2e12))``, in the order of sizes."""
+    parts = (part.split(":") for part in text.split(","))
+    return tuple(sorted((int(size), float(number)) for size, number in parts))
 
 
 def _ids(text: str) -> tuple[int, ...]:
@@ -250,7 +290,11 @@ def _built(given: dict[str, Number]) -> Device:
         global_memory_bytes=int(ordered["global_memory_bytes"]),
         global_bytes_per_second=float(ordered["global_bytes_per_second"]),
         enforced=bool(ordered["enforced"]),
-        cluster_sizes=_ids(str(ordered["cluster_sizes"])) if "cluster_sizes" in ordered else (),
+        read_bytes_per_second=float(
+            ordered.get("read_bytes_per_second", ordered["global_bytes_per_second"])
+        ),
+        global_latency_cycles=float(ordered["global_latency_cycles"]),
+        clusters=_clusters(ordered) if "cluster_sizes" in ordered else None,
         numbers=ordered,
     )
 
@@ -281,6 +325,17 @@ def _routing(numbers: Mapping[str, Number]) -> Routing:
         task_ids=Resource(int(numbers["task_ids"]), _ids(str(numbers["free_task_ids"]))),
         input_queue_words=int(numbers["input_queue_words"]),
         output_queue_words=int(numbers["output_queue_words"]),
+    )
+
+
+def _clusters(numbers: Mapping[str, Number]) -> Clusters:
+    return Clusters(
+        sizes=_ids(str(numbers["cluster_sizes"])),
+        domains=tuple(int(n) for n in str(numbers["cluster_domains"]).split(",")),
+        bytes_per_second=_points(str(numbers["cluster_bytes_per_second"])),
+        core_memory_bytes=int(numbers["core_memory_bytes"]),
+        block_reserved_bytes=int(numbers["block_reserved_bytes"]),
+        core_registers=int(numbers["core_registers"]),
     )
 
 

@@ -103,6 +103,8 @@ def _op_length(op: Op, module: Module, stores: bool) -> int:
     inside = sum(_block_length(region, module, stores) for region in op.regions)
     if isinstance(op, graph.Repeat):
         return module.dims[op.dim] * inside
+    if isinstance(op, graph.Fuse):
+        return inside
     if isinstance(op, tile.For):
         return _largest(op.count, module) * inside
     if isinstance(op, tile.Sweep):

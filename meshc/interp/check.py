@@ -222,7 +222,7 @@ def _continued(value: Value, known: _Producers) -> Operand:
         return op.operands[0]
     if isinstance(op, mesh.Append):
         return op.operands[2 * op.results.index(value)]
-    if isinstance(op, graph.Repeat):
+    if isinstance(op, (graph.Repeat, graph.Fuse)):
         return op.regions[0].ops[-1].operands[op.results.index(value)]
     return value
 

@@ -221,6 +221,13 @@ def _embed(scope: Scope, op: graph.Embed) -> list[Array]:
     return [np.moveaxis(table, axis, 0)[ids]]
 
 
+@meaning(graph.Fuse)
+def _fuse(scope: Scope, op: graph.Fuse) -> list[Array]:
+    (body,) = op.regions
+    scope.values.update(zip(body.args, [scope.of(o) for o in op.operands], strict=True))
+    return run_block(body, scope)
+
+
 @meaning(graph.Repeat)
 def _repeat(scope: Scope, op: graph.Repeat) -> list[Array]:
     (body,) = op.regions

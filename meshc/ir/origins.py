@@ -19,21 +19,30 @@ def stacked_slices(module: Module) -> dict[Value, Value]:
 
 
 def origins(module: Module) -> dict[Value, Param]:
-    """Every value that is a function parameter or a slice of one, with that parameter."""
+    """Every value that is a function parameter or a slice of one, with that parameter; those
+    inside loops and fused kernels too."""
     found = {param.value: param for param in module.function.params}
-    slices = stacked_slices(module)
-    for inner, outer in slices.items():
+    inside = {**stacked_slices(module), **_fused(module)}
+    for inner, outer in inside.items():
         if outer in found:
             found[inner] = found[outer]
     return found
 
 
+def _fused(module: Module) -> dict[Value, Value]:
+    """Each block argument of a fused kernel, with the value it stands for."""
+    kernels = [op for op in module.walk() if isinstance(op, graph.Fuse)]
+    pairs = (zip(op.regions[0].args, op.tensors(), strict=True) for op in kernels)
+    return {inner: outer for each in pairs for inner, outer in each}
+
+
 def readers(module: Module, param: Param) -> list[tuple[Op, Value]]:
-    """Ops that read ``param`` or a slice of it, with the value they read; loops excepted."""
+    """Ops that read ``param`` or a slice of it, with the value they read; loops and fused kernels,
+    whose bodies read it, excepted."""
     known = origins(module)
     return [
         (op, value)
         for op in module.walk()
         for value in op.tensors()
-        if known.get(value) is param and not isinstance(op, graph.Repeat)
+        if known.get(value) is param and not isinstance(op, (graph.Repeat, graph.Fuse))
     ]

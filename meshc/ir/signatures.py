@@ -39,6 +39,7 @@ SIGNATURES: dict[str, Signature] = {
     "graph.append": _BINARY,
     "graph.embed": _BINARY,
     "graph.repeat": _LOOP,
+    "graph.fuse": _LOOP,
     "graph.yield": _END,
     "graph.return": _END,
     "mesh.gemv": _PRODUCT,

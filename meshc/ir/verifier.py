@@ -191,9 +191,11 @@ class _Verifier:
             self.wrong(f"{_name(op)}: {text}", op.span)
         inner = names | {op.var} if isinstance(op, tile.For) else names
         for region in op.regions:
-            self.block(region, scope, inner)
+            self.block(region, set() if isinstance(op, graph.Fuse) else scope, inner)
             if isinstance(op, graph.Repeat):
                 self.repeat(op, region)
+            if isinstance(op, graph.Fuse):
+                self.fuse(op, region)
 
     def own_rules(self, op: Op) -> list[str]:
         """What ``infer`` and ``verify`` of the op say."""
@@ -228,6 +230,17 @@ class _Verifier:
             self.wrong(f"{op.NAME}: the results are not what yield gives", op.span)
         if not 0 <= op.carried <= min(len(op.operands), len(op.results)):
             self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span)
+
+    def fuse(self, op: graph.Fuse, body: Block) -> None:
+        last = body.ops[-1] if body.ops else None
+        if not isinstance(last, _YIELDS):
+            self.wrong(f"{op.NAME}: the body does not end in a yield", op.span)
+            return
+        wanted = [v.type for v in op.tensors()]
+        if wanted != [v.type for v in body.args]:
+            self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span)
+        if [v.type for v in last.tensors()] != [v.type for v in op.results]:
+            self.wrong(f"{op.NAME}: the results are not what yield gives", op.span)
 
 
 def _inner(op: graph.Repeat, position: int, kind: Type) -> Type | None:

@@ -77,6 +77,10 @@ class Diagnostics:
         """Record something worth knowing that is no fault."""
         self.add(Diagnostic("remark", code, message, span))
 
+    def missed(self, code: str, message: str, span: Span | None = None) -> None:
+        """Record an optimization that was not possible, and why."""
+        self.add(Diagnostic("missed", code, message, span))
+
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
         """The errors so far."""

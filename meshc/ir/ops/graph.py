@@ -210,10 +210,41 @@ class Repeat(Op):
     carried: int = 1
 
 
+KERNELS = ("attention_block", "ffn_block", "head", "embed")
+DATAFLOWS = ("", "split_token", "split_head")
+
+
+@register("graph.fuse")
+@dataclass(eq=False)
+class Fuse(Op):
+    """Ops that one GPU kernel computes; the meaning is that of the body.
+
+    The block takes the operands and ``yield`` gives the results; the body reads nothing else.
+    ``kernel`` is ``attention_block``, ``ffn_block``, ``head`` or ``embed``. Clusters of
+    ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
+    or ``split_head`` (ClusterFusion section 3.2 and appendix B.2), empty for the other kernels.
+    """
+
+    kernel: str = ""
+    dataflow: str = ""
+    cluster: int = 1
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if self.kernel not in KERNELS:
+            self.reject(f"there is no kernel '{self.kernel}', but {', '.join(KERNELS)}")
+        if self.dataflow not in DATAFLOWS:
+            self.reject(f"there is no dataflow '{self.dataflow}', but split_token, split_head")
+        if self.cluster < 1:
+            self.reject(f"a cluster has at least one block, not {self.cluster}")
+        for op in self.regions[0].walk():
+            if op.regions:
+                self.reject(f"one kernel cannot hold {op.NAME}")
+
+
 @register("graph.yield")
 @dataclass(eq=False)
 class Yield(Op):
-    """Ends a ``repeat`` body."""
+    """Ends the body of a ``repeat`` or a ``fuse``."""
 
     def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
         return []

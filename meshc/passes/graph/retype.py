@@ -31,6 +31,9 @@ def _block(module: Module, block: Block) -> list[str]:
         if isinstance(op, graph.Repeat):
             problems += _repeat(module, op)
             continue
+        if isinstance(op, graph.Fuse):
+            problems += _fuse(module, op)
+            continue
         kinds = op.infer(module.dims) or []
         for result, kind in zip(op.results, kinds, strict=True):
             result.type = kind
@@ -49,6 +52,17 @@ def _repeat(module: Module, op: graph.Repeat) -> list[str]:
     for position, (given, outer) in enumerate(zip(body.ops[-1].tensors(), op.results, strict=True)):
         if _slice(op, position, outer) != given.type:
             problems.append(f"the loop gives {given.type}, not a slice of {outer.type}")
+    return problems
+
+
+def _fuse(module: Module, op: graph.Fuse) -> list[str]:
+    """What goes into a kernel is what its body takes; what comes out is what the body gives."""
+    body = op.regions[0]
+    pairs = zip(op.tensors(), body.args, strict=True)
+    problems = [f"the kernel takes {b.type}, not {a.type}" for a, b in pairs if a.type != b.type]
+    problems += _block(module, body)
+    for given, result in zip(body.ops[-1].tensors(), op.results, strict=True):
+        result.type = given.type
     return problems
 
 

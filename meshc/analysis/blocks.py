@@ -1,0 +1,193 @@
+"""What a thread block of an emitted kernel takes of its core, and how many clusters run at once.
+
+The plan of shared memory is that of the kernels: a ring of tiles through which weights, keys and
+values stream, the normed inputs, the projections and the attention sums, all sums in f32. Blocks
+that share a core (``resident`` of them) get equal parts of its memory, which shortens their rings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshc.analysis.dsmem import VALUE_BYTES, Attention
+from meshc.devices import Clusters, Device
+
+WARPS = 8
+"""Warps of a block that compute."""
+THREADS = 32 * WARPS + 32
+"""Of a block: those that compute and one warp that starts copies."""
+TILE_BYTES = 32_768
+MOST_STAGES, LEAST_STAGES = 6, 2
+"""Tiles of a ring: one on its way while one is read, at the least."""
+MOST_SUMS = 256
+"""Rows of a tile times requests of a batch: sums that a warp keeps."""
+MOST_REGISTERS = 168
+"""Registers of a thread at which blocks of ``THREADS`` threads still launch."""
+
+_BARRIER_BYTES = 16 * MOST_STAGES + 16
+_ALIGNMENT = 128
+
+
+@dataclass(frozen=True)
+class Part:
+    """``bytes`` of shared memory, called ``name``."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SharedMemory:
+    """Shared memory of a block: a ring of ``stages`` tiles, then ``parts``, within ``limit`` bytes.
+
+    ``stages`` is what fits; fewer than ``LEAST_STAGES`` means that the kernel does not.
+    """
+
+    parts: tuple[Part, ...]
+    tile_bytes: int
+    stages: int
+    limit: int
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes beside the ring."""
+        return sum(_aligned(part.bytes) for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """All bytes, with the shortest ring at the least."""
+        return self.fixed_bytes + max(self.stages, LEAST_STAGES) * self.tile_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is room for a ring."""
+        return self.stages >= LEAST_STAGES
+
+
+def block_memory(device: Device, resident: int = 1) -> int:
+    """Bytes of shared memory a block may have where ``resident`` blocks share a core."""
+    clusters = _clusters(device)
+    own = clusters.core_memory_bytes // resident - clusters.block_reserved_bytes
+    return min(own, device.data_bytes or own)
+
+
+def shared_memory(
+    device: Device,
+    shape: Attention,
+    cluster: int,
+    dataflow: str = "split_token",
+    context: int = 0,
+    resident: int = 1,
+) -> SharedMemory:
+    """The plan of an attention block in clusters of ``cluster`` blocks.
+
+    A tile has at least one row of the projections and four columns of the output. ``split_head``
+    keeps the scores of all ``context`` tokens and an output vector instead of gathered rows.
+    """
+    tile = max(TILE_BYTES, _up(2 * shape.hidden, 1024), _up(8 * shape.attended, 1024))
+    own = -(-shape.rows // cluster)
+    tile_rows = min(tile // (2 * shape.hidden), own, max(MOST_SUMS // shape.batch, 1))
+    parts = [
+        Part("BARRIERS", _BARRIER_BYTES),
+        _values("VECTORS", shape.batch * shape.hidden),
+        _values("PARTS", 2 * WARPS * shape.batch * tile_rows),
+        _values("OWN", shape.batch * own),
+    ]
+    parts += _split_head(shape, context) if dataflow == "split_head" else _split_token(shape)
+    return _with_ring(parts, tile, block_memory(device, resident))
+
+
+def _split_token(shape: Attention) -> list[Part]:
+    batch, group = shape.batch, shape.group
+    sums = batch * (shape.attended + group)
+    return [
+        _values("ALL", batch * shape.rows),
+        _values("PROJECTED", batch * shape.rows),
+        _values("JOINED", WARPS * shape.attended),
+        _values("JOINED_MOST", 2 * WARPS * group),
+        _values("HIGHEST", batch * group),
+        _values("TOP", batch * group),
+        _values("ATTENDED_AT", sums),
+        _values("TOTAL", sums),
+    ]
+
+
+def _split_head(shape: Attention, context: int) -> list[Part]:
+    scores = shape.batch * shape.group * context
+    return [
+        _values("SCORES_AT", scores),
+        _values("SCORES", scores),
+        _values("ATTENDED", shape.batch * shape.attended),
+        _values("OUTPUT_AT", shape.batch * shape.hidden),
+    ]
+
+
+def rows_memory(
+    device: Device, width: int, batch: int, normed: bool, gated: bool = False
+) -> SharedMemory:
+    """The plan of a product of ``batch`` vectors of ``width`` values with rows of a matrix."""
+    unit = 2 if gated else 1
+    most = min(TILE_BYTES // (2 * width), MOST_SUMS // batch)
+    rows = max(most // unit * unit, unit)
+    parts = [Part("BARRIERS", _BARRIER_BYTES), _values("PARTS", 2 * WARPS * batch * rows)]
+    if normed:
+        parts.append(_values("VECTORS", batch * width))
+    return _with_ring(parts, _up(2 * rows * width, _ALIGNMENT), block_memory(device))
+
+
+def registers(shape: Attention) -> int:
+    """Registers of a thread, at most the cap.
+
+    A line through what ptxas 13.0 reports for a fused block: 72 with one query head per key/value
+    head, 128 with four.
+    """
+    return min(MOST_REGISTERS, 72 + -(-56 * (shape.group - 1) // 3))
+
+
+def most_resident(device: Device, shape: Attention) -> int:
+    """Blocks whose registers fit in one core; registers are given out by eights."""
+    block = _up(registers(shape), 8) * THREADS
+    return _clusters(device).core_registers // block
+
+
+def coresident(device: Device, cluster: int, resident: int = 1) -> int:
+    """Clusters that run at once: each lies within one domain (GPC) of the device.
+
+    Blocks of one cluster may share a core. What a chip really takes is for its driver to say
+    (cuOccupancyMaxActiveClusters): which multiprocessors are switched off differs between chips.
+    """
+    return sum(cores * resident // cluster for cores in _clusters(device).domains)
+
+
+def waves(device: Device, clusters: int, cluster: int, resident: int) -> Sequence[int]:
+    """Clusters of each wave until ``clusters`` of them have run; empty if none fits."""
+    at_once = coresident(device, cluster, resident)
+    if not at_once:
+        return ()
+    full, rest = divmod(clusters, at_once)
+    return [at_once] * full + ([rest] if rest else [])
+
+
+def _clusters(device: Device) -> Clusters:
+    if device.clusters is None:
+        raise ValueError(f"device {device.name} has no clusters")
+    return device.clusters
+
+
+def _with_ring(parts: list[Part], tile: int, limit: int) -> SharedMemory:
+    fixed = sum(_aligned(part.bytes) for part in parts)
+    stages = max(0, min(MOST_STAGES, (limit - fixed) // tile))
+    return SharedMemory(tuple(parts), tile, stages, limit)
+
+
+def _values(name: str, count: int) -> Part:
+    return Part(name, VALUE_BYTES * count)
+
+
+def _aligned(count: int) -> int:
+    return _up(count, _ALIGNMENT)
+
+
+def _up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

@@ -1,0 +1,292 @@
+"""Dataflow and cluster size of a fused attention block: predicted time, and the choice by it.
+
+One step of one layer takes, wave after wave of the clusters that run at once:
+
+* bytes of weights and cached tokens, at what kernels reach of the bandwidth of global memory times
+  the share of cores that have a block. A wave that is not full has its bytes at a smaller share,
+  which is the tail of a launch;
+* or the multiply-adds, where they take longer (many requests over the same weights);
+* what no copy hides: global memory answering at the start and at the end, two cluster barriers,
+  and for each collective a barrier, a round trip and its bytes at the bandwidth of that cluster
+  size (ClusterFusion, Figure 5; between known sizes linear in the logarithm).
+
+Bandwidth between blocks, latencies and groups of cores are device numbers. The hop is that of
+clusters of two; larger ones take longer by the bytes of more peers. Clusters are taken to start and
+end together in a wave. All figures are predictions that serve to compare; a GPU measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log2
+
+from meshc.analysis.blocks import (
+    SharedMemory,
+    most_resident,
+    rows_memory,
+    shared_memory,
+    waves,
+)
+from meshc.analysis.dsmem import (
+    Attention,
+    Collective,
+    LatentAttention,
+    split_head,
+    split_token,
+    split_token_latent,
+    traffic,
+)
+from meshc.devices import Device
+
+__all__ = [
+    "Attention",
+    "Choice",
+    "Collective",
+    "LatentAttention",
+    "SharedMemory",
+    "attention_bytes",
+    "candidates",
+    "choose",
+    "collectives",
+    "link_bytes_per_second",
+    "misfits",
+    "rows_memory",
+    "rows_seconds",
+    "shared_memory",
+    "split_token_latent",
+    "step_seconds",
+    "traffic",
+]
+
+DATAFLOWS = ("split_token", "split_head")
+HEADS = (64, 96, 128, 256)
+MOST_GROUP = 8
+MOST_BATCH = 16
+MOST_RESIDENT = 2
+ELEMENT_BYTES = 2
+"""Of weights and cached values: f16 or bf16."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How an attention block is computed: blocks of a cluster, blocks that share a core
+    (``resident``), and the ``seconds`` that one layer's step is predicted to take.
+
+    ``dsmem_bytes`` are those between blocks in one launch, all clusters together.
+    """
+
+    dataflow: str
+    cluster: int
+    resident: int
+    memory: SharedMemory
+    blocks: int
+    waves: int
+    dsmem_bytes: int
+    seconds: float
+
+
+def choose(
+    device: Device,
+    shape: Attention,
+    context: int,
+    cluster: int = 0,
+    dataflow: str = "",
+    resident: int = 0,
+) -> Choice | None:
+    """The fastest of :func:`candidates`, or None where nothing fits (see :func:`misfits`)."""
+    found = candidates(device, shape, context, cluster, dataflow, resident)
+    return min(found, key=lambda c: (c.seconds, c.cluster), default=None)
+
+
+def candidates(
+    device: Device,
+    shape: Attention,
+    context: int,
+    cluster: int = 0,
+    dataflow: str = "",
+    resident: int = 0,
+) -> list[Choice]:
+    """Everything that fits, with ``context`` cached tokens; zero and empty leave a choice open.
+
+    One block has nothing to split by head, so only ``split_token`` has clusters of one.
+    """
+    sizes = [cluster] if cluster else _sizes(device)
+    flows = [dataflow] if dataflow else DATAFLOWS
+    residents = [resident] if resident else range(1, MOST_RESIDENT + 1)
+    found = []
+    for size in sizes:
+        for flow in flows:
+            if not misfits(device, shape, size, flow, context):
+                made = (_candidate(device, shape, context, size, flow, r) for r in residents)
+                found += [choice for choice in made if choice is not None]
+    return found
+
+
+def misfits(
+    device: Device, shape: Attention, cluster: int, dataflow: str, context: int
+) -> list[str]:
+    """What keeps an attention block of this shape from being one kernel, in words."""
+    found = _shape_misfits(shape)
+    if cluster not in _sizes(device):
+        sizes = ", ".join(map(str, _sizes(device)))
+        found.append(f"clusters of {cluster} blocks: {device.name} has {sizes}")
+    if found:
+        return found
+    if dataflow == "split_head" and cluster == 1:
+        found.append("one block has no lanes of a head to share")
+    if shape.hidden % (4 * cluster):
+        found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
+    if shape.rows % (4 * cluster):
+        found.append(f"{shape.rows} rows of the projections over {cluster} blocks, no whole fours")
+    if dataflow == "split_head" and shape.head % (8 * cluster):
+        found.append(f"{shape.head} lanes of a head over {cluster} blocks are no whole eights")
+    memory = shared_memory(device, shape, cluster, dataflow, context)
+    if not memory.fits:
+        found.append(memory_misfit(memory))
+    if not waves(device, 1, cluster, 1):
+        found.append(f"no group of cores of {device.name} holds a cluster of {cluster} blocks")
+    return found
+
+
+def memory_misfit(memory: SharedMemory) -> str:
+    """Words for shared memory that does not suffice."""
+    largest = max(memory.parts, key=lambda part: part.bytes)
+    return (
+        f"shared memory: {memory.bytes} bytes wanted with the shortest ring, {memory.limit} in a "
+        f"block ({largest.name} takes {largest.bytes})"
+    )
+
+
+def _shape_misfits(shape: Attention) -> list[str]:
+    found = []
+    if shape.head not in HEADS:
+        known = ", ".join(map(str, HEADS))
+        found.append(f"a head of {shape.head} values is none of {known}")
+    if shape.heads % shape.kv_heads:
+        found.append(f"{shape.heads} query heads do not divide over {shape.kv_heads}")
+    elif shape.group > MOST_GROUP:
+        found.append(
+            f"registers: {shape.group} query heads share a key head, sums of more than "
+            f"{MOST_GROUP} do not stay in the registers of a thread"
+        )
+    if shape.hidden % 8:
+        found.append(f"a hidden size of {shape.hidden} is no whole number of eights")
+    if shape.batch > MOST_BATCH:
+        found.append(f"a batch of {shape.batch} requests is more than {MOST_BATCH}")
+    return found
+
+
+def _candidate(
+    device: Device, shape: Attention, context: int, cluster: int, dataflow: str, resident: int
+) -> Choice | None:
+    if resident > max(1, most_resident(device, shape)):
+        return None
+    memory = shared_memory(device, shape, cluster, dataflow, context, resident)
+    if not memory.fits:
+        return None
+    moved = traffic(collectives(shape, cluster, dataflow, context), cluster)
+    return Choice(
+        dataflow,
+        cluster,
+        resident,
+        memory,
+        shape.kv_heads * cluster,
+        len(waves(device, shape.kv_heads, cluster, resident)),
+        shape.kv_heads * moved,
+        step_seconds(device, shape, context, cluster, dataflow, resident),
+    )
+
+
+def collectives(
+    shape: Attention, cluster: int, dataflow: str, context: int
+) -> tuple[Collective, ...]:
+    """What blocks of a cluster exchange; nothing in a cluster of one."""
+    if cluster == 1:
+        return ()
+    return split_head(shape, context) if dataflow == "split_head" else split_token(shape, cluster)
+
+
+def attention_bytes(shape: Attention, context: int) -> int:
+    """Bytes of global memory that one layer's step reads: weights once, caches of all requests."""
+    weights = shape.kv_heads * shape.hidden * (shape.rows + shape.attended)
+    cached = 2 * shape.batch * context * shape.kv_heads * shape.head
+    return ELEMENT_BYTES * (weights + cached)
+
+
+def _attention_macs(shape: Attention, context: int) -> int:
+    weights = shape.kv_heads * shape.hidden * (shape.rows + shape.attended)
+    return shape.batch * (weights + 2 * context * shape.heads * shape.head)
+
+
+def step_seconds(
+    device: Device,
+    shape: Attention,
+    context: int,
+    cluster: int,
+    dataflow: str = "split_token",
+    resident: int = 1,
+) -> float:
+    """Predicted time of one layer's step. Raises ValueError where no cluster fits the device."""
+    runs = waves(device, shape.kv_heads, cluster, resident)
+    if not runs:
+        raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
+    exposed = _exposed_seconds(device, collectives(shape, cluster, dataflow, context), cluster)
+    whole = attention_bytes(shape, context), _attention_macs(shape, context)
+    total = 0.0
+    for clusters in runs:
+        part = clusters / shape.kv_heads
+        count, macs = (part * amount for amount in whole)
+        total += _streamed_seconds(device, count, macs, clusters * cluster) + exposed
+    return total
+
+
+def _streamed_seconds(device: Device, count: float, macs: float, blocks: int) -> float:
+    """Time to stream ``count`` bytes into ``blocks`` blocks and do ``macs`` multiply-adds."""
+    share = min(1.0, blocks / device.cores)
+    computing = device.seconds(macs / (device.macs("f32") * device.cores * share))
+    return max(count / (device.read_bytes_per_second * share), computing)
+
+
+def _exposed_seconds(device: Device, exchanged: Sequence[Collective], cluster: int) -> float:
+    """Time that no copy of tiles hides, in each wave."""
+    hop = device.link.hop_cycles
+    barriers = 2 * hop if cluster > 1 else 0.0
+    trips = 2 * hop * len(exchanged)
+    waiting = device.seconds(2 * device.global_latency_cycles + barriers + trips)
+    if cluster == 1:
+        return waiting
+    one_block = traffic(exchanged, cluster) / cluster
+    return waiting + one_block / (link_bytes_per_second(device, cluster) / device.cores)
+
+
+def link_bytes_per_second(device: Device, cluster: int) -> float:
+    """Bandwidth between blocks, all cores together, with clusters of ``cluster`` blocks.
+
+    Linear in the logarithm of the size between known sizes, constant beyond them.
+    """
+    points = device.clusters.bytes_per_second if device.clusters else ()
+    below = [p for p in points if p[0] <= cluster]
+    above = [p for p in points if p[0] >= cluster]
+    if not below or not above:
+        return (below or above)[-1 if below else 0][1]
+    (low, slow), (high, fast) = below[-1], above[0]
+    if low == high:
+        return slow
+    return slow + (fast - slow) * log2(cluster / low) / log2(high / low)
+
+
+def rows_seconds(device: Device, matrices: Iterable[tuple[int, int]], batch: int) -> float:
+    """Predicted time of products of ``batch`` vectors with matrices of given width and rows, one
+    kernel each, with a block on every core."""
+    total = 0.0
+    for width, rows in matrices:
+        elements = width * rows
+        blocks = min(device.cores, rows)
+        total += _streamed_seconds(device, ELEMENT_BYTES * elements, batch * elements, blocks)
+        total += _exposed_seconds(device, (), 1)
+    return total
+
+
+def _sizes(device: Device) -> tuple[int, ...]:
+    return device.clusters.sizes if device.clusters else ()
