@@ -32,6 +32,16 @@ def pipeline_to(level: Level, settings: dict[str, str] | None = None) -> list[Pa
     return parse_pipeline(",".join(chosen.get(name, name) for name in names))
 
 
+KERNEL_STAGES = (*STAGES["graph"], "fuse-cluster")
+"""The passes from a fresh decode graph to kernels of a GPU."""
+
+
+def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
+    """The passes that fuse a fresh decode graph into kernels; ``settings`` as above."""
+    chosen = settings or {}
+    return parse_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
+
+
 GIVEN: dict[Level, tuple[str, ...]] = {
     "graph": (),
     "mesh": ("partitioned", "padding_safe"),

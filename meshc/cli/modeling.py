@@ -12,7 +12,13 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     plain = CompileRequest()
     group = parser.add_argument_group("compiling")
     group.add_argument(
-        "--device", default=plain.device, metavar="NAME|FILE.toml", help="default: %(default)s"
+        "--target", default=plain.target, metavar="python|csl|cuda", help="default: %(default)s"
+    )
+    group.add_argument(
+        "--device",
+        default=plain.device,
+        metavar="NAME|FILE.toml",
+        help="default: ideal, for CUDA h200",
     )
     group.add_argument(
         "--mesh",
@@ -59,11 +65,31 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         help="where reduced results of main end: on the first core of their axis or on all; "
         "default: everywhere",
     )
+    group.add_argument(
+        "--cluster",
+        type=int,
+        metavar="N",
+        help="CUDA: thread blocks of a cluster; default: by the cost model",
+    )
+    group.add_argument(
+        "--dataflow",
+        default=plain.dataflow,
+        metavar="split_token|split_head",
+        help="CUDA: how a cluster shares attention; default: by the cost model",
+    )
+    group.add_argument(
+        "--page",
+        type=int,
+        default=plain.page,
+        metavar="1|16|64",
+        help="CUDA: tokens of a page of the KV cache; default: %(default)s",
+    )
 
 
 def request_of(options: argparse.Namespace) -> CompileRequest:
     """The request that these flags spell."""
     return CompileRequest(
+        target=options.target,
         device=options.device,
         mesh=options.mesh,
         seq=options.seq,
@@ -73,4 +99,7 @@ def request_of(options: argparse.Namespace) -> CompileRequest:
         algo=tuple(options.algo),
         align=options.align,
         result=options.result,
+        cluster=options.cluster,
+        dataflow=options.dataflow,
+        page=options.page,
     )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshc.backends import csl
+from meshc.backends import csl, cuda
 from meshc.backends.python import HostFacts, emit
 from meshc.devices import device
 from meshc.driver.manifest import facts_of
@@ -16,9 +16,10 @@ from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.ir.printer import print_module
+from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
-from meshc.pipelines import GIVEN, pipeline_from
+from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.verify import check_fact
 
@@ -40,6 +41,9 @@ class Compiled:
     def weight_names(self) -> tuple[str, ...]:
         """Logical tensors that the program reads, those of the host included."""
         found = dict.fromkeys(self.host_weights)
+        if cuda.MANIFEST in self.files:
+            program = cuda.from_json(self.files[cuda.MANIFEST])
+            return tuple(dict.fromkeys(s for w in program.weights.values() for s in w.sources))
         for module in self.modules.values():
             weights = {b.value for b in module.buffers if b.role == "weight"}
             known = module.constants
@@ -48,7 +52,9 @@ class Compiled:
         return tuple(found)
 
     def use_of_a_core(self, phase: str) -> list[str]:
-        """Lines on what the CSL program of ``phase`` uses of a core; none for other targets."""
+        """Lines on what the program of ``phase`` uses of a core; none for emitted Python."""
+        if cuda.MANIFEST in self.files:
+            return cuda.summary(cuda.from_json(self.files[cuda.MANIFEST]))
         reports = [text for name, text in self.files.items() if name.endswith("report.json")]
         places = dict(zip(self.modules, reports, strict=False))
         return csl.summary(json.loads(places[phase])) if phase in places else []
@@ -74,10 +80,17 @@ def compile_loaded(
     host = _host_facts(loaded, given)
     modules = {}
     for phase, module in given.items():
-        passes = pipeline_from(module, request.level(), request.settings())
+        passes = _passes(module, request)
         modules[phase] = PassManager(passes, instruments).run(module, report)
-    files = _files(request, modules, host)
+    files = _files(request, modules, host, loaded.name)
     return Compiled(request, modules, files, report, facts_of(loaded, request, modules, host))
+
+
+def _passes(module: Module, request: CompileRequest) -> list[Pass]:
+    """The passes that the target and the level to stop at ask for."""
+    if request.target == "cuda":
+        return pipeline_to_kernels(request.settings())
+    return pipeline_from(module, request.level(), request.settings())
 
 
 def given_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
@@ -90,7 +103,7 @@ def given_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Mo
     if module.level == "graph":
         module.options.setdefault("grid", request.mesh)
     if not module.device:
-        module.device = dict(device(request.device).numbers)
+        module.device = dict(device(request.device_name).numbers)
     for fact in GIVEN[module.level]:
         if fact not in module.holds:
             check_fact(module, fact)
@@ -100,7 +113,7 @@ def given_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Mo
 
 def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
     """The graph of ``phase`` with the header that the passes read."""
-    numbers = device(request.device)
+    numbers = device(request.device_name)
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
     # Emitted NumPy is fast in f32 only; all else is for the device.
     plain = request.target == "python" and not request.compile_to
@@ -126,11 +139,25 @@ def sequence(loaded: LoadedModel, request: CompileRequest) -> int | None:
 
 def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
     known = loaded.phases()
+    if request.target == "cuda":
+        return _decode_only(loaded, request)
     if request.phase == "both" or known == ("main",):
         return known
     if request.phase not in known:
         fail("bad-phase", f"'{loaded.name}' has no phase '{request.phase}'")
     return (request.phase,)
+
+
+def _decode_only(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
+    """Kernels are made of decode steps; a prompt is read by them too."""
+    if "decode" not in loaded.phases() or request.phase == "prefill":
+        fail(
+            "bad-phase",
+            f"'{loaded.name}' has no decode step to make CUDA kernels of"
+            if "decode" not in loaded.phases()
+            else "CUDA kernels are made of the decode step, which reads the prompt too",
+        )
+    return ("decode",)
 
 
 def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
@@ -151,10 +178,12 @@ def _embedding(module: Module) -> tuple[str, int] | None:
 
 
 def _files(
-    request: CompileRequest, modules: Mapping[str, Module], host: HostFacts
+    request: CompileRequest, modules: Mapping[str, Module], host: HostFacts, model: str
 ) -> dict[str, str]:
     if request.compile_to:
         return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
     if request.target == "csl":
         return csl.emit(modules, request.portable)
+    if request.target == "cuda":
+        return cuda.emit(modules["decode"], model, request.page)
     return emit(modules, host)

@@ -16,6 +16,7 @@ from meshc.support.diagnostics import fail
 from meshc.support.files import MANIFEST, read_manifest
 
 FORMAT = 1
+RUNNABLE = ("python", "cuda")
 
 
 def facts_of(
@@ -44,7 +45,7 @@ def facts_of(
 def read_program(folder: Path) -> dict[str, object]:
     """The manifest of the compiled program in ``folder``; fails with ``no-program``."""
     found = read_manifest(folder)
-    if found is None or found.get("format") != FORMAT or found.get("target") != "python":
+    if found is None or found.get("format") != FORMAT or found.get("target") not in RUNNABLE:
         fail(
             "no-program",
             f"'{folder}' holds no compiled program",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshc.analysis.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.analysis.reduction import TREES
 from meshc.ir.module import LEVELS, Level
+from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.types import DType
 from meshc.passes.mesh.partition import parse_grid
 from meshc.passes.mesh.shift_kv_cache import POLICIES
@@ -18,10 +19,13 @@ ALGORITHMS_OF = {
     "gemm": ("auto", "transposed", *GEMM_ALGORITHMS),
     "all_reduce": ("auto", "ring", *TREES, "k_tree", *(f"k_tree:{k}" for k in range(1, 5))),
 }
-TARGETS = ("python", "csl")
+TARGETS = ("python", "csl", "cuda")
+PAGES = (1, 16, 64)
+USUAL_DEVICE = {"cuda": "h200"}
 PHASES = ("prefill", "decode", "both")
 DEFAULT_SEQ = 1024
 _MAX_SEQ = 1 << 24
+_MAX_CLUSTER = 16
 _MAX_LAYERS = 1 << 10
 
 
@@ -34,11 +38,13 @@ class CompileRequest:
     ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
     every architecture that has CSL. ``algo`` names algorithms, such as ``gemm=cannon`` and
     ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
-    ``result`` ``roots`` leaves reduced results of main on the first cores of their axis.
+    ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. For CUDA
+    ``cluster`` is the blocks of a cluster, ``dataflow`` how they share attention, both by the cost
+    model when empty, and ``page`` the tokens of a page of the cache.
     """
 
     target: str = "python"
-    device: str = "ideal"
+    device: str = ""
     mesh: str = "8x8"
     phase: str = "both"
     seq: int | None = None
@@ -50,14 +56,29 @@ class CompileRequest:
     algo: tuple[str, ...] = ()
     align: str = ""
     result: str = ""
+    cluster: int | None = None
+    dataflow: str = ""
+    page: int = 16
+
+    @property
+    def device_name(self) -> str:
+        """The device, the target's usual one when none is asked for."""
+        return self.device or USUAL_DEVICE.get(self.target, "ideal")
 
     def level(self) -> Level:
         """The level at which the passes end."""
+        if self.target == "cuda":
+            return "graph"
         return next((level for level in LEVELS if level == self.compile_to), "tile")
 
     def settings(self) -> dict[str, str]:
         """Specs of passes that differ from their defaults."""
-        return {"shift-kv-cache": f"shift-kv-cache{{policy={self.kv}}}"}
+        chosen = {"cluster": self.cluster, "dataflow": self.dataflow}
+        fused = ",".join(f"{name}={value}" for name, value in chosen.items() if value)
+        return {
+            "shift-kv-cache": f"shift-kv-cache{{policy={self.kv}}}",
+            "fuse-cluster": f"fuse-cluster{{{fused}}}" if fused else "fuse-cluster",
+        }
 
     def options(self) -> dict[str, str]:
         """What goes into the header of a module for passes to read."""
@@ -75,8 +96,15 @@ class CompileRequest:
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
         _one_of(found, "--result", self.result, ("", *RESULTS))
+        _one_of(found, "--dataflow", self.dataflow, ("", *DATAFLOWS))
         for text in self.algo:
             _algorithm(found, text)
+        _within(found, "--cluster", self.cluster, _MAX_CLUSTER)
+        if self.page not in PAGES:
+            known = ", ".join(map(str, PAGES))
+            found.error(
+                "bad-argument", f"--page cannot be {self.page}", help=f"it is one of {known}"
+            )
         _within(found, "--seq", self.seq, _MAX_SEQ)
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()

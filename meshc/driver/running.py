@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.python import load_program
 from meshc.driver.compiling import Compiled
+from meshc.driver.hosts import backend_of, known_backends, loaded_host
 from meshc.driver.manifest import config_of, read_program
 from meshc.driver.models import LoadedModel
 from meshc.driver.weights import (
@@ -28,7 +27,6 @@ from meshc.frontend.models import ModelConfig, Tokenizer, load_tokenizer
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import write_directory
 
-BACKENDS = ("python",)
 _MAX_NEW_TOKENS = 1 << 20
 
 OnToken = Callable[[int, str], None]
@@ -42,7 +40,7 @@ class RunRequest:
     prompt_ids: tuple[int, ...] | None = None
     max_tokens: int = 16
     weights: str | None = None
-    backend: str = "python"
+    backend: str = ""
     ignore_eos: bool = False
 
     def check(self) -> None:
@@ -51,8 +49,8 @@ class RunRequest:
             fail("bad-argument", "give one of --prompt and --prompt-ids")
         if not 1 <= self.max_tokens <= _MAX_NEW_TOKENS:
             fail("bad-argument", f"--max-tokens is {self.max_tokens}, not 1 to {_MAX_NEW_TOKENS}")
-        if self.backend not in BACKENDS:
-            known = ", ".join(BACKENDS)
+        if self.backend and self.backend not in known_backends():
+            known = " or ".join(known_backends())
             fail("bad-argument", f"there is no backend '{self.backend}'", help=f"it is {known}")
 
 
@@ -82,6 +80,7 @@ class Program:
 
     folder: Path
     name: str
+    target: str
     mesh: str
     config: ModelConfig | None
     layers: int | None
@@ -107,6 +106,7 @@ def run_compiled(
         program = Program(
             folder,
             loaded.name,
+            compiled.request.target,
             compiled.request.mesh,
             loaded.config,
             compiled.request.layers,
@@ -127,6 +127,7 @@ def open_program(folder: Path, request: RunRequest) -> Program:
     return Program(
         folder,
         name,
+        str(facts.get("target")),
         str(facts.get("mesh")),
         config_of(facts),
         layers if isinstance(layers, int) else None,
@@ -144,6 +145,7 @@ def run_program(
     """Generate with an emitted program. Raises ``weights-not-found``, ``no-tokenizer``, ``run``
     and what reading the weights and the tokenizer raises."""
     request.check()
+    backend = backend_of(program.target, request.backend)
     if program.weights is None:
         fail(
             "weights-not-found",
@@ -155,14 +157,12 @@ def run_program(
     tokenizer = _tokenizer(program, request)
     ids = _prompt_ids(request, tokenizer)
     stop = () if request.ignore_eos or program.config is None else program.config.eos_ids
-    main = load_program(program.folder)
-    with _host_errors(main):
-        model = main.load(tensors)
+    with loaded_host(program.folder, backend, tensors) as model:
         steps = _Steps(ids, tokenizer, on_token)
         tokens = list(model.generate(ids, request.max_tokens, steps, stop))
     text = tokenizer.continuation(ids, tokens) if tokenizer is not None else None
     seconds = steps.seconds_per_token()
-    return Answer(ids, tokens, text, seconds, program.mesh, request.backend, steps.stacked())
+    return Answer(ids, tokens, text, seconds, program.mesh, backend, steps.stacked())
 
 
 class _Steps:
@@ -191,15 +191,6 @@ class _Steps:
 
     def stacked(self) -> NDArray[np.float32]:
         return np.stack(self.logits) if self.logits else np.zeros((0, 0), np.float32)
-
-
-@contextmanager
-def _host_errors(main: Any) -> Iterator[None]:
-    """What the emitted program refuses, as a diagnostic."""
-    try:
-        yield
-    except (main.HostError, main.PortError) as error:
-        fail("run-refused", str(error))
 
 
 def _tokenizer(program: Program, request: RunRequest) -> Tokenizer | None:

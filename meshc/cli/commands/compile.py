@@ -40,9 +40,6 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("compile", help="compile a model", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
-        "--target", default="python", metavar="python|csl", help="default: %(default)s"
-    )
-    parser.add_argument(
         "--portable", action="store_true", help="one CSL source for all architectures that have CSL"
     )
     parser.add_argument(
@@ -70,7 +67,6 @@ def run(options: argparse.Namespace) -> int:
     report = Diagnostics()
     request = replace(
         request_of(options),
-        target=options.target,
         phase=options.phase,
         compile_to=options.compile_to,
         portable=options.portable,
@@ -134,7 +130,10 @@ def _summary(loaded: LoadedModel, compiled: Compiled, output: str | None) -> str
     """A few lines: what was compiled onto what, and what to do next."""
     request = compiled.request
     mesh = next((m.mesh for m in compiled.modules.values() if m.mesh is not None), request.mesh)
-    lines = [f"{loaded.name} on {request.device}, mesh {mesh}"]
+    where = (
+        request.device_name if request.target == "cuda" else f"{request.device_name}, mesh {mesh}"
+    )
+    lines = [f"{loaded.name} on {where}"]
     for phase, module in compiled.modules.items():
         ops = sum(1 for _ in module.walk())
         words = [f"{module.level} level", f"{ops} ops"]

@@ -48,7 +48,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--weights", metavar="PATH", help="a checkpoint; default: MODEL's own, or a package's"
     )
-    parser.add_argument("--backend", default="python", metavar="python", help="default: python")
+    parser.add_argument(
+        "--backend",
+        default="",
+        metavar="python|cuda-cpu",
+        help="what executes the program: python that of --target python; cuda-cpu CUDA kernels on "
+        "this CPU; default: by the target",
+    )
     parser.add_argument(
         "--logits", metavar="FILE.npy", help="write the logits of every step, [tokens, vocab]"
     )

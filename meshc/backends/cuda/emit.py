@@ -1,0 +1,31 @@
+"""A fused decode graph as the files of a directory."""
+
+from __future__ import annotations
+
+from meshc.backends.cuda.executor import headers
+from meshc.backends.cuda.program import StepProgram
+from meshc.backends.cuda.steps import step_program
+from meshc.ir.module import Module
+
+MANIFEST = "manifest.json"
+_OF_THE_EXECUTOR = "mc_executor.h"
+
+
+def emit(module: Module, model: str, page: int) -> dict[str, str]:
+    """Kernels, headers and ``manifest.json`` by name. Raises what :func:`step_program` does."""
+    program, texts = step_program(module, model, page)
+    runtime = {name: text for name, text in headers().items() if name != _OF_THE_EXECUTOR}
+    return {**texts, **runtime, MANIFEST: program.to_json()}
+
+
+def summary(program: StepProgram) -> list[str]:
+    """A line on each kernel."""
+    lines = []
+    for name, kernel in program.kernels.items():
+        words = [f"{kernel.blocks} blocks of {kernel.threads} threads"]
+        if kernel.cluster > 1:
+            words.append(f"clusters of {kernel.cluster}")
+            words.append(f"{kernel.dsmem_bytes} bytes of DSMEM traffic")
+        words.append(f"{kernel.shared_bytes} bytes of shared memory")
+        lines.append(f"{name}: {', '.join(words)}")
+    return lines
