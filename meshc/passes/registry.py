@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from meshc.passes.base import Pass
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
+from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -24,6 +25,7 @@ from meshc.support.diagnostics import fail
 PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     EliminateTranspose,
+    FuseCluster,
     Partition,
     SelectGemm,
     PlaceInterleave,

@@ -223,19 +223,21 @@ class Fuse(Op):
     ``kernel`` is ``attention_block``, ``ffn_block``, ``head`` or ``embed``. Clusters of
     ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
     or ``split_head`` (ClusterFusion section 3.2 and appendix B.2), empty for the other kernels.
+    ``resident`` blocks share a core.
     """
 
     kernel: str = ""
     dataflow: str = ""
     cluster: int = 1
+    resident: int = 1
 
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.kernel not in KERNELS:
             self.reject(f"there is no kernel '{self.kernel}', but {', '.join(KERNELS)}")
         if self.dataflow not in DATAFLOWS:
             self.reject(f"there is no dataflow '{self.dataflow}', but split_token, split_head")
-        if self.cluster < 1:
-            self.reject(f"a cluster has at least one block, not {self.cluster}")
+        if min(self.cluster, self.resident) < 1:
+            self.reject("there is at least one block in a cluster and on a core")
         for op in self.regions[0].walk():
             if op.regions:
                 self.reject(f"one kernel cannot hold {op.NAME}")

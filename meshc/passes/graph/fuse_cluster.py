@@ -1,0 +1,289 @@
+"""fuse-cluster: ops of a decode step become the kernels that clusters of thread blocks compute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from meshc.analysis import clusters
+from meshc.analysis.clusters import Choice
+from meshc.devices import Device, device_of_numbers
+from meshc.ir.builder import Builder
+from meshc.ir.core import Block, Op, tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.passes.base import Pass
+from meshc.passes.graph.flow import Flow, Mismatch, block_with
+from meshc.passes.graph.fusible import Group, attention_block, embed, ffn_block, head
+from meshc.support.diagnostics import Diagnostics, fail
+
+_DTYPES = ("f16", "bf16")
+
+
+@dataclass(frozen=True)
+class FuseCluster(Pass):
+    """Fuse a decode step into kernels for thread-block clusters (ClusterFusion section 3.2).
+
+    RMSNorm, the q, k and v projections (biases too), RoPE, the caches, attention, the output
+    projection and the residual sum become an ``attention_block``; a gated feed-forward layer with
+    its norm and residual an ``ffn_block``; the last norm and the logits a ``head``; the look-up of
+    token ids an ``embed``. Blocks of a cluster share an attention head by the dataflow and in the
+    number that the cost model predicts to be fastest at a full cache; ``cluster`` (a number),
+    ``dataflow`` (split_token, split_head) and ``resident`` (blocks that share a core) force it.
+    What is fused is told as ``fused``, what stays and why as ``missed[fuse-cluster]``.
+
+    Before::
+
+        %h = graph.rms_norm %x, %norm {dim = E}
+        %q, %k, %v = graph.matmul %h, %wq, %wk, %wv {contract = [E]}
+        %y = graph.matmul %a, %wo {contract = [H, D]}
+        %z = graph.add %x, %y
+
+    After::
+
+        %z, %keys, %values = graph.fuse %x, ... {kernel = attention_block, dataflow = split_token, ...
+          graph.yield
+    """
+
+    NAME: ClassVar[str] = "fuse-cluster"
+    LEVELS: ClassVar[tuple[str, ...]] = ("graph",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"transpose_free"})
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    cluster: str = "auto"
+    dataflow: str = "auto"
+    resident: str = "auto"
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        forced = self._forced()
+        why = _unfit(module)
+        if why:
+            report.missed("fuse-cluster", f"nothing is fused: {why}")
+            return module
+        device = device_of_numbers(module.device)
+        for group in _groups(module, report):
+            _fuse(module, device, group, forced, report)
+        return module
+
+    def _forced(self) -> dict[str, Any]:
+        """Arguments of the choice that the options fix."""
+        found: dict[str, Any] = {}
+        for name, text in (("cluster", self.cluster), ("resident", self.resident)):
+            if text != "auto":
+                if not re.fullmatch(r"[1-9]\d{0,3}", text):
+                    _bad_option(name, text, "auto or a number of blocks")
+                found[name] = int(text)
+        if self.dataflow != "auto":
+            if self.dataflow not in clusters.DATAFLOWS:
+                _bad_option("dataflow", self.dataflow, f"auto, {', '.join(clusters.DATAFLOWS)}")
+            found["dataflow"] = self.dataflow
+        return found
+
+
+def _bad_option(name: str, text: str, wanted: str) -> NoReturn:
+    fail("bad-pass-option", f"option '{name}' of fuse-cluster is '{text}'", help=f"it is {wanted}")
+
+
+def _unfit(module: Module) -> str:
+    """Why no kernel fits the whole module, or an empty text."""
+    kind = module.device.get("kind", "")
+    if kind != "cluster":
+        name = module.device.get("name", "")
+        return f"device {name} is no GPU with clusters" if name else "the module names no device"
+    dtype = str(module.option("dtype", str(module.dtype())))
+    if dtype not in _DTYPES:
+        return f"kernels compute with {' or '.join(_DTYPES)}, not {dtype}"
+    for op in module.walk():
+        if isinstance(op, graph.Softmax) and module.dims.get(op.rows, 1) > 1:
+            rows = f"{op.rows} = {module.dims[op.rows]} rows at once"
+            return f"{rows} (prefill); clusters compute decode steps"
+    return ""
+
+
+_Matcher = Callable[[Flow, Any], Group]
+
+
+def _groups(module: Module, report: Diagnostics) -> Iterator[Group]:
+    """Groups in the order of their places; what does not match is reported.
+
+    Uses are found anew after each group, since what is fused has moved.
+    """
+    for op in list(module.walk()):
+        matcher = _matcher(module, op)
+        if matcher is None:
+            continue
+        flow = Flow(module)
+        try:
+            group = matcher(flow, op)
+            _closed(flow, group)
+        except Mismatch as why:
+            report.missed("fuse-cluster", f"{_TITLES[matcher]} stays: {why}", why.op.span)
+            continue
+        yield group
+
+
+def _matcher(module: Module, op: Op) -> _Matcher | None:
+    """The matcher of the kernel that ``op`` is the mark of."""
+    if isinstance(op, graph.Softmax):
+        return attention_block
+    if isinstance(op, graph.Embed):
+        return embed
+    if isinstance(op, graph.Mul):
+        makers = {r: o for o in module.walk() for r in o.results}
+        acts = [makers.get(value) for value in op.tensors()]
+        return ffn_block if any(isinstance(a, (graph.Silu, graph.Gelu)) for a in acts) else None
+    last = module.function.body.ops[-1]
+    if isinstance(op, graph.Matmul) and any(r in last.tensors() for r in op.results):
+        return head
+    return None
+
+
+_TITLES: dict[_Matcher, str] = {
+    attention_block: "an attention block",
+    ffn_block: "a feed-forward block",
+    head: "the head",
+    embed: "an embedding",
+}
+
+
+def _closed(flow: Flow, group: Group) -> None:
+    """All ops in one block, and nobody outside reads what the kernel keeps to itself."""
+    block = block_with(flow.module, group.ops[-1])
+    places = {id(op): place for place, op in enumerate(block.ops)}
+    for op in group.ops:
+        if id(op) not in places:
+            raise Mismatch(f"{op.NAME} {op.results[0]} is in another block", op)
+    last = max(places[id(op)] for op in group.ops)
+    for op in group.ops:
+        for value in op.results:
+            _kept(flow, group, value, places, last)
+
+
+def _kept(flow: Flow, group: Group, value: Value, places: dict[int, int], last: int) -> None:
+    for reader in flow.readers.get(value, []):
+        if any(reader is op for op in group.ops):
+            continue
+        if value not in group.outputs:
+            raise Mismatch(f"{value} is also read by {reader.NAME}", reader)
+        if places.get(id(reader), last) < last:
+            raise Mismatch(f"{reader.NAME} reads {value} before the kernel is over", reader)
+
+
+def _fuse(
+    module: Module, device: Device, group: Group, forced: dict[str, Any], report: Diagnostics
+) -> None:
+    """Fuse ``group`` if a kernel of its shape fits, and say what was done."""
+    if group.shape is None:
+        words = _rows_misfit(device, group)
+        if words:
+            report.missed("fuse-cluster", f"{group.kernel} does not fit: {words}", group.at.span)
+            return
+        _replace(module, group, graph.Fuse(kernel=group.kernel))
+        report.remark("fused", _rows_remark(device, group), group.at.span)
+        return
+    choice = clusters.choose(device, group.shape, group.context, **forced)
+    if choice is None:
+        reasons = _misfits(device, group, forced)
+        report.missed("fuse-cluster", f"attention_block does not fit: {reasons}", group.at.span)
+        return
+    attributes = (group.kernel, choice.dataflow, choice.cluster, choice.resident)
+    _replace(module, group, graph.Fuse([], [], [], None, None, *attributes))
+    report.remark("fused", _attention_remark(choice), group.at.span)
+
+
+def _misfits(device: Device, group: Group, forced: dict[str, Any]) -> str:
+    """Why no choice fits: what holds for all cluster sizes, or the reasons of each."""
+    assert group.shape is not None and device.clusters is not None
+    sizes = [forced["cluster"]] if "cluster" in forced else device.clusters.sizes
+    flows = [forced["dataflow"]] if "dataflow" in forced else clusters.DATAFLOWS
+    found = {
+        (n, flow): clusters.misfits(device, group.shape, n, flow, group.context)
+        for n in sizes
+        for flow in flows
+    }
+    reasons = list(dict.fromkeys(reason for each in found.values() for reason in each))
+    common = [reason for reason in reasons if all(reason in each for each in found.values())]
+    if not reasons:
+        return f"{forced.get('resident')} blocks do not share a core: memory or registers"
+    return "; ".join(common or reasons[:3])
+
+
+def _rows_misfit(device: Device, group: Group) -> str:
+    """Why a kernel of products by rows does not fit, or an empty text."""
+    if group.batch > clusters.MOST_BATCH:
+        return f"a batch of {group.batch} vectors is more than {clusters.MOST_BATCH}"
+    for place, (width, _) in enumerate(group.matrices):
+        if width % 8:
+            return f"rows of {width} values are no whole number of eights"
+        if group.kernel == "embed":
+            continue
+        normed = place == 0
+        gated = group.kernel == "ffn_block" and normed
+        memory = clusters.rows_memory(device, width, group.batch, normed, gated)
+        if not memory.fits:
+            return clusters.memory_misfit(memory)
+    return ""
+
+
+def _attention_remark(choice: Choice) -> str:
+    return (
+        f"attention_block: {choice.dataflow}, clusters of {choice.cluster}, "
+        f"{choice.dsmem_bytes} bytes of DSMEM per step, {choice.memory.bytes} bytes of shared "
+        f"memory ({choice.memory.stages} tiles), {choice.blocks} blocks, {choice.resident} on a "
+        f"core, {choice.waves} {'wave' if choice.waves == 1 else 'waves'}, predicted "
+        f"{1e6 * choice.seconds:.1f} us"
+    )
+
+
+def _rows_remark(device: Device, group: Group) -> str:
+    if group.kernel == "embed":
+        return f"embed: {group.batch} rows of {group.matrices[0][0]} values"
+    most = max(
+        clusters.rows_memory(device, width, group.batch, place == 0).bytes
+        for place, (width, _) in enumerate(group.matrices)
+    )
+    seconds = clusters.rows_seconds(device, group.matrices, group.batch)
+    return (
+        f"{group.kernel}: no cluster, 0 bytes of DSMEM, {most} bytes of shared memory, "
+        f"{device.cores} blocks, predicted {1e6 * seconds:.1f} us"
+    )
+
+
+def _replace(module: Module, group: Group, fuse: graph.Fuse) -> None:
+    """Put ``fuse`` with the ops of ``group`` as its body in the place of the last of them."""
+    block = block_with(module, group.ops[-1])
+    chosen = [op for op in block.ops if any(op is known for known in group.ops)]
+    made = {value for op in chosen for value in op.results}
+    outside = dict.fromkeys(v for op in chosen for v in op.tensors() if v not in made)
+    place = next(i for i, op in enumerate(block.ops) if op is chosen[-1]) - len(chosen) + 1
+    builder = Builder(module, block, place)  # knows all names: made before ops leave the block
+    block.ops = [op for op in block.ops if all(op is not known for known in chosen)]
+    fuse.operands = list(outside)
+    inner = {v: Value(builder.names.fresh(v.name), v.type) for v in outside}
+    _rename_operands(chosen, inner)
+    body = Block(list(inner.values()), chosen)
+    body.ops.append(graph.Yield(list(group.outputs)))
+    fuse.regions = [body]
+    names = [value.name for value in group.outputs]
+    results = builder.add(fuse, *names, types=[tensor_type(v) for v in group.outputs])
+    _hand_over(module, fuse, dict(zip(group.outputs, results, strict=True)))
+
+
+def _rename_operands(ops: Iterable[Op], changes: dict[Value, Value]) -> None:
+    for op in ops:
+        op.operands = [changes.get(o, o) if isinstance(o, Value) else o for o in op.operands]
+
+
+def _hand_over(module: Module, fuse: graph.Fuse, changes: dict[Value, Value]) -> None:
+    """Outside of its body, the kernel's results stand for what its body gives.
+
+    They take the names, so that a fused module reads like the one it was made of.
+    """
+    inside = {id(op) for op in fuse.regions[0].ops}
+    _rename_operands((op for op in module.walk() if id(op) not in inside), changes)
+    for given, result in changes.items():
+        given.name, result.name = result.name, given.name

@@ -1,0 +1,248 @@
+"""Groups of ops that are one kernel each, found along definitions and uses.
+
+Each matcher starts at an op that its kernel must have and raises :class:`Mismatch` with the reason
+where the ops around are not what the kernel computes. Dims come from the products: ``E`` is what
+the first one contracts, ``D`` what the scores contract, ``S`` what the softmax is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from meshc.analysis.clusters import Attention
+from meshc.ir.core import Op, Operand
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.passes.graph.flow import (
+    Flow,
+    Mismatch,
+    biased,
+    dims_of,
+    norm_of,
+    only_dim,
+    residual,
+    unbiased,
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """``ops`` of one kernel and the values that it gives; ``at`` is where messages point.
+
+    ``shape`` and ``context`` (tokens that the caches hold) are those of an attention block;
+    ``matrices`` are width and rows of the products of another kernel with ``batch`` vectors.
+    """
+
+    kernel: str
+    at: Op
+    ops: tuple[Op, ...]
+    outputs: tuple[Value, ...]
+    batch: int
+    shape: Attention | None = None
+    context: int = 0
+    matrices: tuple[tuple[int, int], ...] = field(default=())
+
+
+def attention_block(flow: Flow, softmax: graph.Softmax) -> Group:
+    """Norm, projections, RoPE, caches, attention, output projection and residual sum."""
+    if softmax.mask != "causal":
+        raise Mismatch(f"the mask of {softmax.result} is '{softmax.mask}', not 'causal'", softmax)
+    scaled, scale = _scores(flow, softmax)
+    scores = flow.maker(scaled, graph.Matmul, "the scores", softmax)
+    lane = only_dim(scores)
+    if softmax.dim == lane or len(scores.operands) != 2:
+        raise Mismatch(f"{scores.NAME} {scores.results[0]} makes no scores", scores)
+    q_rope = flow.maker(scores.operands[0], graph.Rope, "the query", scores)
+    keys = _cache(flow, scores.operands[1], softmax, scores)
+    k_rope = flow.maker(keys.operands[1], graph.Rope, "the key", keys)
+    _same_rope(q_rope, k_rope, lane, softmax.rows)
+    weighted = flow.reader(softmax.result, graph.Matmul, "the softmax", softmax)
+    if weighted.contract != (softmax.dim,) or len(weighted.operands) != 2:
+        raise Mismatch(f"{weighted.NAME} {weighted.results[0]} weighs no values", weighted)
+    values = _cache(flow, weighted.operands[1], softmax, weighted)
+    products = _projections(
+        flow, (q_rope.operands[0], k_rope.operands[0], values.operands[1]), keys
+    )
+    first = products.ops[0]
+    norm = norm_of(flow, first.operands[0], products.hidden, first)
+    output = flow.reader(weighted.result, graph.Matmul, "the attended values", weighted)
+    flow.weight(output.operands[1], output)
+    total = residual(flow, output.results[0], norm.operands[0], output)
+    shape = _shape(flow, norm, products, scores, weighted, output, lane)
+    ops: tuple[Op, ...] = (norm, *products.ops, q_rope, k_rope, keys, values, scores, *scale)
+    ops += (softmax, weighted, output, total)
+    outputs = (total.result, keys.result, values.result)
+    context = flow.extent([softmax.dim])
+    return Group("attention_block", softmax, ops, outputs, shape.batch, shape, context)
+
+
+def _scores(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]]:
+    """What the softmax reads before it is scaled, and the scale if there is one."""
+    scale = flow.makers.get(softmax.tensors()[0])
+    if isinstance(scale, graph.Scale):
+        return scale.operands[0], (scale,)
+    return softmax.operands[0], ()
+
+
+def _cache(flow: Flow, value: Operand, softmax: graph.Softmax, at: Op) -> graph.Append:
+    """The append that makes the cached keys or values."""
+    append = flow.maker(value, graph.Append, "the cache", at)
+    if (append.dim, append.rows) != (softmax.dim, softmax.rows):
+        raise Mismatch(f"{append.NAME} {append.result} and the softmax differ in dims", append)
+    if flow.role(append.operands[0]) != "state":
+        raise Mismatch(f"{append.operands[0]} is no state", append)
+    return append
+
+
+def _same_rope(query: graph.Rope, key: graph.Rope, lane: str, rows: str) -> None:
+    for rope in (query, key):
+        if rope.style != "interleaved":
+            raise Mismatch(f"RoPE of {rope.result} has the style '{rope.style}'", rope)
+        if (rope.dim, rope.rows) != (lane, rows):
+            raise Mismatch(f"RoPE of {rope.result} is over other dims than the scores", rope)
+    if query.attributes() != key.attributes():
+        raise Mismatch("RoPE of the query and the key differ", key)
+
+
+@dataclass(frozen=True)
+class _Projections:
+    """The products that give query, key and value, and biases added to them."""
+
+    hidden: str
+    made: tuple[Value, ...]
+    ops: tuple[Op, ...]
+
+
+def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projections:
+    """One product with three weights, or several of one left operand."""
+    products: list[graph.Matmul] = []
+    sums: list[Op] = []
+    made: list[Value] = []
+    for value, what in zip(wanted, ("the query", "the key", "the value"), strict=True):
+        before, bias = biased(flow, value)
+        product = flow.maker(before, graph.Matmul, what, at)
+        sums += bias
+        assert isinstance(before, Value)
+        made.append(before)
+        flow.weight(product.operands[1 + product.results.index(before)], product)
+        if product not in products:
+            products.append(product)
+    first = products[0]
+    for product in products:
+        if product.operands[0] is not first.operands[0] or product.contract != first.contract:
+            raise Mismatch("query, key and value are projections of different values", product)
+        extra = [r for r in product.results if r not in made]
+        if extra:
+            raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
+    return _Projections(only_dim(first), tuple(made), (*products, *sums))
+
+
+def _shape(
+    flow: Flow,
+    norm: graph.RmsNorm,
+    products: _Projections,
+    scores: graph.Matmul,
+    weighted: graph.Matmul,
+    output: graph.Matmul,
+    lane: str,
+) -> Attention:
+    """Extents of the block from the dims of its products."""
+    vectors = [d for d in dims_of(norm.operands[0]) if d != products.hidden]
+    query, key, value = ([d for d in dims_of(v) if d not in vectors] for v in products.made)
+    if lane not in query or key != value or lane not in key:
+        raise Mismatch("query, key and value have other lanes than the scores", scores)
+    heads = [d for d in query if d != lane]
+    kv_heads = [d for d in key if d != lane]
+    group = (heads[0], kv_heads[0]) if heads != kv_heads and heads and kv_heads else ()
+    if scores.group != group or weighted.group != group:
+        raise Mismatch("scores and weighted values group heads in different ways", scores)
+    for cache in (scores.operands[1], weighted.operands[1]):
+        _cache_dims(flow, cache, {*vectors, *key}, scores)
+    if set(output.contract) != {*heads, lane}:
+        contracted = ", ".join(output.contract)
+        raise Mismatch(f"the output projection contracts {contracted}", output)
+    return Attention(
+        flow.extent([products.hidden]),
+        flow.extent(heads),
+        flow.extent(kv_heads),
+        flow.extent([lane]),
+        flow.extent(vectors),
+    )
+
+
+def _cache_dims(flow: Flow, cache: Operand, new: set[str], at: Op) -> None:
+    """A cache has the dims of what is appended, its own in the place of the rows."""
+    append = flow.maker(cache, graph.Append, "the cache", at)
+    if append.rows not in new or set(dims_of(cache)) != (new - {append.rows}) | {append.dim}:
+        raise Mismatch(f"the cache {cache} has other dims than its keys or values", append)
+
+
+def ffn_block(flow: Flow, gated: graph.Mul) -> Group:
+    """Norm, gate and up products, gated activation, down product and residual sum."""
+    act = _activation(flow, gated)
+    other = next((o for o in gated.operands if o is not act.result), gated.operands[1])
+    sides = [biased(flow, act.operands[0]), biased(flow, other)]
+    products = [flow.maker(value, graph.Matmul, "the gate", gated) for value, _ in sides]
+    first = products[0]
+    hidden = only_dim(first)
+    _one_input(flow, products, [value for value, _ in sides])
+    norm = norm_of(flow, first.operands[0], hidden, first)
+    down = flow.reader(gated.result, graph.Matmul, "the gated values", gated)
+    inner = only_dim(down)
+    flow.weight(down.operands[1], down)
+    biases = [op for _, bias in sides for op in bias]
+    outcome, bias = unbiased(flow, down.results[0])
+    total = residual(flow, outcome, norm.operands[0], down)
+    vectors = [d for d in dims_of(norm.operands[0]) if d != hidden]
+    if set(dims_of(gated.result)) != {*vectors, inner}:
+        raise Mismatch(f"{gated.result} has other dims than rows of {inner}", gated)
+    batch = flow.extent(vectors)
+    width, features = flow.extent([hidden]), flow.extent([inner])
+    ops = (norm, *dict.fromkeys(products), *biases, act, gated, down, *bias, total)
+    matrices = ((width, 2 * features), (features, width))
+    return Group("ffn_block", gated, ops, (total.result,), batch, matrices=matrices)
+
+
+def _activation(flow: Flow, gated: graph.Mul) -> Op:
+    for operand in gated.tensors():
+        op = flow.makers.get(operand)
+        if isinstance(op, graph.Gelu) and op.form != "tanh":
+            raise Mismatch(f"{op.result} is gelu by '{op.form}', not by 'tanh'", op)
+        if isinstance(op, (graph.Silu, graph.Gelu)):
+            return op
+    raise Mismatch("no activation gates this product", gated)
+
+
+def _one_input(flow: Flow, products: list[graph.Matmul], made: list[Operand]) -> None:
+    """Gate and up are products of one value with one weight each, and nothing else."""
+    first = products[0]
+    for product, value in zip(products, made, strict=True):
+        if product.operands[0] is not first.operands[0] or product.contract != first.contract:
+            raise Mismatch("gate and up are products of different values", product)
+        assert isinstance(value, Value)
+        flow.weight(product.operands[1 + product.results.index(value)], product)
+        extra = [r for r in product.results if r not in made]
+        if extra:
+            raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
+
+
+def head(flow: Flow, product: graph.Matmul) -> Group:
+    """The last norm and the product that gives the logits."""
+    if len(product.operands) != 2:
+        raise Mismatch("one product gives the logits", product)
+    hidden = only_dim(product)
+    norm = norm_of(flow, product.operands[0], hidden, product)
+    weight = flow.weight(product.operands[1], product)
+    batch = flow.extent(d for d in dims_of(norm.operands[0]) if d != hidden)
+    rows = flow.extent(d for d in dims_of(weight) if d != hidden)
+    width = flow.extent([hidden])
+    outputs = (product.result,)
+    return Group("head", product, (norm, product), outputs, batch, matrices=((width, rows),))
+
+
+def embed(flow: Flow, op: graph.Embed) -> Group:
+    """A look-up of token ids in a table."""
+    table = flow.weight(op.operands[1], op)
+    width = flow.extent(d for d in dims_of(table) if d != op.dim)
+    batch = flow.extent(dims_of(op.operands[0]))
+    return Group("embed", op, (op,), (op.result,), batch, matrices=((width, batch),))
