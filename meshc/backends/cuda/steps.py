@@ -71,7 +71,7 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
         )
     step = _Step(module, page, int(module.device.get("cores", 132)), dtype)
     body = module.function.body
-    origin = {value: value.name for value in body.args}
+    origin = {p.value: p.value.name for p in module.function.params}
     launches: dict[str, list[Launch]] = {"before": [], "layer": [], "after": []}
     layers = 0
     for op in body.ops:
