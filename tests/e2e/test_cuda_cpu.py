@@ -1,0 +1,131 @@
+"""Decode steps as CUDA kernels in the CPU executor: the logits of the graph interpreter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX, Mode
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.interp.graph import run_graph
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+BASE = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 3,
+    "vocab_size": 200,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+    "hidden_act": "silu",
+    "torch_dtype": "float16",
+}
+SCALED = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS = {
+    "llama, grouped, tied": (BASE, {"cluster": 2}),
+    "llama, own head, scaled angles": (
+        {**BASE, "tie_word_embeddings": False, "num_key_value_heads": 4, "rope_scaling": SCALED},
+        {"cluster": 4, "page": 1},
+    ),
+    "qwen2, biases, one key head": (
+        {**BASE, "model_type": "qwen2", "num_key_value_heads": 1, "rms_norm_eps": 1e-6},
+        {"cluster": 8, "page": 64, "dtype": "bf16"},
+    ),
+    "gelu": ({**BASE, "hidden_act": "gelu_pytorch_tanh"}, {"cluster": 1}),
+}
+
+
+def compiled(name, folder):
+    """The compiled program of a model, and what its modules are."""
+    config, options = MODELS[name]
+    (folder / "config.json").write_text(json.dumps(config))
+    report = Diagnostics()
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 100} | options)
+    return compile_loaded(load_any(str(folder), report), request, (), report)
+
+
+def rounded(values, dtype):
+    if dtype == "f16":
+        return values.astype(np.float16).astype(np.float64)
+    return (values.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32).astype("f8")
+
+
+def weights_of(module, dtype):
+    rng = np.random.default_rng(1)
+    found = {}
+    for param in module.function.params:
+        if param.role == "weight":
+            shape = param.value.type.shape(module.dims)
+            spread = 1.0 if "norm" in param.value.name else 0.08
+            found[param.value.name] = rounded(rng.standard_normal(shape) * spread, dtype)
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_those_of_the_graph(name, tmp_path: Path):
+    result = compiled(name, tmp_path)
+    module = result.modules["decode"]
+    tensors = weights_of(module, str(module.dtype()))
+    program = from_json(result.files["manifest.json"])
+    model = LanguageModel(
+        program, CpuMachine(program.kernels, result.files, Mode("shuffled", True)), tensors
+    )
+    states = {}
+    names = [p.value.name for p in module.function.params if p.role == "state"]
+    for position, token in enumerate([3, 17, 199, 0, 42, 42, 8]):
+        inputs = {"tokens": np.array([[token]]), **tensors, **states}
+        logits, *caches = run_graph(module, inputs, {"pos": position})
+        states = dict(zip(names, caches, strict=True))
+        (found,) = model.step([token], [position])
+        # Keys and values are rounded to 16 bits; everything else is f32.
+        unit = 2.0**-11 if program.weights["qkv"].dtype == "f16" else 2.0**-8
+        assert np.abs(found - logits.reshape(-1)).max() <= 4 * unit * np.abs(logits).max()
+
+
+def test_every_byte_of_a_directory_depends_on_the_arguments_only(tmp_path: Path):
+    first, second = (compiled("llama, grouped, tied", tmp_path) for _ in range(2))
+    assert first.files == second.files
+
+
+def test_an_unknown_manifest_is_refused():
+    for text in ("", "[]", "{}", '{"format": 2}', '{"format": 1, "kernels": 5}', "[" * 100000):
+        with pytest.raises(MeshcError, match="no-program"):
+            from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "code"),
+    [
+        (BASE, {"dtype": "f32"}, "cuda-dtype"),
+        ({**BASE, "head_dim": 40}, {}, "cuda-graph"),
+        (BASE, {"cluster": 17}, "bad-argument"),
+        (BASE, {"page": 5}, "bad-argument"),
+        (BASE, {"dataflow": "split"}, "bad-argument"),
+        (BASE, {"phase": "prefill"}, "bad-phase"),
+        (BASE, {"device": "wse2"}, "cuda-graph"),
+    ],
+)
+def test_what_cannot_be_compiled_is_said_in_words(config, options, code, tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    report = Diagnostics()
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 64} | options)
+    with pytest.raises(MeshcError, match=code):
+        compile_loaded(load_any(str(tmp_path), report), request, (), report)
