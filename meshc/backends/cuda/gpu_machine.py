@@ -1,0 +1,112 @@
+"""A machine whose kernels run on a GPU: a decode step is one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.device_memory import Buffer
+from meshc.backends.cuda.executor import Grid
+from meshc.backends.cuda.launch import Kernel as LoadedKernel
+from meshc.backends.cuda.program import Kernel, Launch
+from meshc.backends.cuda.streams import Graph
+from meshc.backends.cuda.toolkit import CompilerName, compile_cubin
+from meshc.support.diagnostics import fail
+from meshc.support.native import BuildError
+
+Array = NDArray[Any]
+
+
+class GpuMachine:
+    """Buffers of a device as memory. The first run of a step captures it; later runs repeat the
+    graph, whose kernels start while the ones in front of them end.
+
+    With ``checked`` every kernel is waited for instead, so that a fault names the one.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        kernels: Mapping[str, Kernel],
+        texts: Mapping[str, str],
+        compiler: CompilerName | None = None,
+        checked: bool = False,
+    ) -> None:
+        """Compiles and loads everything. Raises MeshcError, ``cuda-toolkit`` when it cannot be
+        compiled."""
+        self.device = device
+        self.checked = checked
+        self._kernels: dict[str, tuple[LoadedKernel, Grid]] = {}
+        loaded = {name: self._load(texts[name], compiler) for name in _files(kernels)}
+        for name, kernel in kernels.items():
+            grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+            self._kernels[name] = loaded[kernel.file][name], grid
+        self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
+        self._step: list[tuple[Launch, int]] = []
+        self._graph: Graph | None = None
+
+    def store(self, name: str, array: Array) -> None:
+        """Memory called ``name`` that holds ``array``. Raises MeshcError ``cuda-memory``."""
+        if name in self._memory:
+            self._forget()
+            self._memory.pop(name)[0].free()
+        self._memory[name] = self.device.upload(array), array.shape, array.dtype
+
+    def write(self, name: str, array: Array) -> None:
+        """Replace what ``name`` holds by an array of its shape. Raises MeshcError."""
+        buffer, shape, dtype = self._memory[name]
+        buffer.write(np.broadcast_to(array, shape).astype(dtype, copy=False))
+
+    def read(self, name: str) -> Array:
+        """What ``name`` holds, behind all that was started. Raises MeshcError."""
+        buffer, shape, dtype = self._memory[name]
+        return buffer.read(dtype, shape)
+
+    def run(self, launches: Sequence[tuple[Launch, int]]) -> None:
+        """Start the launches of a step, one after the other. Raises MeshcError."""
+        if self.checked:
+            self._launch(launches)
+            return
+        step = list(launches)
+        if self._graph is None or step != self._step:
+            self._forget()
+            with self.device.stream.capture() as graph:
+                self._launch(step)
+            self._step, self._graph = step, graph
+        self._graph.launch()
+
+    def _launch(self, launches: Sequence[tuple[Launch, int]]) -> None:
+        stream = self.device.stream
+        for n, (launch, layer) in enumerate(launches):
+            kernel, grid = self._kernels[launch.kernel]
+            arguments = [self._argument(a, layer) for a in launch.arguments]
+            # Kernels wait themselves for the one in front of them, which the first one has not.
+            kernel.launch(grid, arguments, stream, programmatic=n > 0 and not self.checked)
+            if self.checked:
+                stream.synchronize()
+
+    def _argument(self, argument: str | int, layer: int) -> np.generic:
+        if isinstance(argument, int):
+            return np.int32(argument)
+        name = argument.removesuffix("[]")
+        buffer, shape, _ = self._memory[name]
+        return buffer.address(layer * buffer.nbytes // shape[0] if name != argument else 0)
+
+    def _forget(self) -> None:
+        if self._graph is not None:
+            self._graph.free()
+            self._graph = None
+
+    def _load(self, text: str, compiler: CompilerName | None) -> dict[str, LoadedKernel]:
+        try:
+            return self.device.load(compile_cubin(text, compiler=compiler))
+        except BuildError as problem:
+            fail("cuda-toolkit", f"a kernel cannot be compiled: {problem}")
+
+
+def _files(kernels: Mapping[str, Kernel]) -> list[str]:
+    return sorted({kernel.file for kernel in kernels.values()})
