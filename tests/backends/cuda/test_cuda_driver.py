@@ -1,0 +1,663 @@
+"""Launching: the driver's calls in order, what a device refuses, nothing left behind.
+
+Without a GPU the calls go to ``fake_driver.c``, a driver that logs, checks and fails as told; tests
+marked ``gpu`` run on a GPU, the ones that take ``device`` on both.
+"""
+
+import ctypes as ct
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda.cubin import KernelResources
+from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.device_memory import argument_bytes
+from meshc.backends.cuda.executor import CXX, Grid, Library
+from meshc.backends.cuda.toolkit import Cubin, compile_cubin
+from meshc.support.diagnostics import MeshcError
+from meshc.support.native import Toolchain
+
+HERE = Path(__file__).parent
+C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
+POINTER, INT = 8, 4
+
+
+def needs(*parameters, registers=32, shared=0, threads=256, cluster=None):
+    return KernelResources(registers, 0, 0, shared, threads, cluster, parameters)
+
+
+CUBIN = Cubin(
+    b"\x7fELF\x02\x01",
+    "sm_90a",
+    "nvcc 13.0",
+    {
+        "block": needs(POINTER, INT),
+        "four": needs(POINTER, cluster=4),
+        "free": needs(threads=None),
+        "static": needs(shared=40000),
+    },
+    (),
+)
+
+
+class Fake:
+    """The fake driver: what a test says to it and asks of it."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self._library = ct.CDLL(self.path)
+        self._library.fake_log.restype = ct.c_char_p
+        self._library.fake_set.argtypes = (ct.c_char_p, ct.c_longlong)
+        self._library.fake_reset()
+
+    def set(self, name, value):
+        self._library.fake_set(name.encode(), value)
+
+    def fail(self, name, code, after=0):
+        self._library.fake_fail(name.encode(), after, code)
+
+    def fault(self, code):
+        self._library.fake_fault(code)
+
+    def parameters(self, cubin):
+        for name, kernel in cubin.kernels.items():
+            sizes = (ct.c_int * len(kernel.parameters))(*kernel.parameters)
+            self._library.fake_parameters(name.encode(), len(sizes), sizes)
+
+    @property
+    def live(self):
+        return self._library.fake_live()
+
+    @property
+    def log(self):
+        return self._library.fake_log().decode().splitlines()
+
+    def calls(self, *names):
+        """Lines of the log that are calls of ``names``."""
+        return [line for line in self.log if line.split(" ")[0] in names]
+
+
+@cache
+def fake_library():
+    if C.path() is None:
+        pytest.skip("there is no C compiler")
+    text = (HERE / "fake_driver.c").read_text(encoding="utf-8")
+    return C.build({"fake_driver.c": text}, {}, "fake-driver")
+
+
+@pytest.fixture
+def fake():
+    found = Fake(fake_library())
+    found.parameters(CUBIN)
+    return found
+
+
+def gpu():
+    """A GPU, or a skipped test where there is no driver or no device of Hopper."""
+    try:
+        return Device()
+    except MeshcError as problem:
+        if problem.diagnostics[0].code in ("cuda-driver", "cuda-device"):
+            pytest.skip(problem.diagnostics[0].message)
+        raise
+
+
+@pytest.fixture(params=["fake", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request):
+    opened = (
+        gpu() if request.param == "gpu" else Device(library=request.getfixturevalue("fake").path)
+    )
+    with opened:
+        yield opened
+
+
+def told(caught):
+    """The one diagnostic of an error."""
+    (found,) = caught.value.diagnostics
+    return found
+
+
+# ---- On a fake driver and on a GPU ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32, np.uint8])
+def test_memory_holds_what_was_written(device, dtype):
+    x = np.arange(300).astype(dtype).reshape(3, 100)
+    buffer = device.upload(x)
+    assert (buffer.read(dtype, (3, 100)) == x).all()
+    buffer.write(x[1], offset=0)
+    assert (buffer.read(dtype, (100,), offset=0) == x[1]).all()
+    assert (buffer.read(dtype, 100, offset=x[0].nbytes) == x[1]).all()
+    buffer.fill()
+    assert not buffer.read(np.uint8, buffer.nbytes).any()
+    assert int(buffer.address(8)) == int(buffer.address()) + 8
+    buffer.free()
+    with pytest.raises(ValueError, match="was freed"):
+        buffer.read(dtype, 1)
+
+
+def test_memory_without_bytes_can_be_held(device):
+    buffer = device.upload(np.zeros(0, np.float32))
+    assert buffer.read(np.float32, 0).shape == (0,)
+
+
+def test_memory_outside_of_a_buffer_is_refused(device):
+    buffer = device.allocate(64)
+    with pytest.raises(ValueError, match="outside"):
+        buffer.write(np.zeros(17, np.float32))
+    with pytest.raises(ValueError, match="outside"):
+        buffer.read(np.float32, 1, offset=61)
+    with pytest.raises(ValueError, match="outside"):
+        buffer.address(-1)
+    with pytest.raises(ValueError, match="buffer of -1 bytes"):
+        device.allocate(-1)
+
+
+def test_too_large_memory_is_refused_with_numbers(device):
+    with pytest.raises(MeshcError) as caught:
+        device.allocate(1 << 50)
+    assert told(caught).code == "cuda-memory"
+    assert "1073741824.0 MiB do not fit" in told(caught).message
+    assert device.upload(np.arange(4)).read(np.int64, 4)[3] == 3
+
+
+def test_events_measure_time(device):
+    first = device.stream.record()
+    device.upload(np.zeros(1000))
+    last = device.stream.record()
+    assert last.milliseconds_since(first) > 0
+    other = device.create_stream()
+    other.wait(last)
+    other.synchronize()
+    first.free()
+    other.free()
+
+
+def test_host_memory_is_not_copied_into_a_graph(device):
+    buffer = device.allocate(4)
+    with device.stream.capture() as graph:
+        with pytest.raises(ValueError, match="captured"):
+            buffer.write(np.zeros(1, np.float32))
+        with pytest.raises(ValueError, match="captured"):
+            buffer.read(np.float32, 1)
+        with pytest.raises(ValueError, match="captured already"), device.stream.capture():
+            pass
+        with pytest.raises(ValueError, match="after its capture"):
+            graph.launch()
+        other = device.create_stream()
+        buffer.fill(1, other)
+    graph.launch()
+    other.synchronize()
+    assert (buffer.read(np.uint8, 4) == 1).all()
+
+
+# ---- On a fake driver -------------------------------------------------------------------------
+
+
+def test_a_device_is_opened_and_closed_in_order(fake):
+    with Device(library=fake.path) as device:
+        assert device.facts.name == "Fake GPU 0"
+        assert device.facts.words() == "Fake GPU 0 (compute capability 9.0)"
+        assert device.facts.driver == (13, 0)
+        assert device.facts.multiprocessors == 132
+        assert device.free_bytes == 1 << 26
+        device.load(CUBIN)
+        device.allocate(16)
+        opened = len(fake.log)
+    assert fake.live == 0
+    assert fake.log[0] == "cuInit"
+    assert [line.split(" ")[0] for line in fake.log[opened:]] == [
+        "cuMemFree_v2",
+        "cuModuleUnload",
+        "cuStreamDestroy_v2",
+        "cuCtxPopCurrent_v2",
+        "cuDevicePrimaryCtxRelease_v2",
+    ]
+    device.close()
+    assert len(fake.log) == opened + 5
+
+
+def test_freed_things_are_freed_once(fake):
+    with Device(library=fake.path) as device:
+        buffer = device.allocate(16)
+        buffer.free()
+        buffer.free()
+    assert len(fake.calls("cuMemFree_v2")) == 1
+    assert fake.live == 0
+
+
+def test_a_launch_says_what_the_kernel_needs(fake):
+    with Device(library=fake.path) as device:
+        kernels = device.load(CUBIN)
+        x = device.allocate(64)
+        stream = device.stream
+        kernels["block"].launch(Grid(10, 128, 1, 1000), [x, np.int32(-2)], stream)
+        kernels["four"].launch(Grid(132, 256, 4, 200000), [x.address(8)], stream, programmatic=True)
+        kernels["free"].launch(Grid(32, 64, 16, 0), [], stream)
+        kernels["block"].launch(Grid(264, 32, 1, 0, True), [x, np.int32(7)], stream)
+        kernels["four"].launch(Grid(132, 256, 4, 200000), [x], stream)
+        kernels["four"].launch(Grid(132, 256, 4, 100000), [x], stream)
+        stream.synchronize()
+        at, behind = (int(x.address(n)).to_bytes(8, "little").hex() for n in (0, 8))
+    four = "cuOccupancyMaxActiveClusters four cluster=4 shared"
+    assert fake.calls("cuLaunchKernelEx", "cuFuncSetAttribute") + fake.calls(
+        "cuOccupancyMaxActiveClusters", "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+    ) == [
+        f"cuLaunchKernelEx block grid=10 block=128 cluster=1 shared=1000 {at} feffffff",
+        "cuFuncSetAttribute four 8=200000",
+        f"cuLaunchKernelEx four grid=132 block=256 cluster=4 shared=200000 programmatic {behind}",
+        "cuFuncSetAttribute free 14=1",
+        "cuLaunchKernelEx free grid=32 block=64 cluster=16 shared=0",
+        f"cuLaunchKernelEx block grid=264 block=32 cluster=1 shared=0 cooperative {at} 07000000",
+        f"cuLaunchKernelEx four grid=132 block=256 cluster=4 shared=200000 {at}",
+        f"cuLaunchKernelEx four grid=132 block=256 cluster=4 shared=100000 {at}",
+        f"{four}=200000",
+        "cuOccupancyMaxActiveClusters free cluster=16 shared=0",
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor block threads=32 shared=0",
+        f"{four}=100000",
+    ]
+
+
+def test_static_shared_memory_counts(fake):
+    with Device(library=fake.path) as device:
+        kernel = device.load(CUBIN)["static"]
+        kernel.launch(Grid(1, 32, 1, 9000), [], device.stream)
+        kernel.launch(Grid(1, 32, 1, 9500), [], device.stream)
+        with pytest.raises(MeshcError, match="needs 240000 bytes of shared memory"):
+            kernel.launch(Grid(1, 32, 1, 200000), [], device.stream)
+    assert fake.calls("cuFuncSetAttribute") == ["cuFuncSetAttribute static 8=9500"]
+
+
+def test_active_clusters_are_asked_for(fake):
+    with Device(library=fake.path) as device:
+        kernels = device.load(CUBIN)
+        assert kernels["four"].active_clusters(Grid(132, 256, 4, 0)) == 33
+        assert kernels["block"].active_clusters(Grid(132, 256, 1, 0)) == 2 * 132
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "words"),
+    [
+        ("block", Grid(1, 257, 1, 0), "257 threads in a block, and it allows 256"),
+        ("block", Grid(1, 0, 1, 0), "0 threads"),
+        ("free", Grid(1, 1025, 1, 0), "it allows 1024"),
+        ("four", Grid(8, 32, 2, 0), "clusters of 2 blocks, and it is made for 4"),
+        ("four", Grid(6, 32, 4, 0), "6 blocks in clusters of 4"),
+        ("free", Grid(0, 32, 1, 0), "0 blocks"),
+        ("free", Grid(17, 32, 17, 0), "a cluster has 1 to 16"),
+        ("free", Grid(1, 32, 1, 232449), "needs 232449 bytes of shared memory"),
+    ],
+)
+def test_grids_that_a_kernel_does_not_allow_are_refused(fake, kernel, grid, words):
+    with Device(library=fake.path) as device:
+        loaded = device.load(CUBIN)[kernel]
+        arguments = [
+            np.zeros(size, np.uint8).view(f"V{size}")[0] for size in loaded.needs.parameters
+        ]
+        with pytest.raises(MeshcError) as caught:
+            loaded.launch(grid, arguments, device.stream)
+    assert told(caught).code == "cuda-launch"
+    assert words in told(caught).message
+    assert not fake.calls("cuLaunchKernelEx")
+
+
+def test_arguments_that_are_not_the_kernels_are_refused(fake):
+    with Device(library=fake.path) as device:
+        kernel = device.load(CUBIN)["block"]
+        x = device.allocate(4)
+        for arguments in ([], [x], [np.int32(1), x], [x, np.int64(1)], [x, np.int32(1), x]):
+            with pytest.raises(MeshcError, match=r"its parameters are \(8, 4\)") as caught:
+                kernel.launch(Grid(1, 32, 1, 0), arguments, device.stream)
+            assert told(caught).code == "cuda-launch"
+
+
+class Tensor:
+    """What meshc uses of torch's tensors."""
+
+    def __init__(self, cuda=True, contiguous=True):
+        self.is_cuda = cuda
+        self._contiguous = contiguous
+
+    def data_ptr(self):
+        return 0x1234
+
+    def is_contiguous(self):
+        return self._contiguous
+
+
+class Interface:
+    """An array as other libraries describe theirs."""
+
+    def __init__(self, strides=None):
+        self.__cuda_array_interface__ = {"data": (0x5678, False), "strides": strides}
+
+
+def test_tensors_of_other_libraries_are_given_by_address():
+    assert argument_bytes(Tensor()) == np.uint64(0x1234).tobytes()
+    assert argument_bytes(Interface()) == np.uint64(0x5678).tobytes()
+    assert argument_bytes(np.float32(1.5)) == np.float32(1.5).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        (Tensor(cuda=False), "memory of the host"),
+        (Tensor(contiguous=False), "not contiguous"),
+        (Interface(strides=(8, 4)), "not contiguous"),
+        (np.zeros(3), "ndarray cannot be given"),
+        (3, "int cannot be given"),
+        (None, "NoneType cannot be given"),
+    ],
+)
+def test_what_no_kernel_can_receive_is_refused(argument, words):
+    with pytest.raises(TypeError, match=words):
+        argument_bytes(argument)
+
+
+def test_a_captured_step_is_one_graph(fake):
+    with Device(library=fake.path) as device:
+        kernels = device.load(CUBIN)
+        x = device.allocate(64)
+        with device.stream.capture() as graph:
+            for n in range(3):
+                kernels["four"].launch(
+                    Grid(8, 32, 4, 0), [x.address(n)], device.stream, programmatic=n > 0
+                )
+        assert graph.kernels == ["four"] * 3
+        before = len(fake.log)
+        graph.launch()
+        graph.launch(device.create_stream())
+        device.stream.synchronize()
+        replayed = fake.calls("cuGraphLaunch")
+        graph.free()
+        assert int(x.address(2)).to_bytes(8, "little").hex() in replayed[0]
+    assert len(replayed) == 2
+    assert replayed[0].count("[four grid=8 block=32 cluster=4 shared=0") == 3
+    assert replayed[0].count("programmatic") == 2
+    assert not [line for line in fake.log[before:] if line.startswith("cuLaunchKernelEx")]
+    assert fake.calls("cuGraphDestroy") == ["cuGraphDestroy"]
+    assert fake.live == 0
+
+
+def test_an_adopted_stream_stays_with_its_owner(fake):
+    with Device(library=fake.path) as device:
+        theirs = device.create_stream()
+        ours = device.adopt_stream(theirs.handle)
+        device.load(CUBIN)["free"].launch(Grid(1, 32, 1, 0), [], ours)
+        ours.free()
+        ours.synchronize()
+        device.adopt_stream(0).synchronize()
+
+
+def test_a_capture_that_fails_leaves_the_stream_usable(fake):
+    with Device(library=fake.path) as device:
+        kernel = device.load(CUBIN)["free"]
+        with pytest.raises(MeshcError, match="0 blocks"), device.stream.capture():
+            kernel.launch(Grid(0, 32, 1, 0), [], device.stream)
+        with device.stream.capture() as graph:
+            kernel.launch(Grid(1, 32, 1, 0), [], device.stream)
+        graph.launch()
+        device.stream.synchronize()
+    assert fake.live == 0
+
+
+@pytest.mark.parametrize("index", [None, 2])
+def test_the_device_that_runs_the_kernels_is_chosen(fake, index):
+    fake.set("devices", 3)
+    with Device(index, library=fake.path) as device:
+        assert device.facts.name == "Fake GPU 2"
+    assert fake.calls("cuDevicePrimaryCtxRetain") == ["cuDevicePrimaryCtxRetain 2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "index", "words"),
+    [
+        ({"devices": 0}, None, "the driver finds no GPU"),
+        ({}, 1, "there is no device 1: the driver finds 1"),
+        ({}, -1, "there is no device -1"),
+        ({"major": 8}, None, "compute capability 9.0"),
+        ({"major": 10}, None, "compute capability 9.0"),
+        ({"devices": 2}, 0, "compute capability 9.0"),
+    ],
+)
+def test_devices_that_cannot_run_the_kernels_are_refused(fake, settings, index, words):
+    for name, value in settings.items():
+        fake.set(name, value)
+    with pytest.raises(MeshcError) as caught:
+        Device(index, library=fake.path)
+    assert told(caught).code == "cuda-device"
+    assert words in told(caught).message
+    assert fake.live == 0
+
+
+def test_the_devices_found_are_named(fake):
+    fake.set("devices", 2)
+    fake.set("major", 8)
+    with pytest.raises(MeshcError) as caught:
+        Device(library=fake.path)
+    assert told(caught).notes == (
+        "found 0: Fake GPU 0 (compute capability 8.0); 1: Fake GPU 1 (compute capability 8.0)",
+    )
+
+
+def test_a_missing_driver_is_said_in_words():
+    with pytest.raises(MeshcError) as caught:
+        Device(library="/nonexistent/libcuda.so.1")
+    assert told(caught).code == "cuda-driver"
+    assert "is not installed" in told(caught).message
+    assert "cuda-cpu" in told(caught).help
+
+
+def test_a_driver_that_lacks_functions_is_too_old(tmp_path):
+    if C.path() is None:
+        pytest.skip("there is no C compiler")
+    library = C.build({"old.c": "int cuInit(unsigned f) { return 0; }\n"}, {}, "fake-old-driver")
+    with pytest.raises(MeshcError, match=r"\[cuda-driver\]: the driver is too old") as caught:
+        Device(library=str(library))
+    assert "12.0 or newer" in told(caught).help
+
+
+def test_a_driver_of_an_old_version_is_too_old(fake):
+    fake.set("version", 11080)
+    with pytest.raises(MeshcError, match=r"\[cuda-driver\]: the driver is for CUDA 11\.8"):
+        Device(library=fake.path)
+
+
+@pytest.mark.parametrize(
+    ("function", "result", "code"),
+    [
+        ("cuInit", 34, "cuda-driver"),
+        ("cuInit", 100, "cuda-device"),
+        ("cuInit", 803, "cuda-driver"),
+        ("cuInit", 999, "cuda-call"),
+        ("cuInit", 12345, "cuda-call"),
+        ("cuDevicePrimaryCtxRetain", 2, "cuda-memory"),
+        ("cuDevicePrimaryCtxRetain", 46, "cuda-device"),
+        ("cuModuleLoadData", 200, "cuda-driver"),
+        ("cuModuleLoadData", 209, "cuda-driver"),
+        ("cuModuleLoadData", 218, "cuda-driver"),
+        ("cuModuleLoadData", 222, "cuda-driver"),
+        ("cuModuleLoadData", 2, "cuda-memory"),
+        ("cuMemAlloc_v2", 2, "cuda-memory"),
+        ("cuLaunchKernelEx", 701, "cuda-launch"),
+        ("cuLaunchKernelEx", 720, "cuda-cluster"),
+        ("cuLaunchKernelEx", 912, "cuda-cluster"),
+        ("cuOccupancyMaxActiveClusters", 912, "cuda-cluster"),
+        ("cuLaunchKernelEx", 1, "cuda-call"),
+        ("cuGraphInstantiateWithFlags", 2, "cuda-memory"),
+        ("cuStreamSynchronize", 700, "cuda-fault"),
+    ],
+)
+def test_results_of_the_driver_become_diagnostics(fake, function, result, code):
+    fake.fail(function, result)
+    with pytest.raises(MeshcError) as caught:
+        decode_step(fake)
+    assert told(caught).code == code
+    assert fake.live == 0
+
+
+def decode_step(fake):
+    """A session as the machine of a decode step has it."""
+    with Device(library=fake.path) as device:
+        kernels = device.load(CUBIN)
+        x = device.upload(np.arange(16, dtype=np.float32))
+        with device.stream.capture() as graph:
+            kernels["four"].launch(Grid(8, 32, 4, 100000), [x], device.stream)
+            kernels["block"].launch(
+                Grid(8, 32, 1, 0), [x, np.int32(1)], device.stream, programmatic=True
+            )
+        first = device.stream.record()
+        graph.launch()
+        last = device.stream.record()
+        last.milliseconds_since(first)
+        return x.read(np.float32, 16)
+
+
+def test_any_call_may_fail_and_nothing_is_left(fake):
+    """Each call of a session fails once: always a diagnostic, and whatever could be freed is."""
+    assert (decode_step(fake) == np.arange(16)).all()
+    names = [line.split(" ")[0] for line in fake.log]
+    endings = ("Destroy", "Release", "Free", "Unload", "Pop")
+    assert len(names) > 40
+    for n, name in enumerate(names):
+        fresh = Fake(fake.path)
+        fresh.parameters(CUBIN)
+        fresh.fail("", 999, after=n)
+        if name == "cuGraphDestroy":  # the template of a graph that is there
+            decode_step(fresh)
+        else:
+            with pytest.raises(MeshcError):
+                decode_step(fresh)
+        assert fresh.log[n] == f"{name} -> 999"
+        assert fresh.live == any(ending in name for ending in endings), name
+
+
+def test_a_fault_names_the_kernel(fake):
+    fake.fault(700)
+    with pytest.raises(MeshcError) as caught, Device(library=fake.path) as device:
+        device.load(CUBIN)["free"].launch(Grid(1, 32, 1, 0), [], device.stream)
+        device.stream.synchronize()
+    assert told(caught).code == "cuda-fault"
+    assert told(caught).message.startswith("kernel 'free' failed: CUDA_ERROR_700")
+    assert told(caught).notes == ()
+    assert "cuda-cpu" in told(caught).help
+
+
+@pytest.mark.parametrize("notice", ["synchronize", "read", "allocate", "launch", "close"])
+def test_a_fault_in_a_graph_names_its_kernels(fake, notice):
+    with pytest.raises(MeshcError) as caught, Device(library=fake.path) as device:
+        kernels = device.load(CUBIN)
+        x = device.upload(np.zeros(1, np.float32))
+        with device.stream.capture() as graph:
+            kernels["free"].launch(Grid(1, 32, 1, 0), [], device.stream)
+            kernels["four"].launch(Grid(4, 32, 4, 0), [x], device.stream)
+        graph.launch()
+        device.stream.synchronize()
+        fake.fault(719)
+        graph.launch()
+        if notice == "synchronize":
+            device.stream.synchronize()
+        elif notice == "read":
+            x.read(np.float32, 1)
+        elif notice == "allocate":
+            device.allocate(1)
+        elif notice == "launch":
+            graph.launch()
+    assert told(caught).code == "cuda-fault"
+    assert told(caught).notes == ("launched since the last wait: 'free', 'four'",)
+
+
+def test_kernels_that_have_ended_are_not_blamed(fake):
+    with pytest.raises(MeshcError) as caught, Device(library=fake.path) as device:
+        kernels = device.load(CUBIN)
+        kernels["static"].launch(Grid(1, 32, 1, 0), [], device.stream)
+        device.stream.synchronize()
+        fake.fault(716)
+        kernels["free"].launch(Grid(1, 32, 1, 0), [], device.stream)
+        device.stream.synchronize()
+    assert told(caught).message.startswith("kernel 'free' failed")
+
+
+def test_blocks_that_cannot_be_together_are_refused(fake):
+    fake.set("clusters", 0)
+    with Device(library=fake.path) as device:
+        kernels = device.load(CUBIN)
+        x = device.allocate(1)
+        with pytest.raises(MeshcError, match="cannot hold the blocks of one cluster") as caught:
+            kernels["four"].launch(Grid(8, 32, 4, 220000), [x], device.stream)
+        assert told(caught).code == "cuda-cluster"
+        assert "clusters of 4 and 220000 bytes" in told(caught).message
+        fake.set("clusters", 2)
+        kernels["four"].launch(Grid(12, 32, 4, 220000), [x], device.stream)
+        with pytest.raises(MeshcError, match="holds 8 of them at once") as caught:
+            kernels["four"].launch(Grid(12, 32, 4, 220000, True), [x], device.stream)
+        assert told(caught).code == "cuda-cluster"
+        with pytest.raises(MeshcError, match="holds 264 of them at once"):
+            kernels["free"].launch(Grid(265, 32, 1, 0, True), [], device.stream)
+
+
+# ---- On a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernels():
+    """Kernels of primitives.cu on a GPU, and the same in the executor."""
+    text = (HERE / "primitives.cu").read_text(encoding="utf-8")
+    with gpu() as device:
+        if CXX.path() is None:
+            pytest.skip("there is no C++ compiler")
+        yield device, device.load(compile_cubin(text)), Library(text)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 8, 12, 16])
+@pytest.mark.parametrize("kind", ["sum", "max", "gather"])
+def test_collectives_on_a_gpu_agree_with_the_executor(kernels, kind, size):
+    device, loaded, executor = kernels
+    count, clusters = 72, 5
+    x = np.random.default_rng(size).standard_normal((clusters, size, count)).astype(np.float32)
+    shape = (clusters, size, size, count) if kind == "gather" else x.shape
+    shared = 16 + 4 * count * (1 + (size if kind == "gather" else 1))
+    grid = Grid(clusters * size, 64, size, shared)
+    expected = np.zeros(shape, np.float32)
+    executor.run(f"{kind}_{size}", grid, [x, expected, np.int32(count)])
+    given, found = device.upload(x), device.allocate(expected.nbytes)
+    with device.stream.capture() as graph:
+        loaded[f"{kind}_{size}"].launch(grid, [given, found, np.int32(count)], device.stream)
+    for _ in range(3):
+        found.fill()
+        graph.launch()
+        assert (found.read(np.float32, shape) == expected).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tiles", [0, 1, 2, 9])
+def test_a_ring_on_a_gpu_agrees_with_the_executor(kernels, tiles):
+    device, loaded, executor = kernels
+    x = np.random.default_rng(tiles).standard_normal((tiles + 1, 96)).astype(np.float32)
+    grid, expected = Grid(1, 128, 1, 128 + 2 * 384), np.zeros(96, np.float32)
+    executor.run("ring_sum", grid, [x, expected, np.int32(tiles)])
+    found = device.upload(np.zeros(96, np.float32))
+    arguments = [device.upload(x), found, np.int32(tiles)]
+    loaded["ring_sum"].launch(grid, arguments, device.stream)
+    assert (found.read(np.float32, 96) == expected).all()
+
+
+@pytest.mark.gpu
+def test_a_grid_meets_on_a_gpu(kernels):
+    device, loaded, _ = kernels
+    total, counter = (device.upload(np.zeros(1, np.uint32)) for _ in range(2))
+    found = device.upload(np.zeros((2, 12), np.float32))
+    grid = Grid(12, 64, 4, 0, whole_grid=True)
+    loaded["grid_total"].launch(grid, [total, found, counter], device.stream)
+    assert (found.read(np.float32, (2, 12)) == [[66.0], [132.0]]).all()
+
+
+@pytest.mark.gpu
+def test_a_grid_too_large_to_meet_is_refused_on_a_gpu(kernels):
+    device, loaded, _ = kernels
+    x = device.allocate(64)
+    with pytest.raises(MeshcError, match=r"\[cuda-cluster\]"):
+        loaded["grid_total"].launch(Grid(1 << 16, 64, 4, 0, True), [x, x, x], device.stream)
