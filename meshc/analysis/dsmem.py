@@ -48,9 +48,11 @@ class Attention:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Sizes of weight-absorbed MLA (appendix B.1): one head per cluster. ``latent`` is kv_lora_rank,
-    ``rope`` the rotary lanes that queries and the cache have beside, ``query`` and ``value`` the
-    lanes of a head's query (without ``rope``) and value."""
+    """Sizes of weight-absorbed MLA (appendix B.1): one head per cluster.
+
+    ``latent`` is kv_lora_rank, ``rope`` the rotary lanes that queries and the cache have beside,
+    ``query`` and ``value`` the lanes of a head's query (without ``rope``) and value.
+    """
 
     hidden: int
     heads: int

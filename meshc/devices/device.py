@@ -61,10 +61,10 @@ class Routing:
 class Clusters:
     """Thread-block clusters of a GPU, whose cores are its multiprocessors.
 
-    ``sizes`` are the numbers of blocks a cluster may have. All blocks of a cluster lie on one of the
-    ``domains`` (cores of each GPC). ``bytes_per_second`` of all links between blocks together is
-    known at some cluster sizes. Blocks share the ``core_memory_bytes`` and ``core_registers`` (of
-    32 bits) of a core; each block takes ``block_reserved_bytes`` beside its own.
+    ``sizes`` are the numbers of blocks a cluster may have. All blocks of a cluster lie on one of
+    the ``domains`` (cores of each GPC). ``bytes_per_second`` of all links between blocks together
+    is known at some cluster sizes. Blocks share the ``core_memory_bytes`` and ``core_registers``
+    (of 32 bits) of a core; each block takes ``block_reserved_bytes`` beside its own.
     """
 
     sizes: tuple[int, ...]

@@ -59,9 +59,7 @@ CLUSTER_KEYS = (
     Key("cluster_domains", "counts", "cores of each group that a cluster must lie in"),
     Key("cluster_bytes_per_second", "points", "bandwidth between blocks by cluster size"),
     Key("core_memory_bytes", "int", "shared memory of a core, for all its blocks", 1, 10**12),
-    Key(
-        "block_reserved_bytes", "int", "part of it that each block takes beside its own", 0, 10**12
-    ),
+    Key("block_reserved_bytes", "int", "part of it that a block takes beside its own", 0, 10**12),
     Key("core_registers", "int", "registers of 32 bits of a core", 1, 10**9),
 )
 

@@ -220,7 +220,16 @@ class Fuse(Op):
     """Ops that one GPU kernel computes; the meaning is that of the body.
 
     The block takes the operands and ``yield`` gives the results; the body reads nothing else.
-    ``kernel`` is ``attention_block``, ``ffn_block``, ``head`` or ``embed``. Clusters of
+    ``kernel`` says what it takes and gives (biases where there are any):
+
+    * ``attention_block``: x, gain, weights of q, k and v, their biases, caches of keys and of
+      values, output weight; x with the output added, both caches
+    * ``ffn_block``: x, gain, weights of gate and up, their biases, weight of down, its bias; x with
+      the output added
+    * ``head``: x, gain, weight; logits
+    * ``embed``: token ids, table; rows
+
+    Clusters of
     ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
     or ``split_head`` (ClusterFusion section 3.2 and appendix B.2), empty for the other kernels.
     ``resident`` blocks share a core.

@@ -42,7 +42,7 @@ class Flow:
         return "" if param is None else param.role
 
     def maker(self, value: Operand, cls: type[OpType], what: str, at: Op) -> OpType:
-        """The op of class ``cls`` that makes ``value``, called ``what`` in messages about ``at``."""
+        """The op of class ``cls`` that makes ``value``, called ``what`` in messages."""
         found = self.makers.get(value) if isinstance(value, Value) else None
         if not isinstance(found, cls):
             given = found.NAME if found is not None else "outside"

@@ -44,7 +44,7 @@ class FuseCluster(Pass):
 
     After::
 
-        %z, %keys, %values = graph.fuse %x, ... {kernel = attention_block, dataflow = split_token, ...
+        %z, %keys, %values = graph.fuse %x, ... {kernel = attention_block, dataflow = ...
           graph.yield
     """
 
@@ -152,6 +152,8 @@ _TITLES: dict[_Matcher, str] = {
 
 def _closed(flow: Flow, group: Group) -> None:
     """All ops in one block, and nobody outside reads what the kernel keeps to itself."""
+    if len(set(group.inputs)) < len(group.inputs):
+        raise Mismatch("it takes one value in two places", group.at)
     block = block_with(flow.module, group.ops[-1])
     places = {id(op): place for place, op in enumerate(block.ops)}
     for op in group.ops:
@@ -257,12 +259,11 @@ def _replace(module: Module, group: Group, fuse: graph.Fuse) -> None:
     """Put ``fuse`` with the ops of ``group`` as its body in the place of the last of them."""
     block = block_with(module, group.ops[-1])
     chosen = [op for op in block.ops if any(op is known for known in group.ops)]
-    made = {value for op in chosen for value in op.results}
-    outside = dict.fromkeys(v for op in chosen for v in op.tensors() if v not in made)
+    outside = [v for v in dict.fromkeys(group.inputs) if isinstance(v, Value)]
     place = next(i for i, op in enumerate(block.ops) if op is chosen[-1]) - len(chosen) + 1
     builder = Builder(module, block, place)  # knows all names: made before ops leave the block
     block.ops = [op for op in block.ops if all(op is not known for known in chosen)]
-    fuse.operands = list(outside)
+    fuse.operands = [*outside]
     inner = {v: Value(builder.names.fresh(v.name), v.type) for v in outside}
     _rename_operands(chosen, inner)
     body = Block(list(inner.values()), chosen)

@@ -27,7 +27,8 @@ from meshc.passes.graph.flow import (
 
 @dataclass(frozen=True)
 class Group:
-    """``ops`` of one kernel and the values that it gives; ``at`` is where messages point.
+    """``ops`` of one kernel, what it takes and gives (in the order that :class:`graph.Fuse` says);
+    ``at`` is where messages point.
 
     ``shape`` and ``context`` (tokens that the caches hold) are those of an attention block;
     ``matrices`` are width and rows of the products of another kernel with ``batch`` vectors.
@@ -36,6 +37,7 @@ class Group:
     kernel: str
     at: Op
     ops: tuple[Op, ...]
+    inputs: tuple[Operand, ...]
     outputs: tuple[Value, ...]
     batch: int
     shape: Attention | None = None
@@ -71,9 +73,11 @@ def attention_block(flow: Flow, softmax: graph.Softmax) -> Group:
     shape = _shape(flow, norm, products, scores, weighted, output, lane)
     ops: tuple[Op, ...] = (norm, *products.ops, q_rope, k_rope, keys, values, scores, *scale)
     ops += (softmax, weighted, output, total)
+    inputs = (*norm.operands, *products.weights, *products.biases)
+    inputs += (keys.operands[0], values.operands[0], output.operands[1])
     outputs = (total.result, keys.result, values.result)
     context = flow.extent([softmax.dim])
-    return Group("attention_block", softmax, ops, outputs, shape.batch, shape, context)
+    return Group("attention_block", softmax, ops, inputs, outputs, shape.batch, shape, context)
 
 
 def _scores(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]]:
@@ -111,20 +115,23 @@ class _Projections:
     hidden: str
     made: tuple[Value, ...]
     ops: tuple[Op, ...]
+    weights: tuple[Operand, ...]
+    biases: tuple[Operand, ...]
 
 
 def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projections:
     """One product with three weights, or several of one left operand."""
     products: list[graph.Matmul] = []
-    sums: list[Op] = []
+    sums: list[graph.Add] = []
     made: list[Value] = []
+    weights: list[Operand] = []
     for value, what in zip(wanted, ("the query", "the key", "the value"), strict=True):
         before, bias = biased(flow, value)
         product = flow.maker(before, graph.Matmul, what, at)
         sums += bias
         assert isinstance(before, Value)
         made.append(before)
-        flow.weight(product.operands[1 + product.results.index(before)], product)
+        weights.append(_factor(flow, product, before))
         if product not in products:
             products.append(product)
     first = products[0]
@@ -134,7 +141,14 @@ def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projection
         extra = [r for r in product.results if r not in made]
         if extra:
             raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
-    return _Projections(only_dim(first), tuple(made), (*products, *sums))
+    biases = tuple(op.operands[1] for op in sums)
+    ops = (*products, *sums)
+    return _Projections(only_dim(first), tuple(made), ops, tuple(weights), biases)
+
+
+def _factor(flow: Flow, product: graph.Matmul, result: Value) -> Value:
+    """The weight whose product is ``result``."""
+    return flow.weight(product.operands[1 + product.results.index(result)], product)
 
 
 def _shape(
@@ -185,7 +199,7 @@ def ffn_block(flow: Flow, gated: graph.Mul) -> Group:
     products = [flow.maker(value, graph.Matmul, "the gate", gated) for value, _ in sides]
     first = products[0]
     hidden = only_dim(first)
-    _one_input(flow, products, [value for value, _ in sides])
+    weights = _one_input(flow, products, [value for value, _ in sides])
     norm = norm_of(flow, first.operands[0], hidden, first)
     down = flow.reader(gated.result, graph.Matmul, "the gated values", gated)
     inner = only_dim(down)
@@ -199,8 +213,10 @@ def ffn_block(flow: Flow, gated: graph.Mul) -> Group:
     batch = flow.extent(vectors)
     width, features = flow.extent([hidden]), flow.extent([inner])
     ops = (norm, *dict.fromkeys(products), *biases, act, gated, down, *bias, total)
+    inputs = (*norm.operands, *weights, *(op.operands[1] for op in biases))
+    inputs += (down.operands[1], *(op.operands[1] for op in bias))
     matrices = ((width, 2 * features), (features, width))
-    return Group("ffn_block", gated, ops, (total.result,), batch, matrices=matrices)
+    return Group("ffn_block", gated, ops, inputs, (total.result,), batch, matrices=matrices)
 
 
 def _activation(flow: Flow, gated: graph.Mul) -> Op:
@@ -213,17 +229,19 @@ def _activation(flow: Flow, gated: graph.Mul) -> Op:
     raise Mismatch("no activation gates this product", gated)
 
 
-def _one_input(flow: Flow, products: list[graph.Matmul], made: list[Operand]) -> None:
-    """Gate and up are products of one value with one weight each, and nothing else."""
+def _one_input(flow: Flow, products: list[graph.Matmul], made: list[Operand]) -> list[Operand]:
+    """The weights of gate and up, products of one value with one weight each and nothing else."""
     first = products[0]
+    weights: list[Operand] = []
     for product, value in zip(products, made, strict=True):
         if product.operands[0] is not first.operands[0] or product.contract != first.contract:
             raise Mismatch("gate and up are products of different values", product)
         assert isinstance(value, Value)
-        flow.weight(product.operands[1 + product.results.index(value)], product)
+        weights.append(_factor(flow, product, value))
         extra = [r for r in product.results if r not in made]
         if extra:
             raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
+    return weights
 
 
 def head(flow: Flow, product: graph.Matmul) -> Group:
@@ -236,8 +254,10 @@ def head(flow: Flow, product: graph.Matmul) -> Group:
     batch = flow.extent(d for d in dims_of(norm.operands[0]) if d != hidden)
     rows = flow.extent(d for d in dims_of(weight) if d != hidden)
     width = flow.extent([hidden])
-    outputs = (product.result,)
-    return Group("head", product, (norm, product), outputs, batch, matrices=((width, rows),))
+    inputs = (*norm.operands, weight)
+    matrices = ((width, rows),)
+    ops = (norm, product)
+    return Group("head", product, ops, inputs, (product.result,), batch, matrices=matrices)
 
 
 def embed(flow: Flow, op: graph.Embed) -> Group:
@@ -245,4 +265,5 @@ def embed(flow: Flow, op: graph.Embed) -> Group:
     table = flow.weight(op.operands[1], op)
     width = flow.extent(d for d in dims_of(table) if d != op.dim)
     batch = flow.extent(dims_of(op.operands[0]))
-    return Group("embed", op, (op,), (op.result,), batch, matrices=((width, batch),))
+    inputs = tuple(op.operands)
+    return Group("embed", op, (op,), inputs, (op.result,), batch, matrices=((width, batch),))

@@ -1,0 +1,130 @@
+"""What a block takes of its core, and how many clusters run at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshc.analysis.blocks import (
+    LEAST_STAGES,
+    MOST_REGISTERS,
+    MOST_STAGES,
+    block_memory,
+    coresident,
+    most_resident,
+    registers,
+    rows_memory,
+    shared_memory,
+    waves,
+)
+from meshc.analysis.dsmem import Attention, split_token, traffic
+from meshc.backends.cuda.kernels import attention, rows
+from meshc.devices import device
+
+H100 = device("h100")
+SHAPES = [
+    Attention(4096, 32, 32, 128),
+    Attention(4096, 32, 8, 128, batch=2),
+    Attention(8192, 64, 8, 128),
+    Attention(576, 9, 3, 64, batch=4),
+    Attention(3072, 32, 32, 96),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
+def test_plan_of_attention_is_that_of_the_kernel(shape: Attention, cluster: int) -> None:
+    kernel = attention.plan(
+        attention.Attention(
+            shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head, "f16", 16, 1e-5, 0.1
+        ),
+        cluster,
+    )
+    plan = shared_memory(H100, shape, cluster)
+    ring, *parts = kernel.arena.parts
+    assert [(p.name, p.bytes) for p in plan.parts] == [(p.name, p.bytes) for p in parts]
+    assert (plan.tile_bytes, plan.stages) == (kernel.tile_bytes, kernel.stages)
+    assert plan.bytes == kernel.arena.bytes
+    assert ring.bytes == plan.stages * plan.tile_bytes
+    moved = traffic(split_token(shape, cluster), cluster)
+    assert shape.kv_heads * moved == kernel.dsmem_bytes
+
+
+@pytest.mark.parametrize(
+    ("width", "normed", "gated"), [(4096, True, True), (11008, False, False), (576, True, False)]
+)
+def test_plan_of_rows_is_that_of_the_kernel(width: int, normed: bool, gated: bool) -> None:
+    shape = rows.RowsProduct(
+        2,
+        width,
+        1024,
+        "f16",
+        "normed" if normed else "plain",
+        "gated" if gated else "stored",
+    )
+    kernel = rows.plan(shape)
+    plan = rows_memory(H100, width, 2, normed, gated)
+    assert sorted((p.name, p.bytes) for p in plan.parts) == sorted(
+        (p.name, p.bytes) for p in kernel.arena.parts[1:]
+    )
+    assert plan.bytes == kernel.arena.bytes
+
+
+@given(
+    st.sampled_from([64, 96, 128, 256]),
+    st.integers(1, 8),
+    st.integers(1, 2048),
+    st.integers(1, 16),
+    st.sampled_from([1, 2, 4, 8, 16]),
+    st.sampled_from([1, 2]),
+)
+def test_a_plan_that_fits_is_within_its_limit(head, group, eights, batch, cluster, resident):
+    shape = Attention(8 * eights, group, 1, head, batch)
+    plan = shared_memory(H100, shape, cluster, resident=resident)
+    assert plan.fits == (plan.bytes <= plan.limit)
+    assert plan.stages <= MOST_STAGES
+    assert (plan.stages >= LEAST_STAGES) == plan.fits
+    reserved = H100.clusters.block_reserved_bytes
+    assert resident * (plan.limit + reserved) <= H100.clusters.core_memory_bytes
+
+
+def test_two_blocks_of_a_core_share_its_memory() -> None:
+    assert block_memory(H100) == 227 * 1024
+    assert block_memory(H100, 2) == 113 * 1024
+    shape = Attention(4096, 32, 32, 128)
+    assert shared_memory(H100, shape, 4).stages == 6
+    assert shared_memory(H100, shape, 4, resident=2).stages == 2
+
+
+def test_scores_of_a_long_context_do_not_fit_when_split_by_head() -> None:
+    shape = Attention(4096, 32, 32, 128)
+    assert shared_memory(H100, shape, 4, "split_head", 8192).fits
+    assert not shared_memory(H100, shape, 4, "split_head", 32768).fits
+
+
+def test_registers_follow_the_group() -> None:
+    """The two measured points, and the cap."""
+    assert [registers(Attention(4096, h, 1, 128)) for h in (1, 4, 8)] == [72, 128, MOST_REGISTERS]
+    assert most_resident(H100, Attention(4096, 32, 32, 128)) == 3
+    assert most_resident(H100, Attention(4096, 32, 8, 128)) == 1
+
+
+def test_clusters_at_once() -> None:
+    """Public sweeps: 120 of 132 multiprocessors have a block of a cluster of 8."""
+    assert [n * coresident(H100, n) for n in (1, 2, 4, 8, 16)] == [132, 132, 124, 120, 112]
+    assert [coresident(H100, n, 2) for n in (1, 2, 4, 8, 16)] == [264, 132, 66, 31, 15]
+
+
+@given(st.integers(1, 300), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 2]))
+def test_waves_hold_all_clusters(clusters: int, cluster: int, resident: int) -> None:
+    found = waves(H100, clusters, cluster, resident)
+    assert sum(found) == clusters
+    assert all(0 < n <= coresident(H100, cluster, resident) for n in found)
+
+
+def test_a_cluster_that_no_group_of_cores_holds() -> None:
+    small = replace(H100, clusters=replace(H100.clusters, domains=(6, 6)))
+    assert waves(small, 4, 8, 1) == ()

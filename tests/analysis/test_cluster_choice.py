@@ -1,0 +1,148 @@
+"""The choice of dataflow and cluster size: ClusterFusion's findings follow from device numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshc.analysis.clusters import (
+    Attention,
+    attention_bytes,
+    candidates,
+    choose,
+    link_bytes_per_second,
+    misfits,
+    rows_seconds,
+    step_seconds,
+)
+from meshc.devices import device
+
+H100, H200 = device("h100"), device("h200")
+SIZES = (1, 2, 4, 8, 16)
+# Blocks of the published kernel: 101,312 bytes of shared memory and 128 threads, two on a core.
+PUBLISHED_RESIDENT = 2
+
+
+def mha(heads: int, hidden: int | None = None, head: int = 128) -> Attention:
+    return Attention(hidden or heads * head, heads, heads, head)
+
+
+@pytest.mark.parametrize("context", [4096, 16384])
+@pytest.mark.parametrize(("heads", "best"), [(32, 4), (64, 4), (128, 2)])
+def test_figure_11(heads: int, best: int, context: int) -> None:
+    """Four blocks are best for 32 and 64 heads, two for 128; eight and sixteen are worse."""
+    seconds = {
+        n: step_seconds(H100, mha(heads), context, n, resident=PUBLISHED_RESIDENT) for n in SIZES
+    }
+    assert min(seconds, key=seconds.__getitem__) == best
+    assert min(seconds[8], seconds[16]) > seconds[best]
+
+
+@pytest.mark.parametrize("target", [H100, H200], ids=lambda d: d.name)
+@pytest.mark.parametrize("context", [4096, 16384])
+@pytest.mark.parametrize(("heads", "best"), [(32, 4), (64, 4), (128, 2)])
+def test_choice_for_emitted_kernels(target, heads: int, best: int, context: int) -> None:
+    choice = choose(target, mha(heads, hidden=4096), context)
+    assert choice is not None
+    assert (choice.dataflow, choice.cluster, choice.waves) == ("split_token", best, 1)
+
+
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+def test_split_token_wins_as_the_context_grows(cluster: int) -> None:
+    """Section C.2: nearly equal when short, split by head ever slower when long."""
+    shape = Attention(4096, 32, 32, 128)
+    excess = []
+    for context in (1024, 2048, 4096, 8192, 16384):
+        token, head = (
+            step_seconds(H100, shape, context, cluster, flow, 2)
+            for flow in ("split_token", "split_head")
+        )
+        excess.append(head - token)
+    assert all(e > 0 for e in excess)
+    assert excess == sorted(excess)
+
+
+def test_split_head_wins_where_scores_are_few() -> None:
+    """A short cache and a small model: one collective less outweighs its bytes."""
+    shape = Attention(256, 4, 4, 64)
+    flows = [choose(H100, shape, context, cluster=2).dataflow for context in (64, 256, 4096)]
+    assert flows == ["split_head", "split_head", "split_token"]
+
+
+def test_bytes_are_counted() -> None:
+    """Llama-2-7B at 4K: 134 MB of weights and 67 MB of caches."""
+    assert attention_bytes(mha(32), 4096) == 2 * (4 * 4096 * 4096 + 2 * 4096 * 4096)
+
+
+@given(
+    st.sampled_from([64, 96, 128, 256]),
+    st.sampled_from([(8, 8), (32, 8), (32, 32), (9, 3), (64, 64), (16, 2)]),
+    st.sampled_from([512, 576, 2048, 4096]),
+    st.integers(1, 4),
+    st.integers(64, 32768),
+)
+def test_no_choice_is_faster_than_memory(head, heads, hidden, batch, context) -> None:
+    shape = Attention(hidden, *heads, head, batch)
+    least = attention_bytes(shape, context) / H200.read_bytes_per_second
+    found = candidates(H200, shape, context)
+    assert all(c.seconds > least for c in found)
+    assert all(c.memory.fits and c.blocks == shape.kv_heads * c.cluster for c in found)
+    assert choose(H200, shape, context) in [*found, None]
+
+
+@given(st.integers(64, 16384), st.sampled_from(SIZES), st.sampled_from([1, 2]))
+def test_time_grows_with_the_context(context: int, cluster: int, resident: int) -> None:
+    short, long = (
+        step_seconds(H100, mha(32), c, cluster, resident=resident) for c in (context, context + 64)
+    )
+    assert short < long
+
+
+def test_many_requests_are_bound_by_multiply_adds() -> None:
+    """Weights are read once, but each request multiplies them."""
+    one, some, many = (
+        step_seconds(H100, Attention(4096, 32, 32, 128, batch), 64, 4, resident=2)
+        for batch in (1, 16, 64)
+    )
+    assert one < some < 1.2 * one
+    assert many > 3 * one
+
+
+def test_bandwidth_between_known_sizes() -> None:
+    known = dict(H100.clusters.bytes_per_second)
+    assert link_bytes_per_second(H100, 2) == known[2]
+    assert link_bytes_per_second(H100, 16) == known[16]
+    assert known[16] < link_bytes_per_second(H100, 8) < link_bytes_per_second(H100, 4) < known[2]
+    flat = replace(H100, clusters=replace(H100.clusters, bytes_per_second=((4, 3e12),)))
+    assert [link_bytes_per_second(flat, n) for n in (2, 4, 16)] == [3e12] * 3
+
+
+@pytest.mark.parametrize(
+    ("shape", "cluster", "flow", "words"),
+    [
+        (Attention(4096, 32, 32, 80), 4, "split_token", "a head of 80 values is none of"),
+        (Attention(4096, 32, 5, 128), 4, "split_token", "32 query heads do not divide over 5"),
+        (Attention(4096, 32, 2, 128), 4, "split_token", "registers: 16 query heads share"),
+        (Attention(4100, 32, 32, 128), 4, "split_token", "4100 is no whole number of eights"),
+        (Attention(4096, 32, 32, 128, 17), 4, "split_token", "17 requests is more than 16"),
+        (Attention(4096, 32, 32, 128, 16), 4, "split_token", "VECTORS takes 262144"),
+        (Attention(4096, 32, 32, 128), 3, "split_token", "h100 has 1, 2, 4, 8, 16"),
+        (Attention(4104, 32, 32, 128), 4, "split_token", "4104 output columns over 4 blocks"),
+        (Attention(4096, 32, 32, 96), 16, "split_head", "96 lanes of a head over 16 blocks"),
+        (Attention(4096, 32, 32, 128), 1, "split_head", "one block has no lanes"),
+    ],
+)
+def test_what_does_not_fit_is_said(shape, cluster, flow, words) -> None:
+    found = misfits(H100, shape, cluster, flow, 4096)
+    assert any(words in reason for reason in found), found
+    assert choose(H100, shape, 4096, cluster, flow) is None
+
+
+def test_rows_of_the_step() -> None:
+    """Feed-forward of Llama-2-7B: 270.5 MB at what kernels reach, and two launches' latency."""
+    seconds = rows_seconds(H200, [(4096, 22016), (11008, 4096)], 1)
+    stream = 2 * 3 * 4096 * 11008 / H200.read_bytes_per_second
+    assert stream < seconds < stream + 2e-6

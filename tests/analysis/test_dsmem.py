@@ -1,0 +1,102 @@
+"""Traffic between blocks of a cluster: the formulas, and what blocks would really read and send."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshc.analysis.dsmem import (
+    Attention,
+    LatentAttention,
+    gather_bytes,
+    printed_traffic,
+    reduce_bytes,
+    split_head,
+    split_token,
+    split_token_latent,
+    traffic,
+)
+
+POWERS = st.sampled_from([1, 2, 4, 8, 16])
+
+
+def tree_rounds(cluster: int) -> list[int]:
+    """Strides of Algorithms 1 and 2."""
+    strides, stride = [], 1
+    while stride < cluster:
+        strides.append(stride)
+        stride *= 2
+    return strides
+
+
+@given(st.integers(1, 4096), st.integers(1, 16))
+def test_ranked_collectives_read_or_send_every_peers_part_once(size: int, cluster: int) -> None:
+    pairs = [(a, b) for a in range(cluster) for b in range(cluster) if a != b]
+    assert reduce_bytes(size, cluster) == gather_bytes(size, cluster) == size * len(pairs)
+
+
+@given(st.integers(1, 4096), POWERS)
+def test_trees_as_printed_are_their_rounds(size: int, cluster: int) -> None:
+    """Each round sends the whole vector (reduce) or all segments gathered so far (gather)."""
+    rounds = tree_rounds(cluster)
+    assert reduce_bytes(size, cluster, "tree") == sum(size * cluster for _ in rounds)
+    assert gather_bytes(size, cluster, "tree") == sum(size * s * cluster for s in rounds)
+
+
+@pytest.mark.parametrize("count", [reduce_bytes, gather_bytes])
+@pytest.mark.parametrize("cluster", [3, 6, 12])
+def test_trees_are_for_powers_of_two(count, cluster: int) -> None:
+    with pytest.raises(ValueError, match="no power of two"):
+        count(4, cluster, "tree")
+    assert count(4, cluster) == 4 * cluster * (cluster - 1)
+
+
+def test_llama_2_7b() -> None:
+    """One head per cluster of four: 96 of 384 rows each, a maximum, 128 sums and a weight."""
+    shape = Attention(4096, 32, 32, 128)
+    collectives = split_token(shape, 4)
+    assert [c.values for c in collectives] == [96, 1, 129]
+    assert traffic(collectives, 4) == 4 * 12 * (96 + 1 + 129)
+
+
+def test_grouped_heads_share_a_cluster() -> None:
+    shape = Attention(4096, 32, 8, 128, batch=2)
+    assert [c.values for c in split_token(shape, 8)] == [2 * 96, 2 * 4, 2 * 516]
+    assert [c.values for c in split_head(shape, 1000)] == [2 * 4 * 1000, 2 * 4096]
+
+
+@given(POWERS.filter(lambda n: n > 1), st.sampled_from([64, 128, 256]), st.integers(1, 1 << 14))
+def test_printed_totals(cluster: int, head: int, context: int) -> None:
+    """The appendix's totals are ours without softmax statistics, in the tree scheme."""
+    shape = Attention(4096, 32, 32, head)
+    gather, _, sums = split_token(shape, cluster)
+    vector = reduce_bytes(sums.values - 1, cluster, "tree")
+    printed = printed_traffic("split_token", cluster, H=head)
+    assert printed == vector + gather_bytes(gather.values, cluster, "tree")
+    by_head = traffic(split_head(shape, context), cluster, "tree", value_bytes=1)
+    assert printed_traffic("split_head", cluster, S=context, D=4096) == by_head
+
+
+def test_latent_attention_reduces_all_latent_lanes() -> None:
+    """DeepSeek-V2-Lite. The printed formula has a block's share of them, and no rope lanes."""
+    shape = LatentAttention(2048, 16, latent=512, rope=64, query=128, value=128)
+    collectives = split_token_latent(shape, 4)
+    assert [(c.kind, c.values) for c in collectives] == [
+        ("gather", 48),
+        ("gather", 144),
+        ("gather", 128),
+        ("reduce", 1),
+        ("reduce", 513),
+        ("reduce", 128),
+    ]
+    printed = printed_traffic("latent", 4, H=128, L=512)
+    assert printed == 12 * 32 + 2 * 12 * 128 + 8 * 128 + 8 * 128
+    ours = traffic(collectives, 4, "tree", value_bytes=1)
+    rope, statistics, latent = 12 * (16 + 16), 8 * 2, 8 * (512 - 128)
+    assert ours - printed == rope + statistics + latent
+
+
+def test_one_block_moves_nothing() -> None:
+    shape = Attention(4096, 32, 32, 128)
+    assert traffic(split_token(shape, 1), 1) == traffic(split_head(shape, 100), 1) == 0
