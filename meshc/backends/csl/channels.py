@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from meshc.analysis.channels import line_of
@@ -11,11 +11,13 @@ from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.queues import assign_queues
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
+from meshc.ir.core import Block, Op
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
+_ALWAYS = Cond.true()
 ON_WSE3 = '@is_arch("wse3")'
 
 
@@ -67,7 +69,7 @@ class Ends:
         self.archs = archs
         self.descriptors = descriptors
         self.of: dict[tuple[str, str], End] = {}
-        for op in module.walk():
+        for op, guard in guarded(module.program.body):
             for verb, name in (("send", channel_out(op)), ("recv", channel_in(op))):
                 if name is None:
                     continue
@@ -76,7 +78,7 @@ class Ends:
                     queue = names.fresh(f"{color}_queue")
                     self.of[name, verb] = End(module.channel(name), verb, color, queue)
                 end = self.of[name, verb]
-                end.uses = end.uses | (op.when or Cond.true())
+                end.uses = end.uses | guard
         self._assign_queues(module)
 
     def _assign_queues(self, module: Module) -> None:
@@ -126,6 +128,15 @@ class Ends:
             text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
             lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
         return lines
+
+
+def guarded(block: Block, outside: Cond = _ALWAYS) -> Iterator[tuple[Op, Cond]]:
+    """Every op of ``block``, and the guards that it stands under, all of them together."""
+    for op in block.ops:
+        guard = outside if op.when is None else outside & op.when
+        yield op, guard
+        for region in op.regions:
+            yield from guarded(region, guard)
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from meshc.analysis.isl import is_empty
+from meshc.analysis.isl import is_empty, is_subset
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block
 from meshc.ir.module import Module
@@ -217,10 +217,14 @@ def _check_rivals(one: Transfer, other: Transfer) -> None:
 
 
 def _check_guard(wait: Wait, starts: list[Transfer]) -> None:
-    if wait.when is not None and any(start.when != wait.when for start in starts):
+    """A core that started a transfer must come to its wait; others do not count."""
+    if wait.when is None:
+        return
+    guards = {start.when or Cond.true() for start in starts}
+    if any(guard != wait.when and not is_subset(guard, wait.when) for guard in guards):
         fail(
             "csl-wait",
-            "a wait under a guard of its own, which its transfers do not share",
+            "a wait under a guard of its own, which not all who start its transfers fulfil",
             wait.span,
             help="guard the transfers; a token that was not started does not count",
         )
