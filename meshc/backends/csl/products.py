@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from meshc.backends.csl.costs import CALL, LOAD, SETUP, Costs
-from meshc.backends.csl.descriptors import element
+from meshc.backends.csl.descriptors import element, plain
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.types import DType
 
@@ -107,10 +107,13 @@ def _row_cycles(product: Product, costs: Costs) -> int:
 
 
 def _mapped(product: Product, costs: Costs) -> Plan | None:
-    """Rows of ``b`` must follow each other, so that the register finds the next one."""
+    """Rows of ``b`` must follow each other, so that the register finds the next one. Registers are
+    loaded from DSDs of one dim."""
     m, k, n = product.extents
     rows, columns = product.b.dims
     if k > 1 and rows.stride != n * columns.stride:
+        return None
+    if not all(plain(side.trailing(1)) for side in (product.c, product.a, product.b)):
         return None
     body = m * k * (CALL + _row_cycles(product, costs))
     loads = LOAD if product.one_row else m * (3 * LOAD + 2 * _LOOP)
