@@ -185,6 +185,28 @@ def test_collective(case, tmp_path, monkeypatch):
     check(case, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("dim", ["P", "Q", "R"])
+@pytest.mark.parametrize("op", ["row_sum", "square_sum"])
+def test_sums_over_any_dim(op, dim, tmp_path, monkeypatch):
+    """On each core, of a dim before the last one too."""
+    rest = ", ".join(d for d in "PQR" if d != dim)
+    text = f"""module @sums level(mesh) {{
+  dims P = 3, Q = 4, R = 5
+  options dtype = f32, accumulate = f32
+  mesh rows = 1, columns = 2
+  func @main(in %v: f32[P, Q, R]<>) -> (f32[{rest}]<>) {{
+    %r = mesh.{op} %v {{dim = {dim}}} : f32[{rest}]<>
+    mesh.return %r
+  }}
+}}
+"""
+    modules = compiled(text, tmp_path, "sums.meshir", device="wse2")
+    v = np.random.default_rng(0).integers(-9, 10, (3, 4, 5)).astype(np.float32)
+    found, _ = run_files(emit(modules), {"v": v}, tmp_path, monkeypatch)
+    terms = v if op == "row_sum" else v * v
+    np.testing.assert_array_equal(found["r"], terms.sum("PQR".index(dim)))
+
+
 EXPECTED = {
     "column_sums": lambda v: {"sums": v.sum(2)},
     "all_gather": lambda v: {"rows": v, "columns": v.sum(1)},

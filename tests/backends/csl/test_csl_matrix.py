@@ -124,7 +124,8 @@ def check(case, folder, monkeypatch):
     w = rng.standard_normal((k, n)).astype(kind)
     tensors = {"x": x, "w": w.T if case.algo == "transposed" else w}
     found, _ = run_files(emit(modules), tensors, folder, monkeypatch)
-    (result,) = found.values()
+    assert list(found) == ["result"]
+    result = found["result"]
     exact = x.astype(np.float64) @ w.astype(np.float64)
     assert result.shape == exact.shape
     given = {np.float16: "f16", np.float32: "f32"}[result.dtype.type]

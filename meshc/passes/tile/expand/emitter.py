@@ -134,6 +134,14 @@ class Emitter:
             if buffer.value is value and not buffer.role:
                 buffer.role = role
 
+    def rename(self, value: Value, name: str) -> None:
+        """Call a scratch buffer by ``name`` if that is free and it was only numbered, as a partial
+        sum of what has the name."""
+        scratch = any(b.value is value and not b.role for b in self.module.buffers)
+        if scratch and name not in self.names and value.name.startswith(f"{name}_"):
+            self.names = (self.names - {value.name}) | {name}
+            value.name = name
+
     def channel(self, name: str, route: AffineMap, multicast: bool = False) -> Symbol:
         """The channel with this geometry; channels of equal route are one channel."""
         for known in self.module.channels:

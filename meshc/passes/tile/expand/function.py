@@ -223,6 +223,7 @@ class FunctionExpander:
                 self.emitter.compute("copy", self.view(copy), self.view(place))
                 place = copy
             name = "logits" if self.is_logits(op, value) else value.name
+            self.emitter.rename(place.buffer, value.name)
             self.mark_output(place)
             where = Cond.all([*self.emitter.guards, *self.first_copy(kind)])
             self.io_port(name, "out", kind, place, None if where.is_true else where)
@@ -333,12 +334,25 @@ class FunctionExpander:
         self.reduction(op, "row_sum")
 
     def reduction(self, op: Op, kernel: str) -> None:
-        """A kernel that reduces the trailing dim (the key dim of scores in its chunks)."""
-        source = self.places[cast(Value, op.operands[0])]
-        target = self.result_place(op)
+        """A kernel that reduces the trailing dim of its view (the key dim of scores in its chunks);
+        another dim is put last."""
+        value = cast(Value, op.operands[0])
+        source, target = self.places[value], self.result_place(op)
         single = not source.rows and not target.shape
-        view = self.emitter.flat(source) if single else self.view(source)
+        last = self.put_last(tensor_type(value), str(getattr(op, "dim", "")))
+        if last and source.chunked:
+            fail("unsupported-op", f"{op.NAME} of scores over a dim that is not the last", op.span)
+        view = self.emitter.flat(source) if single else self.emitter.view(source, order=last)
         self.emitter.compute(kernel, self.view(target), view)
+
+    def put_last(self, kind: TensorType, dim: str) -> tuple[int, ...]:
+        """The order of a value's dims on a core that ends in ``dim``; empty where it does now."""
+        row_dim = self.emitter.row_dim
+        dims = [d for d in self.emitter.local_dims(kind) if d != row_dim]
+        dims = [row_dim] * self.emitter.has_rows(kind) + dims
+        if dim not in dims[:-1]:
+            return ()
+        return (*(i for i, d in enumerate(dims) if d != dim), dims.index(dim))
 
     def rms_scale(self, op: mesh.RmsScale) -> None:
         source, total = (self.places[cast(Value, o)] for o in op.operands[:2])
