@@ -137,8 +137,6 @@ def test_gemm(case, tmp_path, monkeypatch):
     check(case, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "case", marked(every_gemv(), len(MESHES) * len(GEMV_SIZES) * len(RESULTS))
-)
+@pytest.mark.parametrize("case", marked(every_gemv(), len(MESHES) * len(GEMV_SIZES) * len(RESULTS)))
 def test_gemv(case, tmp_path, monkeypatch):
     check(case, tmp_path, monkeypatch)
