@@ -364,7 +364,11 @@ def literal(value: float, dtype: DType) -> str:
 
 
 def _windows(op: Compute) -> list[Window]:
-    return [window(v, op.span) for v in op.operands if isinstance(v, View)]
+    """The operands. Raises ``csl-dtype`` for element types that CSL does not have."""
+    found = [window(v, op.span) for v in op.operands if isinstance(v, View)]
+    for one in found:
+        element(one.dtype)
+    return found
 
 
 def _sides(product: Product) -> tuple[Window, Window, Window]:

@@ -12,6 +12,7 @@ import pytest
 from csl_runs import compiled, run_files
 
 from meshc.backends.csl import emit
+from meshc.support.diagnostics import MeshcError
 
 ARCHS = ("wse2", "wse3")
 TYPES = (("f16", "f16"), ("f16", "f32"), ("f32", "f32"))  # of operands and of sums
@@ -19,9 +20,19 @@ MESHES = ("2x2", "3x3", "4x4", "5x5", "8x8", "4x6", "16x16")
 GEMM = ("cyclic_shift", "cannon", "summa", "allgather", "transposed")
 # Primes; one row more than some meshes have, and fewer columns than all but one; one column.
 GEMM_SIZES = ((19, 23, 17), (3, 29, 2), (5, 13, 1))
+MIXED = ("f16", "f32")
 GEMV = ("pipeline", "ring", "tree", "two_phase", *(f"k_tree:{k}" for k in range(1, 5)))
 GEMV_SIZES = ((1, 37, 19), (1, 3, 5))
 RESULTS = ("everywhere", "roots")
+# What does not fit: memory (M) or queues and colors (R), and types without CSL.
+REFUSED = [
+    *((algo, MIXED, "4x4", (256, 512, 256), "does-not-fit", "M") for algo in GEMM),
+    ("allgather", MIXED, "4x4", (160, 256, 160), "does-not-fit", "M"),
+    ("tree", MIXED, "1x128", (1, 128, 4), "too-many-queues", "R"),
+    ("ring", MIXED, "2x2", (1, 512, 256), "does-not-fit", "M"),
+    ("cannon", ("bf16", "f32"), "2x2", (4, 4, 4), "csl-dtype", ""),
+    ("pipeline", ("bf16", "bf16"), "2x2", (1, 4, 4), "csl-dtype", ""),
+]
 UNIT = {"f16": 2.0**-11, "f32": 2.0**-24}
 KIND = {"f16": np.float16, "f32": np.float32}
 PROGRAM = """\
@@ -101,8 +112,8 @@ def every_gemm():
 
 
 def every_gemv():
-    for parts in product(GEMV, ARCHS, TYPES, MESHES, GEMV_SIZES, RESULTS):
-        yield Case(*parts)
+    for *parts, size, result in product(GEMV, ARCHS, TYPES, MESHES, GEMV_SIZES, RESULTS):
+        yield Case(*parts, size, result, size == GEMV_SIZES[1])
 
 
 def marked(cases, rest):
@@ -130,6 +141,18 @@ def check(case, folder, monkeypatch):
     assert result.shape == exact.shape
     given = {np.float16: "f16", np.float32: "f32"}[result.dtype.type]
     assert np.all(np.abs(result - exact) <= bound(x, w, exact, case.types, given))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("algo", "types", "mesh", "size", "code", "letter"), REFUSED)
+def test_what_is_refused(algo, types, mesh, size, code, letter, arch, tmp_path):
+    """With the letter of PLMR that is violated, before anything is emitted."""
+    case = Case(algo, arch, types, mesh, size, given=algo == "transposed")
+    with pytest.raises(MeshcError) as caught:
+        emit(compiled(case.program, tmp_path, **case.options()))
+    (found,) = caught.value.diagnostics
+    assert found.code == code
+    assert not letter or any(f"violates {letter} of PLMR" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("case", marked(every_gemm(), len(MESHES) * len(GEMM_SIZES)))

@@ -77,7 +77,7 @@ class Plan:
         kind = tensor_type(param.value)
         value = self.value(param.value.name, TensorType(self.dtype, kind.dims))
         self.env[param.value] = value
-        given = param.role == "in" and self.row_dim not in ("", *kind.dims)
+        given = param.role == "in" and self.is_placed_by_product(param.value)
         if given:
             self.inputs.add(value)
         if param.role == "weight" or given:
@@ -87,6 +87,17 @@ class Plan:
         else:
             value.type = value_type(value).with_layout(self.input_layout(kind.dims))
         return Param(value, param.role)
+
+    def is_placed_by_product(self, value: Value) -> bool:
+        """Whether an input is no activation: it has no rows of tokens or, where nothing has, it is
+        the right operand of products and nothing else."""
+        if self.row_dim:
+            return self.row_dim not in tensor_type(value).dims
+        users = [o for o in self.source.walk() if value in o.operands]
+        return bool(users) and all(
+            isinstance(o, graph.Matmul) and value in o.operands[1:] and value is not o.operands[0]
+            for o in users
+        )
 
     def settle(self, param: Param) -> None:
         """A weight that was laid out through its slice in a loop takes the slice's layout."""

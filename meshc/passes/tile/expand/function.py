@@ -58,10 +58,11 @@ class FunctionExpander:
         it; what has no rows of tokens may be placed at will."""
         kind = tensor_type(param.value)
         rows = self.module.options.get("row_dim")
-        if rows and rows not in kind.dims:
+        users = [op for op in body.walk() if param.value in op.operands]
+        matrix = bool(users) and all(is_matrix(op, param.value) for op in users)
+        if rows not in kind.dims if rows else matrix:
             self.weights.stacks[param.value] = Stack(param.value, None, None, role="in")
             return
-        users = [op for op in body.walk() if param.value in op.operands]
         if len(users) == 1 and users[0] in body.ops and self.takes_inputs(users[0], param.value):
             self.direct[param.value] = param
             return
@@ -461,7 +462,17 @@ class FunctionExpander:
         width = sum(p.width for p in places)
         first = places[0]
         out = replace(first, shape=(width,)) if first.offset is not None else first
+        self.check_matrices(op, rights)
         gemv(self.emitter, self.weights, op, self.places[left], self.emitter.flat(out), rights)
+
+    def check_matrices(self, op: Op, rights: Sequence[Value]) -> None:
+        """Right operands of a product lie as it wants them, which values on the cores do not."""
+        if any(right not in self.weights.stacks for right in rights):
+            fail(
+                "unsupported-op",
+                f"a right operand of {op.NAME} is neither a weight nor an input of its own",
+                op.span,
+            )
 
     def gemv_cache(self, op: mesh.Gemv, left: Value, right: Value) -> None:
         """Scores of a query, or values weighted by its scores, against the core's own slots."""
@@ -492,6 +503,7 @@ class FunctionExpander:
         for result in op.results:
             if result not in self.places:
                 self.result_place(op)
+        self.check_matrices(op, rights)
         first = self.places[op.results[0]]
         width = sum(self.places[r].width for r in op.results)
         out = replace(first, shape=(width,)) if first.offset is not None else first
@@ -546,3 +558,9 @@ class FunctionExpander:
     def dtype(self, value: Value) -> DType:
         """Element type of a value."""
         return tensor_type(value).dtype
+
+
+def is_matrix(op: Op, value: Value) -> bool:
+    """Whether ``value`` is a right operand of the product ``op``, and only that."""
+    products = (mesh.Gemv, mesh.Gemm, mesh.GemmT)
+    return isinstance(op, products) and value is not op.operands[0]
