@@ -86,6 +86,8 @@ class SelectGemm(Pass):
         usual = min(("cyclic_shift", "cannon", "summa"), key=lambda a: total[a].cycles)
         chosen = wanted if wanted in ALGORITHMS else usual
         asked = " as asked for" if wanted in ALGORITHMS else ""
+        if wanted == "transposed":
+            asked = ", of which no right operand is an input of main, as transposed asks for"
         others = "; ".join(str(total[a]) for a in ALGORITHMS if a != chosen)
         report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
         return chosen
