@@ -79,7 +79,7 @@ class Kernels:
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows)
         to = windows[0]
-        strides = tuple(w.merged().dims[-1].stride for w in windows)
+        strides = tuple(w.pace for w in windows)
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
         once = SETUP + self.costs.vector(kind, to.dtype, to.size, strides)
         if op.kernel != "rotate":

@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
-from meshc.backends.csl import costs
+from meshc.backends.csl import costs, scalar
+from meshc.backends.csl.cases import Cases
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.kernels import Kernels
-from meshc.backends.csl.transfers import Transfers
+from meshc.backends.csl.scalar import Scalar
+from meshc.backends.csl.transfers import Group, Transfers
 from meshc.backends.csl.windows import window
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
@@ -74,6 +76,9 @@ class Timing:
         self.kernels = kernels
         self.costs = Costs(arch)
         self.transfers = Transfers(module)
+        self.cases = Cases(module, self.transfers)
+        self.scalar = Scalar(kernels.descriptors.spell)
+        self.local: set[str] = set()
         rows, columns = self.mesh.rows, self.mesh.columns
         y, x = np.indices((rows, columns))
         base: Mapping[str, IntLike] = {"r": 0, "y": y, "x": x}
@@ -87,7 +92,10 @@ class Timing:
         self.routes = {c.name: _Route(c, module) for c in module.channels}
         self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
         self.pending: dict[Value, _Pending] = {}
-        self._block(module.program.body, np.ones((rows, columns), bool))
+        everywhere = np.ones((rows, columns), bool)
+        self.clock += costs.FRAME
+        self._switch(everywhere, 0)
+        self._block(module.program.body, everywhere)
 
     @property
     def cycles(self) -> float:
@@ -97,50 +105,85 @@ class Timing:
     # --- statements
 
     def _block(self, block: Block, cores: Mask) -> None:
+        shared: Cond | None = None
         for op in block.ops:
-            if isinstance(op, (Send, Recv, Relay)) and _runs(op.when):
-                self.clock[cores] += costs.GUARD
+            if op.when != shared and _runs(op.when):
+                assert op.when is not None
+                self.clock[cores] += self.scalar.test(op.when, self.local)
+            shared = op.when
             self._op(op, cores & self._where(op.when))
         group = self.transfers.of_block.get(id(block))
         if group is not None:
-            self._wait([op.result for op in group.starts])
+            self._wait(group, cores, id(block))
 
     def _op(self, op: Op, cores: Mask) -> None:
         if isinstance(op, Compute):
-            self.clock[cores] += self.kernels.cycles(op)
+            moved = sum(self._address(view) for view in op.views())
+            self.clock[cores] += self.kernels.cycles(op) + moved
         elif isinstance(op, (Send, Recv, Relay)):
             self._start(op, cores)
         elif isinstance(op, Wait):
-            self._wait([t for t in op.operands if isinstance(t, Value)])
+            group = self.transfers.of_wait.get(op)
+            if group is not None:
+                self._wait(group, cores, id(op))
         elif isinstance(op, For):
             self._for(op, cores)
         elif isinstance(op, Sweep):
             self._sweep(op, cores)
 
+    def _address(self, view: View) -> int:
+        """Scalar cycles of the descriptor of a view."""
+        return self.scalar.address(window(view), self.local)
+
+    def _switch(self, cores: Mask, number: int) -> None:
+        """Go to a case of the program."""
+        self.clock[cores] += self.cases.switched(number)
+
     def _for(self, op: For, cores: Mask) -> None:
         (body,) = op.regions
         count = int(op.count.evaluate(self.env, self.functions))
+        head = self.cases.head.get(id(op))
+        if head is None:
+            self.local.add(op.var)
+        else:
+            self._switch(cores, head)
         alike = all(o.when is None or op.var not in o.when.free_vars for o in body.walk())
         step, gained = 0, np.full(self.clock.shape, -1.0)
         while step < count:
             before = self.clock.copy()
             self.env[op.var] = step
-            self.clock[cores] += costs.LOOP
+            self.clock[cores] += costs.LOOP if head is None else costs.LOOP_OF_CASES
             self._block(body, cores)
             step += 1
-            steady = alike and np.array_equal(self.clock - before, gained)
+            if head is not None:
+                self._switch(cores, head if step < count else self.cases.after[id(op)])
+            # The last round leads on to another case, so it is not one to go by.
+            steady = alike and step < count - 1 and np.array_equal(self.clock - before, gained)
             gained = self.clock - before
             if steady:  # and so it goes on
-                self.clock += gained * (count - step)
+                self._skip(cores, gained, count - step, op)
                 break
+        self.local.discard(op.var)
+
+    def _skip(self, cores: Mask, gained: Clock, rounds: int, op: For) -> None:
+        """The rest of a loop whose rounds take alike."""
+        self.clock += gained * rounds
+        head = self.cases.head.get(id(op))
+        if head is not None:
+            after = self.cases.switched(self.cases.after[id(op)])
+            self.clock[cores] += after - self.cases.switched(head)
 
     def _sweep(self, op: Sweep, cores: Mask) -> None:
         (body,) = op.regions
+        if id(op) in self.cases.head:
+            self._switch(cores, self.cases.head[id(op)])
         rank = np.broadcast_to(op.rank.evaluate(self.env, self.functions), cores.shape)
         for step in range(op.count):
             here = cores & (rank == step)
             if here.any():
                 self._block(body, here)
+        if id(op) in self.cases.head:
+            self._switch(cores, self.cases.after[id(op)])
 
     def _where(self, when: Cond | None) -> Mask:
         if when is None:
@@ -153,7 +196,9 @@ class Timing:
         (view,) = (v for v in op.operands if isinstance(v, View))
         here = window(view, op.span)
         words = self.costs.words(here.size, here.dtype)
-        self.clock[cores] += costs.START
+        here_ = self._address(view)
+        combines = isinstance(op, Recv) and op.combine != "store"
+        self.clock[cores] += 2 * here_ if combines else here_
         self.pending[op.result] = _Pending(op, cores.copy(), self.clock.copy(), words)
         name = channel_out(op)
         if isinstance(op, Send) and name is not None:
@@ -195,24 +240,29 @@ class Timing:
             self.messages[name].popleft()
         return _Message(first, last)
 
-    def _wait(self, tokens: list[Value]) -> None:
-        found = [self.pending.pop(t) for t in tokens if t in self.pending]
-        if not found:
-            return
-        at_once = self.transfers.of_token[found[0].op.result].at_once
-        done, owed = self.clock.copy(), np.zeros(self.clock.shape)
-        any_ = np.zeros(self.clock.shape, bool)
-        for one in found:
-            end = self._end(one)
-            done = np.where(one.cores, np.maximum(done, end), done)
+    def _wait(self, group: Group, cores: Mask, where: int) -> None:
+        """Until the transfers of a group have ended: on the task itself, or by returning from it
+        and being resumed in another case."""
+        starts = [op.result for op in group.starts if op.result in self.pending]
+        found = {token: self.pending.pop(token) for token in starts}
+        ends: dict[Value, Clock] = {}
+        owed, waits = np.zeros(self.clock.shape), np.zeros(self.clock.shape, bool)
+        for token, one in found.items():
+            ends[token] = np.where(one.cores, self._end(one), 0.0)
             owed[one.cores] += costs.OWED * one.words
-            any_ |= one.cores
-        if at_once:
-            self.clock = done
+            waits |= one.cores
+        if group.at_once:
+            for end in ends.values():
+                self.clock = np.maximum(self.clock, end)
             return
-        busy = self.clock + owed
-        joined = costs.JOIN * (len(found) - 1) + costs.RESUME
-        self.clock = np.where(any_, np.maximum(done, busy) + joined, self.clock)
+        number = self.cases.after[where]
+        if group.guard is None or group.guard.is_true or group.shared:
+            waits = cores
+        left = self.clock + owed + scalar.EFFECT
+        joins, last = _joined(group, ends)
+        busy = np.maximum(left, last + joins * costs.JOIN)
+        self.clock = np.where(waits, busy + costs.RESUME, self.clock)
+        self._switch(cores, number)
 
     def _end(self, one: _Pending) -> Clock:
         """When a transfer ends on each core."""
@@ -224,6 +274,13 @@ class Timing:
         assert name is not None
         message = self._received(name, one.cores)
         return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
+
+
+def _joined(group: Group, ends: dict[Value, Clock]) -> tuple[int, Clock]:
+    """Tasks between the last end and ``resume``, and when the last transfer has ended."""
+    depth = max(0, (len(group.signals) - 1).bit_length() - 1) + group.shared
+    last = np.maximum.reduce([*ends.values()])
+    return depth, last
 
 
 def _runs(when: Cond | None) -> bool:
