@@ -20,7 +20,6 @@ RAMP = 2  # between a PE and its router
 HOP = 1  # from router to router
 RELAY = 1  # from a wavelet's arrival to the sum's departure
 RESUME = 12  # the task that goes on: started, blocked again, a call
-OWED = 0.5  # part of what microthreads move that costs the core its own cycles
 LOOP = 5  # scalar code around one pass of a loop
 LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
 FRAME = 10  # between the time stamps: calls of both, and of the program

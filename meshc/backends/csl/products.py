@@ -66,6 +66,7 @@ class Plan:
     product: Product
     cycles: int
     depth: int = 0
+    steps: int = 0  # cycles of vector steps among them, when nothing else of the core can issue
     fresh: bool = False  # writes its result over what was there, so no zeros are needed
 
     @property
@@ -92,10 +93,11 @@ def _from_nothing(plan: Plan, costs: Costs) -> Plan:
     """``plan`` with zeros before it, or without the sum onto them."""
     m, k, n = plan.product.extents
     dtype = plan.product.c.dtype
-    once = SETUP + costs.vector("add", dtype, m * n, ())
+    dense = costs.vector("add", dtype, m * n, ())
+    once = SETUP + dense
     if plan.form == "outer" and plan.depth == k and dtype == DType.F16:
-        return replace(plan, cycles=plan.cycles - once, fresh=True)
-    return replace(plan, cycles=plan.cycles + once)
+        return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
+    return replace(plan, cycles=plan.cycles + once, steps=plan.steps + dense)
 
 
 def _flip(window: Window) -> Window:
@@ -131,18 +133,20 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
         return None
     if not all(plain(side.trailing(1)) for side in (product.c, product.a, product.b)):
         return None
-    body = m * k * CALL + _rows_cycles(product, costs)
+    steps = _rows_cycles(product, costs)
+    body = m * k * CALL + steps
     loads = LOAD if product.one_row else 3 * LOAD * m
     passes = m * (_PASS + 2 * _MOVED) if m > 1 else 0
-    return Plan("mapped", product, scalar.CALL + body + loads + passes)
+    return Plan("mapped", product, scalar.CALL + body + loads + passes, steps=steps)
 
 
 def _looped(product: Product, costs: Costs) -> Plan:
     m, k, _ = product.extents
     once = SETUP + _ELEMENT + (_PASS + _MOVED if k > 1 else 0) + (_MOVED if m > 1 else 0)
     passes = m * _PASS if m > 1 else 0
-    cycles = scalar.CALL + m * k * once + passes + _rows_cycles(product, costs)
-    return Plan("looped", product, cycles)
+    steps = _rows_cycles(product, costs)
+    cycles = scalar.CALL + m * k * once + passes + steps
+    return Plan("looped", product, cycles, steps=steps)
 
 
 def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
@@ -155,21 +159,32 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     cycles = scalar.CALL + rounds * _round_cycles(product, depth, costs)
     cycles += rounds * (_PASS + 2 * _MOVED) if rounds > 1 else 0
     cycles += _round_cycles(product, rest, costs) if rest else 0
-    return Plan("outer", product, cycles, depth)
+    steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
+    return Plan("outer", product, cycles, depth, steps)
 
 
 def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
     """All products of ``depth`` columns and rows, and their sum into the result."""
+    steps = _round_steps(product, depth, costs)
+    if product.c.dtype == DType.F32:
+        passes = _PASS + _MOVED if depth > 1 else 0
+        return steps + SETUP + depth * (SETUP + passes)
+    return steps + SETUP * (2 + len(halvings(depth)))
+
+
+def _round_steps(product: Product, depth: int, costs: Costs) -> int:
+    """Cycles of the vector steps of a round; f32 parts are added one by one, and slowly where they
+    lie in the sum's banks."""
     m, _, n = product.extents
     dtype, part = product.c.dtype, m * n
+    if not depth:
+        return 0
     inner = tuple(side.pace for side in broadcast(product, 0, depth))
-    cycles = SETUP + costs.vector("mul", dtype, depth * part, inner)
-    once = SETUP + costs.vector("add", dtype, part, ())
-    if dtype == DType.F32:  # parts are added one by one, those in the sum's banks slowly
-        passes = _PASS + _MOVED if depth > 1 else 0
-        return cycles + depth * (once + passes) + (depth // 2 * part if part % 2 else 0)
-    halves = [SETUP + costs.vector("add", dtype, more * part, ()) for _, more in halvings(depth)]
-    return cycles + sum(halves) + once
+    steps = costs.vector("mul", dtype, depth * part, inner)
+    once = costs.vector("add", dtype, part, ())
+    if dtype == DType.F32:
+        return steps + depth * once + (depth // 2 * part if part % 2 else 0)
+    return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
 
 def _power_of_two(most: int) -> int:

@@ -60,11 +60,13 @@ class _Message:
 
 @dataclass
 class _Pending:
-    """A transfer under way: the cores that started it, when, and its words."""
+    """A transfer under way: the cores that started it, when, after how many vector steps, and its
+    words."""
 
     op: Transfer
     cores: Mask
     since: Clock
+    steps: Clock
     words: int
 
 
@@ -88,7 +90,7 @@ class Timing:
         }
         self.env |= {name: high for name, (_, high) in module.scalars.items()}
         self.clock: Clock = np.zeros((rows, columns))
-        self.owed: Clock = np.zeros((rows, columns))
+        self.steps: Clock = np.zeros((rows, columns))
         self.routes = {c.name: _Route(c, module) for c in module.channels}
         self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
         self.pending: dict[Value, _Pending] = {}
@@ -111,15 +113,25 @@ class Timing:
                 assert op.when is not None
                 self.clock[cores] += self.scalar.test(op.when, self.local)
             shared = op.when
-            self._op(op, cores & self._where(op.when))
+            where = self._where(op.when)
+            if isinstance(op, (Send, Recv, Relay)) and self._stands_in(op):
+                self.clock[cores & ~where] += scalar.EFFECT
+            self._op(op, cores & where)
         group = self.transfers.of_block.get(id(block))
         if group is not None:
             self._wait(group, cores, id(block))
+
+    def _stands_in(self, op: Transfer) -> bool:
+        """Whether cores that do not start a transfer give the signal of its end themselves."""
+        group = self.transfers.of_token[op.result]
+        alone = group.guard is not None or op.when is None
+        return not (group.at_once or alone or op in group.follows.values())
 
     def _op(self, op: Op, cores: Mask) -> None:
         if isinstance(op, Compute):
             moved = sum(self._address(view) for view in op.views())
             self.clock[cores] += self.kernels.cycles(op) + moved
+            self.steps[cores] += self.kernels.steps(op)
         elif isinstance(op, (Send, Recv, Relay)):
             self._start(op, cores)
         elif isinstance(op, Wait):
@@ -199,7 +211,9 @@ class Timing:
         here_ = self._address(view)
         combines = isinstance(op, Recv) and op.combine != "store"
         self.clock[cores] += 2 * here_ if combines else here_
-        self.pending[op.result] = _Pending(op, cores.copy(), self.clock.copy(), words)
+        self.pending[op.result] = _Pending(
+            op, cores.copy(), self.clock.copy(), self.steps.copy(), words
+        )
         name = channel_out(op)
         if isinstance(op, Send) and name is not None:
             first = self.clock + costs.FABRIC
@@ -246,10 +260,9 @@ class Timing:
         starts = [op.result for op in group.starts if op.result in self.pending]
         found = {token: self.pending.pop(token) for token in starts}
         ends: dict[Value, Clock] = {}
-        owed, waits = np.zeros(self.clock.shape), np.zeros(self.clock.shape, bool)
+        waits = np.zeros(self.clock.shape, bool)
         for token, one in found.items():
             ends[token] = np.where(one.cores, self._end(one), 0.0)
-            owed[one.cores] += costs.OWED * one.words
             waits |= one.cores
         if group.at_once:
             for end in ends.values():
@@ -258,11 +271,21 @@ class Timing:
         number = self.cases.after[where]
         if group.guard is None or group.guard.is_true or group.shared:
             waits = cores
-        left = self.clock + owed + scalar.EFFECT
-        joins, last = _joined(group, ends)
-        busy = np.maximum(left, last + joins * costs.JOIN)
-        self.clock = np.where(waits, busy + costs.RESUME, self.clock)
+        left = np.maximum(self.clock + scalar.EFFECT, self._moved(list(found.values())))
+        resumed = _joined(group, ends, left) + costs.RESUME
+        self.clock = np.where(waits, resumed, self.clock)
         self._switch(cores, number)
+
+    def _moved(self, under_way: list[_Pending]) -> Clock:
+        """When a core has moved all words of its transfers, one a cycle, in the cycles that its
+        vector steps leave."""
+        begun = np.full(self.clock.shape, np.inf)
+        words, steps = np.zeros(self.clock.shape), np.zeros(self.clock.shape)
+        for one in under_way:
+            first = one.cores & (one.since < begun)
+            begun[first], steps[first] = one.since[first], one.steps[first]
+            words[one.cores] += one.words
+        return np.where(words > 0, begun + self.steps - steps + words, 0.0)
 
     def _end(self, one: _Pending) -> Clock:
         """When a transfer ends on each core."""
@@ -276,11 +299,23 @@ class Timing:
         return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
 
 
-def _joined(group: Group, ends: dict[Value, Clock]) -> tuple[int, Clock]:
-    """Tasks between the last end and ``resume``, and when the last transfer has ended."""
-    depth = max(0, (len(group.signals) - 1).bit_length() - 1) + group.shared
-    last = np.maximum.reduce([*ends.values()])
-    return depth, last
+def _joined(group: Group, ends: dict[Value, Clock], left: Clock) -> Clock:
+    """When the last signal comes to ``resume``: the tasks that join ends run one after the other,
+    each once all that it joins have ended, and the core has ``left`` its own task."""
+    now = np.maximum(left, np.minimum.reduce([*ends.values()]))
+    ready = [np.maximum.reduce(_below(group, join.task, ends)) for join in group.joins]
+    for one in np.sort(np.array(ready), axis=0) if ready else []:
+        now = np.maximum(now, one) + costs.JOIN
+    return np.maximum(now, np.maximum.reduce([*ends.values()]))
+
+
+def _below(group: Group, task: str, ends: dict[Value, Clock]) -> list[Clock]:
+    """Ends of the transfers that ``task`` joins, also through other tasks."""
+    found = [ends[t] for t, signal in group.signals.items() if signal.task == task and t in ends]
+    for join in group.joins:
+        if join.then is not None and join.then.task == task:
+            found += _below(group, join.task, ends)
+    return found
 
 
 def _runs(when: Cond | None) -> bool:
