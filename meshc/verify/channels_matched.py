@@ -7,6 +7,7 @@ from meshc.ir.affine import Cond
 from meshc.ir.module import Module
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
+from meshc.verify.taking_turns import check_turns
 from meshc.verify.transfers import Transfer, transfers
 from meshc.verify.walk import mesh_scope, point_text
 
@@ -15,6 +16,8 @@ def check(module: Module) -> None:
     """Prove with isl, for every iteration and run-time value; a failure names a witness core."""
     scope = mesh_scope(module)
     for channel in module.channels:
+        if channel.turns:
+            continue
         clash = two_sources(channel.route, scope)
         if clash is not None:
             fail(
@@ -31,6 +34,7 @@ def check(module: Module) -> None:
             continue
         proved.add(key)
         leads_somewhere(transfer, sends, scope)
+        check_turns(module, transfer)
         witness = image_mismatch(transfer.channel.route, sends, receives, scope)
         if witness is not None:
             fail(

@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.turns import turns_of
 from meshc.backends.csl import costs, scalar
 from meshc.backends.csl.cases import Cases
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.scalar import Scalar
-from meshc.backends.csl.transfers import Group, Transfers
+from meshc.backends.csl.transfers import Choice, Group, Transfers
 from meshc.backends.csl.windows import window
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
@@ -45,6 +46,8 @@ from meshc.ir.ops.tile import (
 )
 from meshc.ir.values import Value
 from meshc.ir.views import View
+
+_HANDOVER = 8  # from a message's end to its control wavelets: a task and the start of one operation
 
 Clock = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -91,7 +94,10 @@ class Timing:
         self.env |= {name: high for name, (_, high) in module.scalars.items()}
         self.clock: Clock = np.zeros((rows, columns))
         self.steps: Clock = np.zeros((rows, columns))
-        self.routes = {c.name: _Route(c, module) for c in module.channels}
+        found = {c.name: turns_of(c, self.mesh) for c in module.channels}
+        self.turns = {name: turns for name, turns in found.items() if turns is not None}
+        self.over: dict[str, Clock] = {name: np.zeros((1, 1)) for name in self.turns}
+        self.routes = {c.name: _Route(c, module) for c in module.channels if not c.turns}
         self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
         self.pending: dict[Value, _Pending] = {}
         everywhere = np.ones((rows, columns), bool)
@@ -125,7 +131,8 @@ class Timing:
         """Whether cores that do not start a transfer give the signal of its end themselves."""
         group = self.transfers.of_token[op.result]
         alone = group.guard is not None or op.when is None
-        return not (group.at_once or alone or op in group.follows.values())
+        chosen = group.choice_of(op) is not None
+        return not (group.at_once or alone or chosen or op in group.follows.values())
 
     def _op(self, op: Op, cores: Mask) -> None:
         if isinstance(op, Compute):
@@ -215,11 +222,29 @@ class Timing:
             op, cores.copy(), self.clock.copy(), self.steps.copy(), words
         )
         name = channel_out(op)
-        if isinstance(op, Send) and name is not None:
+        if isinstance(op, Send) and name in self.turns:
+            self.messages[name].append(self._in_turn(op, name, cores, words))
+        elif isinstance(op, Send) and name is not None:
             first = self.clock + costs.FABRIC
             self.messages[name].append(self._carry(name, cores, first, first + words - 1))
         elif isinstance(op, Relay):
             self._relay(op, cores, words)
+
+    def _in_turn(self, op: Send, name: str, cores: Mask, words: int) -> _Message:
+        """The messages of lines whose cores take turns; the next turn begins when the control
+        wavelets of this one have passed."""
+        turns, over = self.turns[name], self.over[name]
+        axis = 0 if turns.axis == "y" else 1
+        place = np.indices(cores.shape)[axis]
+        root = np.where(cores, place, -1).max(axis, keepdims=True)
+        clock = np.where(cores, self.clock, 0).max(axis, keepdims=True)
+        first = np.maximum(clock + costs.FABRIC, over)
+        last = first + words - 1
+        self.over[name] = np.where(root >= 0, last + _HANDOVER + costs.FABRIC, over)
+        self.pending[op.result].since = np.where(cores, last + _HANDOVER, self.clock) - words
+        hears = (root >= 0) & ((place > root) if turns.way > 0 else (place <= root))
+        way = 2 * costs.RAMP + np.abs(place - root) * costs.HOP
+        return _Message(*(np.where(hears, t + way, np.nan) for t in (first, last)))
 
     def _relay(self, op: Relay, cores: Mask, words: int) -> None:
         """What a relay sends on follows what it receives."""
@@ -303,17 +328,30 @@ def _joined(group: Group, ends: dict[Value, Clock], left: Clock) -> Clock:
     """When the last signal comes to ``resume``: the tasks that join ends run one after the other,
     each once all that it joins have ended, and the core has ``left`` its own task."""
     now = np.maximum(left, np.minimum.reduce([*ends.values()]))
-    ready = [np.maximum.reduce(_below(group, join.task, ends)) for join in group.joins]
+    joins = [join for join in group.joins if not join.inner]
+    ready = [np.maximum.reduce(_below(group, join.task, ends)) for join in joins]
     for one in np.sort(np.array(ready), axis=0) if ready else []:
         now = np.maximum(now, one) + costs.JOIN
-    return np.maximum(now, np.maximum.reduce([*ends.values()]))
+    chosen = [_choice_end(choice, ends) for choice in group.choices]
+    return np.maximum(now, np.maximum.reduce([*ends.values(), *chosen]))
+
+
+def _choice_end(choice: Choice, ends: dict[Value, Clock]) -> Clock:
+    """When the signal of a choice comes: after the tasks that join what a core has started."""
+    mine = np.array([ends[op.result] for op in choice.starts if op.result in ends])
+    joined: Clock = mine.max(0) + costs.JOIN * np.maximum(0, (mine > 0).sum(0) - 1)
+    return joined
 
 
 def _below(group: Group, task: str, ends: dict[Value, Clock]) -> list[Clock]:
     """Ends of the transfers that ``task`` joins, also through other tasks."""
-    found = [ends[t] for t, signal in group.signals.items() if signal.task == task and t in ends]
+    signals = group.plain.signals
+    found = [ends[t] for t, signal in signals.items() if signal.task == task and t in ends]
+    for choice in group.choices:
+        if choice.signal is not None and choice.signal.task == task:
+            found.append(_choice_end(choice, ends))
     for join in group.joins:
-        if join.then is not None and join.then.task == task:
+        if not join.inner and join.then is not None and join.then.task == task:
             found += _below(group, join.task, ends)
     return found
 

@@ -142,12 +142,14 @@ class Emitter:
             self.names = (self.names - {value.name}) | {name}
             value.name = name
 
-    def channel(self, name: str, route: AffineMap, multicast: bool = False) -> Symbol:
+    def channel(
+        self, name: str, route: AffineMap, multicast: bool = False, turns: int = 0
+    ) -> Symbol:
         """The channel with this geometry; channels of equal route are one channel."""
         for known in self.module.channels:
-            if known.route == route and known.multicast == multicast:
+            if (known.route, known.multicast, known.turns) == (route, multicast, turns):
                 return Symbol(known.name)
-        self.module.channels.append(Channel(self.fresh(name), route, multicast))
+        self.module.channels.append(Channel(self.fresh(name), route, multicast, turns))
         return Symbol(self.module.channels[-1].name)
 
     def port(self, port: Port) -> None:
