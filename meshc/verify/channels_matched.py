@@ -33,8 +33,8 @@ def check(module: Module) -> None:
         if key in proved:
             continue
         proved.add(key)
-        leads_somewhere(transfer, sends, scope)
         check_turns(module, transfer)
+        leads_somewhere(transfer, sends, scope)
         witness = image_mismatch(transfer.channel.route, sends, receives, scope)
         if witness is not None:
             fail(

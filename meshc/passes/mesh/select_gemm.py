@@ -71,7 +71,8 @@ class SelectGemm(Pass):
         self, module: Module, products: list[ops.Gemm], wanted: str, report: Diagnostics
     ) -> str:
         """The algorithm that is asked for, or the one with the fewest predicted cycles among those
-        whose memory does not grow with the mesh; says why."""
+        on rings; says why. Memory of ``allgather`` grows with the mesh; ``summa`` rests on switch
+        tables, which have run on no hardware, and its natural order stretches other rings."""
         costs = [
             product_costs(tiles_of(module, o), link_cost(module), module.device) for o in products
         ]
@@ -83,7 +84,7 @@ class SelectGemm(Pass):
             )
             for algo in ALGORITHMS
         }
-        usual = min(("cyclic_shift", "cannon", "summa"), key=lambda a: total[a].cycles)
+        usual = min(SKEWED, key=lambda a: total[a].cycles)
         chosen = wanted if wanted in ALGORITHMS else usual
         asked = " as asked for" if wanted in ALGORITHMS else ""
         if wanted == "transposed":
