@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from csl_runs import run_files, tile_text
+from csl_runs import PRODUCT, bound, compiled, run_files, tile_text
 from csl_turn_texts import all_gather
 
 from meshc.backends.csl import emit
@@ -76,3 +76,20 @@ def test_control_words_are_those_of_public_programs():
     assert control_word((3,)) == 0x9DF9249 & ~(0x3F << 16) | entry
     assert control_word(()) == 0x91F9249 & ~(0x3F << 16) | entry
     assert control_word((1, 0)) >> 22 & 0x3F == 5 | 4 << 3  # that of its factorisation
+
+
+@pytest.mark.parametrize(("side", "panels"), [(60, 2), (80, 1)])
+def test_summa_has_one_panel_where_memory_is_short(side, panels, tmp_path, monkeypatch):
+    """Tiles of 40 x 40 f32: two panels of either operand would take 45 of 37 KB."""
+    text = PRODUCT.format(m=side, k=side, n=side, accumulate="f32")
+    asked = {"device": "wse3", "mesh": "2x2", "dtype": "f32", "algo": ("gemm=summa",)}
+    (module,) = compiled(text, tmp_path, **asked).values()
+    (found,) = (b.type.shape[0] for b in module.buffers if b.value.name == "left_panels")
+    assert found == panels
+    rng = np.random.default_rng(4)
+    x, w = (rng.standard_normal((side, side)).astype(np.float32) for _ in range(2))
+    files = emit({"main": module})
+    outputs, _ = run_files(files, {"x": x, "w": w}, tmp_path, monkeypatch)
+    (product,) = outputs.values()
+    error = np.abs(product - x.astype(np.float64) @ w)
+    assert np.all(error <= bound(x, w, "f32", "f32"))
