@@ -61,6 +61,8 @@ class SelectGemm(Pass):
             return module
         chosen = self.choose(module, products, wanted, report)
         for op in products:
+            if chosen not in SKEWED:
+                _check_straight(op, chosen)
             op.algo = chosen
             op.left_aligned = op.left_aligned and chosen in SKEWED
         if chosen not in SKEWED:
@@ -92,6 +94,21 @@ class SelectGemm(Pass):
         others = "; ".join(str(total[a]) for a in ALGORITHMS if a != chosen)
         report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
         return chosen
+
+
+def _check_straight(op: ops.Gemm, algo: str) -> None:
+    """Refuse a matrix with two dims over one axis: its parts are apart only because of the skew."""
+    for value in op.tensors()[1:]:
+        layout = tensor_type(value).layout or Layout()
+        skewed = [s for s in layout.splits if s.skew and s.kind == "block"]
+        if len(skewed) > 1:
+            dims = " and ".join(s.dim for s in skewed)
+            fail(
+                "skewed-product",
+                f"{algo} cannot take %{value.name}, whose dims {dims} lie over one axis",
+                op.span,
+                help=f"products of whole layers are made with {' or '.join(SKEWED)}",
+            )
 
 
 def tiles_of(module: Module, op: ops.Gemm) -> Tiles:
