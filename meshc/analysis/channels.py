@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from meshc.analysis.turns import turns_of
 from meshc.ir.affine import Expr
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel
@@ -49,7 +50,8 @@ class Line:
 def line_of(channel: Channel, mesh: Mesh) -> Line:
     """The channel on one line; cost grows with the length of the axis, not with the mesh.
 
-    A channel from the last column of a region to the first of the next counts by its ends.
+    A channel from the last column of a region to the first of the next counts by its ends. Of one
+    with turns ``pairs`` are only as many as make up its senders, receivers and longest ways.
     """
     route = channel.route
     if "r" in route.inputs:
@@ -57,6 +59,9 @@ def line_of(channel: Channel, mesh: Mesh) -> Line:
             return Line("x", ((mesh.columns - 1, 0),), channel.multicast)
         pairs = tuple((r, r + 1) for r in range(mesh.regions - 1))
         return Line("r", pairs, channel.multicast)
+    turns = turns_of(channel, mesh)
+    if turns is not None:
+        return Line(turns.axis, turns.pairs, channel.multicast)
     along_y = all(p.outputs[1] == Expr.var("x") for p in route.pieces)
     shape = (mesh.rows, 1) if along_y else (1, mesh.columns)
     place = 0 if along_y else 1

@@ -206,6 +206,18 @@ def image_mismatch(
     return _ask(search)
 
 
+def unmapped_point(relation: AffineMap, sources: Cond, scope: Scope = EVERYWHERE) -> Point | None:
+    """A point of ``sources`` within the bounds that the map sends nowhere."""
+    dims = _map_dims(relation, scope, sources.free_vars)
+    base = (*dims.sources, *dims.scalars)
+
+    def search() -> Point | None:
+        defined = _project(_map_set(dims, relation, scope), dims.all, base)
+        return _least(_set(base, sources & scope.bounds, scope).subtract(defined), base)
+
+    return _ask(search)
+
+
 def two_sources(relation: AffineMap, scope: Scope = EVERYWHERE) -> tuple[Link, Link] | None:
     """Two different sources within the bounds with one target for the same scalars."""
     return _collision(relation, scope, same="target")

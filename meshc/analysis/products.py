@@ -6,8 +6,8 @@ step, one chunk of either moves:
 - cyclic_shift: two hops on interleaved axes, hidden behind the product of the chunk; before,
   operands that the host has not skewed turn by at most half the ring.
 - cannon: the same in natural order, so that the message around the end goes N - 1 hops.
-- summa: panels of one operand, then of the other, go from core to core, N - 1 stages; nothing
-  hides them.
+- summa: a panel of either operand goes to a whole line, N - 1 hops, both ways out of its owner's
+  one link to the router; hidden behind the product of the panels before.
 - allgather: N - 1 steps first, then one product, with room for N tiles of both operands.
 
 Predictions used to choose; ``meshc estimate`` counts the programs themselves.
@@ -95,19 +95,18 @@ def product_costs(
         align = turns * (message(max(left, right), hops) + link.step_cycles)
         return tiles.steps * (once + link.step_cycles) + align
 
-    hand = 2 * message(left, 1) + 2 * message(right, 1)
-    fill = (tiles.side - 1) * message(max(left, right), 1)
+    hand = message(2 * max(left, right), tiles.side - 1)
     gather = (tiles.side - 1) * (message(max(left, right), small) + link.step_cycles)
     cycles = {
         "cyclic_shift": shifting(small),
         "cannon": shifting(tiles.side - 1),
-        "summa": fill + tiles.steps * (hand + work + 2 * link.step_cycles),
+        "summa": hand + tiles.steps * (max(work, hand) + link.step_cycles),
         "allgather": gather + tiles.steps * work,
     }
     ways = {
         "cyclic_shift": (small, 1),
         "cannon": (tiles.side - 1, 1),
-        "summa": (tiles.side - 1, tiles.side - 1),
+        "summa": (tiles.side - 1, 1),
         "allgather": (small, 1),
     }
     return {
@@ -126,7 +125,7 @@ def _work(tiles: Tiles, numbers: Mapping[str, Number]) -> float:
 
 
 def _room(tiles: Tiles, algo: str) -> tuple[int, int]:
-    """Colors of the rings or chains of both axes, and bytes of the operands on a core."""
+    """Colors of the channels of both axes, and bytes of the operands on a core."""
     axes = (tiles.rows > 1) + (tiles.columns > 1)
     chunk = tiles.chunk * tiles.bytes_each
     own = (tiles.m + tiles.n) * chunk
@@ -134,5 +133,5 @@ def _room(tiles: Tiles, algo: str) -> tuple[int, int]:
     if algo == "allgather":
         return 3 * axes, own * tiles.steps
     if algo == "summa":
-        return 4 * axes, held * chunk + own
+        return 2 * axes, held * chunk + 2 * own
     return 3 * axes * (1 + (tiles.turn_left or tiles.turn_right)), held * chunk + own

@@ -1,5 +1,7 @@
 """Messages between cores: FIFOs for each channel and receiver, matched in order.
 
+On a channel with turns a message that is sent early is held until its sender's turn comes.
+
 A relay posts a receive and puts its message on the way at once; the message is *ready* when what
 it waits for has come. A transfer may happen at any moment between its start and its wait.
 ``early`` reads at the send and writes as soon as both ends are there; ``late`` writes at the
@@ -20,7 +22,7 @@ import numpy as np
 from meshc.interp.named import Array
 from meshc.interp.rounding import rounded
 from meshc.interp.windows import Place
-from meshc.ir.affine import CoordinateFunction, IntLike
+from meshc.ir.affine import CoordinateFunction, Expr, IntLike
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel
 from meshc.ir.ops import tile
@@ -135,16 +137,29 @@ class Posted:
 
 @dataclass(frozen=True)
 class Route:
-    """The receivers of each sending core and the senders of each receiving one."""
+    """The receivers of each sending core and the senders of each receiving one.
+
+    With ``turns``, ``lines`` gives for each sender all senders of its line, in their order.
+    """
 
     receivers: Mapping[int, tuple[int, ...]]
     senders: Mapping[int, tuple[int, ...]]
+    lines: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    turns: int = 0
 
 
 @dataclass(eq=False)
 class _Mailbox:
     messages: deque[Message] = field(default_factory=deque)
     posted: deque[Posted] = field(default_factory=deque)
+
+
+@dataclass(eq=False)
+class _Queue:
+    """Messages of a line whose senders take turns: ``number`` of them have been let through."""
+
+    held: dict[int, deque[Message]] = field(default_factory=dict)
+    number: int = 0
 
 
 class Fabric:
@@ -157,11 +172,25 @@ class Fabric:
         self._early = timing == "early"
         self._wake = wake
         self._boxes: dict[tuple[str, int], _Mailbox] = {}
+        self._queues: dict[tuple[str, tuple[int, ...]], _Queue] = {}
 
     def send(self, channel: str, message: Message) -> None:
-        """Put ``message`` on its way to every receiver of its core, in the order of the sends."""
+        """Put ``message`` on its way to every receiver of its core: in the order of the sends,
+        or when its sender's turn has come."""
         if self._early:
             message.read()
+        route = self.routes[channel]
+        if not route.turns:
+            self._give(channel, message)
+            return
+        line = route.lines[message.sender]
+        queue = self._queues.setdefault((channel, line), _Queue())
+        queue.held.setdefault(message.sender, deque()).append(message)
+        while held := queue.held.get(line[queue.number // route.turns % len(line)]):
+            queue.number += 1
+            self._give(channel, held.popleft())
+
+    def _give(self, channel: str, message: Message) -> None:
         for core in self.routes[channel].receivers[message.sender]:
             box = self._box(channel, core)
             box.messages.append(message)
@@ -174,10 +203,15 @@ class Fabric:
         self._match(box)
 
     def unconsumed(self) -> list[tuple[str, int, int]]:
-        """Channel, core and number of messages that nobody has received."""
-        return [
-            (name, core, len(b.messages)) for (name, core), b in self._boxes.items() if b.messages
+        """Channel, core and number of messages that nobody has received: the receiver, or the
+        sender of messages whose turn has not come."""
+        left = [(key, len(box.messages)) for key, box in self._boxes.items()]
+        left += [
+            ((name, core), len(messages))
+            for (name, _), queue in self._queues.items()
+            for core, messages in queue.held.items()
         ]
+        return [(name, core, count) for (name, core), count in left if count]
 
     def _box(self, channel: str, core: int) -> _Mailbox:
         return self._boxes.setdefault((channel, core), _Mailbox())
@@ -224,7 +258,23 @@ def route_of(
     if width == 2:
         plane = mesh.rows * mesh.columns
         pairs = [(a + r * plane, b + r * plane) for r in range(mesh.regions) for a, b in pairs]
-    return Route(_grouped(pairs), _grouped([(b, a) for a, b in pairs]))
+    receivers = _grouped(pairs)
+    lines = _lines(channel, mesh, receivers) if channel.turns else {}
+    return Route(receivers, _grouped([(b, a) for a, b in pairs]), lines, channel.turns)
+
+
+def _lines(
+    channel: Channel, mesh: Mesh, receivers: Mapping[int, tuple[int, ...]]
+) -> dict[int, tuple[int, ...]]:
+    """The senders of each sender's line in the order of their positions."""
+    along_y = all(p.outputs[1] == Expr.var("x") for p in channel.route.pieces)
+    lines: dict[tuple[int, int], list[int]] = {}
+    names: dict[int, tuple[int, int]] = {}
+    for core in sorted(receivers):
+        r, y, x = np.unravel_index(core, (mesh.regions, mesh.rows, mesh.columns))
+        names[core] = (int(r), int(x if along_y else y))
+        lines.setdefault(names[core], []).append(core)
+    return {core: tuple(lines[name]) for core, name in names.items()}
 
 
 def _grouped(pairs: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:

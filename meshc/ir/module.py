@@ -61,13 +61,17 @@ class Channel:
     """A FIFO between core sets, named by its geometry and shared by all transfers of that route.
 
     ``route`` maps the sending core to the core (or, when ``multicast``, the cores) that receive.
+    With ``turns`` all cores of a line send to others on it, each ``turns`` messages when its turn
+    comes, in the order of their positions and then from the first again; messages arrive in the
+    order of turns, whenever they were sent.
     ``send_color`` and ``recv_color`` give each core its color; ``queue`` is the input queue.
-    The last three are set by allocate-routes.
+    Colors and queues are set by allocate-routes.
     """
 
     name: str
     route: AffineMap
     multicast: bool = False
+    turns: int = 0
     send_color: str = ""
     recv_color: str = ""
     queue: int | None = None

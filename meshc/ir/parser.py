@@ -304,6 +304,7 @@ class _Parser:
             name,
             route,
             facts.get("multicast", False) is True,
+            self.as_int(facts["turns"], span) if "turns" in facts else 0,
             str(facts.get("send_color", "")),
             str(facts.get("recv_color", "")),
             self.as_int(facts["queue"], span) if "queue" in facts else None,

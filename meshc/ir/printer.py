@@ -72,9 +72,9 @@ def _buffer(buffer: Buffer) -> str:
 
 def _channel(channel: Channel) -> str:
     facts: dict[str, object] = {}
-    for name in ("multicast", "send_color", "recv_color", "queue", "output_queue"):
+    for name in ("multicast", "turns", "send_color", "recv_color", "queue", "output_queue"):
         value = getattr(channel, name)
-        if value not in (False, "", None) or (value == 0 and value is not False):
+        if value not in (False, "", None) or (value == 0 and name.endswith("queue")):
             facts[name] = value
     return f"channel @{channel.name} {quoted(str(channel.route))}" + _braced(facts)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from meshc.analysis.isl import image_mismatch, two_sources
+from meshc.analysis.isl import Scope, image_mismatch, two_sources, unmapped_point
 from meshc.ir.affine import Cond
 from meshc.ir.module import Module
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
+from meshc.verify.taking_turns import check_turns
 from meshc.verify.transfers import Transfer, transfers
 from meshc.verify.walk import mesh_scope, point_text
 
@@ -15,6 +16,8 @@ def check(module: Module) -> None:
     """Prove with isl, for every iteration and run-time value; a failure names a witness core."""
     scope = mesh_scope(module)
     for channel in module.channels:
+        if channel.turns:
+            continue
         clash = two_sources(channel.route, scope)
         if clash is not None:
             fail(
@@ -30,6 +33,8 @@ def check(module: Module) -> None:
         if key in proved:
             continue
         proved.add(key)
+        check_turns(module, transfer)
+        leads_somewhere(transfer, sends, scope)
         witness = image_mismatch(transfer.channel.route, sends, receives, scope)
         if witness is not None:
             fail(
@@ -39,6 +44,18 @@ def check(module: Module) -> None:
                 transfer.recvs[0].span if transfer.recvs else transfer.sends[0].span,
                 notes=("either nothing is sent to it, or it does not receive",),
             )
+
+
+def leads_somewhere(transfer: Transfer, senders: Cond, scope: Scope) -> None:
+    """The route gives every core that sends a core to send to."""
+    witness = unmapped_point(transfer.channel.route, senders, scope)
+    if witness is not None:
+        fail(
+            "channels-unmatched",
+            f"the route of @{transfer.channel.name} leads nowhere from {point_text(witness)}, "
+            "which sends on it",
+            transfer.sends[0].span,
+        )
 
 
 def same_size(transfer: Transfer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshc.analysis.coordinates import coordinate_functions, position
 from meshc.analysis.isl import Scope
@@ -16,10 +16,15 @@ from meshc.ir.ops import tile
 
 @dataclass(frozen=True)
 class Context:
-    """Conditions under which a block runs: loop ranges and guards of enclosing statements."""
+    """Conditions under which a block runs: loop ranges and guards of enclosing statements.
+
+    ``loop`` is the innermost loop, if the block is its body, and ``around`` what is known there.
+    """
 
     known: Cond
     sweeps: tuple[tile.Sweep, ...] = ()
+    loop: tile.For | None = None
+    around: Cond = field(default_factory=Cond.true)
 
 
 def plain(mesh: Mesh, cond: Cond) -> Cond:
@@ -71,7 +76,8 @@ def _nested(block: Block, context: Context) -> Iterator[tuple[Block, Context]]:
 def _inside(op: Op, context: Context) -> Context:
     known = context.known & op.when if op.when is not None else context.known
     if isinstance(op, tile.For):
-        return Context(known & Cond.between(0, Expr.var(op.var), op.count), context.sweeps)
+        within = known & Cond.between(0, Expr.var(op.var), op.count)
+        return Context(within, context.sweeps, op, known)
     if isinstance(op, tile.Sweep):
         return Context(known, (*context.sweeps, op))
     return Context(known, context.sweeps)

@@ -34,7 +34,7 @@ def test_order_and_text():
 FIGURE_6 = {  # paths, latency of a step, bytes
     "cyclic_shift": ("1", "a + b", "1/P^2"),
     "cannon": ("1", "a P + b", "1/P^2"),
-    "summa": ("1", "a P + b P", "1/P^2"),
+    "summa": ("1", "a P + b", "1/P^2"),
     "allgather": ("1", "a + b", "1/P"),
     "transposed": ("1", "a + b", "1/P^2"),
 }
@@ -51,8 +51,8 @@ FIGURE_8 = {  # paths, latency of the whole
 
 @pytest.mark.parametrize("algo", GEMMS)
 def test_figure_6(algo):
-    """As in the paper but for two: SUMMA here hands panels from neighbour to neighbour and gathers
-    go round an interleaved ring, so neither takes a path per core."""
+    """As in the paper but for two: the cores of SUMMA take turns on one path for each way, by
+    switch tables, and gathers go round an interleaved ring, so neither takes a path per core."""
     found = laws("gemm", algo, "wse2")
     assert (found.paths, found.step, found.bytes) == FIGURE_6[algo]
 

@@ -103,6 +103,36 @@ def test_a_matrix_may_be_an_input_of_a_gemv(way: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
 
 
+def test_a_vector_times_a_matrix_that_is_an_input(tmp_path: Path) -> None:
+    source = tmp_path / "gemv.mesh"
+    text = PRODUCT.replace("M=9, ", "").replace("[M, ", "[")
+    source.write_text(text, encoding="utf-8")
+    found = compiled(source, mesh="3x4")
+    a, b = RANDOM.standard_normal(12), RANDOM.standard_normal((12, 7))
+    (got,) = ran(found, tmp_path / "out", {"a": a, "b": b}).values()
+    np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_right_operand_that_is_computed_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "squares.meshir"
+    source.write_text(
+        """module @squares level(mesh) {
+          dims K = 4, N = 6
+          options dtype = f32, accumulate = f32
+          mesh rows = 2, columns = 2
+          func @main(in %a: f32[K]<K_y:2>, in %b: f32[K, N]<K_y:2 N_x:3>) -> (f32[N]<N_x:3>) {
+            %c = mesh.mul %b, %b : f32[K, N]<K_y:2 N_x:3>
+            %p = mesh.gemv %a, %c {contract = [K]} : f32[N]<N_x:3 +y>
+            %s = mesh.all_reduce %p {axis = y} : f32[N]<N_x:3>
+            mesh.return %s
+          }
+        }""",
+        encoding="utf-8",
+    )
+    with pytest.raises(MeshcError, match="neither a weight nor an input"):
+        compiled(source)
+
+
 @pytest.mark.parametrize("way", ["ring", "tree", "two_phase", "k_tree:3"])
 def test_a_result_may_stay_at_the_roots(way: str, tmp_path: Path) -> None:
     """A product of one row is a GEMV; its reduction ends on the first row or column."""

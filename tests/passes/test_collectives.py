@@ -174,6 +174,21 @@ def test_shift_goes_the_shorter_way(rows, columns, by, tmp_path):
     check(collective(rows, columns, given, body, given), shifted, tmp_path)
 
 
+@pytest.mark.parametrize("op", ["row_sum", "square_sum"])
+@pytest.mark.parametrize("dim", ["I", "X", "Y"])
+def test_reductions_of_any_dim(op, dim, tmp_path):
+    """Dims before the last one too: the mesh level names the dim, the kernel takes the trailing."""
+    rest = [d for d in ("I", "X", "Y") if d != dim]
+    body = f"%r = mesh.{op} %v {{dim = {dim}}} : f32[{', '.join(rest)}]<>"
+    module = collective(3, 4, "[I, X, Y]<>", body, f"[{', '.join(rest)}]<>")
+    place = ("I", "X", "Y").index(dim)
+    meaning = {
+        "row_sum": lambda v: v.sum(place),
+        "square_sum": lambda v: (v * v).sum(place),
+    }
+    check(module, meaning[op], tmp_path)
+
+
 def test_an_uneven_shift_is_refused():
     given = "[I, U]<U_y:5>"
     body = f"%r = mesh.shift %v {{axis = y, dim = U}} : f32{given}"

@@ -48,6 +48,15 @@ CHANGES = {
         r"@chain_y_1 has no counterpart at core \(y=1",
         ('@chain_y_1, %h.ss {when = "y = 1"}', '@chain_y_1, %h.ss {when = "y = 3"}'),
     ),
+    "send that leads nowhere": (
+        "channels_matched",
+        "channels-unmatched",
+        r"the route of @cast_y leads nowhere from core \(y=1",
+        (
+            '%sent_1 = tile.send @cast_y, %h.ss {when = "y = 0"}',
+            '%sent_1 = tile.send @cast_y, %h.ss {when = "y <= 1"}',
+        ),
+    ),
     "two ends of a chain on one core": (
         "channels_matched",
         "channels-unmatched",

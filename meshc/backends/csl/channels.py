@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from meshc.analysis.channels import line_of
+from meshc.analysis.turns import turns_of
 from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.queues import assign_queues
+from meshc.backends.csl.turns import check_colors, handover
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
+from meshc.ir.core import Block, Op
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
+_ALWAYS = Cond.true()
 ON_WSE3 = '@is_arch("wse3")'
 
 
@@ -66,8 +72,9 @@ class Ends:
     ) -> None:
         self.archs = archs
         self.descriptors = descriptors
+        self.mesh = module.the_mesh()
         self.of: dict[tuple[str, str], End] = {}
-        for op in module.walk():
+        for op, guard in guarded(module.program.body):
             for verb, name in (("send", channel_out(op)), ("recv", channel_in(op))):
                 if name is None:
                     continue
@@ -76,7 +83,7 @@ class Ends:
                     queue = names.fresh(f"{color}_queue")
                     self.of[name, verb] = End(module.channel(name), verb, color, queue)
                 end = self.of[name, verb]
-                end.uses = end.uses | (op.when or Cond.true())
+                end.uses = end.uses | guard
         self._assign_queues(module)
 
     def _assign_queues(self, module: Module) -> None:
@@ -97,11 +104,36 @@ class Ends:
 
         On WSE-2 a DSD names its color, on WSE-3 the queue does.
         """
-        end = self.of[name, verb]
-        kind = "fabout" if verb == "send" else "fabin"
-        rest = [f".{end.side}_queue = {end.queue_name}"]
-        if dtype.bytes == 2 and elements % 2 == 0:
-            rest.append(".simd_mode = .{ .simd_32 = true }")
+        more = (
+            [".simd_mode = .{ .simd_32 = true }"] if dtype.bytes == 2 and elements % 2 == 0 else []
+        )
+        return self._fabric(self.of[name, verb], elements, more, "")
+
+    def handover(self, name: str, resets: Callable[[Cond, str], str]) -> str:
+        """The sources and the destination of the operation that ends a turn on a channel;
+        ``resets`` spells the guard of the last core of a line. Raises ``csl-route``."""
+        end = self.of[name, "send"]
+        turns = turns_of(end.channel, self.mesh)
+        assert turns is not None
+        colors = colors_on(end.colors, self.mesh.rows, self.mesh.columns)
+        check_colors(name, colors, self.archs)
+        wavelets = handover(turns)
+        count = len(wavelets.words)
+        words, last = (
+            ", ".join(f"{w:#010x}" for w in of) for of in (wavelets.words, wavelets.last)
+        )
+        text = f"[{count}]u32{{ {words} }}"
+        if words != last:
+            at_end = resets(Cond.eq(Expr.var(turns.axis), turns.size - 1), f"{end.color}_resets")
+            text = f"if ({at_end}) [{count}]u32{{ {last} }} else {text}"
+        array = self.descriptors.declare(text, f"{end.color}_words")
+        access = f"@get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> {array}[i] }})"
+        source = self.descriptors.declare(access, f"{end.color}_over")
+        return f"{self._fabric(end, count, ['.control = true'], '_control')}, {source}"
+
+    def _fabric(self, end: End, elements: int, more: list[str], mark: str) -> str:
+        kind = "fabout" if end.verb == "send" else "fabin"
+        rest = [f".{end.side}_queue = {end.queue_name}", *more]
 
         def text(*color: str) -> str:
             fields = ", ".join([f".extent = {elements}", *color, *rest])
@@ -112,7 +144,7 @@ class Ends:
             found = f"if ({ON_WSE3})\n    {text()}\nelse\n    {colored}"
         else:
             found = colored if self.archs == ("wse2",) else text()
-        return self.descriptors.declare(found, f"{end.color}_{elements}")
+        return self.descriptors.declare(found, f"{end.color}{mark}_{elements}")
 
     def bindings(self, used: Callable[[End], str]) -> list[str]:
         """Statements that bind queues to colors: of inputs, and of outputs on WSE-3."""
@@ -126,6 +158,22 @@ class Ends:
             text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
             lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
         return lines
+
+
+def guarded(block: Block, outside: Cond = _ALWAYS) -> Iterator[tuple[Op, Cond]]:
+    """Every op of ``block``, and the guards that it stands under, all of them together."""
+    for op in block.ops:
+        guard = outside if op.when is None else outside & op.when
+        yield op, guard
+        for region in op.regions:
+            yield from guarded(region, guard)
+
+
+def colors_on(colors: Piecewise, rows: int, columns: int) -> set[int]:
+    """The colors that a function of the position takes on a mesh."""
+    y = np.arange(rows if "y" in colors.free_vars else 1)[:, None]
+    x = np.arange(columns if "x" in colors.free_vars else 1)[None, :]
+    return {int(c) for c in np.unique(colors.evaluate({"y": y, "x": x, "r": 0}, default=0))}
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:

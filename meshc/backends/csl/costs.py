@@ -14,16 +14,15 @@ from meshc.ir.types import DType
 CALL = 7  # one call of a mapped function and the set-up of its operation
 SETUP = 6  # an operation on memory
 LOAD = 28  # a register loaded at run time
-JOIN = 16  # a task that joins two ends, its start included
+JOIN = 10  # a task that joins two ends: started, blocked again, a signal
 FABRIC = 2  # set-up of an operation with a fabric operand
 RAMP = 2  # between a PE and its router
 HOP = 1  # from router to router
 RELAY = 1  # from a wavelet's arrival to the sum's departure
-START = 8  # scalar code around the start of a transfer
-GUARD = 4  # a transfer's guard that is decided at run time, on every core
-RESUME = 12  # scalar code from a wait to the statement behind it
-OWED = 0.5  # part of what microthreads move that costs the core its own cycles
-LOOP = 8  # scalar code around one pass of a loop
+RESUME = 12  # the task that goes on: started, blocked again, a call
+LOOP = 5  # scalar code around one pass of a loop
+LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
+FRAME = 10  # between the time stamps: calls of both, and of the program
 
 _LANES = {
     ("wse2", "mac", DType.F16): 4,

@@ -10,6 +10,7 @@ from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
 MOST_DIMS = 4
+STRIDES = range(-128, 128)  # of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)
 _VARIABLES = "ijkl"
 _OWN = "own."  # begins a name that an emitted function declares itself
 
@@ -79,7 +80,10 @@ def split(start: Expr) -> tuple[int, Expr | None]:
 
 
 def access(window: Window, buffer: str, start: int) -> str:
-    """``@get_dsd`` of a memory window that starts at element ``start``."""
+    """``@get_dsd`` of a memory window that starts at element ``start``.
+
+    Strides beyond eight bits take the form for several dims, also where there is one.
+    """
     if len(window.dims) > MOST_DIMS:
         fail(
             "csl-view",
@@ -94,9 +98,15 @@ def access(window: Window, buffer: str, start: int) -> str:
     ]
     index = " + ".join([*terms, *([str(start)] if start or not terms else [])])
     extents = ", ".join(str(dim.extent) for dim in window.dims)
-    kind = "mem1d_dsd" if len(window.dims) == 1 else "mem4d_dsd"
+    kind = "mem1d_dsd" if plain(window) else "mem4d_dsd"
     head = f"|{', '.join(variables)}|{{{extents}}} -> {buffer}[{index}]"
     return f"@get_dsd({kind}, .{{ .tensor_access = {head} }})"
+
+
+def plain(window: Window) -> bool:
+    """Whether a DSD of one dim walks through ``window``; the DSD of four has wide strides."""
+    dims = window.merged().dims
+    return len(dims) == 1 and dims[0].stride in STRIDES
 
 
 def element(dtype: DType) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
@@ -38,7 +39,7 @@ def host_file(module: Module, symbols: Mapping[str, Buffer], state: str) -> str:
     """``run.py``; what is kept between runs lies in the folder ``state``.
 
     Raises ``csl-port-name`` for names that no file of the host can have, ``csl-dtype`` for
-    elements that no copy carries.
+    elements that no copy carries, ``unsupported-port`` for lanes that depend on the run.
     """
     mesh = module.the_mesh()
     names = Names()
@@ -102,9 +103,24 @@ def _piecewise(value: Piecewise, owner: str) -> str:
     return text
 
 
+def _check_names(port: Port) -> None:
+    """What a lane holds depends on the core and the lane only."""
+    known = COORDINATES | set(port.lanes) | {name for name, _ in port.lets}
+    values = [*port.element, *(value for _, value in port.lets)]
+    used = {n for value in values for n in value.free_vars}
+    used |= port.where.free_vars if port.where is not None else set()
+    for name in sorted(used - known):
+        fail(
+            "unsupported-port",
+            f"port @{port.name} depends on '{name}'",
+            help="what a lane holds may depend on the core and on its lanes",
+        )
+
+
 def _port(port: Port, module: Module, names: Names, symbol: str) -> HostPort:
     kind = port.buffer.type
     assert isinstance(kind, BufferType)
+    _check_names(port)
     lanes = [f"lane_{n}" for n in range(len(port.lanes))]
     known = dict(zip(port.lanes, lanes, strict=True))
     body = []

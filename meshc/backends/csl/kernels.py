@@ -75,25 +75,37 @@ class Kernels:
         """Predicted cycles of one kernel."""
         windows = _windows(op)
         if op.kernel == "gemm":
-            return self._gemm_cycles(op, windows)
+            batch, chosen = self._batch(op, windows)
+            return batch * chosen.cycles
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows)
-        to = windows[0]
-        strides = tuple(w.merged().dims[-1].stride for w in windows)
-        kind = "mul" if op.kernel in ("mul", "scale") else "add"
-        once = SETUP + self.costs.vector(kind, to.dtype, to.size, strides)
-        if op.kernel != "rotate":
-            return once
-        return once + 2 * (SETUP + to.size // 4)
+        once = SETUP + self._vector(op, windows)
+        return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
 
-    def _gemm_cycles(self, op: Compute, windows: list[Window]) -> int:
-        """Cycles of the products of a batch, zeros included."""
+    def steps(self, op: Compute) -> int:
+        """Those of the cycles that are vector steps, beside which no transfer of the core moves."""
+        windows = _windows(op)
+        if op.kernel == "gemm":
+            batch, chosen = self._batch(op, windows)
+            return batch * chosen.steps
+        if op.kernel in self.rows.writers:
+            return self.rows.cycles(op, windows)
+        return self._vector(op, windows)
+
+    def _vector(self, op: Compute, windows: list[Window]) -> int:
+        """Steps of one operation."""
+        to = windows[0]
+        kind = "mul" if op.kernel in ("mul", "scale") else "add"
+        return self.costs.vector(kind, to.dtype, to.size, tuple(w.pace for w in windows))
+
+    def _batch(self, op: Compute, windows: list[Window]) -> tuple[int, Plan]:
+        """How many products there are in a batch, and the plan of each, zeros included."""
         to, left, right = windows
         if op.params["transposed"]:
             right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
         batch = math.prod(dim.extent for dim in to.dims[:-2])
         one = Product(to.trailing(2), left.trailing(2), right.trailing(2))
-        return batch * self._plan(one, bool(op.params["accumulate"])).cycles
+        return batch, self._plan(one, bool(op.params["accumulate"]))
 
     def scratch_lines(self) -> list[str]:
         """Declarations of scratch memory."""
@@ -364,7 +376,11 @@ def literal(value: float, dtype: DType) -> str:
 
 
 def _windows(op: Compute) -> list[Window]:
-    return [window(v, op.span) for v in op.operands if isinstance(v, View)]
+    """The operands. Raises ``csl-dtype`` for element types that CSL does not have."""
+    found = [window(v, op.span) for v in op.operands if isinstance(v, View)]
+    for one in found:
+        element(one.dtype)
+    return found
 
 
 def _sides(product: Product) -> tuple[Window, Window, Window]:

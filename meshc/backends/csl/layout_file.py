@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from meshc.analysis.channels import line_of
-from meshc.backends.csl.channels import End, Ends
+from meshc.analysis.turns import turns_of
+from meshc.backends.csl.channels import End, Ends, colors_on
 from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import (
     coordinate_functions,
@@ -13,8 +14,9 @@ from meshc.backends.csl.guards import (
     piecewise_function,
 )
 from meshc.backends.csl.names import Names, plain
-from meshc.backends.csl.pe_file import PeFile, colors_on
+from meshc.backends.csl.pe_file import PeFile
 from meshc.backends.csl.text import wrapped
+from meshc.backends.csl.turns import painter, painters
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
@@ -135,7 +137,10 @@ def _routes(
         if (channel.name, "send") not in ends.of:
             continue
         color = f"@get_color({colors[channel.name, 'send']})"
-        paint = _multicast if channel.multicast else _messages
+        if channel.turns:
+            paint = _in_turn
+        else:
+            paint = _multicast if channel.multicast else _messages
         lines += ["", *paint(channel, module.the_mesh(), color, names, functions)]
     return lines
 
@@ -203,6 +208,21 @@ def _multicast(
     return lines
 
 
+def _in_turn(
+    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
+) -> list[str]:
+    """The routers of every line along which cores take turns."""
+    turns = turns_of(channel, mesh)
+    assert turns is not None
+    count, name = (mesh.columns, "x") if turns.axis == "y" else (mesh.rows, "y")
+    return [
+        f"// {plain(channel.name)}",
+        f"for (@range(i16, {count})) |{name}| {{",
+        f"{_PAD}{painter(turns)}({color}, {name}, {turns.size});",
+        "}",
+    ]
+
+
 def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
     """Bounds of ``ranged`` in a conjunction, and what is left of the conjunction."""
     first, last, rest = Expr.const(0), Expr.const(size - 1), Cond.true()
@@ -250,6 +270,7 @@ def _painters(code: list[str]) -> list[str]:
         for kind, write in (("message", _paint_message), ("multicast", _paint_multicast)):
             if f"{head}_{kind}(" in text:
                 lines += ["", *write(head, away, back)]
+    lines += painters(text)
     return lines[1:]
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from meshc.analysis.coordinates import coordinate_values
 from meshc.backends.csl.banks import shifts
-from meshc.backends.csl.channels import Ends
+from meshc.backends.csl.channels import Ends, colors_on
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
@@ -19,7 +17,6 @@ from meshc.backends.csl.names import Names, plain
 from meshc.backends.csl.program import Lowering
 from meshc.backends.csl.text import wrapped
 from meshc.backends.csl.timing import Timing
-from meshc.ir.affine import Piecewise
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
@@ -179,13 +176,6 @@ def _colors(ends: Ends, module: Module) -> set[int]:
     return found
 
 
-def colors_on(colors: Piecewise, rows: int, columns: int) -> set[int]:
-    """The colors that a function of the position takes on a mesh."""
-    y = np.arange(rows if "y" in colors.free_vars else 1)[:, None]
-    x = np.arange(columns if "x" in colors.free_vars else 1)[None, :]
-    return {int(c) for c in np.unique(colors.evaluate({"y": y, "x": x, "r": 0}, default=0))}
-
-
 # --- sections
 
 
@@ -259,7 +249,8 @@ def _state(
     lines = [f"const {name}_id = @get_local_task_id({number});" for name, number in tasks.items()]
     if len(lowering.cases) > 1:
         lines.append("var pc: i16 = 0;")
-    lines += [f"var {name}: i16 = 0;" for name in [*scalars, *dict.fromkeys(lowering.loops)]]
+    counters = [*scalars, *dict.fromkeys(lowering.loops), *lowering.counters.values()]
+    lines += [f"var {name}: i16 = 0;" for name in counters]
     for group in lowering.shared:
         lines.append(f"var ended_{group.number}_now: bool = false;")
         lines.append(f"var ended_{group.number}_wanted: bool = false;")

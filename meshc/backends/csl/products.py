@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from meshc.backends.csl import scalar
 from meshc.backends.csl.costs import CALL, LOAD, SETUP, Costs
-from meshc.backends.csl.descriptors import element
+from meshc.backends.csl.descriptors import element, plain
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.types import DType
 
 MOST_SCRATCH_BYTES = 8192
-_LOOP = 16  # cycles of a loop's step with moved DSDs
+_PASS = 5  # scalar cycles of one pass of a loop
+_MOVED = 5  # of a DSD moved by a multiple of the loop's variable
+_ELEMENT = 4  # of an element's address and load
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Plan:
     product: Product
     cycles: int
     depth: int = 0
+    steps: int = 0  # cycles of vector steps among them, when nothing else of the core can issue
     fresh: bool = False  # writes its result over what was there, so no zeros are needed
 
     @property
@@ -89,37 +93,60 @@ def _from_nothing(plan: Plan, costs: Costs) -> Plan:
     """``plan`` with zeros before it, or without the sum onto them."""
     m, k, n = plan.product.extents
     dtype = plan.product.c.dtype
-    once = SETUP + costs.vector("add", dtype, m * n, ())
+    dense = costs.vector("add", dtype, m * n, ())
+    once = SETUP + dense
     if plan.form == "outer" and plan.depth == k and dtype == DType.F16:
-        return replace(plan, cycles=plan.cycles - once, fresh=True)
-    return replace(plan, cycles=plan.cycles + once)
+        return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
+    return replace(plan, cycles=plan.cycles + once, steps=plan.steps + dense)
 
 
 def _flip(window: Window) -> Window:
     return window.inner(window.dims[::-1])
 
 
-def _row_cycles(product: Product, costs: Costs) -> int:
-    _, _, n = product.extents
+def _rows_cycles(product: Product, costs: Costs) -> int:
+    """All multiply-accumulates of a row, set-up apart."""
+    m, k, n = product.extents
     kind = "mixed" if product.mixed else "mac"
     strides = (product.c.dims[1].stride, product.b.dims[1].stride)
-    return costs.vector(kind, product.c.dtype, n, strides)
+    cycles = m * k * costs.vector(kind, product.c.dtype, n, strides)
+    if product.b.dtype == DType.F32 and strides[0] == strides[1]:
+        cycles += n * _meetings(product)
+    return cycles
+
+
+def _meetings(product: Product) -> int:
+    """Pairs of rows in one bank group, which are read one after the other: sums begin an element
+    later than factors, so these are rows an odd number of elements further on."""
+    m, k, _ = product.extents
+    odd_sums = m // 2 if product.c.dims[0].stride % 2 else 0
+    odd_factors = k // 2 if product.b.dims[0].stride % 2 else 0
+    return odd_sums * (k - odd_factors) + (m - odd_sums) * odd_factors
 
 
 def _mapped(product: Product, costs: Costs) -> Plan | None:
-    """Rows of ``b`` must follow each other, so that the register finds the next one."""
+    """Rows of ``b`` must follow each other, so that the register finds the next one. Registers are
+    loaded from DSDs of one dim."""
     m, k, n = product.extents
     rows, columns = product.b.dims
     if k > 1 and rows.stride != n * columns.stride:
         return None
-    body = m * k * (CALL + _row_cycles(product, costs))
-    loads = LOAD if product.one_row else m * (3 * LOAD + 2 * _LOOP)
-    return Plan("mapped", product, body + loads)
+    if not all(plain(side.trailing(1)) for side in (product.c, product.a, product.b)):
+        return None
+    steps = _rows_cycles(product, costs)
+    body = m * k * CALL + steps
+    loads = LOAD if product.one_row else 3 * LOAD * m
+    passes = m * (_PASS + 2 * _MOVED) if m > 1 else 0
+    return Plan("mapped", product, scalar.CALL + body + loads + passes, steps=steps)
 
 
 def _looped(product: Product, costs: Costs) -> Plan:
     m, k, _ = product.extents
-    return Plan("looped", product, m * k * (SETUP + _LOOP + _row_cycles(product, costs)))
+    once = SETUP + _ELEMENT + (_PASS + _MOVED if k > 1 else 0) + (_MOVED if m > 1 else 0)
+    passes = m * _PASS if m > 1 else 0
+    steps = _rows_cycles(product, costs)
+    cycles = scalar.CALL + m * k * once + passes + steps
+    return Plan("looped", product, cycles, steps=steps)
 
 
 def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
@@ -128,15 +155,36 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     if product.mixed or m * n * dtype.bytes > free_bytes:
         return None
     depth = _power_of_two(min(k, free_bytes // (m * n * dtype.bytes)))
-    rounds = -(-k // depth)
-    sums = depth.bit_length()
-    inner = (product.a.dims[0].stride if n == 1 else 0, product.b.dims[1].stride)
-    every = k * m * n
-    cycles = costs.vector("mul", dtype, every, inner) + costs.vector("add", dtype, every, ())
-    cycles += rounds * (SETUP * (1 + sums) + (_LOOP if rounds > 1 else 0))
-    if dtype == DType.F32:  # parts are added one by one, in other banks than the sum
-        cycles += k * (SETUP + _LOOP)
-    return Plan("outer", product, cycles, depth)
+    rounds, rest = divmod(k, depth)
+    cycles = scalar.CALL + rounds * _round_cycles(product, depth, costs)
+    cycles += rounds * (_PASS + 2 * _MOVED) if rounds > 1 else 0
+    cycles += _round_cycles(product, rest, costs) if rest else 0
+    steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
+    return Plan("outer", product, cycles, depth, steps)
+
+
+def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
+    """All products of ``depth`` columns and rows, and their sum into the result."""
+    steps = _round_steps(product, depth, costs)
+    if product.c.dtype == DType.F32:
+        passes = _PASS + _MOVED if depth > 1 else 0
+        return steps + SETUP + depth * (SETUP + passes)
+    return steps + SETUP * (2 + len(halvings(depth)))
+
+
+def _round_steps(product: Product, depth: int, costs: Costs) -> int:
+    """Cycles of the vector steps of a round; f32 parts are added one by one, and slowly where they
+    lie in the sum's banks."""
+    m, _, n = product.extents
+    dtype, part = product.c.dtype, m * n
+    if not depth:
+        return 0
+    inner = tuple(side.pace for side in broadcast(product, 0, depth))
+    steps = costs.vector("mul", dtype, depth * part, inner)
+    once = costs.vector("add", dtype, part, ())
+    if dtype == DType.F32:
+        return steps + depth * once + (depth // 2 * part if part % 2 else 0)
+    return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
 
 def _power_of_two(most: int) -> int:

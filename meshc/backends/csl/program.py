@@ -17,7 +17,7 @@ from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.guards import Guards
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import plain
-from meshc.backends.csl.transfers import RESUME, Group, Join, Signal, Transfers
+from meshc.backends.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
 from meshc.backends.csl.windows import window
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
@@ -68,6 +68,7 @@ class Lowering:
         ends: Ends,
         kernels: Kernels,
     ) -> None:
+        self.module = module
         self.guards = guards
         self.descriptors = descriptors
         self.ends = ends
@@ -75,6 +76,7 @@ class Lowering:
         self.transfers = Transfers(module)
         self.cases = [Case("start")]
         self.loops: list[str] = []
+        self.counters: dict[str, str] = {}
         self.shared: list[Group] = []
         self._pending = _Guarded()
         self._into: list[str] | None = None
@@ -167,15 +169,62 @@ class Lowering:
         group = self.transfers.of_token[op.result]
         hint = f"{op.channel}_{_VERBS[type(op)]}"
         if group.at_once:
-            self._put([f"{self._operation(op)});"], op.when, hint)
+            lines = [f"{self._operation(op)});"]
+            if isinstance(op, Send) and self.module.channel(op.channel).turns:
+                lines += self._handover(op, f"@mov32({self._wavelets(op)});", [])
+            self._put(lines, op.when, hint)
             return
         if op in group.follows.values():
             return  # the end of the transfer before it starts this one
-        signal = group.signals[op.result]
-        line = f"{self._operation(op)}, {_options(signal)});"
+        choice = group.choice_of(op)
+        if choice is not None:
+            if op is choice.starts[0]:
+                self._choice(choice)
+            return
+        line = self._start(op, group.plain)
         alone = group.guard is not None or op.when is None
-        last = group.signals[group.last_of(op).result]
+        last = group.plain.signals[group.last_of(op).result]
         self._put([line], op.when, hint, () if alone else (_effect(last),))
+
+    def _start(self, op: Transfer, case: Alternative) -> str:
+        """The operation of a transfer, and what its end does."""
+        signal = case.signals[op.result]
+        if op.result in case.turns:
+            signal = Signal("activate", case.turns[op.result])
+        return f"{self._operation(op)}, {_options(signal)});"
+
+    def _choice(self, choice: Choice) -> None:
+        """Transfers of which a core starts those of one case."""
+        lines: list[str] = []
+        for number, case in enumerate(choice.cases):
+            inner = [self._start(op, case) for op in case.starts]
+            inner += [_effect(case.idle)] if case.idle is not None else []
+            if case.when.is_true:
+                head = "} else {" if number else ""
+            else:
+                test = self.guards.text(case.when, f"{choice.starts[0].channel}_{number}_here")
+                head = f"{'} else ' if number else ''}if ({test}) {{"
+            lines += [head, *(_PAD + line for line in inner)] if head else inner
+        self._put([*lines, "}"] if len(choice.cases) > 1 else lines)
+
+    def _wavelets(self, op: Send) -> str:
+        """The operands of the operation that ends a turn."""
+        return self.ends.handover(op.channel, self.guards.text)
+
+    def _handover(self, op: Send, over: str, otherwise: list[str]) -> list[str]:
+        """What follows a message: ``over`` if it was the last of a turn."""
+        each = self.module.channel(op.channel).turns
+        if each == 1:
+            return [over]
+        if op.channel not in self.counters:
+            color = self.ends.of[op.channel, "send"].color
+            self.counters[op.channel] = self.guards.names.fresh(f"{color}_sent")
+        count = self.counters[op.channel]
+        lines = [f"{count} += 1;", f"if ({count} == {each}) {{", f"{_PAD}{count} = 0;"]
+        lines += [f"{_PAD}{over}"]
+        if otherwise:
+            lines += ["} else {", *(_PAD + line for line in otherwise)]
+        return [*lines, "}"]
 
     def _operation(self, op: Transfer) -> str:
         """The vector operation of a transfer, its last parenthesis left open."""
@@ -223,7 +272,7 @@ class Lowering:
             flag = f"ended_{group.number}_now"
             wanted = [f"ended_{group.number}_wanted = true;", f"@unblock({RESUME}_id);", "return;"]
             return [f"if (!{flag}) {{", *(_PAD + line for line in wanted), "}"]
-        single = [f"@unblock({RESUME}_id);"] if len(group.starts) == 1 else []
+        single = [f"@unblock({RESUME}_id);"] if group.inputs == 1 else []
         return [*single, "return;"]
 
     # --- loops
@@ -287,14 +336,22 @@ class Lowering:
             for join in group.joins:
                 found.setdefault(join.task, self._join(join, group))
             for token, op in group.follows.items():
-                options = _options(group.signals[op.result])
-                found[group.signals[token].task] = [f"{self._operation(op)}, {options});"]
+                options = _options(group.plain.signals[op.result])
+                task = group.plain.signals[token].task
+                found[task] = [f"{self._operation(op)}, {options});"]
+            for case in group.cases:
+                for op in group.starts:
+                    if isinstance(op, Send) and op.result in case.turns:
+                        found[case.turns[op.result]] = self._turn(op, case.signals[op.result])
         return list(found.items())
 
+    def _turn(self, op: Send, signal: Signal) -> list[str]:
+        """The task at the end of a send in turn."""
+        over = f"@mov32({self._wavelets(op)}, {_options(signal)});"
+        return self._handover(op, over, [_effect(signal)])
+
     def _join(self, join: Join, group: Group) -> list[str]:
-        inputs = sum(s.task == join.task for s in group.signals.values())
-        inputs += sum(j.then is not None and j.then.task == join.task for j in group.joins)
-        lines = [f"@block({join.task}_id);"] if inputs > 1 else []
+        lines = [f"@block({join.task}_id);"] if join.inputs > 1 else []
         if join.then is not None:
             return [*lines, _effect(join.then)]
         wanted = f"ended_{group.number}_wanted"

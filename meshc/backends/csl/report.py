@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshc.analysis.channels import line_of
-from meshc.backends.csl.pe_file import TASK_IDS, PeFile, buffer_bytes, colors_on, free_bytes
+from meshc.backends.csl.channels import colors_on
+from meshc.backends.csl.pe_file import TASK_IDS, PeFile, buffer_bytes, free_bytes
 from meshc.backends.csl.queues import INPUTS, OUTPUTS
 from meshc.ir.module import Module
 

@@ -60,6 +60,13 @@ class Window:
         """The same elements in the same order with as few dims as possible."""
         return self.inner(_joined(self.dims) or [Dim(1, 1)])
 
+    @property
+    def pace(self) -> int:
+        """The stride that counts for lanes: that of a window with one dim. For others no rule is
+        documented, and the simulator has none; they count as dense."""
+        dims = self.merged().dims
+        return dims[0].stride if len(dims) == 1 else 1
+
     def trailing(self, count: int) -> Window:
         """The window of the last ``count`` dims."""
         return self.inner(self.dims[len(self.dims) - count :])

@@ -237,6 +237,9 @@ class _Elaborator(Evaluator):
         self.emitter.hint = before
         if not results:
             raise Poisoned
+        if block.name == "main":
+            for value in results:
+                self.emitter.call(value, "result")
         return results
 
     def _repeat(self, repeat: Repeat, later: Container[str], scope: Scope) -> None:

@@ -37,8 +37,8 @@ class Partition(Pass):
 
         mesh rows = 4, columns = 4
         %x: f32[L, E]<E_y:2>, weight %w: f32[E, F]<E_y:2 F_x:2>
-        %y = mesh.gemv %x, %w {contract = [E]} : f32[L, F]<F_x:2 +y>
-        %y_1 = mesh.all_reduce %y {axis = y} : f32[L, F]<F_x:2>
+        %y_1 = mesh.gemv %x, %w {contract = [E]} : f32[L, F]<F_x:2 +y>
+        %y = mesh.all_reduce %y_1 {axis = y} : f32[L, F]<F_x:2>
     """
 
     NAME: ClassVar[str] = "partition"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from meshc.analysis.reduction import (
     TREES,
@@ -107,13 +107,7 @@ class SelectCollective(Pass):
             ):
                 fitting.append((y.way.cycles + x.way.cycles, inputs, colors, y.way, x.way))
         if not fitting:
-            fail(
-                "too-many-queues",
-                f"no reduction fits the {free_inputs} free input queues and {free_colors} free "
-                f"colors of a core beside {len(rings)} rings",
-                notes=(violates("R"),),
-                help="use --kv cyclic, or a mesh whose columns need no segments",
-            )
+            self.refuse(free_inputs, free_colors, len(rings))
         cycles, inputs, colors, y_way, x_way = min(fitting, key=lambda f: f[0])
         self.explain(module, report, "y", y_way, ways_y, (len(payload["y"]), inputs, colors))
         count = len(payload["x"] + payload["xd"])
@@ -129,6 +123,19 @@ class SelectCollective(Pass):
         if mesh.segments > 1 and x_way.algo == "k_tree":
             inner = Reduction(x_way.algo, x_way.groups[:-1], x_way.cycles)
         return {"y": y_way, "x": x_way, "xd": inner}
+
+    def refuse(self, inputs: int | None, colors: int | None, rings: int) -> NoReturn:
+        """Say that what is asked for, or anything at all, needs more routing than there is."""
+        room = (
+            f"the {inputs} free input queues and {colors} free colors of a core beside {rings} "
+            "rings"
+        )
+        message = f"no reduction fits {room}"
+        help = "use --kv cyclic, or a mesh whose columns need no segments"
+        if (self.algo, self.k) != ("auto", 0):
+            message = f"{self.algo} does not fit {room}"
+            help = "leave --algo all_reduce out, or name one with fewer phases"
+        fail("too-many-queues", message, notes=(violates("R"),), help=help)
 
     def ways(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
         """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``

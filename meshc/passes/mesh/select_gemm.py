@@ -61,6 +61,8 @@ class SelectGemm(Pass):
             return module
         chosen = self.choose(module, products, wanted, report)
         for op in products:
+            if chosen not in SKEWED:
+                _check_straight(op, chosen)
             op.algo = chosen
             op.left_aligned = op.left_aligned and chosen in SKEWED
         if chosen not in SKEWED:
@@ -71,7 +73,8 @@ class SelectGemm(Pass):
         self, module: Module, products: list[ops.Gemm], wanted: str, report: Diagnostics
     ) -> str:
         """The algorithm that is asked for, or the one with the fewest predicted cycles among those
-        whose memory does not grow with the mesh; says why."""
+        on rings; says why. Memory of ``allgather`` grows with the mesh; ``summa`` rests on switch
+        tables, which have run on no hardware, and its natural order stretches other rings."""
         costs = [
             product_costs(tiles_of(module, o), link_cost(module), module.device) for o in products
         ]
@@ -83,12 +86,29 @@ class SelectGemm(Pass):
             )
             for algo in ALGORITHMS
         }
-        usual = min(("cyclic_shift", "cannon", "summa"), key=lambda a: total[a].cycles)
+        usual = min(SKEWED, key=lambda a: total[a].cycles)
         chosen = wanted if wanted in ALGORITHMS else usual
         asked = " as asked for" if wanted in ALGORITHMS else ""
+        if wanted == "transposed":
+            asked = ", of which no right operand is an input of main, as transposed asks for"
         others = "; ".join(str(total[a]) for a in ALGORITHMS if a != chosen)
         report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
         return chosen
+
+
+def _check_straight(op: ops.Gemm, algo: str) -> None:
+    """Refuse a matrix with two dims over one axis: its parts are apart only because of the skew."""
+    for value in op.tensors()[1:]:
+        layout = tensor_type(value).layout or Layout()
+        skewed = [s for s in layout.splits if s.skew and s.kind == "block"]
+        if len(skewed) > 1:
+            dims = " and ".join(s.dim for s in skewed)
+            fail(
+                "skewed-product",
+                f"{algo} cannot take %{value.name}, whose dims {dims} lie over one axis",
+                op.span,
+                help=f"products of whole layers are made with {' or '.join(SKEWED)}",
+            )
 
 
 def tiles_of(module: Module, op: ops.Gemm) -> Tiles:

@@ -28,9 +28,10 @@ class AllocateRoutes(Pass):
     """Give each core the color on which it sends and receives on each channel, and queues.
 
     Two messages that touch a common router need different colors: a chain takes two by parity,
-    the two-hop ring three (interval from ``p`` has color ``p mod 3``), a multicast one. Channels on
-    which some core receives need different input queues; likewise output queues, where there
-    are enough of them. Exceeding the device is an error that names R of PLMR.
+    the two-hop ring three (interval from ``p`` has color ``p mod 3``), a multicast one. Channels
+    with turns come first, since not every color of a device has a switch. Channels on which some
+    core receives need different input queues; likewise output queues, where there are enough of
+    them. Exceeding the device is an error that names R of PLMR.
 
     Before::
 
@@ -50,7 +51,7 @@ class AllocateRoutes(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
         next_color = 0
-        for channel in module.channels:
+        for channel in sorted(module.channels, key=lambda c: not c.turns):
             coloring = color(channel, mesh)
             channel.send_color = _numbered(coloring.send, next_color)
             channel.recv_color = _numbered(coloring.recv, next_color)

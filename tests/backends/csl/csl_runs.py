@@ -62,9 +62,9 @@ def run_files(files, tensors, folder, monkeypatch, strict=True, options=()):
     return found, int(re.match(r"(\d+) cycles", printed.getvalue())[1])
 
 
-def compiled(text, folder, **request):
-    """The modules of a ``.mesh`` text, at the tile level."""
-    path = folder / "program.mesh"
+def compiled(text, folder, name="program.mesh", **request):
+    """The modules of the text of a file called ``name``, at the tile level."""
+    path = folder / name
     path.write_text(text)
     report = Diagnostics()
     loaded = load_any(str(path), report)

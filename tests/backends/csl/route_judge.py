@@ -54,13 +54,14 @@ def count(files, folder, arch):
     for x, y, color in routes:
         at_core.setdefault((x, y), set()).add(color)
     messages = [m for start in routes for m in _message(routes, start)]
+    switched = {color for (_, _, color), way in routes.items() if way.switches}
     (code,) = (t for n, t in files.items() if n.endswith(".csl") and n != "layout.csl")
     return Counted(
         max(map(len, at_core.values()), default=0),
         frozenset(color for _, _, color in routes),
         max(len(set(c.in_queues) - HOST_QUEUES) for c in program.classes),
         max((hops for *_, hops in messages), default=0),
-        tuple(_longest(messages, colors) for colors in _channels(report)),
+        tuple(_longest(messages, colors, switched) for colors in _channels(report)),
         sum(-(-int(n) * int(kind[1:]) // 8 // 16) * 16 for _, n, kind in _ARRAY.findall(code)),
         max(c.end for c in program.classes),
         {
@@ -74,9 +75,7 @@ def count(files, folder, arch):
 def _message(routes, start):
     """(color, sender, receiver, hops) of the message that enters at a router, to each receiver."""
     x, y, color = start
-    if RAMP not in routes[start].rx:
-        return
-    work = [((x, y), out, 0) for out in routes[start].tx]
+    work = [((x, y), out, 0) for out in _onward(routes[start], RAMP)]
     while work:
         (cx, cy), out, hops = work.pop()
         if out == RAMP:
@@ -85,8 +84,21 @@ def _message(routes, start):
         dx, dy = STEP[out]
         cx, cy = cx + dx, cy + dy
         way = routes[cx, cy, color]
-        assert OPPOSITE[out] in way.rx, f"a wavelet of color {color} is lost at {cx}, {cy}"
-        work += [((cx, cy), onward, hops + 1) for onward in way.tx]
+        ahead = _onward(way, OPPOSITE[out])
+        assert ahead, f"a wavelet of color {color} is lost at {cx}, {cy}"
+        work += [((cx, cy), onward, hops + 1) for onward in ahead]
+
+
+def _onward(way, source):
+    """The outputs at the first switch position that listens to ``source``; none if none does."""
+    rx, tx = way.rx, way.tx
+    for position in (None, *way.switches):
+        new_rx, new_tx = position or (None, None)
+        rx = rx if new_rx is None else (new_rx,)
+        tx = tx if new_tx is None else (new_tx,)
+        if source in rx:
+            return tx
+    return ()
 
 
 def _channels(report):
@@ -97,14 +109,14 @@ def _channels(report):
     ]
 
 
-def _longest(messages, colors):
+def _longest(messages, colors, switched):
     """The longest way of one datum in one round: from core to core as long as these send on, or,
-    where messages go round in a ring, one message."""
+    where messages go round in a ring or cores take turns, one message."""
     mine = [m for m in messages if m[0] in colors]
     after = {}
     for _, sender, receiver, hops in mine:
         after.setdefault(sender, []).append((receiver, hops))
-    if _has_cycle(after):
+    if _has_cycle(after) or colors & switched:
         return max(hops for *_, hops in mine), 1
     found = {}
 

@@ -1,10 +1,13 @@
 """What the CSL back end refuses, and with which words."""
 
+from dataclasses import replace
+
 import pytest
 from csl_runs import tile_text
 from csl_texts import cast, chain, exchange, tile_program
 
 from meshc.backends.csl import emit
+from meshc.ir.affine import Cond, parse_expr
 from meshc.ir.ops import graph
 from meshc.support.diagnostics import MeshcError
 
@@ -137,6 +140,17 @@ def test_names_of_ports(name):
     module = tile_text(tile_program(COPY), "wse2")
     module.ports[0].name = name
     assert refused(module).code == "csl-port-name"
+
+
+@pytest.mark.parametrize("place", ["element", "lets", "where"])
+def test_ports_that_depend_on_the_run(place):
+    module = tile_text(tile_program(COPY), "wse2")
+    value = parse_expr("i + pos")
+    changes = {"element": (value,) * 3, "lets": (("k", value),), "where": Cond.eq(value, 0)}
+    module.ports[0] = replace(module.ports[0], **{place: changes[place]})
+    found = refused(module)
+    assert found.code == "unsupported-port"
+    assert "'pos'" in found.message
 
 
 @pytest.mark.parametrize("name", ["state", "help", "class", "a b", "x;y"])

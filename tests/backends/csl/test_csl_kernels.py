@@ -1,5 +1,7 @@
 """Kernels one by one: shapes that random programs are unlikely to meet."""
 
+import re
+
 import numpy as np
 import pytest
 from csl_runs import run_files, tile_text
@@ -11,6 +13,7 @@ WIDE = "  buffer %w : f32[3, 4]\n"
 KEEP = "    tile.copy %c, %w[2]\n"
 A = np.arange(12, dtype=np.float32).reshape(1, 3, 4)
 B = A[:, ::-1] + 5
+RANDOM = np.random.default_rng(5)
 
 
 @pytest.fixture(params=["wse2", "wse3"])
@@ -49,3 +52,43 @@ def test_literals(value, arch, tmp_path, monkeypatch):
     found = last_row(f"tile.fill %w {{value = {value!r}}}", arch, tmp_path, monkeypatch)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(found, np.full_like(A, value))
+
+
+def test_wide_columns(arch, tmp_path, monkeypatch):
+    """A column of a tile of more than 127 elements: a DSD of one dim has strides of eight bits."""
+    body = "    tile.copy %w[:, 129], %a\n    tile.copy %c, %w[:, 129]\n"
+    files = emit({"main": tile_text(tile_program(body, "  buffer %w : f32[4, 130]\n"), arch)})
+    found, _ = run_files(files, {"a": A, "b": B, "c": A * 0}, tmp_path, monkeypatch)
+    np.testing.assert_array_equal(found["c_after"], A)
+    assert widest_stride(files["main.csl"]) == 1
+
+
+@pytest.mark.parametrize("sizes", [(3, 2, 131), (131, 2, 3), (1, 130, 2), (2, 131, 1), (2, 1, 140)])
+@pytest.mark.parametrize("turned", ["false", "true"])
+def test_products_of_wide_tiles(sizes, turned, arch, tmp_path, monkeypatch):
+    m, k, n = sizes
+    right = (n, k) if turned == "true" else (k, n)
+    ports = [("p", "in", (m, k)), ("q", "in", right), ("r", "out", (m, n))]
+    text = f"module @t level(tile) {{\n  dims M = {m}, K = {k}, N = {n}\n"
+    text += "  mesh rows = 1, columns = 1\n"
+    for name, role, (rows, columns) in ports:
+        text += f"  buffer %{name} : f32[{rows}, {columns}] {{role = {role}}}\n"
+    for name, way, dims in zip("pqr", ("in", "in", "out"), ("MK", "NK", "MN"), strict=True):
+        dims = "KN" if name == "q" and turned == "false" else dims
+        text += f"  port @{name} {way} f32[{', '.join(dims)}] : %{name} "
+        text += "{lanes = [i, j], element = [i, j]}\n"
+    text += "  program @main {\n    tile.gemm %r, %p, %q "
+    text += f"{{accumulate = false, transposed = {turned}}}\n  }}\n}}\n"
+    files = emit({"main": tile_text(text, arch)})
+    p, q = (RANDOM.integers(-4, 5, shape).astype(np.float32) for _, _, shape in ports[:2])
+    found, _ = run_files(files, {"p": p, "q": q}, tmp_path, monkeypatch)
+    np.testing.assert_array_equal(found["r"], p @ (q.T if turned == "true" else q))
+    assert widest_stride(files["main.csl"]) <= 127
+
+
+def widest_stride(text):
+    """The widest stride of a DSD of one dim."""
+    access = r"mem1d_dsd, \.\{ \.tensor_access = \|i\|\{\d+\} -> \w+\[(?:(\d+) \* )?i"
+    found = re.findall(access, text)
+    assert found
+    return max(int(stride or 1) for stride in found)

@@ -70,9 +70,9 @@ def test_attention_is_the_formula() -> None:
         "    %s_3 = graph.matmul %s_1, %s_2 {contract = [D], group = [H, G]} : f32[B, L, H, S]\n"
         "    %s_4 = graph.scale %s_3 {factor = 0.35355339059327373} : f32[B, L, H, S]\n"
         "    %s = graph.softmax %s_4 {dim = S, mask = causal, rows = L} : f32[B, L, H, S]\n"
-        "    %result = graph.matmul %s, %v {contract = [S], group = [H, G]} : f32[B, L, H, D]\n"
-        "    %result_1 = graph.matmul %result, %wo {contract = [H, D]} : f32[B, L, E]\n"
-        "    graph.return %result_1, %k, %v\n"
+        "    %result_1 = graph.matmul %s, %v {contract = [S], group = [H, G]} : f32[B, L, H, D]\n"
+        "    %result = graph.matmul %result_1, %wo {contract = [H, D]} : f32[B, L, E]\n"
+        "    graph.return %result, %k, %v\n"
         "  }\n"
         "}\n"
     )

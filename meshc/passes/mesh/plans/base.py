@@ -51,7 +51,7 @@ class Plan:
         self.inputs: set[Value] = set()
         self.inner: dict[Value, Value] = {}
         self.block = Block()
-        self.names: set[str] = set()
+        self.named: dict[str, Value] = {}
         self.carried = 0
 
     # --- the function
@@ -77,7 +77,7 @@ class Plan:
         kind = tensor_type(param.value)
         value = self.value(param.value.name, TensorType(self.dtype, kind.dims))
         self.env[param.value] = value
-        given = param.role == "in" and self.row_dim not in ("", *kind.dims)
+        given = param.role == "in" and self.is_placed_by_product(param.value)
         if given:
             self.inputs.add(value)
         if param.role == "weight" or given:
@@ -87,6 +87,17 @@ class Plan:
         else:
             value.type = value_type(value).with_layout(self.input_layout(kind.dims))
         return Param(value, param.role)
+
+    def is_placed_by_product(self, value: Value) -> bool:
+        """Whether an input is no activation: it has no rows of tokens or, where nothing has, it is
+        the right operand of products and nothing else."""
+        if self.row_dim:
+            return self.row_dim not in tensor_type(value).dims
+        users = [o for o in self.source.walk() if value in o.operands]
+        return bool(users) and all(
+            isinstance(o, graph.Matmul) and value in o.operands[1:] and value is not o.operands[0]
+            for o in users
+        )
 
     def settle(self, param: Param) -> None:
         """A weight that was laid out through its slice in a loop takes the slice's layout."""
@@ -135,11 +146,18 @@ class Plan:
     def value(self, name: str, kind: Type) -> Value:
         """A fresh value with a name like ``name``."""
         fresh, count = name, 0
-        while fresh in self.names:
+        while fresh in self.named:
             count += 1
             fresh = f"{name}_{count}"
-        self.names.add(fresh)
-        return Value(fresh, kind)
+        self.named[fresh] = Value(fresh, kind)
+        return self.named[fresh]
+
+    def give_name(self, value: Value, name: str) -> None:
+        """Call ``value`` by ``name``, which a value on the way to it may have taken; that one gets
+        the name of ``value``."""
+        other = self.named[name]
+        value.name, other.name = name, value.name
+        self.named |= {v.name: v for v in (value, other)}
 
     def emit(self, op: Op, *results: tuple[str, Type]) -> list[Value]:
         """Append ``op`` to the current block with fresh results."""
@@ -454,9 +472,15 @@ class Plan:
         self.emit(mesh.Yield(list(values)))
 
     def returned(self, op: graph.Return) -> None:
-        """Results leave as they lie."""
+        """Results leave as they lie, by the names that the model gives them."""
         self.flush_appends(None)
-        self.emit(mesh.Return([self.env_of(o) for o in op.operands]))
+        values: list[Operand] = []
+        for asked in op.tensors():
+            value = self.env_of(asked)
+            if value.name.startswith(f"{asked.name}_"):
+                self.give_name(value, asked.name)
+            values.append(value)
+        self.emit(mesh.Return(values))
 
 
 def value_type(value: Value) -> TensorType:

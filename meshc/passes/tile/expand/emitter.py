@@ -134,12 +134,22 @@ class Emitter:
             if buffer.value is value and not buffer.role:
                 buffer.role = role
 
-    def channel(self, name: str, route: AffineMap, multicast: bool = False) -> Symbol:
+    def rename(self, value: Value, name: str) -> None:
+        """Call a scratch buffer by ``name`` if that is free and it was only numbered, as a partial
+        sum of what has the name."""
+        scratch = any(b.value is value and not b.role for b in self.module.buffers)
+        if scratch and name not in self.names and value.name.startswith(f"{name}_"):
+            self.names = (self.names - {value.name}) | {name}
+            value.name = name
+
+    def channel(
+        self, name: str, route: AffineMap, multicast: bool = False, turns: int = 0
+    ) -> Symbol:
         """The channel with this geometry; channels of equal route are one channel."""
         for known in self.module.channels:
-            if known.route == route and known.multicast == multicast:
+            if (known.route, known.multicast, known.turns) == (route, multicast, turns):
                 return Symbol(known.name)
-        self.module.channels.append(Channel(self.fresh(name), route, multicast))
+        self.module.channels.append(Channel(self.fresh(name), route, multicast, turns))
         return Symbol(self.module.channels[-1].name)
 
     def port(self, port: Port) -> None:

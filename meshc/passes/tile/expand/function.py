@@ -58,10 +58,11 @@ class FunctionExpander:
         it; what has no rows of tokens may be placed at will."""
         kind = tensor_type(param.value)
         rows = self.module.options.get("row_dim")
-        if rows and rows not in kind.dims:
+        users = [op for op in body.walk() if param.value in op.operands]
+        matrix = bool(users) and all(is_matrix(op, param.value) for op in users)
+        if rows not in kind.dims if rows else matrix:
             self.weights.stacks[param.value] = Stack(param.value, None, None, role="in")
             return
-        users = [op for op in body.walk() if param.value in op.operands]
         if len(users) == 1 and users[0] in body.ops and self.takes_inputs(users[0], param.value):
             self.direct[param.value] = param
             return
@@ -223,6 +224,7 @@ class FunctionExpander:
                 self.emitter.compute("copy", self.view(copy), self.view(place))
                 place = copy
             name = "logits" if self.is_logits(op, value) else value.name
+            self.emitter.rename(place.buffer, value.name)
             self.mark_output(place)
             where = Cond.all([*self.emitter.guards, *self.first_copy(kind)])
             self.io_port(name, "out", kind, place, None if where.is_true else where)
@@ -333,12 +335,25 @@ class FunctionExpander:
         self.reduction(op, "row_sum")
 
     def reduction(self, op: Op, kernel: str) -> None:
-        """A kernel that reduces the trailing dim (the key dim of scores in its chunks)."""
-        source = self.places[cast(Value, op.operands[0])]
-        target = self.result_place(op)
+        """A kernel that reduces the trailing dim of its view (the key dim of scores in its chunks);
+        another dim is put last."""
+        value = cast(Value, op.operands[0])
+        source, target = self.places[value], self.result_place(op)
         single = not source.rows and not target.shape
-        view = self.emitter.flat(source) if single else self.view(source)
+        last = self.put_last(tensor_type(value), str(getattr(op, "dim", "")))
+        if last and source.chunked:
+            fail("unsupported-op", f"{op.NAME} of scores over a dim that is not the last", op.span)
+        view = self.emitter.flat(source) if single else self.emitter.view(source, order=last)
         self.emitter.compute(kernel, self.view(target), view)
+
+    def put_last(self, kind: TensorType, dim: str) -> tuple[int, ...]:
+        """The order of a value's dims on a core that ends in ``dim``; empty where it does now."""
+        row_dim = self.emitter.row_dim
+        dims = [d for d in self.emitter.local_dims(kind) if d != row_dim]
+        dims = [row_dim] * self.emitter.has_rows(kind) + dims
+        if dim not in dims[:-1]:
+            return ()
+        return (*(i for i, d in enumerate(dims) if d != dim), dims.index(dim))
 
     def rms_scale(self, op: mesh.RmsScale) -> None:
         source, total = (self.places[cast(Value, o)] for o in op.operands[:2])
@@ -447,7 +462,17 @@ class FunctionExpander:
         width = sum(p.width for p in places)
         first = places[0]
         out = replace(first, shape=(width,)) if first.offset is not None else first
+        self.check_matrices(op, rights)
         gemv(self.emitter, self.weights, op, self.places[left], self.emitter.flat(out), rights)
+
+    def check_matrices(self, op: Op, rights: Sequence[Value]) -> None:
+        """Right operands of a product lie as it wants them, which values on the cores do not."""
+        if any(right not in self.weights.stacks for right in rights):
+            fail(
+                "unsupported-op",
+                f"a right operand of {op.NAME} is neither a weight nor an input of its own",
+                op.span,
+            )
 
     def gemv_cache(self, op: mesh.Gemv, left: Value, right: Value) -> None:
         """Scores of a query, or values weighted by its scores, against the core's own slots."""
@@ -478,6 +503,7 @@ class FunctionExpander:
         for result in op.results:
             if result not in self.places:
                 self.result_place(op)
+        self.check_matrices(op, rights)
         first = self.places[op.results[0]]
         width = sum(self.places[r].width for r in op.results)
         out = replace(first, shape=(width,)) if first.offset is not None else first
@@ -532,3 +558,9 @@ class FunctionExpander:
     def dtype(self, value: Value) -> DType:
         """Element type of a value."""
         return tensor_type(value).dtype
+
+
+def is_matrix(op: Op, value: Value) -> bool:
+    """Whether ``value`` is a right operand of the product ``op``, and only that."""
+    products = (mesh.Gemv, mesh.Gemm, mesh.GemmT)
+    return isinstance(op, products) and value is not op.operands[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import tensor_type
@@ -349,81 +350,117 @@ def _gathered_right(
 
 
 def _summa(emitter: Emitter, weights: Weights, product: Product, target: View) -> None:
-    """For each chunk, its owners hand it along their rows and columns; then all multiply.
-
-    A core passes a panel on when it has it: one routing stage per core (section 5.1), since a path
-    from every owner to all others would take a color each.
-    """
+    """In step t the owners of chunk t hand it along their rows and columns, while all multiply the
+    chunks of the step before; without room for two panels of each, the chunks of step t."""
     chunks = product.chunks
     rows = row_index(emitter)
-    a = _Panels.left(emitter, product)
-    b = _Panels.right(emitter, weights, product)
+    left, right = _left_panels(emitter, product), _right_panels(emitter, weights, product)
+    ahead = 1 if _has_room(emitter, (left, right)) else 0
+    for panels in (left, right):
+        panels.declare(1 + ahead)
     emitter.compute("fill", target, value=0.0)
+
+    def multiply(step: Expr) -> None:
+        a, b = left.view(step, rows), right.view(step, ())
+        emitter.compute("gemm", target, a, b, accumulate=True, transposed=False)
+
     with emitter.loop("t", chunks.count) as t:
-        a.fetch(t, rows)
-        b.fetch(t, ())
-        views = View(a.panel, (*rows,)), View(b.panel, ())
-        emitter.compute("gemm", target, *views, accumulate=True, transposed=False)
+        tokens = left.fetch(t, rows) + right.fetch(t, ())
+        if ahead:
+            with emitter.under(Cond.ge(t, 1)):
+                multiply(t - 1)
+        if tokens:
+            emitter.wait(*tokens)
+        if not ahead:
+            multiply(t)
+    if ahead:
+        multiply(Expr.const(chunks.count - 1))
 
 
-@dataclass(frozen=True)
 class _Panels:
-    """One operand of SUMMA: its chunks, ``per_core`` on each core of ``axis``, and the panel that
-    all cores of a line have in a step."""
+    """One operand of SUMMA: its chunks, ``per_core`` on each core of ``axis``, and the panels that
+    all cores of a line have of it. A line of one core needs none."""
 
-    emitter: Emitter
-    axis: str
-    per_core: int
-    chunks: View
-    panel: Value
+    def __init__(self, emitter: Emitter, axis: str, per_core: int, chunks: View, name: str) -> None:
+        self.emitter, self.axis, self.per_core, self.chunks = emitter, axis, per_core, chunks
+        self.name = name
+        self.size = emitter.mesh.size(axis)
+        self.panels: Value | None = None
+        self.depth = 0
 
-    @staticmethod
-    def left(emitter: Emitter, product: Product) -> _Panels:
-        """Panels of the left operand, which travel along rows."""
-        chunks = product.chunks
+    @property
+    def panel_bytes(self) -> int:
+        """Bytes of one panel."""
+        kind = self.chunks.buffer_type
+        return prod(kind.shape[-2:]) * kind.dtype.bytes if self.size > 1 else 0
+
+    def declare(self, depth: int) -> None:
+        """Make room for ``depth`` panels."""
+        self.depth = depth
+        if self.size > 1:
+            kind = self.chunks.buffer_type
+            self.panels = self.emitter.buffer(self.name, (depth, *kind.shape[-2:]), kind.dtype)
+
+    def own(self, step: Expr, rest: tuple[Index, ...]) -> View:
+        """The chunk of ``step`` where it lies on its owner."""
+        slot = point(step % self.per_core)
+        return View(self.chunks.buffer, (*self.chunks.indices, slot, *rest))
+
+    def view(self, step: Expr, rest: tuple[Index, ...]) -> View:
+        """The chunk of ``step`` where it is multiplied."""
+        if self.panels is None:
+            return self.own(step, rest)
+        return View(self.panels, (point(step % self.depth), *rest))
+
+    def fetch(self, step: Expr, rest: tuple[Index, ...]) -> list[Value]:
+        """Bring the chunk of ``step`` to every core of the line, its owner among them."""
+        if self.panels is None:
+            return []
+        emitter, own, panel = self.emitter, self.own(step, rest), self.view(step, rest)
+        owner, here = step // self.per_core, index_of(self.axis)
+        up = rings.in_turn(emitter, self.axis, 1, self.per_core)
+        down = rings.in_turn(emitter, self.axis, -1, self.per_core)
+        mine = Cond.eq(here, owner)
+        sent = [
+            emitter.send(up, own, when=mine & Cond.le(here, self.size - 2)),
+            emitter.send(down, own, when=mine),
+        ]
+        got = [
+            emitter.recv(up, panel, when=Cond.gt(here, owner)),
+            emitter.recv(down, panel, when=Cond.le(here, owner)),
+        ]
+        return sent + got
+
+
+def _left_panels(emitter: Emitter, product: Product) -> _Panels:
+    """Panels of the left operand, which travel along rows."""
+    chunks = product.chunks
+    if isinstance(product.left, Param):
+        own = _left_input(emitter, product, 0)
+    else:
         shape = (emitter.tiling.row_lanes, chunks.lanes)
-        if isinstance(product.left, Param):
-            own = _left_input(emitter, product, 0)
-        else:
-            slots = Slots(emitter, "left_chunks", chunks.per_column, shape, product.dtype, None)
-            _cut(emitter, product.left, chunks, slots.view, product.dtype)
-            own = slots.buffer
-        panel = emitter.buffer("left_panel", shape, product.dtype)
-        return _Panels(emitter, "x", chunks.per_column, View(own), panel)
+        slots = Slots(emitter, "left_chunks", chunks.per_column, shape, product.dtype, None)
+        _cut(emitter, product.left, chunks, slots.view, product.dtype)
+        own = slots.buffer
+    return _Panels(emitter, "x", chunks.per_column, View(own), "left_panels")
 
-    @staticmethod
-    def right(emitter: Emitter, weights: Weights, product: Product) -> _Panels:
-        """Panels of the right operands, which travel along columns."""
-        chunks = product.chunks
-        given = (product.rights, product.op.contract, product.splits, chunks)
-        own = weights.gemm(*given, False)
-        kind = own.buffer_type
-        panel = emitter.buffer("right_panel", kind.shape[-2:], kind.dtype)
-        return _Panels(emitter, "y", chunks.per_row, own, panel)
 
-    def fetch(self, step: Expr, rest: tuple[Index, ...]) -> None:
-        """Bring the chunk of ``step`` to every core of the line, outwards from its owner."""
-        emitter = self.emitter
-        owner, slot = step // self.per_core, step % self.per_core
-        here = index_of(self.axis)
-        own = View(self.chunks.buffer, (*self.chunks.indices, point(slot), *rest))
-        panel = View(self.panel, rest)
-        emitter.compute_where(Cond.eq(here, owner), "copy", panel, own)
-        size = emitter.mesh.size(self.axis)
-        for way in (1, -1):
-            if size > 1:
-                self.spread(panel, owner, way)
+def _right_panels(emitter: Emitter, weights: Weights, product: Product) -> _Panels:
+    """Panels of the right operands, which travel along columns."""
+    chunks = product.chunks
+    own = weights.gemm(product.rights, product.op.contract, product.splits, chunks, False)
+    return _Panels(emitter, "y", chunks.per_row, own, "right_panels")
 
-    def spread(self, panel: View, owner: Expr, way: int) -> None:
-        """From the owner to one side, core by core."""
-        emitter, here = self.emitter, index_of(self.axis)
-        last = emitter.mesh.size(self.axis) - 1
-        channel = rings.neighbour(emitter, self.axis, way)
-        rank = (here - owner) * way
-        more = Cond.lt(here, last) if way > 0 else Cond.gt(here, 0)
-        with emitter.sweep(rank, last + 1, Cond.ge(rank, 0)):
-            emitter.wait(emitter.recv(channel, panel, when=Cond.ge(rank, 1)))
-            emitter.send(channel, panel, when=more)
+
+def _has_room(emitter: Emitter, operands: tuple[_Panels, ...]) -> bool:
+    """Whether a core can hold two panels of each operand beside all that is declared so far."""
+    device = emitter.source.device
+    total = int(device.get("memory_bytes", 0))
+    if not total or not device.get("enforced", False):
+        return True
+    used = sum(buffer.type.bytes for buffer in emitter.module.buffers)
+    used += int(device.get("reserved_bytes", 0)) + 2 * sum(o.panel_bytes for o in operands)
+    return used <= total
 
 
 def row_index(emitter: Emitter) -> tuple[Index, ...]:

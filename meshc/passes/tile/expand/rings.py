@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshc.analysis.coordinates import position
 from meshc.analysis.placement import ring_step
 from meshc.analysis.tiling import ceil_div
+from meshc.analysis.turns import turn_route
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.views import Symbol
 from meshc.passes.tile.expand.emitter import Emitter
@@ -35,15 +36,6 @@ def _steps(size: int, here: Expr, interleaved: bool, step: int) -> list[tuple[Co
     if step < 0:
         return [(Cond.ge(here, 1), here - 1), (Cond.eq(here, 0), here + (size - 1))]
     return [(Cond.le(here, size - 2), here + 1), (Cond.eq(here, size - 1), here - (size - 1))]
-
-
-def neighbour(emitter: Emitter, axis: str, way: int) -> Symbol:
-    """From each core to the next one along ``axis`` (``way`` 1) or to the one before."""
-    here, size = position(emitter.mesh, axis), emitter.mesh.size(axis)
-    where = Cond.le(here, size - 2) if way > 0 else Cond.ge(here, 1)
-    target = _at(axis, (_Y if axis == "y" else _X) + way)
-    name = f"{'up' if way > 0 else 'chain'}_{axis}_1"
-    return emitter.channel(name, AffineMap.of(_INPUTS, [(target, where)]))
 
 
 def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
@@ -96,6 +88,15 @@ def multicast(emitter: Emitter, axis: str) -> Symbol:
     reach = Cond.between(base + 1, far, base + size)
     route = AffineMap.of(_INPUTS, [(_at(axis, far), Cond.eq(here, 0) & reach)])
     return emitter.channel(f"cast_{axis}", route, multicast=True)
+
+
+def in_turn(emitter: Emitter, axis: str, way: int, each: int) -> Symbol:
+    """From each core of a line in turn, ``each`` messages, to all behind it (``way`` 1) or to all
+    before it and itself. The axis must be in natural order."""
+    assert not emitter.mesh.ring(axis) or emitter.mesh.size(axis) <= 2
+    name = f"turns_{'up' if way > 0 else 'down'}_{axis}"
+    route = turn_route(emitter.mesh, axis, way)
+    return emitter.channel(name, route, multicast=True, turns=each)
 
 
 def next_region(emitter: Emitter, replicated: bool) -> Symbol:

@@ -39,7 +39,7 @@ def w_lanes(core, lane_0, lane_1):
     return element(lane_0 + core.rank_y, lane_1 + 5 * core.rank_x)
 
 
-def result_1_lanes(core, lane_0):
+def result_lanes(core, lane_0):
     return element(0, lane_0 + 5 * core.rank_x, where=(core.rank_y == 0,))
 
 
@@ -51,8 +51,8 @@ INPUTS = [
      w_lanes, 0.0),
 ]
 OUTPUTS = [
-    ("result_1", (1, 10), "result", (5,), np.float32,
-     result_1_lanes, 0.0),
+    ("result", (1, 10), "result", (5,), np.float32,
+     result_lanes, 0.0),
 ]
 
 

@@ -78,9 +78,9 @@ def decode(fabric: Fabric) -> Phase:
     w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 24, 128, role="weight")
     x_12 = phase.buffer("x_12", "f32", 24)
     w_down = phase.buffer("w_down", "f32", 2, 64, 24, role="weight")
-    result_ss = phase.buffer("result.ss", "f32", 1)
+    result_1_ss = phase.buffer("result_1.ss", "f32", 1)
     final_norm = phase.buffer("final_norm", "f32", 24, role="weight")
-    result_1 = phase.buffer("result_1", "f32", 128, role="out")
+    result = phase.buffer("result", "f32", 128, role="out")
     lm_head = phase.buffer("lm_head", "f32", 24, 128, role="weight")
 
     # Channels: where the messages of each core go.
@@ -222,11 +222,11 @@ def decode(fabric: Fabric) -> Phase:
             gemm(x_12.shaped(1, 24), x_8_x_10[:64].shaped(1, 64), w_down[layer])
             all_reduce_add_x(x_12)
             add(x, x, x_12)
-        square_sum(result_ss, x.shaped(1, 24))
-        all_reduce_add_y(result_ss)
-        rms_scale(x.shaped(1, 24), x.shaped(1, 24), result_ss, final_norm, count=48, eps=1e-05)
-        gemm(result_1.shaped(1, 128), x.shaped(1, 24), lm_head)
-        all_reduce_add_y(result_1)
+        square_sum(result_1_ss, x.shaped(1, 24))
+        all_reduce_add_y(result_1_ss)
+        rms_scale(x.shaped(1, 24), x.shaped(1, 24), result_1_ss, final_norm, count=48, eps=1e-05)
+        gemm(result.shaped(1, 128), x.shaped(1, 24), lm_head)
+        all_reduce_add_y(result)
 
     # Constants of the program.
     phase.constant("rope_frequency", [1.0, 0.1, 0.01, 0.001])
@@ -320,6 +320,6 @@ def decode(fabric: Fabric) -> Phase:
     def logits_lanes(i_v):
         return element(0, 0, i_v + 128 * core.rank_x, where=(core.rank_y == 0,))
 
-    phase.port("out", "logits", {"B": 1, "L": 1, "V": 256}, result_1, logits_lanes)
+    phase.port("out", "logits", {"B": 1, "L": 1, "V": 256}, result, logits_lanes)
 
     return phase.runs(step, {"pos": (0, 15)})

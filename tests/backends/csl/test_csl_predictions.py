@@ -1,0 +1,76 @@
+"""Predicted cycles against those of the simulator, on programs that calibrate nothing."""
+
+import json
+
+import numpy as np
+import pytest
+from csl_runs import run_files
+
+from meshc.backends import csl
+from meshc.backends.csl.expressions import Spelling
+from meshc.backends.csl.scalar import CALL, OFFSET, Scalar
+from meshc.backends.csl.windows import Dim, Window
+from meshc.driver.questions import Question, tile_module
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
+
+HELD_OUT = [
+    ("gemm", "cyclic_shift", (16, 8, 12), "4x4", "wse2", "f16", "f16"),
+    ("gemm", "cyclic_shift", (18, 48, 72), "6x4", "wse3", "f16", "f32"),
+    ("gemm", "cannon", (24, 18, 48), "3x3", "wse3", "f32", "f32"),
+    ("gemm", "summa", (24, 8, 16), "4x4", "wse2", "f32", "f32"),
+    ("gemm", "allgather", (8, 6, 12), "2x2", "wse3", "f32", "f32"),
+    ("gemm", "transposed", (15, 10, 30), "5x5", "wse2", "f16", "f16"),
+    ("gemv", "pipeline", (1, 96, 20), "2x3", "wse2", "f32", "f32"),
+    ("gemv", "ring", (1, 32, 8), "1x4", "wse2", "f32", "f32"),
+    ("gemv", "ring", (1, 6, 128), "2x6", "wse3", "f16", "f16"),
+    ("gemv", "k_tree:2", (1, 256, 32), "1x16", "wse2", "f16", "f16"),
+    ("gemv", "tree", (1, 64, 100), "1x8", "wse3", "f32", "f32"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "algo", "sizes", "mesh", "arch", "dtype", "accumulate"),
+    HELD_OUT,
+    ids=[f"{algo}-{mesh}-{arch}-{dtype}" for _, algo, _, mesh, arch, dtype, _ in HELD_OUT],
+)
+def test_within_15_percent(kind, algo, sizes, mesh, arch, dtype, accumulate, tmp_path, monkeypatch):
+    question = Question(*sizes, mesh, arch, dtype, accumulate)
+    files = csl.emit({"main": tile_module(question, kind, algo)})
+    facts = json.loads(files["report.json"])
+    rng = np.random.default_rng(1)
+    tensors = {name: rng.random(shape, np.float32) for name, shape in facts["inputs"].items()}
+    _, cycles = run_files(files, tensors, tmp_path, monkeypatch)
+    assert facts["predicted_cycles"] == pytest.approx(cycles, rel=0.15)
+
+
+SCALAR = Scalar(Spelling(lambda name: f"my_{name}"))
+T, Y = Expr.var("t"), Expr.var("y")
+
+
+@pytest.mark.parametrize(
+    ("value", "local", "cycles"),
+    [
+        (T, (), 1),
+        (T, ("t",), 0),
+        ((Y + T) % 4 * 2, (), 5),
+        ((Y + T) % 4 * 2, ("t",), 4),
+        (Expr.const(7), (), 0),
+    ],
+    ids=str,
+)
+def test_scalar_code_costs_its_loads_and_operations(value, local, cycles):
+    assert SCALAR.value(value, local) == cycles
+
+
+def test_helpers_and_branches():
+    assert SCALAR.value((Y - T) % 4, ()) > CALL + 20
+    assert SCALAR.test(Cond.ge(Y, T), ()) == 2 + 1 + 2
+
+
+def test_descriptors_that_do_not_move_cost_nothing():
+    buffer = Value("v", BufferType(DType.F32, (8,)))
+    still = Window(buffer, DType.F32, Expr.const(3), (Dim(2, 1),))
+    assert SCALAR.address(still, ()) == 0
+    assert SCALAR.address(still.moved(T * 2), ()) == OFFSET + 2
