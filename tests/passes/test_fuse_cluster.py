@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import meshc
 from meshc.devices import device
 from meshc.driver import graph_module, load_any
+from meshc.frontend.language import elaborate, library_model
 from meshc.interp.check import check_same
 from meshc.ir.clone import clone_module
 from meshc.ir.ops import graph
@@ -121,6 +122,20 @@ def test_built_in_models(model):
     ]  # fmt: skip
     again = meshc.parse(meshc.print_module(after))
     assert meshc.print_module(again) == meshc.print_module(after)
+
+
+def test_latent_attention_stays_and_the_rest_is_fused():
+    sizes = {"E": 64, "R": 16, "N": 16, "P": 8, "D": 16, "F": 96, "V": 64, "layers": 2}
+    module = elaborate(library_model("deepseek_v2", sizes), "decode", seq=16)
+    module.device = dict(H200.numbers)
+    before = clone_module(module)
+    report = meshc.Diagnostics()
+    passes = parse_pipeline("canonicalize,eliminate-transpose,fuse-cluster")
+    after = meshc.PassManager(passes).run(module, report)
+    assert kernels(after) == ["embed", "ffn_block", "head"]
+    (missed,) = (m for m in report.messages if m.severity == "missed")
+    assert "comes from graph.add, not graph.matmul" in missed.message
+    assert check_same(before, after).agrees
 
 
 def test_prefill_is_left_alone():

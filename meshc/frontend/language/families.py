@@ -9,7 +9,7 @@ from meshc.frontend.language.loader import library_source, parse_model
 from meshc.frontend.language.parameters import with_parameters
 from meshc.support.diagnostics import fail
 
-FAMILIES = ("llama", "qwen2")
+FAMILIES = ("llama", "qwen2", "deepseek_v2")
 
 
 def library_model(family: str, parameters: Mapping[str, Constant]) -> Model:
