@@ -49,6 +49,7 @@ MODELS = {
         {**BASE, "model_type": "qwen2", "num_key_value_heads": 1, "rms_norm_eps": 1e-6},
         {"cluster": 8, "page": 64, "dtype": "bf16"},
     ),
+    "split by lanes": (BASE, {"cluster": 4, "dataflow": "split_head"}),
     "gelu": ({**BASE, "hidden_act": "gelu_pytorch_tanh"}, {"cluster": 1}),
 }
 

@@ -24,20 +24,26 @@ def words(values: Array, dtype: str) -> NDArray[np.uint16]:
     return np.ascontiguousarray(found.astype(np.uint16))
 
 
-def projections(queries: Array, keys: Array, values: Array) -> Array:
+def projections(queries: Array, keys: Array, values: Array, parts: int = 1) -> Array:
     """``[hidden, heads, head]`` and twice ``[hidden, kv_heads, head]`` as ``[kv_heads, rows,
     hidden]``: for each key/value head its query heads, its keys, its values. Biases lack hidden and
-    become ``[kv_heads, rows]``."""
+    become ``[kv_heads, rows]``. Of several ``parts`` of the lanes each has its rows together."""
     kv, head = keys.shape[-2:]
     lead = queries.shape[:-2]
-    parts = (t.reshape(*lead, kv, -1, head) for t in (queries, keys, values))
-    joined = np.concatenate(list(parts), axis=-2).reshape(*lead, kv, -1)
-    return np.moveaxis(joined, 0, -1) if lead else joined
+    joined = np.concatenate(
+        [t.reshape(*lead, kv, -1, head) for t in (queries, keys, values)], axis=-2
+    )
+    split = joined.reshape(*joined.shape[:-1], parts, head // parts)
+    rows = np.swapaxes(split, -3, -2).reshape(*lead, kv, -1)
+    return np.moveaxis(rows, 0, -1) if lead else rows
 
 
-def output(weights: Array, kv_heads: int) -> Array:
-    """``[heads, head, hidden]`` as ``[kv_heads, hidden, attended]``."""
-    return weights.reshape(kv_heads, -1, weights.shape[-1]).transpose(0, 2, 1)
+def output(weights: Array, kv_heads: int, parts: int = 1) -> Array:
+    """``[heads, head, hidden]`` as ``[kv_heads, hidden, attended]``; of several ``parts`` of the
+    lanes as ``[kv_heads, parts, hidden, attended / parts]``."""
+    heads, head, hidden = weights.shape
+    split = weights.reshape(kv_heads, heads // kv_heads, parts, head // parts, hidden)
+    return split.transpose(0, 2, 4, 1, 3).reshape(kv_heads, parts, hidden, -1)
 
 
 def gated(gates: Array, values: Array) -> Array:
@@ -56,7 +62,6 @@ def interleaved(weights: Array) -> Array:
 _PACKS: dict[str, Callable[..., Array]] = {
     "plain": lambda t: t,
     "transposed": lambda t: t.T,
-    "projections": projections,
     "gated": gated,
 }
 
@@ -75,7 +80,10 @@ def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
 def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uint16]:
     ordered = [interleaved(t) if name in weight.paired else t for name, t in sources]
     if weight.pack == "output":
-        made = output(ordered[0], weight.shape[0])
+        made = output(ordered[0], weight.shape[0], weight.parts)
+    elif weight.pack == "projections":
+        queries, keys, values = ordered
+        made = projections(queries, keys, values, weight.parts)
     else:
         made = _PACKS[weight.pack](*ordered)
     return words(made.reshape(weight.shape), weight.dtype)

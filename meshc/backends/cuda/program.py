@@ -43,7 +43,8 @@ class Weight:
     """A packed weight: ``sources`` are logical tensors, ``pack`` says how they are laid out.
 
     ``layers`` is the number of stacked layers, 0 for a tensor that all share; ``paired`` names
-    the sources whose lanes are to be put in the order of interleaved rotary pairs.
+    the sources whose lanes are to be put in the order of interleaved rotary pairs; ``parts`` is
+    into how many parts lanes are split, each block of a cluster having one.
     """
 
     dtype: str
@@ -52,6 +53,7 @@ class Weight:
     shape: tuple[int, ...]
     layers: int = 0
     paired: tuple[str, ...] = ()
+    parts: int = 1
 
 
 @dataclass(frozen=True)

@@ -209,20 +209,23 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
     assert query.dims
     rope = body.all(graph.Rope)[0]
     step.frequencies = rope_frequencies(rope, head)
-    plan = attention.plan(shape, op.cluster)
+    plan = attention.plan(shape, op.cluster, op.dataflow, step.module.dims["S"])
+    parts = op.cluster if op.dataflow == "split_head" else 1
     name = "attention_block"
     _add_kernel(
         step, name, attention.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
-        plan.dsmem_bytes,
+        plan.dsmem_bytes([plan.context or step.module.dims["S"]] * step.batch),
     )  # fmt: skip
     _weight(step, "norm_of_attention", "plain", (body.name(norm, 1),), (shape.hidden,), layers)
-    _weight(step, "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers)
+    _weight(
+        step, "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers, parts
+    )
     _weight(
         step, "out", "output", (body.name(output, 1),),
-        (kv_heads, shape.hidden, shape.attended), layers,
+        (kv_heads, shape.hidden, shape.attended), layers, parts,
     )  # fmt: skip
     if biases:
-        _weight(step, "bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers)
+        _weight(step, "bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers, parts)
     pages = step.batch * -(-step.module.dims["S"] // step.page)
     pool = (layers, pages, kv_heads, step.page, head)
     step.buffers["keys"] = Buffer(step.dtype, pool, "state")
@@ -353,9 +356,10 @@ def _weight(
     sources: Iterable[str],
     shape: tuple[int, ...],
     layers: int,
+    parts: int = 1,
 ) -> None:
     named = tuple(sources)
-    step.weights[name] = Weight(step.dtype, pack, named, shape, layers, step.paired(named))
+    step.weights[name] = Weight(step.dtype, pack, named, shape, layers, step.paired(named), parts)
 
 
 def _fixed_buffers(step: _Step) -> None:

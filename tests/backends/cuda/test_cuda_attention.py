@@ -9,12 +9,11 @@ from decode_reference import expected, from_kind, make_case
 from meshc.backends.cuda.executor import CXX, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.attention import (
     Attention,
-    pack_output,
-    pack_projections,
     plan,
     text,
 )
 from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
+from meshc.backends.cuda.packing import output, projections
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "attention"
@@ -22,24 +21,47 @@ FIRST = Mode()
 
 
 @cache
-def library(shape, cluster):
-    return Library(text(plan(shape, cluster), NAME))
+def library(chosen):
+    return Library(chosen)
 
 
-def run(shape, cluster, case, mode=FIRST, lint=False):
+def run(chosen, case, mode=FIRST, lint=False):
     """Outputs, the two pools after the step, and counts."""
-    chosen = plan(shape, cluster)
+    shape = chosen.shape
+    parts = chosen.cluster if chosen.dataflow == "split_head" else 1
     sums = np.zeros((shape.batch, shape.hidden), np.float32)
-    pools = case.keys.copy(), case.values.copy()
-    bias = [pack_projections(shape, *case.bias)] if case.bias else []
+    pools = [in_parts(pool, parts) for pool in (case.keys, case.values)]
+    weights = (
+        projections(case.wq, case.wk, case.wv, parts),
+        output(case.wo, shape.kv_heads, parts),
+    )
+    bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
+    qkv, out = map(np.ascontiguousarray, weights)
     arguments = [
-        case.residual, sums, case.norm, pack_projections(shape, case.wq, case.wk, case.wv), *bias,
-        pack_output(shape, case.wo), *pools, case.pages, np.int32(case.pages.shape[1]),
-        case.cached, case.cosines, case.sines,
+        case.residual, sums, case.norm, qkv, *bias, out, *pools, case.pages,
+        np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
     ]  # fmt: skip
-    grid = Grid(chosen.blocks, THREADS, cluster, chosen.arena.bytes)
-    counts = library(shape, cluster).run(NAME, grid, arguments, mode, lint)
-    return sums, pools, counts
+    grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
+    counts = library(text(chosen, NAME)).run(NAME, grid, arguments, mode, lint)
+    return sums, [whole(pool, parts) for pool in pools], counts
+
+
+def in_parts(pool, parts):
+    """A pool [pages, kv_heads, page, head] with the lanes of each block together."""
+    pages, heads, page, lanes = pool.shape
+    split = pool.reshape(pages, heads, page, parts, lanes // parts)
+    return np.ascontiguousarray(split.swapaxes(2, 3))
+
+
+def whole(pool, parts):
+    pages, heads, _, page, lanes = pool.shape
+    return pool.swapaxes(2, 3).reshape(pages, heads, page, parts * lanes)
+
+
+def seen(case):
+    """Tokens that the queries of each request see."""
+    window = case.shape.window
+    return [min(c + 1, window) if window else c + 1 for c in case.cached]
 
 
 def check(case, sums, pools, tolerance):
@@ -64,59 +86,76 @@ def shape(batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False
 
 
 SMALL = {
-    "one block": (shape(1, 256, 4, 2, 64), 1, [37]),
-    "grouped, two requests": (shape(2, 256, 4, 2, 64, "bf16", 1, bias=True), 4, [200, 0]),
-    "window, odd cluster": (shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64]),
-    "eight blocks, wide group": (shape(1, 512, 8, 1, 128, page=64), 8, [300]),
-    "sixteen blocks, large head": (shape(1, 256, 2, 1, 256, page=64), 16, [130]),
-    "sixteen requests": (shape(16, 256, 4, 2, 64), 1, list(range(0, 160, 10))),
-    "nothing cached": (shape(1, 256, 4, 4, 64, "bf16"), 2, [0]),
-    "hidden is not heads times head": (shape(1, 320, 2, 2, 64), 4, [100]),
-}
+    "one block": (shape(1, 256, 4, 2, 64), 1, [37], "split_token"),
+    "grouped, two requests": (
+        shape(2, 256, 4, 2, 64, "bf16", 1, bias=True), 4, [200, 0], "split_token"
+    ),
+    "window, odd cluster": (
+        shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], "split_token"
+    ),
+    "eight blocks, wide group": (shape(1, 512, 8, 1, 128, page=64), 8, [300], "split_token"),
+    "sixteen blocks, large head": (shape(1, 256, 2, 1, 256, page=64), 16, [130], "split_token"),
+    "sixteen requests": (shape(16, 256, 4, 2, 64), 1, list(range(0, 160, 10)), "split_token"),
+    "nothing cached": (shape(1, 256, 4, 4, 64, "bf16"), 2, [0], "split_token"),
+    "hidden is not heads times head": (shape(1, 320, 2, 2, 64), 4, [100], "split_token"),
+    "lanes, two blocks": (shape(1, 256, 4, 2, 64), 2, [37], "split_head"),
+    "lanes, two requests": (
+        shape(2, 256, 4, 2, 64, "bf16", 1, bias=True), 4, [200, 0], "split_head"
+    ),
+    "lanes, window, odd cluster": (
+        shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], "split_head"
+    ),
+    "lanes, sixteen blocks": (shape(1, 512, 8, 1, 128, page=64), 16, [700], "split_head"),
+    "lanes, wide head": (shape(1, 256, 2, 1, 256), 4, [0], "split_head"),
+}  # fmt: skip
+
+
+def small(name):
+    """The plan and the inputs of a case."""
+    one, cluster, cached, dataflow = SMALL[name]
+    return plan(one, cluster, dataflow, max(cached) + 1), make_case(one, cached)
+
+
 # Sums of some hundred f32 products whose result is of the order of one.
 TOLERANCE = 2e-6
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_it_equals_float64_and_all_modes_agree_to_the_bit(name):
-    one, cluster, cached = SMALL[name]
-    case = make_case(one, cached)
-    first = run(one, cluster, case)
+    chosen, case = small(name)
+    first = run(chosen, case)
     check(case, *first[:2], TOLERANCE)
-    assert first[2].dsmem_bytes == plan(one, cluster).dsmem_bytes
+    assert first[2].dsmem_bytes == chosen.dsmem_bytes(seen(case))
     for mode in list(modes((3,)))[1:]:
-        sums, pools, _ = run(one, cluster, case, mode)
+        sums, pools, _ = run(chosen, case, mode)
         assert sums.tobytes() == first[0].tobytes(), mode
         assert all((a == b).all() for a, b in zip(pools, first[1], strict=True)), mode
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_loads_from_shared_memory_have_no_bank_conflicts(name):
-    one, cluster, cached = SMALL[name]
-    _, _, counts = run(one, cluster, make_case(one, cached), lint=True)
+    _, _, counts = run(*small(name), lint=True)
     assert counts.shared_load_cycles == counts.shared_loads > 0
 
 
 FULL = {
-    "llama-2-7b": (shape(1, 4096, 32, 32, 128, page=64), 4, [1024]),
-    "llama-3-8b": (shape(1, 4096, 32, 8, 128, "bf16"), 16, [1024]),
+    "llama-2-7b": (shape(1, 4096, 32, 32, 128, page=64), 4, 1024, "split_token"),
+    "llama-2-7b by lanes": (shape(1, 4096, 32, 32, 128, page=64), 2, 1024, "split_head"),
+    "llama-3-8b": (shape(1, 4096, 32, 8, 128, "bf16"), 16, 1024, "split_token"),
 }
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_full_size(name):
-    one, cluster, cached = FULL[name]
-    case = make_case(one, cached)
-    sums, pools, counts = run(one, cluster, case, Mode("shuffled", True))
+    one, cluster, cached, dataflow = FULL[name]
+    case, chosen = make_case(one, [cached]), plan(one, cluster, dataflow, cached + 1)
+    sums, pools, counts = run(chosen, case, Mode("shuffled", True))
     check(case, sums, pools, 1e-5)
     weights = 2 * (case.wq.size + case.wk.size + case.wv.size + case.wo.size)
-    assert counts.copied_bytes - weights == 4 * cached[0] * one.kv_heads * one.head + pushed(one)
-
-
-def pushed(one):
-    """Bytes of the gather's pushes, which are copies as well."""
-    cluster = next(c for s, c, _ in FULL.values() if s == one)
-    return 4 * one.kv_heads * (cluster - 1) * one.rows
+    # The pushes of a gather are copies as well.
+    pushed = 4 * one.kv_heads * (cluster - 1) * one.rows if dataflow == "split_token" else 0
+    assert counts.copied_bytes - weights - pushed == 4 * cached * one.kv_heads * one.head
+    assert counts.dsmem_bytes == chosen.dsmem_bytes(seen(case))
 
 
 @pytest.mark.parametrize(

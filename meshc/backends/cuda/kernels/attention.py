@@ -3,17 +3,16 @@
 A cluster of blocks computes one key/value head with its query heads, for all requests of a batch,
 so that weights are read once. Dataflow ``split_token``: blocks share the rows of the projections
 (one ClusterGather), then the cached tokens (two ClusterReduces: maxima, then scaled sums; the
-paper's algorithm sums before the maxima are known), then the columns of the output.
+paper's algorithm sums before the maxima are known), then the columns of the output. Dataflow
+``split_head`` (Algorithm 5): blocks share the lanes of the head throughout, so scores and outputs
+are summed over the cluster; the caches hold each block's lanes together.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from meshc.backends.cuda.kernels import tiles
 from meshc.backends.cuda.kernels.arena import Arena
@@ -22,6 +21,10 @@ from meshc.backends.templates import render
 
 HEADS = (64, 96, 128, 256)
 PAGES = (1, 16, 64)
+_TEMPLATES = {
+    "split_token": "attention_block.cu.jinja",
+    "split_head": "attention_split_head.cu.jinja",
+}
 _LOG2E = math.log2(math.e)
 
 
@@ -59,10 +62,13 @@ class Attention:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """How a cluster of ``cluster`` blocks does it."""
+    """How a cluster of ``cluster`` blocks does it by ``dataflow``; ``split_head`` has room for the
+    scores of ``context`` tokens."""
 
     shape: Attention
     cluster: int
+    dataflow: str
+    context: int
     tile_bytes: int
     stages: int
     arena: Arena
@@ -72,13 +78,17 @@ class AttentionPlan:
         """Blocks of the grid."""
         return self.shape.kv_heads * self.cluster
 
-    @property
-    def dsmem_bytes(self) -> int:
-        """Bytes between blocks of clusters in one launch, all clusters together."""
-        shape, peers = self.shape, self.cluster * (self.cluster - 1)
-        gathered = shape.batch * (shape.rows // self.cluster)
-        reduced = shape.batch * (shape.group + shape.attended + shape.group)
-        return 4 * shape.kv_heads * peers * (gathered + reduced)
+    def dsmem_bytes(self, seen: Sequence[int]) -> int:
+        """Bytes between blocks of clusters in one launch, all clusters together, when the queries
+        of each request see ``seen`` tokens, the new one included."""
+        shape, others = self.shape, self.cluster - 1
+        if self.dataflow == "split_head":
+            moved = shape.group * sum(seen) * self.cluster + shape.batch * shape.hidden
+        else:
+            gathered = shape.batch * (shape.rows // self.cluster)
+            reduced = shape.batch * (shape.attended + 2 * shape.group)
+            moved = (gathered + reduced) * self.cluster
+        return 4 * shape.kv_heads * others * moved
 
     @property
     def tile_rows(self) -> int:
@@ -86,15 +96,22 @@ class AttentionPlan:
         return _tile_rows(self.shape, self.cluster, self.tile_bytes)
 
     @property
+    def lanes(self) -> int:
+        """Lanes of a head that a block has."""
+        return self.shape.head // (self.cluster if self.dataflow == "split_head" else 1)
+
+    @property
     def tile_columns(self) -> int:
         """Columns of the output in a tile, a multiple of four."""
-        most = self.tile_bytes // (2 * self.shape.attended) // 4 * 4
-        return min(most, self.shape.hidden // self.cluster)
+        most = self.tile_bytes // (2 * self.shape.group * self.lanes) // 4 * 4
+        own = 1 if self.dataflow == "split_head" else self.cluster
+        return min(most, self.shape.hidden // own)
 
     @property
     def tile_tokens(self) -> int:
-        """Tokens whose keys and values share a tile: a power of two."""
-        return 1 << (self.tile_bytes // (4 * self.shape.head)).bit_length() - 1
+        """Tokens in a tile, of keys and values or, split by heads, of either: a power of two."""
+        token = 2 * self.lanes if self.dataflow == "split_head" else 4 * self.lanes
+        return 1 << (self.tile_bytes // token).bit_length() - 1
 
 
 def _tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
@@ -102,18 +119,28 @@ def _tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
     return min(tile_bytes // (2 * shape.hidden), shape.rows // cluster, most)
 
 
-def plan(shape: Attention, cluster: int) -> AttentionPlan:
-    """The division of work for clusters of ``cluster`` blocks.
+def plan(
+    shape: Attention, cluster: int, dataflow: str = "split_token", context: int = 0
+) -> AttentionPlan:
+    """The division of work for clusters of ``cluster`` blocks; ``context`` is the most tokens that
+    a query sees, which ``split_head`` keeps scores of.
 
     Raises DoesNotFit.
     """
     _check(shape, cluster)
+    if dataflow == "split_head" and shape.head % (8 * cluster):
+        raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by eights")
     tile = max(
         TILE_BYTES, tiles.rounded(2 * shape.hidden, 1024), tiles.rounded(8 * shape.attended, 1024)
     )
+    seen = min(context, shape.window) if shape.window else context
     fixed = _fixed(shape, cluster, tile)
+    if dataflow == "split_head":
+        _fixed_split_head(fixed, shape, cluster, seen)
+    else:
+        _fixed_split_token(fixed, shape)
     arena, stages = tiles.with_ring(fixed, tile)
-    return AttentionPlan(shape, cluster, tile, stages, arena)
+    return AttentionPlan(shape, cluster, dataflow, seen, tile, stages, arena)
 
 
 def _check(shape: Attention, cluster: int) -> None:
@@ -133,13 +160,18 @@ def _check(shape: Attention, cluster: int) -> None:
 
 def _fixed(shape: Attention, cluster: int, tile: int) -> Arena:
     """Shared memory beside the ring."""
-    batch, group, own = shape.batch, shape.group, shape.rows // cluster
+    batch, own = shape.batch, shape.rows // cluster
     found = Arena()
     found.add("BARRIERS", tiles.barrier_bytes())
     found.add("VECTORS", 4 * batch * shape.hidden, "normed inputs")
     sums = batch * _tile_rows(shape, cluster, tile)
     found.add("PARTS", 8 * sums * WARPS, "sums of the warps for the rows of two tiles")
     found.add("OWN", 4 * batch * own, "own rows")
+    return found
+
+
+def _fixed_split_token(found: Arena, shape: Attention) -> None:
+    batch, group = shape.batch, shape.group
     found.add("ALL", 4 * batch * shape.rows, "rows of all blocks, by block")
     found.add("PROJECTED", 4 * batch * shape.rows, "queries, keys, values by request")
     found.add("JOINED", 4 * WARPS * shape.attended, "attention sums of the warps")
@@ -148,7 +180,17 @@ def _fixed(shape: Attention, cluster: int, tile: int) -> Arena:
     found.add("TOP", 4 * batch * group, "highest scores of the cluster")
     found.add("ATTENDED_AT", 4 * batch * (shape.attended + group), "sums and weights of this block")
     found.add("TOTAL", 4 * batch * (shape.attended + group), "of the cluster")
-    return found
+
+
+def _fixed_split_head(found: Arena, shape: Attention, cluster: int, context: int) -> None:
+    batch, own = shape.batch, shape.attended // cluster
+    found.add("OWN_SCORES", 4 * batch * shape.group * context, "over this block's lanes")
+    found.add("SCORES", 4 * batch * shape.group * context, "over all lanes, then weights")
+    found.add("WEIGHTS", 4 * batch * shape.group, "sums of weights")
+    found.add("JOINED", 4 * WARPS * own, "attention sums of the warps")
+    found.add("ATTENDED_AT", 4 * batch * own)
+    found.add("OUTPUTS", 4 * batch * shape.hidden, "of this block's lanes")
+    found.add("OWN_COLUMNS", 4 * (shape.hidden // cluster), "of the cluster's output")
 
 
 def text(chosen: AttentionPlan, name: str) -> str:
@@ -156,9 +198,8 @@ def text(chosen: AttentionPlan, name: str) -> str:
     shape = chosen.shape
     return render(
         "meshc.backends.cuda",
-        "attention_block.cu.jinja",
+        _TEMPLATES[chosen.dataflow],
         kernel=name,
-        dataflow="split token",
         cluster=chosen.cluster,
         dtype=shape.dtype,
         batch=shape.batch,
@@ -179,28 +220,3 @@ def text(chosen: AttentionPlan, name: str) -> str:
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,
     )
-
-
-Array = NDArray[Any]
-
-
-def pack_projections(shape: Attention, queries: Array, keys: Array, values: Array) -> Array:
-    """Weights [hidden, heads, head] and twice [hidden, kv_heads, head] as [kv_heads, rows, hidden].
-
-    Biases, without the leading dim, become [kv_heads, rows].
-    """
-    kv, group, head = shape.kv_heads, shape.group, shape.head
-    lead = queries.shape[:-2]
-    parts = (
-        queries.reshape(*lead, kv, group * head),
-        keys.reshape(*lead, kv, head),
-        values.reshape(*lead, kv, head),
-    )
-    joined = np.concatenate(parts, axis=-1)
-    return np.ascontiguousarray(np.moveaxis(joined, 0, -1) if lead else joined)
-
-
-def pack_output(shape: Attention, weights: Array) -> Array:
-    """Weights [heads, head, hidden] as [kv_heads, hidden, attended]."""
-    split = weights.reshape(shape.kv_heads, shape.attended, shape.hidden)
-    return np.ascontiguousarray(split.transpose(0, 2, 1))

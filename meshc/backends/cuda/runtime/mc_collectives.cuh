@@ -13,16 +13,16 @@ struct Max {
     static MC_INLINE float combine(float a, float b) { return larger(a, b); }
 };
 
-// ClusterReduce (ClusterFusion, Algorithm 1) for any operator and any cluster size: each block has
-// published ``count`` floats at ``mine`` and every block gets their combination in ``all``. Peers
-// are read in the order of their ranks, so all blocks compute the same bits. ``published`` is an
+// The part of a ClusterReduce that one block wants: each block has published floats at ``mine`` and
+// this one gets the combination of ``count`` of them, from ``first`` on, in ``part``. Peers are read
+// in the order of their ranks, so blocks that want the same get the same bits. ``published`` is an
 // mbarrier with one arrival per block; ``count`` floats of DSMEM are read from every peer.
 //
 // Called by ``members`` threads, numbered ``me`` from 0, that share group barrier ``group``. Peers
-// may still read ``mine`` when it returns: see retire().
+// may still read ``mine`` when it returns.
 template <class Operator, int N>
-MC_INLINE void cluster_reduce(float* all, const float* mine, int count, Barrier* published,
-                              u32 parity, u32 me, u32 members, u32 group) {
+MC_INLINE void cluster_reduce_part(float* part, const float* mine, int first, int count,
+                                   Barrier* published, u32 parity, u32 me, u32 members, u32 group) {
     group_sync(group, members);  // all of mine is written
     if (me < N) arrive_at(published, me);
     wait(published, parity);
@@ -30,11 +30,20 @@ MC_INLINE void cluster_reduce(float* all, const float* mine, int count, Barrier*
     for (int i = me; i < count; i += members) {
         float sum = Operator::start();
         for (u32 peer = 0; peer < N; peer++) {
-            sum = Operator::combine(sum, peer == rank ? mine[i] : load_peer(mine + i, peer));
+            const float* from = mine + first + i;
+            sum = Operator::combine(sum, peer == rank ? *from : load_peer(from, peer));
         }
-        all[i] = sum;
+        part[i] = sum;
     }
-    group_sync(group, members);  // all is complete
+    group_sync(group, members);  // the part is complete
+}
+
+// ClusterReduce (ClusterFusion, Algorithm 1) for any operator and any cluster size: every block gets
+// the combination of all ``count`` floats in ``all``.
+template <class Operator, int N>
+MC_INLINE void cluster_reduce(float* all, const float* mine, int count, Barrier* published,
+                              u32 parity, u32 me, u32 members, u32 group) {
+    cluster_reduce_part<Operator, N>(all, mine, 0, count, published, parity, me, members, group);
 }
 
 // ClusterGather (Algorithm 2), segments in the order of ranks: each block pushes ``count`` floats
