@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+import csl_scaling
 import numpy as np
 from compare_csl import OUR_CYCLES, cycles_printed, stand_ins
 from measuring import table
@@ -88,17 +89,24 @@ def _sum(
     return Question(1, cores, words, f"1x{cores}", device, *types)
 
 
+def _shift(cores: int) -> Question:
+    """One step of a ring of the cores of a row."""
+    return Question(1, 1, 1, f"{cores}x1", "wse2")
+
+
 CONTESTS = (
     Contest("gemv", "pipeline", "k_tree:2", "cores, 8 f32", 4, 64, lambda p: _sum(8, p)),
-    Contest("gemv", "k_tree:2", "pipeline", "words on 16 cores", 2, 256, lambda w: _sum(w, 16)),
-    Contest("gemv", "k_tree:2", "ring", "words on 8 cores", 8, 1024, lambda w: _sum(w, 8)),
-    Contest("gemm", "cyclic_shift", "cannon", "cores a side, tile 4", 4, 32, lambda p: _gemm(4, p)),
-    Contest("gemm", "summa", "cyclic_shift", "tile on 4x4", 2, 24, lambda t: _gemm(t, 4)),
+    Contest("gemv", "pipeline", "k_tree:2", "cores, 32 f32", 4, 64, lambda p: _sum(32, p)),
+    Contest("gemv", "k_tree:2", "pipeline", "f32, 16 cores", 2, 256, lambda w: _sum(w, 16)),
+    Contest("gemv", "k_tree:2", "pipeline", "f32, 30 cores", 2, 256, lambda w: _sum(w, 30)),
+    Contest("gemv", "k_tree:2", "ring", "f32, 4 cores", 8, 1536, lambda w: _sum(w, 4)),
+    Contest("gemv", "k_tree:2", "ring", "f32, 8 cores", 8, 1024, lambda w: _sum(w, 8)),
+    Contest("shift", "natural", "interleaved", "cores", 2, 48, _shift),
+    Contest("gemm", "cyclic_shift", "cannon", "side, tile 4", 4, 24, lambda p: _gemm(4, p)),
+    Contest("gemm", "cyclic_shift", "summa", "side, tile 8", 3, 20, lambda p: _gemm(8, p)),
+    Contest("gemm", "summa", "cyclic_shift", "half tile, 4x4", 1, 12, lambda t: _gemm(2 * t, 4)),
     Contest(
-        "gemm", "summa", "cyclic_shift", "cores a side, tile 12", 3, 16, lambda p: _gemm(12, p)
-    ),
-    Contest(
-        "gemm", "cyclic_shift", "allgather", "cores a side, tile 4", 3, 16, lambda p: _gemm(4, p)
+        "gemm", "allgather", "cyclic_shift", "half tile, 4x4", 1, 12, lambda t: _gemm(2 * t, 4)
     ),
 )
 
@@ -106,6 +114,10 @@ CONTESTS = (
 @cache
 def measure(kind: str, algo: str, question: Question, commands: str) -> Point:
     """Compile, predict, run on the simulator."""
+    if kind == "shift":
+        cores = int(question.mesh.partition("x")[0])
+        found = csl_scaling.measure(algo, cores, question.device, commands)
+        return Point(algo, question, found.predicted, found.simulated)
     files = csl.emit({"main": tile_module(question, kind, algo)})
     facts = json.loads(files["report.json"])
     with tempfile.TemporaryDirectory() as name:
@@ -121,8 +133,10 @@ def measure(kind: str, algo: str, question: Question, commands: str) -> Point:
     return Point(algo, question, facts["predicted_cycles"], cycles)
 
 
-def predicted(kind: str, algo: str, question: Question) -> float:
-    """Cycles of the prediction alone."""
+def predicted(kind: str, algo: str, question: Question, commands: str) -> float:
+    """Cycles of the prediction alone, where it can be had alone."""
+    if kind == "shift":
+        return measure(kind, algo, question, commands).predicted
     return float(csl.needs(tile_module(question, kind, algo), question.device).cycles or 0)
 
 
@@ -153,7 +167,7 @@ def crossing(contest: Contest, commands: str) -> Crossing:
         return measure(contest.kind, algo, question, commands).simulated
 
     def model(algo: str, question: Question) -> float:
-        return predicted(contest.kind, algo, question)
+        return predicted(contest.kind, algo, question, commands)
 
     def ratio(cycles: Callable[[str, Question], float], size: int) -> float:
         question = contest.ask(size)

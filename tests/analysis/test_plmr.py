@@ -81,14 +81,14 @@ def test_cores_that_only_pass_messages_on_count():
 
 @pytest.mark.parametrize("side", [4, 8, 16])
 def test_figure_6_of_the_paper(side):
-    """MeshGEMM: constant paths, two hops. Cannon: N - 1 hops. SUMMA: N - 1 stages. Allgather: N
-    times the memory."""
+    """MeshGEMM: constant paths, two hops. Cannon and SUMMA: N - 1 hops, without the stages that
+    the paper counts for SUMMA, since panels are multicast. Allgather: N times the memory."""
     ask = Question(16 * side, 16 * side, 16 * side, f"{side}x{side}", "wse2", "f32")
     found = {e.algo: e for e in estimates(ask) if e.kind == "gemm"}
     step = {algo: (e.profile.step.hops, e.profile.step.stages) for algo, e in found.items()}
     assert step["cyclic_shift"] == step["transposed"] == (2, 1)
     assert step["cannon"] == (side - 1, 1)
-    assert step["summa"] == (side - 1, side - 1)
+    assert step["summa"] == (side - 1, 1)
     assert {a for a, e in found.items() if "L" in e.violates} == {"cannon", "summa"}
     grown = found["allgather"].profile.bytes / found["cyclic_shift"].profile.bytes
     assert 0.35 * side < grown < 0.45 * side + 0.2

@@ -14,6 +14,7 @@ from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.mesh.links import link_cost
+from meshc.passes.tile.plan_memory import memory_room
 from meshc.support.diagnostics import Diagnostics, fail
 
 SKEWED = ("cyclic_shift", "cannon")
@@ -73,8 +74,9 @@ class SelectGemm(Pass):
         self, module: Module, products: list[ops.Gemm], wanted: str, report: Diagnostics
     ) -> str:
         """The algorithm that is asked for, or the one with the fewest predicted cycles among those
-        on rings; says why. Memory of ``allgather`` grows with the mesh; ``summa`` rests on switch
-        tables, which have run on no hardware, and its natural order stretches other rings."""
+        on rings; says why. ``allgather`` counts only where a core surely has the memory for it;
+        ``summa`` rests on switch tables, which have run on no hardware, and its natural order
+        stretches other rings."""
         costs = [
             product_costs(tiles_of(module, o), link_cost(module), module.device) for o in products
         ]
@@ -86,29 +88,61 @@ class SelectGemm(Pass):
             )
             for algo in ALGORITHMS
         }
-        usual = min(SKEWED, key=lambda a: total[a].cycles)
-        chosen = wanted if wanted in ALGORITHMS else usual
+        gathers = gathers_fit(module, total["allgather"].bytes)
+        straight = not any(_crowded(o)[1] for o in products)
+        usual = (*SKEWED, "allgather") if gathers and straight else SKEWED
+        chosen = wanted if wanted in ALGORITHMS else min(usual, key=lambda a: total[a].cycles)
         asked = " as asked for" if wanted in ALGORITHMS else ""
         if wanted == "transposed":
             asked = ", of which no right operand is an input of main, as transposed asks for"
-        others = "; ".join(str(total[a]) for a in ALGORITHMS if a != chosen)
+        others = "; ".join(
+            str(total[a])
+            + (
+                ", for which a core may lack room: M of PLMR"
+                if a == "allgather" and not gathers
+                else ""
+            )
+            for a in ALGORITHMS
+            if a != chosen
+        )
         report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
         return chosen
 
 
 def _check_straight(op: ops.Gemm, algo: str) -> None:
     """Refuse a matrix with two dims over one axis: its parts are apart only because of the skew."""
+    name, dims = _crowded(op)
+    if dims:
+        fail(
+            "skewed-product",
+            f"{algo} cannot take %{name}, whose dims {' and '.join(dims)} lie over one axis",
+            op.span,
+            help=f"products of whole layers are made with {' or '.join(SKEWED)}",
+        )
+
+
+def _crowded(op: ops.Gemm) -> tuple[str, list[str]]:
+    """A matrix of a product and its skewed dims, where these are several; else nothing."""
     for value in op.tensors()[1:]:
         layout = tensor_type(value).layout or Layout()
-        skewed = [s for s in layout.splits if s.skew and s.kind == "block"]
+        skewed = [s.dim for s in layout.splits if s.skew and s.kind == "block"]
         if len(skewed) > 1:
-            dims = " and ".join(s.dim for s in skewed)
-            fail(
-                "skewed-product",
-                f"{algo} cannot take %{value.name}, whose dims {dims} lie over one axis",
-                op.span,
-                help=f"products of whole layers are made with {' or '.join(SKEWED)}",
-            )
+            return value.name, skewed
+    return "", []
+
+
+def gathers_fit(module: Module, gathered: int) -> bool:
+    """Whether operands gathered on every core surely fit beside parameters and results.
+
+    Half of what parameters leave is enough; the rest is for results and activations, which are not
+    known yet. Never on a device without a limit of memory, whose programs are to suit any mesh.
+    """
+    room = memory_room(module)
+    if room is None:
+        return False
+    kinds = [tensor_type(p.value) for p in module.function.params]
+    held = sum(prod(k.local_shape(module.dims)) * k.dtype.bytes for k in kinds)
+    return 2 * gathered <= room - held
 
 
 def tiles_of(module: Module, op: ops.Gemm) -> Tiles:

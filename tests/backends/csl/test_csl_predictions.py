@@ -45,6 +45,25 @@ def test_within_15_percent(kind, algo, sizes, mesh, arch, dtype, accumulate, tmp
     assert facts["predicted_cycles"] == pytest.approx(cycles, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("side", "tile", "best"), [(3, 2, "allgather"), (3, 8, "allgather"), (4, 4, "allgather")]
+)
+def test_the_best_algorithm_is_predicted(side, tile, best, tmp_path, monkeypatch):
+    """Among the algorithms of a product that the cores align themselves."""
+    n = tile * side
+    question = Question(n, n, n, f"{side}x{side}", "wse2", "f16", "f16")
+    predicted, measured = {}, {}
+    for algo in ("cyclic_shift", "cannon", "summa", "allgather"):
+        files = csl.emit({"main": tile_module(question, "gemm", algo)})
+        facts = json.loads(files["report.json"])
+        tensors = {name: np.ones(shape, np.float32) for name, shape in facts["inputs"].items()}
+        folder = tmp_path / algo
+        folder.mkdir()
+        predicted[algo] = facts["predicted_cycles"]
+        _, measured[algo] = run_files(files, tensors, folder, monkeypatch)
+    assert min(predicted, key=predicted.get) == min(measured, key=measured.get) == best
+
+
 SCALAR = Scalar(Spelling(lambda name: f"my_{name}"))
 T, Y = Expr.var("t"), Expr.var("y")
 

@@ -1,0 +1,64 @@
+"""Which algorithm select-gemm takes when none is asked for, and what it says about it."""
+
+from pathlib import Path
+
+import pytest
+
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.ir.ops import mesh as ops
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+PRODUCT = """\
+model product(M={n}, K={n}, N={n}) {{
+  weights f32  accumulate f32
+  param w[K, N]
+  main(x[M, K]) -> [M, N] {{ return x @ w }}
+}}
+"""
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def compiled(source, **options):
+    """Algorithms of the products, and the remark about them."""
+    report = Diagnostics()
+    loaded = load_any(str(source), report)
+    request = CompileRequest(compile_to="mesh", **options)
+    modules = compile_loaded(loaded, request, (), report).modules
+    found = {o.algo for m in modules.values() for o in m.walk() if isinstance(o, ops.Gemm)}
+    return found, next(m.message for m in report.messages if m.code == "gemm")
+
+
+def product(folder, n, **options):
+    source = folder / "product.mesh"
+    source.write_text(PRODUCT.format(n=n))
+    return compiled(source, **options)
+
+
+@pytest.mark.parametrize("device", ["wse2", "wse3"])
+def test_an_allgather_where_a_core_has_the_memory(device, tmp_path):
+    algos, remark = product(tmp_path, 32, device=device, mesh="4x4", dtype="f16")
+    assert algos == {"allgather"}
+    assert remark.startswith("1 products: allgather") and "M of PLMR" not in remark
+    assert "hops" in remark and "stages" in remark and "colors" in remark and "bytes" in remark
+
+
+def test_mesh_gemm_where_it_has_not(tmp_path):
+    """Two gathered operands take 19 KiB each of 37 that a core has."""
+    algos, remark = product(tmp_path, 600, device="wse2", mesh="16x16", dtype="f16")
+    assert algos == {"cyclic_shift"}
+    assert "allgather" in remark and "for which a core may lack room: M of PLMR" in remark
+
+
+def test_a_device_without_a_limit_takes_what_scales(tmp_path):
+    algos, _ = product(tmp_path, 32, device="ideal", mesh="4x4")
+    assert algos == {"cyclic_shift"}
+
+
+def test_heads_keep_their_skew():
+    """Heads and their lanes share an axis, which parts that lie straight cannot."""
+    options = {"device": "wse2", "mesh": "2x2", "seq": 8}
+    source = EXAMPLES / "attention.mesh"
+    assert compiled(source, **options)[0] <= {"cyclic_shift", "cannon"}
+    with pytest.raises(MeshcError) as caught:
+        compiled(source, **options, algo=("gemm=summa",))
+    assert caught.value.diagnostics[0].code == "skewed-product"
