@@ -511,6 +511,18 @@ def test_a_fault_in_a_graph_names_its_kernels(fake, notice):
     assert told(caught).notes == ("launched since the last wait: 'free', 'four'",)
 
 
+def test_a_fault_is_told_once(fake):
+    """Who has caught it is not told again, by calls that fail because of it, that it happened."""
+    with Device(library=fake.path) as device:
+        fake.fault(700)
+        device.load(CUBIN)["free"].launch(Grid(1, 32, 1, 0), [], device.stream)
+        with pytest.raises(MeshcError, match=r"\[cuda-fault\]"):
+            device.stream.synchronize()
+    endings = [line.split(" ")[0] for line in fake.log[-4:]]
+    assert endings[0] == "cuModuleUnload"
+    assert endings[-1] == "cuDevicePrimaryCtxRelease_v2"
+
+
 def test_kernels_that_have_ended_are_not_blamed(fake):
     with pytest.raises(MeshcError) as caught, Device(library=fake.path) as device:
         kernels = device.load(CUBIN)
