@@ -203,8 +203,19 @@ static int ended(void* handle, char kind) {
 
 #define CHECK(refusal) do { int code_ = (refusal); if (code_) return code_; } while (0)
 
+/* What a test of a whole process says: FAKE_DRIVER_SET=name=value, FAKE_DRIVER_FAIL=name=code. */
+static void listen(void) {
+    char name[64];
+    long long value;
+    const char* set = getenv("FAKE_DRIVER_SET");
+    const char* failure = getenv("FAKE_DRIVER_FAIL");
+    if (set && sscanf(set, "%63[^=]=%lld", name, &value) == 2) fake_set(name, value);
+    if (failure && sscanf(failure, "%63[^=]=%lld", name, &value) == 2) fake_fail(name, 0, (int)value);
+}
+
 int cuInit(unsigned flags) {
     (void)flags;
+    listen();
     CHECK(enter("cuInit"));
     initialised = 1;
     return leave(OK);
