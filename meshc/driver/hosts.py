@@ -15,7 +15,7 @@ from meshc.support.diagnostics import fail
 from meshc.support.files import read_text
 
 Array = NDArray[Any]
-BACKENDS: dict[str, tuple[str, ...]] = {"python": ("python",), "cuda": ("cuda-cpu",)}
+BACKENDS: dict[str, tuple[str, ...]] = {"python": ("python",), "cuda": ("cuda-cpu", "cuda")}
 """What runs the programs of a target, the usual one first."""
 _FILE_LIMIT_BYTES = 1 << 24
 
@@ -66,4 +66,8 @@ def loaded_host(folder: Path, backend: str, tensors: Mapping[str, Array]) -> Ite
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text
         for kernel in program.kernels.values()
     }
-    yield cuda.LanguageModel(program, cuda.CpuMachine(program.kernels, texts), tensors)
+    if backend == "cuda-cpu":
+        yield cuda.LanguageModel(program, cuda.CpuMachine(program.kernels, texts), tensors)
+        return
+    with cuda.Device() as device:
+        yield cuda.LanguageModel(program, cuda.GpuMachine(device, program.kernels, texts), tensors)

@@ -51,9 +51,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--backend",
         default="",
-        metavar="python|cuda-cpu",
+        metavar="python|cuda-cpu|cuda",
         help="what executes the program: python that of --target python; cuda-cpu CUDA kernels on "
-        "this CPU; default: by the target",
+        "this CPU, cuda on a GPU; default: python or cuda-cpu",
     )
     parser.add_argument(
         "--logits", metavar="FILE.npy", help="write the logits of every step, [tokens, vocab]"

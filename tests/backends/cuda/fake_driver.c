@@ -1,6 +1,7 @@
 /* A driver without a device: the functions of libcuda that meshc calls, as the reference describes
    them. It keeps a log of calls, refuses what a driver refuses, holds device memory in host memory,
-   and can be told to fail any call. Kernels do nothing but be logged, with their arguments. */
+   and can be told to fail any call. A launch is logged with its arguments, and runs in the executor
+   of emitted kernels when a test has given its entry there. */
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,15 +13,33 @@ enum {
     INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500,
     CAPTURE_UNSUPPORTED = 900, INVALID_CLUSTER = 912
 };
-enum { LIVE = 512, NODES = 64, ARGUMENT_BYTES = 256 };
+enum { LIVE = 1024, NODES = 128, ARGUMENTS = 32, ARGUMENT_BYTES = 128, LAUNCH_FAILED = 719 };
 
-typedef struct { unsigned id; char pad[4]; union { char pad[64]; unsigned dims[3]; int flag; } value; } Attribute;
+/* As mc_executor.h has them. */
+typedef struct {
+    uint32_t blocks, threads, cluster, shared_bytes, schedule, late_copies, whole_grid, lint, seed;
+} Launch;
+typedef int (*Entry)(const Launch*, void** arguments, uint64_t* counts, char* message, size_t);
+
+typedef struct {
+    unsigned id;
+    char pad[4];
+    union { char pad[64]; unsigned dims[3]; int flag; } value;
+} Attribute;
 typedef struct {
     unsigned grid[3], block[3], shared;
     void* stream;
     Attribute* attributes;
     unsigned count;
 } Config;
+
+typedef struct {
+    char text[512]; /* for the log */
+    Entry entry;
+    Launch launch;
+    int count;
+    char arguments[ARGUMENTS][ARGUMENT_BYTES];
+} Node;
 
 /* An object of the driver; what its fields hold depends on its kind. */
 typedef struct {
@@ -29,11 +48,11 @@ typedef struct {
     size_t bytes;
     void* memory;
     int shared, spread, capturing, nodes;
-    char node[NODES][512];
+    Node* node; /* of streams that are captured and of graphs */
 } Object;
 
 static Object* live[LIVE];
-static char log_text[1 << 18];
+static char log_text[1 << 20];
 static size_t log_end;
 static struct { char name[64]; int after, code; } failing;
 static int fault_at_launch, fault, initialised, retained, current;
@@ -42,7 +61,7 @@ static struct { const char* name; long long value; } settings[] = {
     {"devices", 1}, {"major", 9}, {"minor", 0}, {"version", 13000}, {"clusters", 33},
     {"blocks", 2}, {"memory", 1 << 26}, {"loads", 1},
 };
-static struct { char name[64]; int count, sizes[32]; } parameters[64];
+static struct { char name[64]; int count, sizes[ARGUMENTS]; Entry entry; } kernels[64];
 static long long used;
 
 static long long setting(const char* name) {
@@ -59,17 +78,24 @@ static void say(const char* form, ...) {
     if (log_end >= sizeof log_text - 4096) abort();
 }
 
+static void drop(int i) {
+    if (live[i]) {
+        free(live[i]->memory);
+        free(live[i]->node);
+    }
+    free(live[i]);
+    live[i] = 0;
+}
+
 /* ---- What a test says and asks ---- */
 
 void fake_reset(void) {
     for (int i = 0; i < LIVE; i++) {
-        if (live[i]) free(live[i]->memory);
-        free(live[i]);
-        live[i] = 0;
+        drop(i);
     }
     memset(log_text, 0, sizeof log_text);
     memset(&failing, 0, sizeof failing);
-    memset(parameters, 0, sizeof parameters);
+    memset(kernels, 0, sizeof kernels);
     log_end = fault_at_launch = fault = initialised = retained = current = 0;
     used = 0;
     static const long long first[] = {1, 9, 0, 13000, 33, 2, 1 << 26, 1};
@@ -92,12 +118,14 @@ void fake_fail(const char* name, int after, int code) {
 /* Behind the next launch every call that waits, and then every call, gives `code`. */
 void fake_fault(int code) { fault_at_launch = code; }
 
-void fake_parameters(const char* kernel, int count, const int* sizes) {
+/* The sizes of a kernel's parameters, and where it runs (or null). */
+void fake_kernel(const char* name, int count, const int* sizes, Entry entry) {
     for (int i = 0; i < 64; i++)
-        if (!parameters[i].name[0] || !strcmp(parameters[i].name, kernel)) {
-            snprintf(parameters[i].name, sizeof parameters[i].name, "%s", kernel);
-            parameters[i].count = count;
-            memcpy(parameters[i].sizes, sizes, count * sizeof *sizes);
+        if (!kernels[i].name[0] || !strcmp(kernels[i].name, name)) {
+            snprintf(kernels[i].name, sizeof kernels[i].name, "%s", name);
+            kernels[i].count = count;
+            kernels[i].entry = entry;
+            memcpy(kernels[i].sizes, sizes, count * sizeof *sizes);
             return;
         }
     abort();
@@ -165,9 +193,7 @@ static Object* known(void* handle, char kind) {
 static int ended(void* handle, char kind) {
     for (int i = 0; i < LIVE; i++)
         if (live[i] && live[i] == handle && live[i]->kind == kind) {
-            free(live[i]->memory);
-            free(live[i]);
-            live[i] = 0;
+            drop(i);
             return leave(OK);
         }
     return leave(INVALID_HANDLE);
@@ -177,8 +203,19 @@ static int ended(void* handle, char kind) {
 
 #define CHECK(refusal) do { int code_ = (refusal); if (code_) return code_; } while (0)
 
+/* What a test of a whole process says: FAKE_DRIVER_SET=name=value, FAKE_DRIVER_FAIL=name=code. */
+static void listen(void) {
+    char name[64];
+    long long value;
+    const char* set = getenv("FAKE_DRIVER_SET");
+    const char* failure = getenv("FAKE_DRIVER_FAIL");
+    if (set && sscanf(set, "%63[^=]=%lld", name, &value) == 2) fake_set(name, value);
+    if (failure && sscanf(failure, "%63[^=]=%lld", name, &value) == 2) fake_fail(name, 0, (int)value);
+}
+
 int cuInit(unsigned flags) {
     (void)flags;
+    listen();
     CHECK(enter("cuInit"));
     initialised = 1;
     return leave(OK);
@@ -329,7 +366,8 @@ int cuOccupancyMaxActiveClusters(int* count, void* function, const Config* confi
     return leave(code);
 }
 
-int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void* function, int threads, size_t shared) {
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void* function, int threads,
+                                                size_t shared) {
     CHECK(refused_here("cuOccupancyMaxActiveBlocksPerMultiprocessor"));
     Object* f = known(function, 'f');
     if (!f) return leave(INVALID_HANDLE);
@@ -406,26 +444,45 @@ int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void* stream)
     return leave(code);
 }
 
-static size_t described(char* to, const Object* f, const Config* c, void** arguments) {
-    unsigned cluster = 1;
+static Node node_of(const Object* f, const Config* c, void** arguments) {
+    Node node = {0};
     int programmatic = 0, cooperative = 0;
+    node.launch = (Launch){c->grid[0], c->block[0], 1, c->shared, 0, 0, 0, 0, 1};
     for (unsigned i = 0; i < c->count; i++) {
-        if (c->attributes[i].id == 4) cluster = c->attributes[i].value.dims[0];
+        if (c->attributes[i].id == 4) node.launch.cluster = c->attributes[i].value.dims[0];
         if (c->attributes[i].id == 6) programmatic = c->attributes[i].value.flag;
         if (c->attributes[i].id == 2) cooperative = c->attributes[i].value.flag;
     }
-    size_t at = snprintf(to, 512, " %s grid=%u block=%u cluster=%u shared=%u", f->name, c->grid[0],
-                         c->block[0], cluster, c->shared);
-    if (programmatic) at += snprintf(to + at, 512 - at, " programmatic");
-    if (cooperative) at += snprintf(to + at, 512 - at, " cooperative");
-    for (int i = 0; i < 64; i++)
-        if (!strcmp(parameters[i].name, f->name))
-            for (int n = 0; n < parameters[i].count; n++) {
-                at += snprintf(to + at, 512 - at, " ");
-                for (int b = 0; b < parameters[i].sizes[n]; b++)
-                    at += snprintf(to + at, 512 - at, "%02x", ((unsigned char*)arguments[n])[b]);
-            }
-    return at;
+    node.launch.whole_grid = cooperative;
+    size_t size = sizeof node.text;
+    size_t at = snprintf(node.text, size, "%s grid=%u block=%u cluster=%u shared=%u", f->name,
+                         c->grid[0], c->block[0], node.launch.cluster, c->shared);
+    if (programmatic) at += snprintf(node.text + at, size - at, " programmatic");
+    if (cooperative) at += snprintf(node.text + at, size - at, " cooperative");
+    for (int i = 0; i < 64; i++) {
+        if (strcmp(kernels[i].name, f->name)) continue;
+        node.entry = kernels[i].entry;
+        node.count = kernels[i].count;
+        for (int n = 0; n < node.count; n++) {
+            memcpy(node.arguments[n], arguments[n], kernels[i].sizes[n]);
+            if (at + 2 * ARGUMENT_BYTES >= size) continue;
+            at += snprintf(node.text + at, size - at, " ");
+            for (int b = 0; b < kernels[i].sizes[n]; b++)
+                at += snprintf(node.text + at, size - at, "%02x",
+                               ((unsigned char*)arguments[n])[b]);
+        }
+    }
+    return node;
+}
+
+static void run(Node* node) {
+    void* arguments[ARGUMENTS];
+    uint64_t counts[16];
+    char message[512];
+    for (int n = 0; n < node->count; n++) arguments[n] = node->arguments[n];
+    if (node->entry && node->entry(&node->launch, arguments, counts, message, sizeof message))
+        fault = LAUNCH_FAILED;
+    if (fault_at_launch) fault = fault_at_launch;
 }
 
 int cuLaunchKernelEx(const Config* config, void* function, void** arguments, void** extra) {
@@ -439,14 +496,13 @@ int cuLaunchKernelEx(const Config* config, void* function, void** arguments, voi
     int code;
     cluster_of(f, config, &code);
     if (code) return leave(code);
-    char text[512];
-    described(text, f, config, arguments);
-    say("%s", text);
+    Node node = node_of(f, config, arguments);
+    say(" %s", node.text);
     if (s && s->capturing) {
         if (s->nodes == NODES) abort();
-        strcpy(s->node[s->nodes++], text);
+        s->node[s->nodes++] = node;
     } else {
-        fault = fault_at_launch;
+        run(&node);
     }
     return leave(OK);
 }
@@ -483,7 +539,16 @@ int cuStreamBeginCapture_v2(void* stream, int mode) {
     if (!s || s->capturing || mode != 1) return leave(CAPTURE_UNSUPPORTED);
     s->capturing = 1;
     s->nodes = 0;
+    if (!s->node) s->node = malloc(NODES * sizeof(Node));
     return leave(OK);
+}
+
+static Object* copy_of(const Object* from, char kind) {
+    Object* to = made(kind);
+    to->nodes = from->nodes;
+    to->node = malloc(NODES * sizeof(Node));
+    memcpy(to->node, from->node, from->nodes * sizeof(Node));
+    return to;
 }
 
 int cuStreamEndCapture(void* stream, void** graph) {
@@ -491,10 +556,7 @@ int cuStreamEndCapture(void* stream, void** graph) {
     Object* s = known(stream, 's');
     if (!s || !s->capturing) return leave(CAPTURE_UNSUPPORTED);
     s->capturing = 0;
-    Object* g = made('g');
-    g->nodes = s->nodes;
-    memcpy(g->node, s->node, sizeof g->node);
-    *graph = g;
+    *graph = copy_of(s, 'g');
     return leave(OK);
 }
 
@@ -502,10 +564,7 @@ int cuGraphInstantiateWithFlags(void** launchable, void* graph, unsigned long lo
     CHECK(refused_here("cuGraphInstantiateWithFlags"));
     Object* g = known(graph, 'g');
     if (!g || flags) return leave(INVALID_HANDLE);
-    Object* x = made('x');
-    x->nodes = g->nodes;
-    memcpy(x->node, g->node, sizeof g->node);
-    *launchable = x;
+    *launchable = copy_of(g, 'x');
     return leave(OK);
 }
 
@@ -513,8 +572,10 @@ int cuGraphLaunch(void* launchable, void* stream) {
     CHECK(refused_here("cuGraphLaunch"));
     Object* x = known(launchable, 'x');
     if (!x || !known(stream, 's')) return leave(INVALID_HANDLE);
-    for (int i = 0; i < x->nodes; i++) say(" [%s]", x->node[i] + 1);
-    fault = fault_at_launch;
+    for (int i = 0; i < x->nodes; i++) {
+        say(" [%s]", x->node[i].text);
+        run(&x->node[i]);
+    }
     return leave(OK);
 }
 

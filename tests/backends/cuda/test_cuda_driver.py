@@ -4,12 +4,11 @@ Without a GPU the calls go to ``fake_driver.c``, a driver that logs, checks and 
 marked ``gpu`` run on a GPU, the ones that take ``device`` on both.
 """
 
-import ctypes as ct
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_driver import C, FakeDriver, built_driver, gpu
 
 from meshc.backends.cuda.cubin import KernelResources
 from meshc.backends.cuda.device import Device
@@ -17,10 +16,8 @@ from meshc.backends.cuda.device_memory import argument_bytes
 from meshc.backends.cuda.executor import CXX, Grid, Library
 from meshc.backends.cuda.toolkit import Cubin, compile_cubin
 from meshc.support.diagnostics import MeshcError
-from meshc.support.native import Toolchain
 
 HERE = Path(__file__).parent
-C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
 POINTER, INT = 8, 4
 
 
@@ -42,66 +39,11 @@ CUBIN = Cubin(
 )
 
 
-class Fake:
-    """The fake driver: what a test says to it and asks of it."""
-
-    def __init__(self, path):
-        self.path = str(path)
-        self._library = ct.CDLL(self.path)
-        self._library.fake_log.restype = ct.c_char_p
-        self._library.fake_set.argtypes = (ct.c_char_p, ct.c_longlong)
-        self._library.fake_reset()
-
-    def set(self, name, value):
-        self._library.fake_set(name.encode(), value)
-
-    def fail(self, name, code, after=0):
-        self._library.fake_fail(name.encode(), after, code)
-
-    def fault(self, code):
-        self._library.fake_fault(code)
-
-    def parameters(self, cubin):
-        for name, kernel in cubin.kernels.items():
-            sizes = (ct.c_int * len(kernel.parameters))(*kernel.parameters)
-            self._library.fake_parameters(name.encode(), len(sizes), sizes)
-
-    @property
-    def live(self):
-        return self._library.fake_live()
-
-    @property
-    def log(self):
-        return self._library.fake_log().decode().splitlines()
-
-    def calls(self, *names):
-        """Lines of the log that are calls of ``names``."""
-        return [line for line in self.log if line.split(" ")[0] in names]
-
-
-@cache
-def fake_library():
-    if C.path() is None:
-        pytest.skip("there is no C compiler")
-    text = (HERE / "fake_driver.c").read_text(encoding="utf-8")
-    return C.build({"fake_driver.c": text}, {}, "fake-driver")
-
-
 @pytest.fixture
 def fake():
-    found = Fake(fake_library())
-    found.parameters(CUBIN)
+    found = FakeDriver(built_driver())
+    found.know(CUBIN)
     return found
-
-
-def gpu():
-    """A GPU, or a skipped test where there is no driver or no device of Hopper."""
-    try:
-        return Device()
-    except MeshcError as problem:
-        if problem.diagnostics[0].code in ("cuda-driver", "cuda-device"):
-            pytest.skip(problem.diagnostics[0].message)
-        raise
 
 
 @pytest.fixture(params=["fake", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -522,8 +464,8 @@ def test_any_call_may_fail_and_nothing_is_left(fake):
     endings = ("Destroy", "Release", "Free", "Unload", "Pop")
     assert len(names) > 40
     for n, name in enumerate(names):
-        fresh = Fake(fake.path)
-        fresh.parameters(CUBIN)
+        fresh = FakeDriver(fake.path)
+        fresh.know(CUBIN)
         fresh.fail("", 999, after=n)
         if name == "cuGraphDestroy":  # the template of a graph that is there
             decode_step(fresh)
@@ -567,6 +509,18 @@ def test_a_fault_in_a_graph_names_its_kernels(fake, notice):
             graph.launch()
     assert told(caught).code == "cuda-fault"
     assert told(caught).notes == ("launched since the last wait: 'free', 'four'",)
+
+
+def test_a_fault_is_told_once(fake):
+    """Who has caught it is not told again, by calls that fail because of it, that it happened."""
+    with Device(library=fake.path) as device:
+        fake.fault(700)
+        device.load(CUBIN)["free"].launch(Grid(1, 32, 1, 0), [], device.stream)
+        with pytest.raises(MeshcError, match=r"\[cuda-fault\]"):
+            device.stream.synchronize()
+    endings = [line.split(" ")[0] for line in fake.log[-4:]]
+    assert endings[0] == "cuModuleUnload"
+    assert endings[-1] == "cuDevicePrimaryCtxRelease_v2"
 
 
 def test_kernels_that_have_ended_are_not_blamed(fake):

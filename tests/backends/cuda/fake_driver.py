@@ -1,0 +1,78 @@
+"""A driver in C that tests command, compiled once; and a real GPU, where there is one."""
+
+import ctypes as ct
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from meshc.backends.cuda.device import Device
+from meshc.support.diagnostics import MeshcError
+from meshc.support.native import Toolchain
+
+C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
+
+
+@cache
+def built_driver():
+    """The path of the library; skips the test where there is no C compiler."""
+    if C.path() is None:
+        pytest.skip("there is no C compiler")
+    text = Path(__file__).with_name("fake_driver.c").read_text(encoding="utf-8")
+    return C.build({"fake_driver.c": text}, {}, "fake-driver")
+
+
+def gpu():
+    """A GPU; skips the test where there is no driver or no device of Hopper."""
+    try:
+        return Device()
+    except MeshcError as problem:
+        if problem.diagnostics[0].code in ("cuda-driver", "cuda-device"):
+            pytest.skip(problem.diagnostics[0].message)
+        raise
+
+
+class FakeDriver:
+    """The fake driver, as new: what a test says to it and asks of it."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self._library = ct.CDLL(self.path)
+        self._library.fake_log.restype = ct.c_char_p
+        self._library.fake_set.argtypes = (ct.c_char_p, ct.c_longlong)
+        self._library.fake_kernel.argtypes = (ct.c_char_p, ct.c_int, ct.c_void_p, ct.c_void_p)
+        self._library.fake_reset()
+
+    def set(self, name, value):
+        """Change a property of the machine."""
+        self._library.fake_set(name.encode(), value)
+
+    def fail(self, name, code, after=0):
+        """Let one call of ``name`` fail, behind ``after`` others of that name."""
+        self._library.fake_fail(name.encode(), after, code)
+
+    def fault(self, code):
+        """Let the next launch be the device's last."""
+        self._library.fake_fault(code)
+
+    def know(self, cubin, entry=lambda kernel: None):
+        """Log the arguments of a cubin's kernels, which run at ``entry(name)`` of the executor."""
+        for name, kernel in cubin.kernels.items():
+            sizes = (ct.c_int * len(kernel.parameters))(*kernel.parameters)
+            place = entry(name)
+            address = ct.cast(place, ct.c_void_p) if place is not None else None
+            self._library.fake_kernel(name.encode(), len(sizes), sizes, address)
+
+    @property
+    def live(self):
+        """How many things of the driver are not given back."""
+        return self._library.fake_live()
+
+    @property
+    def log(self):
+        """The calls so far, a line each."""
+        return self._library.fake_log().decode().splitlines()
+
+    def calls(self, *names):
+        """Lines of the log that are calls of ``names``."""
+        return [line for line in self.log if line.split(" ")[0] in names]

@@ -1,0 +1,211 @@
+"""Decode steps on the machine of a GPU.
+
+On the fake driver launches run in the executor, so that results show what was given to kernels:
+they are those of the machine on the CPU, bit for bit. Tests marked ``gpu`` run on a GPU.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver, built_driver, gpu
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_machine
+from meshc.backends.cuda.cubin import KernelResources
+from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.executor import CXX, Library
+from meshc.backends.cuda.gpu_machine import GpuMachine
+from meshc.backends.cuda.toolkit import Cubin, compile_cubin, find_compiler
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 3, "vocab_size": 200,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256,
+    "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "float16",
+}  # fmt: skip
+TOKENS = (17, 3, 199, 0, 42)
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+
+def no_compiler():
+    try:
+        find_compiler()
+    except MeshcError:
+        return True
+    return False
+
+
+needs_compiler = pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory):
+    """A compiled decode step: its program, texts and weights."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    report = Diagnostics()
+    request = CompileRequest(target="cuda", dtype="f16", seq=64)
+    result = compile_loaded(load_any(str(folder), report), request, (), report)
+    module, rng = result.modules["decode"], np.random.default_rng(1)
+    weights = {
+        param.value.name: rng.standard_normal(param.value.type.shape(module.dims)) * 0.1
+        for param in module.function.params
+        if param.role == "weight"
+    }
+    return from_json(result.files["manifest.json"]), result.files, weights
+
+
+def logits(step, machine):
+    """Logits of each of the tokens."""
+    program, _, weights = step
+    model = LanguageModel(program, machine, weights)
+    return np.stack([model.step([token], [n])[0] for n, token in enumerate(TOKENS)])
+
+
+@pytest.fixture(scope="module")
+def expected(step):
+    return logits(step, CpuMachine(step[0].kernels, step[1]))
+
+
+@pytest.fixture
+def fake(step):
+    """The fake driver, whose kernels run in the executor."""
+    found, (program, texts, _) = FakeDriver(built_driver()), step
+    for file in {kernel.file for kernel in program.kernels.values()}:
+        library = Library(texts[file])._library
+        found.know(compile_cubin(texts[file]), lambda name, at=library: getattr(at, f"run_{name}"))
+    return found
+
+
+@needs_compiler
+def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, fake):
+    program, texts, _ = step
+    with Device(library=fake.path) as device:
+        found = logits(step, GpuMachine(device, program.kernels, texts))
+    assert (found == expected).all()
+    assert len(fake.calls("cuStreamBeginCapture_v2")) == 1
+    assert len(fake.calls("cuGraphLaunch")) == len(TOKENS)
+    launches = fake.calls("cuLaunchKernelEx")
+    assert len(launches) == len(program.launches())
+    assert ["programmatic" in line for line in launches] == [n > 0 for n in range(len(launches))]
+    assert fake.live == 0
+
+
+@needs_compiler
+def test_checked_steps_wait_for_every_kernel(step, expected, fake):
+    program, texts, _ = step
+    with Device(library=fake.path) as device:
+        found = logits(step, GpuMachine(device, program.kernels, texts, checked=True))
+        assert (found == expected).all()
+        waits = len(fake.calls("cuStreamSynchronize"))
+    launches = fake.calls("cuLaunchKernelEx")
+    assert len(launches) == len(TOKENS) * len(program.launches())
+    assert waits == len(launches) + len(TOKENS)  # logits are read
+    assert not any("programmatic" in line for line in launches)
+    assert not fake.calls("cuStreamBeginCapture_v2")
+
+
+@needs_compiler
+def test_another_step_or_memory_is_captured_anew(step, fake):
+    program, texts, weights = step
+    with Device(library=fake.path) as device:
+        machine = GpuMachine(device, program.kernels, texts)
+        model = LanguageModel(program, machine, weights)
+        model.step([1], [0])
+        machine.run(program.launches()[:1])
+        machine.store("tokens", np.array([5], np.int32))
+        assert machine.read("tokens").tolist() == [5]
+        machine.run(program.launches()[:1])
+        assert len(fake.calls("cuGraphExecDestroy")) == 2
+    assert len(fake.calls("cuStreamBeginCapture_v2")) == 3
+    assert fake.live == 0
+
+
+@needs_compiler
+def test_a_fault_in_a_checked_step_names_the_kernel(step, fake):
+    program, texts, weights = step
+    first = program.launches()[0][0].kernel
+    refused = pytest.raises(MeshcError, match=rf"\[cuda-fault\]: kernel '{first}' failed")
+    with refused, Device(library=fake.path) as device:
+        machine = GpuMachine(device, program.kernels, texts, checked=True)
+        model = LanguageModel(program, machine, weights)
+        fake.fault(700)
+        model.step([1], [0])
+
+
+@needs_compiler
+def test_a_model_that_does_not_fit_is_refused(step, fake):
+    program, texts, weights = step
+    fake.set("memory", 1 << 18)
+    refused = pytest.raises(MeshcError, match=r"\[cuda-memory\]")
+    with refused, Device(library=fake.path) as device:
+        LanguageModel(program, GpuMachine(device, program.kernels, texts), weights)
+    assert fake.live == 0
+
+
+@needs_compiler
+def test_kernels_that_do_not_compile_are_refused(step, fake):
+    program, texts, _ = step
+    broken = {name: text.replace("__global__", "__global", 1) for name, text in texts.items()}
+    refused = pytest.raises(MeshcError, match=r"\[cuda-toolkit\]: a kernel cannot be compiled")
+    with refused, Device(library=fake.path) as device:
+        GpuMachine(device, program.kernels, broken)
+    assert fake.live == 0
+
+
+def test_parts_of_layers_are_given_by_address(step, monkeypatch):
+    """Without a compiler: what a launch names becomes an address."""
+    program, texts, _ = step
+    by_file = {}
+    for name, kernel in program.kernels.items():
+        by_file.setdefault(kernel.file, {})[name] = kernel
+    sizes = {
+        launch.kernel: tuple(4 if isinstance(a, int) else 8 for a in launch.arguments)
+        for launch, _ in program.launches()
+    }
+
+    def cubin(text, compiler=None):
+        (file,) = (name for name in by_file if texts[name] is text)
+        kernels = {
+            name: KernelResources(32, 0, 0, 0, kernel.threads, None, sizes[name])
+            for name, kernel in by_file[file].items()
+        }
+        return Cubin(b"\x7fELF", "sm_90a", "nvcc 13.0", kernels, ())
+
+    monkeypatch.setattr(gpu_machine, "compile_cubin", cubin)
+    fake = FakeDriver(built_driver())
+    with Device(library=fake.path) as device:
+        machine = GpuMachine(device, program.kernels, texts)
+        for file in by_file:
+            fake.know(cubin(texts[file]))
+        for name in (*program.weights, *program.buffers):
+            machine.store(name, np.zeros((program.layers, 8), np.float32))
+        machine.run(program.launches())
+        starts = {name: int(machine._memory[name][0].address()) for name in machine._memory}
+        for line, (launch, layer) in zip(
+            fake.calls("cuLaunchKernelEx"), program.launches(), strict=True
+        ):
+            words = [w for w in line.split(" ")[6:] if w != "programmatic"]
+            for word, argument in zip(words, launch.arguments, strict=True):
+                value = int.from_bytes(
+                    bytes.fromhex(word), "little", signed=isinstance(argument, int)
+                )
+                if isinstance(argument, int):
+                    assert value == argument
+                else:
+                    offset = 32 * layer if argument.endswith("[]") else 0
+                    assert value == starts[argument.removesuffix("[]")] + offset
+
+
+@pytest.mark.gpu
+@needs_compiler
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_step_on_a_gpu_agrees_with_the_cpu(step, expected, checked):
+    program, texts, _ = step
+    with gpu() as device:
+        found = logits(step, GpuMachine(device, program.kernels, texts, checked=checked))
+    # The approximate exponential and inverse root of the device differ from those of the CPU.
+    assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()

@@ -1,0 +1,140 @@
+"""``meshc run --backend cuda`` as a process: what is missing is an error in words and exit 1."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.toolkit import find_compiler
+from meshc.support.diagnostics import MeshcError
+from meshc.support.native import Toolchain
+
+ROOT = Path(__file__).parents[2]
+FAKE = ROOT / "tests" / "backends" / "cuda" / "fake_driver.c"
+C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
+CONFIG = {
+    "model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "head_dim": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 96,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 64,
+    "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "float16",
+}  # fmt: skip
+
+pytestmark = pytest.mark.skipif(C.path() is None or CXX.path() is None, reason="no C compiler")
+
+
+def has_compiler():
+    try:
+        find_compiler()
+    except MeshcError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="there is no CUDA compiler")
+
+
+def checkpoint(folder):
+    """Random weights of CONFIG, as a checkpoint of Hugging Face lies in a folder."""
+    hidden, key, inner = 128, 64, 128
+    layer = {
+        "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (key, hidden),
+        "self_attn.v_proj": (key, hidden), "self_attn.o_proj": (hidden, hidden),
+        "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }  # fmt: skip
+    shapes = {f"model.layers.0.{name}.weight": shape for name, shape in layer.items()}
+    shapes |= {"model.embed_tokens.weight": (96, hidden), "model.norm.weight": (hidden,)}
+    rng, header, data = np.random.default_rng(0), {}, b""
+    for name, shape in shapes.items():
+        values = (rng.standard_normal(shape) * 0.1).astype(np.float16).tobytes()
+        header[name] = {
+            "dtype": "F16",
+            "shape": list(shape),
+            "data_offsets": [len(data), len(data) + len(values)],
+        }
+        data += values
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return str(folder)
+
+
+def meshc(*words, **variables):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, "-m", "meshc", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """A compiled directory, its checkpoint, and a folder with the fake as the driver."""
+    place = tmp_path_factory.mktemp("cuda")
+    (place / "model").mkdir()
+    model = checkpoint(place / "model")
+    out, driver = str(place / "out"), place / "driver"
+    done = meshc("compile", model, "--target", "cuda", "--dtype", "f16", "--seq", "32", "-o", out)
+    assert done.returncode == 0, done.stderr
+    driver.mkdir()
+    library = C.build({"fake_driver.c": FAKE.read_text(encoding="utf-8")}, {}, "fake-driver")
+    shutil.copy(library, driver / "libcuda.so.1")
+    return out, model, str(driver)
+
+
+def run(program, backend="cuda", driver=None, **variables):
+    out, model, fake = program
+    words = ("--prompt-ids", "5,9", "--max-tokens", "2", "--weights", model, "--backend", backend)
+    return meshc(
+        "run", out, *words, LD_LIBRARY_PATH=fake if driver is None else driver, **variables
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("variables", "error"),
+    [
+        ({"FAKE_DRIVER_SET": "devices=0"}, "error[cuda-device]: the driver finds no GPU"),
+        ({"FAKE_DRIVER_SET": "major=8"}, "error[cuda-device]: no device runs these kernels"),
+        ({"FAKE_DRIVER_SET": "version=11080"}, "error[cuda-driver]: the driver is for CUDA 11.8"),
+        ({"FAKE_DRIVER_FAIL": "cuModuleLoadData=222"}, "error[cuda-driver]: the driver, for CUDA"),
+        ({"FAKE_DRIVER_SET": "memory=65536"}, "error[cuda-memory]: "),
+        ({"FAKE_DRIVER_SET": "clusters=0"}, "error[cuda-cluster]: kernel '"),
+        ({"FAKE_DRIVER_FAIL": "cuStreamSynchronize=700"}, "error[cuda-fault]: a kernel failed"),
+        ({"NVCC": "/nonexistent/nvcc"}, "error[cuda-toolkit]: $NVCC names no program"),
+    ],
+)
+def test_what_is_wrong_is_said_and_the_exit_is_1(program, variables, error):
+    done = run(program, **variables)
+    assert done.returncode == 1
+    assert done.stderr.startswith(error) or f"\n{error}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_driver_is_said_and_the_exit_is_1(program, tmp_path):
+    (tmp_path / "libcuda.so.1").write_bytes(b"no library")
+    done = run(program, driver=str(tmp_path))
+    assert done.returncode == 1
+    assert "error[cuda-driver]: NVIDIA's driver is not installed" in done.stderr
+
+
+@needs_compiler
+def test_a_session_on_the_fake_driver_ends_well(program):
+    """Its kernels compute nothing; the tokens are those of logits that are all alike."""
+    done = run(program)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_tokens_on_a_gpu_are_those_on_the_cpu(program):
+    words = os.environ.get("LD_LIBRARY_PATH", "")
+    found = run(program, driver=words)
+    if "error[cuda-driver]" in found.stderr or "error[cuda-device]" in found.stderr:
+        pytest.skip(found.stderr.splitlines()[0])
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == run(program, backend="cuda-cpu", driver=words).stdout
