@@ -127,7 +127,7 @@ def test_built_in_models(model):
 def test_latent_attention_stays_and_the_rest_is_fused():
     sizes = {"E": 64, "R": 16, "N": 16, "P": 8, "D": 16, "F": 96, "V": 64, "layers": 2}
     module = elaborate(library_model("deepseek_v2", sizes), "decode", seq=16)
-    module.device = dict(H200.numbers)
+    module.device, module.options["dtype"] = dict(H200.numbers), "bf16"
     before = clone_module(module)
     report = meshc.Diagnostics()
     passes = parse_pipeline("canonicalize,eliminate-transpose,fuse-cluster")
