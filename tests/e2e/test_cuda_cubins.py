@@ -1,0 +1,72 @@
+"""Emitted kernels as machine code for sm_90a: what they need, and the instructions they become."""
+
+from functools import cache
+
+import pytest
+
+from meshc.backends.cuda import from_json
+from meshc.backends.cuda.locations import find_program
+from meshc.backends.cuda.toolkit import compile_cubin, disassemble, find_compiler, opcodes
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+MODELS = {
+    "smollm2-135m": {},
+    "llama-2-7b": {"dtype": "bf16"},
+    "llama-3-8b": {"page": 1},
+}
+# A block of 288 threads has registers as one of 384: 65536 / 384, in steps of 8.
+MOST_REGISTERS, MOST_SHARED_BYTES = 168, 232448
+
+
+def no_compiler():
+    try:
+        find_compiler()
+    except MeshcError:
+        return True
+    return False
+
+
+pytestmark = pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+needs_nvdisasm = pytest.mark.skipif(find_program("nvdisasm") is None, reason="no nvdisasm")
+
+
+@cache
+def compiled(model):
+    """Kernels of a decode step by name, and their cubins."""
+    report = Diagnostics()
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 4096} | MODELS[model])
+    result = compile_loaded(load_any(model, report), request, (), report)
+    kernels = from_json(result.files["manifest.json"]).kernels
+    return kernels, {name: compile_cubin(result.files[k.file]) for name, k in kernels.items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_kernels_fit_a_block_without_spills(model):
+    kernels, cubins = compiled(model)
+    for name, kernel in kernels.items():
+        needs = cubins[name].kernels[name]
+        assert (needs.spill_bytes, needs.stack_bytes) == (0, 0), name
+        assert needs.registers <= MOST_REGISTERS, name
+        assert needs.shared_bytes == 0, name  # all of it is dynamic, laid out by the compiler
+        assert kernel.shared_bytes <= MOST_SHARED_BYTES, name
+        assert needs.max_threads == kernel.threads, name
+        assert needs.cluster in (None, kernel.cluster), name
+        assert cubins[name].warnings == (), name
+
+
+@needs_nvdisasm
+@pytest.mark.parametrize("model", MODELS)
+def test_kernels_become_the_instructions_they_stand_for(model):
+    kernels, cubins = compiled(model)
+    for name, kernel in kernels.items():
+        counts = opcodes(disassemble(cubins[name]))[name]
+        stems = {opcode.split(".")[0] for opcode in counts}
+        assert not stems & {"LDL", "STL"}, name
+        # Waits for the grid in front, and lets the next one start.
+        assert {"ACQBULK", "PREEXIT"} <= stems, name
+        if kernel.shared_bytes:
+            assert counts["UBLKCP.S.G"] > 0, name
+            assert "SYNCS" in stems, name
+        if kernel.cluster > 1:
+            assert {"UCGABAR_ARV", "UCGABAR_WAIT"} <= stems, name
