@@ -83,7 +83,8 @@ def shared_memory(
     """The plan of an attention block in clusters of ``cluster`` blocks.
 
     A tile has at least one row of the projections and four columns of the output. ``split_head``
-    keeps the scores of all ``context`` tokens and an output vector instead of gathered rows.
+    keeps the scores of all ``context`` tokens that a query sees and an output vector instead of
+    gathered rows.
     """
     tile = max(TILE_BYTES, _up(2 * shape.hidden, 1024), _up(8 * shape.attended, 1024))
     own = -(-shape.rows // cluster)
@@ -94,7 +95,10 @@ def shared_memory(
         _values("PARTS", 2 * WARPS * shape.batch * tile_rows),
         _values("OWN", shape.batch * own),
     ]
-    parts += _split_head(shape, context) if dataflow == "split_head" else _split_token(shape)
+    if dataflow == "split_head":
+        parts += _split_head(shape, cluster, context)
+    else:
+        parts += _split_token(shape)
     return _with_ring(parts, tile, block_memory(device, resident))
 
 
@@ -113,13 +117,17 @@ def _split_token(shape: Attention) -> list[Part]:
     ]
 
 
-def _split_head(shape: Attention, context: int) -> list[Part]:
-    scores = shape.batch * shape.group * context
+def _split_head(shape: Attention, cluster: int, context: int) -> list[Part]:
+    batch, own = shape.batch, shape.attended // cluster
+    scores = batch * shape.group * context
     return [
-        _values("SCORES_AT", scores),
+        _values("OWN_SCORES", scores),
         _values("SCORES", scores),
-        _values("ATTENDED", shape.batch * shape.attended),
-        _values("OUTPUT_AT", shape.batch * shape.hidden),
+        _values("WEIGHTS", batch * shape.group),
+        _values("JOINED", WARPS * own),
+        _values("ATTENDED_AT", batch * own),
+        _values("OUTPUTS", batch * shape.hidden),
+        _values("OWN_COLUMNS", shape.hidden // cluster),
     ]
 
 

@@ -65,9 +65,10 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Collective:
-    """``values`` per block that are gathered (a segment) or reduced (the whole vector)."""
+    """``values`` per block that are gathered (a segment), reduced (the whole vector), or reduced
+    so that each block gets a share of the result (``scatter``)."""
 
-    kind: Literal["reduce", "gather"]
+    kind: Literal["reduce", "gather", "scatter"]
     what: str
     values: int
 
@@ -95,6 +96,14 @@ def gather_bytes(size: int, cluster: int, scheme: Scheme = "ranked") -> int:
     return size * (cluster - 1) * cluster
 
 
+def scatter_bytes(size: int, cluster: int, scheme: Scheme = "ranked") -> int:
+    """Bytes of a reduction of ``size`` bytes per block of which each block needs its share.
+
+    ``ranked``: ``size * (N - 1)``; the paper reduces the whole vector for all.
+    """
+    return size * (cluster - 1) if scheme == "ranked" else reduce_bytes(size, cluster, scheme)
+
+
 def split_token(shape: Attention, cluster: int) -> tuple[Collective, ...]:
     """Blocks share rows of the projections, then cached tokens, then output columns (Algorithm 3).
 
@@ -112,10 +121,10 @@ def split_token(shape: Attention, cluster: int) -> tuple[Collective, ...]:
 
 def split_head(shape: Attention, context: int) -> tuple[Collective, ...]:
     """Blocks share the lanes of the head throughout (Algorithm 5): each has partial scores of all
-    ``context`` tokens and a partial output."""
+    ``context`` tokens that a query sees, and a partial output, of which it completes a share."""
     return (
         Collective("reduce", "scores", shape.batch * shape.group * context),
-        Collective("reduce", "output", shape.batch * shape.hidden),
+        Collective("scatter", "output", shape.batch * shape.hidden),
     )
 
 
@@ -144,7 +153,7 @@ def traffic(
     value_bytes: int = VALUE_BYTES,
 ) -> int:
     """Bytes that ``collectives`` move in one cluster."""
-    count = {"reduce": reduce_bytes, "gather": gather_bytes}
+    count = {"reduce": reduce_bytes, "gather": gather_bytes, "scatter": scatter_bytes}
     return sum(count[c.kind](c.values * value_bytes, cluster, scheme) for c in collectives)
 
 

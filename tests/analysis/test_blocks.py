@@ -20,7 +20,8 @@ from meshc.analysis.blocks import (
     shared_memory,
     waves,
 )
-from meshc.analysis.dsmem import Attention, split_token, traffic
+from meshc.analysis.clusters import collectives
+from meshc.analysis.dsmem import Attention, traffic
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.devices import device
 
@@ -35,22 +36,25 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
-def test_plan_of_attention_is_that_of_the_kernel(shape: Attention, cluster: int) -> None:
+@pytest.mark.parametrize("flow", ["split_token", "split_head"])
+@pytest.mark.parametrize("cluster", [2, 4])
+def test_plan_of_attention_is_that_of_the_kernel(shape: Attention, cluster: int, flow: str) -> None:
     kernel = attention.plan(
         attention.Attention(
             shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head, "f16", 16, 1e-5, 0.1
         ),
         cluster,
+        flow,
+        300,
     )
-    plan = shared_memory(H100, shape, cluster)
+    plan = shared_memory(H100, shape, cluster, flow, 300)
     ring, *parts = kernel.arena.parts
     assert [(p.name, p.bytes) for p in plan.parts] == [(p.name, p.bytes) for p in parts]
     assert (plan.tile_bytes, plan.stages) == (kernel.tile_bytes, kernel.stages)
     assert plan.bytes == kernel.arena.bytes
     assert ring.bytes == plan.stages * plan.tile_bytes
-    moved = traffic(split_token(shape, cluster), cluster)
-    assert shape.kv_heads * moved == kernel.dsmem_bytes
+    moved = traffic(collectives(shape, cluster, flow, 300), cluster)
+    assert shape.kv_heads * moved == kernel.dsmem_bytes([300] * shape.batch)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +101,12 @@ def test_two_blocks_of_a_core_share_its_memory() -> None:
     shape = Attention(4096, 32, 32, 128)
     assert shared_memory(H100, shape, 4).stages == 6
     assert shared_memory(H100, shape, 4, resident=2).stages == 2
+
+
+def test_one_block_has_a_plan_too() -> None:
+    kernel = attention.plan(attention.Attention(1, 4096, 32, 32, 128, "f16", 16, 1e-5, 0.1), 1)
+    plan = shared_memory(H100, SHAPES[0], 1)
+    assert plan.bytes == kernel.arena.bytes
 
 
 def test_scores_of_a_long_context_do_not_fit_when_split_by_head() -> None:
