@@ -84,6 +84,13 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         metavar="1|16|64",
         help="CUDA: tokens of a page of the KV cache; default: %(default)s",
     )
+    group.add_argument(
+        "--batch",
+        type=int,
+        default=plain.batch,
+        metavar="N",
+        help="CUDA: requests of a step, up to 16; default: %(default)s",
+    )
 
 
 def request_of(options: argparse.Namespace) -> CompileRequest:
@@ -102,4 +109,5 @@ def request_of(options: argparse.Namespace) -> CompileRequest:
         cluster=options.cluster,
         dataflow=options.dataflow,
         page=options.page,
+        batch=options.batch,
     )

@@ -123,6 +123,8 @@ def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Mo
     module.options.setdefault("accumulate", "f32")
     module.options |= request.options()
     module.device = dict(numbers.numbers)
+    if request.batch > 1:
+        module.dims["B"] = request.batch
     return module
 
 

@@ -26,6 +26,7 @@ PHASES = ("prefill", "decode", "both")
 DEFAULT_SEQ = 1024
 _MAX_SEQ = 1 << 24
 _MAX_CLUSTER = 16
+MOST_REQUESTS = 16
 _MAX_LAYERS = 1 << 10
 
 
@@ -40,7 +41,7 @@ class CompileRequest:
     ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
     ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. For CUDA
     ``cluster`` is the blocks of a cluster, ``dataflow`` how they share attention, both by the cost
-    model when empty, and ``page`` the tokens of a page of the cache.
+    model when empty, ``page`` the tokens of a page of the cache, ``batch`` the requests of a step.
     """
 
     target: str = "python"
@@ -59,6 +60,7 @@ class CompileRequest:
     cluster: int | None = None
     dataflow: str = ""
     page: int = 16
+    batch: int = 1
 
     @property
     def device_name(self) -> str:
@@ -105,6 +107,7 @@ class CompileRequest:
             found.error(
                 "bad-argument", f"--page cannot be {self.page}", help=f"it is one of {known}"
             )
+        _within(found, "--batch", self.batch, MOST_REQUESTS if self.target == "cuda" else 1)
         _within(found, "--seq", self.seq, _MAX_SEQ)
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()

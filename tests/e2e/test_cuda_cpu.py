@@ -54,12 +54,12 @@ MODELS = {
 }
 
 
-def compiled(name, folder):
+def compiled(name, folder, **more):
     """The compiled program of a model, and what its modules are."""
     config, options = MODELS[name]
     (folder / "config.json").write_text(json.dumps(config))
     report = Diagnostics()
-    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 100} | options)
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 100} | options | more)
     return compile_loaded(load_any(str(folder), report), request, (), report)
 
 
@@ -101,6 +101,34 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
         assert np.abs(found - logits.reshape(-1)).max() <= 4 * unit * np.abs(logits).max()
 
 
+def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):
+    """Three requests of other lengths, against each alone."""
+    texts = [[3, 17, 199, 0, 42], [8, 8, 1], [150]]
+    alone, together = [], []
+    for batch, logits in ((1, alone), (3, together)):
+        result = compiled("llama, grouped, tied", tmp_path, batch=batch, page=1)
+        program = from_json(result.files["manifest.json"])
+        tensors = weights_of(result.modules["decode"], "f16")
+        machine = CpuMachine(program.kernels, result.files)
+        if batch == 1:
+            for text in texts:
+                model = LanguageModel(program, machine, tensors)
+                logits.append([model.step([t], [n])[0] for n, t in enumerate(text)])
+            continue
+        model = LanguageModel(program, machine, tensors)
+        logits += [[] for _ in texts]
+        most = max(map(len, texts))
+        for step in range(most):  # all end together
+            places = [step - (most - len(text)) for text in texts]
+            tokens = [t[n] if n >= 0 else 0 for t, n in zip(texts, places, strict=True)]
+            found = model.step(tokens, [max(n, 0) for n in places])
+            for n, row, kept in zip(places, found, logits, strict=True):
+                if n >= 0:
+                    kept.append(row)
+    for one, other in zip(alone, together, strict=True):
+        assert np.abs(np.array(one) - np.array(other)).max() <= 1e-5 * np.abs(one).max()
+
+
 def test_every_byte_of_a_directory_depends_on_the_arguments_only(tmp_path: Path):
     first, second = (compiled("llama, grouped, tied", tmp_path) for _ in range(2))
     assert first.files == second.files
@@ -121,6 +149,8 @@ def test_an_unknown_manifest_is_refused():
         (BASE, {"page": 5}, "bad-argument"),
         (BASE, {"dataflow": "split"}, "bad-argument"),
         (BASE, {"phase": "prefill"}, "bad-phase"),
+        (BASE, {"batch": 17}, "bad-argument"),
+        (BASE, {"batch": 2, "target": "python"}, "bad-argument"),
         (BASE, {"device": "wse2"}, "cuda-graph"),
     ],
 )
