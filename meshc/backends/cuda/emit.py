@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshc.backends.cuda.executor import headers
 from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.steps import step_program
+from meshc.backends.templates import render
 from meshc.ir.module import Module
 
 MANIFEST = "manifest.json"
@@ -12,10 +13,12 @@ _OF_THE_EXECUTOR = "mc_executor.h"
 
 
 def emit(module: Module, model: str, page: int) -> dict[str, str]:
-    """Kernels, headers and ``manifest.json`` by name. Raises what :func:`step_program` does."""
+    """Kernels, headers, ``manifest.json`` and ``run.py`` by name. Raises what
+    :func:`step_program` does."""
     program, texts = step_program(module, model, page)
     runtime = {name: text for name, text in headers().items() if name != _OF_THE_EXECUTOR}
-    return {**texts, **runtime, MANIFEST: program.to_json()}
+    run = render("meshc.backends.cuda", "run.py.jinja")
+    return {**texts, **runtime, MANIFEST: program.to_json(), "run.py": run}
 
 
 def summary(program: StepProgram) -> list[str]:

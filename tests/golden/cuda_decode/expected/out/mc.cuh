@@ -1,0 +1,344 @@
+// mc.cuh: the primitives that emitted kernels are written with.
+//
+// Two implementations of one set of functions: for the device (nvcc or NVRTC, sm_90a), where all
+// inline PTX of the project lives, and for the executor on a CPU (mc_executor.h), which runs a
+// kernel with one fiber per thread. Kernels include this header and name nothing else of CUDA but
+// __global__, __cluster_dims__, __launch_bounds__ and plain C++.
+//
+// Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared
+// memory (DSMEM), *rank* is a block's place in it, an *mbarrier* counts arrivals and bytes of
+// copies in phases, whose parity a waiter names.
+#pragma once
+
+#ifdef MC_EXECUTOR
+#include "mc_executor.h"
+#else
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define MC_INLINE __device__ __forceinline__
+#define MC_EXPORT(kernel)
+
+namespace mc {
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef __half f16;
+typedef __nv_bfloat16 bf16;
+
+// An mbarrier object in shared memory.
+struct Barrier {
+    u64 word;
+};
+
+// ---- Places ---------------------------------------------------------------------------------
+
+MC_INLINE u32 thread() { return threadIdx.x; }
+MC_INLINE u32 lane() { return threadIdx.x & 31; }
+MC_INLINE u32 warp() { return threadIdx.x >> 5; }
+MC_INLINE u32 threads() { return blockDim.x; }
+MC_INLINE u32 block() { return blockIdx.x; }
+MC_INLINE u32 blocks() { return gridDim.x; }
+
+MC_INLINE u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+MC_INLINE u32 cluster_size() {
+    u32 size;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+    return size;
+}
+
+MC_INLINE u32 cluster_index() {
+    u32 index;
+    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+    return index;
+}
+
+MC_INLINE u32 clusters() {
+    u32 count;
+    asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+    return count;
+}
+
+// The block's dynamic shared memory; offsets into it are the compiler's.
+MC_INLINE unsigned char* arena() {
+    extern __shared__ __align__(1024) unsigned char mc_arena[];
+    return mc_arena;
+}
+
+MC_INLINE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+MC_INLINE u32 shared_address(const void* p, u32 rank) {
+    u32 address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(address)
+                 : "r"(shared_address(p)), "r"(rank));
+    return address;
+}
+
+// ---- Barriers of threads --------------------------------------------------------------------
+
+MC_INLINE void block_sync() { __syncthreads(); }
+
+// ``count`` threads (a multiple of 32) that name the same id, 1 to 15.
+MC_INLINE void group_sync(u32 id, u32 count) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
+MC_INLINE void warp_sync() { __syncwarp(); }
+
+// All threads of all blocks of a cluster; orders shared memory of the cluster.
+MC_INLINE void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+// All blocks of a grid whose blocks are all resident; ``counter`` only grows, by blocks() a call,
+// so ``target`` is blocks() times the number of the call.
+MC_INLINE void grid_sync(u32* counter, u32 target) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+        u32 seen;
+        do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                         : "=r"(seen)
+                         : "l"(counter)
+                         : "memory");
+        } while ((int)(seen - target) < 0);
+    }
+    __syncthreads();
+}
+
+// ---- Warps ----------------------------------------------------------------------------------
+
+MC_INLINE float shuffle(float v, u32 from) { return __shfl_sync(0xffffffffu, v, from); }
+MC_INLINE float shuffle_xor(float v, u32 mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+
+// Sum over groups of W neighbouring lanes, W a power of two; every lane gets it.
+template <int W = 32>
+MC_INLINE float warp_sum(float v) {
+#pragma unroll
+    for (int mask = W / 2; mask; mask >>= 1) v += __shfl_xor_sync(0xffffffffu, v, mask);
+    return v;
+}
+
+template <int W = 32>
+MC_INLINE float warp_max(float v) {
+#pragma unroll
+    for (int mask = W / 2; mask; mask >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, mask));
+    return v;
+}
+
+// ---- mbarriers ------------------------------------------------------------------------------
+
+MC_INLINE void init(Barrier* b, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals)
+                 : "memory");
+}
+
+// Makes initialised mbarriers visible to peers and to copies; a cluster_sync() follows.
+MC_INLINE void init_fence() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+MC_INLINE void arrive(Barrier* b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+// Arrive at the same mbarrier of block ``rank``.
+MC_INLINE void arrive_at(Barrier* b, u32 rank) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                     shared_address(b, rank))
+                 : "memory");
+}
+
+// Arrive, and let the phase also wait for ``bytes`` of copies.
+MC_INLINE void expect(Barrier* b, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Until the phase of this parity has ended.
+MC_INLINE void wait(Barrier* b, u32 parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra ended;\n"
+                 "bra again;\n"
+                 "ended:\n"
+                 "}" ::"r"(shared_address(b)),
+                 "r"(parity)
+                 : "memory");
+}
+
+// ---- Copies that an mbarrier counts; addresses and sizes are multiples of 16 ------------------
+
+// Global to shared memory.
+MC_INLINE void copy_in(void* to, const void* from, u32 bytes, Barrier* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 : "memory");
+}
+
+// Shared memory to the same-named place of block ``rank``, counted by its mbarrier.
+MC_INLINE void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];" ::"r"(shared_address(to, rank)),
+                 "r"(shared_address(from)), "r"(bytes), "r"(shared_address(b, rank))
+                 : "memory");
+}
+
+// Between plain writes of shared memory and a copy that reads or overwrites it.
+MC_INLINE void copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Bring ``bytes`` at ``from`` towards L2.
+MC_INLINE void prefetch(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// The grid that was launched before this one with programmatic dependence has finished.
+MC_INLINE void wait_for_previous_grid() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// The next grid may start its part before wait_for_previous_grid().
+MC_INLINE void let_next_grid_start() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// ---- Shared memory of a peer ------------------------------------------------------------------
+
+MC_INLINE float load_peer(const float* p, u32 rank) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];"
+                 : "=f"(v)
+                 : "r"(shared_address(p, rank))
+                 : "memory");
+    return v;
+}
+
+MC_INLINE float4 load_peer4(const float* p, u32 rank) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(shared_address(p, rank))
+                 : "memory");
+    return v;
+}
+
+MC_INLINE void store_peer(float* p, u32 rank, float v) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(shared_address(p, rank)), "f"(v)
+                 : "memory");
+}
+
+// ---- Global memory ------------------------------------------------------------------------------
+
+MC_INLINE void add(float* p, float v) {
+    asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
+}
+
+MC_INLINE void add4(float* p, float4 v) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x),
+                 "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+}
+
+// ---- Arithmetic ---------------------------------------------------------------------------------
+
+MC_INLINE float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+MC_INLINE float inverse_root(float x) { return rsqrtf(x); }
+MC_INLINE float fused(float a, float b, float c) { return fmaf(a, b, c); }
+MC_INLINE float larger(float a, float b) { return fmaxf(a, b); }
+
+MC_INLINE float widen(f16 v) { return __half2float(v); }
+MC_INLINE float widen(bf16 v) { return __bfloat162float(v); }
+template <class T>
+MC_INLINE T narrow(float v);
+template <>
+MC_INLINE f16 narrow<f16>(float v) {
+    return __float2half_rn(v);
+}
+template <>
+MC_INLINE bf16 narrow<bf16>(float v) {
+    return __float2bfloat16_rn(v);
+}
+
+// Eight values of 16 bits from a 16-byte address, widened.
+MC_INLINE void load8(const f16* p, float* to) {
+    const uint4 all = *(const uint4*)p;
+    const __half2* pairs = (const __half2*)&all;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = __half22float2(pairs[i]);
+        to[2 * i] = two.x;
+        to[2 * i + 1] = two.y;
+    }
+}
+
+MC_INLINE void load8(const bf16* p, float* to) {
+    const uint4 all = *(const uint4*)p;
+    const u32 words[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to[2 * i] = __uint_as_float(words[i] << 16);
+        to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
+// ---- Tensor cores: c[16, 8] += a[16, 16] b[16, 8] of a warp, fragments as in the PTX ISA ----------
+
+MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, f16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// ---- Multicast memory of several GPUs (NVLS) ------------------------------------------------------
+
+// Sum over all GPUs of eight bf16 at a multicast address, summed in f32.
+MC_INLINE uint4 load_sum_of_gpus(const uint4* p) {
+    uint4 v;
+    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2"
+                 " {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+// The same eight values to all GPUs.
+MC_INLINE void store_to_gpus(uint4* p, uint4 v) {
+    asm volatile("multimem.st.relaxed.sys.global.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(p),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+}  // namespace mc
+
+#endif
+
+#include "mc_collectives.cuh"
+#include "mc_rows.cuh"

@@ -1,0 +1,118 @@
+// Collectives of a cluster and the ring of tiles, over the primitives of mc.cuh.
+#pragma once
+
+namespace mc {
+
+struct Sum {
+    static MC_INLINE float start() { return 0.0f; }
+    static MC_INLINE float combine(float a, float b) { return a + b; }
+};
+
+struct Max {
+    static MC_INLINE float start() { return -1e30f; }
+    static MC_INLINE float combine(float a, float b) { return larger(a, b); }
+};
+
+// The part of a ClusterReduce that one block wants: each block has published floats at ``mine`` and
+// this one gets the combination of ``count`` of them, from ``first`` on, in ``part``. Peers are read
+// in the order of their ranks, so blocks that want the same get the same bits. ``published`` is an
+// mbarrier with one arrival per block; ``count`` floats of DSMEM are read from every peer.
+//
+// Called by ``members`` threads, numbered ``me`` from 0, that share group barrier ``group``. Peers
+// may still read ``mine`` when it returns.
+template <class Operator, int N>
+MC_INLINE void cluster_reduce_part(float* part, const float* mine, int first, int count,
+                                   Barrier* published, u32 parity, u32 me, u32 members, u32 group) {
+    group_sync(group, members);  // all of mine is written
+    if (me < N) arrive_at(published, me);
+    wait(published, parity);
+    const u32 rank = cluster_rank();
+    for (int i = me; i < count; i += members) {
+        float sum = Operator::start();
+        for (u32 peer = 0; peer < N; peer++) {
+            const float* from = mine + first + i;
+            sum = Operator::combine(sum, peer == rank ? *from : load_peer(from, peer));
+        }
+        part[i] = sum;
+    }
+    group_sync(group, members);  // the part is complete
+}
+
+// ClusterReduce (ClusterFusion, Algorithm 1) for any operator and any cluster size: every block gets
+// the combination of all ``count`` floats in ``all``.
+template <class Operator, int N>
+MC_INLINE void cluster_reduce(float* all, const float* mine, int count, Barrier* published,
+                              u32 parity, u32 me, u32 members, u32 group) {
+    cluster_reduce_part<Operator, N>(all, mine, 0, count, published, parity, me, members, group);
+}
+
+// ClusterGather (Algorithm 2), segments in the order of ranks: each block pushes ``count`` floats
+// from ``mine`` to place ``rank`` of everybody's ``all``, which holds N segments. ``arrived`` is an
+// mbarrier with one arrival; it counts the bytes. ``count`` is a multiple of four.
+template <int N>
+MC_INLINE void cluster_gather(float* all, const float* mine, int count, Barrier* arrived,
+                              u32 parity, u32 me, u32 members, u32 group) {
+    const u32 rank = cluster_rank();
+    const u32 bytes = count * (u32)sizeof(float);
+    for (int i = me; i < count; i += members) all[rank * count + i] = mine[i];
+    copy_fence();
+    group_sync(group, members);  // all of mine is written, seen by copies
+    if (me == 0) expect(arrived, (N - 1) * bytes);
+    if (me < N && me != rank) push(all + rank * count, me, mine, bytes, arrived);
+    wait(arrived, parity);
+}
+
+// A ring of STAGES tiles that one producer thread fills with copies and ``consumers`` warps read.
+// Items are numbered from 0 on both sides; an item's place and the parities of its barriers follow
+// from its number, so the ring runs through phases of a kernel without being drained.
+template <int STAGES>
+struct Ring {
+    Barrier* full;
+    Barrier* empty;
+    unsigned char* tiles;
+    int tile_bytes;
+
+    static constexpr int BARRIER_BYTES = 2 * STAGES * (int)sizeof(Barrier);
+
+    MC_INLINE Ring(unsigned char* barriers, unsigned char* tiles, int tile_bytes)
+        : full((Barrier*)barriers),
+          empty((Barrier*)barriers + STAGES),
+          tiles(tiles),
+          tile_bytes(tile_bytes) {}
+
+    // By one thread, before init_fence() and a barrier of all.
+    MC_INLINE void set_up(u32 consumers) {
+        for (int i = 0; i < STAGES; i++) {
+            init(full + i, 1);
+            init(empty + i, consumers);
+        }
+    }
+
+    MC_INLINE unsigned char* place(int item) const { return tiles + item % STAGES * tile_bytes; }
+
+    // Producer: wait until the place of ``item`` is free, and announce the bytes that come into it.
+    MC_INLINE unsigned char* acquire(int item, u32 bytes) const {
+        if (item >= STAGES) wait(empty + item % STAGES, (item / STAGES - 1) & 1);
+        expect(full + item % STAGES, bytes);
+        return place(item);
+    }
+
+    // Producer: one of the copies of ``item``.
+    MC_INLINE void fill(int item, int at, const void* from, u32 bytes) const {
+        copy_in(place(item) + at, from, bytes, full + item % STAGES);
+    }
+
+    // Consumer: wait until all bytes of ``item`` have come.
+    MC_INLINE const unsigned char* ready(int item) const {
+        wait(full + item % STAGES, (item / STAGES) & 1);
+        return place(item);
+    }
+
+    // Consumer: this warp is done with ``item``.
+    MC_INLINE void release(int item) const {
+        warp_sync();
+        if (lane() == 0) arrive(empty + item % STAGES);
+    }
+};
+
+}  // namespace mc
