@@ -11,7 +11,8 @@ from typing import NoReturn
 from meshc.support.diagnostics import fail
 
 LIBRARY = "libcuda.so.1"
-_MIN_VERSION = (12, 0)
+# The first whose graphs keep the programmatic dependence of launches.
+_MIN_VERSION = (12, 3)
 _HANDLE, _INT, _UINT, _SIZE, _WIDE = ct.c_void_p, ct.c_int, ct.c_uint, ct.c_size_t, ct.c_uint64
 _OUT = ct.c_void_p
 
@@ -66,7 +67,7 @@ _DEVICE = frozenset((46, NO_DEVICE, 101, 102, 214))
 _CUBIN = frozenset((200, 209, 218, 221, 222, 223, 300))
 _CLUSTER = frozenset((720, 912))
 _FAULT = frozenset((700, 702, 710, 714, 715, 716, 717, 718, 719))
-_UPDATE = "install a driver for CUDA 12.0 or newer"
+_UPDATE = "install a driver for CUDA 12.3 or newer"
 
 
 class Driver:

@@ -4,6 +4,8 @@ Without a GPU the calls go to ``fake_driver.c``, a driver that logs, checks and 
 marked ``gpu`` run on a GPU, the ones that take ``device`` on both.
 """
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -398,12 +400,12 @@ def test_a_driver_that_lacks_functions_is_too_old(tmp_path):
     library = C.build({"old.c": "int cuInit(unsigned f) { return 0; }\n"}, {}, "fake-old-driver")
     with pytest.raises(MeshcError, match=r"\[cuda-driver\]: the driver is too old") as caught:
         Device(library=str(library))
-    assert "12.0 or newer" in told(caught).help
+    assert "12.3 or newer" in told(caught).help
 
 
 def test_a_driver_of_an_old_version_is_too_old(fake):
-    fake.set("version", 11080)
-    with pytest.raises(MeshcError, match=r"\[cuda-driver\]: the driver is for CUDA 11\.8"):
+    fake.set("version", 12020)
+    with pytest.raises(MeshcError, match=r"\[cuda-driver\]: the driver is for CUDA 12\.2"):
         Device(library=fake.path)
 
 
@@ -615,3 +617,30 @@ def test_a_grid_too_large_to_meet_is_refused_on_a_gpu(kernels):
     x = device.allocate(64)
     with pytest.raises(MeshcError, match=r"\[cuda-cluster\]"):
         loaded["grid_total"].launch(Grid(1 << 16, 64, 4, 0, True), [x, x, x], device.stream)
+
+
+FAULT = """
+import sys
+import numpy as np
+from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.executor import Grid
+from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.support.diagnostics import MeshcError
+try:
+    with Device() as device:
+        kernel = device.load(compile_cubin(sys.stdin.read()))["sum_2"]
+        kernel.launch(Grid(2, 64, 2, 592), [np.uint64(0), np.uint64(0), np.int32(72)], device.stream)
+        device.stream.synchronize()
+except MeshcError as problem:
+    print(problem)
+"""
+
+
+@pytest.mark.gpu
+def test_a_fault_on_a_gpu_names_the_kernel():
+    """In a process of its own, whose context is of no use after."""
+    gpu().close()
+    text = (HERE / "primitives.cu").read_text(encoding="utf-8")
+    command = [sys.executable, "-c", FAULT]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("error[cuda-fault]: kernel 'sum_2' failed"), done.stdout
