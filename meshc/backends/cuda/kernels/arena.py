@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 ALIGNMENT = 128
-MOST_BYTES = 232_448  # of a block on sm_90
+CORE_BYTES = 233_472  # shared memory of a multiprocessor on sm_90
+RESERVED_BYTES = 1024  # of it, the driver takes for each block
+
+
+def most_bytes(resident: int = 1) -> int:
+    """Shared memory of a block where ``resident`` of them share a multiprocessor."""
+    return CORE_BYTES // resident // ALIGNMENT * ALIGNMENT - RESERVED_BYTES
 
 
 @dataclass(frozen=True)

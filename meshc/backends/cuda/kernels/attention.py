@@ -63,12 +63,13 @@ class Attention:
 @dataclass(frozen=True)
 class AttentionPlan:
     """How a cluster of ``cluster`` blocks does it by ``dataflow``; ``split_head`` has room for the
-    scores of ``context`` tokens."""
+    scores of ``context`` tokens; ``resident`` blocks share a multiprocessor."""
 
     shape: Attention
     cluster: int
     dataflow: str
     context: int
+    resident: int
     tile_bytes: int
     stages: int
     arena: Arena
@@ -120,10 +121,15 @@ def _tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
 
 
 def plan(
-    shape: Attention, cluster: int, dataflow: str = "split_token", context: int = 0
+    shape: Attention,
+    cluster: int,
+    dataflow: str = "split_token",
+    context: int = 0,
+    resident: int = 1,
 ) -> AttentionPlan:
     """The division of work for clusters of ``cluster`` blocks; ``context`` is the most tokens that
-    a query sees, which ``split_head`` keeps scores of.
+    a query sees, which ``split_head`` keeps scores of; ``resident`` blocks share a multiprocessor,
+    which shortens their rings.
 
     Raises DoesNotFit.
     """
@@ -139,8 +145,8 @@ def plan(
         _fixed_split_head(fixed, shape, cluster, seen)
     else:
         _fixed_split_token(fixed, shape)
-    arena, stages = tiles.with_ring(fixed, tile)
-    return AttentionPlan(shape, cluster, dataflow, seen, tile, stages, arena)
+    arena, stages = tiles.with_ring(fixed, tile, resident)
+    return AttentionPlan(shape, cluster, dataflow, seen, resident, tile, stages, arena)
 
 
 def _check(shape: Attention, cluster: int) -> None:
@@ -200,6 +206,7 @@ def text(chosen: AttentionPlan, name: str) -> str:
         "meshc.backends.cuda",
         _TEMPLATES[chosen.dataflow],
         kernel=name,
+        resident=chosen.resident,
         cluster=chosen.cluster,
         dtype=shape.dtype,
         batch=shape.batch,

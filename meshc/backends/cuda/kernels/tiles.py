@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.backends.cuda.kernels.arena import MOST_BYTES, Arena
+from meshc.backends.cuda.kernels.arena import Arena, most_bytes
 
 WARPS = 8
 WORKERS = 32 * WARPS
@@ -22,16 +22,18 @@ def barrier_bytes() -> int:
     return 16 * MOST_STAGES + 16
 
 
-def with_ring(fixed: Arena, tile_bytes: int) -> tuple[Arena, int]:
-    """Shared memory with a ring in front of ``fixed``, and the tiles that it has.
+def with_ring(fixed: Arena, tile_bytes: int, resident: int = 1) -> tuple[Arena, int]:
+    """Shared memory with a ring in front of ``fixed``, and the tiles that it has, where
+    ``resident`` blocks share a multiprocessor.
 
     Raises DoesNotFit.
     """
-    stages = min(MOST_STAGES, (MOST_BYTES - fixed.bytes) // tile_bytes)
+    limit = most_bytes(resident)
+    stages = min(MOST_STAGES, (limit - fixed.bytes) // tile_bytes)
     if stages < LEAST_STAGES:
         raise DoesNotFit(
             f"{fixed.bytes} bytes of vectors and sums leave no room for {LEAST_STAGES} tiles of "
-            f"{tile_bytes} bytes in {MOST_BYTES} bytes of shared memory"
+            f"{tile_bytes} bytes in {limit} bytes of shared memory"
         )
     arena = Arena()
     arena.add("RING", stages * tile_bytes)
