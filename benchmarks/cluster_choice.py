@@ -26,8 +26,17 @@ CONTEXTS = (1024, 4096, 16384)
 SIZES = (1, 2, 4, 8, 16)
 # Two blocks on a core: what the published kernel's 101,312 bytes of shared memory allow.
 PUBLISHED_RESIDENT = 2
-# Heads, key/value heads, head size, blocks of a cluster.
-COUNTED = ((32, 32, 128, 4), (64, 64, 128, 4), (128, 128, 128, 2), (32, 8, 128, 8), (9, 3, 64, 16))
+# Dataflow, heads, key/value heads, head size, blocks of a cluster.
+COUNTED = (
+    ("split_token", 32, 32, 128, 4),
+    ("split_token", 64, 64, 128, 4),
+    ("split_token", 128, 128, 128, 2),
+    ("split_token", 32, 8, 128, 8),
+    ("split_token", 9, 3, 64, 16),
+    ("split_head", 32, 32, 128, 4),
+    ("split_head", 9, 3, 64, 2),
+)
+COUNTED_HIDDEN, COUNTED_CACHED = 512, 40
 PAGE = 16
 
 
@@ -91,34 +100,34 @@ def _dataflows(target: Device) -> Iterator[Sequence[object]]:
 
 
 def counted() -> str:
-    """Bytes between blocks, predicted and counted while the executor runs the emitted kernel.
-
-    Neither depends on the hidden size nor on the cached tokens, which are few here.
-    """
-    header = "heads", "key/value heads", "head", "cluster", "predicted bytes", "counted bytes"
+    """Bytes between blocks, predicted and counted while the executor runs the emitted kernel, of a
+    residual of ``COUNTED_HIDDEN`` values and ``COUNTED_CACHED`` cached tokens."""
+    header = "dataflow", "heads", "key/value heads", "head", "cluster", "predicted", "counted"
     return markdown(header, _counted())
 
 
 def _counted() -> Iterator[Sequence[object]]:
-    for heads, kv_heads, head, cluster in COUNTED:
-        shape = Attention(512, heads, kv_heads, head)
-        moved = kv_heads * traffic(collectives(shape, cluster, "split_token", 0), cluster)
-        yield heads, kv_heads, head, cluster, moved, _run(shape, cluster)
+    for flow, heads, kv_heads, head, cluster in COUNTED:
+        shape = Attention(COUNTED_HIDDEN, heads, kv_heads, head)
+        moved = traffic(collectives(shape, cluster, flow, COUNTED_CACHED + 1), cluster)
+        found = _run(shape, cluster, flow)
+        yield flow, heads, kv_heads, head, cluster, kv_heads * moved, found
 
 
-def _run(shape: Attention, cluster: int) -> int:
+def _run(shape: Attention, cluster: int, flow: str) -> int:
     """DSMEM bytes of one step of the kernel, on zeros."""
     sizes = shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head
-    plan = attention.plan(attention.Attention(*sizes, "f16", PAGE, 1e-5, 1.0), cluster)
+    seen = COUNTED_CACHED + 1
+    one = attention.Attention(*sizes, "f16", PAGE, 1e-5, 1.0)
+    plan = attention.plan(one, cluster, flow, seen)
     kv, hidden, rows, attended = shape.kv_heads, shape.hidden, shape.rows, shape.attended
-    cached = 40
-    pages = np.arange(-(-(cached + 1) // PAGE), dtype=np.int32)
+    pages = np.arange(-(-seen // PAGE), dtype=np.int32)
     vectors = np.zeros((2, hidden), np.float32)
     weights = [np.zeros(s, np.uint16) for s in (hidden, (kv, rows, hidden), (kv, hidden, attended))]
     pools = [np.zeros((len(pages), kv, PAGE, shape.head), np.uint16) for _ in range(2)]
-    tables = [np.zeros((cached + 1, shape.head // 2), np.float32) for _ in range(2)]
+    tables = [np.zeros((seen, shape.head // 2), np.float32) for _ in range(2)]
     arguments = [vectors[0], vectors[1], *weights, *pools, pages, np.int32(len(pages))]
-    arguments += [np.array([cached], np.int32), *tables]
+    arguments += [np.array([COUNTED_CACHED], np.int32), *tables]
     grid = Grid(plan.blocks, tiles.THREADS, cluster, plan.arena.bytes)
     counts = Library(attention.text(plan, "attention")).run("attention", grid, arguments)
     return counts.dsmem_bytes

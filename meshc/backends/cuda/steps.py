@@ -16,7 +16,7 @@ from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
 from meshc.backends.cuda.program import Buffer, Kernel, Launch, StepProgram, Weight
-from meshc.ir.core import Op, tensor_type
+from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -149,6 +149,7 @@ class _Body:
     """The ops of a fused op, and which tensor outside each of its values is."""
 
     def __init__(self, op: graph.Fuse, outer: Mapping[Value, str]) -> None:
+        self.op = op
         (self.block,) = op.regions
         self.names: dict[Value, str] = {}
         for argument, operand in zip(self.block.args, op.operands, strict=True):
@@ -169,6 +170,15 @@ class _Body:
         value = op.operands[place]
         return self.names[value] if isinstance(value, Value) else ""
 
+    def operand(self, op: Op, place: int) -> Operand:
+        """What outside is an operand of ``op`` inside."""
+        return self.op.operands[self.block.args.index(_value(op, place))]
+
+    def inputs(self, first: int, end: int | None = None) -> list[str]:
+        """Tensors outside in these places among the operands, whose order :class:`graph.Fuse`
+        says."""
+        return [self.names[argument] for argument in self.block.args[first:end]]
+
     def users(self, value: Value, kind: type[_OpType]) -> list[_OpType]:
         """Ops of a kind that take ``value``."""
         return [op for op in self.all(kind) if value in op.operands]
@@ -186,13 +196,14 @@ def _value(op: Op, place: int = 0) -> Value:
 def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int) -> Launch:
     body = _Body(op, outer)
     norm, keys = body.one(graph.RmsNorm), body.all(graph.Append)[0]
-    project = body.users(norm.results[0], graph.Matmul)
-    weights = [body.name(m, n) for m in project for n in range(1, len(m.operands))]
-    scores, output = body.users(keys.results[0], graph.Matmul)[0], body.all(graph.Matmul)[-1]
-    query = tensor_type(scores.results[0])
-    heads, kv_heads = (step.module.dims[d] for d in scores.group)
-    head = step.module.dims[scores.contract[0]]
-    biases = _biases(body, project)
+    scores = body.users(keys.results[0], graph.Matmul)[0]
+    weights, biases, out = body.inputs(2, 5), body.inputs(5, -3), body.inputs(-1)
+    lane = scores.contract[0]
+    head = step.module.dims[lane]
+    for place in (2, 3, 4):
+        _check_dims(op, place, (norm.dim, *tensor_type(op.operands[place]).dims[1:-1], lane), 3)
+    _check_dims(op, -1, (*tensor_type(op.operands[2]).dims[1:], norm.dim), 3)
+    heads, kv_heads = (step.module.dims[tensor_type(op.operands[n]).dims[1]] for n in (2, 3))
     factor = body.all(graph.Scale)
     shape = attention.Attention(
         step.batch,
@@ -206,7 +217,6 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
         factor[0].factor if factor else 1.0,
         bool(biases),
     )
-    assert query.dims
     rope = body.all(graph.Rope)[0]
     step.frequencies = rope_frequencies(rope, head)
     plan = attention.plan(shape, op.cluster, op.dataflow, step.module.dims["S"])
@@ -221,7 +231,7 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
         step, "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers, parts
     )
     _weight(
-        step, "out", "output", (body.name(output, 1),),
+        step, "out", "output", out,
         (kv_heads, shape.hidden, shape.attended), layers, parts,
     )  # fmt: skip
     if biases:
@@ -241,11 +251,17 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
     )  # fmt: skip
 
 
-def _biases(body: _Body, project: list[graph.Matmul]) -> list[str]:
-    """Names of what is added to the projections, in their order."""
-    made = [value for op in project for value in op.results]
-    added = [body.users(value, graph.Add) for value in made]
-    return [body.name(ops[0], 1) for ops in added if ops]
+def _check_dims(op: graph.Fuse, place: int, dims: tuple[str, ...], rank: int) -> None:
+    """A weight is packed by the order of its dims."""
+    given = tensor_type(op.operands[place]).dims
+    if given != dims or len(dims) != rank:
+        fail(
+            "cuda-shape",
+            f"weight {op.operands[place]} of the {op.kernel} is over {list(given)}, in whose order "
+            "it is not packed",
+            op.span,
+            help="hidden before heads before lanes, as in the library's models",
+        )
 
 
 def _feed_forward(
@@ -253,36 +269,56 @@ def _feed_forward(
 ) -> list[Launch]:
     body = _Body(op, outer)
     norm = body.one(graph.RmsNorm)
-    inner = body.users(norm.results[0], graph.Matmul)
-    sources = [body.name(m, n) for m in inner for n in range(1, len(m.operands))]
     outer_product = body.all(graph.Matmul)[-1]
+    down = op.operands.index(body.operand(outer_product, 1))
+    inner = (norm.dim, outer_product.contract[0])
+    for place, dims in ((2, inner), (3, inner), (down, inner[::-1])):
+        _check_dims(op, place, dims, 2)
+    gates, inner_bias = body.inputs(2, 4), body.inputs(4, down)
+    outer_bias = body.inputs(down + 1)
     hidden = step.module.dims[norm.dim]
     features = step.module.dims[outer_product.contract[0]]
     activation = "silu" if body.all(graph.Silu) else "gelu"
     first = rows.RowsProduct(
-        step.batch, hidden, 2 * features, step.dtype, "normed", "gated", norm.eps, activation
+        step.batch, hidden, 2 * features, step.dtype, "normed", "gated", norm.eps, activation,
+        bool(inner_bias),
+    )  # fmt: skip
+    second = rows.RowsProduct(
+        step.batch, features, hidden, step.dtype, "plain", "residual", bias=bool(outer_bias)
     )
-    second = rows.RowsProduct(step.batch, features, hidden, step.dtype, "plain", "residual")
     _rows_kernel(step, "ffn_inner", first, op)
     _rows_kernel(step, "ffn_outer", second, op)
-    gate = _gate_first(body, sources, inner)
     _weight(step, "norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
-    _weight(step, "gate_up", "gated", gate, (2 * features, hidden), layers)
-    down = (body.name(outer_product, 1),)
-    _weight(step, "down", "transposed", down, (hidden, features), layers)
+    _weight(step, "gate_up", "gated", gates, (2 * features, hidden), layers)
+    if inner_bias:
+        _weight(step, "bias_of_gate_up", "gated", inner_bias, (2 * features,), layers)
+    down_name = (body.name(outer_product, 1),)
+    _weight(step, "down", "transposed", down_name, (hidden, features), layers)
+    if outer_bias:
+        _weight(step, "bias_of_down", "plain", outer_bias, (hidden,), layers)
     step.buffers["features"] = Buffer("f32", (step.batch, features), "scratch")
     return [
-        Launch("ffn_inner", ("sums", "norm_of_ffn[]", "gate_up[]", "features")),
-        Launch("ffn_outer", ("features", "down[]", "sums", "residual")),
+        Launch(
+            "ffn_inner",
+            (
+                "sums",
+                "norm_of_ffn[]",
+                "gate_up[]",
+                *(["bias_of_gate_up[]"] if inner_bias else []),
+                "features",
+            ),
+        ),
+        Launch(
+            "ffn_outer",
+            (
+                "features",
+                "down[]",
+                *(["bias_of_down[]"] if outer_bias else []),
+                "sums",
+                "residual",
+            ),
+        ),
     ]
-
-
-def _gate_first(body: _Body, sources: list[str], inner: list[graph.Matmul]) -> list[str]:
-    """The weight whose product is activated, then the other."""
-    made = [value for op in inner for value in op.results]
-    activated = {_value(op) for op in (*body.all(graph.Silu), *body.all(graph.Gelu))}
-    order = sorted(range(len(made)), key=lambda n: made[n] not in activated)
-    return [sources[n] for n in order]
 
 
 def _head(step: _Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:

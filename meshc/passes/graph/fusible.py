@@ -141,6 +141,8 @@ def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projection
         extra = [r for r in product.results if r not in made]
         if extra:
             raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
+    if sums and len(sums) < len(made):
+        raise Mismatch("some of query, key and value have a bias, others none", sums[0])
     biases = tuple(op.operands[1] for op in sums)
     ops = (*products, *sums)
     return _Projections(only_dim(first), tuple(made), ops, tuple(weights), biases)
@@ -205,6 +207,8 @@ def ffn_block(flow: Flow, gated: graph.Mul) -> Group:
     inner = only_dim(down)
     flow.weight(down.operands[1], down)
     biases = [op for _, bias in sides for op in bias]
+    if len(biases) == 1:
+        raise Mismatch("one of gate and up has a bias, the other none", biases[0])
     outcome, bias = unbiased(flow, down.results[0])
     total = residual(flow, outcome, norm.operands[0], down)
     vectors = [d for d in dims_of(norm.operands[0]) if d != hidden]

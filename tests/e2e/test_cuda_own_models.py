@@ -1,0 +1,87 @@
+"""Models that are written otherwise than the library's, as CUDA kernels in the CPU executor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.interp.graph import run_graph
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+# The value is projected first and up before gate; heads have keys of their own; biases everywhere.
+MODEL = """use blocks
+model own(E=64, H=2, D=64, F=96, V=40, layers=2) {
+  weights f16  accumulate f32
+  param embedding[V, E], final_norm[E], lm_head[E, V]
+  main(tokens[B, L]) -> [B, L, V] {
+    x = embed(tokens, embedding)
+    repeat layers {
+      param n1[E], wq[E, H, D], wk[E, H, D], wv[E, H, D], wo[H, D, E]
+      param bq[H, D], bk[H, D], bv[H, D]
+      param n2[E], wg[E, F], wu[E, F], wd[F, E], bg[F], bu[F], bd[E]
+      h = rms_norm(x, n1)
+      v = h @ wv + bv
+      k = rope(h @ wk + bk)
+      q = rope(h @ wq + bq)
+      x = mha_attention(q, k, v) @ wo + x
+      h = rms_norm(x, n2)
+      up = h @ wu + bu
+      x = x + ((up * silu(h @ wg + bg)) @ wd + bd)
+    }
+    return x when prefill
+    return rms_norm(x, final_norm) @ lm_head
+  }
+}
+"""
+
+
+def compiled(folder: Path, text: str):
+    (folder / "own.mesh").write_text(text)
+    report = Diagnostics()
+    request = CompileRequest(target="cuda", dtype="f16", seq=64, cluster=2)
+    return compile_loaded(load_any(str(folder / "own.mesh"), report), request, (), report)
+
+
+def test_logits_are_those_of_the_graph(tmp_path: Path):
+    result = compiled(tmp_path, MODEL)
+    module = result.modules["decode"]
+    rng = np.random.default_rng(2)
+    tensors = {
+        p.value.name: (rng.standard_normal(p.value.type.shape(module.dims)) * 0.2)
+        .astype(np.float16)
+        .astype(np.float64)
+        for p in module.function.params
+        if p.role == "weight"
+    }
+    program = from_json(result.files["manifest.json"])
+    model = LanguageModel(program, CpuMachine(program.kernels, result.files), tensors)
+    names = [p.value.name for p in module.function.params if p.role == "state"]
+    states = {}
+    for position, token in enumerate([3, 17, 0, 39, 39]):
+        inputs = {"tokens": np.array([[token]]), **tensors, **states}
+        logits, *caches = run_graph(module, inputs, {"pos": position})
+        states = dict(zip(names, caches, strict=True))
+        (found,) = model.step([token], [position])
+        assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-9 * np.abs(logits).max()
+
+
+@pytest.mark.parametrize(
+    ("declared", "turned", "read", "words"),
+    [
+        ("wv[E, H, D]", "wv[H, E, D]", "transpose(wv, H, E)", "%wv_1 of the attention_block"),
+        ("wu[E, F]", "wu[F, E]", "transpose(wu)", "%wu_1 of the ffn_block"),
+    ],
+)
+def test_weights_in_another_order_are_refused(declared, turned, read, words, tmp_path: Path):
+    text = MODEL.replace(declared, turned).replace(f"h @ {declared[:2]}", f"h @ {read}")
+    with pytest.raises(MeshcError) as caught:
+        compiled(tmp_path, text)
+    assert [d.code for d in caught.value.diagnostics] == ["cuda-shape"]
+    assert words in str(caught.value)
