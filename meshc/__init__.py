@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from meshc.driver import Compiled, CompileRequest, compile_loaded, load_any
 from meshc.ir.module import Module
@@ -16,6 +17,7 @@ from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
+from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import InternalError, PassManager
 from meshc.passes.mesh.partition import Partition
@@ -55,7 +57,7 @@ def compile(
     model: str | Path,
     *,
     target: str = "python",
-    device: str = "ideal",
+    device: str = "",
     mesh: str = "8x8",
     phase: str = "both",
     seq: int | None = None,
@@ -66,15 +68,19 @@ def compile(
     output: str | Path | None = None,
     force: bool = False,
     report: Diagnostics | None = None,
+    **flags: Any,
 ) -> Compiled:
-    """Compile a model; the arguments are the flags of ``meshc compile``.
+    """Compile a model; the arguments are the flags of ``meshc compile``, ``flags`` those that are
+    rarely needed (fields of :class:`CompileRequest`).
 
     ``model`` is a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or ``config.json``, or a
     built-in name. The result has ``modules`` by phase and ``files`` by path; ``output`` names a
     directory to write them to. Remarks are added to ``report``. Raises :class:`MeshcError` for what
     is wrong with the input and :class:`InternalError` for what is wrong with meshc.
     """
-    request = CompileRequest(target, device, mesh, phase, seq, layers, dtype, kv, compile_to)
+    request = CompileRequest(
+        target, device, mesh, phase, seq, layers, dtype, kv, compile_to, **flags
+    )
     found = Diagnostics() if report is None else report
     compiled = compile_loaded(load_any(str(model), found), request, report=found)
     if output is not None:
@@ -98,6 +104,7 @@ __all__ = [
     "Diagnostics",
     "EliminateTranspose",
     "ExpandPrograms",
+    "FuseCluster",
     "Instrument",
     "InternalError",
     "MeshcError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, Mode
+from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
+from meshc.ir.ops.graph import Fuse
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -138,6 +141,32 @@ def test_an_unknown_manifest_is_refused():
     for text in ("", "[]", "{}", '{"format": 2}', '{"format": 1, "kernels": 5}', "[" * 100000):
         with pytest.raises(MeshcError, match="no-program"):
             from_json(text)
+
+
+def test_a_kernel_that_does_not_fit_its_block_is_refused(tmp_path: Path):
+    module = compiled("llama, grouped, tied", tmp_path).modules["decode"]
+    for op in module.walk():
+        if isinstance(op, Fuse):
+            op.cluster = 7
+    with pytest.raises(MeshcError, match=r"cuda-shape.*7 blocks"):
+        step_program(module, "llama", 16)
+
+
+def test_the_executor_says_why_it_cannot_run(tmp_path: Path, monkeypatch):
+    result = compiled("llama, grouped, tied", tmp_path)
+    program = from_json(result.files["manifest.json"])
+    short = {
+        name: replace(kernel, shared_bytes=kernel.shared_bytes // 2)
+        for name, kernel in program.kernels.items()
+    }
+    tensors = weights_of(result.modules["decode"], "f16")
+    model = LanguageModel(program, CpuMachine(short, result.files), tensors)
+    with pytest.raises(MeshcError, match=r"cuda-executor.*outside of shared memory"):
+        model.step([3], [0])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(MeshcError, match=r"cuda-executor.*no C\+\+ compiler"):
+        CpuMachine(program.kernels, {**result.files, "embed.cu": "// changed"})
 
 
 @pytest.mark.parametrize(
