@@ -161,8 +161,9 @@ def test_the_executor_says_why_it_cannot_run(tmp_path: Path, monkeypatch):
     }
     tensors = weights_of(result.modules["decode"], "f16")
     model = LanguageModel(program, CpuMachine(short, result.files), tensors)
-    with pytest.raises(MeshcError, match=r"cuda-executor.*outside of shared memory"):
+    with pytest.raises(MeshcError, match="cuda-executor") as problem:
         model.step([3], [0])
+    assert "shared memory" in str(problem.value)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(MeshcError, match=r"cuda-executor.*no C\+\+ compiler"):
