@@ -219,7 +219,7 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
     )
     rope = body.all(graph.Rope)[0]
     step.frequencies = rope_frequencies(rope, head)
-    plan = attention.plan(shape, op.cluster, op.dataflow, step.module.dims["S"])
+    plan = attention.plan(shape, op.cluster, op.dataflow, step.module.dims["S"], op.resident)
     parts = op.cluster if op.dataflow == "split_head" else 1
     name = "attention_block"
     _add_kernel(
