@@ -130,7 +130,9 @@ def measure(kind: str, algo: str, question: Question, commands: str) -> Point:
             np.save(folder / "data" / f"{tensor}.npy", generator.random(shape, np.float32))
         script = ["bash", f"commands_{question.device}.sh"]
         cycles = cycles_printed(script, folder, OUR_CYCLES, commands)
-    return Point(algo, question, facts["predicted_cycles"], cycles)
+    found = Point(algo, question, facts["predicted_cycles"], cycles)
+    print(f"{algo} {question.mesh} {found.ratio:.2f}", file=sys.stderr)
+    return found
 
 
 def predicted(kind: str, algo: str, question: Question, commands: str) -> float:

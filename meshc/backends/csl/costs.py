@@ -1,8 +1,10 @@
-"""What vector operations cost, to choose between ways of writing one kernel.
+"""What operations cost, to choose between ways of writing a kernel and to predict programs.
 
-Lanes per cycle and stride classes are the vendor's documented ones, calls and loads of registers
-the measured or assumed cycles that ``docs/sim.md`` lists; they rank alternatives and promise
-nothing.
+Lanes per cycle and stride classes are the vendor's documented ones, set-ups, calls and loads of
+registers the measured or assumed cycles that ``docs/sim.md`` lists, the same for which the
+simulator is calibrated on published points. Those of scalar code are counted in the text that
+``program.py`` writes. None is fitted to cycles of whole programs; ``docs/performance.md`` says how
+close predictions come.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import Guards, largest
 from meshc.backends.csl.kernels import Kernels, aligned
-from meshc.backends.csl.names import Names, plain
+from meshc.backends.csl.names import Names, plain, scalar_name
 from meshc.backends.csl.program import Lowering
 from meshc.backends.csl.text import wrapped
 from meshc.backends.csl.timing import Timing
@@ -50,7 +50,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     """
     names = Names()
     guards = Guards(names, most=largest(module))
-    scalars = [guards.declare(name) for name in module.scalars]
+    scalars = [guards.declare(scalar_name(name)) for name in module.scalars]
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, shifts(module))
