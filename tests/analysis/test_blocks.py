@@ -23,6 +23,7 @@ from meshc.analysis.blocks import (
 from meshc.analysis.clusters import collectives
 from meshc.analysis.dsmem import Attention, traffic
 from meshc.backends.cuda.kernels import attention, rows
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.devices import device
 
 H100 = device("h100")
@@ -38,16 +39,18 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("flow", ["split_token", "split_head"])
 @pytest.mark.parametrize("cluster", [2, 4])
-def test_plan_of_attention_is_that_of_the_kernel(shape: Attention, cluster: int, flow: str) -> None:
-    kernel = attention.plan(
-        attention.Attention(
-            shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head, "f16", 16, 1e-5, 0.1
-        ),
-        cluster,
-        flow,
-        300,
-    )
-    plan = shared_memory(H100, shape, cluster, flow, 300)
+@pytest.mark.parametrize("resident", [1, 2])
+def test_plan_of_attention_is_that_of_the_kernel(
+    shape: Attention, resident: int, cluster: int, flow: str
+) -> None:
+    sizes = shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head
+    one = attention.Attention(*sizes, "f16", 16, 1e-5, 0.1)
+    plan = shared_memory(H100, shape, cluster, flow, 300, resident)
+    if not plan.fits:
+        with pytest.raises(DoesNotFit):
+            attention.plan(one, cluster, flow, 300, resident)
+        return
+    kernel = attention.plan(one, cluster, flow, 300, resident)
     ring, *parts = kernel.arena.parts
     assert [(p.name, p.bytes) for p in plan.parts] == [(p.name, p.bytes) for p in parts]
     assert (plan.tile_bytes, plan.stages) == (kernel.tile_bytes, kernel.stages)
