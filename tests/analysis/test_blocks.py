@@ -24,9 +24,21 @@ from meshc.analysis.clusters import collectives
 from meshc.analysis.dsmem import Attention, traffic
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.toolkit import compile_cubin, find_compiler
 from meshc.devices import device
+from meshc.support.diagnostics import MeshcError
 
 H100 = device("h100")
+
+
+def has_compiler() -> bool:
+    try:
+        find_compiler()
+    except MeshcError:
+        return False
+    return True
+
+
 SHAPES = [
     Attention(4096, 32, 32, 128),
     Attention(4096, 32, 8, 128, batch=2),
@@ -118,11 +130,31 @@ def test_scores_of_a_long_context_do_not_fit_when_split_by_head() -> None:
     assert not shared_memory(H100, shape, 4, "split_head", 32768).fits
 
 
-def test_registers_follow_the_group() -> None:
-    """The two measured points, and the cap."""
-    assert [registers(Attention(4096, h, 1, 128)) for h in (1, 4, 8)] == [72, 128, MOST_REGISTERS]
-    assert most_resident(H100, Attention(4096, 32, 32, 128)) == 3
+def test_registers_follow_group_and_batch() -> None:
+    assert [registers(Attention(4096, h, 1, 128)) for h in (1, 4, 8)] == [56, 128, MOST_REGISTERS]
+    assert [registers(Attention(4096, 1, 1, 128, b)) for b in (2, 8, 16)] == [80, 128, 168]
+    assert most_resident(H100, Attention(4096, 32, 32, 128)) == 4
     assert most_resident(H100, Attention(4096, 32, 8, 128)) == 1
+
+
+@pytest.mark.skipif(not has_compiler(), reason="there is no CUDA compiler")
+@pytest.mark.parametrize(
+    ("shape", "resident"),
+    [
+        (Attention(4096, 32, 32, 128), 2),
+        (Attention(576, 9, 3, 64), 2),
+        (Attention(4096, 32, 8, 128), 1),
+        (Attention(576, 9, 9, 64, batch=8), 1),
+    ],
+)
+def test_registers_are_enough_for_the_kernel(shape: Attention, resident: int) -> None:
+    sizes = shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head
+    one = attention.Attention(*sizes, "f16", 16, 1e-5, 0.1)
+    plan = attention.plan(one, 4, resident=resident)
+    kernel = compile_cubin(attention.text(plan, "attention")).kernels["attention"]
+    assert (kernel.spill_bytes, kernel.stack_bytes) == (0, 0)
+    assert kernel.registers <= registers(shape)
+    assert resident <= most_resident(H100, shape)
 
 
 def test_clusters_at_once() -> None:
