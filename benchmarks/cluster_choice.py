@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from meshc.analysis.blocks import THREADS
 from meshc.analysis.clusters import Attention, Choice, choose, collectives, step_seconds, traffic
 from meshc.backends.cuda.executor import Grid, Library
-from meshc.backends.cuda.kernels import attention, tiles
+from meshc.backends.cuda.kernels import attention
 from meshc.devices import Device, device
 
 HIDDEN = 4096
@@ -128,7 +129,7 @@ def _run(shape: Attention, cluster: int, flow: str) -> int:
     tables = [np.zeros((seen, shape.head // 2), np.float32) for _ in range(2)]
     arguments = [vectors[0], vectors[1], *weights, *pools, pages, np.int32(len(pages))]
     arguments += [np.array([COUNTED_CACHED], np.int32), *tables]
-    grid = Grid(plan.blocks, tiles.THREADS, cluster, plan.arena.bytes)
+    grid = Grid(plan.blocks, THREADS, cluster, plan.arena.bytes)
     counts = Library(attention.text(plan, "attention")).run("attention", grid, arguments)
     return counts.dsmem_bytes
 

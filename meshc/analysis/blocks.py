@@ -80,7 +80,16 @@ def shared_memory(
     context: int = 0,
     resident: int = 1,
 ) -> SharedMemory:
-    """The plan of an attention block in clusters of ``cluster`` blocks.
+    """The plan of an attention block in clusters of ``cluster`` blocks on ``device``; see
+    :func:`attention_memory`."""
+    limit = block_memory(device, resident)
+    return attention_memory(shape, cluster, dataflow, context, limit)
+
+
+def attention_memory(
+    shape: Attention, cluster: int, dataflow: str, context: int, limit: int
+) -> SharedMemory:
+    """The plan of an attention block in clusters of ``cluster`` blocks within ``limit`` bytes.
 
     A tile has at least one row of the projections and four columns of the output. ``split_head``
     keeps the scores of all ``context`` tokens that a query sees and an output vector instead of
@@ -88,7 +97,7 @@ def shared_memory(
     """
     tile = max(TILE_BYTES, _up(2 * shape.hidden, 1024), _up(8 * shape.attended, 1024))
     own = -(-shape.rows // cluster)
-    tile_rows = min(tile // (2 * shape.hidden), own, max(MOST_SUMS // shape.batch, 1))
+    tile_rows = attention_tile_rows(shape, cluster, tile)
     parts = [
         Part("BARRIERS", _BARRIER_BYTES),
         _values("VECTORS", shape.batch * shape.hidden),
@@ -99,7 +108,13 @@ def shared_memory(
         parts += _split_head(shape, cluster, context)
     else:
         parts += _split_token(shape)
-    return _with_ring(parts, tile, block_memory(device, resident))
+    return _with_ring(parts, tile, limit)
+
+
+def attention_tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
+    """Rows of the projections in a tile of an attention block."""
+    own = -(-shape.rows // cluster)
+    return min(tile_bytes // (2 * shape.hidden), own, max(MOST_SUMS // shape.batch, 1))
 
 
 def _split_token(shape: Attention) -> list[Part]:
@@ -134,14 +149,25 @@ def _split_head(shape: Attention, cluster: int, context: int) -> list[Part]:
 def rows_memory(
     device: Device, width: int, batch: int, normed: bool, gated: bool = False
 ) -> SharedMemory:
-    """The plan of a product of ``batch`` vectors of ``width`` values with rows of a matrix."""
+    """The plan of a product of ``batch`` vectors of ``width`` values with rows of a matrix, of
+    which there are more than a tile has."""
+    rows = product_tile_rows(width, batch, gated)
+    return product_memory(width, batch, rows, normed, block_memory(device))
+
+
+def product_tile_rows(width: int, batch: int, gated: bool, rows: int = MOST_SUMS) -> int:
+    """Rows in a tile of a product with a matrix of ``rows`` rows; gates and values in pairs."""
     unit = 2 if gated else 1
-    most = min(TILE_BYTES // (2 * width), MOST_SUMS // batch)
-    rows = max(most // unit * unit, unit)
+    most = min(TILE_BYTES // (2 * width), MOST_SUMS // batch, rows)
+    return max(most // unit * unit, unit)
+
+
+def product_memory(width: int, batch: int, rows: int, normed: bool, limit: int) -> SharedMemory:
+    """The plan of a product with ``rows`` rows in a tile, within ``limit`` bytes."""
     parts = [Part("BARRIERS", _BARRIER_BYTES), _values("PARTS", 2 * WARPS * batch * rows)]
     if normed:
         parts.append(_values("VECTORS", batch * width))
-    return _with_ring(parts, _up(2 * rows * width, _ALIGNMENT), block_memory(device))
+    return _with_ring(parts, _up(2 * rows * width, _ALIGNMENT), limit)
 
 
 def registers(shape: Attention) -> int:

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from meshc.analysis.blocks import THREADS
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.program import Buffer, Kernel, Launch, StepProgram, Weight
 from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.module import Module

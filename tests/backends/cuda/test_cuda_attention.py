@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from decode_reference import expected, from_kind, make_case
 
+from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.attention import (
     Attention,
     plan,
     text,
 )
-from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import output, projections
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from decode_reference import from_kind, to_kind
 
+from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, Grid, Library, modes
 from meshc.backends.cuda.kernels.rows import RowsProduct, embed_text, pack_gated, plan, text
-from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from meshc.backends.cuda.kernels import tiles
-from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.tiles import MOST_SUMS, TILE_BYTES, WARPS, DoesNotFit, literal
+from meshc.analysis import blocks, dsmem
+from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, literal
 from meshc.backends.templates import render
 
 HEADS = (64, 96, 128, 256)
@@ -48,6 +48,11 @@ class Attention:
     def group(self) -> int:
         """Query heads of a key/value head."""
         return self.heads // self.kv_heads
+
+    @property
+    def sizes(self) -> dsmem.Attention:
+        """The extents alone, as analyses take them."""
+        return dsmem.Attention(self.hidden, self.heads, self.kv_heads, self.head, self.batch)
 
     @property
     def rows(self) -> int:
@@ -82,19 +87,19 @@ class AttentionPlan:
     def dsmem_bytes(self, seen: Sequence[int]) -> int:
         """Bytes between blocks of clusters in one launch, all clusters together, when the queries
         of each request see ``seen`` tokens, the new one included."""
-        shape, others = self.shape, self.cluster - 1
-        if self.dataflow == "split_head":
-            moved = shape.group * sum(seen) * self.cluster + shape.batch * shape.hidden
+        sizes = self.shape.sizes
+        if self.dataflow == "split_token":
+            moved = dsmem.traffic(dsmem.split_token(sizes, self.cluster), self.cluster)
         else:
-            gathered = shape.batch * (shape.rows // self.cluster)
-            reduced = shape.batch * (shape.attended + 2 * shape.group)
-            moved = (gathered + reduced) * self.cluster
-        return 4 * shape.kv_heads * others * moved
+            scores, output = dsmem.split_head(sizes, 1)
+            all_scores = replace(scores, values=self.shape.group * sum(seen))
+            moved = dsmem.traffic((all_scores, output), self.cluster)
+        return self.shape.kv_heads * moved
 
     @property
     def tile_rows(self) -> int:
         """Rows of projections in a tile."""
-        return _tile_rows(self.shape, self.cluster, self.tile_bytes)
+        return blocks.attention_tile_rows(self.shape.sizes, self.cluster, self.tile_bytes)
 
     @property
     def lanes(self) -> int:
@@ -115,11 +120,6 @@ class AttentionPlan:
         return 1 << (self.tile_bytes // token).bit_length() - 1
 
 
-def _tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
-    most = max(MOST_SUMS // shape.batch, 1)
-    return min(tile_bytes // (2 * shape.hidden), shape.rows // cluster, most)
-
-
 def plan(
     shape: Attention,
     cluster: int,
@@ -136,17 +136,13 @@ def plan(
     _check(shape, cluster)
     if dataflow == "split_head" and shape.head % (8 * cluster):
         raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by eights")
-    tile = max(
-        TILE_BYTES, tiles.rounded(2 * shape.hidden, 1024), tiles.rounded(8 * shape.attended, 1024)
-    )
     seen = min(context, shape.window) if shape.window else context
-    fixed = _fixed(shape, cluster, tile)
-    if dataflow == "split_head":
-        _fixed_split_head(fixed, shape, cluster, seen)
-    else:
-        _fixed_split_token(fixed, shape)
-    arena, stages = tiles.with_ring(fixed, tile, resident)
-    return AttentionPlan(shape, cluster, dataflow, seen, resident, tile, stages, arena)
+    limit = most_bytes(resident)
+    memory = blocks.attention_memory(shape.sizes, cluster, dataflow, seen, limit)
+    made = arena(memory)
+    return AttentionPlan(
+        shape, cluster, dataflow, seen, resident, memory.tile_bytes, memory.stages, made
+    )
 
 
 def _check(shape: Attention, cluster: int) -> None:
@@ -162,41 +158,6 @@ def _check(shape: Attention, cluster: int) -> None:
         raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
     if shape.rows % (4 * cluster):
         raise DoesNotFit(f"{shape.rows} rows do not divide over {cluster} blocks by fours")
-
-
-def _fixed(shape: Attention, cluster: int, tile: int) -> Arena:
-    """Shared memory beside the ring."""
-    batch, own = shape.batch, shape.rows // cluster
-    found = Arena()
-    found.add("BARRIERS", tiles.barrier_bytes())
-    found.add("VECTORS", 4 * batch * shape.hidden, "normed inputs")
-    sums = batch * _tile_rows(shape, cluster, tile)
-    found.add("PARTS", 8 * sums * WARPS, "sums of the warps for the rows of two tiles")
-    found.add("OWN", 4 * batch * own, "own rows")
-    return found
-
-
-def _fixed_split_token(found: Arena, shape: Attention) -> None:
-    batch, group = shape.batch, shape.group
-    found.add("ALL", 4 * batch * shape.rows, "rows of all blocks, by block")
-    found.add("PROJECTED", 4 * batch * shape.rows, "queries, keys, values by request")
-    found.add("JOINED", 4 * WARPS * shape.attended, "attention sums of the warps")
-    found.add("JOINED_MOST", 8 * WARPS * group, "their highest scores and weights")
-    found.add("HIGHEST", 4 * batch * group)
-    found.add("TOP", 4 * batch * group, "highest scores of the cluster")
-    found.add("ATTENDED_AT", 4 * batch * (shape.attended + group), "sums and weights of this block")
-    found.add("TOTAL", 4 * batch * (shape.attended + group), "of the cluster")
-
-
-def _fixed_split_head(found: Arena, shape: Attention, cluster: int, context: int) -> None:
-    batch, own = shape.batch, shape.attended // cluster
-    found.add("OWN_SCORES", 4 * batch * shape.group * context, "over this block's lanes")
-    found.add("SCORES", 4 * batch * shape.group * context, "over all lanes, then weights")
-    found.add("WEIGHTS", 4 * batch * shape.group, "sums of weights")
-    found.add("JOINED", 4 * WARPS * own, "attention sums of the warps")
-    found.add("ATTENDED_AT", 4 * batch * own)
-    found.add("OUTPUTS", 4 * batch * shape.hidden, "of this block's lanes")
-    found.add("OWN_COLUMNS", 4 * (shape.hidden // cluster), "of the cluster's output")
 
 
 def text(chosen: AttentionPlan, name: str) -> str:

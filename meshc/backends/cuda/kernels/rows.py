@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.kernels import tiles
-from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.tiles import MOST_SUMS, WARPS, DoesNotFit, literal
+from meshc.analysis import blocks
+from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, literal
 from meshc.backends.templates import render
 
 TITLES = {
@@ -50,13 +50,9 @@ class RowsPlan:
 
     shape: RowsProduct
     tile_rows: int
+    tile_bytes: int
     stages: int
     arena: Arena
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of a tile."""
-        return tiles.rounded(2 * self.tile_rows * self.shape.width)
 
     def blocks(self, cores: int) -> int:
         """Blocks of the grid on a device of ``cores`` multiprocessors."""
@@ -70,15 +66,11 @@ def plan(shape: RowsProduct) -> RowsPlan:
     unit = 2 if shape.output == "gated" else 1
     if shape.rows % unit:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
-    most = min(tiles.TILE_BYTES // (2 * shape.width), MOST_SUMS // shape.batch, shape.rows)
-    tile_rows = max(most // unit * unit, unit)
-    fixed = Arena()
-    fixed.add("BARRIERS", tiles.barrier_bytes())
-    fixed.add("PARTS", 8 * shape.batch * tile_rows * WARPS, "sums of the warps, two tiles")
-    if shape.input == "normed":
-        fixed.add("VECTORS", 4 * shape.batch * shape.width, "normed inputs")
-    arena, stages = tiles.with_ring(fixed, tiles.rounded(2 * tile_rows * shape.width))
-    return RowsPlan(shape, tile_rows, stages, arena)
+    gated = shape.output == "gated"
+    tile_rows = blocks.product_tile_rows(shape.width, shape.batch, gated, shape.rows)
+    normed = shape.input == "normed"
+    memory = blocks.product_memory(shape.width, shape.batch, tile_rows, normed, most_bytes())
+    return RowsPlan(shape, tile_rows, memory.tile_bytes, memory.stages, arena(memory))
 
 
 def text(chosen: RowsPlan, name: str) -> str:

@@ -1,50 +1,45 @@
-"""What kernels with a ring of tiles share: its size, and what does not fit."""
+"""Shared memory of kernels with a ring of tiles, from the plan that chose them."""
 
 from __future__ import annotations
 
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.analysis.blocks import LEAST_STAGES, SharedMemory
+from meshc.backends.cuda.kernels.arena import Arena
 
-WARPS = 8
-WORKERS = 32 * WARPS
-THREADS = WORKERS + 32
-TILE_BYTES = 32_768
-MOST_STAGES = 6
-LEAST_STAGES = 2
-MOST_SUMS = 256  # of a tile's rows with the requests of a batch
+NOTES = {
+    "VECTORS": "normed inputs",
+    "PARTS": "sums of the warps for the rows of two tiles",
+    "OWN": "own rows",
+    "ALL": "rows of all blocks, by block",
+    "PROJECTED": "queries, keys, values by request",
+    "JOINED": "attention sums of the warps",
+    "JOINED_MOST": "their highest scores and weights",
+    "TOP": "highest scores of the cluster",
+    "ATTENDED_AT": "attention sums of this block",
+    "TOTAL": "of the cluster",
+    "OWN_SCORES": "over this block's lanes",
+    "SCORES": "over all lanes, then weights",
+    "WEIGHTS": "sums of weights",
+    "OUTPUTS": "of this block's lanes",
+    "OWN_COLUMNS": "of the cluster's output",
+}
 
 
 class DoesNotFit(Exception):
     """Why a kernel of this shape cannot be made, in words."""
 
 
-def barrier_bytes() -> int:
-    """Bytes of the barriers of a ring and of two more."""
-    return 16 * MOST_STAGES + 16
-
-
-def with_ring(fixed: Arena, tile_bytes: int, resident: int = 1) -> tuple[Arena, int]:
-    """Shared memory with a ring in front of ``fixed``, and the tiles that it has, where
-    ``resident`` blocks share a multiprocessor.
-
-    Raises DoesNotFit.
-    """
-    limit = most_bytes(resident)
-    stages = min(MOST_STAGES, (limit - fixed.bytes) // tile_bytes)
-    if stages < LEAST_STAGES:
+def arena(memory: SharedMemory) -> Arena:
+    """The parts of a plan at their offsets, the ring first. Raises DoesNotFit."""
+    if not memory.fits:
         raise DoesNotFit(
-            f"{fixed.bytes} bytes of vectors and sums leave no room for {LEAST_STAGES} tiles of "
-            f"{tile_bytes} bytes in {limit} bytes of shared memory"
+            f"{memory.fixed_bytes} bytes of vectors and sums leave no room for {LEAST_STAGES} "
+            f"tiles of {memory.tile_bytes} bytes in {memory.limit} bytes of shared memory"
         )
-    arena = Arena()
-    arena.add("RING", stages * tile_bytes)
-    for part in fixed.parts:
-        arena.add(part.name, part.bytes, part.note)
-    return arena, stages
-
-
-def rounded(count: int, unit: int = 128) -> int:
-    """``count`` up to the next multiple of ``unit``."""
-    return -(-count // unit) * unit
+    found = Arena()
+    found.add("RING", memory.stages * memory.tile_bytes)
+    for part in memory.parts:
+        found.add(part.name, part.bytes, NOTES.get(part.name, ""))
+    return found
 
 
 def literal(value: float) -> str:

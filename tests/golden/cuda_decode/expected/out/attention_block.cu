@@ -56,7 +56,7 @@ constexpr int OWN_SCORES = 205952;  // over this block's lanes
 constexpr int SCORES = 206464;  // over all lanes, then weights
 constexpr int WEIGHTS = 206976;  // sums of weights
 constexpr int JOINED = 207104;  // attention sums of the warps
-constexpr int ATTENDED_AT = 209152;
+constexpr int ATTENDED_AT = 209152;  // attention sums of this block
 constexpr int OUTPUTS = 209408;  // of this block's lanes
 constexpr int OWN_COLUMNS = 209920;  // of the cluster's output
 

@@ -23,7 +23,7 @@ constexpr int TILE_BYTES = 32640;
 constexpr int STAGES = 6;
 constexpr int RING = 0;
 constexpr int BARRIERS = 195840;
-constexpr int PARTS = 195968;  // sums of the warps, two tiles
+constexpr int PARTS = 195968;  // sums of the warps for the rows of two tiles
 
 }  // namespace ffn_outer_
 

@@ -23,7 +23,7 @@ constexpr int TILE_BYTES = 32768;
 constexpr int STAGES = 6;
 constexpr int RING = 0;
 constexpr int BARRIERS = 196608;
-constexpr int PARTS = 196736;  // sums of the warps, two tiles
+constexpr int PARTS = 196736;  // sums of the warps for the rows of two tiles
 constexpr int VECTORS = 204928;  // normed inputs
 
 }  // namespace head_
