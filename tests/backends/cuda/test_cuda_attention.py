@@ -140,15 +140,16 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
 
 
 FULL = {
-    "llama-2-7b": (shape(1, 4096, 32, 32, 128, page=64), 4, 1024, "split_token"),
-    "llama-2-7b by lanes": (shape(1, 4096, 32, 32, 128, page=64), 2, 1024, "split_head"),
-    "llama-3-8b": (shape(1, 4096, 32, 8, 128, "bf16"), 16, 1024, "split_token"),
+    "llama-2-7b": (shape(1, 4096, 32, 32, 128, page=64), 4, "split_token"),
+    "llama-2-7b by lanes": (shape(1, 4096, 32, 32, 128, page=64), 2, "split_head"),
+    "llama-3-8b": (shape(1, 4096, 32, 8, 128, "bf16"), 16, "split_token"),
 }
 
 
 @pytest.mark.parametrize("name", FULL)
-def test_full_size(name):
-    one, cluster, cached, dataflow = FULL[name]
+@pytest.mark.parametrize("cached", [1024, pytest.param(4096, marks=pytest.mark.slow)])
+def test_full_size(name, cached):
+    one, cluster, dataflow = FULL[name]
     case, chosen = make_case(one, [cached]), plan(one, cluster, dataflow, cached + 1)
     sums, pools, counts = run(chosen, case, Mode("shuffled", True))
     check(case, sums, pools, 1e-5)
