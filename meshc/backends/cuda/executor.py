@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes as ct
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -103,11 +103,14 @@ def headers() -> dict[str, str]:
 
 
 class Library:
-    """The kernels of one file. Raises BuildError."""
+    """The kernels of one file, with other ``parts`` of the runtime if given. Raises BuildError."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(
+        self, text: str, parts: Mapping[str, str] | None = None, toolchain: Toolchain = CXX
+    ) -> None:
         unit = {"kernels.cc": text}
-        self._library = ct.CDLL(str(CXX.build(unit, headers(), "cuda-executor")))
+        built = toolchain.build(unit, headers() if parts is None else parts, "cuda-executor")
+        self._library = ct.CDLL(str(built))
 
     def run(
         self,
