@@ -42,8 +42,7 @@ PATTERNS = (
     ("other bytes", r" \* \(int\)sizeof\(T\)", ""),
     ("other bytes", r"(?<=acquire\(item, )2 \* ", ""),
     ("other half", r" \+ TILE_BYTES / 2(?: / \(int\)sizeof\(T\))?", ""),
-    ("other rank", r"\brank \*", "(rank + 1) % CLUSTER *"),
-    ("other rank", r"\brank\), ", "0), "),
+    ("other rank", r"\brank \*", "0 *"),
     ("other rank", r"(?<=all \+ )rank(?= \* count, me)", "me"),
     ("other rank", r"all\[rank \*", "all[(N - 1 - rank) *"),
     ("other rank", r"(?<=push\(all \+ rank \* count, )me", "rank"),
@@ -63,9 +62,7 @@ PATTERNS = (
     ("other operator", r"(?<=\w|\]) \+= (?!WORKERS|THREADS|TOKENS|RUN|4 \*|members)", " = "),
     ("no scale", r" \* (?:SCALE|scale)\b", ""),
     ("no epsilon", r" \+ epsilon", ""),
-    ("other start", r"(?<== )0\.0f(?=[;,])", "1.0f"),
     ("other start", r"(?<== )LOWEST|(?<=return )-1e30f", "0.0f"),
-    ("other step", r"\+= (WORKERS|TOKENS|RUN|members|4 \* OUT_ROWS|THREADS \* 8)\b", r"+= 2 * (\1)"),
     ("other place", r"(?<=[\w\])]) % (?:PAGE|HEAD|OWN_ROWS|OUT_LANES|TOKEN_LANES)\b", ""),
     ("no window", r"\bcached \+ 1 - WINDOW", "cached - WINDOW"),
     ("no window", r"cached \+ 1 > WINDOW", "cached > WINDOW"),
@@ -106,12 +103,11 @@ def _conditions(line: str) -> Iterator[tuple[int, int]]:
 
 
 def _guards(line: str) -> Iterator[Edit]:
-    """Conditions that always or never hold, without one of their parts, off by one."""
+    """Conditions that always hold, without one of their parts, off by one."""
     for start, end in _conditions(line):
         if re.fullmatch(r"[A-Z_]+", line[start:end]):
             continue  # of the shape, not of the thread
         yield "guard dropped", start, end, "true"
-        yield "guard never holds", start, end, "false"
         parts = _split(line, start, end, " && ")
         for part in parts if len(parts) > 1 else ():
             yield "part of a guard dropped", *part, "true"
@@ -123,15 +119,11 @@ def _guards(line: str) -> Iterator[Edit]:
 
 
 def _loops(line: str) -> Iterator[Edit]:
-    """A first or last round left out, or one too many; not where only constants are run through."""
-    found = re.match(r"for \((?:const )?\w+ (\w+) = (.*?)(;.*? [<>]=? )(.*?);", line)
-    if not found or re.fullmatch(r"[0-9]", found[4]):
-        return
-    start, end = found.span(4)
-    yield "loop ends early", start, end, f"({found[4]}) - 1"
-    if re.search("TILES|STAGES|WARPS|tiles|end|N", found[4]):
-        yield "loop ends late", start, end, f"({found[4]}) + 1"
-        yield "loop starts late", *found.span(2), f"{found[2]} + 1"
+    """A last round left out, or one too many; not where only constants are run through."""
+    found = re.match(r"for \((?:const )?\w+ \w+ = .*?;.*? [<>]=? (.*?);", line)
+    if found and re.search("TILES|STAGES|WARPS|CHUNKS|OWN|N$|count|tiles|end", found[1]):
+        yield "loop ends early", *found.span(1), f"({found[1]}) - 1"
+        yield "loop ends late", *found.span(1), f"({found[1]}) + 1"
 
 
 def _least(line: str) -> Iterator[Edit]:
