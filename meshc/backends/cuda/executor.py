@@ -31,12 +31,16 @@ CXX = Toolchain(
     ),
 )  # fmt: skip
 # Finds races in shared memory as well (runtime/mc_races.h), some fifty times slower. The compiler
-# marks each access; the sanitizer's own library is not linked. GCC only.
+# marks each access; the sanitizer's own library is not linked. An index outside of an array of a
+# thread ends the process. GCC only.
 WATCHED = replace(
     CXX,
-    flags=(*CXX.flags, "-DMC_RACES", "-fsanitize=thread", "-nodefaultlibs"),
+    flags=(
+        *CXX.flags, "-DMC_RACES", "-fsanitize=thread", "-fsanitize=bounds",
+        "-fsanitize-undefined-trap-on-error", "-nodefaultlibs",
+    ),
     libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
-)
+)  # fmt: skip
 _MESSAGE_BYTES = 512
 
 Argument = np.ndarray | np.generic

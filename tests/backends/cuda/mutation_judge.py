@@ -6,8 +6,10 @@ the kernel that is not mutated. A mutation may also hang or crash the process; w
 takes both for a kill.
 """
 
+import ctypes
 import dataclasses
 import json
+import mmap
 import os
 import re
 import signal
@@ -169,7 +171,7 @@ RIGS = {
         _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [200, 0], 4096, 2
     ),
     "window, cluster of three": lambda: _attention(
-        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], 8192, 3
+        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 8192, 3
     ),
     "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 2048, 2),
     "one block": lambda: _attention(_shape(1, 256, 8, 1, 64), 1, [37], 4096, 3),
@@ -177,7 +179,7 @@ RIGS = {
         _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [70, 0], 4096, 2, "split_head"
     ),
     "lanes, window, cluster of three": lambda: _attention(
-        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], 2048, 3, "split_head"
+        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 2048, 3, "split_head"
     ),
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),
@@ -187,7 +189,7 @@ RIGS = {
     "residual, wide rows": lambda: _rows(
         RowsProduct(2, 5000, 40, "f16", "plain", "residual"), 2
     ),
-    "bias, held": lambda: _rows(RowsProduct(1, 2312, 65, "f16", "normed", bias=True), 1),
+    "bias, held": lambda: _rows(RowsProduct(1, 4096, 65, "f16", "normed", bias=True), 1),
     "embed": _embed,
 }
 
@@ -226,8 +228,24 @@ def every() -> list[Mutation]:
     return list(found.values())
 
 
+def _guarded(argument: np.ndarray | np.generic) -> np.ndarray | np.generic:
+    """An array whose end is followed by memory that no thread may read or write."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    page = mmap.PAGESIZE
+    room = -(-argument.nbytes // page) * page
+    memory = mmap.mmap(-1, room + page)
+    start = room - -(-argument.nbytes // 16) * 16
+    found = np.frombuffer(memory, argument.dtype, argument.size, start).reshape(argument.shape)
+    found[...] = argument
+    end = found.ctypes.data - start + room
+    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), ctypes.c_size_t(page), 0):
+        raise OSError("mprotect")
+    return found
+
+
 def _run(one: Rig, library: Library, mode: Mode) -> tuple[list[bytes], Counts]:
-    arguments = one.arguments()
+    arguments = [_guarded(argument) for argument in one.arguments()]
     signal.alarm(MOST_SECONDS)  # an endless loop of one thread ends the process
     counts = library.run(one.kernel, one.grid, arguments, mode, lint=True)
     signal.alarm(0)

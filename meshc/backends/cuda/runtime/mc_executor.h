@@ -5,7 +5,8 @@
 // threads run (Schedule) and when asynchronous copies happen (early: when issued; late: when
 // somebody waits for them). Shared memory and the targets of copies under way hold NaNs. A wrong
 // barrier, wait or byte count then shows as other numbers, as a report of who waits for what, or as
-// a fault. Not modelled: time, weak memory order inside a barrier's reach, proxies.
+// a fault. With MC_RACES, accesses to shared memory that nothing puts in order are reported as well,
+// see mc_races.h. docs/cuda.md lists what is not modelled.
 #pragma once
 
 #include <sys/mman.h>
@@ -491,6 +492,7 @@ inline void arrive_at(Barrier* b, u32 rank) { arrive(at_peer(b, rank)); }
 
 inline void expect(Barrier* b, u32 bytes) {
     b->bytes += bytes;
+    if (b->bytes >= 1 << 20) fail("an mbarrier that awaits %d bytes, of at most 1048575", b->bytes);
     arrive(b);
 }
 

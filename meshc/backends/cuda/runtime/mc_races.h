@@ -5,7 +5,7 @@
 // counts, have vector clocks (Flanagan and Freund, FastTrack, PLDI 2009, with all readers kept). Two
 // accesses to a place, one of them a write, must be ordered by barriers of a block, a group or a
 // cluster, by warp_sync() or by an mbarrier, whatever the schedule of the run; shuffles order nothing.
-// Copies belong to another proxy: they see a plain write only behind a copy_fence() that the writer,
+// A read must come behind a write. Copies belong to another proxy: they see a plain write only behind a copy_fence() that the writer,
 // or a thread it was ordered before, has passed. Peers and copies may use an mbarrier that was
 // initialised before an init_fence(). Not covered: global memory.
 #pragma once
@@ -91,12 +91,14 @@ inline void leave(const Clock (&clocks)[2], u32 generation) { acquire(clocks[gen
 
 [[noreturn]] inline void report(const char* what, const unsigned char* at, const Access& other) {
     const size_t offset = at - state.base, threads = machine.launch.threads;
-    char whom[64] = "a copy";
-    if (other.who < state.threads.size()) {
-        snprintf(whom, sizeof whom, "thread %u of rank %u", (u32)(other.who % threads),
+    char whom[64] = "which a copy uses";
+    if (other.who == NOBODY) {
+        snprintf(whom, sizeof whom, "where nothing was written, or no longer is");
+    } else if (other.who < state.threads.size()) {
+        snprintf(whom, sizeof whom, "which thread %u of rank %u uses", (u32)(other.who % threads),
                  machine.fibers[other.who].block->rank);
     }
-    fail("a race: thread %u of rank %u %s byte %zu of rank %u's shared memory, which %s uses",
+    fail("a race: thread %u of rank %u %s byte %zu of rank %u's shared memory, %s",
          thread(), cluster_rank(), what, offset % machine.shared_bytes,
          (u32)(offset / machine.shared_bytes % machine.launch.cluster), whom);
 }
@@ -150,10 +152,14 @@ inline void access(const void* p, size_t bytes, bool write) {
     const Access mine{me(), seen[me()]};
     const unsigned char* end = (const unsigned char*)p + bytes;
     check_alive((const unsigned char*)p);
+    if ((end - state.base - 1) % machine.shared_bytes >= machine.launch.shared_bytes) {
+        fail("an access past the end of shared memory");
+    }
     for (const unsigned char* at = (const unsigned char*)p; at < end; at += GRAIN) {
         Cell& cell = state.cells[(at - state.base) / GRAIN];
         if (cell.barrier) continue;
         if (!ordered(cell.write, seen)) report(write ? "writes" : "reads", at, cell.write);
+        if (!write && cell.write.who == NOBODY) report("reads", at, {});
         if (write) {
             check_readers(cell, at, "writes");
             set_writer(cell, mine, false);
@@ -229,6 +235,7 @@ inline void copy(const Copy& copy) {
     for (u32 n = 0; n < copy.bytes; n += GRAIN) {
         if (watched(from)) {
             Cell& source = state.cells[(from + n - state.base) / GRAIN];
+            if (source.write.who == NOBODY) report("copies", from + n, {});
             check_write(source, from + n, "copies");
             add_reader(source, mine, clock.seen);
         }
