@@ -1,7 +1,7 @@
-"""Judges one mutation after the other, in a process of its own: lines of JSON in, lines of JSON out.
+"""Judges one mutation after the other, in a process of its own: lines of JSON in and out.
 
 A mutation is killed when the compiler refuses it or when, for a shape that exercises its place, any
-schedule with early or late copies ends in an ExecutorError, or gives other bits or other counts than
+schedule with early or late copies ends in an ExecutorError, or gives other bits or counts than
 the kernel that is not mutated. A mutation may also hang or crash the process; whoever started it
 takes both for a kill.
 """
@@ -82,9 +82,7 @@ class Rig:
 def _attention(
     one: Attention, cluster: int, cached: list[int], tile: int, stages: int, by: str = "split_token"
 ) -> Rig:
-    chosen = attention.plan(
-        one, cluster, by, max(cached) + 1, tile_bytes=tile, most_stages=stages
-    )
+    chosen = attention.plan(one, cluster, by, max(cached) + 1, tile_bytes=tile, most_stages=stages)
     case = make_case(one, cached)
     parts = cluster if by == "split_head" else 1
     weights = np.ascontiguousarray(projections(case.wq, case.wk, case.wv, parts))
@@ -95,8 +93,8 @@ def _attention(
         sums = np.zeros((one.batch, one.hidden), np.float32)
         return [
             case.residual, sums, case.norm, weights, *bias, out, in_parts(case.keys, parts).copy(),
-            in_parts(case.values, parts).copy(), case.pages, np.int32(case.pages.shape[1]), case.cached,
-            case.cosines, case.sines,
+            in_parts(case.values, parts).copy(), case.pages, np.int32(case.pages.shape[1]),
+            case.cached, case.cosines, case.sines,
         ]  # fmt: skip
 
     first = 5 + len(bias)
@@ -186,9 +184,7 @@ RIGS = {
     "gather of four": lambda: _collective("gather", 4),
     "gated": lambda: _rows(RowsProduct(2, 320, 300, "f16", "normed", "gated", 1e-5), 1),
     "logits": lambda: _rows(RowsProduct(3, 192, 1001, "bf16", "normed", "stored", 1e-5), 3),
-    "residual, wide rows": lambda: _rows(
-        RowsProduct(2, 5000, 40, "f16", "plain", "residual"), 2
-    ),
+    "residual, wide rows": lambda: _rows(RowsProduct(2, 5000, 40, "f16", "plain", "residual"), 2),
     "bias, held": lambda: _rows(RowsProduct(1, 4096, 65, "f16", "normed", bias=True), 1),
     "embed": _embed,
 }

@@ -1,8 +1,8 @@
 """Single edits of the CUDA library and kernels, made by rules so that no place is left out.
 
-A rule looks at one line of code at a time and proposes edits of one fault class. A mutation is data:
-the file, the line with its number among equal lines, the columns and the text put in. It can so be
-applied to the same kernel emitted for another shape.
+A rule looks at one line of code at a time and proposes edits of one fault class. A mutation is
+data: the file, the line with its number among equal lines, the columns and the text put in. It can
+so be applied to the same kernel emitted for another shape.
 """
 
 import re
@@ -13,6 +13,10 @@ CALLS = (
     "group_sync|block_sync|cluster_sync|warp_sync|arrive_at|arrive|wait|expect|push|copy_fence|init"
     "|init_fence|copy_in|add4|wait_for_previous_grid|let_next_grid_start|rms_norm|rotate|"
     r"ring\.set_up|ring\.acquire|ring\.fill|ring\.release"
+)
+ARRIVALS = r"(?<=init\(published, )CLUSTER|(?<=set_up\()WARPS|(?<=i, )consumers"
+CHOICE = (  # what stands in front of a question mark
+    r"(?:[=(,] |return |\()((?:peer|part|seen|active|i|W\w+)\b[^?=(]*(?:==[^?=(]*)?|has\(n\)) \?"
 )
 Edit = tuple[str, int, int, str]  # fault, first and last column, new text
 
@@ -32,8 +36,8 @@ PATTERNS = (
     ("same half", r"(?<=\+ )\w+ % 2(?= \*)", "0"),
     ("same half", r"(?<=\+ )\(i - begin\) % 2(?= \*)", "0"),
     ("an arrival more", r"(?<=init\(gathered, )1\b|(?<=init\(full \+ i, )1\b", "2"),
-    ("an arrival more", r"(?<=init\(published, )CLUSTER|(?<=set_up\()WARPS|(?<=i, )consumers", r"\g<0> + 1"),
-    ("an arrival less", r"(?<=init\(published, )CLUSTER|(?<=set_up\()WARPS|(?<=i, )consumers", r"\g<0> - 1"),
+    ("an arrival more", ARRIVALS, r"\g<0> + 1"),
+    ("an arrival less", ARRIVALS, r"\g<0> - 1"),
     ("a warp less", r"(?<=group_sync\()(group, members|1, WORKERS|group, WORKERS)", r"\g<0> - 32"),
     ("a peer more", r"\(N - 1\)", "N"),
     ("a peer less", r"\(N - 1\)", "(N - 2)"),
@@ -96,7 +100,7 @@ def _conditions(line: str) -> Iterator[tuple[int, int]]:
         end = _balanced(line, found.end() - 1)
         if end:
             yield found.end(), end - 1
-    for found in re.finditer(r"(?:[=(,] |return |\()((?:peer|part|seen|active|i|W\w+)\b[^?=(]*(?:==[^?=(]*)?|has\(n\)) \?", line):
+    for found in re.finditer(CHOICE, line):
         yield found.span(1)
     for found in re.finditer(r"const bool \w+ = (.*);", line):
         yield found.span(1)

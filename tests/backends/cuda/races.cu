@@ -86,3 +86,25 @@ extern "C" __global__ void __launch_bounds__(64, 1) overwritten_early(const floa
     overwrite<false>(x, y);
 }
 MC_EXPORT(overwritten_early)
+
+// Two threads initialise the same mbarrier.
+extern "C" __global__ void __launch_bounds__(32, 1) initialised_twice(const float* x, float* y) {
+    if (mc::thread() < 2) mc::init((mc::Barrier*)mc::arena(), 1);
+    mc::block_sync();
+    y[mc::thread()] = x[mc::thread()];
+}
+MC_EXPORT(initialised_twice)
+
+// Reads where nothing was written.
+extern "C" __global__ void __launch_bounds__(32, 1) not_written(const float* x, float* y) {
+    const float* s = (const float*)mc::arena();
+    y[mc::thread()] = mc::thread() ? x[mc::thread()] : s[4];
+}
+MC_EXPORT(not_written)
+
+extern "C" __global__ void __launch_bounds__(32, 1) past_the_end(const float* x, float* y) {
+    float* s = (float*)mc::arena();
+    s[96 + mc::thread() + 1] = x[mc::thread()];
+    y[mc::thread()] = x[mc::thread()];
+}
+MC_EXPORT(past_the_end)

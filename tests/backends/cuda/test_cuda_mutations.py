@@ -117,7 +117,9 @@ def test_every_mutation_is_noticed_or_equivalent(tmp_path, capsys):
 
 def test_rules_leave_no_barrier_out():
     """Each call that orders something is dropped by some mutation, wherever it stands."""
-    calls = r"(?:group_sync|block_sync|cluster_sync|warp_sync|copy_fence|init_fence|ring\.release)\("
+    calls = (
+        r"(?:group_sync|block_sync|cluster_sync|warp_sync|copy_fence|init_fence|ring\.release)\("
+    )
     for name in mutation_judge.RIGS:
         rig = mutation_judge.rig(name)
         code = [line.split("//")[0] for line in rig.text.split("\n")]

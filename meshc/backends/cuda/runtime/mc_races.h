@@ -175,12 +175,9 @@ inline bool watched(const void* p) { return (size_t)((unsigned char*)p - state.b
 
 inline void init(const Barrier* b) {
     Phases& found = state.barriers[b];
-    const u32 who = found.who != NOBODY
-                        ? found.who
-                        : (u32)(state.threads.size() + state.barriers.size() - 1);
+    if (found.who != NOBODY) fail("an mbarrier that is initialised twice");
     if (state.barriers.size() > MOST_BARRIERS) fail("more than %u mbarriers", MOST_BARRIERS);
-    found = {};
-    found.who = who;
+    found.who = (u32)(state.threads.size() + state.barriers.size() - 1);
     found.made = {me(), state.threads[me()].seen[me()]};
     for (size_t n = 0; n < sizeof *b / GRAIN; n++) {
         state.cells[((const unsigned char*)b - state.base) / GRAIN + n].barrier = true;
