@@ -172,7 +172,7 @@ RIGS = {
         _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 8192, 3
     ),
     "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 2048, 2),
-    "one block": lambda: _attention(_shape(1, 256, 8, 1, 64), 1, [37], 4096, 3),
+    "one block": lambda: _attention(_shape(1, 2112, 8, 1, 64), 1, [37], 9216, 3),
     "lanes, ring of two": lambda: _attention(
         _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [70, 0], 4096, 2, "split_head"
     ),

@@ -1,4 +1,4 @@
-"""Races in shared memory: found in faulty kernels in any schedule, absent from the library's own."""
+"""Races in shared memory: found in faulty kernels in any schedule, absent from emitted ones."""
 
 import re
 from functools import cache
