@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import ctypes as ct
 import platform
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +29,17 @@ CXX = Toolchain(
         "-ffp-contract=off", "-fno-strict-aliasing", "-w",
         *(("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()),
     ),
+)  # fmt: skip
+# Finds races in shared memory as well (runtime/mc_races.h), some fifty times slower. The compiler
+# marks each access; the sanitizer's own library is not linked. An index outside of an array of a
+# thread ends the process. GCC only.
+WATCHED = replace(
+    CXX,
+    flags=(
+        *CXX.flags, "-DMC_RACES", "-fsanitize=thread", "-fsanitize=bounds",
+        "-fsanitize-undefined-trap-on-error", "-nodefaultlibs",
+    ),
+    libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
 )  # fmt: skip
 _MESSAGE_BYTES = 512
 
@@ -103,11 +114,14 @@ def headers() -> dict[str, str]:
 
 
 class Library:
-    """The kernels of one file. Raises BuildError."""
+    """The kernels of one file, with other ``parts`` of the runtime if given. Raises BuildError."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(
+        self, text: str, parts: Mapping[str, str] | None = None, toolchain: Toolchain = CXX
+    ) -> None:
         unit = {"kernels.cc": text}
-        self._library = ct.CDLL(str(CXX.build(unit, headers(), "cuda-executor")))
+        built = toolchain.build(unit, headers() if parts is None else parts, "cuda-executor")
+        self._library = ct.CDLL(str(built))
 
     def run(
         self,

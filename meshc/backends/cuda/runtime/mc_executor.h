@@ -5,7 +5,8 @@
 // threads run (Schedule) and when asynchronous copies happen (early: when issued; late: when
 // somebody waits for them). Shared memory and the targets of copies under way hold NaNs. A wrong
 // barrier, wait or byte count then shows as other numbers, as a report of who waits for what, or as
-// a fault. Not modelled: time, weak memory order inside a barrier's reach, proxies.
+// a fault. With MC_RACES, accesses to shared memory that nothing puts in order are reported as well,
+// see mc_races.h. docs/cuda.md lists what is not modelled.
 #pragma once
 
 #include <sys/mman.h>
@@ -106,12 +107,20 @@ struct Fiber {
     const char* waits_for;
 };
 
+namespace races {
+struct Clock {  // what is ordered before a point of the program, by thread
+    std::vector<u32> seen, fenced;
+};
+}  // namespace races
+
 struct Rendezvous {
     u32 count = 0, generation = 0, expected = 0;
+    races::Clock clocks[2] = {};
 };
 
 struct Warp {
     u32 arrived = 0, generation = 0, line = 0;
+    races::Clock clocks[2] = {};
     float values[2][WARP];
     u32 words[2][WARP][6];
     float sums[WARP][4];
@@ -324,8 +333,18 @@ inline T* at_peer(T* p, u32 rank) {
 
 // ---- Barriers of threads ------------------------------------------------------------------------
 
+#ifdef MC_RACES
+}  // namespace mc
+#include "mc_races.h"
+namespace mc {
+#define MC_RACE(call) races::call
+#else
+#define MC_RACE(call)
+#endif
+
 inline void meet(Rendezvous& r, u32 expected, const char* what) {
     const u32 generation = r.generation;
+    MC_RACE(arrive(r.clocks, generation, !r.count));
     if (r.count && r.expected != expected) {
         fail("%s met by %u threads and by %u", what, r.expected, expected);
     }
@@ -336,6 +355,7 @@ inline void meet(Rendezvous& r, u32 expected, const char* what) {
     } else {
         wait_while(&r.generation, generation, what);
     }
+    MC_RACE(leave(r.clocks, generation));
 }
 
 inline void block_sync() { meet(here().groups[0], here().alive, "block_sync"); }
@@ -390,7 +410,12 @@ inline u32 gather_warp(Site site, Deposit deposit, Last last) {
 }
 
 inline void warp_sync(Site site = Site::current()) {
-    gather_warp(site, [](Warp&, u32) {}, [](Warp&, u32) {});
+    Warp& w = here().warps[warp()];
+    [[maybe_unused]] const u32 generation = w.generation;
+    gather_warp(
+        site, [](Warp& w, u32) { MC_RACE(arrive(w.clocks, w.generation, !w.arrived)); },
+        [](Warp&, u32) {});
+    MC_RACE(leave(w.clocks, generation));
 }
 
 inline float shuffle(float v, u32 from, Site site = Site::current()) {
@@ -440,6 +465,7 @@ inline void check_phase(Barrier* b) {
     if (b->missing || b->bytes) return;
     b->phase_and_count ^= 0x8000;
     b->missing = b->phase_and_count & 0x7fff;
+    MC_RACE(end_phase(b));
 }
 
 inline bool phase_ended(const Barrier* b, u32 parity) {
@@ -449,12 +475,14 @@ inline bool phase_ended(const Barrier* b, u32 parity) {
 inline void init(Barrier* b, u32 arrivals) {
     if (!in_arena(b, sizeof *b) || (uintptr_t)b % 8) fail("an mbarrier outside of shared memory");
     if (!arrivals || arrivals > 0x7fff) fail("an mbarrier of %u arrivals", arrivals);
+    MC_RACE(init(b));
     *b = {(u16)arrivals, (u16)arrivals, 0};
 }
 
-inline void init_fence() {}
+inline void init_fence() { MC_RACE(init_fence()); }
 
 inline void arrive(Barrier* b) {
+    MC_RACE(arrive(b));
     if (!b->missing) fail("more arrivals at an mbarrier than its phase has");
     b->missing--;
     check_phase(b);
@@ -464,6 +492,7 @@ inline void arrive_at(Barrier* b, u32 rank) { arrive(at_peer(b, rank)); }
 
 inline void expect(Barrier* b, u32 bytes) {
     b->bytes += bytes;
+    if (b->bytes >= 1 << 20) fail("an mbarrier that awaits %d bytes, of at most 1048575", b->bytes);
     arrive(b);
 }
 
@@ -475,12 +504,13 @@ inline void wait(Barrier* b, u32 parity) {
         if (machine.launch.late_copies) {
             yield();
             finish_copies_of(b);
-            if (phase_ended(b, parity)) return;
+            if (phase_ended(b, parity)) break;
         }
         // The phase lies in the barrier's first word, with the arrivals that are missing.
         const volatile u32* word = (const volatile u32*)b;
         wait_while(word, *word, "wait on an mbarrier");
     }
+    MC_RACE(waited(b, parity));
 }
 
 // ---- Copies ---------------------------------------------------------------------------------------
@@ -507,6 +537,7 @@ inline void issue(const Copy& copy) {
     if (((uintptr_t)copy.to | (uintptr_t)copy.from | copy.bytes) % 16 || !copy.bytes) {
         fail("a copy of %u bytes whose size or addresses are no multiples of 16", copy.bytes);
     }
+    MC_RACE(copy(copy));
     machine.counts.copied_bytes += copy.bytes;
     if (!machine.launch.late_copies) return finish(copy);
     memset(copy.to, 0xff, copy.bytes);
@@ -526,7 +557,7 @@ inline void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b) {
     issue({at_peer((unsigned char*)to, rank), from, bytes, at_peer(b, rank)});
 }
 
-inline void copy_fence() {}
+inline void copy_fence() { MC_RACE(copy_fence()); }
 inline void prefetch(const void*, u32) {}
 inline void wait_for_previous_grid() {}
 inline void let_next_grid_start() {}
@@ -699,7 +730,10 @@ inline void run_fiber() {
     Block* b = f->block;
     f->ended = true;
     b->alive--;
-    if (!b->alive) memset(b->shared, 0xff, machine.launch.shared_bytes);
+    if (!b->alive) {
+        MC_RACE(end_block(f - machine.fibers.data() - f->thread));
+        memset(b->shared, 0xff, machine.launch.shared_bytes);
+    }
     // Threads that have ended are no longer waited for.
     Rendezvous& all = b->cluster->all;
     u32 alive = 0;
@@ -787,6 +821,7 @@ inline void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
     if (l.schedule == SHUFFLED) {
         std::shuffle(machine.order.begin(), machine.order.end(), machine.random);
     }
+    MC_RACE(start(shared, count * machine.shared_bytes));
     machine.at = 0;
     machine.host.waits_on = nullptr;
     machine.current = &machine.host;

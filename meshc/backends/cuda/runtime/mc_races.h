@@ -1,0 +1,313 @@
+// mc_races.h: finds accesses to shared memory that no barrier puts in order, for the executor.
+//
+// A kernel compiled with -DMC_RACES -fsanitize=thread calls the functions at the end of this file for
+// each plain access; no library of the sanitizer is linked. Threads, and the copies that an mbarrier
+// counts, have vector clocks (Flanagan and Freund, FastTrack, PLDI 2009, with all readers kept). Two
+// accesses to a place, one of them a write, must be ordered by barriers of a block, a group or a
+// cluster, by warp_sync() or by an mbarrier, whatever the schedule of the run; shuffles order nothing.
+// A read must come behind a write. Copies belong to another proxy: they see a plain write only behind a copy_fence() that the writer,
+// or a thread it was ordered before, has passed. Peers and copies may use an mbarrier that was
+// initialised before an init_fence(). Not covered: global memory.
+#pragma once
+
+#include <unordered_map>
+
+namespace mc::races {
+
+#define MC_UNWATCHED __attribute__((no_sanitize("thread")))
+
+constexpr u32 NOBODY = ~0u;
+constexpr u32 MOST_BARRIERS = 512;
+constexpr size_t GRAIN = 2;  // bytes of a cell
+
+struct Access {
+    u32 who = NOBODY, when = 0;
+};
+
+struct Cell {
+    Access write, read;
+    bool by_copy = false;  // the write
+    bool barrier = false;
+    u32 readers = 0;  // further concurrent reads, in State::readers
+};
+
+// An mbarrier; ``who`` stands for its copies in clocks, whose time is the number of the phase.
+struct Phases {
+    Clock pending, ended[2];
+    u32 phase = 0, who = NOBODY;
+    Access made;
+    bool fenced = false;
+};
+
+struct State {
+    std::vector<Clock> threads;
+    std::vector<Cell> cells;
+    std::vector<std::vector<Access>> readers;
+    std::unordered_map<const void*, Phases> barriers;
+    unsigned char* base = nullptr;
+    size_t bytes = 0;
+    std::vector<Clock> ends;  // of blocks
+};
+inline State state;
+
+MC_UNWATCHED inline void raise(std::vector<u32>& to, const std::vector<u32>& from) {
+    if (from.empty()) return;
+    if (to.empty()) to.assign(from.size(), 0);
+    u32* a = to.data();
+    const u32* b = from.data();
+    for (size_t n = from.size(); n--;) a[n] = a[n] < b[n] ? b[n] : a[n];
+}
+
+inline void join(Clock& to, const Clock& from) {
+    raise(to.seen, from.seen);
+    raise(to.fenced, from.fenced);
+}
+
+inline u32 me() { return (u32)(machine.current - machine.fibers.data()); }
+
+inline void release(Clock& to) {
+    Clock& mine = state.threads[me()];
+    join(to, mine);
+    mine.seen[me()]++;
+}
+
+inline void acquire(const Clock& from) { join(state.threads[me()], from); }
+
+inline void copy_fence() {
+    Clock& mine = state.threads[me()];
+    raise(mine.fenced, mine.seen);
+}
+
+// ---- Meetings of threads: a clock for each of two meetings in turn ------------------------------
+
+inline void arrive(Clock (&clocks)[2], u32 generation, bool first) {
+    if (first) clocks[generation & 1] = {};
+    release(clocks[generation & 1]);
+}
+
+inline void leave(const Clock (&clocks)[2], u32 generation) { acquire(clocks[generation & 1]); }
+
+// ---- Accesses -----------------------------------------------------------------------------------
+
+[[noreturn]] inline void report(const char* what, const unsigned char* at, const Access& other) {
+    const size_t offset = at - state.base, threads = machine.launch.threads;
+    char whom[64] = "which a copy uses";
+    if (other.who == NOBODY) {
+        snprintf(whom, sizeof whom, "where nothing was written, or no longer is");
+    } else if (other.who < state.threads.size()) {
+        snprintf(whom, sizeof whom, "which thread %u of rank %u uses", (u32)(other.who % threads),
+                 machine.fibers[other.who].block->rank);
+    }
+    fail("a race: thread %u of rank %u %s byte %zu of rank %u's shared memory, %s",
+         thread(), cluster_rank(), what, offset % machine.shared_bytes,
+         (u32)(offset / machine.shared_bytes % machine.launch.cluster), whom);
+}
+
+MC_UNWATCHED inline bool ordered(const Access& access, const std::vector<u32>& before) {
+    return access.who == NOBODY || access.when <= before.data()[access.who];
+}
+
+inline void add_reader(Cell& cell, const Access& reader, const std::vector<u32>& seen) {
+    if (cell.read.who == reader.who || ordered(cell.read, seen)) {
+        cell.read = reader;
+        return;
+    }
+    if (!cell.readers) {
+        cell.readers = (u32)state.readers.size();
+        state.readers.emplace_back();
+    }
+    for (Access& known : state.readers[cell.readers]) {
+        if (known.who == reader.who || ordered(known, seen)) {
+            known = reader;
+            return;
+        }
+    }
+    state.readers[cell.readers].push_back(reader);
+}
+
+inline void check_readers(const Cell& cell, const unsigned char* at, const char* what) {
+    const auto& seen = state.threads[me()].seen;
+    if (!ordered(cell.read, seen)) report(what, at, cell.read);
+    if (!cell.readers) return;
+    for (const Access& reader : state.readers[cell.readers]) {
+        if (!ordered(reader, seen)) report(what, at, reader);
+    }
+}
+
+inline void set_writer(Cell& cell, const Access& writer, bool by_copy) {
+    cell.write = writer;
+    cell.by_copy = by_copy;
+    cell.read = {};
+    if (cell.readers) state.readers[cell.readers].clear();
+}
+
+// A block whose threads have ended has no shared memory.
+inline void check_alive(const unsigned char* at) {
+    const size_t block = (at - state.base) / machine.shared_bytes;
+    if (!state.ends[block].seen.empty()) report("uses", at, {});
+}
+
+inline void access(const void* p, size_t bytes, bool write) {
+    const auto& seen = state.threads[me()].seen;
+    const Access mine{me(), seen[me()]};
+    const unsigned char* end = (const unsigned char*)p + bytes;
+    check_alive((const unsigned char*)p);
+    if ((end - state.base - 1) % machine.shared_bytes >= machine.launch.shared_bytes) {
+        fail("an access past the end of shared memory");
+    }
+    for (const unsigned char* at = (const unsigned char*)p; at < end; at += GRAIN) {
+        Cell& cell = state.cells[(at - state.base) / GRAIN];
+        if (cell.barrier) continue;
+        if (!ordered(cell.write, seen)) report(write ? "writes" : "reads", at, cell.write);
+        if (!write && cell.write.who == NOBODY) report("reads", at, {});
+        if (write) {
+            check_readers(cell, at, "writes");
+            set_writer(cell, mine, false);
+        } else {
+            add_reader(cell, mine, seen);
+        }
+    }
+}
+
+inline bool watched(const void* p) { return (size_t)((unsigned char*)p - state.base) < state.bytes; }
+
+// ---- mbarriers ------------------------------------------------------------------------------------
+
+inline void init(const Barrier* b) {
+    Phases& found = state.barriers[b];
+    if (found.who != NOBODY) fail("an mbarrier that is initialised twice");
+    if (state.barriers.size() > MOST_BARRIERS) fail("more than %u mbarriers", MOST_BARRIERS);
+    found.who = (u32)(state.threads.size() + state.barriers.size() - 1);
+    found.made = {me(), state.threads[me()].seen[me()]};
+    for (size_t n = 0; n < sizeof *b / GRAIN; n++) {
+        state.cells[((const unsigned char*)b - state.base) / GRAIN + n].barrier = true;
+    }
+}
+
+inline void init_fence() {
+    for (auto& [_, phases] : state.barriers) phases.fenced |= phases.made.who == me();
+}
+
+// The phases of ``b``, which this thread must know to be initialised; ``far`` for peers and copies.
+inline Phases& known(const Barrier* b, bool far) {
+    const auto found = state.barriers.find(b);
+    if (found == state.barriers.end()) fail("an mbarrier that was not initialised");
+    const Access made = found->second.made;
+    if (!ordered(made, state.threads[me()].seen)) {
+        fail("a race: an mbarrier that another thread may not have initialised yet");
+    }
+    if (far && !found->second.fenced) fail("an mbarrier used by a peer or a copy without init_fence");
+    return found->second;
+}
+
+inline void arrive(const Barrier* b) {
+    const bool far = (size_t)((const unsigned char*)b - arena()) >= machine.launch.shared_bytes;
+    if (far) check_alive((const unsigned char*)b);
+    release(known(b, far).pending);
+}
+
+inline void end_phase(const Barrier* b) {
+    Phases& phases = state.barriers.at(b);
+    Clock& ended = phases.ended[phases.phase & 1];
+    ended = std::move(phases.pending);
+    phases.pending = {};
+    if (ended.seen.empty()) ended.seen.assign(state.threads[0].seen.size(), 0);
+    ended.seen[phases.who] = ++phases.phase;
+}
+
+inline void waited(const Barrier* b, u32 parity) { acquire(known(b, false).ended[parity & 1]); }
+
+inline void copy(const Copy& copy) {
+    Phases& phases = known(copy.barrier, true);
+    const Access mine{phases.who, phases.phase + 1};
+    const Clock& clock = state.threads[me()];
+    const auto check_write = [&](const Cell& cell, const unsigned char* at, const char* what) {
+        if (!ordered(cell.write, clock.seen)) report(what, at, cell.write);
+        if (!cell.by_copy && !ordered(cell.write, clock.fenced)) {
+            fail("a copy of shared memory without copy_fence behind the plain writes of it");
+        }
+    };
+    const unsigned char *from = (const unsigned char*)copy.from, *to = (unsigned char*)copy.to;
+    check_alive(to);
+    for (u32 n = 0; n < copy.bytes; n += GRAIN) {
+        if (watched(from)) {
+            Cell& source = state.cells[(from + n - state.base) / GRAIN];
+            if (source.write.who == NOBODY) report("copies", from + n, {});
+            check_write(source, from + n, "copies");
+            add_reader(source, mine, clock.seen);
+        }
+        Cell& target = state.cells[(to + n - state.base) / GRAIN];
+        if (target.barrier) fail("a copy over an mbarrier");
+        check_write(target, to + n, "copies to");
+        check_readers(target, to + n, "copies to");
+        set_writer(target, mine, true);
+    }
+}
+
+// ---- Blocks ---------------------------------------------------------------------------------------
+
+inline void start(unsigned char* base, size_t bytes) {
+    const size_t count = machine.order.size();
+    state.threads.assign(count, {});
+    for (size_t n = 0; n < count; n++) {
+        state.threads[n].seen.assign(count + MOST_BARRIERS, 0);
+        state.threads[n].fenced.assign(count + MOST_BARRIERS, 0);
+        state.threads[n].seen[n] = 1;
+    }
+    state.cells.assign(bytes / GRAIN, {});
+    state.readers.assign(1, {});
+    state.barriers.clear();
+    state.ends.assign(bytes / machine.shared_bytes, {});
+    state.base = base;
+    state.bytes = bytes;
+}
+
+// The last thread of a block has ended: what peers did in its shared memory must come before.
+inline void end_block(u32 first) {
+    const size_t block = (arena() - state.base) / machine.shared_bytes;
+    Clock end;
+    for (u32 n = 0; n < threads(); n++) join(end, state.threads[first + n]);
+    const size_t cells = machine.shared_bytes / GRAIN;
+    const auto check = [&](const Access& access, size_t n) {
+        if (!ordered(access, end.seen)) {
+            report("ends before a use of", state.base + (block * cells + n) * GRAIN, access);
+        }
+    };
+    for (size_t n = 0; n < cells; n++) {
+        const Cell& cell = state.cells[block * cells + n];
+        check(cell.write, n);
+        check(cell.read, n);
+        for (const Access& reader : state.readers[cell.readers]) check(reader, n);
+    }
+    state.ends[block] = std::move(end);
+}
+
+MC_UNWATCHED inline void watch(const void* p, size_t bytes, bool write) {
+    if ((size_t)((const unsigned char*)p - state.base) < state.bytes) access(p, bytes, write);
+}
+
+}  // namespace mc::races
+
+// What -fsanitize=thread calls.
+#define MC_WATCH(bytes)                                                                          \
+    extern "C" MC_UNWATCHED void __tsan_read##bytes(void* p) { mc::races::watch(p, bytes, false); } \
+    extern "C" MC_UNWATCHED void __tsan_write##bytes(void* p) { mc::races::watch(p, bytes, true); } \
+    extern "C" MC_UNWATCHED void __tsan_unaligned_read##bytes(void* p) {                         \
+        mc::races::watch(p, bytes, false);                                                       \
+    }                                                                                            \
+    extern "C" MC_UNWATCHED void __tsan_unaligned_write##bytes(void* p) {                        \
+        mc::races::watch(p, bytes, true);                                                        \
+    }                                                                                            \
+    extern "C" MC_UNWATCHED void __tsan_volatile_read##bytes(void*) {}                           \
+    extern "C" MC_UNWATCHED void __tsan_volatile_write##bytes(void*) {}
+MC_WATCH(1)
+MC_WATCH(2)
+MC_WATCH(4)
+MC_WATCH(8)
+MC_WATCH(16)
+extern "C" MC_UNWATCHED void __tsan_read_range(void* p, size_t n) { mc::races::watch(p, n, false); }
+extern "C" MC_UNWATCHED void __tsan_write_range(void* p, size_t n) { mc::races::watch(p, n, true); }
+extern "C" MC_UNWATCHED void __tsan_func_entry(void*) {}
+extern "C" MC_UNWATCHED void __tsan_func_exit() {}
+extern "C" MC_UNWATCHED void __tsan_vptr_update(void*, void*) {}
+extern "C" MC_UNWATCHED void __tsan_init() {}

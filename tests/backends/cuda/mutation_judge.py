@@ -1,0 +1,316 @@
+"""Judges one mutation after the other, in a process of its own: lines of JSON in and out.
+
+A mutation is killed when the compiler refuses it or when, for a shape that exercises its place, any
+schedule with early or late copies ends in an ExecutorError, or gives other bits or counts than
+the kernel that is not mutated. A mutation may also hang or crash the process; whoever started it
+takes both for a kill.
+"""
+
+import ctypes
+import dataclasses
+import json
+import mmap
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from decode_reference import make_case
+from mutations import Mutation, mutations
+from test_cuda_attention import in_parts
+from test_cuda_rows import inputs
+
+from meshc.backends.cuda.executor import (
+    CXX,
+    WATCHED,
+    Counts,
+    ExecutorError,
+    Grid,
+    Library,
+    Mode,
+    headers,
+    modes,
+)
+from meshc.backends.cuda.kernels import attention, rows
+from meshc.backends.cuda.kernels.attention import Attention
+from meshc.backends.cuda.kernels.rows import RowsProduct
+from meshc.backends.cuda.kernels.tiles import THREADS
+from meshc.backends.cuda.packing import output, projections
+from meshc.support.native import BuildError, Toolchain, cache_folder
+
+MOST_SECONDS = 60
+LIBRARY = ("mc_collectives.cuh", "mc_rows.cuh")
+# One of each kind, which find most, and a run that looks for races; then all others.
+FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
+REST = [m for m in modes((3,)) if m not in FIRST]
+
+
+@cache
+def fast(toolchain: Toolchain) -> Toolchain:
+    """The compiler, optimising less, with the standard headers compiled once."""
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    standard = folder / f"standard-{os.getpid()}-{toolchain is WATCHED}.h"
+    included = re.findall(r"^#include <(?!ucontext).*$", headers()["mc_executor.h"], re.MULTILINE)
+    standard.write_text("\n".join(included))
+    flags = tuple("-O1" if flag == "-O2" else flag for flag in toolchain.flags)
+    kept = [flag for flag in flags if flag not in ("-shared", "-nodefaultlibs")]
+    made = str(standard) + ".gch"
+    command = [str(CXX.path()), *kept, "-x", "c++-header", str(standard), "-o", made]
+    subprocess.run(command, check=True, capture_output=True)
+    return dataclasses.replace(toolchain, flags=(*flags, "-include", str(standard)))
+
+
+@dataclass(frozen=True)
+class Rig:
+    """A kernel of one shape with inputs. ``arguments`` makes new ones, ``outputs`` the changed."""
+
+    file: str
+    kernel: str
+    text: str
+    grid: Grid
+    arguments: Callable[[], list[np.ndarray | np.generic]]
+    outputs: Sequence[int]
+
+
+def _attention(
+    one: Attention, cluster: int, cached: list[int], tile: int, stages: int, by: str = "split_token"
+) -> Rig:
+    chosen = attention.plan(one, cluster, by, max(cached) + 1, tile_bytes=tile, most_stages=stages)
+    case = make_case(one, cached)
+    parts = cluster if by == "split_head" else 1
+    weights = np.ascontiguousarray(projections(case.wq, case.wk, case.wv, parts))
+    out = np.ascontiguousarray(output(case.wo, one.kv_heads, parts))
+    bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
+
+    def arguments() -> list[np.ndarray | np.generic]:
+        sums = np.zeros((one.batch, one.hidden), np.float32)
+        return [
+            case.residual, sums, case.norm, weights, *bias, out, in_parts(case.keys, parts).copy(),
+            in_parts(case.values, parts).copy(), case.pages, np.int32(case.pages.shape[1]),
+            case.cached, case.cosines, case.sines,
+        ]  # fmt: skip
+
+    first = 5 + len(bias)
+    return Rig(
+        "attention_block.cu" if by == "split_token" else "attention_split_head.cu",
+        "attention",
+        attention.text(chosen, "attention"),
+        Grid(chosen.blocks, THREADS, cluster, chosen.arena.bytes),
+        arguments,
+        (1, first, first + 1),
+    )
+
+
+def _rows(one: RowsProduct, cores: int) -> Rig:
+    chosen, given = rows.plan(one), inputs(one)
+    names = ["input", *(["gain"] if one.input == "normed" else []), "matrix"]
+    names += ["bias"] if one.bias else []
+    residual = one.output == "residual"
+
+    def arguments() -> list[np.ndarray | np.generic]:
+        columns = one.rows // 2 if one.output == "gated" else one.rows
+        output = np.full((one.batch, columns), np.nan, np.float32)
+        return [*(given[n] for n in names), *([given["sums"].copy()] if residual else []), output]
+
+    last = len(names) + residual
+    return Rig(
+        "rows_product.cu",
+        "product",
+        rows.text(chosen, "product"),
+        Grid(chosen.blocks(cores), THREADS, 1, chosen.arena.bytes),
+        arguments,
+        (last - 1, last) if residual else (last,),
+    )
+
+
+def _embed() -> Rig:
+    table = np.random.default_rng(0).integers(0, 30000, (50, 2056)).astype(np.uint16)
+    tokens = np.array([7, 0, 49, 50, -1], np.int32)
+
+    def arguments() -> list[np.ndarray | np.generic]:
+        residual, sums = np.full((2, 5, 2056), np.nan, np.float32)
+        return [tokens, table[:50], residual, sums]
+
+    text = rows.embed_text("embed", 2056, 50, "f16")
+    return Rig("embed.cu", "embed", text, Grid(5, 256, 1, 0), arguments, (2, 3))
+
+
+def _collective(name: str, size: int) -> Rig:
+    text = (Path(__file__).parent / "primitives.cu").read_text(encoding="utf-8")
+    text = re.sub(rf"^COLLECTIVES\((?!{size}\)).*$", "", text, flags=re.MULTILINE)
+    count, blocks = 100, 2 * size
+    given = -1 - np.random.default_rng(0).random((blocks, count), np.float32)
+
+    def arguments() -> list[np.ndarray | np.generic]:
+        wide = size if name == "gather" else 1
+        return [given, np.full((blocks, wide * count), np.nan, np.float32), np.int32(count)]
+
+    grid = Grid(blocks, 64, size, 16 + 4 * count * (1 + size))
+    return Rig("primitives.cu", f"{name}_{size}", text, grid, arguments, (1,))
+
+
+def _shape(batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0):
+    return Attention(
+        batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window
+    )
+
+
+# Small rings wrap; there are clusters of 1 to 4, requests without tokens, windows, head sizes that
+# are no power of two, rows that are no multiple of the workers.
+RIGS = {
+    "grouped, ring of two": lambda: _attention(
+        _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [200, 0], 4096, 2
+    ),
+    "window, cluster of three": lambda: _attention(
+        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 8192, 3
+    ),
+    "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 2048, 2),
+    "one block": lambda: _attention(_shape(1, 2112, 8, 1, 64), 1, [37], 9216, 3),
+    "lanes, ring of two": lambda: _attention(
+        _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [70, 0], 4096, 2, "split_head"
+    ),
+    "lanes, window, cluster of three": lambda: _attention(
+        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 2048, 3, "split_head"
+    ),
+    "sum of three": lambda: _collective("sum", 3),
+    "maximum of three": lambda: _collective("max", 3),
+    "gather of four": lambda: _collective("gather", 4),
+    "gated": lambda: _rows(RowsProduct(2, 320, 300, "f16", "normed", "gated", 1e-5), 1),
+    "logits": lambda: _rows(RowsProduct(3, 192, 1001, "bf16", "normed", "stored", 1e-5), 3),
+    "residual, wide rows": lambda: _rows(RowsProduct(2, 5000, 40, "f16", "plain", "residual"), 2),
+    "bias, held": lambda: _rows(RowsProduct(1, 4096, 65, "f16", "normed", bias=True), 1),
+    "embed": _embed,
+}
+
+
+# Rigs with a run that looks for races, and with all modes.
+THOROUGH = ("grouped, ring of two", "lanes, ring of two", "gather of four", "gated")
+OF_LIBRARY = {
+    "mc_collectives.cuh": (
+        "grouped, ring of two", "sum of three", "maximum of three", "gather of four", "logits",
+    ),
+    "mc_rows.cuh": ("gated", "residual, wide rows", "bias, held", "logits"),
+}  # fmt: skip
+
+
+@cache
+def rig(name: str) -> Rig:
+    """The rig of this name."""
+    return RIGS[name]()
+
+
+def every() -> list[Mutation]:
+    """All mutations of the library and of the kernels; those of a line that two dataflows have in
+    common once."""
+    texts = [(name, headers()[name]) for name in LIBRARY]
+    texts += [(rig(n).file, rig(n).text) for n in RIGS if rig(n).file != "primitives.cu"]
+    found: dict[str, Mutation] = {}
+    shared = set()
+    for file, text in texts:
+        for mutation in mutations(file, text):
+            key = mutation.line, mutation.column, mutation.new
+            if file == "attention_block.cu":
+                shared.add(key)
+            elif file == "attention_split_head.cu" and key in shared:
+                continue
+            found.setdefault(mutation.name, mutation)
+    return list(found.values())
+
+
+def _guarded(argument: np.ndarray | np.generic) -> np.ndarray | np.generic:
+    """An array whose end is followed by memory that no thread may read or write."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    page = mmap.PAGESIZE
+    room = -(-argument.nbytes // page) * page
+    memory = mmap.mmap(-1, room + page)
+    start = room - -(-argument.nbytes // 16) * 16
+    found = np.frombuffer(memory, argument.dtype, argument.size, start).reshape(argument.shape)
+    found[...] = argument
+    end = found.ctypes.data - start + room
+    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), ctypes.c_size_t(page), 0):
+        raise OSError("mprotect")
+    return found
+
+
+def _run(one: Rig, library: Library, mode: Mode) -> tuple[list[bytes], Counts]:
+    arguments = [_guarded(argument) for argument in one.arguments()]
+    signal.alarm(MOST_SECONDS)  # an endless loop of one thread ends the process
+    counts = library.run(one.kernel, one.grid, arguments, mode, lint=True)
+    signal.alarm(0)
+    outputs = [np.asarray(arguments[n]).tobytes() for n in one.outputs]
+    return outputs, dataclasses.replace(counts, switches=0)
+
+
+@cache
+def _right(name: str) -> tuple[list[bytes], Counts]:
+    return _run(rig(name), Library(rig(name).text, toolchain=fast(CXX)), Mode())
+
+
+def _kind(problem: ExecutorError) -> str:
+    words = {"deadlock": "deadlock", "race": "race", "copy_fence": "race", "init": "race"}
+    return next((kind for word, kind in words.items() if word in str(problem)), "fault")
+
+
+def _mutated(mutation: Mutation, one: Rig) -> tuple[str, dict[str, str]] | None:
+    """Kernel and runtime with the edit; None when it is in neither."""
+    parts = dict(headers())
+    if mutation.file in LIBRARY:
+        parts[mutation.file] = mutation.apply(parts[mutation.file]) or ""
+        return one.text, parts
+    text = mutation.apply(one.text) if mutation.file == one.file else None
+    return (text, parts) if text else None
+
+
+def _try(mutation: Mutation, name: str, toolchain: Toolchain, runs: list[Mode]) -> dict[str, str]:
+    """How this rig kills the mutation; empty when it does not."""
+    one = rig(name)
+    edited = _mutated(mutation, one)
+    if not edited:
+        return {}
+    outputs, counts = _right(name)
+    mode = None
+    try:
+        library = Library(*edited, fast(toolchain))
+        for mode in runs:
+            seen, counted = _run(one, library, mode)
+            if seen != outputs or counted != counts:
+                by = "numbers" if seen != outputs else "counts"
+                return {"by": by, "rig": name, "how": f"{mode} {counted}"}
+    except BuildError as problem:
+        return {"by": "compiler", "rig": name, "how": str(problem)}
+    except ExecutorError as problem:
+        return {"by": _kind(problem), "rig": name, "how": f"{mode}: {problem}"}
+    return {}
+
+
+def judge(mutation: Mutation) -> dict[str, str]:
+    """By what the mutation is killed, in which rig and how; empty when it survives."""
+    of_file = [name for name in RIGS if rig(name).file == mutation.file]
+    names = OF_LIBRARY.get(mutation.file, of_file)
+    for name in names:
+        tries = [(CXX, FIRST)]
+        if name in THOROUGH:
+            tries = [(CXX, FIRST), (WATCHED, [Mode()]), (CXX, REST)]
+        for toolchain, runs in tries:
+            found = _try(mutation, name, toolchain, runs)
+            if found:
+                return found
+    return {}
+
+
+def main() -> None:
+    """Judge what comes on standard input until it ends."""
+    for line in sys.stdin:
+        print(json.dumps(judge(Mutation(**json.loads(line)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+// Kernels with one fault each that schedules may hide, and their twins without it.
+#include "mc.cuh"
+
+// A warp hands values from lane to lane; a shuffle between does not order memory.
+template <bool SYNC>
+MC_INLINE void hand_on(const float* x, float* y) {
+    float* s = (float*)mc::arena();
+    s[mc::lane()] = x[mc::lane()];
+    const float most = mc::warp_max(x[mc::lane()]);
+    if (SYNC) mc::warp_sync();
+    y[mc::lane()] = s[mc::lane() ^ 1] + most;
+}
+
+extern "C" __global__ void __launch_bounds__(32, 1) handed_on(const float* x, float* y) {
+    hand_on<true>(x, y);
+}
+MC_EXPORT(handed_on)
+extern "C" __global__ void __launch_bounds__(32, 1) no_warp_sync(const float* x, float* y) {
+    hand_on<false>(x, y);
+}
+MC_EXPORT(no_warp_sync)
+
+// Each block of two pushes what it wrote to the other.
+template <bool WRITER_FENCES, bool PUSHER_FENCES, bool INIT_FENCE>
+MC_INLINE void exchange(const float* x, float* y) {
+    mc::Barrier* arrived = (mc::Barrier*)mc::arena();
+    float* mine = (float*)(mc::arena() + 128);
+    float* theirs = mine + 64;
+    if (mc::thread() == 0) {
+        mc::init(arrived, 1);
+        if (INIT_FENCE) mc::init_fence();
+    }
+    mine[mc::thread()] = x[64 * mc::block() + mc::thread()];
+    if (WRITER_FENCES) mc::copy_fence();
+    mc::cluster_sync();
+    if (mc::thread() == 0) {
+        if (PUSHER_FENCES) mc::copy_fence();
+        mc::expect(arrived, 256);
+        mc::push(theirs, 1 - mc::cluster_rank(), mine, 256, arrived);
+    }
+    mc::wait(arrived, 0);
+    y[64 * mc::block() + mc::thread()] = theirs[mc::thread()];
+    mc::cluster_sync();
+}
+
+#define EXCHANGE(name, writer, pusher, init)                                            \
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(64, 1)       \
+        name(const float* x, float* y) {                                                \
+        exchange<writer, pusher, init>(x, y);                                           \
+    }                                                                                   \
+    MC_EXPORT(name)
+
+EXCHANGE(writers_fence, true, false, true)
+EXCHANGE(pusher_fences, false, true, true)
+EXCHANGE(no_copy_fence, false, false, true)
+EXCHANGE(no_init_fence, true, false, false)
+
+// A tile is overwritten by a copy while nobody has said that it was read.
+template <bool SYNC>
+MC_INLINE void overwrite(const float* x, float* y) {
+    mc::Barrier* full = (mc::Barrier*)mc::arena();
+    float* tile = (float*)(mc::arena() + 128);
+    if (mc::thread() == 0) {
+        mc::init(full, 1);
+        mc::init_fence();
+    }
+    mc::block_sync();
+    float sum = 0.0f;
+    for (mc::u32 n = 0; n < 2; n++) {
+        if (mc::thread() == 0) {
+            mc::expect(full, 256);
+            mc::copy_in(tile, x + 64 * n, 256, full);
+        }
+        mc::wait(full, n);
+        sum += tile[mc::thread()];
+        if (SYNC) mc::block_sync();
+    }
+    y[mc::thread()] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(64, 1) overwritten(const float* x, float* y) {
+    overwrite<true>(x, y);
+}
+MC_EXPORT(overwritten)
+extern "C" __global__ void __launch_bounds__(64, 1) overwritten_early(const float* x, float* y) {
+    overwrite<false>(x, y);
+}
+MC_EXPORT(overwritten_early)
+
+// Two threads initialise the same mbarrier.
+extern "C" __global__ void __launch_bounds__(32, 1) initialised_twice(const float* x, float* y) {
+    if (mc::thread() < 2) mc::init((mc::Barrier*)mc::arena(), 1);
+    mc::block_sync();
+    y[mc::thread()] = x[mc::thread()];
+}
+MC_EXPORT(initialised_twice)
+
+// Reads where nothing was written.
+extern "C" __global__ void __launch_bounds__(32, 1) not_written(const float* x, float* y) {
+    const float* s = (const float*)mc::arena();
+    y[mc::thread()] = mc::thread() ? x[mc::thread()] : s[4];
+}
+MC_EXPORT(not_written)
+
+extern "C" __global__ void __launch_bounds__(32, 1) past_the_end(const float* x, float* y) {
+    float* s = (float*)mc::arena();
+    s[96 + mc::thread() + 1] = x[mc::thread()];
+    y[mc::thread()] = x[mc::thread()];
+}
+MC_EXPORT(past_the_end)

@@ -1,0 +1,146 @@
+"""Single edits of the CUDA library and kernels: the executor, the races, the counts or the compiler
+must notice each, but for those that change nothing, which are listed with the reason."""
+
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import mutation_judge
+import pytest
+from mutation_survivors import EQUIVALENT
+from mutations import Mutation, mutations
+
+from meshc.backends.cuda.executor import CXX
+
+JUDGE = Path(__file__).parent / "mutation_judge.py"
+PROCESSES = 2
+# Edits of different classes, which different judges notice; CI takes these alone.
+IN_CI = (
+    "mc_collectives.cuh: <copy_fence(); => ;>",
+    "mc_collectives.cuh: <warp_sync(); => ;>",
+    "mc_collectives.cuh: wait(full + item % STAGES, (item / STAGES) <& 1 => & 1 ^ 1>);",
+    "mc_collectives.cuh: expect(full + item % STAGES, <bytes => bytes + 16>);",
+    "attention_block.cu: <mc::cluster_sync(); => ;> #2",
+    "attention_block.cu: const T* tile = (const T*)<ring.ready( => ring.place(>item);",
+    "attention_block.cu: const mc::u32 bytes = count * HIDDEN< * (int)sizeof(T) => >;",
+    "rows_product.cu: ring.set_up(<WARPS => WARPS - 1>);",
+)
+EMITTED = [n for n in mutation_judge.RIGS if mutation_judge.rig(n).file != "primitives.cu"]
+
+pytestmark = pytest.mark.skipif(
+    CXX.path() is None or sys.platform == "darwin", reason="there is no GCC"
+)
+
+
+class Judge:
+    """A process that judges; started again when a mutation ends it."""
+
+    def __init__(self, cache: Path) -> None:
+        self._environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+        self._environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+        self._process: subprocess.Popen[str] | None = None
+
+    def judge(self, mutation: Mutation) -> dict[str, str]:
+        """What :func:`mutation_judge.judge` finds, or how the process ended."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, str(JUDGE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                text=True, env=self._environment,
+            )  # fmt: skip
+        print(json.dumps(dataclasses.asdict(mutation)), file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if answer:
+            return json.loads(answer)
+        code = self.close()
+        # Other ends are faults of the judge, not of the mutation.
+        endings = {-signal.SIGALRM: "hang", -signal.SIGSEGV: "crash", -signal.SIGILL: "crash"}
+        return {"by": endings[code]}
+
+    def close(self) -> int:
+        """End the process; its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.stdin.close()
+        process.stdout.close()
+        return process.wait()
+
+
+def judged(found: Sequence[Mutation], cache: Path) -> Iterator[tuple[Mutation, dict[str, str]]]:
+    """Mutations and their judgements, by processes side by side."""
+
+    def work(part: Sequence[Mutation]) -> list[tuple[Mutation, dict[str, str]]]:
+        judge = Judge(cache)
+        try:
+            return [(mutation, judge.judge(mutation)) for mutation in part]
+        finally:
+            judge.close()
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        for part in pool.map(work, [found[n::PROCESSES] for n in range(PROCESSES)]):
+            yield from part
+
+
+def test_a_sample_is_noticed(tmp_path):
+    by_name = {mutation.name: mutation for mutation in mutation_judge.every()}
+    verdicts = judged([by_name[name] for name in IN_CI], tmp_path)
+    assert [m.name for m, verdict in verdicts if not verdict] == []
+
+
+def test_what_is_listed_as_equivalent_is_a_mutation():
+    names = {mutation.name for mutation in mutation_judge.every()}
+    listed = [name for group in EQUIVALENT.values() for name in group]
+    assert [name for name in listed if name not in names] == []
+    assert len(set(listed)) == len(listed)
+
+
+@pytest.mark.slow
+def test_every_mutation_is_noticed_or_equivalent(tmp_path, capsys):
+    every = mutation_judge.every()
+    assert len(every) >= 60
+    listed = {name for group in EQUIVALENT.values() for name in group}
+    verdicts = {m.name: v.get("by") for m, v in judged(every, tmp_path)}
+    with capsys.disabled():
+        print(f"\n{len(verdicts)} mutations:", dict(Counter(verdicts.values()).most_common()))
+    survivors = {name for name, by in verdicts.items() if by is None}
+    assert sorted(survivors - listed) == [], "neither noticed nor known to be equivalent"
+    assert sorted(listed - survivors) == [], "listed as equivalent, but noticed"
+
+
+def test_rules_leave_no_barrier_out():
+    """Each call that orders something is dropped by some mutation, wherever it stands."""
+    calls = r"(?:(?:group|block|cluster|warp)_sync|copy_fence|init_fence|ring\.release)\("
+    for name in mutation_judge.RIGS:
+        rig = mutation_judge.rig(name)
+        code = [line.split("//")[0] for line in rig.text.split("\n")]
+        places = sum(len(re.findall(calls, line)) for line in code)
+        dropped = [m for m in mutations(rig.file, rig.text) if m.fault == "call dropped"]
+        assert sum(bool(re.search(calls, m.old)) for m in dropped) == places
+
+
+@pytest.mark.parametrize("name", EMITTED)
+def test_what_the_grid_before_writes_is_read_behind_the_wait(name):
+    """The executor runs kernels one after the other, so the text itself is looked at."""
+    body = mutation_judge.rig(name).text.split("using namespace", 1)[1]
+    before, after = body.split("mc::wait_for_previous_grid();\n")
+    assert not re.search(r"\b(residual|sums|input|output|tokens)\b", before)
+    assert re.search(r"\b(residual|sums|input|output|tokens)\b", after)
+    assert after.lstrip().startswith("mc::let_next_grid_start();")
+
+
+def test_a_mutation_is_one_edit_of_one_line():
+    rig = mutation_judge.rig("grouped, ring of two")
+    before = rig.text.split("\n")
+    for mutation in mutations(rig.file, rig.text):
+        after = mutation.apply(rig.text).split("\n")
+        (changed,) = [n for n, line in enumerate(before) if line != after[n]]
+        assert mutation.new in after[changed]
+        assert len(after) == len(before)
