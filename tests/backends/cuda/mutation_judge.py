@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from decode_reference import make_case
@@ -26,6 +27,7 @@ from mutations import Mutation, mutations
 from test_cuda_attention import in_parts
 from test_cuda_rows import inputs
 
+from meshc.analysis import blocks
 from meshc.backends.cuda.executor import (
     CXX,
     WATCHED,
@@ -40,7 +42,6 @@ from meshc.backends.cuda.executor import (
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.attention import Attention
 from meshc.backends.cuda.kernels.rows import RowsProduct
-from meshc.backends.cuda.kernels.tiles import THREADS
 from meshc.backends.cuda.packing import output, projections
 from meshc.support.native import BuildError, Toolchain, cache_folder
 
@@ -82,7 +83,9 @@ class Rig:
 def _attention(
     one: Attention, cluster: int, cached: list[int], tile: int, stages: int, by: str = "split_token"
 ) -> Rig:
-    chosen = attention.plan(one, cluster, by, max(cached) + 1, tile_bytes=tile, most_stages=stages)
+    # The plan of a much larger shape: rings that wrap often.
+    with patch.object(blocks, "TILE_BYTES", tile), patch.object(blocks, "MOST_STAGES", stages):
+        chosen = attention.plan(one, cluster, by, max(cached) + 1)
     case = make_case(one, cached)
     parts = cluster if by == "split_head" else 1
     weights = np.ascontiguousarray(projections(case.wq, case.wk, case.wv, parts))
@@ -102,7 +105,7 @@ def _attention(
         "attention_block.cu" if by == "split_token" else "attention_split_head.cu",
         "attention",
         attention.text(chosen, "attention"),
-        Grid(chosen.blocks, THREADS, cluster, chosen.arena.bytes),
+        Grid(chosen.blocks, blocks.THREADS, cluster, chosen.arena.bytes),
         arguments,
         (1, first, first + 1),
     )
@@ -124,7 +127,7 @@ def _rows(one: RowsProduct, cores: int) -> Rig:
         "rows_product.cu",
         "product",
         rows.text(chosen, "product"),
-        Grid(chosen.blocks(cores), THREADS, 1, chosen.arena.bytes),
+        Grid(chosen.blocks(cores), blocks.THREADS, 1, chosen.arena.bytes),
         arguments,
         (last - 1, last) if residual else (last,),
     )
@@ -145,14 +148,14 @@ def _embed() -> Rig:
 def _collective(name: str, size: int) -> Rig:
     text = (Path(__file__).parent / "primitives.cu").read_text(encoding="utf-8")
     text = re.sub(rf"^COLLECTIVES\((?!{size}\)).*$", "", text, flags=re.MULTILINE)
-    count, blocks = 100, 2 * size
-    given = -1 - np.random.default_rng(0).random((blocks, count), np.float32)
+    count, all_blocks = 100, 2 * size
+    given = -1 - np.random.default_rng(0).random((all_blocks, count), np.float32)
 
     def arguments() -> list[np.ndarray | np.generic]:
         wide = size if name == "gather" else 1
-        return [given, np.full((blocks, wide * count), np.nan, np.float32), np.int32(count)]
+        return [given, np.full((all_blocks, wide * count), np.nan, np.float32), np.int32(count)]
 
-    grid = Grid(blocks, 64, size, 16 + 4 * count * (1 + size))
+    grid = Grid(all_blocks, 64, size, 16 + 4 * count * (1 + size))
     return Rig("primitives.cu", f"{name}_{size}", text, grid, arguments, (1,))
 
 
@@ -191,7 +194,10 @@ RIGS = {
 
 
 # Rigs with a run that looks for races, and with all modes.
-THOROUGH = ("grouped, ring of two", "lanes, ring of two", "gather of four", "gated")
+THOROUGH = (
+    "grouped, ring of two", "window, cluster of three", "lanes, ring of two",
+    "lanes, window, cluster of three", "gather of four", "gated",
+)  # fmt: skip
 OF_LIBRARY = {
     "mc_collectives.cuh": (
         "grouped, ring of two", "sum of three", "maximum of three", "gather of four", "logits",
