@@ -163,12 +163,12 @@ def test_bad_maps_are_diagnosed(text):
 
 
 def test_hostile_conditions_end_quickly():
-    started = time.monotonic()
+    started = time.process_time()
     distinct = " and ".join(f"(x = {i} or y = {i})" for i in range(200))
     with pytest.raises(MeshcError, match="alternatives"):
         parse_cond(distinct)
     assert parse_cond(" and ".join(f"x >= {i}" for i in range(600))).clauses
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 10  # minutes without the limits
 
 
 def test_deep_floors_are_refused_when_built():
