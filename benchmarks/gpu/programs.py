@@ -1,0 +1,186 @@
+"""A compiled decode step on a device, with weights and caches that the device makes up itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from kernels import load, probes
+
+from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.device_memory import Buffer
+from meshc.backends.cuda.executor import Grid
+from meshc.backends.cuda.kernels.attention import Attention
+from meshc.backends.cuda.launch import Kernel
+from meshc.backends.cuda.program import Launch, StepProgram, from_json
+from meshc.backends.cuda.streams import Graph
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.support.diagnostics import Diagnostics
+
+_BYTES = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2}
+_NOISE_THREADS = 256
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the shapes of a program say of its model."""
+
+    batch: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    features: int
+    vocabulary: int
+    layers: int
+    dtype: str
+    page: int
+
+    def attention(self, batch: int = 1) -> Attention:
+        """An attention block of these sizes."""
+        return Attention(
+            batch, self.hidden, self.heads, self.kv_heads, self.head, self.dtype, self.page,
+            1e-5, self.head**-0.5,
+        )  # fmt: skip
+
+
+def compiled(
+    model: str, dtype: str, batch: int, seq: int, page: int
+) -> tuple[StepProgram, dict[str, str]]:
+    """A model's decode step and the texts of its kernels. Raises MeshcError."""
+    report = Diagnostics()
+    request = CompileRequest(target="cuda", dtype=dtype, batch=batch, seq=seq, page=page)
+    request.check()
+    result = compile_loaded(load_any(model, report), request, (), report)
+    return from_json(result.files["manifest.json"]), result.files
+
+
+def sizes(program: StepProgram) -> Sizes:
+    """The sizes of a program's model."""
+    keys = program.buffers["keys"].shape
+    _, hidden, attended = program.weights["out"].shape[-3:]
+    _, _, kv_heads, page, head = keys
+    group = attended // head
+    features = program.buffers["features"].shape[-1]
+    dtype = program.buffers["keys"].dtype
+    return Sizes(
+        program.batch, hidden, kv_heads * group, kv_heads, head, features, program.vocabulary,
+        program.layers, dtype, page,
+    )  # fmt: skip
+
+
+class Step:
+    """A program's kernels and memory on a device. Weights and caches hold noise of the spread
+    that keeps values of the order of one."""
+
+    def __init__(self, device: Device, program: StepProgram, texts: dict[str, str]) -> None:
+        """Raises MeshcError, ``cuda-memory`` when it does not fit."""
+        self.device = device
+        self.program = program
+        self._kernels: dict[str, tuple[Kernel, Grid]] = {}
+        for file in sorted({kernel.file for kernel in program.kernels.values()}):
+            loaded = load(device, texts[file])
+            for name, kernel in program.kernels.items():
+                if kernel.file == file:
+                    grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+                    self._kernels[name] = loaded[name], grid
+        self._noise = load(device, probes())
+        self._memory: dict[str, tuple[Buffer, int]] = {}
+        self._fill()
+
+    def capture(self, launches: Sequence[tuple[Launch, int]]) -> Graph:
+        """A graph of launches with their layers, each of which may start while the one in front
+        of it ends. Raises MeshcError."""
+        with self.device.stream.capture() as graph:
+            for n, (launch, layer) in enumerate(launches):
+                kernel, grid = self._kernels[launch.kernel]
+                arguments = [self._argument(a, layer) for a in launch.arguments]
+                kernel.launch(grid, arguments, self.device.stream, programmatic=n > 0)
+        return graph
+
+    def blocks(self) -> list[tuple[Launch, int]]:
+        """The attention blocks of all layers."""
+        launches = self.program.launches()
+        return [one for one in launches if one[0].kernel == "attention_block"]
+
+    def set_cached(self, count: int) -> None:
+        """Let every request have ``count`` tokens. Raises MeshcError."""
+        self._memory["cached"][0].write(np.full(self.program.batch, count, np.int32))
+
+    def logits_are_finite(self) -> bool:
+        """Whether the last step gave numbers. Raises MeshcError."""
+        shape = self.program.buffers["logits"].shape
+        return bool(np.isfinite(self._memory["logits"][0].read(np.float32, shape)).all())
+
+    def free(self) -> None:
+        """Give the memory back. Raises MeshcError."""
+        for buffer, _ in self._memory.values():
+            buffer.free()
+
+    def _argument(self, argument: str | int, layer: int) -> np.generic:
+        if isinstance(argument, int):
+            return np.int32(argument)
+        name = argument.removesuffix("[]")
+        buffer, of_layer = self._memory[name]
+        return buffer.address(layer * of_layer if name != argument else 0)
+
+    def _fill(self) -> None:
+        program = self.program
+        for name, weight in program.weights.items():
+            count = math.prod(weight.shape)
+            spread = (3.0 / weight.shape[-1]) ** 0.5 if len(weight.shape) > 1 else 1.0
+            self._make(name, weight.dtype, count, max(weight.layers, 1), spread)
+        for name, held in program.buffers.items():
+            # Pools are stacked by layer; nothing else of a buffer is.
+            layers = held.shape[0] if held.role == "state" else 1
+            self._make(name, held.dtype, math.prod(held.shape) // layers, layers, 1.0)
+        angles = np.arange(program.capacity)[:, None] * np.array(program.frequencies)
+        self._memory["cosines"][0].write(np.cos(angles).astype(np.float32))
+        self._memory["sines"][0].write(np.sin(angles).astype(np.float32))
+        pages = np.arange(math.prod(program.buffers["pages"].shape), dtype=np.int32)
+        self._memory["pages"][0].write(pages)
+
+    def _make(self, name: str, dtype: str, count: int, layers: int, spread: float) -> None:
+        buffer = self.device.allocate(_BYTES[dtype] * count * layers)
+        self._memory[name] = buffer, _BYTES[dtype] * count
+        if dtype in ("f16", "bf16"):
+            fill_noise(self.device, self._noise, buffer, dtype, spread, len(self._memory))
+        else:
+            buffer.fill()
+
+
+def fill_noise(
+    device: Device, kernels: dict[str, Kernel], buffer: Buffer, dtype: str, spread: float, seed: int
+) -> None:
+    """Fill a buffer with 16-bit values, uniform up to ``spread``. Raises MeshcError."""
+    count = buffer.nbytes // 2
+    blocks = min(-(-count // _NOISE_THREADS), 32 * device.facts.multiprocessors)
+    arguments = [buffer, np.uint64(count), np.float32(spread), np.uint32(seed)]
+    kernel = kernels[f"noise_{dtype}"]
+    kernel.launch(Grid(blocks, _NOISE_THREADS, 1, 0), arguments, device.stream)
+
+
+def block_bytes(found: Sizes, cached: int) -> int:
+    """Bytes that the attention block of a layer reads: weights, and cached keys and values."""
+    weights = (2 * found.heads + 2 * found.kv_heads) * found.head * found.hidden
+    return 2 * (weights + 2 * found.batch * cached * found.kv_heads * found.head)
+
+
+def step_bytes(program: StepProgram, cached: int) -> int:
+    """Bytes that a decode step reads: the weights its launches name, once (of the table of the
+    look-up one row for each request), and cached keys and values."""
+    found = sizes(program)
+    total = 2 * found.batch * found.hidden
+    total += program.layers * 4 * found.batch * cached * found.kv_heads * found.head
+    names = {
+        str(a).removesuffix("[]")
+        for launch, _ in program.launches()
+        if launch.kernel != "embed"
+        for a in launch.arguments
+    }
+    for name in sorted(names & program.weights.keys()):
+        weight = program.weights[name]
+        total += _BYTES[weight.dtype] * math.prod(weight.shape) * max(weight.layers, 1)
+    return total
