@@ -98,14 +98,20 @@ def _error(found: Array, wanted: Array, scale: Array) -> float:
 
 
 def cases(
-    shape: Attention, features: int, vocabulary: int, contexts: Sequence[int], cores: int
+    shape: Attention,
+    chosen: tuple[int, str, int],
+    features: int,
+    vocabulary: int,
+    contexts: Sequence[int],
+    cores: int,
 ) -> Iterator[Case]:
-    """All kernels at a model's sizes: attention by both dataflows in clusters of every size that
-    fits and in the variants of ``_variants``; the rest for one request and for two."""
-    for number, (plan, cached) in enumerate(_plans(shape, contexts)):
+    """All kernels at a model's sizes: attention as a program has ``chosen`` it (cluster, dataflow,
+    blocks on a core), by both dataflows in clusters of every size that fits, and in the variants of
+    ``_variants``; the rest for ``shape.batch`` requests and for two."""
+    for number, (plan, cached) in enumerate(_plans(shape, chosen, contexts)):
         yield _attention(plan, f"attention_{number}", cached)
     hidden, kind = shape.hidden, shape.dtype
-    for batch in (1, 2):
+    for batch in sorted({shape.batch, 2}):
         inner = RowsProduct(batch, hidden, 2 * features, kind, "normed", "gated", 1e-5)
         outer = RowsProduct(batch, features, hidden, kind, "plain", "residual")
         head = RowsProduct(batch, hidden, vocabulary, kind, "normed", "stored", 1e-5)
@@ -115,9 +121,10 @@ def cases(
 
 
 def _plans(
-    shape: Attention, contexts: Sequence[int]
+    shape: Attention, chosen: tuple[int, str, int], contexts: Sequence[int]
 ) -> Iterator[tuple[AttentionPlan, tuple[int, ...]]]:
-    for one, cluster, dataflow, resident, cached in _variants(shape, min(contexts), max(contexts)):
+    found = _variants(shape, chosen, min(contexts), max(contexts))
+    for one, cluster, dataflow, resident, cached in found:
         try:
             yield attention.plan(one, cluster, dataflow, max(cached) + 1, resident), cached
         except DoesNotFit:
@@ -125,16 +132,17 @@ def _plans(
 
 
 def _variants(
-    shape: Attention, short: int, long: int
+    shape: Attention, chosen: tuple[int, str, int], short: int, long: int
 ) -> Iterator[tuple[Attention, int, str, int, tuple[int, ...]]]:
+    cluster, dataflow, resident = chosen
+    yield shape, cluster, dataflow, resident, (long,) * shape.batch
     for dataflow in DATAFLOWS:
         for cluster in CLUSTERS:
-            yield shape, cluster, dataflow, 1, (short,)
+            yield shape, cluster, dataflow, 1, (short,) * shape.batch
     other = "bf16" if shape.dtype == "f16" else "f16"
-    yield shape, 4, "split_token", 2, (long,)
     yield replace(shape, batch=2), 2, "split_token", 1, (0, short)
     yield replace(shape, batch=2), 2, "split_head", 1, (short, 0)
-    yield replace(shape, dtype=other), 2, "split_token", 1, (short,)
+    yield replace(shape, batch=1, dtype=other), 2, "split_token", 2, (short,)
 
 
 def _words(

@@ -21,7 +21,7 @@ import pytorch
 from ceiling import active_clusters, latencies, reads
 from checks import cases, check
 from kernels import load, probes
-from programs import Step, block_bytes, compiled, sizes, step_bytes
+from programs import Step, block_bytes, choice, compiled, sizes, step_bytes
 from tables import Compared, Results, as_json, as_markdown, machine
 from timing import Task, in_turn
 
@@ -61,9 +61,10 @@ def measured(device: Device, options: argparse.Namespace) -> Results:
         machine(device.facts), options.model, options.batch, found.dtype, options.repeats
     )
     if "checks" in options.parts:
+        attention = found.attention(options.batch)
         cores = device.facts.multiprocessors
-        every = cases(found.attention(), found.features, found.vocabulary, contexts, cores)
-        for case in every:
+        extents = found.features, found.vocabulary
+        for case in cases(attention, choice(program, texts), *extents, contexts, cores):
             _say(f"check: {case.title}")
             results.checks.append(check(device, case))
     if not results.passed or options.parts == ("checks",):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from meshc.support.diagnostics import Diagnostics
 
 _BYTES = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2}
 _NOISE_THREADS = 256
+_BOUNDS = re.compile(r"__launch_bounds__\([^,)]*, (\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,15 @@ def sizes(program: StepProgram) -> Sizes:
         program.batch, hidden, kv_heads * group, kv_heads, head, features, program.vocabulary,
         program.layers, dtype, page,
     )  # fmt: skip
+
+
+def choice(program: StepProgram, texts: dict[str, str]) -> tuple[int, str, int]:
+    """The cluster size of a program's attention block, its dataflow, and its blocks on a core."""
+    kernel = program.kernels["attention_block"]
+    # Both dataflows are one where a cluster is a block.
+    dataflow = "split_head" if program.weights["qkv"].parts > 1 else "split_token"
+    bounds = _BOUNDS.search(texts[kernel.file])
+    return kernel.cluster, dataflow, int(bounds[1]) if bounds else 1
 
 
 class Step:

@@ -202,7 +202,10 @@ def blocks(torch: Any, layers: Layers) -> tuple[list[Made], list[str]]:
 
 def steps(torch: Any, layers: Layers) -> tuple[list[tuple[str, Any]], list[str]]:
     """Graphs of whole steps, as ``blocks``; the backend of attention is PyTorch's own choice."""
-    every, head = weights_of_step(torch, layers)
+    try:
+        every, head = weights_of_step(torch, layers)
+    except torch.OutOfMemoryError as problem:
+        return [], [f"PyTorch's whole step: {str(problem).splitlines()[0]}"]
     plain = Layer(Attended(layers.sizes, layers.cached, torch))
     made, left_out = [], []
     for name in ("PyTorch graph", "torch.compile in a graph"):

@@ -235,7 +235,18 @@ def test_meetings_happen_as_often_as_is_said(probes, size):
     assert (met == 3).all()
 
 
-# --- bytes, references, PyTorch
+# --- what is checked, bytes, references, PyTorch
+
+
+@pytest.mark.parametrize("model", ["llama-2-7b", "llama-3-8b", "smollm2-135m"])
+def test_the_block_of_a_step_is_among_those_checked(model):
+    program, texts = programs.compiled(model, "f16", 1, 1025, 16)
+    chosen = programs.choice(program, texts)
+    shape = programs.sizes(program).attention()
+    plan, cached = next(checks._plans(shape, chosen, (64, 1024)))
+    assert cached == (1024,)
+    assert plan.cluster == program.kernels["attention_block"].cluster
+    assert checks.attention.text(plan, "attention_block") == texts["attention_block.cu"]
 
 
 @pytest.mark.parametrize(
