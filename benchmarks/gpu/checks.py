@@ -11,13 +11,14 @@ from kernels import load
 from numpy.typing import NDArray
 from references import attention_block, embedded, rows_product, to_words, values
 
+from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.device import Device
 from meshc.backends.cuda.device_memory import Buffer
 from meshc.backends.cuda.executor import CXX, Grid, Library
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.attention import Attention, AttentionPlan
 from meshc.backends.cuda.kernels.rows import RowsProduct
-from meshc.backends.cuda.kernels.tiles import THREADS, DoesNotFit
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 
 Array = NDArray[Any]
 # As a share of the largest value that is expected: sums of thousands of f32 products, and the
