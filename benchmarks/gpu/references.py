@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -111,9 +110,9 @@ def rows_product(shape: RowsProduct, given: dict[str, Array]) -> Array:
     return np.asarray(gate * (1 + np.tanh(inner)) / 2 * value)
 
 
-def embedded(tokens: Sequence[int], table: Array, dtype: str) -> Array:
+def embedded(tokens: Array, table: Array, dtype: str) -> Array:
     """Rows of a table."""
-    return values(table[np.asarray(tokens)], dtype)
+    return values(table[tokens], dtype)
 
 
 def plain_block(given: dict[str, Array], dtype: str, cached: int, epsilon: float) -> Array:
