@@ -2,6 +2,7 @@
 
 from meshc.driver.checking import Check
 from meshc.driver.compiling import Compiled, compile_loaded, graph_module
+from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.request import CompileRequest
 from meshc.driver.running import Answer, RunRequest, open_program, run_compiled, run_program
@@ -9,6 +10,7 @@ from meshc.driver.weights import find_weights, open_weights, weight_files
 
 __all__ = [
     "Answer",
+    "Backend",
     "Check",
     "CompileRequest",
     "Compiled",
@@ -20,6 +22,7 @@ __all__ = [
     "load_any",
     "open_program",
     "open_weights",
+    "opened",
     "run_compiled",
     "run_program",
     "weight_files",

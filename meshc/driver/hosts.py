@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from meshc.backends import cuda
 from meshc.backends.python import load_program
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.files import read_text
 
 Array = NDArray[Any]
@@ -38,23 +39,73 @@ def known_backends() -> tuple[str, ...]:
     return tuple(name for names in BACKENDS.values() for name in names)
 
 
-def backend_of(target: str, backend: str) -> str:
-    """``backend``, or the usual one of ``target``. Raises ``bad-argument`` for another target's."""
-    fitting = BACKENDS[target]
-    if backend and backend not in fitting:
-        fail(
-            "bad-argument",
-            f"a program for {target} does not run with --backend {backend}",
-            help=f"it runs with {', '.join(fitting)}",
-        )
-    return backend or fitting[0]
+@dataclass(frozen=True)
+class Backend:
+    """What runs a program; ``device`` is the open GPU of ``cuda``.
+
+    ``remark`` says what was chosen where nobody asked for a backend and there was a choice.
+    """
+
+    name: str
+    device: cuda.Device | None = None
+    remark: str = ""
 
 
 @contextmanager
-def loaded_host(folder: Path, backend: str, tensors: Mapping[str, Array]) -> Iterator[Generator]:
+def opened(target: str, name: str = "") -> Iterator[Backend]:
+    """The backend called ``name``, or the usual one of ``target``, before anything is compiled or
+    read for it. Usual for CUDA is a GPU that runs the kernels, else the CPU.
+
+    Raises ``bad-argument`` for another target's backend, and what :class:`cuda.Device` does.
+    """
+    _check_fits(target, name)
+    if target == "cuda" and name != "cuda-cpu":
+        device, remark = _device(required=bool(name))
+        if device is None:
+            yield Backend("cuda-cpu", None, remark)
+            return
+        with device:
+            yield Backend("cuda", device, remark)
+        return
+    yield Backend(name or BACKENDS[target][0])
+
+
+def _device(required: bool) -> tuple[cuda.Device | None, str]:
+    """The GPU, or None where there is none and it is not ``required``; and what was found."""
+    try:
+        device = cuda.Device()
+    except MeshcError as problem:
+        first = problem.diagnostics[0]
+        if required or first.code not in ("cuda-driver", "cuda-device"):
+            raise
+        return None, f"kernels run on the CPU, which takes long: {first.message}"
+    return device, "" if required else f"kernels run on {device.facts.words()}"
+
+
+def _check_fits(target: str, name: str) -> None:
+    fitting = BACKENDS.get(target, ())
+    if not fitting:
+        known = " or ".join(BACKENDS)
+        fail(
+            "bad-argument",
+            f"meshc runs no programs for --target {target}",
+            help=f"run takes --target {known}; `meshc sim` runs CSL",
+        )
+    if name and name not in fitting:
+        fail(
+            "bad-argument",
+            f"a program for {target} does not run with --backend {name}",
+            help=f"it runs with {', '.join(fitting)}",
+        )
+
+
+@contextmanager
+def loaded_host(
+    folder: Path, backend: Backend, tensors: Mapping[str, Array]
+) -> Iterator[Generator]:
     """The program in ``folder`` with its weights; what the emitted host refuses is diagnosed as
     ``run-refused``."""
-    if backend == "python":
+    if backend.name == "python":
         main = load_program(folder)
         try:
             yield main.load(tensors)
@@ -66,8 +117,9 @@ def loaded_host(folder: Path, backend: str, tensors: Mapping[str, Array]) -> Ite
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text
         for kernel in program.kernels.values()
     }
-    if backend == "cuda-cpu":
-        yield cuda.LanguageModel(program, cuda.CpuMachine(program.kernels, texts), tensors)
-        return
-    with cuda.Device() as device:
-        yield cuda.LanguageModel(program, cuda.GpuMachine(device, program.kernels, texts), tensors)
+    machine: cuda.CpuMachine | cuda.GpuMachine
+    if backend.device is None:
+        machine = cuda.CpuMachine(program.kernels, texts)
+    else:
+        machine = cuda.GpuMachine(backend.device, program.kernels, texts)
+    yield cuda.LanguageModel(program, machine, tensors)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.driver.compiling import Compiled
-from meshc.driver.hosts import backend_of, known_backends, loaded_host
+from meshc.driver.hosts import Backend, known_backends, loaded_host
 from meshc.driver.manifest import config_of, read_program
 from meshc.driver.models import LoadedModel
 from meshc.driver.weights import (
@@ -92,6 +92,7 @@ def run_compiled(
     loaded: LoadedModel,
     compiled: Compiled,
     request: RunRequest,
+    backend: Backend,
     report: Diagnostics,
     on_read: Progress | None = None,
     on_token: OnToken | None = None,
@@ -113,7 +114,7 @@ def run_compiled(
             find_weights(loaded.name, loaded.weights, request.weights),
             compiled.weight_names,
         )
-        return run_program(program, request, report, on_read, on_token)
+        return run_program(program, request, backend, report, on_read, on_token)
 
 
 def open_program(folder: Path, request: RunRequest) -> Program:
@@ -138,14 +139,17 @@ def open_program(folder: Path, request: RunRequest) -> Program:
 def run_program(
     program: Program,
     request: RunRequest,
+    backend: Backend,
     report: Diagnostics,
     on_read: Progress | None = None,
     on_token: OnToken | None = None,
 ) -> Answer:
-    """Generate with an emitted program. Raises ``weights-not-found``, ``no-tokenizer``, ``run``
-    and what reading the weights and the tokenizer raises."""
+    """Generate with an emitted program on an open backend of its target.
+
+    Raises ``weights-not-found``, ``no-tokenizer``, ``run-refused`` and what reading the weights and
+    the tokenizer raises.
+    """
     request.check()
-    backend = backend_of(program.target, request.backend)
     if program.weights is None:
         fail(
             "weights-not-found",
@@ -162,7 +166,7 @@ def run_program(
         tokens = list(model.generate(ids, request.max_tokens, steps, stop))
     text = tokenizer.continuation(ids, tokens) if tokenizer is not None else None
     seconds = steps.seconds_per_token()
-    return Answer(ids, tokens, text, seconds, program.mesh, backend, steps.stacked())
+    return Answer(ids, tokens, text, seconds, program.mesh, backend.name, steps.stacked())
 
 
 class _Steps:

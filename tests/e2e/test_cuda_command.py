@@ -88,8 +88,10 @@ def program(tmp_path_factory):
 
 
 def run(program, backend="cuda", driver=None, **variables):
-    out, model, fake = program
-    words = ("--prompt-ids", "5,9", "--max-tokens", "2", "--weights", model, "--backend", backend)
+    out, model, _ = program
+    words = ("--prompt-ids", "5,9", "--max-tokens", "2", "--weights", model)
+    if backend is not None:
+        words += ("--backend", backend)
     return meshc(
         "run", out, *words, LD_LIBRARY_PATH=fake if driver is None else driver, **variables
     )
@@ -116,11 +118,43 @@ def test_what_is_wrong_is_said_and_the_exit_is_1(program, variables, error):
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_driver_is_said_and_the_exit_is_1(program, tmp_path):
+@pytest.fixture
+def no_driver(tmp_path):
+    """A folder whose driver is no library."""
     (tmp_path / "libcuda.so.1").write_bytes(b"no library")
-    done = run(program, driver=str(tmp_path))
-    assert done.returncode == 1
-    assert "error[cuda-driver]: NVIDIA's driver is not installed" in done.stderr
+    return {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
+def test_the_device_is_opened_before_anything_is_compiled_or_read(program, no_driver, tmp_path):
+    out, model, fake = program
+    words = ("--target", "cuda", "--prompt-ids", "5", "--weights", str(tmp_path / "none"))
+    words += ("--backend", "cuda", "--time-passes")
+    for place in (out, model):
+        missing = meshc("run", place, *words, **no_driver)
+        assert (missing.returncode, missing.stdout) == (1, "")
+        assert "error[cuda-driver]: NVIDIA's driver is not installed" in missing.stderr
+        assert "fuse-cluster" not in missing.stderr
+    old = meshc("run", model, *words, LD_LIBRARY_PATH=fake, FAKE_DRIVER_SET="major=8")
+    assert "error[cuda-device]: no device runs these kernels" in old.stderr
+    assert "fuse-cluster" not in old.stderr
+
+
+def test_without_a_gpu_the_usual_backend_is_the_cpu_and_said_to_be(program, no_driver):
+    out, model, _ = program
+    words = ("--prompt-ids", "5,9", "--max-tokens", "2", "--weights", model)
+    usual = meshc("run", out, *words, **no_driver)
+    assert usual.returncode == 0, usual.stderr
+    assert usual.stderr.startswith("remark[backend]: kernels run on the CPU, which takes long: ")
+    asked = meshc("run", out, *words, "--backend", "cuda-cpu", **no_driver)
+    assert (asked.stdout, asked.stderr) == (usual.stdout, "")
+
+
+@needs_compiler
+def test_the_usual_backend_is_a_gpu_that_runs_the_kernels(program):
+    done = run(program, backend=None)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("remark[backend]: kernels run on ")
+    assert "(compute capability 9.0)" in done.stderr
 
 
 @needs_compiler

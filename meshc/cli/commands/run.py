@@ -5,25 +5,29 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshc.cli.modeling import add_compiling, request_of
-from meshc.cli.output import print_json
+from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching, add_watching
 from meshc.driver import (
     Answer,
+    Backend,
     RunRequest,
     compile_loaded,
     load_any,
     open_program,
+    opened,
     run_compiled,
     run_program,
 )
-from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.files import error_words, read_manifest
 
 _DESCRIPTION = """\
@@ -53,7 +57,8 @@ def add_to(commands: Any) -> None:
         default="",
         metavar="python|cuda-cpu|cuda",
         help="what executes the program: python that of --target python; cuda-cpu CUDA kernels on "
-        "this CPU, cuda on a GPU; default: python or cuda-cpu",
+        "this CPU, cuda on a GPU; default: python; cuda where there is a GPU for the kernels, else "
+        "cuda-cpu",
     )
     parser.add_argument(
         "--logits", metavar="FILE.npy", help="write the logits of every step, [tokens, vocab]"
@@ -104,15 +109,29 @@ def _answer(
     folder = Path(options.model)
     if folder.is_dir() and read_manifest(folder) is not None:
         program = open_program(folder, request)
-        return run_program(program, request, report, live.progress.reading, live.token)
+        with _opened(program.target, request) as backend:
+            return run_program(program, request, backend, report, live.progress.reading, live.token)
     loaded = load_any(options.model, report)
     compile_request = request_of(options)
     if compile_request.seq is None and loaded.config is not None:
         compile_request = dataclasses.replace(
             compile_request, seq=_capacity(request, loaded.config.max_positions)
         )
-    compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
-    return run_compiled(loaded, compiled, request, report, live.progress.reading, live.token)
+    compile_request.check()
+    with _opened(compile_request.target, request) as backend:
+        compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
+        return run_compiled(
+            loaded, compiled, request, backend, report, live.progress.reading, live.token
+        )
+
+
+@contextmanager
+def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
+    """The backend; which one was chosen is said at once, as it decides how long the run takes."""
+    with opened(target, request.backend) as backend:
+        if backend.remark:
+            print_diagnostics([Diagnostic("remark", "backend", backend.remark)])
+        yield backend
 
 
 def _capacity(request: RunRequest, most: int) -> int:
