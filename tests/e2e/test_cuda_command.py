@@ -88,7 +88,7 @@ def program(tmp_path_factory):
 
 
 def run(program, backend="cuda", driver=None, **variables):
-    out, model, _ = program
+    out, model, fake = program
     words = ("--prompt-ids", "5,9", "--max-tokens", "2", "--weights", model)
     if backend is not None:
         words += ("--backend", backend)
