@@ -51,6 +51,24 @@ def gated(gates: Array, values: Array) -> Array:
     return np.stack([gates.T, values.T], axis=1).reshape(-1, gates.shape[0])
 
 
+def in_fragments(matrix: Array) -> Array:
+    """``[.., rows, width]`` as ``[.., ceil(rows / 16), width / 16, 32, 8]``: blocks of 16 x 16 in the
+    order in which the lanes of a warp hold them (runtime/mc_fragments.cuh). Missing rows are zeros.
+
+    Raises ValueError for a width that is no multiple of 16.
+    """
+    *lead, rows, width = matrix.shape
+    if width % 16:
+        raise ValueError(f"rows of {width} values are no whole number of sixteens")
+    full = np.zeros((*lead, -(-rows // 16) * 16, width), matrix.dtype)
+    full[..., :rows, :] = matrix
+    # A row is (group, half, g), a place in it (block, q, pair, one).
+    split = full.reshape(*lead, -1, 2, 8, width // 16, 4, 2, 2)
+    n = len(lead)
+    order = (*range(n), *(n + axis for axis in (0, 3, 2, 4, 5, 1, 6)))
+    return np.ascontiguousarray(split.transpose(order)).reshape(*lead, -1, width // 16, 32, 8)
+
+
 def interleaved(weights: Array) -> Array:
     """Lanes of heads, the last dim, in the order of interleaved pairs: i and i + head / 2 become
     2 i and 2 i + 1."""

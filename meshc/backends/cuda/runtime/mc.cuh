@@ -300,8 +300,49 @@ MC_INLINE void load8(const bf16* p, float* to) {
     }
 }
 
-// ---- Tensor cores: c[16, 8] += a[16, 16] b[16, 8] of a warp, fragments as in the PTX ISA ----------
+// Eight values rounded to 16 bits, to a 16-byte address.
+template <class T>
+MC_INLINE void store8(T* p, const float* from) {
+    uint4 all;
+    T* values = (T*)&all;
+#pragma unroll
+    for (int i = 0; i < 8; i++) values[i] = narrow<T>(from[i]);
+    *(uint4*)p = all;
+}
 
+// ---- Fragments of tensor cores --------------------------------------------------------------------
+
+// Eight or four neighbours of 16 bits as a lane's words, from shared memory.
+template <class T>
+MC_INLINE void load_fragment(const T* p, u32 (&words)[4]) {
+    const uint4 all = *(const uint4*)p;
+    words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
+}
+
+template <class T>
+MC_INLINE void load_fragment(const T* p, u32 (&words)[2]) {
+    const uint2 all = *(const uint2*)p;
+    words[0] = all.x, words[1] = all.y;
+}
+
+// Four 8 x 8 matrices of 16-bit values from shared memory. Lane l names row l % 8 of matrix l / 8, of
+// 16 bytes; it gets values 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of each matrix.
+MC_INLINE void load_matrices(u32 (&words)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// The same of the transposed matrices: values of rows 2 (l % 4) and 2 (l % 4) + 1 in column l / 4.
+MC_INLINE void load_matrices_transposed(u32 (&words)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// c[16, 8] += a[16, 16] b[16, 8] of a warp, fragments as in the PTX ISA.
 MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, f16) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
                  " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -341,4 +382,5 @@ MC_INLINE void store_to_gpus(uint4* p, uint4 v) {
 #endif
 
 #include "mc_collectives.cuh"
+#include "mc_fragments.cuh"
 #include "mc_rows.cuh"

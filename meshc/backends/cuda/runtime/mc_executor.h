@@ -123,6 +123,7 @@ struct Warp {
     races::Clock clocks[2] = {};
     float values[2][WARP];
     u32 words[2][WARP][6];
+    u16 rows[2][WARP][8];
     float sums[WARP][4];
     std::vector<std::vector<u32>> loads;  // of shared memory since the last collective, by lane
 };
@@ -658,7 +659,49 @@ inline void count_conflicts(Warp& w) {
     for (auto& lane : w.loads) lane.clear();
 }
 
-// ---- Tensor cores ---------------------------------------------------------------------------------
+// ---- Fragments of tensor cores --------------------------------------------------------------------
+
+template <class T>
+inline void store8(T* p, const float* from) {
+    if ((uintptr_t)p % 16) fail("store8 to an address that is no multiple of 16");
+    for (int i = 0; i < 8; i++) p[i] = narrow<T>(from[i]);
+}
+
+template <class T, int N>
+inline void load_fragment(const T* p, u32 (&words)[N]) {
+    if ((uintptr_t)p % sizeof words) fail("load_fragment of an address that is no multiple of its size");
+    if (N == 4) log_load(p);
+    for (int i = 0; i < N; i++) words[i] = p[2 * i].bits | (u32)p[2 * i + 1].bits << 16;
+}
+
+// Every lane deposits its row; then each picks two values of each matrix.
+inline void load_rows(u32 (&words)[4], const void* row, bool transposed, Site site) {
+    if ((uintptr_t)row % 16) fail("load_matrices of a row that is no multiple of 16");
+    if (!in_arena(row, 16)) fail("load_matrices of a row outside of shared memory");
+    log_load(row);
+    const u32 half = gather_warp(
+        site,
+        [&](Warp& w, u32 h) {
+            const u16* values = (const u16*)row;
+            for (int i = 0; i < 8; i++) w.rows[h][lane()][i] = values[i];
+        },
+        [](Warp&, u32) {});
+    const auto& rows = here().warps[warp()].rows[half];
+    const u32 major = lane() / 4, minor = lane() % 4 * 2;
+    for (u32 m = 0; m < 4; m++) {
+        const u16 low = transposed ? rows[8 * m + minor][major] : rows[8 * m + major][minor];
+        const u16 high = transposed ? rows[8 * m + minor + 1][major] : rows[8 * m + major][minor + 1];
+        words[m] = low | (u32)high << 16;
+    }
+}
+
+inline void load_matrices(u32 (&words)[4], const void* row, Site site = Site::current()) {
+    load_rows(words, row, false, site);
+}
+
+inline void load_matrices_transposed(u32 (&words)[4], const void* row, Site site = Site::current()) {
+    load_rows(words, row, true, site);
+}
 
 template <class T>
 inline void multiply_16x8x16(float* c, const u32* a, const u32* b, T, Site site = Site::current()) {
@@ -690,8 +733,9 @@ inline void multiply_16x8x16(float* c, const u32* a, const u32* b, T, Site site 
                 }
             }
             for (int i = 0; i < 16; i++) {
-                for (int j = 0; j < 8; j++) {
-                    for (int k = 0; k < 16; k++) sums[i][j] += left[i][k] * right[k][j];
+                for (int k = 0; k < 16; k++) {
+                    const float factor = left[i][k];
+                    for (int j = 0; j < 8; j++) sums[i][j] += factor * right[k][j];
                 }
             }
             for (int l = 0; l < WARP; l++) {

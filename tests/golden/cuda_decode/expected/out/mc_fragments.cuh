@@ -1,0 +1,181 @@
+// Products of a few vectors with a matrix on tensor cores.
+//
+// In global memory the matrix lies in blocks of 16 rows x 16 values (512 bytes, block after block of
+// a row group), each in the order in which the lanes of a warp hold it: lane 4 g + q has values
+// 4 q .. 4 q + 3 of rows g and g + 8, first two of either row, then two (packing.in_fragments). The
+// order of products in a sum is free, so the values of the right operand are taken in the same
+// permutation: a lane's share of a vector is four neighbours.
+//
+// The vectors, f32, are the columns of the right operand, which has 16-bit values. A few vectors
+// leave columns free: each is then two columns, its rounded values and what rounding left.
+#pragma once
+
+namespace mc {
+
+template <int BATCH>
+struct Columns {
+    static constexpr int PARTS = BATCH <= 4 ? 2 : 1;  // of a vector
+    static constexpr int COUNT = BATCH * PARTS;
+    static constexpr int TILES = (COUNT + 7) / 8;  // of the tensor cores' eight columns
+    static constexpr int STEP = 16 * COUNT;  // values per block of 16: [COUNT, 16]
+
+    // Values k .. k + 7 of vector ``b``, k a multiple of eight, into shared memory.
+    template <class T>
+    static MC_INLINE void put(T* columns, int b, int k, const float* v) {
+        T* to = columns + k / 16 * STEP + b * PARTS * 16 + k % 16;
+        float left[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) left[i] = v[i];
+#pragma unroll
+        for (int part = 0; part < PARTS; part++) {
+            store8(to + part * 16, left);
+#pragma unroll
+            for (int i = 0; i < 8; i++) left[i] -= widen(narrow<T>(left[i]));
+        }
+    }
+};
+
+// What a lane has of the products of 16 rows with all vectors.
+template <class T, int BATCH>
+struct RowSums {
+    typedef Columns<BATCH> C;
+    float c[C::TILES][4];
+
+    MC_INLINE RowSums() {
+#pragma unroll
+        for (int t = 0; t < C::TILES; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) c[t][i] = 0.0f;
+        }
+    }
+
+    // Adds the products of a block with the same 16 values of the vectors; both in shared memory.
+    MC_INLINE void add(const T* block, const T* columns) {
+        u32 a[4];
+        load_fragment(block + lane() * 8, a);
+#pragma unroll
+        for (int t = 0; t < C::TILES; t++) {
+            const int column = 8 * t + lane() / 4;
+            u32 b[2] = {0, 0};
+            if (C::COUNT % 8 == 0 || column < C::COUNT) {
+                load_fragment(columns + column * 16 + lane() % 4 * 4, b);
+            }
+            multiply_16x8x16(c[t], a, b, T());
+        }
+    }
+
+    // Calls take(row of the 16, vector, sum) for each sum that this lane has.
+    template <class Take>
+    MC_INLINE void each(Take take) const {
+        const int q = lane() % 4;
+#pragma unroll
+        for (int t = 0; t < C::TILES; t++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int row = lane() / 4 + 8 * half;
+                const float* two = c[t] + 2 * half;
+                if (C::PARTS == 2) {
+                    if (BATCH == 4 || q < BATCH) take(row, q, two[0] + two[1]);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const int vector = 8 * t + 2 * q + i;
+                        if (BATCH % 8 == 0 || vector < BATCH) take(row, vector, two[i]);
+                    }
+                }
+            }
+        }
+    }
+};
+
+// Sums of one row group that WARPS warps have parts of, added in the order of the warps.
+// ``parts`` holds WARPS x BATCH x 16 floats of shared memory; between put() by all and all() by all
+// the callers meet.
+template <class T, int BATCH, int WARPS>
+struct JoinedSums {
+    static constexpr int COUNT = BATCH * 16;
+    static constexpr int BYTES = WARPS * COUNT * (int)sizeof(float);
+
+    static MC_INLINE void put(float* parts, const RowSums<T, BATCH>& sums) {
+        float* own = parts + warp() * COUNT;
+        sums.each([&](int row, int vector, float sum) { own[vector * 16 + row] = sum; });
+    }
+
+    // ``at`` is 16 times the vector plus the row.
+    static MC_INLINE float all(const float* parts, int at) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += parts[w * COUNT + at];
+        return sum;
+    }
+};
+
+// BATCH vectors of WIDTH floats (a multiple of 16) as columns, by WORKERS threads numbered ``me``;
+// they meet before anybody reads.
+template <class T, int BATCH, int WIDTH, int WORKERS>
+MC_INLINE void put_columns(T* columns, const float* from, u32 me) {
+    for (int i = me; i < BATCH * WIDTH / 8; i += WORKERS) {
+        const float4 low = *(const float4*)(from + 8 * i), high = *(const float4*)(from + 8 * i + 4);
+        const float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        Columns<BATCH>::put(columns, i / (WIDTH / 8), i % (WIDTH / 8) * 8, v);
+    }
+}
+
+// The same with RMSNorm and a gain. ``squares`` holds BATCH x WORKERS / 32 floats of shared memory.
+// Called by WORKERS threads that share group barrier ``group``; all is written when it returns.
+// What ``from`` holds is read twice unless registers keep it.
+template <class T, int BATCH, int WIDTH, int WORKERS>
+MC_INLINE void put_normed_columns(T* columns, const float* from, const T* gain, float epsilon,
+                                  float* squares, u32 me, u32 group) {
+    constexpr int CHUNKS = WIDTH / 8, OWN = (CHUNKS + WORKERS - 1) / WORKERS;
+    constexpr bool HELD = BATCH * OWN <= 4;
+    constexpr int WARPS = WORKERS / 32;
+    float held[HELD ? BATCH * OWN : 1][8];
+    const auto load = [&](int b, int n, float* v) {
+        const float* at = from + (b * CHUNKS + me + n * WORKERS) * 8;
+        const float4 low = *(const float4*)at, high = *(const float4*)(at + 4);
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+    };
+#pragma unroll HELD ? BATCH : 1
+    for (int b = 0; b < BATCH; b++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int n = 0; n < OWN; n++) {
+            if (CHUNKS % WORKERS && me + n * WORKERS >= CHUNKS) break;
+            float* v = held[HELD ? b * OWN + n : 0];
+            load(b, n, v);
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum = fused(v[i], v[i], sum);
+        }
+        sum = warp_sum(sum);
+        if (lane() == 0) squares[b * WARPS + me / 32] = sum;
+    }
+    group_sync(group, WORKERS);
+#pragma unroll HELD ? BATCH : 1
+    for (int b = 0; b < BATCH; b++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += squares[b * WARPS + w];
+        const float scale = inverse_root(sum / (float)WIDTH + epsilon);
+#pragma unroll
+        for (int n = 0; n < OWN; n++) {
+            if (CHUNKS % WORKERS && me + n * WORKERS >= CHUNKS) break;
+            const int k = (me + n * WORKERS) * 8;
+            float g[8], v[8];
+            load8(gain + k, g);
+            if (HELD) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[i] = held[HELD ? b * OWN + n : 0][i];
+            } else {
+                load(b, n, v);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[i] = v[i] * scale * g[i];
+            Columns<BATCH>::put(columns, b, k, v);
+        }
+    }
+    group_sync(group, WORKERS);
+}
+
+}  // namespace mc
