@@ -53,7 +53,15 @@ MODELS = {
         {"cluster": 8, "page": 64, "dtype": "bf16"},
     ),
     "split by lanes": (BASE, {"cluster": 4, "dataflow": "split_head"}),
-    "gelu": ({**BASE, "hidden_act": "gelu_pytorch_tanh"}, {"cluster": 1}),
+    "gelu by tanh": ({**BASE, "hidden_act": "gelu_pytorch_tanh"}, {"cluster": 1}),
+    "llama, biases, exact gelu": (
+        {**BASE, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
+        {"cluster": 2},
+    ),
+    "split by lanes, biases": (
+        {**BASE, "attention_bias": True},
+        {"cluster": 2, "dataflow": "split_head"},
+    ),
 }
 
 

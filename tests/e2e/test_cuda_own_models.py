@@ -42,6 +42,42 @@ model own(E=64, H=2, D=64, F=96, V=40, layers=2) {
 """
 
 
+# One key and one value for all heads, the output's bias alone, a feed-forward layer without gate.
+SHARED = """use blocks
+model shared(E=64, H=4, D=64, F=96, V=40, layers=2) {
+  weights f16  accumulate f32
+  param embedding[V, E], final_norm[E], lm_head[E, V]
+  main(tokens[B, L]) -> [B, L, V] {
+    x = embed(tokens, embedding)
+    repeat layers {
+      param n1[E], wq[E, H, D], wk[E, D], wv[E, D], wo[H, D, E], bo[E]
+      param n2[E], w1[E, F], b1[F], w2[F, E], b2[E]
+      h = rms_norm(x, n1)
+      x = x + (mqa_attention(rope(h @ wq), rope(h @ wk), h @ wv) @ wo + bo)
+      h = rms_norm(x, n2)
+      x = x + (gelu(h @ w1 + b1) @ w2 + b2)
+    }
+    return x when prefill
+    return rms_norm(x, final_norm) @ lm_head
+  }
+}
+"""
+BIASED = SHARED.replace("wv[E, D]", "wv[E, D], bq[H, D], bk[D], bv[D]")
+for _name in "qkv":
+    BIASED = BIASED.replace(f"h @ w{_name}", f"h @ w{_name} + b{_name}")
+TEXTS = {
+    "own": MODEL,
+    "shared key": SHARED,
+    "shared key, biases, gelu by tanh, without biases of the feed-forward layer": BIASED.replace(
+        "gelu(h @ w1 + b1) @ w2 + b2", "gelu(h @ w1, form = tanh) @ w2"
+    )
+    .replace(", b1[F]", "")
+    .replace(", b2[E]", ""),
+    "silu without gate": SHARED.replace("gelu(", "silu("),
+    "exact gelu as gate": MODEL.replace("silu(", "gelu("),
+}
+
+
 def compiled(folder: Path, text: str):
     (folder / "own.mesh").write_text(text)
     report = Diagnostics()
@@ -49,8 +85,9 @@ def compiled(folder: Path, text: str):
     return compile_loaded(load_any(str(folder / "own.mesh"), report), request, (), report)
 
 
-def test_logits_are_those_of_the_graph(tmp_path: Path):
-    result = compiled(tmp_path, MODEL)
+@pytest.mark.parametrize("name", TEXTS)
+def test_logits_are_those_of_the_graph(name, tmp_path: Path):
+    result = compiled(tmp_path, TEXTS[name])
     module = result.modules["decode"]
     rng = np.random.default_rng(2)
     tensors = {

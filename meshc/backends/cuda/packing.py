@@ -26,10 +26,11 @@ def words(values: Array, dtype: str) -> NDArray[np.uint16]:
 
 def projections(queries: Array, keys: Array, values: Array, parts: int = 1) -> Array:
     """``[hidden, heads, head]`` and twice ``[hidden, kv_heads, head]`` as ``[kv_heads, rows,
-    hidden]``: for each key/value head its query heads, its keys, its values. Biases lack hidden and
-    become ``[kv_heads, rows]``. Of several ``parts`` of the lanes each has its rows together."""
-    kv, head = keys.shape[-2:]
-    lead = queries.shape[:-2]
+    hidden]``: for each key/value head its query heads, its keys, its values; where there
+    is one for all, its dim may be missing. Biases lack hidden and become ``[kv_heads, rows]``. Of
+    several ``parts`` of the lanes each has its rows together."""
+    lead, head = queries.shape[:-2], queries.shape[-1]
+    kv = keys.shape[-2] if keys.ndim == queries.ndim else 1
     joined = np.concatenate(
         [t.reshape(*lead, kv, -1, head) for t in (queries, keys, values)], axis=-2
     )
@@ -52,8 +53,9 @@ def gated(gates: Array, values: Array) -> Array:
 
 
 def in_fragments(matrix: Array) -> Array:
-    """``[.., rows, width]`` as ``[.., ceil(rows / 16), width / 16, 32, 8]``: blocks of 16 x 16 in the
-    order in which the lanes of a warp hold them (runtime/mc_fragments.cuh). Missing rows are zeros.
+    """``[.., rows, width]`` as ``[.., ceil(rows / 16), width / 16, 32, 8]``: blocks of 16 x 16 in
+    the order in which the lanes of a warp hold them (runtime/mc_fragments.cuh). Missing rows are
+    zeros.
 
     Raises ValueError for a width that is no multiple of 16.
     """

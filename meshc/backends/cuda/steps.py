@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeVar
 
 from meshc.analysis.blocks import THREADS
@@ -198,13 +199,16 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
     body = _Body(op, outer)
     norm, keys = body.one(graph.RmsNorm), body.all(graph.Append)[0]
     scores = body.users(keys.results[0], graph.Matmul)[0]
-    weights, biases, out = body.inputs(2, 5), body.inputs(5, -3), body.inputs(-1)
+    last = op.operands.index(body.operand(body.all(graph.Matmul)[-1], 1))
+    weights, biases = body.inputs(2, 5), body.inputs(5, last - 2)
+    out, out_bias = body.inputs(last, last + 1), body.inputs(last + 1)
     lane = scores.contract[0]
     head = step.module.dims[lane]
-    for place in (2, 3, 4):
-        _check_dims(op, place, (norm.dim, *tensor_type(op.operands[place]).dims[1:-1], lane), 3)
-    _check_dims(op, -1, (*tensor_type(op.operands[2]).dims[1:], norm.dim), 3)
-    heads, kv_heads = (step.module.dims[tensor_type(op.operands[n]).dims[1]] for n in (2, 3))
+    queries, keys_of = (tensor_type(op.operands[n]).dims[1:-1] for n in (2, 3))
+    for place, between in ((2, queries), (3, keys_of), (4, keys_of)):
+        _check_dims(op, place, (norm.dim, *between, lane), {3} if place == 2 else {2, 3})
+    _check_dims(op, last, (*queries, lane, norm.dim), {3})
+    heads, kv_heads = (prod(step.module.dims[d] for d in dims) for dims in (queries, keys_of))
     factor = body.all(graph.Scale)
     shape = attention.Attention(
         step.batch,
@@ -217,6 +221,7 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
         norm.eps,
         factor[0].factor if factor else 1.0,
         bool(biases),
+        out_bias=bool(out_bias),
     )
     rope = body.all(graph.Rope)[0]
     step.frequencies = rope_frequencies(rope, head)
@@ -237,6 +242,8 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
     )  # fmt: skip
     if biases:
         _weight(step, "bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers, parts)
+    if out_bias:
+        _weight(step, "bias_of_out", "plain", out_bias, (shape.hidden,), layers)
     pages = step.batch * -(-step.module.dims["S"] // step.page)
     pool = (layers, pages, kv_heads, step.page, head)
     step.buffers["keys"] = Buffer(step.dtype, pool, "state")
@@ -246,16 +253,17 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
         (
             "residual", "sums", "norm_of_attention[]", "qkv[]",
             *(["bias_of_qkv[]"] if biases else []),
-            "out[]", "keys[]", "values[]", "pages", pages // step.batch,
-            "cached", "cosines", "sines",
+            "out[]",
+            *(["bias_of_out[]"] if out_bias else []),
+            "keys[]", "values[]", "pages", pages // step.batch, "cached", "cosines", "sines",
         ),
     )  # fmt: skip
 
 
-def _check_dims(op: graph.Fuse, place: int, dims: tuple[str, ...], rank: int) -> None:
-    """A weight is packed by the order of its dims."""
+def _check_dims(op: graph.Fuse, place: int, dims: tuple[str, ...], ranks: set[int]) -> None:
+    """A weight is packed by the order of its dims, which are as many as one of ``ranks``."""
     given = tensor_type(op.operands[place]).dims
-    if given != dims or len(dims) != rank:
+    if given != dims or len(dims) not in ranks:
         fail(
             "cuda-shape",
             f"weight {op.operands[place]} of the {op.kernel} is over {list(given)}, in whose order "
@@ -273,16 +281,18 @@ def _feed_forward(
     outer_product = body.all(graph.Matmul)[-1]
     down = op.operands.index(body.operand(outer_product, 1))
     inner = (norm.dim, outer_product.contract[0])
-    for place, dims in ((2, inner), (3, inner), (down, inner[::-1])):
-        _check_dims(op, place, dims, 2)
-    gates, inner_bias = body.inputs(2, 4), body.inputs(4, down)
+    sides = 2 if body.all(graph.Mul) else 1
+    gates, inner_bias = body.inputs(2, 2 + sides), body.inputs(2 + sides, down)
+    for place in range(2, 2 + sides):
+        _check_dims(op, place, inner, {2})
+    _check_dims(op, down, inner[::-1], {2})
     outer_bias = body.inputs(down + 1)
     hidden = step.module.dims[norm.dim]
     features = step.module.dims[outer_product.contract[0]]
-    activation = "silu" if body.all(graph.Silu) else "gelu"
+    output, pack = ("gated", "gated") if sides > 1 else ("activated", "transposed")
     first = rows.RowsProduct(
-        step.batch, hidden, 2 * features, step.dtype, "normed", "gated", norm.eps, activation,
-        bool(inner_bias),
+        step.batch, hidden, sides * features, step.dtype, "normed", output, norm.eps,
+        _activation(body), bool(inner_bias),
     )  # fmt: skip
     second = rows.RowsProduct(
         step.batch, features, hidden, step.dtype, "plain", "residual", bias=bool(outer_bias)
@@ -290,9 +300,11 @@ def _feed_forward(
     _rows_kernel(step, "ffn_inner", first, op)
     _rows_kernel(step, "ffn_outer", second, op)
     _weight(step, "norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
-    _weight(step, "gate_up", "gated", gates, (2 * features, hidden), layers)
+    inner_name = "gate_up" if sides > 1 else "up"
+    _weight(step, inner_name, pack, gates, (sides * features, hidden), layers)
     if inner_bias:
-        _weight(step, "bias_of_gate_up", "gated", inner_bias, (2 * features,), layers)
+        name = f"bias_of_{inner_name}"
+        _weight(step, name, pack, inner_bias, (sides * features,), layers)
     down_name = (body.name(outer_product, 1),)
     _weight(step, "down", "transposed", down_name, (hidden, features), layers)
     if outer_bias:
@@ -304,8 +316,8 @@ def _feed_forward(
             (
                 "sums",
                 "norm_of_ffn[]",
-                "gate_up[]",
-                *(["bias_of_gate_up[]"] if inner_bias else []),
+                f"{inner_name}[]",
+                *([f"bias_of_{inner_name}[]"] if inner_bias else []),
                 "features",
             ),
         ),
@@ -320,6 +332,13 @@ def _feed_forward(
             ),
         ),
     ]
+
+
+def _activation(body: _Body) -> str:
+    """The activation of a feed-forward layer by its name in a template."""
+    if body.all(graph.Silu):
+        return "silu"
+    return "gelu_tanh" if body.one(graph.Gelu).form == "tanh" else "gelu"
 
 
 def _head(step: _Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:

@@ -223,9 +223,9 @@ class Fuse(Op):
     ``kernel`` says what it takes and gives (biases where there are any):
 
     * ``attention_block``: x, gain, weights of q, k and v, their biases, caches of keys and of
-      values, output weight; x with the output added, both caches
-    * ``ffn_block``: x, gain, weights of gate and up, their biases, weight of down, its bias; x with
-      the output added
+      values, output weight, its bias; x with the output added, both caches
+    * ``ffn_block``: x, gain, weights of gate and up (of up alone where nothing is gated), their
+      biases, weight of down, its bias; x with the output added
     * ``head``: x, gain, weight; logits
     * ``embed``: token ids, table; rows
 

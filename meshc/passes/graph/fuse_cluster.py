@@ -17,23 +17,32 @@ from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.graph.flow import Flow, Mismatch, block_with
-from meshc.passes.graph.fusible import Group, attention_block, embed, ffn_block, head
+from meshc.passes.graph.fusible import (
+    Group,
+    attention_block,
+    embed,
+    gated_ffn_block,
+    head,
+    plain_ffn_block,
+)
 from meshc.support.diagnostics import Diagnostics, fail
 
 _DTYPES = ("f16", "bf16")
+_ACTIVATIONS = (graph.Silu, graph.Gelu)
 
 
 @dataclass(frozen=True)
 class FuseCluster(Pass):
     """Fuse a decode step into kernels for thread-block clusters (ClusterFusion section 3.2).
 
-    RMSNorm, the q, k and v projections (biases too), RoPE, the caches, attention, the output
-    projection and the residual sum become an ``attention_block``; a gated feed-forward layer with
-    its norm and residual an ``ffn_block``; the last norm and the logits a ``head``; the look-up of
-    token ids an ``embed``. Blocks of a cluster share an attention head by the dataflow and in the
-    number that the cost model predicts to be fastest at a full cache; ``cluster`` (a number),
-    ``dataflow`` (split_token, split_head) and ``resident`` (blocks that share a core) force it.
-    What is fused is told as ``fused``, what stays and why as ``missed[fuse-cluster]``.
+    RMSNorm, the q, k and v projections, RoPE, the caches, attention, the output projection (with
+    biases or without) and the residual sum become an ``attention_block``; a feed-forward layer,
+    gated or not, with its norm and residual an ``ffn_block``; the last norm and the logits a
+    ``head``; the look-up of token ids an ``embed``. Blocks of a cluster share an attention head by
+    the dataflow and in the number that the cost model predicts to be fastest at a full cache;
+    ``cluster`` (a number), ``dataflow`` (split_token, split_head) and ``resident`` (blocks
+    that share a core) force it. What is fused is told as ``fused``, what stays and why as
+    ``missed[fuse-cluster]``.
 
     Before::
 
@@ -132,19 +141,27 @@ def _matcher(module: Module, op: Op) -> _Matcher | None:
         return attention_block
     if isinstance(op, graph.Embed):
         return embed
+    if isinstance(op, _ACTIVATIONS):
+        return None if _gates(module, op) else plain_ffn_block
     if isinstance(op, graph.Mul):
         makers = {r: o for o in module.walk() for r in o.results}
         acts = [makers.get(value) for value in op.tensors()]
-        return ffn_block if any(isinstance(a, (graph.Silu, graph.Gelu)) for a in acts) else None
+        return gated_ffn_block if any(isinstance(a, _ACTIVATIONS) for a in acts) else None
     last = module.function.body.ops[-1]
     if isinstance(op, graph.Matmul) and any(r in last.tensors() for r in op.results):
         return head
     return None
 
 
+def _gates(module: Module, act: Op) -> bool:
+    """Whether a product of values reads the activation; its mark is that product then."""
+    return any(isinstance(op, graph.Mul) and act.results[0] in op.operands for op in module.walk())
+
+
 _TITLES: dict[_Matcher, str] = {
     attention_block: "an attention block",
-    ffn_block: "a feed-forward block",
+    gated_ffn_block: "a feed-forward block",
+    plain_ffn_block: "a feed-forward block",
     head: "the head",
     embed: "an embedding",
 }
@@ -218,13 +235,13 @@ def _rows_misfit(device: Device, group: Group) -> str:
     """Why a kernel of products by rows does not fit, or an empty text."""
     if group.batch > clusters.MOST_BATCH:
         return f"a batch of {group.batch} vectors is more than {clusters.MOST_BATCH}"
-    for place, (width, _) in enumerate(group.matrices):
+    for place, (width, rows) in enumerate(group.matrices):
         if width % 8:
             return f"rows of {width} values are no whole number of eights"
         if group.kernel == "embed":
             continue
         normed = place == 0
-        gated = group.kernel == "ffn_block" and normed
+        gated = group.kernel == "ffn_block" and normed and rows == 2 * group.matrices[1][0]
         memory = clusters.rows_memory(device, width, group.batch, normed, gated)
         if not memory.fits:
             return clusters.memory_misfit(memory)

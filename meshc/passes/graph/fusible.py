@@ -69,12 +69,14 @@ def attention_block(flow: Flow, softmax: graph.Softmax) -> Group:
     norm = norm_of(flow, first.operands[0], products.hidden, first)
     output = flow.reader(weighted.result, graph.Matmul, "the attended values", weighted)
     flow.weight(output.operands[1], output)
-    total = residual(flow, output.results[0], norm.operands[0], output)
+    outcome, bias = unbiased(flow, output.results[0])
+    total = residual(flow, outcome, norm.operands[0], output)
     shape = _shape(flow, norm, products, scores, weighted, output, lane)
     ops: tuple[Op, ...] = (norm, *products.ops, q_rope, k_rope, keys, values, scores, *scale)
-    ops += (softmax, weighted, output, total)
+    ops += (softmax, weighted, output, *bias, total)
     inputs = (*norm.operands, *products.weights, *products.biases)
     inputs += (keys.operands[0], values.operands[0], output.operands[1])
+    inputs += tuple(op.operands[1] for op in bias)
     outputs = (total.result, keys.result, values.result)
     context = flow.extent([softmax.dim])
     return Group("attention_block", softmax, ops, inputs, outputs, shape.batch, shape, context)
@@ -193,41 +195,52 @@ def _cache_dims(flow: Flow, cache: Operand, new: set[str], at: Op) -> None:
         raise Mismatch(f"the cache {cache} has other dims than its keys or values", append)
 
 
-def ffn_block(flow: Flow, gated: graph.Mul) -> Group:
+def gated_ffn_block(flow: Flow, gated: graph.Mul) -> Group:
     """Norm, gate and up products, gated activation, down product and residual sum."""
     act = _activation(flow, gated)
     other = next((o for o in gated.operands if o is not act.result), gated.operands[1])
-    sides = [biased(flow, act.operands[0]), biased(flow, other)]
-    products = [flow.maker(value, graph.Matmul, "the gate", gated) for value, _ in sides]
+    return _ffn_block(flow, [biased(flow, act.operands[0]), biased(flow, other)], [act, gated])
+
+
+def plain_ffn_block(flow: Flow, act: Op) -> Group:
+    """Norm, one inner product, activation, outer product and residual sum."""
+    return _ffn_block(flow, [biased(flow, act.operands[0])], [act])
+
+
+def _ffn_block(
+    flow: Flow, sides: list[tuple[Operand, tuple[graph.Add, ...]]], pointwise: list[Op]
+) -> Group:
+    """A feed-forward layer whose inner products ``sides`` give what ``pointwise`` makes of them."""
+    gated = pointwise[-1]
+    what = "the gate" if len(sides) > 1 else "the inner product"
+    products = [flow.maker(value, graph.Matmul, what, gated) for value, _ in sides]
     first = products[0]
     hidden = only_dim(first)
     weights = _one_input(flow, products, [value for value, _ in sides])
     norm = norm_of(flow, first.operands[0], hidden, first)
-    down = flow.reader(gated.result, graph.Matmul, "the gated values", gated)
+    down = flow.reader(gated.results[0], graph.Matmul, "what is activated", gated)
     inner = only_dim(down)
     flow.weight(down.operands[1], down)
     biases = [op for _, bias in sides for op in bias]
-    if len(biases) == 1:
+    if 0 < len(biases) < len(sides):
         raise Mismatch("one of gate and up has a bias, the other none", biases[0])
     outcome, bias = unbiased(flow, down.results[0])
     total = residual(flow, outcome, norm.operands[0], down)
     vectors = [d for d in dims_of(norm.operands[0]) if d != hidden]
-    if set(dims_of(gated.result)) != {*vectors, inner}:
-        raise Mismatch(f"{gated.result} has other dims than rows of {inner}", gated)
+    if set(dims_of(gated.results[0])) != {*vectors, inner}:
+        raise Mismatch(f"{gated.results[0]} has other dims than rows of {inner}", gated)
     batch = flow.extent(vectors)
     width, features = flow.extent([hidden]), flow.extent([inner])
-    ops = (norm, *dict.fromkeys(products), *biases, act, gated, down, *bias, total)
+    ops = (norm, *dict.fromkeys(products), *biases, *pointwise, down, *bias, total)
     inputs = (*norm.operands, *weights, *(op.operands[1] for op in biases))
     inputs += (down.operands[1], *(op.operands[1] for op in bias))
-    matrices = ((width, 2 * features), (features, width))
+    matrices = ((width, len(sides) * features), (features, width))
     return Group("ffn_block", gated, ops, inputs, (total.result,), batch, matrices=matrices)
 
 
 def _activation(flow: Flow, gated: graph.Mul) -> Op:
     for operand in gated.tensors():
         op = flow.makers.get(operand)
-        if isinstance(op, graph.Gelu) and op.form != "tanh":
-            raise Mismatch(f"{op.result} is gelu by '{op.form}', not by 'tanh'", op)
         if isinstance(op, (graph.Silu, graph.Gelu)):
             return op
     raise Mismatch("no activation gates this product", gated)

@@ -35,6 +35,7 @@ class Case:
     wv: np.ndarray
     wo: np.ndarray
     bias: tuple
+    out_bias: np.ndarray
     keys: np.ndarray
     values: np.ndarray
     pages: np.ndarray
@@ -67,6 +68,7 @@ def make_case(shape: Attention, cached, seed=0):
         words(e, g, d, spread=spread),
         words(h, d, e, spread=(h * d) ** -0.5),
         bias,
+        words(e) if shape.out_bias else np.zeros(e, np.uint16),
         words(count, g, shape.page, d),
         words(count, g, shape.page, d),
         pages,
@@ -110,5 +112,5 @@ def expected(case: Case):
         weights = np.exp(scores - scores.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)
         attended = np.einsum("ht,thd->hd", weights, values)
-        out[b] = x + np.tensordot(attended, wo, 2)
+        out[b] = x + np.tensordot(attended, wo, 2) + from_kind(case.out_bias, kind)
     return out, new

@@ -37,9 +37,10 @@ def run(chosen, case, mode=FIRST, lint=False):
         output(case.wo, shape.kv_heads, parts),
     )
     bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
+    out_bias = [case.out_bias] if shape.out_bias else []
     qkv, out = map(np.ascontiguousarray, weights)
     arguments = [
-        case.residual, sums, case.norm, qkv, *bias, out, *pools, case.pages,
+        case.residual, sums, case.norm, qkv, *bias, out, *out_bias, *pools, case.pages,
         np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
     ]  # fmt: skip
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
@@ -80,9 +81,11 @@ def check(case, sums, pools, tolerance):
         assert (after == before).all()
 
 
-def shape(batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0):
+def shape(
+    batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0, out_bias=False
+):
     return Attention(
-        batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window
+        batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window, out_bias
     )
 
 
@@ -92,7 +95,7 @@ SMALL = {
         shape(2, 256, 4, 2, 64, "bf16", 1, bias=True), 4, [200, 0], "split_token"
     ),
     "window, odd cluster": (
-        shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], "split_token"
+        shape(3, 384, 3, 3, 96, page=64, window=50, out_bias=True), 3, [130, 7, 64], "split_token"
     ),
     "eight blocks, wide group": (shape(1, 512, 8, 1, 128, page=64), 8, [300], "split_token"),
     "sixteen blocks, large head": (shape(1, 256, 2, 1, 256, page=64), 16, [130], "split_token"),
@@ -101,7 +104,7 @@ SMALL = {
     "hidden is not heads times head": (shape(1, 320, 2, 2, 64), 4, [100], "split_token"),
     "lanes, two blocks": (shape(1, 256, 4, 2, 64), 2, [37], "split_head"),
     "lanes, two requests": (
-        shape(2, 256, 4, 2, 64, "bf16", 1, bias=True), 4, [200, 0], "split_head"
+        shape(2, 256, 4, 2, 64, "bf16", 1, bias=True, out_bias=True), 4, [200, 0], "split_head"
     ),
     "lanes, window, odd cluster": (
         shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], "split_head"

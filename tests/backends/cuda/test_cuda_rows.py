@@ -23,8 +23,11 @@ def library(shape):
 CASES = {
     "gated": RowsProduct(1, 320, 90, "f16", "normed", "gated", 1e-5),
     "gated by gelu, three requests": RowsProduct(
-        3, 256, 64, "bf16", "normed", "gated", 1e-6, "gelu"
+        3, 256, 64, "bf16", "normed", "gated", 1e-6, "gelu_tanh"
     ),
+    "gated by exact gelu": RowsProduct(2, 256, 64, "f16", "normed", "gated", 1e-6, "gelu"),
+    "activated": RowsProduct(1, 128, 90, "f16", "normed", "activated", 1e-5, "gelu", True),
+    "activated by silu": RowsProduct(2, 64, 33, "bf16", "normed", "activated", 1e-5),
     "residual, wide rows": RowsProduct(1, 5000, 40, "f16", "plain", "residual"),
     "residual, sixteen requests": RowsProduct(16, 512, 24, "f16", "plain", "residual"),
     "logits": RowsProduct(2, 192, 1001, "bf16", "normed", "stored", 1e-5),
@@ -57,11 +60,20 @@ def want(shape, given):
         return y + given["sums"]
     if shape.output == "stored":
         return y
-    gate, value = y[:, 0::2], y[:, 1::2]
-    if shape.activation == "silu":
-        return gate / (1 + np.exp(-gate)) * value
-    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
-    return gate * (1 + np.tanh(inner)) / 2 * value
+    if shape.output == "activated":
+        return ACTIVATIONS[shape.activation](y)
+    return ACTIVATIONS[shape.activation](y[:, 0::2]) * y[:, 1::2]
+
+
+def gelu_tanh(x):
+    return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
+    "gelu_tanh": gelu_tanh,
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -86,6 +98,21 @@ def test_products_in_all_modes(name, cores):
         assert shape.output != "residual" or not sums.any()
         results.add(output.tobytes())
     assert len(results) == 1
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_far_from_zero(activation):
+    """A vector of ones times rows of eight times one value each."""
+    values = np.array([-30, -12, -6, -4, -2, -1, -0.5, 0.0, 0.5, 1, 2, 4, 12, 30, 131072.0])
+    shape = RowsProduct(1, 8, len(values), "f16", "normed", "activated", 0.0, activation)
+    chosen = plan(shape)
+    ones, gain = np.ones((1, 8), np.float32), to_kind(np.ones(8), "f16")
+    matrix = to_kind(np.repeat(values[:, None] / 8, 8, axis=1), "f16")
+    found = np.full((1, len(values)), np.nan, np.float32)
+    grid = Grid(chosen.blocks(1), THREADS, 1, chosen.arena.bytes)
+    library(shape).run("product", grid, [ones, gain, matrix, found])
+    exact = ACTIVATIONS[activation](values)
+    assert (np.abs(found[0] - exact) <= 6e-7 * np.maximum(1, np.abs(exact))).all()
 
 
 def test_gates_and_values_are_packed_in_turn():

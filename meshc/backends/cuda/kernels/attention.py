@@ -30,7 +30,8 @@ _LOG2E = math.log2(math.e)
 
 @dataclass(frozen=True)
 class Attention:
-    """What an attention block computes. ``window`` 0 means all tokens; ``scale`` is of scores."""
+    """What an attention block computes. ``window`` 0 means all tokens; ``scale`` is of scores;
+    ``bias`` is that of queries, keys and values."""
 
     batch: int
     hidden: int
@@ -43,6 +44,7 @@ class Attention:
     scale: float
     bias: bool = False
     window: int = 0
+    out_bias: bool = False
 
     @property
     def group(self) -> int:
@@ -178,6 +180,7 @@ def text(chosen: AttentionPlan, name: str) -> str:
         page=shape.page,
         window=shape.window,
         bias=shape.bias,
+        out_bias=shape.out_bias,
         epsilon=literal(shape.epsilon),
         scale=literal(shape.scale * _LOG2E),
         tile_bytes=chosen.tile_bytes,

@@ -19,6 +19,7 @@ from meshc.backends.templates import render
 
 TITLES = {
     ("normed", "gated"): "RMSNorm, both inner products of a feed-forward layer, gated activation",
+    ("normed", "activated"): "RMSNorm, the inner product of a feed-forward layer, its activation",
     ("plain", "residual"): "the outer product of a feed-forward layer and its residual sum",
     ("normed", "stored"): "RMSNorm and the product with a matrix",
     ("plain", "stored"): "the product with a matrix",
@@ -30,7 +31,8 @@ class RowsProduct:
     """``rows`` x ``width`` times ``batch`` vectors.
 
     ``input`` is normed or plain. ``output`` is gated (``activation`` of even rows times odd ones),
-    residual (added to sums, which are zeroed) or stored.
+    activated, residual (added to sums, which are zeroed) or stored. ``activation`` is silu, gelu or
+    gelu_tanh, its approximation.
     """
 
     batch: int

@@ -112,7 +112,8 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
     __launch_bounds__(attention_block_::THREADS, 1)
     attention_block(const float* __restrict__ residual, float* __restrict__ sums,
         const attention_block_::T* __restrict__ norm, const attention_block_::T* __restrict__ qkv,
-        const attention_block_::T* __restrict__ out, attention_block_::T* __restrict__ keys,
+        const attention_block_::T* __restrict__ out,
+        attention_block_::T* __restrict__ keys,
         attention_block_::T* __restrict__ values, const int* __restrict__ pages, int max_pages,
         const int* __restrict__ cached, const float* __restrict__ cosines,
         const float* __restrict__ sines) {
