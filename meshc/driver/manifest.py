@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from meshc.backends.python import HostFacts
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
-from meshc.frontend.models import LinearScaling, Llama3Scaling, ModelConfig
+from meshc.frontend.models import LatentSizes, LinearScaling, Llama3Scaling, ModelConfig
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 from meshc.support.files import MANIFEST, read_manifest
@@ -66,6 +66,7 @@ def config_of(facts: Mapping[str, object]) -> ModelConfig | None:
     values: dict[str, Any] = {name: stored.get(name) for name in hints}
     values["eos_ids"] = tuple(stored.get("eos_ids") or ())
     values["rope_scaling"] = _scaling(stored.get("rope_scaling"))
+    values["latent"] = _latent(stored.get("latent"))
     wrong = [name for name, value in values.items() if not _has_type(value, hints[name])]
     if wrong:
         fail("no-program", f"{MANIFEST} has no sound '{wrong[0]}' in its config")
@@ -84,6 +85,15 @@ def _has_type(value: object, hint: Any) -> bool:
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _latent(stored: object) -> object:
+    """Lanes of latent attention of a stored config; else left for the check of types."""
+    names = get_type_hints(LatentSizes)
+    if isinstance(stored, dict) and set(stored) == set(names):
+        if all(_has_type(stored[name], hint) for name, hint in names.items()):
+            return LatentSizes(**stored)
+    return stored
 
 
 def _scaling(stored: object) -> object:

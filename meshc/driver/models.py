@@ -7,6 +7,7 @@ from pathlib import Path
 
 from meshc.frontend.language import Model, elaborate, library_model, load_model, phases
 from meshc.frontend.models import (
+    LatentSizes,
     LinearScaling,
     Llama3Scaling,
     ModelConfig,
@@ -88,8 +89,28 @@ def of_config(config: ModelConfig, weights: Path | None) -> LoadedModel:
     )
 
 
+def _latent_parameters(config: ModelConfig, sizes: LatentSizes) -> dict[str, Parameter]:
+    return {
+        "E": config.hidden,
+        "H": config.heads,
+        "R": sizes.rank,
+        "N": sizes.query,
+        "P": sizes.rope,
+        "D": sizes.value,
+        "F": config.ffn,
+        "V": config.vocab,
+        "layers": config.layers,
+        "eps": config.eps,
+        "theta": config.rope_theta,
+        "activation": config.activation,
+        "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
+    }
+
+
 def library_parameters(config: ModelConfig) -> dict[str, Parameter]:
     """Parameters of the library's model that spell ``config``."""
+    if config.latent is not None:
+        return _latent_parameters(config, config.latent)
     found: dict[str, Parameter] = {
         "E": config.hidden,
         "H": config.heads,

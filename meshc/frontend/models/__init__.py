@@ -6,6 +6,7 @@ traceback; files are bounded in size, depth and counts before anything is built 
 
 from meshc.frontend.models.catalogue import catalogue_config, catalogue_names
 from meshc.frontend.models.config import (
+    LatentSizes,
     LinearScaling,
     Llama3Scaling,
     ModelConfig,
@@ -19,6 +20,7 @@ from meshc.frontend.models.weights import Checkpoint, open_checkpoint
 
 __all__ = [
     "Checkpoint",
+    "LatentSizes",
     "LinearScaling",
     "Llama3Scaling",
     "ModelConfig",

@@ -162,6 +162,7 @@ def _read_fields(fields: Fields, header: GgufHeader, family: Family) -> ModelCon
         bos_id=bos[0] if bos else None,
         eos_ids=eos,
         dtype=_dtype(header),
+        latent=None,
     )
 
 

@@ -1,6 +1,7 @@
-"""Hugging Face ``config.json`` of the llama and qwen2 families, read strictly.
+"""Hugging Face ``config.json`` of the llama, qwen2 and deepseek_v2 families, read strictly.
 
-Defaults of absent keys are those of ``LlamaConfig`` and ``Qwen2Config`` in transformers.
+Defaults of absent keys are those of ``LlamaConfig`` and ``Qwen2Config`` in transformers; what
+deepseek_v2 has beside is read by ``hf_deepseek.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from meshc.frontend.models.config import (
 )
 from meshc.frontend.models.fields import Fields, brief
 from meshc.frontend.models.files import is_directory
+from meshc.frontend.models.hf_deepseek import EXPERT_KEYS, read_latent
 from meshc.frontend.models.hf_rope import read_rope
 from meshc.frontend.models.hf_unknown import judge_unread_keys
 from meshc.frontend.models.json_text import JsonText, read_json_object
@@ -27,7 +29,11 @@ from meshc.support.diagnostics import Diagnostics, fail
 CONFIG_LIMIT_BYTES = 1 << 20
 EPS_LIMIT = 0.1
 
-_ARCHITECTURES: dict[str, Family] = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
+_ARCHITECTURES: dict[str, Family] = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+}
 _KEYS = {
     "hidden": "hidden_size",
     "heads": "num_attention_heads",
@@ -83,7 +89,7 @@ def config_from_json(
     found = Diagnostics()
     fields = Fields(text.value, text.source.name, found, lambda key: text.span(key))
     config = _read_fields(fields, text, name, family)
-    judge_unread_keys(fields)
+    judge_unread_keys(fields, EXPERT_KEYS if family == "deepseek_v2" else frozenset())
     found.raise_errors()
     if diagnostics is not None:
         for message in found.messages:
@@ -132,11 +138,15 @@ def _read_fields(fields: Fields, text: JsonText, name: str, family: Family) -> M
     }
     kv_heads = fields.integer(_KEYS["kv_heads"], 1, SIZE_LIMITS["kv_heads"], default=size["heads"])
     head_dim = None
-    if fields.has("head_dim"):
+    rope = read_rope(fields, text)
+    latent = None
+    if family == "deepseek_v2":
+        latent = read_latent(fields, size["layers"], size["heads"], kv_heads, rope.scaling)
+        head_dim = latent.query + latent.rope
+    elif fields.has("head_dim"):
         head_dim = fields.integer("head_dim", 1, SIZE_LIMITS["head_dim"])
     bos = fields.token_ids("bos_token_id", SIZE_LIMITS["vocab"])
     eos = fields.token_ids("eos_token_id", SIZE_LIMITS["vocab"])
-    rope = read_rope(fields, text)
     bias = fields.boolean("attention_bias", family == "qwen2")
     _check_qwen2(fields, family, bias)
     _check_window(fields, family, size["layers"])
@@ -158,6 +168,7 @@ def _read_fields(fields: Fields, text: JsonText, name: str, family: Family) -> M
         bos_id=bos[0] if bos else None,
         eos_ids=eos,
         dtype=_read_dtype(fields),
+        latent=latent,
     )
 
 
@@ -190,7 +201,7 @@ def _check_window(fields: Fields, family: Family, layers: int) -> None:
         not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)
     ):
         _refuse_window(fields, "layer_types", "only layers of type full_attention are supported")
-    if family == "llama" and fields.has("sliding_window"):
+    if family != "qwen2" and fields.has("sliding_window"):
         _refuse_window(fields, "sliding_window", "sliding-window attention is not supported")
     if not fields.boolean("use_sliding_window", False):
         return

@@ -48,12 +48,13 @@ def _key_lists() -> _KeyLists:
     )
 
 
-def judge_unread_keys(fields: Fields) -> None:
-    """Error or remark for every key that no reader took; in the order of the file."""
+def judge_unread_keys(fields: Fields, read: frozenset[str] = frozenset()) -> None:
+    """Error or remark for every key that no reader took, neither for all families nor, in ``read``,
+    for this one; in the order of the file."""
     lists = _key_lists()
     remarks = 0
     for key, value in fields.values.items():
-        if key in lists.passed_over or lists.is_neutral(key, value):
+        if key in lists.passed_over or key in read or lists.is_neutral(key, value):
             continue
         if not lists.changes_maths(key):
             remarks += 1

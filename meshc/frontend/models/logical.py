@@ -12,7 +12,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshc.frontend.models.config import ModelConfig
+from meshc.frontend.models.config import LatentSizes, ModelConfig
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Lanes ``first`` to ``end`` of each of ``heads`` in a stored ``[heads * lanes, in]``, whose
+    dims heads, lanes, in are then put in the order ``axes``."""
+
+    heads: int
+    first: int
+    end: int
+    axes: tuple[int, int, int] = (2, 0, 1)
+
+    def of(self, stored: np.ndarray) -> np.ndarray:
+        """These lanes of ``stored``."""
+        split = stored.reshape(self.heads, -1, stored.shape[1])
+        return split[:, self.first : self.end].transpose(self.axes)
 
 
 @dataclass(frozen=True)
@@ -20,7 +36,8 @@ class LogicalTensor:
     """One logical tensor. For a ``per_layer`` one, ``shape`` is that of a single layer.
 
     ``hf`` and ``gguf`` are the stored names, with ``{n}`` for the layer. ``rope_heads`` is the
-    number of heads of a query or key tensor, whose rows some GGUF files permute; else 0.
+    number of heads of a query or key tensor, whose rows some GGUF files permute; else 0. ``lanes``
+    picks it out of a stored tensor that holds several.
     """
 
     name: str
@@ -31,11 +48,14 @@ class LogicalTensor:
     per_layer: bool
     transposed: bool
     rope_heads: int = 0
+    lanes: Lanes | None = None
 
     def from_stored(self, stored: np.ndarray, permuted: bool) -> np.ndarray:
         """The logical tensor, C-contiguous, from ``stored`` of ``stored_shape``."""
         if permuted and self.rope_heads:
             stored = rows_to_halves(stored, self.rope_heads)
+        if self.lanes is not None:
+            return np.ascontiguousarray(self.lanes.of(stored)).reshape(self.shape)
         ordered = stored.T if self.transposed else stored
         return np.ascontiguousarray(ordered).reshape(self.shape)
 
@@ -73,7 +93,8 @@ def logical_tensors(config: ModelConfig) -> tuple[LogicalTensor, ...]:
         transposed=True,
     )
     final = _vector("final_norm", (config.hidden,), "model.norm.weight", "output_norm.weight")
-    return (embedding, *_attention(config), *_mlp(config), final, lm_head)
+    attention = _attention(config) if config.latent is None else _latent(config, config.latent)
+    return (embedding, *attention, *_mlp(config), final, lm_head)
 
 
 def _attention(config: ModelConfig) -> list[LogicalTensor]:
@@ -95,6 +116,47 @@ def _attention(config: ModelConfig) -> list[LogicalTensor]:
     if config.o_bias:
         parts.append(_bias("bo", hidden, "self_attn.o_proj", "attn_output"))
     return parts
+
+
+def _latent(config: ModelConfig, sizes: LatentSizes) -> list[LogicalTensor]:
+    """Latent attention: the stored tensors hold lanes with and without RoPE, or of keys and values,
+    side by side. R kv_lora_rank, N, P lanes of a query without and with RoPE, D of a value."""
+    hidden, heads = config.hidden, config.heads
+    rank, query, rope, value = sizes.rank, sizes.query, sizes.rope, sizes.value
+    first, rotary = Lanes(heads, 0, query), Lanes(heads, query, query + rope)
+    of_latent, of_key = Lanes(1, 0, rank), Lanes(1, rank, rank + rope)
+    keys, values = Lanes(heads, 0, query, (1, 0, 2)), Lanes(heads, query, query + value)
+    queries = ("self_attn.q_proj", "attn_q", (heads * (query + rope), hidden))
+    shared = ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", (rank + rope, hidden))
+    up = ("self_attn.kv_b_proj", "attn_kv_b", (heads * (query + value), rank))
+    norm = ("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight")
+    return [
+        _layer_vector("attn_norm", (hidden,), "input_layernorm.weight", "attn_norm.weight"),
+        _part("wq", (hidden, heads, query), queries, first),
+        _part("wq_rope", (hidden, heads, rope), queries, rotary),
+        _part("w_latent", (hidden, rank), shared, of_latent),
+        _part("w_rope", (hidden, rope), shared, of_key),
+        _layer_vector("latent_norm", (rank,), *norm),
+        _part("w_uk", (query, heads, rank), up, keys),
+        _part("w_uv", (rank, heads, value), up, values),
+        _linear("wo", (heads, value), (hidden,), "self_attn.o_proj", "attn_output"),
+    ]
+
+
+def _part(
+    name: str, shape: tuple[int, ...], stored: tuple[str, str, tuple[int, int]], lanes: Lanes
+) -> LogicalTensor:
+    hf, gguf, stored_shape = stored
+    return LogicalTensor(
+        name,
+        shape,
+        stored_shape,
+        f"model.layers.{{n}}.{hf}.weight",
+        f"blk.{{n}}.{gguf}.weight",
+        True,
+        False,
+        lanes=lanes,
+    )
 
 
 def _mlp(config: ModelConfig) -> list[LogicalTensor]:

@@ -1,0 +1,134 @@
+"""Configs and checkpoints of deepseek_v2: what is read and refused, logits of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_files import diagnosed
+
+from meshc.driver.models import library_parameters
+from meshc.frontend.language import elaborate, library_model
+from meshc.frontend.models import LatentSizes, open_checkpoint, read_config
+from meshc.interp.check import Session
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "intermediate_size": 48,
+    "vocab_size": 37,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-6,
+    "first_k_dense_replace": 2,
+    "n_routed_experts": 64,
+    "moe_intermediate_size": 20,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
+
+
+def config_file(folder: Path, **changes: Any) -> Path:
+    """`CONFIG` with changes; ``...`` leaves a key out."""
+    kept = {key: value for key, value in {**CONFIG, **changes}.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(kept))
+    return folder
+
+
+def test_lanes_are_read(tmp_path: Path) -> None:
+    config = read_config(config_file(tmp_path))
+    assert config.family == "deepseek_v2"
+    assert config.latent == LatentSizes(rank=16, query=12, rope=8, value=10)
+    attention = 64 * 4 * 20 + 64 * 24 + 16 + 16 * 4 * 22 + 4 * 10 * 64
+    assert config.parameter_count() == (2 * (attention + 3 * 64 * 48 + 2 * 64) + 2 * 37 * 64 + 64)
+
+
+def test_absent_lanes_are_those_of_transformers(tmp_path: Path) -> None:
+    absent = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    config = read_config(config_file(tmp_path, **dict.fromkeys(absent, ...)))
+    assert config.latent == LatentSizes(rank=512, query=128, rope=64, value=128)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"first_k_dense_replace": 1}, "layers from 1 on have 64 experts ('n_routed_experts')"),
+        ({"first_k_dense_replace": ...}, "layers from 0 on have 64 experts"),
+        ({"first_k_dense_replace": 1, "n_routed_experts": ...}, "('first_k_dense_replace')"),
+        ({"q_lora_rank": 24}, "queries of a low rank ('q_lora_rank')"),
+        ({"q_lora_rank": ...}, "without 'q_lora_rank'"),
+        ({"rope_scaling": {"type": "yarn", "factor": 40}}, 'RoPE type "yarn"'),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "scaled RoPE"),
+        ({"attention_bias": True}, "'attention_bias'"),
+        ({"mlp_bias": True}, "'mlp_bias'"),
+        ({"tie_word_embeddings": True}, "'tie_word_embeddings'"),
+        ({"sliding_window": 32}, "sliding-window"),
+        ({"expert_bias": 1}, "'expert_bias' = 1"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    file = config_file(tmp_path, **changes)
+    found = diagnosed("config-unsupported", lambda: read_config(file))
+    assert words in "\n".join(d.message for d in found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kv_lora_rank": 0}, "'kv_lora_rank' is 0"),
+        ({"qk_rope_head_dim": 7}, "RoPE rotates pairs"),
+        ({"num_key_value_heads": 2}, "latent attention has one per head, 4"),
+        ({"n_routed_experts": "many"}, "'n_routed_experts'"),
+    ],
+)
+def test_bad_values_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    file = config_file(tmp_path, **changes)
+    found = diagnosed("config-bad-value", lambda: read_config(file))
+    assert words in "\n".join(d.message for d in found)
+
+
+def test_layers_without_experts_need_no_dense_ones(tmp_path: Path) -> None:
+    for changes in ({"n_routed_experts": None}, {"n_routed_experts": 0}):
+        assert read_config(config_file(tmp_path, first_k_dense_replace=0, **changes)).latent
+
+
+@pytest.mark.oracle
+def test_a_checkpoint_of_transformers_gives_its_logits(tmp_path: Path) -> None:
+    """Written by transformers, read here, decoded token by token. Its norms and angles are f32."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    given = {k: v for k, v in CONFIG.items() if k not in ("architectures", "model_type")}
+    given["dtype"] = given.pop("torch_dtype")
+    wanted_config = transformers.DeepseekV2Config(
+        **given, attn_implementation="eager", bos_token_id=0, eos_token_id=1
+    )
+    torch.manual_seed(5)
+    model = transformers.DeepseekV2ForCausalLM(wanted_config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(torch.randn_like(weight) * (1.0 if "norm" in name else 0.2))
+        model.save_pretrained(tmp_path)
+        tokens = torch.randint(0, 37, (1, 9))
+        wanted = model.double()(tokens).logits[0].numpy()
+    config = read_config(tmp_path)
+    checkpoint = open_checkpoint(tmp_path, config)
+    module = elaborate(
+        library_model(config.family, library_parameters(config)), "decode", seq=tokens.shape[1]
+    )
+    session = Session(module, {name: checkpoint.read(name) for name in checkpoint.names()})
+    for step in range(tokens.shape[1]):
+        (got,) = session.step({"tokens": tokens[:, step : step + 1].numpy()}, {"pos": step})
+        np.testing.assert_allclose(got[0, 0], wanted[step], rtol=1e-5, atol=1e-5)
