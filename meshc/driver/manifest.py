@@ -90,9 +90,10 @@ def _has_type(value: object, hint: Any) -> bool:
 def _latent(stored: object) -> object:
     """Lanes of latent attention of a stored config; else left for the check of types."""
     names = get_type_hints(LatentSizes)
-    if isinstance(stored, dict) and set(stored) == set(names):
-        if all(_has_type(stored[name], hint) for name, hint in names.items()):
-            return LatentSizes(**stored)
+    if not isinstance(stored, dict) or set(stored) != set(names):
+        return stored
+    if all(_has_type(stored[name], hint) for name, hint in names.items()):
+        return LatentSizes(**stored)
     return stored
 
 
