@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshc.analysis.dsmem import VALUE_BYTES, Attention
+from meshc.analysis.dsmem import VALUE_BYTES, Attention, LatentAttention
 from meshc.devices import Clusters, Device
 
 WARPS = 8
@@ -18,6 +18,9 @@ WARPS = 8
 THREADS = 32 * WARPS + 32
 """Of a block: those that compute and one warp that starts copies."""
 TILE_BYTES = 32_768
+LATENT_TILE_BYTES = 36_864
+MOST_TILE_TOKENS = 64
+"""In a tile of cached latents, whose scores are kept."""
 MOST_STAGES, LEAST_STAGES = 6, 2
 """Tiles of a ring: one on its way while one is read, at the least."""
 MOST_SUMS = 256
@@ -144,6 +147,62 @@ def _split_head(shape: Attention, cluster: int, context: int) -> list[Part]:
         _values("OUTPUTS", batch * shape.hidden),
         _values("OWN_COLUMNS", shape.hidden // cluster),
     ]
+
+
+def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
+    """The plan of latent attention in clusters of ``cluster`` blocks within ``limit`` bytes.
+
+    Absorbed queries, sums over latents of this block and of the cluster, and scores of two tiles
+    of tokens are kept for all heads of the cluster.
+    """
+    batch, group, key = shape.batch, shape.group, shape.key
+    tile = latent_tile_bytes(shape)
+    own_rows = shape.query_rows // cluster + key // cluster
+    sums = batch * group * (shape.latent + 1)
+    parts = [
+        Part("BARRIERS", 16 * MOST_STAGES + 32),
+        _values("VECTORS", batch * shape.hidden),
+        _values("PARTS", 2 * WARPS * batch * latent_tile_rows(shape, cluster)),
+        _values("OWN", batch * own_rows),
+        _values("ALL", cluster * batch * own_rows),
+        _values("ROOTS", batch),
+        _values("PLAIN", batch * group * shape.query),
+        _values("TURNED", batch * group * key),
+        Part("FRESH", 2 * batch * key),
+        _values("OWN_ABSORBED_AT", batch * group * shape.latent // cluster),
+        _values("ABSORBED", batch * group * shape.latent),
+        _values("HIGHEST", batch * group),
+        _values("TOP", batch * group),
+        _values("FACTORS", group),
+        _values("SCORES", 2 * group * latent_tile_tokens(shape)),
+        _values("ATTENDED_AT", sums),
+        _values("TOTAL", sums),
+        _values("OWN_VALUES_AT", batch * shape.attended // cluster),
+        _values("ALL_VALUES", batch * shape.attended),
+        _values("VALUES", batch * shape.attended),
+    ]
+    return _with_ring(parts, tile, limit)
+
+
+def latent_tile_bytes(shape: LatentAttention) -> int:
+    """Bytes of a tile of a latent attention block: 32 tokens of DeepSeek-V2, a row of the
+    projections and four columns of the output at the least."""
+    least = max(LATENT_TILE_BYTES, 2 * shape.hidden, 8 * shape.attended, 2 * shape.key)
+    return _up(least, 1024)
+
+
+def latent_tile_rows(shape: LatentAttention, cluster: int) -> int:
+    """Rows of the projections in a tile."""
+    own = max(shape.query_rows, shape.key) // cluster
+    return min(
+        latent_tile_bytes(shape) // (2 * shape.hidden), own, max(MOST_SUMS // shape.batch, 1)
+    )
+
+
+def latent_tile_tokens(shape: LatentAttention) -> int:
+    """Tokens in a tile, a power of two."""
+    most = min(latent_tile_bytes(shape) // (2 * shape.key), MOST_TILE_TOKENS)
+    return 1 << most.bit_length() - 1
 
 
 def rows_memory(

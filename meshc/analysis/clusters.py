@@ -64,6 +64,9 @@ HEADS = (64, 96, 128, 256)
 MOST_GROUP = 8
 MOST_BATCH = 16
 MOST_RESIDENT = 2
+MOST_LATENT_GROUP = 16
+MOST_LATENT = 512
+"""Values of a latent: two for each thread that computes."""
 ELEMENT_BYTES = 2
 """Of weights and cached values: f16 or bf16."""
 
@@ -174,6 +177,37 @@ def _shape_misfits(shape: Attention) -> list[str]:
         found.append(f"a hidden size of {shape.hidden} is no whole number of eights")
     if shape.batch > MOST_BATCH:
         found.append(f"a batch of {shape.batch} requests is more than {MOST_BATCH}")
+    return found
+
+
+def latent_shape_misfits(shape: LatentAttention, cluster: int) -> list[str]:
+    """What keeps latent attention of this shape from being divided over ``cluster`` blocks."""
+    found = []
+    if shape.heads % shape.group or shape.group > MOST_LATENT_GROUP:
+        found.append(f"{shape.heads} heads do not divide into groups of {shape.group}")
+    for count, what in (
+        (shape.hidden, "values of the residual"),
+        (shape.latent, "values of a latent"),
+        (shape.rope, "rotary lanes"),
+        (shape.query, "lanes of a query"),
+        (shape.value, "lanes of a value"),
+    ):
+        if count % 8:
+            found.append(f"{count} {what} are no whole number of eights")
+    if shape.latent > MOST_LATENT:
+        found.append(f"registers: latents of {shape.latent} values, more than {MOST_LATENT}")
+    if shape.batch > MOST_BATCH:
+        found.append(f"a batch of {shape.batch} requests is more than {MOST_BATCH}")
+    if shape.hidden % (4 * cluster):
+        found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
+    for rows, what in (
+        (shape.query_rows, "rows of queries"),
+        (shape.key, "rows of a latent and its rotary key"),
+        (shape.group * shape.latent, "rows of absorbed queries"),
+        (shape.attended, "rows of values"),
+    ):
+        if rows % (4 * cluster):
+            found.append(f"{rows} {what} over {cluster} blocks are no whole fours")
     return found
 
 

@@ -48,7 +48,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Sizes of weight-absorbed MLA (appendix B.1): one head per cluster.
+    """Sizes of weight-absorbed MLA (appendix B.1), ``group`` heads per cluster.
 
     ``latent`` is kv_lora_rank, ``rope`` the rotary lanes that queries and the cache have beside,
     ``query`` and ``value`` the lanes of a head's query (without ``rope``) and value.
@@ -61,6 +61,27 @@ class LatentAttention:
     query: int
     value: int
     batch: int = 1
+    group: int = 1
+
+    @property
+    def clusters(self) -> int:
+        """Clusters of a launch."""
+        return self.heads // self.group
+
+    @property
+    def key(self) -> int:
+        """Values of a cached token."""
+        return self.latent + self.rope
+
+    @property
+    def query_rows(self) -> int:
+        """Rows of the projection to the queries of a cluster."""
+        return self.group * (self.query + self.rope)
+
+    @property
+    def attended(self) -> int:
+        """Values of a cluster that the output projection takes."""
+        return self.group * self.value
 
 
 @dataclass(frozen=True)
@@ -130,19 +151,20 @@ def split_head(shape: Attention, context: int) -> tuple[Collective, ...]:
 
 def split_token_latent(shape: LatentAttention, cluster: int) -> tuple[Collective, ...]:
     """MLA (Algorithm 4), put right: the rope lanes are part of query and key, the attended vector
-    has all ``latent`` lanes (the printed formula has a block's share), maxima come first."""
-    batch = shape.batch
+    has all ``latent`` lanes (the printed formula has a block's share), maxima come first. Blocks
+    share the rows of the values' weights, so values are gathered, not reduced."""
+    batch, group = shape.batch, shape.group
 
     def own(lanes: int) -> int:
         return batch * -(-lanes // cluster)
 
     return (
-        Collective("gather", "query", own(shape.query + shape.rope)),
-        Collective("gather", "latent", own(shape.latent + shape.rope)),
-        Collective("gather", "absorbed query", own(shape.latent)),
-        Collective("reduce", "highest score", batch),
-        Collective("reduce", "weighted latents and weights", batch * (shape.latent + 1)),
-        Collective("reduce", "attended value", batch * shape.value),
+        Collective("gather", "query", own(shape.query_rows)),
+        Collective("gather", "latent", own(shape.key)),
+        Collective("gather", "absorbed query", own(group * shape.latent)),
+        Collective("reduce", "highest score", batch * group),
+        Collective("reduce", "weighted latents and weights", batch * group * (shape.latent + 1)),
+        Collective("gather", "attended value", own(shape.attended)),
     )
 
 

@@ -47,6 +47,16 @@ def output(weights: Array, kv_heads: int, parts: int = 1) -> Array:
     return split.transpose(0, 2, 4, 1, 3).reshape(kv_heads, parts, hidden, -1)
 
 
+def latent_queries(plain: Array, rotary: Array) -> Array:
+    """``[hidden, heads, query]`` and ``[hidden, heads, rope]`` as ``[heads, rows, hidden]``."""
+    return np.moveaxis(np.concatenate([plain, rotary], axis=-1), 0, -1)
+
+
+def latent_keys(latent: Array, rotary: Array) -> Array:
+    """``[hidden, latent]`` and ``[hidden, rope]`` as ``[latent + rope, hidden]``."""
+    return np.concatenate([latent, rotary], axis=-1).T
+
+
 def gated(gates: Array, values: Array) -> Array:
     """Twice ``[width, features]`` as ``[2 features, width]``, gates and values in turn."""
     return np.stack([gates.T, values.T], axis=1).reshape(-1, gates.shape[0])
@@ -83,6 +93,10 @@ _PACKS: dict[str, Callable[..., Array]] = {
     "plain": lambda t: t,
     "transposed": lambda t: t.T,
     "gated": gated,
+    "latent_queries": latent_queries,
+    "latent_keys": latent_keys,
+    # Of [query, heads, latent] and [latent, heads, value]: heads first, what is contracted last.
+    "by_heads": lambda t: t.transpose(1, 2, 0),
 }
 
 

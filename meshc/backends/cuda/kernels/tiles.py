@@ -20,6 +20,16 @@ NOTES = {
     "SCORES": "over all lanes, then weights",
     "WEIGHTS": "sums of weights",
     "OUTPUTS": "of this block's lanes",
+    "ROOTS": "of the latents' squares",
+    "PLAIN": "queries without rotary lanes",
+    "TURNED": "absorbed queries, rotary lanes",
+    "FRESH": "new tokens as the cache holds them",
+    "OWN_ABSORBED_AT": "own rows of absorbed queries",
+    "ABSORBED": "of all blocks, by block",
+    "FACTORS": "of the sums before a tile",
+    "OWN_VALUES_AT": "own rows of values",
+    "ALL_VALUES": "of all blocks, by block",
+    "VALUES": "by request",
     "OWN_COLUMNS": "of the cluster's output",
 }
 

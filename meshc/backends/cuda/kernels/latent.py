@@ -1,0 +1,105 @@
+"""The latent attention block of a decode step as one kernel per layer (MLA, weights absorbed).
+
+A cluster of blocks computes a group of query heads for all requests of a batch (ClusterFusion,
+Algorithm 4, put right): blocks share the rows of the projections (one ClusterGather), the rows of
+the absorbed queries (one more), the cached tokens (two ClusterReduces: maxima, then scaled sums),
+the rows of the values (a ClusterGather), then the columns of the output. Each cluster makes the
+latent of the new token for itself and reads every cached latent, rotary lanes and all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshc.analysis import blocks, clusters, dsmem
+from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.backends.cuda.kernels.attention import PAGES
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, literal
+from meshc.backends.templates import render
+
+_TEMPLATE = "attention_latent.cu.jinja"
+_LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Latent:
+    """What a latent attention block computes: ``sizes``, of which a cluster has ``group`` heads,
+    epsilons of the norms of the input and of the latent, ``scale`` of scores."""
+
+    sizes: dsmem.LatentAttention
+    dtype: str
+    page: int
+    epsilon: float
+    latent_epsilon: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class LatentPlan:
+    """How a cluster of ``cluster`` blocks does it."""
+
+    shape: Latent
+    cluster: int
+    tile_bytes: int
+    stages: int
+    arena: Arena
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.shape.sizes.clusters * self.cluster
+
+    @property
+    def dsmem_bytes(self) -> int:
+        """Bytes between blocks of clusters in one launch, all clusters together."""
+        exchanged = dsmem.split_token_latent(self.shape.sizes, self.cluster)
+        return self.shape.sizes.clusters * dsmem.traffic(exchanged, self.cluster)
+
+    @property
+    def tile_columns(self) -> int:
+        """Columns of the output in a tile, a multiple of four."""
+        sizes = self.shape.sizes
+        return min(self.tile_bytes // (2 * sizes.attended) // 4 * 4, sizes.hidden // self.cluster)
+
+
+def plan(shape: Latent, cluster: int) -> LatentPlan:
+    """The division of work for clusters of ``cluster`` blocks. Raises DoesNotFit."""
+    misfits = clusters.latent_shape_misfits(shape.sizes, cluster)
+    if shape.page not in PAGES:
+        misfits.append(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
+    if misfits:
+        raise DoesNotFit("; ".join(misfits))
+    memory = blocks.latent_memory(shape.sizes, cluster, most_bytes())
+    return LatentPlan(shape, cluster, memory.tile_bytes, memory.stages, arena(memory))
+
+
+def text(chosen: LatentPlan, name: str) -> str:
+    """The kernel called ``name``."""
+    shape, sizes = chosen.shape, chosen.shape.sizes
+    return render(
+        "meshc.backends.cuda",
+        _TEMPLATE,
+        kernel=name,
+        resident=1,
+        cluster=chosen.cluster,
+        dtype=shape.dtype,
+        batch=sizes.batch,
+        hidden=sizes.hidden,
+        group=sizes.group,
+        latent=sizes.latent,
+        rope=sizes.rope,
+        query=sizes.query,
+        value=sizes.value,
+        page=shape.page,
+        epsilon=literal(shape.epsilon),
+        latent_epsilon=literal(shape.latent_epsilon),
+        scale=literal(shape.scale * _LOG2E),
+        tile_bytes=chosen.tile_bytes,
+        tile_rows=blocks.latent_tile_rows(sizes, chosen.cluster),
+        tile_tokens=blocks.latent_tile_tokens(sizes),
+        tile_columns=chosen.tile_columns,
+        stages=chosen.stages,
+        shared=chosen.arena.parts,
+        shared_bytes=chosen.arena.bytes,
+    )

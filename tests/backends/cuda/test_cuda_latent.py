@@ -1,0 +1,147 @@
+"""The latent attention block in the executor against float64, in every schedule and copy mode."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from latent_reference import expected, from_kind, make_case
+
+from meshc.analysis.blocks import THREADS
+from meshc.analysis.dsmem import LatentAttention
+from meshc.backends.cuda.executor import CXX, Grid, Library, Mode, modes
+from meshc.backends.cuda.kernels.latent import Latent, plan, text
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.packing import latent_keys, latent_queries, output
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+NAME = "latent"
+FIRST = Mode()
+
+
+@cache
+def library(chosen):
+    return Library(chosen)
+
+
+def run(chosen, case, mode=FIRST, lint=False):
+    """Outputs, the pool after the step, and counts."""
+    sizes, w = chosen.shape.sizes, case.weights
+    sums = np.zeros((sizes.batch, sizes.hidden), np.float32)
+    pool = case.latents.copy()
+    packed = [
+        latent_queries(w["wq"], w["wq_rope"]),
+        latent_keys(w["w_latent"], w["w_rope"]),
+        w["w_uk"].transpose(1, 2, 0),
+        w["w_uv"].transpose(1, 2, 0),
+        output(w["wo"], sizes.clusters),
+    ]
+    arguments = [
+        case.residual, sums, w["norm"], w["latent_norm"], *map(np.ascontiguousarray, packed),
+        pool, case.pages, np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
+    ]  # fmt: skip
+    grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
+    counts = library(text(chosen, NAME)).run(NAME, grid, arguments, mode, lint)
+    return sums, pool, counts
+
+
+def check(case, sums, pool, tolerance):
+    """Outputs within ``tolerance``; the new tokens stored, all others as they were."""
+    shape = case.shape
+    want, new = expected(case)
+    assert np.abs(sums - want).max() <= tolerance
+    after = pool.copy()
+    for b, length in enumerate(case.cached):
+        place = case.pages[b, length // shape.page], length % shape.page
+        stored = from_kind(pool[place], shape.dtype)
+        assert np.abs(stored - new[b]).max() <= 0.01 * np.abs(new[b]).max()
+        after[place] = case.latents[place]
+    assert (after == case.latents).all()
+
+
+def shape(group, batch=1, dtype="f16", page=16, **changes):
+    sizes = {"hidden": 256, "heads": 4, "latent": 64, "rope": 16, "query": 32, "value": 32}
+    made = LatentAttention(**{**sizes, **changes}, batch=batch, group=group)
+    return Latent(made, dtype, page, 1e-5, 1e-6, (made.query + made.rope) ** -0.5)
+
+
+SMALL = {
+    "one block, a head": (shape(1, value=64), 1, [37]),
+    "one block, all heads": (shape(4), 1, [70]),
+    "two heads, two requests": (shape(2, 2, "bf16", 1), 4, [200, 0]),
+    "odd cluster": (
+        shape(1, 3, page=64, hidden=384, heads=3, latent=96, rope=24, query=48, value=96),
+        3, [130, 7, 64],
+    ),
+    "eight blocks": (shape(4, latent=128, rope=32, page=64), 8, [300]),
+    "sixteen blocks, sixteen heads": (
+        shape(16, heads=16, latent=192, rope=64, query=64, page=64), 16, [130]
+    ),
+    "sixteen requests": (shape(1, 16, value=64), 2, list(range(0, 160, 10))),
+    "nothing cached": (shape(2, dtype="bf16"), 2, [0]),
+}  # fmt: skip
+
+
+def small(name):
+    """The plan and the inputs of a case."""
+    one, cluster, cached = SMALL[name]
+    return plan(one, cluster), make_case(one, cached)
+
+
+# Sums of some hundred f32 products whose result is of the order of one.
+TOLERANCE = 2e-6
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_equals_float64_and_all_modes_agree_to_the_bit(name):
+    chosen, case = small(name)
+    first = run(chosen, case)
+    check(case, *first[:2], TOLERANCE)
+    assert first[2].dsmem_bytes == chosen.dsmem_bytes
+    for mode in list(modes((3,)))[1:]:
+        sums, pool, _ = run(chosen, case, mode)
+        assert sums.tobytes() == first[0].tobytes(), mode
+        assert (pool == first[1]).all(), mode
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_loads_from_shared_memory_have_no_bank_conflicts(name):
+    _, _, counts = run(*small(name), lint=True)
+    assert counts.shared_load_cycles == counts.shared_loads > 0
+
+
+LITE = {"hidden": 2048, "heads": 16, "latent": 512, "rope": 64, "query": 128, "value": 128}
+
+
+@pytest.mark.parametrize(("group", "cluster"), [(1, 8), (2, 16)])
+@pytest.mark.parametrize("cached", [1024, pytest.param(4096, marks=pytest.mark.slow)])
+def test_deepseek_v2_lite(group, cluster, cached):
+    one = shape(group, page=64, **LITE)
+    case, chosen = make_case(one, [cached]), plan(one, cluster)
+    sums, pool, counts = run(chosen, case, Mode("shuffled", True))
+    check(case, sums, pool, 1e-5)
+    assert counts.dsmem_bytes == chosen.dsmem_bytes
+    clusters, sizes = one.sizes.clusters, one.sizes
+    w = case.weights
+    own = sum(w[name].size for name in ("wq", "wq_rope", "w_uk", "w_uv", "wo"))
+    shared = w["w_latent"].size + w["w_rope"].size + cached * sizes.key
+    gathered = sizes.query_rows + sizes.key + group * sizes.latent + sizes.attended
+    pushed = 4 * clusters * (cluster - 1) * gathered
+    # Every cluster reads the shared projection and all cached tokens.
+    assert counts.copied_bytes - pushed == 2 * (own + clusters * shared)
+
+
+@pytest.mark.parametrize(
+    ("one", "cluster", "words"),
+    [
+        (shape(3), 1, "4 heads do not divide into groups of 3"),
+        (shape(1, latent=576), 1, "latents of 576 values, more than 512"),
+        (shape(1, rope=12), 1, "12 rotary lanes are no whole number of eights"),
+        (shape(1, page=8), 1, "pages of 8"),
+        (shape(1, hidden=264), 4, "264 output columns over 4 blocks"),
+        (shape(1, value=32), 16, "32 rows of values over 16 blocks"),
+        (shape(16, 16, **LITE), 4, "leave no room"),
+    ],
+)
+def test_shapes_that_do_not_fit(one, cluster, words):
+    with pytest.raises(DoesNotFit, match=words):
+        plan(one, cluster)
