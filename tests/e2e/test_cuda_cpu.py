@@ -112,6 +112,38 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
         assert np.abs(found - logits.reshape(-1)).max() <= 4 * unit * np.abs(logits).max()
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("llama, grouped, tied", {"page": 1}),
+        ("llama, biases, exact gelu", {"page": 16}),
+        ("qwen2, biases, one key head", {"page": 64}),
+        ("split by lanes", {"batch": 3}),
+    ],
+)
+@pytest.mark.parametrize("length", [5, 39])
+def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length, tmp_path: Path):
+    """Two chunks of 16 and a part of one, and less than one; the step behind them too."""
+    result = compiled(name, tmp_path, **options)
+    program = from_json(result.files["manifest.json"])
+    assert program.prefill is not None and program.prefill.tokens == 16
+    tensors = weights_of(result.modules["decode"], program.weights["qkv"].dtype)
+    prompt = [(7 * n * n + 3) % 200 for n in range(length)]
+    found = []
+    for one in (program, replace(program, prefill=None)):
+        machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True))
+        model = LanguageModel(one, machine, tensors)
+        tokens, logits = [], []
+        for token in model.generate(prompt, 3, lambda _, row, to=logits: to.append(row)):
+            tokens.append(token)
+        found.append((tokens, np.array(logits)))
+    (chunked, first), (single, other) = found
+    assert chunked == single
+    # Products of several columns add in another order; a key may round to its neighbour.
+    unit = 2.0**-11 if program.weights["qkv"].dtype == "f16" else 2.0**-8
+    assert np.abs(first - other).max() <= unit * np.abs(other).max()
+
+
 def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):
     """Three requests of other lengths, against each alone."""
     texts = [[3, 17, 199, 0, 42], [8, 8, 1], [150]]

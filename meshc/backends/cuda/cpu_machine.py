@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.executor import FIRST, Argument, ExecutorError, Grid, Library, Mode
-from meshc.backends.cuda.program import Kernel, Launch
+from meshc.backends.cuda.program import Kernel, Launch, part_of
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
 
@@ -61,5 +61,5 @@ class CpuMachine:
     def _argument(self, argument: str | int, layer: int) -> Argument:
         if isinstance(argument, int):
             return np.int32(argument)
-        name = argument.removesuffix("[]")
-        return self.arrays[name][layer] if name != argument else self.arrays[name]
+        name, part = part_of(argument, layer)
+        return self.arrays[name] if part is None else self.arrays[name][part, ...]

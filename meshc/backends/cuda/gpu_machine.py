@@ -1,4 +1,4 @@
-"""A machine whose kernels run on a GPU: a decode step is one CUDA graph."""
+"""A machine whose kernels run on a GPU: a decode step or a chunk of a prompt is one CUDA graph."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from meshc.backends.cuda.device import Device
 from meshc.backends.cuda.device_memory import Buffer
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.launch import Kernel as LoadedKernel
-from meshc.backends.cuda.program import Kernel, Launch
+from meshc.backends.cuda.program import Kernel, Launch, part_of
 from meshc.backends.cuda.streams import Graph
 from meshc.backends.cuda.toolkit import CompilerName, Cubin, compile_cubin
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
 
 Array = NDArray[Any]
+_MOST_GRAPHS = 4
 
 
 class GpuMachine:
     """Buffers of a device as memory. The first run of a step captures it; later runs repeat the
-    graph, whose kernels start while the ones in front of them end.
+    graph, whose kernels start while the ones in front of them end. The last few steps that differ
+    are kept: decode, and chunks of a prompt with logits and without.
 
     With ``checked`` every kernel is waited for instead, so that a fault names the one.
     """
@@ -49,8 +51,7 @@ class GpuMachine:
             grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
             self._kernels[name] = loaded[kernel.file][name], grid
         self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
-        self._step: list[tuple[Launch, int]] = []
-        self._graph: Graph | None = None
+        self._graphs: list[tuple[list[tuple[Launch, int]], Graph]] = []
 
     def store(self, name: str, array: Array) -> None:
         """Memory called ``name`` that holds ``array``. Raises MeshcError ``cuda-memory``."""
@@ -75,12 +76,16 @@ class GpuMachine:
             self._launch(launches)
             return
         step = list(launches)
-        if self._graph is None or step != self._step:
-            self._forget()
-            with self.device.stream.capture() as graph:
-                self._launch(step)
-            self._step, self._graph = step, graph
-        self._graph.launch()
+        known = next((graph for other, graph in self._graphs if other == step), None)
+        (known or self._captured(step)).launch()
+
+    def _captured(self, step: list[tuple[Launch, int]]) -> Graph:
+        if len(self._graphs) == _MOST_GRAPHS:
+            self._graphs.pop(0)[1].free()
+        with self.device.stream.capture() as graph:
+            self._launch(step)
+        self._graphs.append((step, graph))
+        return graph
 
     def _launch(self, launches: Sequence[tuple[Launch, int]]) -> None:
         stream = self.device.stream
@@ -88,21 +93,21 @@ class GpuMachine:
             kernel, grid = self._kernels[launch.kernel]
             arguments = [self._argument(a, layer) for a in launch.arguments]
             # Kernels wait themselves for the one in front of them, which the first one has not.
-            kernel.launch(grid, arguments, stream, programmatic=n > 0 and not self.checked)
+            early = n > 0 and not launch.apart and not self.checked
+            kernel.launch(grid, arguments, stream, programmatic=early)
             if self.checked:
                 stream.synchronize()
 
     def _argument(self, argument: str | int, layer: int) -> np.generic:
         if isinstance(argument, int):
             return np.int32(argument)
-        name = argument.removesuffix("[]")
+        name, part = part_of(argument, layer)
         buffer, shape, _ = self._memory[name]
-        return buffer.address(layer * buffer.nbytes // shape[0] if name != argument else 0)
+        return buffer.address(0 if part is None else part * buffer.nbytes // shape[0])
 
     def _forget(self) -> None:
-        if self._graph is not None:
-            self._graph.free()
-            self._graph = None
+        while self._graphs:
+            self._graphs.pop()[1].free()
 
 
 def _compiled(texts: Sequence[str], compiler: CompilerName | None) -> list[Cubin]:

@@ -49,7 +49,10 @@ class LanguageModel:
         machine.write("cosines", np.cos(angles).astype(np.float32))
         machine.write("sines", np.sin(angles).astype(np.float32))
         pages = np.arange(np.prod(program.buffers["pages"].shape), dtype=np.int32)
-        machine.write("pages", pages.reshape(program.buffers["pages"].shape))
+        table = pages.reshape(program.buffers["pages"].shape)
+        machine.write("pages", table)
+        if program.prefill is not None:
+            machine.write("chunk_pages", table[:1])
 
     def step(self, tokens: Sequence[int], cached: Sequence[int]) -> Array:
         """Logits [batch, vocabulary] behind one token of each request, which has ``cached``
@@ -58,6 +61,30 @@ class LanguageModel:
         self.machine.write("cached", np.array(cached, np.int32))
         self.machine.run(self.program.launches())
         return self.machine.read("logits")
+
+    def prefill(self, prompt: Sequence[int]) -> Array:
+        """Logits [vocabulary] behind ``prompt``, which the first request then has cached.
+
+        In chunks where the program reads prompts so; a single token by a decode step.
+        """
+        size = self.program.prefill.tokens if self.program.prefill is not None else 1
+        logits = np.zeros(0)
+        for first in range(0, len(prompt), size):
+            tokens = prompt[first : first + size]
+            if len(tokens) == 1:
+                logits = self._one(tokens[0], first)
+            else:
+                logits = self._chunk(tokens, first, size, first + size >= len(prompt))
+        return logits
+
+    def _chunk(self, tokens: Sequence[int], cached: int, size: int, last: bool) -> Array:
+        """Logits behind ``tokens``, if they are the ``last`` of a prompt, else nothing."""
+        columns = np.full(size, -1, np.int32)
+        columns[: len(tokens)] = tokens
+        self.machine.write("chunk_tokens", columns)
+        self.machine.write("chunk_cached", np.arange(cached, cached + size, dtype=np.int32))
+        self.machine.run(self.program.prefill_launches(len(tokens), last))
+        return self.machine.read("chunk_logits")[0] if last else np.zeros(0)
 
     def generate(
         self,
@@ -71,9 +98,7 @@ class LanguageModel:
         Raises ``run-refused`` for a prompt that is empty, too long or holds unknown ids.
         """
         _check(self.program, prompt, count)
-        logits = np.zeros(0)
-        for position, token in enumerate(prompt):
-            logits = self._one(token, position)
+        logits = self.prefill(prompt)
         for position in range(len(prompt), len(prompt) + count):
             token = int(logits.argmax())
             on_token(token, logits)

@@ -6,8 +6,8 @@ What is written into ``manifest.json`` and read back to run a compiled directory
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from meshc.support.diagnostics import fail
@@ -60,16 +60,60 @@ class Weight:
 class Launch:
     """A kernel with its arguments: names of buffers and weights, or integers.
 
-    A name with ``[]`` behind it stands for the part of the layer that is computed.
+    A name with ``[]`` behind it stands for the part of the layer that is computed, with ``[3]`` for
+    row 3 of its first dim, with ``[t]`` for the row of a token of a chunk. One that is ``apart``
+    starts when the kernel in front of it has ended, as it reads early what that writes.
     """
 
     kernel: str
     arguments: tuple[str | int, ...]
+    apart: bool = False
+
+    @property
+    def by_token(self) -> bool:
+        """Whether it is for one token of a chunk."""
+        return any(isinstance(a, str) and a.endswith("[t]") for a in self.arguments)
+
+    def of_token(self, token: int) -> Launch:
+        """For this token of a chunk: it reads the keys of the token in front of it."""
+        rows = (
+            f"{a.removesuffix('[t]')}[{token}]" if isinstance(a, str) and a.endswith("[t]") else a
+            for a in self.arguments
+        )
+        return Launch(self.kernel, tuple(rows), token > 0)
+
+
+def part_of(argument: str, layer: int) -> tuple[str, int | None]:
+    """What an argument names, and which part of its first dim, None for the whole."""
+    name, bracket, part = argument.removesuffix("]").partition("[")
+    if not bracket:
+        return name, None
+    return name, int(part) if part else layer
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """How a prompt is read: the launches for up to ``tokens`` tokens of one request, over the same
+    weights and caches as a decode step.
+
+    Launches by token (``[t]``) are for each token in turn, in ``after``, which gives the logits,
+    for the last. The others take all columns, of which some may hold no token. The host writes
+    ``chunk_tokens`` [tokens], -1 for none, ``chunk_cached`` [tokens], those before each, and
+    ``chunk_pages`` [1, pages]; it reads ``chunk_logits`` [1, vocabulary].
+    """
+
+    tokens: int
+    before: tuple[Launch, ...]
+    layer: tuple[Launch, ...]
+    after: tuple[Launch, ...]
 
 
 @dataclass(frozen=True)
 class StepProgram:
-    """A decode step of ``layers`` layers: ``before`` once, ``layer`` for each, ``after`` once."""
+    """A decode step of ``layers`` layers: ``before`` once, ``layer`` for each, ``after`` once.
+
+    Without ``prefill`` a prompt is read by decode steps.
+    """
 
     model: str
     device: str
@@ -85,6 +129,7 @@ class StepProgram:
     before: tuple[Launch, ...]
     layer: tuple[Launch, ...]
     after: tuple[Launch, ...]
+    prefill: Prefill | None = None
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
@@ -92,9 +137,35 @@ class StepProgram:
 
     def launches(self) -> list[tuple[Launch, int]]:
         """Every launch of a step, with its layer."""
-        found = [(launch, 0) for launch in self.before]
-        found += [(launch, n) for n in range(self.layers) for launch in self.layer]
-        return found + [(launch, 0) for launch in self.after]
+        return _in_order(self.before, self.layer, self.layers, self.after)
+
+    def prefill_launches(self, count: int, logits: bool) -> list[tuple[Launch, int]]:
+        """Every launch for ``count`` tokens of a prompt, with its layer; those that give logits
+        where they are wanted."""
+        assert self.prefill is not None
+        each, last = range(count), range(count - 1, count)
+        before, layer = (
+            _by_token(part, each) for part in (self.prefill.before, self.prefill.layer)
+        )
+        after = [replace(x, apart=False) for x in _by_token(self.prefill.after, last)]
+        return _in_order(before, layer, self.layers, after if logits else ())
+
+
+def _by_token(launches: Sequence[Launch], tokens: range) -> list[Launch]:
+    """``launches``, those by token for each of ``tokens``."""
+    return [
+        one
+        for launch in launches
+        for one in ([launch.of_token(t) for t in tokens] if launch.by_token else [launch])
+    ]
+
+
+def _in_order(
+    before: Sequence[Launch], layer: Sequence[Launch], layers: int, after: Sequence[Launch]
+) -> list[tuple[Launch, int]]:
+    found = [(launch, 0) for launch in before]
+    found += [(launch, n) for n in range(layers) for launch in layer]
+    return found + [(launch, 0) for launch in after]
 
 
 def from_json(text: str) -> StepProgram:
@@ -117,9 +188,20 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
         for name, b in values["buffers"].items()
     }
     values["weights"] = {name: _weight(w) for name, w in values["weights"].items()}
-    for part in ("before", "layer", "after"):
-        values[part] = tuple(Launch(x["kernel"], tuple(x["arguments"])) for x in values[part])
+    values |= _launches(values)
+    prefill = values.get("prefill")
+    if prefill is not None:
+        values["prefill"] = Prefill(int(prefill["tokens"]), **_launches(prefill))
     return StepProgram(**values)
+
+
+def _launches(found: Mapping[str, Any]) -> dict[str, tuple[Launch, ...]]:
+    return {
+        part: tuple(
+            Launch(x["kernel"], tuple(x["arguments"]), x.get("apart", False)) for x in found[part]
+        )
+        for part in ("before", "layer", "after")
+    }
 
 
 def _kernel(found: Mapping[str, Any]) -> Kernel:

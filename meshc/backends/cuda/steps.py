@@ -8,7 +8,7 @@ residual and leaves zeros in ``sums`` again. So no kernel writes what another bl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import Buffer, Kernel, Launch, StepProgram, Weight
+from meshc.backends.cuda.program import Buffer, Kernel, Launch, Prefill, StepProgram, Weight
 from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
@@ -26,6 +26,8 @@ from meshc.support.diagnostics import fail
 
 _OpType = TypeVar("_OpType", bound=Op)
 _KINDS = ("f16", "bf16")
+CHUNKS = (16, 8, 4, 2)
+"""Tokens of a chunk of a prompt; the first that fits is taken."""
 
 
 @dataclass
@@ -36,16 +38,40 @@ class _Step:
     page: int
     cores: int
     dtype: str
+    chunk: int = 0  # tokens of one request whose columns products share; 0 for a decode step
     texts: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
     frequencies: tuple[float, ...] = ()
+    shared_products: list[rows.RowsProduct] = field(default_factory=list)
+
+    @property
+    def requests(self) -> int:
+        """Requests of a decode step."""
+        return self.module.dims.get("B", 1)
 
     @property
     def batch(self) -> int:
-        """Requests of a step."""
-        return self.module.dims.get("B", 1)
+        """Requests whose attention a launch computes."""
+        return 1 if self.chunk else self.requests
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a product with weights."""
+        return self.chunk or self.requests
+
+    def own(self, name: str) -> str:
+        """A kernel or buffer of this step."""
+        return f"chunk_{name}" if self.chunk else name
+
+    def row(self, name: str) -> str:
+        """Of a buffer with a row for each column, what attention and logits take."""
+        return f"chunk_{name}[t]" if self.chunk else name
+
+    def shared(self, name: str) -> str:
+        """A kernel for one request, which chunks and decode steps of one request share."""
+        return self.own(name) if self.requests > 1 else name
 
     def extent(self, value: Value, dim: str) -> int:
         """Extent of a dim of a value."""
@@ -72,20 +98,8 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
             help="--dtype f16 or --dtype bf16",
         )
     step = _Step(module, page, int(module.device.get("cores", 132)), dtype)
-    body = module.function.body
-    origin = {p.value: p.value.name for p in module.function.params}
-    launches: dict[str, list[Launch]] = {"before": [], "layer": [], "after": []}
-    layers = 0
-    for op in body.ops:
-        if isinstance(op, graph.Repeat):
-            layers = module.dims[op.dim]
-            launches["layer"] += _layer(step, op, origin, layers)
-        elif isinstance(op, graph.Fuse):
-            part = "after" if layers else "before"
-            launches[part].append(_fused(step, op, origin, 0))
-        elif not isinstance(op, graph.Return):
-            _unfused(op)
-    _fixed_buffers(step)
+    launches, layers = _launches(step)
+    prefill = _prefill(step)
     program = StepProgram(
         model,
         str(module.device.get("name", "")),
@@ -98,11 +112,53 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
         step.kernels,
         step.buffers,
         step.weights,
-        tuple(launches["before"]),
-        tuple(launches["layer"]),
-        tuple(launches["after"]),
+        **launches,
+        prefill=prefill,
     )
     return program, step.texts
+
+
+def _launches(step: _Step) -> tuple[dict[str, tuple[Launch, ...]], int]:
+    """The launches before the layers, of each and behind them, and how many layers there are."""
+    origin = {p.value: p.value.name for p in step.module.function.params}
+    found: dict[str, tuple[Launch, ...]] = {"before": (), "layer": (), "after": ()}
+    layers = 0
+    for op in step.module.function.body.ops:
+        if isinstance(op, graph.Repeat):
+            layers = step.module.dims[op.dim]
+            found["layer"] += tuple(_layer(step, op, origin, layers))
+        elif isinstance(op, graph.Fuse):
+            found["after" if layers else "before"] += (_fused(step, op, origin, 0),)
+        elif not isinstance(op, graph.Return):
+            _unfused(op)
+    _fixed_buffers(step)
+    return found, layers
+
+
+def _prefill(step: _Step) -> Prefill | None:
+    """How a prompt is read, its kernels and buffers put with those of ``step``; None where products
+    of more than one column do not fit."""
+    columns = _most_columns(step)
+    if columns == 1:
+        return None
+    chunk = _Step(step.module, step.page, step.cores, step.dtype, columns)
+    launches, _ = _launches(chunk)
+    step.texts |= chunk.texts
+    step.kernels |= chunk.kernels
+    step.buffers |= {n: b for n, b in chunk.buffers.items() if n not in step.buffers}
+    return Prefill(columns, **launches)
+
+
+def _most_columns(step: _Step) -> int:
+    """The columns of the largest chunk whose products fit a block."""
+    for columns in CHUNKS:
+        try:
+            for shape in step.shared_products:
+                rows.plan(replace(shape, batch=columns))
+        except DoesNotFit:
+            continue
+        return columns
+    return 1
 
 
 def _unfused(op: Op) -> None:
@@ -227,7 +283,7 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
     step.frequencies = rope_frequencies(rope, head)
     plan = attention.plan(shape, op.cluster, op.dataflow, step.module.dims["S"], op.resident)
     parts = op.cluster if op.dataflow == "split_head" else 1
-    name = "attention_block"
+    name = step.shared("attention_block")
     _add_kernel(
         step, name, attention.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
         plan.dsmem_bytes([plan.context or step.module.dims["S"]] * step.batch),
@@ -251,11 +307,12 @@ def _attention(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: 
     return Launch(
         name,
         (
-            "residual", "sums", "norm_of_attention[]", "qkv[]",
+            step.row("residual"), step.row("sums"), "norm_of_attention[]", "qkv[]",
             *(["bias_of_qkv[]"] if biases else []),
             "out[]",
             *(["bias_of_out[]"] if out_bias else []),
-            "keys[]", "values[]", "pages", pages // step.batch, "cached", "cosines", "sines",
+            "keys[]", "values[]", step.own("pages"), pages // step.batch, step.row("cached"),
+            "cosines", "sines",
         ),
     )  # fmt: skip
 
@@ -291,14 +348,15 @@ def _feed_forward(
     features = step.module.dims[outer_product.contract[0]]
     output, pack = ("gated", "gated") if sides > 1 else ("activated", "transposed")
     first = rows.RowsProduct(
-        step.batch, hidden, sides * features, step.dtype, "normed", output, norm.eps,
+        step.columns, hidden, sides * features, step.dtype, "normed", output, norm.eps,
         _activation(body), bool(inner_bias),
     )  # fmt: skip
     second = rows.RowsProduct(
-        step.batch, features, hidden, step.dtype, "plain", "residual", bias=bool(outer_bias)
+        step.columns, features, hidden, step.dtype, "plain", "residual", bias=bool(outer_bias)
     )
-    _rows_kernel(step, "ffn_inner", first, op)
-    _rows_kernel(step, "ffn_outer", second, op)
+    step.shared_products += [first, second]
+    _rows_kernel(step, step.own("ffn_inner"), first, op)
+    _rows_kernel(step, step.own("ffn_outer"), second, op)
     _weight(step, "norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
     inner_name = "gate_up" if sides > 1 else "up"
     _weight(step, inner_name, pack, gates, (sides * features, hidden), layers)
@@ -309,26 +367,26 @@ def _feed_forward(
     _weight(step, "down", "transposed", down_name, (hidden, features), layers)
     if outer_bias:
         _weight(step, "bias_of_down", "plain", outer_bias, (hidden,), layers)
-    step.buffers["features"] = Buffer("f32", (step.batch, features), "scratch")
+    step.buffers[step.own("features")] = Buffer("f32", (step.columns, features), "scratch")
     return [
         Launch(
-            "ffn_inner",
+            step.own("ffn_inner"),
             (
-                "sums",
+                step.own("sums"),
                 "norm_of_ffn[]",
                 f"{inner_name}[]",
                 *([f"bias_of_{inner_name}[]"] if inner_bias else []),
-                "features",
+                step.own("features"),
             ),
         ),
         Launch(
-            "ffn_outer",
+            step.own("ffn_outer"),
             (
-                "features",
+                step.own("features"),
                 "down[]",
                 *(["bias_of_down[]"] if outer_bias else []),
-                "sums",
-                "residual",
+                step.own("sums"),
+                step.own("residual"),
             ),
         ),
     ]
@@ -348,13 +406,14 @@ def _head(step: _Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     (vocabulary,) = (d for d in tensor_type(matrix).dims if d not in product.contract)
     hidden, words = step.module.dims[norm.dim], step.module.dims[vocabulary]
     shape = rows.RowsProduct(step.batch, hidden, words, step.dtype, "normed", "stored", norm.eps)
-    _rows_kernel(step, "head", shape, op)
+    kernel = step.shared("head")
+    _rows_kernel(step, kernel, shape, op)
     name = body.name(product, 1)
     by_rows = tensor_type(matrix).dims[0] == vocabulary
     _weight(step, "norm_of_head", "plain", (body.name(norm, 1),), (hidden,), 0)
     stored = _table(step, name, (words, hidden), "plain" if by_rows else "transposed")
-    step.buffers["logits"] = Buffer("f32", (step.batch, words), "output")
-    return Launch("head", ("residual", "norm_of_head", stored, "logits"))
+    step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")
+    return Launch(kernel, (step.row("residual"), "norm_of_head", stored, step.own("logits")))
 
 
 def _embed(step: _Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
@@ -363,12 +422,14 @@ def _embed(step: _Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     kind = tensor_type(_value(lookup, 1))
     words = step.module.dims[lookup.dim]
     (hidden,) = (step.module.dims[d] for d in kind.dims if d != lookup.dim)
-    text = rows.embed_text("embed", hidden, words, step.dtype)
-    _add_kernel(step, "embed", text, step.batch, 1, Arena(), 256)
+    name = step.own("embed")
+    text = rows.embed_text(name, hidden, words, step.dtype)
+    _add_kernel(step, name, text, step.columns, 1, Arena(), 256)
     table = _table(step, body.name(lookup, 1), (words, hidden), "plain")
-    step.buffers["residual"] = Buffer("f32", (step.batch, hidden), "scratch")
-    step.buffers["sums"] = Buffer("f32", (step.batch, hidden), "scratch")
-    return Launch("embed", ("tokens", table, "residual", "sums"))
+    stream = (step.own("residual"), step.own("sums"))
+    for part in stream:
+        step.buffers[part] = Buffer("f32", (step.columns, hidden), "scratch")
+    return Launch(name, (step.own("tokens"), table, *stream))
 
 
 def _table(step: _Step, source: str, shape: tuple[int, int], pack: str) -> str:
@@ -422,9 +483,9 @@ def _fixed_buffers(step: _Step) -> None:
     """What the host gives: tokens, lengths, pages and angles."""
     capacity, pairs = step.module.dims["S"], len(step.frequencies)
     step.buffers |= {
-        "tokens": Buffer("i32", (step.batch,), "input"),
-        "cached": Buffer("i32", (step.batch,), "input"),
-        "pages": Buffer("i32", (step.batch, -(-capacity // step.page)), "input"),
+        step.own("tokens"): Buffer("i32", (step.columns,), "input"),
+        step.own("cached"): Buffer("i32", (step.columns,), "input"),
+        step.own("pages"): Buffer("i32", (step.batch, -(-capacity // step.page)), "input"),
         "cosines": Buffer("f32", (capacity, pairs), "constant"),
         "sines": Buffer("f32", (capacity, pairs), "constant"),
     }

@@ -1,0 +1,137 @@
+"""Prompts in chunks: what the host asks of a machine, which NumPy plays here."""
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda import LanguageModel, StepProgram, from_json
+from meshc.backends.cuda.program import Buffer, Launch, Prefill, part_of
+
+WORDS, LAYERS, CHUNK, CAPACITY = 23, 2, 4, 64
+TABLE = np.random.default_rng(0).integers(-50, 50, (LAYERS, WORDS, WORDS))
+
+
+def program(page=16, chunks=True):
+    """A model whose logits are sums over all tokens so far, each weighed by its position."""
+    pages = CAPACITY // page
+    buffers = {
+        "tokens": Buffer("i32", (1,), "input"),
+        "cached": Buffer("i32", (1,), "input"),
+        "pages": Buffer("i32", (1, pages), "input"),
+        "cosines": Buffer("f32", (CAPACITY, 1), "constant"),
+        "sines": Buffer("f32", (CAPACITY, 1), "constant"),
+        "keys": Buffer("f32", (LAYERS, pages, page), "state"),
+        "logits": Buffer("f32", (1, WORDS), "output"),
+        "chunk_tokens": Buffer("i32", (CHUNK,), "input"),
+        "chunk_cached": Buffer("i32", (CHUNK,), "input"),
+        "chunk_pages": Buffer("i32", (1, pages), "input"),
+        "chunk_logits": Buffer("f32", (1, WORDS), "output"),
+    }
+    prefill = Prefill(
+        CHUNK,
+        (Launch("clear", ("chunk_logits",)), Launch("columns", ("chunk_tokens",))),
+        (Launch("token", ("chunk_tokens[t]", "chunk_cached[t]", "chunk_pages", "keys[]")),),
+        (Launch("head", ("chunk_cached[t]", "chunk_pages", "keys", "chunk_logits")),),
+    )
+    return StepProgram(
+        "sums", "h200", 1, CAPACITY, WORDS, page, LAYERS, (1.0,), {}, buffers, {},
+        (Launch("clear", ("logits",)),),
+        (Launch("one", ("tokens", "cached", "pages", "keys[]")),),
+        (Launch("head", ("cached", "pages", "keys", "logits")),),
+        prefill if chunks else None,
+    )  # fmt: skip
+
+
+def store(keys, pages, position, token):
+    page = keys.shape[1]
+    keys[pages[0, position // page], position % page] = token
+
+
+class NumPyMachine:
+    """Kernels are methods; ``ran`` has their names in order."""
+
+    def __init__(self):
+        self.arrays, self.ran = {}, []
+
+    def store(self, name, array):
+        self.arrays[name] = np.array(array)
+
+    def write(self, name, array):
+        assert self.arrays[name].shape == array.shape
+        self.arrays[name][...] = array
+
+    def read(self, name):
+        return self.arrays[name].copy()
+
+    def run(self, launches):
+        for launch, layer in launches:
+            self.ran.append(launch.kernel)
+            getattr(self, launch.kernel)(*(self.argument(a, layer) for a in launch.arguments))
+
+    def argument(self, argument, layer):
+        name, part = part_of(argument, layer)
+        found = self.arrays[name]
+        return found if part is None else found[part : part + 1] if found.ndim == 1 else found[part]
+
+    def clear(self, logits):
+        logits[...] = np.nan
+
+    def one(self, tokens, cached, pages, keys):
+        store(keys, pages, cached[0], tokens[0])
+
+    def columns(self, tokens):
+        count = int((tokens >= 0).sum())
+        assert (tokens[:count] >= 0).all()
+
+    def token(self, tokens, cached, pages, keys):
+        store(keys, pages, cached[0], tokens[0])
+
+    def head(self, cached, pages, keys, logits):
+        length = cached[0] + 1
+        page = keys.shape[2]
+        where = np.arange(length)
+        tokens = keys[:, pages[0, where // page], where % page].astype(int)
+        weights = 1 + where[:, None] % 7
+        logits[0] = sum((TABLE[n][tokens[n]] * weights).sum(0) for n in range(LAYERS))
+
+
+def answer(chunks, page, prompt):
+    machine = NumPyMachine()
+    model, steps = LanguageModel(program(page, chunks), machine, {}), []
+    tokens = list(model.generate(prompt, 5, lambda token, logits: steps.append(logits)))
+    return tokens, np.array(steps), machine
+
+
+@pytest.mark.parametrize("page", [1, 16, 64])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 18, 59])
+def test_chunks_give_what_single_tokens_give(page, length):
+    prompt = [n * n % WORDS for n in range(length)]
+    tokens, logits, machine = answer(True, page, prompt)
+    same, others, single = answer(False, page, prompt)
+    assert tokens == same and (logits == others).all()
+    assert (machine.arrays["keys"] == single.arrays["keys"]).all()
+    assert single.ran.count("columns") == 0
+
+
+def test_chunks_are_as_few_as_can_be_and_only_the_last_gives_logits():
+    for length, chunks, singles in ((1, 0, 1), (4, 1, 0), (9, 2, 1), (10, 3, 0), (12, 3, 0)):
+        *_, machine = answer(True, 16, [3] * length)
+        assert machine.ran.count("columns") == chunks
+        assert machine.ran.count("token") == (length - singles) * LAYERS
+        assert machine.ran.count("one") == (singles + 4) * LAYERS
+        assert machine.ran.count("head") == 1 + 4, "one for the prompt, one for each token but one"
+
+
+def test_a_token_waits_for_the_one_in_front_of_it_alone():
+    launches = [x for x, _ in program().prefill_launches(3, True)]
+    assert [x.apart for x in launches if x.kernel == "token"] == 2 * [False, True, True]
+    assert not any(x.apart for x in launches if x.kernel != "token")
+    assert launches[-1].arguments[0] == "chunk_cached[2]"
+
+
+def test_a_manifest_holds_both_lists():
+    both, decode = program(), program(chunks=False)
+    assert from_json(both.to_json()) == both != decode
+    assert from_json(decode.to_json()) == decode
+    older = decode.to_json().replace(',\n "prefill": null', "")
+    assert "prefill" not in older
+    assert from_json(older) == decode
