@@ -95,6 +95,32 @@ def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, 
 
 
 @needs_compiler
+def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
+    """Two chunks of which only the second gives logits, then decode steps: three graphs."""
+    program, texts, weights = step
+    prompt, answers = [n * 7 % 200 for n in range(19)], []
+    with Device(library=fake.path) as device:
+        for machine in (
+            CpuMachine(program.kernels, texts),
+            GpuMachine(device, program.kernels, texts),
+        ):
+            rows, model = [], LanguageModel(program, machine, weights)
+            list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
+            answers.append(np.array(rows))
+    assert (answers[0] == answers[1]).all()
+    assert len(fake.calls("cuStreamBeginCapture_v2")) == 3
+    assert len(fake.calls("cuGraphLaunch")) == 4
+    lists = [program.prefill_launches(16, False), program.prefill_launches(3, True)]
+    wanted = [
+        n > 0 and not launch.apart
+        for one in (*lists, program.launches())
+        for n, (launch, _) in enumerate(one)
+    ]
+    assert ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")] == wanted
+    assert fake.live == 0
+
+
+@needs_compiler
 def test_checked_steps_wait_for_every_kernel(step, expected, fake):
     program, texts, _ = step
     with Device(library=fake.path) as device:
@@ -159,12 +185,13 @@ def test_kernels_that_do_not_compile_are_refused(step, fake):
 def test_parts_of_layers_are_given_by_address(step, monkeypatch):
     """Without a compiler: what a launch names becomes an address."""
     program, texts, _ = step
+    launches = program.launches() + program.prefill_launches(3, True)
     by_file = {}
     for name, kernel in program.kernels.items():
         by_file.setdefault(kernel.file, {})[name] = kernel
     sizes = {
         launch.kernel: tuple(4 if isinstance(a, int) else 8 for a in launch.arguments)
-        for launch, _ in program.launches()
+        for launch, _ in launches
     }
 
     def cubin(text, compiler=None):
@@ -183,11 +210,9 @@ def test_parts_of_layers_are_given_by_address(step, monkeypatch):
             fake.know(cubin(texts[file]))
         for name in (*program.weights, *program.buffers):
             machine.store(name, np.zeros((program.layers, 8), np.float32))
-        machine.run(program.launches())
+        machine.run(launches)
         starts = {name: int(machine._memory[name][0].address()) for name in machine._memory}
-        for line, (launch, layer) in zip(
-            fake.calls("cuLaunchKernelEx"), program.launches(), strict=True
-        ):
+        for line, (launch, layer) in zip(fake.calls("cuLaunchKernelEx"), launches, strict=True):
             words = [w for w in line.split(" ")[6:] if w != "programmatic"]
             for word, argument in zip(words, launch.arguments, strict=True):
                 value = int.from_bytes(
@@ -196,8 +221,9 @@ def test_parts_of_layers_are_given_by_address(step, monkeypatch):
                 if isinstance(argument, int):
                     assert value == argument
                 else:
-                    offset = 32 * layer if argument.endswith("[]") else 0
-                    assert value == starts[argument.removesuffix("[]")] + offset
+                    name, _, part = argument.removesuffix("]").partition("[")
+                    row = layer if argument.endswith("[]") else int(part or 0)
+                    assert value == starts[name] + 32 * row
 
 
 @pytest.mark.gpu

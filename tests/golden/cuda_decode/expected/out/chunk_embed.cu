@@ -1,0 +1,36 @@
+// chunk_embed: rows of the table of embeddings, one per request.
+//
+// Written by meshc.
+#include "mc.cuh"
+
+namespace chunk_embed_ {
+
+typedef mc::f16 T;
+
+constexpr int HIDDEN = 128;
+constexpr int VOCABULARY = 200;
+constexpr int THREADS = 256;
+
+}  // namespace chunk_embed_
+
+// tokens [batch], one block each. table [VOCABULARY, HIDDEN]. residual [batch, HIDDEN] gets the rows,
+// zeros where a token is none; sums [batch, HIDDEN] gets zeros.
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_embed_::THREADS, 1)
+    chunk_embed(const int* __restrict__ tokens, const chunk_embed_::T* __restrict__ table,
+        float* __restrict__ residual, float* __restrict__ sums) {
+    using namespace chunk_embed_;
+    mc::wait_for_previous_grid();
+    mc::let_next_grid_start();
+    const int token = tokens[mc::block()];
+    const bool known = token >= 0 && token < VOCABULARY;
+    const size_t to = (size_t)mc::block() * HIDDEN;
+    for (int i = mc::thread() * 8; i < HIDDEN; i += THREADS * 8) {
+        float row[8] = {};
+        if (known) mc::load8(table + (size_t)token * HIDDEN + i, row);
+        for (int k = 0; k < 8; k++) {
+            residual[to + i + k] = row[k];
+            sums[to + i + k] = 0.0f;
+        }
+    }
+}
+MC_EXPORT(chunk_embed)
