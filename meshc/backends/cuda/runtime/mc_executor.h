@@ -918,6 +918,7 @@ inline int run(const Launch& launch, std::function<void()> kernel, Counts* count
         for (u32 first = 0; first < launch.blocks && !machine.failed; first += alive) {
             run_batch(first, alive, stacks.at + STACK_BYTES, shared.at);
         }
+        MC_RACE(stop());
     }
     if (counts) *counts = machine.counts;
     if (message && message_bytes) snprintf(message, message_bytes, "%s", machine.message);

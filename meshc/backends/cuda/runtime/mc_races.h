@@ -262,6 +262,9 @@ inline void start(unsigned char* base, size_t bytes) {
     state.bytes = bytes;
 }
 
+// Behind a run: its shared memory is given back, and may come back as anything.
+MC_UNWATCHED inline void stop() { state.bytes = 0; }
+
 // The last thread of a block has ended: what peers did in its shared memory must come before.
 inline void end_block(u32 first) {
     const size_t block = (arena() - state.base) / machine.shared_bytes;
