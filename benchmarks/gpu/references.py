@@ -60,6 +60,8 @@ def attention_block(plan: AttentionPlan, given: dict[str, Array]) -> Array:
             queries, key = rotated(rows[:group], *angles), rotated(rows[group : group + 1], *angles)
             tokens = np.arange(length)
             old = [pool[pages[tokens // shape.page], h, tokens % shape.page] for pool in pools]
+            if plan.by_tiles:
+                old = [_in_order(rows, tokens) for rows in old]
             keys = np.concatenate([old[0], _rounded(key, shape.dtype)])
             weights = _softmax(queries @ keys.T * shape.scale)
             attended = weights @ np.concatenate([old[1], _rounded(rows[-1:], shape.dtype)])
@@ -72,6 +74,15 @@ def _pool(words: Array, dtype: str, kv: int, parts: int, page: int) -> Array:
         -1, kv, parts, page, words.size // len(words) // kv // parts // page
     )
     return np.moveaxis(pool, 2, 3).reshape(len(words), kv, page, -1)
+
+
+def _in_order(rows: Array, positions: Array) -> Array:
+    """Rows [tokens, lanes] whose chunks of eight lanes were swizzled by position."""
+    chunks = rows.shape[1] // 8
+    apart = int(np.gcd(chunks, 8))
+    chunk = np.arange(chunks) ^ (positions[:, None] // (8 // apart) % apart)
+    split = rows.reshape(len(rows), chunks, 8)
+    return split[np.arange(len(rows))[:, None], chunk].reshape(rows.shape)
 
 
 def _rounded(x: Array, dtype: str) -> Array:

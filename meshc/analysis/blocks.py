@@ -25,6 +25,11 @@ MOST_STAGES, LEAST_STAGES = 6, 2
 """Tiles of a ring: one on its way while one is read, at the least."""
 MOST_SUMS = 256
 """Rows of a tile times requests of a batch: sums that a warp keeps."""
+MOST_GROUP = 64
+"""Query heads that share a key head."""
+MOST_LANE_GROUP = 8
+"""Query heads of a key head whose sums stay in the registers of threads that share its lanes; more
+are attended by tiles on tensor cores (:func:`by_tiles`)."""
 MOST_REGISTERS = 168
 """Registers of a thread at which blocks of ``THREADS`` threads still launch."""
 
@@ -110,7 +115,7 @@ def attention_memory(
     if dataflow == "split_head":
         parts += _split_head(shape, cluster, context)
     else:
-        parts += _split_token(shape)
+        parts += _split_token(shape, tile)
     return _with_ring(parts, tile, limit)
 
 
@@ -120,14 +125,47 @@ def attention_tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
     return min(tile_bytes // (2 * shape.hidden), own, max(MOST_SUMS // shape.batch, 1))
 
 
-def _split_token(shape: Attention) -> list[Part]:
+def by_tiles(shape: Attention, dataflow: str) -> bool:
+    """Whether a block attends on tensor cores (runtime/mc_attention.cuh); caches are swizzled."""
+    return dataflow == "split_token" and shape.group > MOST_LANE_GROUP
+
+
+def tile_tokens(head: int, tile_bytes: int) -> int:
+    """Tokens in a tile of keys and values: a power of two."""
+    return 1 << (tile_bytes // (4 * head)).bit_length() - 1
+
+
+def tile_work_bytes(queries: int, key_lanes: int, tokens: int) -> int:
+    """What attention by tiles of ``tokens`` keeps besides queries: scores, of several parts of the
+    lanes where there are fewer units of eight tokens than warps, weights and factors."""
+    padded = _up(queries, 16)
+    units = tokens // (16 if tokens % (16 * WARPS) == 0 else 8)
+    parts = min(max(WARPS // units, 1), key_lanes // 32)
+    return padded * (VALUE_BYTES * parts * (tokens + 8) + 2 * tokens + VALUE_BYTES)
+
+
+def _joining(shape: Attention, tile_bytes: int) -> list[Part]:
+    """What a block needs to have its tokens' sums in one place."""
+    if not by_tiles(shape, "split_token"):
+        return [
+            _values("JOINED", WARPS * shape.attended),
+            _values("JOINED_MOST", 2 * WARPS * shape.group),
+        ]
+    tokens = tile_tokens(shape.head, tile_bytes)
+    return [
+        Part("ASKED", 2 * _up(shape.group, 16) * shape.head),
+        Part("WORK", tile_work_bytes(shape.group, shape.head, tokens)),
+        Part("FRESH", 4 * shape.head),
+    ]
+
+
+def _split_token(shape: Attention, tile_bytes: int) -> list[Part]:
     batch, group = shape.batch, shape.group
     sums = batch * (shape.attended + group)
     return [
         _values("ALL", batch * shape.rows),
         _values("PROJECTED", batch * shape.rows),
-        _values("JOINED", WARPS * shape.attended),
-        _values("JOINED_MOST", 2 * WARPS * group),
+        *_joining(shape, tile_bytes),
         _values("HIGHEST", batch * group),
         _values("TOP", batch * group),
         _values("ATTENDED_AT", sums),
@@ -233,7 +271,7 @@ def registers(shape: Attention) -> int:
     """Registers of a thread of an attention block, at most what ptxas may give.
 
     Two lines above what ptxas 13.0 reports for emitted kernels: 55, 75, 103, 120, 166 with 1, 2, 3,
-    4, 8 query heads per key/value head; 56, 96, 127 with 2, 4, 8 requests of one.
+    4, 8 query heads per key/value head; 56, 96, 127 with 2, 4, 8 requests of one; 80 to 132 by tiles.
     """
     by_group = 32 + 24 * shape.group
     by_batch = 64 + 8 * shape.batch if shape.batch > 1 else 0

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from math import log2
 
 from meshc.analysis.blocks import (
+    MOST_GROUP,
+    MOST_LANE_GROUP,
     SharedMemory,
     most_resident,
     rows_memory,
@@ -61,7 +63,6 @@ __all__ = [
 
 DATAFLOWS = ("split_token", "split_head")
 HEADS = (64, 96, 128, 256)
-MOST_GROUP = 8
 MOST_BATCH = 16
 MOST_RESIDENT = 2
 MOST_LATENT_GROUP = 16
@@ -142,6 +143,11 @@ def misfits(
         found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
     if shape.rows % (4 * cluster):
         found.append(f"{shape.rows} rows of the projections over {cluster} blocks, no whole fours")
+    if dataflow == "split_head" and shape.group > MOST_LANE_GROUP:
+        found.append(
+            f"registers: {shape.group} query heads share a key head, sums of more than "
+            f"{MOST_LANE_GROUP} do not stay in the registers of a thread"
+        )
     if dataflow == "split_head" and shape.head % (8 * cluster):
         found.append(f"{shape.head} lanes of a head over {cluster} blocks are no whole eights")
     memory = shared_memory(device, shape, cluster, dataflow, context)
@@ -171,7 +177,7 @@ def _shape_misfits(shape: Attention) -> list[str]:
     elif shape.group > MOST_GROUP:
         found.append(
             f"registers: {shape.group} query heads share a key head, sums of more than "
-            f"{MOST_GROUP} do not stay in the registers of a thread"
+            f"{MOST_GROUP} do not stay in the registers of a block"
         )
     if shape.hidden % 8:
         found.append(f"a hidden size of {shape.hidden} is no whole number of eights")

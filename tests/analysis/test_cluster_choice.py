@@ -125,7 +125,8 @@ def test_bandwidth_between_known_sizes() -> None:
     [
         (Attention(4096, 32, 32, 80), 4, "split_token", "a head of 80 values is none of"),
         (Attention(4096, 32, 5, 128), 4, "split_token", "32 query heads do not divide over 5"),
-        (Attention(4096, 32, 2, 128), 4, "split_token", "registers: 16 query heads share"),
+        (Attention(4096, 130, 2, 128), 4, "split_token", "registers: 65 query heads share"),
+        (Attention(4096, 32, 2, 128), 4, "split_head", "registers: 16 query heads share"),
         (Attention(4100, 32, 32, 128), 4, "split_token", "4100 is no whole number of eights"),
         (Attention(4096, 32, 32, 128, 17), 4, "split_token", "17 requests is more than 16"),
         (Attention(4096, 32, 32, 128, 16), 4, "split_token", "VECTORS takes 262144"),

@@ -52,6 +52,10 @@ MODELS = {
         {**BASE, "model_type": "qwen2", "num_key_value_heads": 1, "rms_norm_eps": 1e-6},
         {"cluster": 8, "page": 64, "dtype": "bf16"},
     ),
+    "sixteen heads of one key head": (
+        {**BASE, "num_attention_heads": 16, "num_key_value_heads": 1},
+        {"cluster": 2},
+    ),
     "split by lanes": (BASE, {"cluster": 4, "dataflow": "split_head"}),
     "gelu by tanh": ({**BASE, "hidden_act": "gelu_pytorch_tanh"}, {"cluster": 1}),
     "llama, biases, exact gelu": (

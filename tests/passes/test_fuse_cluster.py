@@ -243,7 +243,7 @@ def test_other_kernels_that_do_not_match(old, new, words):
 
 LIMITS = [
     ({"head": 80}, "a head of 80 values is none of 64, 96, 128, 256"),
-    ({"heads": 16, "kv_heads": 1}, "registers: 16 query heads share a key head"),
+    ({"heads": 65, "kv_heads": 1}, "registers: 65 query heads share a key head"),
     ({"hidden": 68}, "a hidden size of 68 is no whole number of eights"),
     ({"batch": 16, "hidden": 4096}, "(VECTORS takes 262144)"),
     ({"batch": 17}, "a batch of 17 requests is more than 16"),

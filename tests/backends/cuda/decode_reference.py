@@ -22,6 +22,25 @@ def from_kind(words, dtype):
     return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
+def swizzled(rows, positions):
+    """Rows [.., tokens, lanes] with 16-byte chunks exchanged by position, or such rows put back."""
+    chunks = rows.shape[-1] // 8
+    apart = int(np.gcd(chunks, 8))
+    from_chunk = np.arange(chunks) ^ (positions[:, None] // (8 // apart) % apart)
+    split = rows.reshape(*rows.shape[:-1], chunks, 8)
+    index = np.broadcast_to(from_chunk[..., None], split.shape)
+    return np.take_along_axis(split, index, -2).reshape(rows.shape)
+
+
+def swizzled_pool(pool, pages):
+    """A pool [pages, kv_heads, page, head] with each page swizzled by where it stands in a request."""
+    found, page = pool.copy(), pool.shape[2]
+    for own in pages:
+        for n, at in enumerate(own):
+            found[at] = swizzled(pool[at], n * page + np.arange(page))
+    return found
+
+
 @dataclass
 class Case:
     """Inputs of an attention block: weights as logical tensors of words, caches as pools."""

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decode_reference import from_kind, to_kind
+from decode_reference import from_kind, swizzled, to_kind
 
 from meshc.analysis.blocks import MOST_REGISTERS, THREADS
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
+from meshc.backends.cuda.kernels.attention import Attention, plan, text
 from meshc.backends.cuda.toolkit import compile_cubin, find_compiler
 from meshc.support.diagnostics import MeshcError
 
@@ -98,18 +99,6 @@ def library(shape, toolchain=CXX):
     return Library(shape.text, toolchain=toolchain)
 
 
-def swizzled(rows):
-    """Rows [tokens, lanes] with 16-byte chunks where a cache has them."""
-    count, lanes = rows.shape
-    chunks = lanes // 8
-    apart = int(np.gcd(chunks, 8))
-    token = np.arange(count)[:, None]
-    place = np.arange(chunks) ^ (token // (8 // apart) % apart)
-    found = np.empty_like(rows).reshape(count, chunks, 8)
-    found[token, place] = rows.reshape(count, chunks, 8)
-    return found.reshape(count, lanes)
-
-
 @dataclass
 class Inputs:
     """Random ones; ``fresh`` rows are those of the new tokens."""
@@ -125,8 +114,9 @@ def make_inputs(shape, case, seed=0):
     rng = np.random.default_rng(seed)
     rows = to_kind(rng.standard_normal((case.cached + case.new, shape.row)), shape.kind)
     cached = rows[: case.cached]
-    keys = swizzled(cached[:, : shape.key_lanes])
-    values = np.zeros(1, np.uint16) if shape.latent else swizzled(cached[:, shape.key_lanes :])
+    places = np.arange(case.cached)
+    keys = swizzled(cached[:, : shape.key_lanes], places)
+    values = swizzled(cached[:, shape.key_lanes :], places) if shape.row > shape.key_lanes else keys
     queries = rng.standard_normal((shape.queries, shape.key_lanes)).astype(np.float32) * 2
     return rows, Inputs(queries, keys, values, rows[case.cached :].copy(), shape.key_lanes**-0.5)
 
@@ -216,7 +206,19 @@ def no_compiler():
     return False
 
 
-@pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+needs_compiler = pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize(("heads", "head"), [(16, 128), (64, 64)])
+def test_an_attention_block_of_many_heads_has_the_registers(heads, head):
+    one = Attention(1, 4096, heads, 1, head, "bf16", 16, 1e-5, head**-0.5)
+    needs = compile_cubin(text(plan(one, 4), "attention")).kernels["attention"]
+    assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)
+    assert needs.registers <= MOST_REGISTERS
+
+
+@needs_compiler
 @pytest.mark.parametrize("shape", CHOSEN)
 def test_a_block_of_nine_warps_has_the_registers(shape):
     needs = compile_cubin(shape.text).kernels[KERNEL]

@@ -118,8 +118,18 @@ class AttentionPlan:
     @property
     def tile_tokens(self) -> int:
         """Tokens in a tile, of keys and values or, split by heads, of either: a power of two."""
-        token = 2 * self.lanes if self.dataflow == "split_head" else 4 * self.lanes
-        return 1 << (self.tile_bytes // token).bit_length() - 1
+        of_both = 2 if self.dataflow == "split_head" else 1
+        return blocks.tile_tokens(self.lanes, of_both * self.tile_bytes)
+
+    @property
+    def by_tiles(self) -> bool:
+        """Whether attention is on tensor cores; rows of the caches are swizzled by position."""
+        return blocks.by_tiles(self.shape.sizes, self.dataflow)
+
+    @property
+    def work_bytes(self) -> int:
+        """Shared memory that attention by tiles works in."""
+        return blocks.tile_work_bytes(self.shape.group, self.shape.head, self.tile_tokens)
 
 
 def plan(
@@ -135,7 +145,7 @@ def plan(
 
     Raises DoesNotFit.
     """
-    _check(shape, cluster)
+    _check(shape, cluster, dataflow)
     if dataflow == "split_head" and shape.head % (8 * cluster):
         raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by eights")
     seen = min(context, shape.window) if shape.window else context
@@ -147,15 +157,16 @@ def plan(
     )
 
 
-def _check(shape: Attention, cluster: int) -> None:
+def _check(shape: Attention, cluster: int, dataflow: str) -> None:
     if shape.head not in HEADS:
         raise DoesNotFit(f"a head of {shape.head} values is none of {', '.join(map(str, HEADS))}")
     if shape.heads % shape.kv_heads:
         raise DoesNotFit(f"{shape.heads} query heads do not divide over {shape.kv_heads}")
     if shape.page not in PAGES:
         raise DoesNotFit(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
-    if shape.group > 8:
-        raise DoesNotFit(f"{shape.group} query heads share one key head, more than 8")
+    most = blocks.MOST_GROUP if dataflow == "split_token" else blocks.MOST_LANE_GROUP
+    if shape.group > most:
+        raise DoesNotFit(f"{shape.group} query heads share one key head, more than {most}")
     if shape.hidden % 8 or shape.hidden % (4 * cluster):
         raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
     if shape.rows % (4 * cluster):
@@ -179,6 +190,8 @@ def text(chosen: AttentionPlan, name: str) -> str:
         head=shape.head,
         page=shape.page,
         window=shape.window,
+        tiled=chosen.by_tiles,
+        work_bytes=chosen.work_bytes,
         bias=shape.bias,
         out_bias=shape.out_bias,
         epsilon=literal(shape.epsilon),
