@@ -271,7 +271,8 @@ def registers(shape: Attention) -> int:
     """Registers of a thread of an attention block, at most what ptxas may give.
 
     Two lines above what ptxas 13.0 reports for emitted kernels: 55, 75, 103, 120, 166 with 1, 2, 3,
-    4, 8 query heads per key/value head; 56, 96, 127 with 2, 4, 8 requests of one; 80 to 132 by tiles.
+    4, 8 query heads per key/value head; 56, 96, 127 with 2, 4, 8 requests of one; by tiles 80 to
+    132.
     """
     by_group = 32 + 24 * shape.group
     by_batch = 64 + 8 * shape.batch if shape.batch > 1 else 0

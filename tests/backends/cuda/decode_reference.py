@@ -23,7 +23,7 @@ def from_kind(words, dtype):
 
 
 def swizzled(rows, positions):
-    """Rows [.., tokens, lanes] with 16-byte chunks exchanged by position, or such rows put back."""
+    """Rows [.., tokens, lanes] with 16-byte chunks exchanged by position; twice puts them back."""
     chunks = rows.shape[-1] // 8
     apart = int(np.gcd(chunks, 8))
     from_chunk = np.arange(chunks) ^ (positions[:, None] // (8 // apart) % apart)
@@ -33,8 +33,8 @@ def swizzled(rows, positions):
 
 
 def swizzled_pool(pool, pages):
-    """A pool [pages, kv_heads, page, head] with each page swizzled by where it stands in a request."""
-    found, page = pool.copy(), pool.shape[2]
+    """A pool [pages, kv_heads, page, head], each page swizzled by its place in a request."""
+    page, found = pool.shape[2], pool.copy()
     for own in pages:
         for n, at in enumerate(own):
             found[at] = swizzled(pool[at], n * page + np.arange(page))
