@@ -18,6 +18,7 @@ from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.attention import Attention, AttentionPlan
 from meshc.backends.cuda.kernels.rows import RowsProduct
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.packing import in_fragments
 
 Array = NDArray[Any]
 # As a share of the largest value that is expected: sums of thousands of f32 products, the device's
@@ -194,7 +195,7 @@ def _attention(plan: AttentionPlan, name: str, cached: Sequence[int]) -> Case:
 
 
 def _rows(shape: RowsProduct, name: str, cores: int) -> Case:
-    plan, rng = rows.plan(shape), np.random.default_rng(shape.batch)
+    plan, rng = rows.plan(shape, cores), np.random.default_rng(shape.batch)
     width, kind = shape.width, shape.dtype
     given = {"input": rng.standard_normal((shape.batch, width), np.float32)}
     if shape.input == "normed":
@@ -203,8 +204,9 @@ def _rows(shape: RowsProduct, name: str, cores: int) -> Case:
     if shape.output == "residual":
         given["sums"] = rng.standard_normal((shape.batch, shape.rows), np.float32)
     expected = rows_product(shape, given)
+    given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
     given["output"] = np.full(expected.shape, np.nan, np.float32)
-    grid = Grid(plan.blocks(cores), THREADS, 1, plan.arena.bytes)
+    grid = Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes)
     title = f"{name[: name.rindex('_')]}, {kind}, batch {shape.batch}"
     return Case(title, name, rows.text(plan, name), grid, given, "output", expected, kind)
 
@@ -213,7 +215,12 @@ def _embed(hidden: int, vocabulary: int, kind: str) -> Case:
     tokens = np.array([vocabulary - 1, 0, vocabulary // 2], np.int32)
     table = _words(np.random.default_rng(0), kind, (vocabulary, hidden))
     residual, sums = np.full((2, len(tokens), hidden), np.nan, np.float32)
-    given = {"tokens": tokens, "table": table, "residual": residual, "sums": sums}
+    given = {
+        "tokens": tokens,
+        "table": np.ascontiguousarray(in_fragments(table)),
+        "residual": residual,
+        "sums": sums,
+    }
     text = rows.embed_text("embed_0", hidden, vocabulary, kind)
     expected = embedded(tokens, table, kind)
     return Case(

@@ -30,6 +30,12 @@ MOST_GROUP = 64
 MOST_LANE_GROUP = 8
 """Query heads of a key head whose sums stay in the registers of threads that share its lanes; more
 are attended by tiles on tensor cores (:func:`by_tiles`)."""
+FRAGMENT, FRAGMENT_BYTES = 16, 512
+"""Rows and values of a row in a block of a matrix for tensor cores, and its bytes."""
+GOOD_RING_BYTES = 98_304
+"""On their way at once that keep memory busy: twice what an H200 asks of each core."""
+PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
+"""Blocks that may share the width of a product; row groups of which they add sums at once."""
 MOST_REGISTERS = 168
 """Registers of a thread at which blocks of ``THREADS`` threads still launch."""
 
@@ -243,28 +249,76 @@ def latent_tile_tokens(shape: LatentAttention) -> int:
     return 1 << most.bit_length() - 1
 
 
-def rows_memory(
-    device: Device, width: int, batch: int, normed: bool, gated: bool = False
-) -> SharedMemory:
-    """The plan of a product of ``batch`` vectors of ``width`` values with rows of a matrix, of
-    which there are more than a tile has."""
-    rows = product_tile_rows(width, batch, gated)
-    return product_memory(width, batch, rows, normed, block_memory(device))
+@dataclass(frozen=True)
+class ProductPlan:
+    """``cluster`` blocks share the width of a product; ``dsmem_bytes`` go between blocks of all
+    clusters in one launch: each block reads its share of the sums of its peers."""
+
+    cluster: int
+    memory: SharedMemory
+    dsmem_bytes: int
 
 
-def product_tile_rows(width: int, batch: int, gated: bool, rows: int = MOST_SUMS) -> int:
-    """Rows in a tile of a product with a matrix of ``rows`` rows; gates and values in pairs."""
-    unit = 2 if gated else 1
-    most = min(TILE_BYTES // (2 * width), MOST_SUMS // batch, rows)
-    return max(most // unit * unit, unit)
+def rows_plan(device: Device, width: int, rows: int, batch: int) -> ProductPlan:
+    """The plan of a product of ``batch`` vectors of ``width`` values with ``rows`` rows of a matrix
+    on ``device``."""
+    limit = block_memory(device)
+    return product_plan(
+        width, rows, batch, product_cluster(width, rows, batch, device.cores, limit), limit
+    )
 
 
-def product_memory(width: int, batch: int, rows: int, normed: bool, limit: int) -> SharedMemory:
-    """The plan of a product with ``rows`` rows in a tile, within ``limit`` bytes."""
-    parts = [Part("BARRIERS", _BARRIER_BYTES), _values("PARTS", 2 * WARPS * batch * rows)]
-    if normed:
-        parts.append(_values("VECTORS", batch * width))
-    return _with_ring(parts, _up(2 * rows * width, _ALIGNMENT), limit)
+def product_plan(width: int, rows: int, batch: int, cluster: int, limit: int) -> ProductPlan:
+    """The plan of such a product by clusters of ``cluster`` blocks of ``limit`` bytes each."""
+    memory = product_memory(width, batch, cluster, limit)
+    sums = -(-rows // FRAGMENT) * FRAGMENT * batch
+    return ProductPlan(cluster, memory, VALUE_BYTES * sums * (cluster - 1))
+
+
+def product_cluster(width: int, rows: int, batch: int, cores: int, limit: int) -> int:
+    """Blocks that share the width of such a product on ``cores`` cores.
+
+    Two where rows then divide better over the cores (a hundredth is asked for, about what the sums
+    between blocks cost), more only where a block has no room for the vectors beside a ring of
+    ``GOOD_RING_BYTES``.
+    """
+    plans = {c: product_memory(width, batch, c, limit) for c in PRODUCT_CLUSTERS}
+    good = [c for c, plan in plans.items() if plan.stages == MOST_STAGES or _ring(plan)]
+    if not good:
+        return max(plans, key=lambda c: (plans[c].stages * plans[c].tile_bytes, -c))
+    groups = -(-rows // FRAGMENT)
+    if good[:2] == [1, 2] and groups >= cores:
+        alone, shared = (-(-groups * c // cores) / c for c in (1, 2))
+        return 2 if shared < 0.99 * alone else 1
+    return good[0]
+
+
+def _ring(plan: SharedMemory) -> bool:
+    return plan.stages * plan.tile_bytes >= GOOD_RING_BYTES
+
+
+def product_memory(width: int, batch: int, cluster: int, limit: int) -> SharedMemory:
+    """The plan of a product whose width ``cluster`` blocks share, within ``limit`` bytes."""
+    own = -(-_up(width, FRAGMENT) // FRAGMENT // cluster)
+    tiles = -(-own * FRAGMENT_BYTES // TILE_BYTES)
+    sums = batch * FRAGMENT
+    parts = [
+        Part("BARRIERS", _BARRIER_BYTES),
+        _values("PARTS", 2 * WARPS * sums),
+        Part("COLUMNS", 2 * FRAGMENT * own * fragment_columns(batch)),
+    ]
+    if cluster > 1:
+        parts += [
+            _values("OWN_SUMS", 2 * ROUND * sums),
+            _values("ALL_SUMS", ROUND // cluster * sums),
+        ]
+    return _with_ring(parts, -(-own // tiles) * FRAGMENT_BYTES, limit)
+
+
+def fragment_columns(batch: int) -> int:
+    """Columns of 16-bit values that ``batch`` vectors take on tensor cores: a few vectors take two
+    each, their rounded values and what rounding left."""
+    return 2 * batch if batch <= 4 else batch
 
 
 def registers(shape: Attention) -> int:

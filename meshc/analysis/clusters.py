@@ -26,7 +26,7 @@ from meshc.analysis.blocks import (
     MOST_LANE_GROUP,
     SharedMemory,
     most_resident,
-    rows_memory,
+    rows_plan,
     shared_memory,
     waves,
 )
@@ -53,7 +53,7 @@ __all__ = [
     "collectives",
     "link_bytes_per_second",
     "misfits",
-    "rows_memory",
+    "rows_plan",
     "rows_seconds",
     "shared_memory",
     "split_token_latent",

@@ -16,7 +16,7 @@ from meshc.analysis.blocks import (
     coresident,
     most_resident,
     registers,
-    rows_memory,
+    rows_plan,
     shared_memory,
     waves,
 )
@@ -72,24 +72,17 @@ def test_plan_of_attention_is_that_of_the_kernel(
     assert shape.kv_heads * moved == kernel.dsmem_bytes([300] * shape.batch)
 
 
-@pytest.mark.parametrize(
-    ("width", "normed", "gated"), [(4096, True, True), (11008, False, False), (576, True, False)]
-)
-def test_plan_of_rows_is_that_of_the_kernel(width: int, normed: bool, gated: bool) -> None:
-    shape = rows.RowsProduct(
-        2,
-        width,
-        1024,
-        "f16",
-        "normed" if normed else "plain",
-        "gated" if gated else "stored",
-    )
-    kernel = rows.plan(shape)
-    plan = rows_memory(H100, width, 2, normed, gated)
-    assert sorted((p.name, p.bytes) for p in plan.parts) == sorted(
+@pytest.mark.parametrize("batch", [1, 4, 16])
+@pytest.mark.parametrize(("width", "rows_"), [(4096, 22016), (11008, 4096), (576, 49152)])
+def test_plan_of_rows_is_that_of_the_kernel(width: int, rows_: int, batch: int) -> None:
+    kernel = rows.plan(rows.RowsProduct(batch, width, rows_, "f16"), H100.cores)
+    plan = rows_plan(H100, width, rows_, batch)
+    assert plan.memory.fits
+    assert sorted((p.name, p.bytes) for p in plan.memory.parts) == sorted(
         (p.name, p.bytes) for p in kernel.arena.parts[1:]
     )
-    assert plan.bytes == kernel.arena.bytes
+    assert plan.memory.bytes == kernel.arena.bytes
+    assert (plan.cluster, plan.dsmem_bytes) == (kernel.cluster, kernel.dsmem_bytes)
 
 
 @given(

@@ -131,7 +131,7 @@ def test_a_wrong_kernel_ends_the_run(model, fake, monkeypatch, capsys):
     right = checks.rows.text
 
     def wrong(plan, name):
-        return right(plan, name).replace("slice.add_products(tile", "slice.add_products(8 + tile")
+        return right(plan, name).replace("sum.add(tile + k", "sum.add(8 + tile + k")
 
     monkeypatch.setattr(checks.rows, "text", wrong)
     assert decode.main(arguments(model), fake.path) == 1

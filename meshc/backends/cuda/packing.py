@@ -63,22 +63,18 @@ def gated(gates: Array, values: Array) -> Array:
 
 
 def in_fragments(matrix: Array) -> Array:
-    """``[.., rows, width]`` as ``[.., ceil(rows / 16), width / 16, 32, 8]``: blocks of 16 x 16 in
-    the order in which the lanes of a warp hold them (runtime/mc_fragments.cuh). Missing rows are
-    zeros.
-
-    Raises ValueError for a width that is no multiple of 16.
-    """
+    """``[.., rows, width]`` as ``[.., ceil(rows/16), ceil(width/16), 32, 8]``: blocks of 16 x 16
+    in the order in which the lanes of a warp hold them (runtime/mc_fragments.cuh), the last ones
+    filled up with zeros."""
     *lead, rows, width = matrix.shape
-    if width % 16:
-        raise ValueError(f"rows of {width} values are no whole number of sixteens")
-    full = np.zeros((*lead, -(-rows // 16) * 16, width), matrix.dtype)
-    full[..., :rows, :] = matrix
+    groups, blocks = -(-rows // 16), -(-width // 16)
+    full = np.zeros((*lead, 16 * groups, 16 * blocks), matrix.dtype)
+    full[..., :rows, :width] = matrix
     # A row is (group, half, g), a place in it (block, q, pair, one).
-    split = full.reshape(*lead, -1, 2, 8, width // 16, 4, 2, 2)
+    split = full.reshape(*lead, groups, 2, 8, blocks, 4, 2, 2)
     n = len(lead)
     order = (*range(n), *(n + axis for axis in (0, 3, 2, 4, 5, 1, 6)))
-    return np.ascontiguousarray(split.transpose(order)).reshape(*lead, -1, width // 16, 32, 8)
+    return split.transpose(order).reshape(*lead, groups, blocks, 32, 8)
 
 
 def interleaved(weights: Array) -> Array:
@@ -120,4 +116,6 @@ def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uin
         made = projections(queries, keys, values, weight.parts)
     else:
         made = _PACKS[weight.pack](*ordered)
+    if weight.fragments:
+        made = in_fragments(made)
     return words(made.reshape(weight.shape), weight.dtype)

@@ -44,7 +44,9 @@ class Weight:
 
     ``layers`` is the number of stacked layers, 0 for a tensor that all share; ``paired`` names
     the sources whose lanes are to be put in the order of interleaved rotary pairs; ``parts`` is
-    into how many parts lanes are split, each block of a cluster having one.
+    into how many parts lanes are split, each block of a cluster having one. ``fragments``: a matrix
+    in the order of tensor cores (packing.in_fragments), whose groups, blocks, lanes and values end
+    ``shape``.
     """
 
     dtype: str
@@ -54,6 +56,7 @@ class Weight:
     layers: int = 0
     paired: tuple[str, ...] = ()
     parts: int = 1
+    fragments: bool = False
 
 
 @dataclass(frozen=True)

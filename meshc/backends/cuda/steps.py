@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeVar
 
-from meshc.analysis.blocks import THREADS
+from meshc.analysis.blocks import FRAGMENT, THREADS
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import Arena
@@ -363,12 +363,12 @@ def _feed_forward(
     _rows_kernel(step, step.own("ffn_outer"), second, op)
     _weight(step, "norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
     inner_name = "gate_up" if sides > 1 else "up"
-    _weight(step, inner_name, pack, gates, (sides * features, hidden), layers)
+    _matrix(step, inner_name, pack, gates, sides * features, hidden, layers)
     if inner_bias:
         name = f"bias_of_{inner_name}"
         _weight(step, name, pack, inner_bias, (sides * features,), layers)
     down_name = (body.name(outer_product, 1),)
-    _weight(step, "down", "transposed", down_name, (hidden, features), layers)
+    _matrix(step, "down", "transposed", down_name, hidden, features, layers)
     if outer_bias:
         _weight(step, "bias_of_down", "plain", outer_bias, (hidden,), layers)
     step.buffers[step.own("features")] = Buffer("f32", (step.columns, features), "scratch")
@@ -442,16 +442,19 @@ def _table(step: _Step, source: str, shape: tuple[int, int], pack: str) -> str:
         if weight.sources == (source,) and weight.pack == pack:
             return name
     name = "logits_of" if "embedding" in step.weights else "embedding"
-    _weight(step, name, pack, (source,), shape, 0)
+    _matrix(step, name, pack, (source,), *shape, 0)
     return name
 
 
 def _rows_kernel(step: _Step, name: str, shape: rows.RowsProduct, op: graph.Fuse) -> None:
     try:
-        plan = rows.plan(shape)
+        plan = rows.plan(shape, step.cores)
     except DoesNotFit as reason:
         fail("cuda-shape", f"no kernel for this {op.kernel}: {reason}", op.span)
-    _add_kernel(step, name, rows.text(plan, name), plan.blocks(step.cores), 1, plan.arena, THREADS)
+    _add_kernel(
+        step, name, rows.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
+        plan.dsmem_bytes,
+    )  # fmt: skip
 
 
 def _add_kernel(
@@ -481,6 +484,14 @@ def _weight(
 ) -> None:
     named = tuple(sources)
     step.weights[name] = Weight(step.dtype, pack, named, shape, layers, step.paired(named), parts)
+
+
+def _matrix(
+    step: _Step, name: str, pack: str, sources: Iterable[str], rows: int, width: int, layers: int
+) -> None:
+    """A matrix in the order of tensor cores."""
+    shape = (-(-rows // FRAGMENT), -(-width // FRAGMENT), 32, 8)
+    step.weights[name] = Weight(step.dtype, pack, tuple(sources), shape, layers, fragments=True)
 
 
 def _fixed_buffers(step: _Step) -> None:

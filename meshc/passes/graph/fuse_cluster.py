@@ -235,14 +235,12 @@ def _rows_misfit(device: Device, group: Group) -> str:
     """Why a kernel of products by rows does not fit, or an empty text."""
     if group.batch > clusters.MOST_BATCH:
         return f"a batch of {group.batch} vectors is more than {clusters.MOST_BATCH}"
-    for place, (width, rows) in enumerate(group.matrices):
+    for width, rows in group.matrices:
         if width % 8:
             return f"rows of {width} values are no whole number of eights"
         if group.kernel == "embed":
             continue
-        normed = place == 0
-        gated = group.kernel == "ffn_block" and normed and rows == 2 * group.matrices[1][0]
-        memory = clusters.rows_memory(device, width, group.batch, normed, gated)
+        memory = clusters.rows_plan(device, width, rows, group.batch).memory
         if not memory.fits:
             return clusters.memory_misfit(memory)
     return ""
@@ -261,14 +259,13 @@ def _attention_remark(choice: Choice) -> str:
 def _rows_remark(device: Device, group: Group) -> str:
     if group.kernel == "embed":
         return f"embed: {group.batch} rows of {group.matrices[0][0]} values"
-    most = max(
-        clusters.rows_memory(device, width, group.batch, place == 0).bytes
-        for place, (width, _) in enumerate(group.matrices)
-    )
+    plans = [clusters.rows_plan(device, *matrix, group.batch) for matrix in group.matrices]
     seconds = clusters.rows_seconds(device, group.matrices, group.batch)
     return (
-        f"{group.kernel}: no cluster, 0 bytes of DSMEM, {most} bytes of shared memory, "
-        f"{device.cores} blocks, predicted {1e6 * seconds:.1f} us"
+        f"{group.kernel}: clusters of {' and '.join(str(p.cluster) for p in plans)}, "
+        f"{sum(p.dsmem_bytes for p in plans)} bytes of DSMEM per step, "
+        f"{max(p.memory.bytes for p in plans)} bytes of shared memory, "
+        f"predicted {1e6 * seconds:.1f} us"
     )
 
 

@@ -42,11 +42,11 @@ from meshc.backends.cuda.executor import (
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.attention import Attention
 from meshc.backends.cuda.kernels.rows import RowsProduct
-from meshc.backends.cuda.packing import output, projections
+from meshc.backends.cuda.packing import in_fragments, output, projections
 from meshc.support.native import BuildError, Toolchain, cache_folder
 
 MOST_SECONDS = 60
-LIBRARY = ("mc_collectives.cuh", "mc_rows.cuh")
+LIBRARY = ("mc_collectives.cuh", "mc_fragments.cuh", "mc_rows.cuh")
 # One of each kind, which find most, and a run that looks for races; then all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
 REST = [m for m in modes((3,)) if m not in FIRST]
@@ -111,8 +111,9 @@ def _attention(
     )
 
 
-def _rows(one: RowsProduct, cores: int) -> Rig:
-    chosen, given = rows.plan(one), inputs(one)
+def _rows(one: RowsProduct, cores: int, cluster: int = 1) -> Rig:
+    chosen, given = rows.plan(one, cores, cluster), inputs(one)
+    given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
     names = ["input", *(["gain"] if one.input == "normed" else []), "matrix"]
     names += ["bias"] if one.bias else []
     residual = one.output == "residual"
@@ -127,19 +128,20 @@ def _rows(one: RowsProduct, cores: int) -> Rig:
         "rows_product.cu",
         "product",
         rows.text(chosen, "product"),
-        Grid(chosen.blocks(cores), blocks.THREADS, 1, chosen.arena.bytes),
+        Grid(chosen.blocks, blocks.THREADS, cluster, chosen.arena.bytes),
         arguments,
         (last - 1, last) if residual else (last,),
     )
 
 
 def _embed() -> Rig:
-    table = np.random.default_rng(0).integers(0, 30000, (50, 2056)).astype(np.uint16)
+    rows_of = np.random.default_rng(0).integers(0, 30000, (50, 2056)).astype(np.uint16)
+    table = np.ascontiguousarray(in_fragments(rows_of))
     tokens = np.array([7, 0, 49, 50, -1], np.int32)
 
     def arguments() -> list[np.ndarray | np.generic]:
         residual, sums = np.full((2, 5, 2056), np.nan, np.float32)
-        return [tokens, table[:50], residual, sums]
+        return [tokens, table, residual, sums]
 
     text = rows.embed_text("embed", 2056, 50, "f16")
     return Rig("embed.cu", "embed", text, Grid(5, 256, 1, 0), arguments, (2, 3))
@@ -185,9 +187,11 @@ RIGS = {
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),
     "gather of four": lambda: _collective("gather", 4),
-    "gated": lambda: _rows(RowsProduct(2, 320, 300, "f16", "normed", "gated", 1e-5), 1),
-    "logits": lambda: _rows(RowsProduct(3, 192, 1001, "bf16", "normed", "stored", 1e-5), 3),
-    "residual, wide rows": lambda: _rows(RowsProduct(2, 5000, 40, "f16", "plain", "residual"), 2),
+    "gated": lambda: _rows(RowsProduct(2, 2120, 130, "f16", "normed", "gated", 1e-5), 1),
+    "logits": lambda: _rows(RowsProduct(11, 184, 1001, "bf16", "normed", "stored", 1e-5), 3),
+    "residual, wide rows": lambda: _rows(
+        RowsProduct(5, 5000, 200, "f16", "plain", "residual"), 2, 2
+    ),
     "bias, held": lambda: _rows(RowsProduct(1, 4096, 65, "f16", "normed", bias=True), 1),
     "embed": _embed,
 }
@@ -202,7 +206,8 @@ OF_LIBRARY = {
     "mc_collectives.cuh": (
         "grouped, ring of two", "sum of three", "maximum of three", "gather of four", "logits",
     ),
-    "mc_rows.cuh": ("gated", "residual, wide rows", "bias, held", "logits"),
+    "mc_fragments.cuh": ("gated", "residual, wide rows", "bias, held", "logits"),
+    "mc_rows.cuh": ("grouped, ring of two", "lanes, window, cluster of three"),
 }  # fmt: skip
 
 

@@ -1,16 +1,13 @@
 """Products of a step's vectors with a matrix, row by row: feed-forward, logits, lookups.
 
 One kernel for all of them, which differ in what happens before (RMSNorm or nothing) and behind the
-product (gated activation, residual sum or nothing). Blocks have runs of rows; there is no cluster.
+product (gated activation, residual sum or nothing). Blocks, or clusters of blocks that share the
+width, have runs of row groups.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from meshc.analysis import blocks
 from meshc.backends.cuda.kernels.arena import Arena, most_bytes
@@ -48,31 +45,42 @@ class RowsProduct:
 
 @dataclass(frozen=True)
 class RowsPlan:
-    """How blocks of a grid do it."""
+    """How the blocks of a grid do it: ``cluster`` of them share the width."""
 
     shape: RowsProduct
-    tile_rows: int
+    cluster: int
+    cores: int
     tile_bytes: int
     stages: int
     arena: Arena
+    dsmem_bytes: int
 
-    def blocks(self, cores: int) -> int:
-        """Blocks of the grid on a device of ``cores`` multiprocessors."""
-        return min(cores, -(-self.shape.rows // self.tile_rows))
+    @property
+    def groups(self) -> int:
+        """Groups of 16 rows."""
+        return -(-self.shape.rows // blocks.FRAGMENT)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid. Larger clusters lie within domains of 16 cores or 18."""
+        cores = self.cores if self.cluster <= 2 else max(self.cores // 16 * 16, self.cluster)
+        return max(min(cores // self.cluster, self.groups), 1) * self.cluster
 
 
-def plan(shape: RowsProduct) -> RowsPlan:
-    """The division of work. Raises DoesNotFit."""
+def plan(shape: RowsProduct, cores: int = 132, cluster: int = 0) -> RowsPlan:
+    """The division of work over ``cores`` multiprocessors, by clusters of the size that
+    :func:`blocks.product_cluster` chooses unless one is given. Raises DoesNotFit."""
     if shape.width % 8:
         raise DoesNotFit(f"rows of {shape.width} values are no whole number of eights")
-    unit = 2 if shape.output == "gated" else 1
-    if shape.rows % unit:
+    if shape.output == "gated" and shape.rows % 2:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
-    gated = shape.output == "gated"
-    tile_rows = blocks.product_tile_rows(shape.width, shape.batch, gated, shape.rows)
-    normed = shape.input == "normed"
-    memory = blocks.product_memory(shape.width, shape.batch, tile_rows, normed, most_bytes())
-    return RowsPlan(shape, tile_rows, memory.tile_bytes, memory.stages, arena(memory))
+    limit = most_bytes()
+    chosen = cluster or blocks.product_cluster(shape.width, shape.rows, shape.batch, cores, limit)
+    found = blocks.product_plan(shape.width, shape.rows, shape.batch, chosen, limit)
+    tile_bytes, stages = found.memory.tile_bytes, found.memory.stages
+    return RowsPlan(
+        shape, chosen, cores, tile_bytes, stages, arena(found.memory), found.dsmem_bytes
+    )
 
 
 def text(chosen: RowsPlan, name: str) -> str:
@@ -92,9 +100,9 @@ def text(chosen: RowsPlan, name: str) -> str:
         activation=shape.activation,
         bias=shape.bias,
         epsilon=literal(shape.epsilon),
-        unroll=4 if chosen.tile_rows >= 4 else chosen.tile_rows,
-        tile_rows=chosen.tile_rows,
-        tile_bytes=chosen.tile_bytes,
+        cluster=chosen.cluster,
+        round=blocks.ROUND,
+        tile_blocks=chosen.tile_bytes // blocks.FRAGMENT_BYTES,
         stages=chosen.stages,
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,
@@ -111,9 +119,3 @@ def embed_text(name: str, hidden: int, vocabulary: int, dtype: str) -> str:
         hidden=hidden,
         vocabulary=vocabulary,
     )
-
-
-def pack_gated(gates: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    """Weights twice [width, features] as [2 features, width], gates and values in turn."""
-    both = np.stack([gates.T, values.T], axis=1)
-    return np.ascontiguousarray(both.reshape(-1, gates.shape[0]))

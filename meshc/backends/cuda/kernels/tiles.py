@@ -7,7 +7,10 @@ from meshc.backends.cuda.kernels.arena import Arena
 
 NOTES = {
     "VECTORS": "normed inputs",
-    "PARTS": "sums of the warps for the rows of two tiles",
+    "COLUMNS": "inputs",
+    "OWN_SUMS": "own sums of the row groups of two rounds",
+    "ALL_SUMS": "sums that this block finishes",
+    "PARTS": "sums of the warps",
     "OWN": "own rows",
     "ALL": "rows of all blocks, by block",
     "PROJECTED": "queries, keys, values by request",

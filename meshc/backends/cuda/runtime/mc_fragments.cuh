@@ -4,13 +4,21 @@
 // a row group), each in the order in which the lanes of a warp hold it: lane 4 g + q has values
 // 4 q .. 4 q + 3 of rows g and g + 8, first two of either row, then two (packing.in_fragments). The
 // order of products in a sum is free, so the values of the right operand are taken in the same
-// permutation: a lane's share of a vector is four neighbours.
+// permutation: a lane's share of a vector is four neighbours. Rows and widths are filled up with
+// zeros to whole blocks.
 //
 // The vectors, f32, are the columns of the right operand, which has 16-bit values. A few vectors
 // leave columns free: each is then two columns, its rounded values and what rounding left.
 #pragma once
 
 namespace mc {
+
+// Where value ``k`` of a row of WIDTH values lies.
+template <int WIDTH>
+MC_INLINE size_t in_fragments(int row, int k) {
+    const size_t block = (size_t)(row / 16) * ((WIDTH + 15) / 16) + k / 16;
+    return (block * 32 + row % 8 * 4 + k % 16 / 4) * 8 + k % 4 / 2 * 4 + row % 16 / 8 * 2 + k % 2;
+}
 
 template <int BATCH>
 struct Columns {
@@ -41,6 +49,7 @@ struct RowSums {
     typedef Columns<BATCH> C;
     float c[C::TILES][4];
 
+    // Of zeros.
     MC_INLINE RowSums() {
 #pragma unroll
         for (int t = 0; t < C::TILES; t++) {
@@ -110,41 +119,57 @@ struct JoinedSums {
     }
 };
 
-// BATCH vectors of WIDTH floats (a multiple of 16) as columns, by WORKERS threads numbered ``me``;
-// they meet before anybody reads.
+// How WORKERS threads read vectors of WIDTH floats, a multiple of eight, as if zeros filled the last 16.
+template <int WIDTH, int WORKERS>
+struct Filled {
+    static constexpr int CHUNKS = (WIDTH + 15) / 16 * 2;  // of eight
+    static constexpr int OWN = (CHUNKS + WORKERS - 1) / WORKERS;  // of a thread
+
+    // Eight values of a vector in global or shared memory.
+    static MC_INLINE void load(const float* vector, int k, float* v) {
+        float4 low = {}, high = {};
+        if (WIDTH % 16 == 0 || k < WIDTH) {
+            low = *(const float4*)(vector + k), high = *(const float4*)(vector + k + 4);
+        }
+        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+    }
+};
+
+// Values ``first`` .. ``end`` (multiples of 16) of BATCH vectors as columns, by WORKERS threads numbered
+// ``me``, which meet before anybody reads.
 template <class T, int BATCH, int WIDTH, int WORKERS>
-MC_INLINE void put_columns(T* columns, const float* from, u32 me) {
-    for (int i = me; i < BATCH * WIDTH / 8; i += WORKERS) {
-        const float4 low = *(const float4*)(from + 8 * i), high = *(const float4*)(from + 8 * i + 4);
-        const float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-        Columns<BATCH>::put(columns, i / (WIDTH / 8), i % (WIDTH / 8) * 8, v);
+MC_INLINE void put_columns(T* columns, const float* from, u32 me, int first = 0,
+                           int end = (WIDTH + 15) / 16 * 16) {
+    const int chunks = (end - first) / 8;
+    for (int i = me; i < BATCH * chunks; i += WORKERS) {
+        const int b = i / chunks, k = i % chunks * 8;
+        float v[8];
+        Filled<WIDTH, WORKERS>::load(from + b * WIDTH, first + k, v);
+        Columns<BATCH>::put(columns, b, k, v);
     }
 }
 
 // The same with RMSNorm and a gain. ``squares`` holds BATCH x WORKERS / 32 floats of shared memory.
 // Called by WORKERS threads that share group barrier ``group``; all is written when it returns.
-// What ``from`` holds is read twice unless registers keep it.
+// The vectors are read twice unless registers keep them.
 template <class T, int BATCH, int WIDTH, int WORKERS>
 MC_INLINE void put_normed_columns(T* columns, const float* from, const T* gain, float epsilon,
-                                  float* squares, u32 me, u32 group) {
-    constexpr int CHUNKS = WIDTH / 8, OWN = (CHUNKS + WORKERS - 1) / WORKERS;
-    constexpr bool HELD = BATCH * OWN <= 4;
+                                  float* squares, u32 me, u32 group, int first = 0,
+                                  int end = (WIDTH + 15) / 16 * 16) {
+    typedef Filled<WIDTH, WORKERS> F;
+    constexpr bool HELD = BATCH * F::OWN <= 4;
     constexpr int WARPS = WORKERS / 32;
-    float held[HELD ? BATCH * OWN : 1][8];
-    const auto load = [&](int b, int n, float* v) {
-        const float* at = from + (b * CHUNKS + me + n * WORKERS) * 8;
-        const float4 low = *(const float4*)at, high = *(const float4*)(at + 4);
-        v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-        v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
-    };
+    float held[HELD ? BATCH * F::OWN : 1][8];
 #pragma unroll HELD ? BATCH : 1
     for (int b = 0; b < BATCH; b++) {
         float sum = 0.0f;
 #pragma unroll
-        for (int n = 0; n < OWN; n++) {
-            if (CHUNKS % WORKERS && me + n * WORKERS >= CHUNKS) break;
-            float* v = held[HELD ? b * OWN + n : 0];
-            load(b, n, v);
+        for (int n = 0; n < F::OWN; n++) {
+            const int k = (me + n * WORKERS) * 8;
+            if (F::CHUNKS % WORKERS && k >= F::CHUNKS * 8) break;
+            float* v = held[HELD ? b * F::OWN + n : 0];
+            F::load(from + b * WIDTH, k, v);
 #pragma unroll
             for (int i = 0; i < 8; i++) sum = fused(v[i], v[i], sum);
         }
@@ -159,20 +184,20 @@ MC_INLINE void put_normed_columns(T* columns, const float* from, const T* gain, 
         for (int w = 0; w < WARPS; w++) sum += squares[b * WARPS + w];
         const float scale = inverse_root(sum / (float)WIDTH + epsilon);
 #pragma unroll
-        for (int n = 0; n < OWN; n++) {
-            if (CHUNKS % WORKERS && me + n * WORKERS >= CHUNKS) break;
+        for (int n = 0; n < F::OWN; n++) {
             const int k = (me + n * WORKERS) * 8;
-            float g[8], v[8];
-            load8(gain + k, g);
+            if (k < first || k >= end) continue;
+            float g[8] = {}, v[8];
+            if (WIDTH % 16 == 0 || k < WIDTH) load8(gain + k, g);
             if (HELD) {
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[i] = held[HELD ? b * OWN + n : 0][i];
+                for (int i = 0; i < 8; i++) v[i] = held[HELD ? b * F::OWN + n : 0][i];
             } else {
-                load(b, n, v);
+                F::load(from + b * WIDTH, k, v);
             }
 #pragma unroll
             for (int i = 0; i < 8; i++) v[i] = v[i] * scale * g[i];
-            Columns<BATCH>::put(columns, b, k, v);
+            Columns<BATCH>::put(columns, b, k - first, v);
         }
     }
     group_sync(group, WORKERS);
