@@ -1,7 +1,7 @@
 // head: RMSNorm and the product with a matrix.
 //
-// Written by meshc. Every block has a run of the matrix's row groups. One warp brings them through a ring of tiles; eight others multiply, on tensor
-// cores.
+// Written by meshc. Every block has a run of the matrix's row groups, which one warp brings through a
+// ring of tiles; eight others multiply, on tensor cores.
 #include "mc.cuh"
 
 namespace head_ {
@@ -18,7 +18,6 @@ constexpr int CLUSTER = 1;
 constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
-constexpr int OWN_BLOCKS = (BLOCKS + CLUSTER - 1) / CLUSTER;
 constexpr int TILE_BLOCKS = 8;
 constexpr int BLOCK_BYTES = 256 * (int)sizeof(T);
 
