@@ -13,7 +13,7 @@ constexpr int THREADS = 256;
 
 }  // namespace chunk_embed_
 
-// tokens [batch], one block each. table [VOCABULARY, HIDDEN]. residual [batch, HIDDEN] gets the rows,
+// tokens [batch], one block each. table: VOCABULARY rows in fragments. residual [batch, HIDDEN] gets the rows,
 // zeros where a token is none; sums [batch, HIDDEN] gets zeros.
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_embed_::THREADS, 1)
     chunk_embed(const int* __restrict__ tokens, const chunk_embed_::T* __restrict__ table,
@@ -24,13 +24,9 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_emb
     const int token = tokens[mc::block()];
     const bool known = token >= 0 && token < VOCABULARY;
     const size_t to = (size_t)mc::block() * HIDDEN;
-    for (int i = mc::thread() * 8; i < HIDDEN; i += THREADS * 8) {
-        float row[8] = {};
-        if (known) mc::load8(table + (size_t)token * HIDDEN + i, row);
-        for (int k = 0; k < 8; k++) {
-            residual[to + i + k] = row[k];
-            sums[to + i + k] = 0.0f;
-        }
+    for (int i = mc::thread(); i < HIDDEN; i += THREADS) {
+        residual[to + i] = known ? mc::widen(table[mc::in_fragments<HIDDEN>(token, i)]) : 0.0f;
+        sums[to + i] = 0.0f;
     }
 }
 MC_EXPORT(chunk_embed)

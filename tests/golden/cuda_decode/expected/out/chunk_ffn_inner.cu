@@ -1,7 +1,7 @@
 // chunk_ffn_inner: RMSNorm, both inner products of a feed-forward layer, gated activation.
 //
-// Written by meshc. Every block has a run of the matrix's rows, which one warp brings through a ring
-// of tiles; eight others multiply.
+// Written by meshc. Every block has a run of the matrix's row groups, which one warp brings through a
+// ring of tiles; eight others multiply, on tensor cores.
 #include "mc.cuh"
 
 namespace chunk_ffn_inner_ {
@@ -11,20 +11,26 @@ typedef mc::f16 T;
 constexpr int BATCH = 16;
 constexpr int WIDTH = 128;  // values of a row
 constexpr int ROWS = 384;  // gates and values in turn
+constexpr int GROUPS = (ROWS + 15) / 16;
+constexpr int BLOCKS = (WIDTH + 15) / 16;  // of 16 x 16 values in a row group
 
+constexpr int CLUSTER = 1;
 constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
-constexpr int TILE_ROWS = 16;
-constexpr int TILES = (ROWS + TILE_ROWS - 1) / TILE_ROWS;
+constexpr int TILE_BLOCKS = 8;
+constexpr int BLOCK_BYTES = 256 * (int)sizeof(T);
 
-// ---- Shared memory, 49280 bytes ---------------------------------------------------------------
-constexpr int TILE_BYTES = 4096;
+// ---- Shared memory, 45184 bytes ---------------------------------------------------------------
+constexpr int TILE_BYTES = TILE_BLOCKS * BLOCK_BYTES;
 constexpr int STAGES = 6;
 constexpr int RING = 0;
 constexpr int BARRIERS = 24576;
-constexpr int PARTS = 24704;  // sums of the warps for the rows of two tiles
-constexpr int VECTORS = 41088;  // normed inputs
+constexpr int PARTS = 24704;  // sums of the warps
+constexpr int COLUMNS = 41088;  // inputs
+
+typedef mc::Columns<BATCH> Columns;
+typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 
 MC_INLINE float activated(float v) {
     return v / (1.0f + mc::power_of_two(v * -1.4426950408889634f));
@@ -32,9 +38,10 @@ MC_INLINE float activated(float v) {
 
 }  // namespace chunk_ffn_inner_
 
-// input [BATCH, WIDTH], normed with gain [WIDTH]. matrix [ROWS, WIDTH].
+// input [BATCH, WIDTH], normed with gain [WIDTH]. matrix [GROUPS, BLOCKS, 32, 8].
 // output [BATCH, ROWS / 2].
-extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn_inner_::THREADS, 1)
+extern "C" __global__ void __cluster_dims__(chunk_ffn_inner_::CLUSTER, 1, 1)
+    __launch_bounds__(chunk_ffn_inner_::THREADS, 1)
     chunk_ffn_inner(const float* __restrict__ input,
         const chunk_ffn_inner_::T* __restrict__ gain,
         const chunk_ffn_inner_::T* __restrict__ matrix,
@@ -42,9 +49,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
     using namespace chunk_ffn_inner_;
     unsigned char* arena = mc::arena();
     mc::Ring<STAGES> ring(arena + BARRIERS, arena + RING, TILE_BYTES);
-    const int me = mc::thread(), lane = mc::lane(), warp = mc::warp();
-    const int begin = (int)((long long)TILES * mc::block() / mc::blocks());
-    const int end = (int)((long long)TILES * (mc::block() + 1) / mc::blocks());
+    const int me = mc::thread(), warp = mc::warp();
+    const int begin = (int)((long long)GROUPS * mc::cluster_index() / mc::clusters());
+    const int end = (int)((long long)GROUPS * (mc::cluster_index() + 1) / mc::clusters());
+    constexpr int first = 0, own = BLOCKS;
 
     if (me == 0) {
         ring.set_up(WARPS);
@@ -54,46 +62,51 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
 
     if (warp == WARPS) {
         // The matrix does not change, so its tiles need not wait for the grid before.
-        if (lane == 0) {
-            for (int i = begin; i < end; i++) {
-                const mc::u32 bytes = min(TILE_ROWS, ROWS - i * TILE_ROWS) * WIDTH * (int)sizeof(T);
-                ring.acquire(i - begin, bytes);
-                ring.fill(i - begin, 0, matrix + (size_t)i * TILE_ROWS * WIDTH, bytes);
+        if (mc::lane() == 0) {
+            int item = 0;
+            for (int group = begin; group < end; group++) {
+                const T* row = matrix + ((size_t)group * BLOCKS + first) * 256;
+                for (int at = 0; at < own; at += TILE_BLOCKS, item++) {
+                    const mc::u32 bytes = min(TILE_BLOCKS, own - at) * BLOCK_BYTES;
+                    ring.acquire(item, bytes);
+                    ring.fill(item, 0, row + at * 256, bytes);
+                }
             }
         }
-        return;
-    }
-    mc::wait_for_previous_grid();
-    mc::let_next_grid_start();
-    float* parts = (float*)(arena + PARTS);
-    float* vectors = (float*)(arena + VECTORS);
-    mc::rms_norm<T, BATCH, WIDTH / 8, WORKERS>(vectors, input, gain, 1e-05f, parts, me, 1);
-    const mc::Slice<BATCH, WIDTH / 8, WORKERS> slice(vectors, me);
-    for (int i = begin; i < end; i++) {
-        const T* tile = (const T*)ring.ready(i - begin);
-        const int first = i * TILE_ROWS, count = min(TILE_ROWS, ROWS - first);
-        float* part = parts + (i - begin) % 2 * (BATCH * TILE_ROWS * WARPS);
+    } else {
+        mc::wait_for_previous_grid();
+        mc::let_next_grid_start();
+        float* parts = (float*)(arena + PARTS);
+        T* columns = (T*)(arena + COLUMNS);
+        mc::put_normed_columns<T, BATCH, WIDTH, WORKERS>(columns, input, gain, 1e-05f, parts, me, 1,
+                                                         16 * first, 16 * (first + own));
+
+        // What becomes of the complete sums of a row group: ``sum(16 vector + row)``.
+        const auto finish = [&](int group, auto sum) {
+            for (int n = me; n < BATCH * 8; n += WORKERS) {
+                const int vector = n / 8, row = n % 8 * 2, at = group * 16 + row;
+                if (at >= ROWS) continue;
+                float gate = sum(vector * 16 + row), value = sum(vector * 16 + row + 1);
+                output[vector * (ROWS / 2) + at / 2] = activated(gate) * value;
+            }
+        };
+
+        int item = 0;
+        for (int group = begin; group < end; group++) {
+            mc::RowSums<T, BATCH> sum;
+            for (int at = 0; at < own; at += TILE_BLOCKS, item++) {
+                const T* tile = (const T*)ring.ready(item);
+                const int count = min(TILE_BLOCKS, own - at);
 #pragma unroll 4
-        for (int row = 0; row < count; row++) {
-            float sum[BATCH] = {};
-            slice.add_products(tile + row * WIDTH, sum);
-#pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                const float all = mc::warp_sum(sum[b]);
-                if (lane == 0) part[(b * TILE_ROWS + row) * WARPS + warp] = all;
+                for (int k = warp; k < count; k += WARPS) {
+                    sum.add(tile + k * 256, columns + (at + k) * Columns::STEP);
+                }
+                ring.release(item);
             }
-        }
-        ring.release(i - begin);
-        mc::group_sync(1, WORKERS);  // the next tile's sums go to the other half
-        for (int n = me; n < BATCH * count / 2; n += WORKERS) {
-            const int b = n / (count / 2), pair = n % (count / 2);
-            const float* both = part + (b * TILE_ROWS + 2 * pair) * WARPS;
-            float gate = 0.0f, value = 0.0f;
-            for (int w = 0; w < WARPS; w++) {
-                gate += both[w];
-                value += both[WARPS + w];
-            }
-            output[b * (ROWS / 2) + first / 2 + pair] = activated(gate) * value;
+            float* part = parts + (group - begin) % 2 * (WARPS * Joined::COUNT);
+            Joined::put(part, sum);
+            mc::group_sync(1, WORKERS);  // the next group's sums go to the other half
+            finish(group, [&](int n) { return Joined::all(part, n); });
         }
     }
 }

@@ -1,7 +1,7 @@
 // chunk_ffn_outer: the outer product of a feed-forward layer and its residual sum.
 //
-// Written by meshc. Every block has a run of the matrix's rows, which one warp brings through a ring
-// of tiles; eight others multiply.
+// Written by meshc. Every block has a run of the matrix's row groups, which one warp brings through a
+// ring of tiles; eight others multiply, on tensor cores.
 #include "mc.cuh"
 
 namespace chunk_ffn_outer_ {
@@ -11,25 +11,33 @@ typedef mc::f16 T;
 constexpr int BATCH = 16;
 constexpr int WIDTH = 192;  // values of a row
 constexpr int ROWS = 128;
+constexpr int GROUPS = (ROWS + 15) / 16;
+constexpr int BLOCKS = (WIDTH + 15) / 16;  // of 16 x 16 values in a row group
 
+constexpr int CLUSTER = 1;
 constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
-constexpr int TILE_ROWS = 16;
-constexpr int TILES = (ROWS + TILE_ROWS - 1) / TILE_ROWS;
+constexpr int TILE_BLOCKS = 12;
+constexpr int BLOCK_BYTES = 256 * (int)sizeof(T);
 
-// ---- Shared memory, 53376 bytes ---------------------------------------------------------------
-constexpr int TILE_BYTES = 6144;
+// ---- Shared memory, 59520 bytes ---------------------------------------------------------------
+constexpr int TILE_BYTES = TILE_BLOCKS * BLOCK_BYTES;
 constexpr int STAGES = 6;
 constexpr int RING = 0;
 constexpr int BARRIERS = 36864;
-constexpr int PARTS = 36992;  // sums of the warps for the rows of two tiles
+constexpr int PARTS = 36992;  // sums of the warps
+constexpr int COLUMNS = 53376;  // inputs
+
+typedef mc::Columns<BATCH> Columns;
+typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 
 }  // namespace chunk_ffn_outer_
 
-// input [BATCH, WIDTH]. matrix [ROWS, WIDTH].
+// input [BATCH, WIDTH]. matrix [GROUPS, BLOCKS, 32, 8].
 // sums [BATCH, ROWS]: added to the output, then zeroed. output [BATCH, ROWS].
-extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn_outer_::THREADS, 1)
+extern "C" __global__ void __cluster_dims__(chunk_ffn_outer_::CLUSTER, 1, 1)
+    __launch_bounds__(chunk_ffn_outer_::THREADS, 1)
     chunk_ffn_outer(const float* __restrict__ input,
         const chunk_ffn_outer_::T* __restrict__ matrix,
         float* __restrict__ sums,
@@ -37,9 +45,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
     using namespace chunk_ffn_outer_;
     unsigned char* arena = mc::arena();
     mc::Ring<STAGES> ring(arena + BARRIERS, arena + RING, TILE_BYTES);
-    const int me = mc::thread(), lane = mc::lane(), warp = mc::warp();
-    const int begin = (int)((long long)TILES * mc::block() / mc::blocks());
-    const int end = (int)((long long)TILES * (mc::block() + 1) / mc::blocks());
+    const int me = mc::thread(), warp = mc::warp();
+    const int begin = (int)((long long)GROUPS * mc::cluster_index() / mc::clusters());
+    const int end = (int)((long long)GROUPS * (mc::cluster_index() + 1) / mc::clusters());
+    constexpr int first = 0, own = BLOCKS;
 
     if (me == 0) {
         ring.set_up(WARPS);
@@ -49,41 +58,52 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
 
     if (warp == WARPS) {
         // The matrix does not change, so its tiles need not wait for the grid before.
-        if (lane == 0) {
-            for (int i = begin; i < end; i++) {
-                const mc::u32 bytes = min(TILE_ROWS, ROWS - i * TILE_ROWS) * WIDTH * (int)sizeof(T);
-                ring.acquire(i - begin, bytes);
-                ring.fill(i - begin, 0, matrix + (size_t)i * TILE_ROWS * WIDTH, bytes);
+        if (mc::lane() == 0) {
+            int item = 0;
+            for (int group = begin; group < end; group++) {
+                const T* row = matrix + ((size_t)group * BLOCKS + first) * 256;
+                for (int at = 0; at < own; at += TILE_BLOCKS, item++) {
+                    const mc::u32 bytes = min(TILE_BLOCKS, own - at) * BLOCK_BYTES;
+                    ring.acquire(item, bytes);
+                    ring.fill(item, 0, row + at * 256, bytes);
+                }
             }
         }
-        return;
-    }
-    mc::wait_for_previous_grid();
-    mc::let_next_grid_start();
-    float* parts = (float*)(arena + PARTS);
-    const mc::Slice<BATCH, WIDTH / 8, WORKERS> slice(input, me);
-    for (int i = begin; i < end; i++) {
-        const T* tile = (const T*)ring.ready(i - begin);
-        const int first = i * TILE_ROWS, count = min(TILE_ROWS, ROWS - first);
-        float* part = parts + (i - begin) % 2 * (BATCH * TILE_ROWS * WARPS);
+    } else {
+        mc::wait_for_previous_grid();
+        mc::let_next_grid_start();
+        float* parts = (float*)(arena + PARTS);
+        T* columns = (T*)(arena + COLUMNS);
+        mc::put_columns<T, BATCH, WIDTH, WORKERS>(columns, input, me, 16 * first, 16 * (first + own));
+        mc::group_sync(1, WORKERS);
+
+        // What becomes of the complete sums of a row group: ``sum(16 vector + row)``.
+        const auto finish = [&](int group, auto sum) {
+            for (int n = me; n < Joined::COUNT; n += WORKERS) {
+                const int row = group * 16 + n % 16, at = n / 16 * ROWS + row;
+                if (row >= ROWS) continue;
+                const float all = sum(n);
+                output[at] = sums[at] + all;
+                sums[at] = 0.0f;
+            }
+        };
+
+        int item = 0;
+        for (int group = begin; group < end; group++) {
+            mc::RowSums<T, BATCH> sum;
+            for (int at = 0; at < own; at += TILE_BLOCKS, item++) {
+                const T* tile = (const T*)ring.ready(item);
+                const int count = min(TILE_BLOCKS, own - at);
 #pragma unroll 4
-        for (int row = 0; row < count; row++) {
-            float sum[BATCH] = {};
-            slice.add_products(tile + row * WIDTH, sum);
-#pragma unroll
-            for (int b = 0; b < BATCH; b++) {
-                const float all = mc::warp_sum(sum[b]);
-                if (lane == 0) part[(b * TILE_ROWS + row) * WARPS + warp] = all;
+                for (int k = warp; k < count; k += WARPS) {
+                    sum.add(tile + k * 256, columns + (at + k) * Columns::STEP);
+                }
+                ring.release(item);
             }
-        }
-        ring.release(i - begin);
-        mc::group_sync(1, WORKERS);  // the next tile's sums go to the other half
-        for (int n = me; n < BATCH * count; n += WORKERS) {
-            const int b = n / count, row = n % count, at = b * ROWS + first + row;
-            float sum = 0.0f;
-            for (int w = 0; w < WARPS; w++) sum += part[(b * TILE_ROWS + row) * WARPS + w];
-            output[at] = sums[at] + sum;
-            sums[at] = 0.0f;
+            float* part = parts + (group - begin) % 2 * (WARPS * Joined::COUNT);
+            Joined::put(part, sum);
+            mc::group_sync(1, WORKERS);  // the next group's sums go to the other half
+            finish(group, [&](int n) { return Joined::all(part, n); });
         }
     }
 }
