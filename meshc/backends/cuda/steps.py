@@ -26,9 +26,8 @@ from meshc.support.diagnostics import fail
 
 _OpType = TypeVar("_OpType", bound=Op)
 _KINDS = ("f16", "bf16")
-CHUNKS = {16: 1, 8: 2, 4: 7, 2: 14}
-"""Tokens of a chunk of a prompt, the first that fits being taken, and the most runs of 2048 values
-of a row with so many columns: these spill nothing by ptxas 13.0; 16 with 2 and 8 with 4 do."""
+CHUNKS = (16, 8, 4, 2)
+"""Tokens of a chunk of a prompt; the first that fits is taken."""
 
 
 @dataclass
@@ -151,14 +150,11 @@ def _prefill(step: _Step) -> Prefill | None:
 
 
 def _most_columns(step: _Step) -> int:
-    """The columns of the largest chunk whose products fit a block and its registers."""
-    runs = max((-(-shape.width // 2048) for shape in step.shared_products), default=1)
-    for columns, most in CHUNKS.items():
-        if runs > most:
-            continue
+    """The columns of the largest chunk whose products fit a block."""
+    for columns in CHUNKS:
         try:
             for shape in step.shared_products:
-                rows.plan(replace(shape, batch=columns))
+                rows.plan(replace(shape, batch=columns), step.cores)
         except DoesNotFit:
             continue
         return columns
