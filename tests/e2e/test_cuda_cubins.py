@@ -68,5 +68,7 @@ def test_kernels_become_the_instructions_they_stand_for(model):
         if kernel.shared_bytes:
             assert counts["UBLKCP.S.G"] > 0, name
             assert "SYNCS" in stems, name
+        if name.endswith(("ffn_inner", "ffn_outer", "head")):
+            assert "HMMA" in stems, name
         if kernel.cluster > 1:
             assert {"UCGABAR_ARV", "UCGABAR_WAIT"} <= stems, name
