@@ -65,9 +65,6 @@ DATAFLOWS = ("split_token", "split_head")
 HEADS = (64, 96, 128, 256)
 MOST_BATCH = 16
 MOST_RESIDENT = 2
-MOST_LATENT_GROUP = 16
-MOST_LATENT = 512
-"""Values of a latent: two for each thread that computes."""
 ELEMENT_BYTES = 2
 """Of weights and cached values: f16 or bf16."""
 
@@ -186,37 +183,6 @@ def _shape_misfits(shape: Attention) -> list[str]:
     return found
 
 
-def latent_shape_misfits(shape: LatentAttention, cluster: int) -> list[str]:
-    """What keeps latent attention of this shape from being divided over ``cluster`` blocks."""
-    found = []
-    if shape.heads % shape.group or shape.group > MOST_LATENT_GROUP:
-        found.append(f"{shape.heads} heads do not divide into groups of {shape.group}")
-    for count, what in (
-        (shape.hidden, "values of the residual"),
-        (shape.latent, "values of a latent"),
-        (shape.rope, "rotary lanes"),
-        (shape.query, "lanes of a query"),
-        (shape.value, "lanes of a value"),
-    ):
-        if count % 8:
-            found.append(f"{count} {what} are no whole number of eights")
-    if shape.latent > MOST_LATENT:
-        found.append(f"registers: latents of {shape.latent} values, more than {MOST_LATENT}")
-    if shape.batch > MOST_BATCH:
-        found.append(f"a batch of {shape.batch} requests is more than {MOST_BATCH}")
-    if shape.hidden % (4 * cluster):
-        found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
-    for rows, what in (
-        (shape.query_rows, "rows of queries"),
-        (shape.key, "rows of a latent and its rotary key"),
-        (shape.group * shape.latent, "rows of absorbed queries"),
-        (shape.attended, "rows of values"),
-    ):
-        if rows % (4 * cluster):
-            found.append(f"{rows} {what} over {cluster} blocks are no whole fours")
-    return found
-
-
 def _candidate(
     device: Device, shape: Attention, context: int, cluster: int, dataflow: str, resident: int
 ) -> Choice | None:
@@ -271,24 +237,24 @@ def step_seconds(
     runs = waves(device, shape.kv_heads, cluster, resident)
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
-    exposed = _exposed_seconds(device, collectives(shape, cluster, dataflow, context), cluster)
+    exposed = exposed_seconds(device, collectives(shape, cluster, dataflow, context), cluster)
     whole = attention_bytes(shape, context), _attention_macs(shape, context)
     total = 0.0
     for clusters in runs:
         part = clusters / shape.kv_heads
         count, macs = (part * amount for amount in whole)
-        total += _streamed_seconds(device, count, macs, clusters * cluster) + exposed
+        total += streamed_seconds(device, count, macs, clusters * cluster) + exposed
     return total
 
 
-def _streamed_seconds(device: Device, count: float, macs: float, blocks: int) -> float:
+def streamed_seconds(device: Device, count: float, macs: float, blocks: int) -> float:
     """Time to stream ``count`` bytes into ``blocks`` blocks and do ``macs`` multiply-adds."""
     share = min(1.0, blocks / device.cores)
     computing = device.seconds(macs / (device.macs("f32") * device.cores * share))
     return max(count / (device.read_bytes_per_second * share), computing)
 
 
-def _exposed_seconds(device: Device, exchanged: Sequence[Collective], cluster: int) -> float:
+def exposed_seconds(device: Device, exchanged: Sequence[Collective], cluster: int) -> float:
     """Time that no copy of tiles hides, in each wave."""
     hop = device.link.hop_cycles
     barriers = 2 * hop if cluster > 1 else 0.0
@@ -323,8 +289,8 @@ def rows_seconds(device: Device, matrices: Iterable[tuple[int, int]], batch: int
     for width, rows in matrices:
         elements = width * rows
         blocks = min(device.cores, rows)
-        total += _streamed_seconds(device, ELEMENT_BYTES * elements, batch * elements, blocks)
-        total += _exposed_seconds(device, (), 1)
+        total += streamed_seconds(device, ELEMENT_BYTES * elements, batch * elements, blocks)
+        total += exposed_seconds(device, (), 1)
     return total
 
 

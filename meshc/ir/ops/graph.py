@@ -210,7 +210,7 @@ class Repeat(Op):
     carried: int = 1
 
 
-KERNELS = ("attention_block", "ffn_block", "head", "embed")
+KERNELS = ("attention_block", "latent_block", "ffn_block", "head", "embed")
 DATAFLOWS = ("", "split_token", "split_head")
 
 
@@ -224,6 +224,9 @@ class Fuse(Op):
 
     * ``attention_block``: x, gain, weights of q, k and v, their biases, caches of keys and of
       values, output weight, its bias; x with the output added, both caches
+    * ``latent_block``: x, gain, weights of the query's lanes without and with RoPE, of latent and
+      rotary key, gain of the latent, caches of latents and of rotary keys, weights absorbed into
+      query and into value, output weight; x with the output added, both caches
     * ``ffn_block``: x, gain, weights of gate and up (of up alone where nothing is gated), their
       biases, weight of down, its bias; x with the output added
     * ``head``: x, gain, weight; logits
@@ -232,21 +235,22 @@ class Fuse(Op):
     Clusters of
     ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
     or ``split_head`` (ClusterFusion section 3.2 and appendix B.2), empty for the other kernels.
-    ``resident`` blocks share a core.
+    ``resident`` blocks share a core; a cluster of a ``latent_block`` has ``heads`` query heads.
     """
 
     kernel: str = ""
     dataflow: str = ""
     cluster: int = 1
     resident: int = 1
+    heads: int = 1
 
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.kernel not in KERNELS:
             self.reject(f"there is no kernel '{self.kernel}', but {', '.join(KERNELS)}")
         if self.dataflow not in DATAFLOWS:
             self.reject(f"there is no dataflow '{self.dataflow}', but split_token, split_head")
-        if min(self.cluster, self.resident) < 1:
-            self.reject("there is at least one block in a cluster and on a core")
+        if min(self.cluster, self.resident, self.heads) < 1:
+            self.reject("a cluster has at least one block and one head, a core one block")
         for op in self.regions[0].walk():
             if op.regions:
                 self.reject(f"one kernel cannot hold {op.NAME}")

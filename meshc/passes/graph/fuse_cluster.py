@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
-from meshc.analysis import clusters
+from meshc.analysis import clusters, latent
 from meshc.analysis.clusters import Choice
+from meshc.analysis.latent import LatentChoice
 from meshc.devices import Device, device_of_numbers
 from meshc.ir.builder import Builder
 from meshc.ir.core import Block, Op, tensor_type
@@ -25,6 +26,7 @@ from meshc.passes.graph.fusible import (
     head,
     plain_ffn_block,
 )
+from meshc.passes.graph.fusible_latent import is_latent, latent_block
 from meshc.support.diagnostics import Diagnostics, fail
 
 _DTYPES = ("f16", "bf16")
@@ -36,7 +38,8 @@ class FuseCluster(Pass):
     """Fuse a decode step into kernels for thread-block clusters (ClusterFusion section 3.2).
 
     RMSNorm, the q, k and v projections, RoPE, the caches, attention, the output projection (with
-    biases or without) and the residual sum become an ``attention_block``; a feed-forward layer,
+    biases or without) and the residual sum become an ``attention_block``, latent attention with absorbed weights and
+    all these a ``latent_block``; a feed-forward layer,
     gated or not, with its norm and residual an ``ffn_block``; the last norm and the logits a
     ``head``; the look-up of token ids an ``embed``. Blocks of a cluster share an attention head by
     the dataflow and in the number that the cost model predicts to be fastest at a full cache;
@@ -138,7 +141,7 @@ def _groups(module: Module, report: Diagnostics) -> Iterator[Group]:
 def _matcher(module: Module, op: Op) -> _Matcher | None:
     """The matcher of the kernel that ``op`` is the mark of."""
     if isinstance(op, graph.Softmax):
-        return attention_block
+        return latent_block if is_latent(Flow(module), op) else attention_block
     if isinstance(op, graph.Embed):
         return embed
     if isinstance(op, _ACTIVATIONS):
@@ -160,6 +163,7 @@ def _gates(module: Module, act: Op) -> bool:
 
 _TITLES: dict[_Matcher, str] = {
     attention_block: "an attention block",
+    latent_block: "a latent attention block",
     gated_ffn_block: "a feed-forward block",
     plain_ffn_block: "a feed-forward block",
     head: "the head",
@@ -196,6 +200,9 @@ def _fuse(
     module: Module, device: Device, group: Group, forced: dict[str, Any], report: Diagnostics
 ) -> None:
     """Fuse ``group`` if a kernel of its shape fits, and say what was done."""
+    if group.latent is not None:
+        _fuse_latent(module, device, group, forced, report)
+        return
     if group.shape is None:
         words = _rows_misfit(device, group)
         if words:
@@ -212,6 +219,34 @@ def _fuse(
     attributes = (group.kernel, choice.dataflow, choice.cluster, choice.resident)
     _replace(module, group, graph.Fuse([], [], [], None, None, *attributes))
     report.remark("fused", _attention_remark(choice), group.at.span)
+
+
+def _fuse_latent(
+    module: Module, device: Device, group: Group, forced: dict[str, Any], report: Diagnostics
+) -> None:
+    assert group.latent is not None
+    cluster = forced.get("cluster", 0)
+    choice = latent.choose(device, group.latent, group.context, cluster)
+    if forced.get("dataflow", "split_token") != "split_token" or forced.get("resident", 1) != 1:
+        words = "it is computed by split_token, one block on a core"
+    elif choice is None:
+        words = "; ".join(latent.all_misfits(device, group.latent, cluster))
+    else:
+        attributes = (group.kernel, "split_token", choice.cluster, 1, choice.group)
+        _replace(module, group, graph.Fuse([], [], [], None, None, *attributes))
+        report.remark("fused", _latent_remark(choice), group.at.span)
+        return
+    report.missed("fuse-cluster", f"latent_block does not fit: {words}", group.at.span)
+
+
+def _latent_remark(choice: LatentChoice) -> str:
+    return (
+        f"latent_block: split_token, clusters of {choice.cluster} for {choice.group} heads each, "
+        f"{choice.dsmem_bytes} bytes of DSMEM per step, {choice.read_bytes} bytes read by blocks, "
+        f"{choice.memory.bytes} bytes of shared memory ({choice.memory.stages} tiles), "
+        f"{choice.blocks} blocks, {choice.waves} {'wave' if choice.waves == 1 else 'waves'}, "
+        f"predicted {1e6 * choice.seconds:.1f} us"
+    )
 
 
 def _misfits(device: Device, group: Group, forced: dict[str, Any]) -> str:

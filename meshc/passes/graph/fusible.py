@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from meshc.analysis.clusters import Attention
+from meshc.analysis.clusters import Attention, LatentAttention
 from meshc.ir.core import Op, Operand
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -30,7 +30,8 @@ class Group:
     """``ops`` of one kernel, what it takes and gives (in the order that :class:`graph.Fuse` says);
     ``at`` is where messages point.
 
-    ``shape`` and ``context`` (tokens that the caches hold) are those of an attention block;
+    ``shape`` and ``context`` (tokens that the caches hold) are those of an attention block,
+    ``latent`` instead of ``shape`` of a latent one;
     ``matrices`` are width and rows of the products of another kernel with ``batch`` vectors.
     """
 
@@ -43,25 +44,26 @@ class Group:
     shape: Attention | None = None
     context: int = 0
     matrices: tuple[tuple[int, int], ...] = field(default=())
+    latent: LatentAttention | None = None
 
 
 def attention_block(flow: Flow, softmax: graph.Softmax) -> Group:
     """Norm, projections, RoPE, caches, attention, output projection and residual sum."""
     if softmax.mask != "causal":
         raise Mismatch(f"the mask of {softmax.result} is '{softmax.mask}', not 'causal'", softmax)
-    scaled, scale = _scores(flow, softmax)
+    scaled, scale = scores_of(flow, softmax)
     scores = flow.maker(scaled, graph.Matmul, "the scores", softmax)
     lane = only_dim(scores)
     if softmax.dim == lane or len(scores.operands) != 2:
         raise Mismatch(f"{scores.NAME} {scores.results[0]} makes no scores", scores)
     q_rope = flow.maker(scores.operands[0], graph.Rope, "the query", scores)
-    keys = _cache(flow, scores.operands[1], softmax, scores)
+    keys = cache_of(flow, scores.operands[1], softmax, scores)
     k_rope = flow.maker(keys.operands[1], graph.Rope, "the key", keys)
-    _same_rope(q_rope, k_rope, lane, softmax.rows)
+    same_rope(q_rope, k_rope, lane, softmax.rows)
     weighted = flow.reader(softmax.result, graph.Matmul, "the softmax", softmax)
     if weighted.contract != (softmax.dim,) or len(weighted.operands) != 2:
         raise Mismatch(f"{weighted.NAME} {weighted.results[0]} weighs no values", weighted)
-    values = _cache(flow, weighted.operands[1], softmax, weighted)
+    values = cache_of(flow, weighted.operands[1], softmax, weighted)
     products = _projections(
         flow, (q_rope.operands[0], k_rope.operands[0], values.operands[1]), keys
     )
@@ -82,7 +84,7 @@ def attention_block(flow: Flow, softmax: graph.Softmax) -> Group:
     return Group("attention_block", softmax, ops, inputs, outputs, shape.batch, shape, context)
 
 
-def _scores(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]]:
+def scores_of(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]]:
     """What the softmax reads before it is scaled, and the scale if there is one."""
     scale = flow.makers.get(softmax.tensors()[0])
     if isinstance(scale, graph.Scale):
@@ -90,7 +92,7 @@ def _scores(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]
     return softmax.operands[0], ()
 
 
-def _cache(flow: Flow, value: Operand, softmax: graph.Softmax, at: Op) -> graph.Append:
+def cache_of(flow: Flow, value: Operand, softmax: graph.Softmax, at: Op) -> graph.Append:
     """The append that makes the cached keys or values."""
     append = flow.maker(value, graph.Append, "the cache", at)
     if (append.dim, append.rows) != (softmax.dim, softmax.rows):
@@ -100,7 +102,7 @@ def _cache(flow: Flow, value: Operand, softmax: graph.Softmax, at: Op) -> graph.
     return append
 
 
-def _same_rope(query: graph.Rope, key: graph.Rope, lane: str, rows: str) -> None:
+def same_rope(query: graph.Rope, key: graph.Rope, lane: str, rows: str) -> None:
     for rope in (query, key):
         if rope.style != "interleaved":
             raise Mismatch(f"RoPE of {rope.result} has the style '{rope.style}'", rope)
@@ -133,7 +135,7 @@ def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projection
         sums += bias
         assert isinstance(before, Value)
         made.append(before)
-        weights.append(_factor(flow, product, before))
+        weights.append(factor_of(flow, product, before))
         if product not in products:
             products.append(product)
     first = products[0]
@@ -150,7 +152,7 @@ def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projection
     return _Projections(only_dim(first), tuple(made), ops, tuple(weights), biases)
 
 
-def _factor(flow: Flow, product: graph.Matmul, result: Value) -> Value:
+def factor_of(flow: Flow, product: graph.Matmul, result: Value) -> Value:
     """The weight whose product is ``result``."""
     return flow.weight(product.operands[1 + product.results.index(result)], product)
 
@@ -254,7 +256,7 @@ def _one_input(flow: Flow, products: list[graph.Matmul], made: list[Operand]) ->
         if product.operands[0] is not first.operands[0] or product.contract != first.contract:
             raise Mismatch("gate and up are products of different values", product)
         assert isinstance(value, Value)
-        weights.append(_factor(flow, product, value))
+        weights.append(factor_of(flow, product, value))
         extra = [r for r in product.results if r not in made]
         if extra:
             raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)

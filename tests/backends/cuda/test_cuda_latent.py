@@ -12,6 +12,8 @@ from meshc.backends.cuda.executor import CXX, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.latent import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import latent_keys, latent_queries, output
+from meshc.backends.cuda.toolkit import compile_cubin, find_compiler
+from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "latent"
@@ -128,6 +130,28 @@ def test_deepseek_v2_lite(group, cluster, cached):
     pushed = 4 * clusters * (cluster - 1) * gathered
     # Every cluster reads the shared projection and all cached tokens.
     assert counts.copied_bytes - pushed == 2 * (own + clusters * shared)
+
+
+def no_compiler():
+    try:
+        find_compiler()
+    except MeshcError:
+        return True
+    return False
+
+
+@pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+@pytest.mark.parametrize(
+    ("group", "cluster", "batch", "registers"),
+    [(1, 8, 1, 56), (2, 16, 1, 72), (4, 16, 1, 80), (8, 16, 1, 88), (1, 8, 4, 80)],
+)
+def test_it_compiles_without_spills(group, cluster, batch, registers):
+    chosen = plan(shape(group, batch, "bf16", **LITE), cluster)
+    cubin = compile_cubin(text(chosen, NAME))
+    needs = cubin.kernels[NAME]
+    assert (needs.spill_bytes, needs.stack_bytes, needs.shared_bytes) == (0, 0, 0)
+    assert needs.registers <= registers
+    assert cubin.warnings == ()
 
 
 @pytest.mark.parametrize(

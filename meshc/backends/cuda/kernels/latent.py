@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meshc.analysis import blocks, clusters, dsmem
+from meshc.analysis import blocks, dsmem, latent
 from meshc.backends.cuda.kernels.arena import Arena, most_bytes
 from meshc.backends.cuda.kernels.attention import PAGES
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, literal
@@ -65,7 +65,7 @@ class LatentPlan:
 
 def plan(shape: Latent, cluster: int) -> LatentPlan:
     """The division of work for clusters of ``cluster`` blocks. Raises DoesNotFit."""
-    misfits = clusters.latent_shape_misfits(shape.sizes, cluster)
+    misfits = latent.shape_misfits(shape.sizes, cluster)
     if shape.page not in PAGES:
         misfits.append(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
     if misfits:

@@ -1,0 +1,181 @@
+"""Latent attention (MLA): heads and blocks of a cluster, chosen by predicted time.
+
+The model is that of ``clusters.py`` with one difference: every cluster reads the projection to the
+latent and all cached latents for itself. Global memory gives them once, L2 to each cluster; no
+bandwidth of L2 is known, so all bytes that blocks read count at that of global memory. Fewer
+clusters, with more heads each, read less, more clusters use more cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from meshc.analysis.blocks import SharedMemory, block_memory, latent_memory, waves
+from meshc.analysis.clusters import (
+    ELEMENT_BYTES,
+    MOST_BATCH,
+    exposed_seconds,
+    memory_misfit,
+    streamed_seconds,
+)
+from meshc.analysis.dsmem import Collective, LatentAttention, split_token_latent, traffic
+from meshc.devices import Device
+
+GROUPS = (1, 2, 4, 8, 16)
+"""Query heads of a cluster."""
+MOST_LATENT = 512
+"""Values of a latent: two for each thread that computes."""
+
+
+@dataclass(frozen=True)
+class LatentChoice:
+    """Clusters of ``cluster`` blocks with ``group`` heads each; ``seconds`` of one layer's step.
+
+    ``dsmem_bytes`` are those between blocks in one launch, ``read_bytes`` those that blocks read of
+    weights and caches, all clusters together.
+    """
+
+    group: int
+    cluster: int
+    memory: SharedMemory
+    blocks: int
+    waves: int
+    dsmem_bytes: int
+    read_bytes: int
+    seconds: float
+
+
+def choose(
+    device: Device, shape: LatentAttention, context: int, cluster: int = 0
+) -> LatentChoice | None:
+    """The fastest of :func:`candidates`, or None where nothing fits (see :func:`misfits`)."""
+    found = candidates(device, shape, context, cluster)
+    return min(found, key=lambda c: (c.seconds, c.cluster), default=None)
+
+
+def candidates(
+    device: Device, shape: LatentAttention, context: int, cluster: int = 0
+) -> list[LatentChoice]:
+    """Everything that fits, with ``context`` cached tokens; zero leaves the cluster size open."""
+    return [
+        _candidate(device, one, context, size)
+        for one in _grouped(shape)
+        for size in _sizes(device, cluster)
+        if not misfits(device, one, size)
+    ]
+
+
+def misfits(device: Device, shape: LatentAttention, cluster: int) -> list[str]:
+    """What keeps this division from being one kernel, in words."""
+    found = shape_misfits(shape, cluster)
+    if device.clusters is None or cluster not in device.clusters.sizes:
+        found.append(f"{device.name} has no clusters of {cluster} blocks")
+    if found:
+        return found
+    memory = latent_memory(shape, cluster, block_memory(device))
+    if not memory.fits:
+        found.append(memory_misfit(memory))
+    if not waves(device, 1, cluster, 1):
+        found.append(f"no group of cores of {device.name} holds a cluster of {cluster} blocks")
+    return found
+
+
+def all_misfits(device: Device, shape: LatentAttention, cluster: int = 0) -> list[str]:
+    """What holds for every division, else what keeps the first ones from fitting."""
+    each = [
+        misfits(device, one, size) for one in _grouped(shape) for size in _sizes(device, cluster)
+    ]
+    reasons = list(dict.fromkeys(reason for found in each for reason in found))
+    common = [reason for reason in reasons if all(reason in found for found in each)]
+    return common or reasons[:3]
+
+
+def shape_misfits(shape: LatentAttention, cluster: int) -> list[str]:
+    """What keeps latent attention of this shape from being divided over ``cluster`` blocks."""
+    found = []
+    if shape.heads % shape.group or shape.group not in GROUPS:
+        found.append(f"{shape.heads} heads do not divide into groups of {shape.group}")
+    for count, what in (
+        (shape.hidden, "values of the residual"),
+        (shape.latent, "values of a latent"),
+        (shape.rope, "rotary lanes"),
+        (shape.query, "lanes of a query"),
+        (shape.value, "lanes of a value"),
+    ):
+        if count % 8:
+            found.append(f"{count} {what} are no whole number of eights")
+    if shape.latent > MOST_LATENT:
+        found.append(f"registers: latents of {shape.latent} values, more than {MOST_LATENT}")
+    if shape.batch > MOST_BATCH:
+        found.append(f"a batch of {shape.batch} requests is more than {MOST_BATCH}")
+    if shape.hidden % (4 * cluster):
+        found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
+    for rows, what in (
+        (shape.query_rows, "rows of queries"),
+        (shape.key, "rows of a latent and its rotary key"),
+        (shape.group * shape.latent, "rows of absorbed queries"),
+        (shape.attended, "rows of values"),
+    ):
+        if rows % (4 * cluster):
+            found.append(f"{rows} {what} over {cluster} blocks are no whole fours")
+    return found
+
+
+def read_bytes(shape: LatentAttention, context: int) -> int:
+    """Bytes that blocks read: weights of heads once, projection to the latent and cached latents
+    once for each cluster."""
+    hidden, rank = shape.hidden, shape.latent
+    of_head = hidden * (shape.query + shape.rope + shape.value)
+    of_head += rank * (shape.query + shape.value)
+    shared = shape.key * (hidden + shape.batch * context)
+    return ELEMENT_BYTES * (shape.heads * of_head + shape.clusters * shared)
+
+
+def collectives(shape: LatentAttention, cluster: int) -> tuple[Collective, ...]:
+    """What blocks of a cluster exchange; nothing in a cluster of one."""
+    return split_token_latent(shape, cluster) if cluster > 1 else ()
+
+
+def step_seconds(device: Device, shape: LatentAttention, context: int, cluster: int) -> float:
+    """Predicted time of one layer's step. Raises ValueError where no cluster fits the device."""
+    runs = waves(device, shape.clusters, cluster, 1)
+    if not runs:
+        raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
+    exposed = exposed_seconds(device, collectives(shape, cluster), cluster)
+    whole, macs = read_bytes(shape, context), _macs(shape, context)
+    total = 0.0
+    for clusters in runs:
+        part = clusters / shape.clusters
+        blocks = clusters * cluster
+        total += streamed_seconds(device, part * whole, part * macs, blocks) + exposed
+    return total
+
+
+def _macs(shape: LatentAttention, context: int) -> int:
+    weights = read_bytes(shape, 0) // ELEMENT_BYTES
+    return shape.batch * (weights + context * shape.heads * (shape.key + shape.latent))
+
+
+def _candidate(device: Device, shape: LatentAttention, context: int, cluster: int) -> LatentChoice:
+    return LatentChoice(
+        shape.group,
+        cluster,
+        latent_memory(shape, cluster, block_memory(device)),
+        shape.clusters * cluster,
+        len(waves(device, shape.clusters, cluster, 1)),
+        shape.clusters * traffic(collectives(shape, cluster), cluster),
+        read_bytes(shape, context),
+        step_seconds(device, shape, context, cluster),
+    )
+
+
+def _grouped(shape: LatentAttention) -> list[LatentAttention]:
+    """The shape with each number of heads in a cluster; with one where none divides them."""
+    return [replace(shape, group=g) for g in GROUPS if shape.heads % g == 0]
+
+
+def _sizes(device: Device, cluster: int) -> Sequence[int]:
+    if cluster:
+        return (cluster,)
+    return device.clusters.sizes if device.clusters else ()

@@ -1,0 +1,123 @@
+"""The ops of latent attention with absorbed weights (MLA) that are one kernel.
+
+The softmax reads the sum of two scores: of absorbed queries with cached latents, and of rotary
+lanes with cached rotary keys. All heads share both caches; what is attended are latents again.
+"""
+
+from __future__ import annotations
+
+from meshc.analysis.dsmem import LatentAttention
+from meshc.ir.core import Op, Operand
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.passes.graph.flow import Flow, Mismatch, dims_of, norm_of, only_dim, residual
+from meshc.passes.graph.fusible import Group, cache_of, factor_of, same_rope, scores_of
+
+
+def is_latent(flow: Flow, softmax: graph.Softmax) -> bool:
+    """Whether the softmax is over a sum of scores, as only latent attention has it."""
+    scaled, _ = scores_of(flow, softmax)
+    return isinstance(scaled, Value) and isinstance(flow.makers.get(scaled), graph.Add)
+
+
+def latent_block(flow: Flow, softmax: graph.Softmax) -> Group:
+    """Norms, projections, RoPE, caches, absorbed weights, attention, output and residual sum."""
+    if softmax.mask != "causal":
+        raise Mismatch(f"the mask of {softmax.result} is '{softmax.mask}', not 'causal'", softmax)
+    scaled, scale = scores_of(flow, softmax)
+    total = flow.maker(scaled, graph.Add, "the scores", softmax)
+    weighted = flow.reader(softmax.result, graph.Matmul, "the softmax", softmax)
+    if weighted.contract != (softmax.dim,) or len(weighted.operands) != 2:
+        raise Mismatch(f"{weighted.NAME} {weighted.results[0]} weighs no latents", weighted)
+    parts = [flow.maker(value, graph.Matmul, "the scores", total) for value in total.operands]
+    parts.sort(key=lambda op: op.operands[1] is not weighted.operands[1])
+    plain, rotary = parts
+    if plain.operands[1] is not weighted.operands[1] or len(plain.operands + rotary.operands) != 4:
+        raise Mismatch(f"{weighted.operands[1]} gives weighted values, but no scores", weighted)
+    latents = cache_of(flow, plain.operands[1], softmax, plain)
+    keys = cache_of(flow, rotary.operands[1], softmax, rotary)
+    absorb = flow.maker(plain.operands[0], graph.Matmul, "the absorbed query", plain)
+    q_rope = flow.maker(rotary.operands[0], graph.Rope, "the rotary query", rotary)
+    k_rope = flow.maker(keys.operands[1], graph.Rope, "the rotary key", keys)
+    same_rope(q_rope, k_rope, only_dim(rotary), softmax.rows)
+    latent_norm = norm_of(flow, latents.operands[1], only_dim(plain), latents)
+    expand = flow.reader(weighted.result, graph.Matmul, "the attended latents", weighted)
+    output = flow.reader(expand.results[0], graph.Matmul, "the attended values", expand)
+    for product in (absorb, expand, output):
+        if len(product.operands) != 2:
+            raise Mismatch(f"{product.NAME} has more than one weight", product)
+        flow.weight(product.operands[1], product)
+    made = (absorb.operands[0], q_rope.operands[0], latent_norm.operands[0], k_rope.operands[0])
+    products, weights = _projections(flow, made, absorb)
+    hidden = only_dim(products[0])
+    norm = norm_of(flow, products[0].operands[0], hidden, products[0])
+    added = residual(flow, output.results[0], norm.operands[0], output)
+    shape = _shape(flow, norm, made, absorb, expand, output, softmax)
+    ops: tuple[Op, ...] = (norm, *products, latent_norm, q_rope, k_rope, latents, keys, absorb)
+    ops += (plain, rotary, total, *scale, softmax, weighted, expand, output, added)
+    inputs = (*norm.operands, *weights, latent_norm.operands[1], latents.operands[0])
+    inputs += (keys.operands[0], absorb.operands[1], expand.operands[1], output.operands[1])
+    outputs = (added.result, latents.result, keys.result)
+    context = flow.extent([softmax.dim])
+    return Group(
+        "latent_block", softmax, ops, inputs, outputs, shape.batch, latent=shape, context=context
+    )
+
+
+def _projections(
+    flow: Flow, made: tuple[Operand, ...], at: Op
+) -> tuple[list[graph.Matmul], list[Value]]:
+    """The products of one value that give all of ``made``, and the weight of each of these."""
+    products: list[graph.Matmul] = []
+    weights: list[Value] = []
+    for value in made:
+        product = flow.maker(value, graph.Matmul, "a projection", at)
+        assert isinstance(value, Value)
+        weights.append(factor_of(flow, product, value))
+        if product not in products:
+            products.append(product)
+    first = products[0]
+    for product in products:
+        if product.operands[0] is not first.operands[0] or product.contract != first.contract:
+            raise Mismatch("query and latent are projections of different values", product)
+        extra = [r for r in product.results if r not in made]
+        if extra:
+            raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
+    return products, weights
+
+
+def _shape(
+    flow: Flow,
+    norm: graph.RmsNorm,
+    made: tuple[Operand, ...],
+    absorb: graph.Matmul,
+    expand: graph.Matmul,
+    output: graph.Matmul,
+    softmax: graph.Softmax,
+) -> LatentAttention:
+    """Extents from the dims of the projections, which must be those of latent attention."""
+    vectors = [d for d in dims_of(norm.operands[0]) if d != norm.dim]
+    query, rotary, latent, key = ([d for d in dims_of(v) if d not in vectors] for v in made)
+    lane = only_dim(absorb)
+    heads = [d for d in query if d != lane]
+    value = [d for d in dims_of(expand.results[0]) if d not in (*vectors, *heads)]
+    wanted = {
+        "queries": len(heads) == 1 and lane in query,
+        "rotary queries": set(rotary) == {*heads, *key} and len(key) == 1,
+        "latents": len(latent) == 1 and expand.contract == tuple(latent),
+        "absorbed queries": set(dims_of(absorb.results[0])) == {*vectors, *heads, *latent},
+        "values": len(value) == 1 and set(output.contract) == {*heads, *value},
+        "weights": set(dims_of(softmax.result)) == {*vectors, *heads, softmax.dim},
+    }
+    for what, holds in wanted.items():
+        if not holds:
+            raise Mismatch(f"{what} have other dims than those of latent attention", softmax)
+    return LatentAttention(
+        flow.extent([norm.dim]),
+        flow.extent(heads),
+        flow.extent(latent),
+        flow.extent(key),
+        flow.extent([lane]),
+        flow.extent(value),
+        flow.extent(vectors),
+    )

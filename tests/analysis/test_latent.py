@@ -1,0 +1,47 @@
+"""Heads and blocks of a cluster of latent attention: what fits, and what is predicted fastest."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshc.analysis import latent
+from meshc.analysis.dsmem import LatentAttention, split_token_latent, traffic
+from meshc.devices import load_device
+
+LITE = LatentAttention(2048, 16, latent=512, rope=64, query=128, value=128)
+H200 = load_device("h200")
+
+
+@pytest.mark.parametrize("context", [1024, 4096, 16384])
+def test_the_choice_is_the_fastest_that_fits(context: int) -> None:
+    found = latent.candidates(H200, LITE, context)
+    assert {c.group for c in found} == {1, 2, 4, 8}  # sums of 16 heads leave no room for a ring
+    chosen = latent.choose(H200, LITE, context)
+    assert chosen is not None
+    assert chosen.seconds == min(c.seconds for c in found)
+    for c in found:
+        one = replace(LITE, group=c.group)
+        moved = traffic(split_token_latent(one, c.cluster), c.cluster) if c.cluster > 1 else 0
+        assert c.dsmem_bytes == 16 // c.group * moved
+        assert c.blocks == 16 // c.group * c.cluster
+
+
+def test_every_cluster_reads_the_latents_for_itself() -> None:
+    one, four = (latent.read_bytes(replace(LITE, group=g), 4096) for g in (1, 4))
+    assert one - four == 2 * (16 - 4) * 576 * (2048 + 4096)
+
+
+def test_more_heads_share_a_cluster_as_the_context_grows() -> None:
+    groups = []
+    for context in (128, 4096, 65536):
+        chosen = latent.choose(H200, LITE, context)
+        assert chosen is not None
+        groups.append(chosen.group)
+    assert groups == sorted(groups)
+    assert groups[0] < groups[-1]
+
+
+def test_what_does_not_fit_is_said() -> None:
+    wide = replace(LITE, latent=576)
+    assert latent.choose(H200, wide, 1024) is None
+    assert any("latents of 576" in words for words in latent.all_misfits(H200, wide))

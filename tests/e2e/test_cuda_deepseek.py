@@ -1,0 +1,72 @@
+"""A deepseek_v2 model as CUDA kernels in the CPU executor: the logits of the graph interpreter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX, Mode
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.interp.graph import run_graph
+from meshc.ir.ops.graph import Fuse
+from meshc.support.diagnostics import Diagnostics
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+CONFIG = {
+    "model_type": "deepseek_v2",
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "kv_lora_rank": 64,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "intermediate_size": 192,
+    "num_hidden_layers": 3,
+    "first_k_dense_replace": 3,
+    "vocab_size": 200,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 256,
+    "hidden_act": "silu",
+    "torch_dtype": "float16",
+}
+
+
+def compiled(folder: Path, **options):
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    report = Diagnostics()
+    request = CompileRequest(target="cuda", dtype="f16", seq=100, **options)
+    return compile_loaded(load_any(str(folder), report), request, (), report)
+
+
+@pytest.mark.parametrize("options", [{}, {"cluster": 1, "page": 1}, {"cluster": 4, "page": 64}])
+def test_logits_are_those_of_the_graph(options, tmp_path: Path):
+    result = compiled(tmp_path, **options)
+    module = result.modules["decode"]
+    fused = [op.kernel for op in module.walk() if isinstance(op, Fuse)]
+    assert fused == ["embed", "latent_block", "ffn_block", "head"]
+    rng = np.random.default_rng(1)
+    tensors = {}
+    for param in module.function.params:
+        if param.role == "weight":
+            spread = 1.0 if "norm" in param.value.name else 0.08
+            drawn = rng.standard_normal(param.value.type.shape(module.dims)) * spread
+            tensors[param.value.name] = drawn.astype(np.float16).astype(np.float64)
+    program = from_json(result.files["manifest.json"])
+    machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True))
+    model = LanguageModel(program, machine, tensors)
+    names = [p.value.name for p in module.function.params if p.role == "state"]
+    states = {}
+    for position, token in enumerate([3, 17, 199, 0, 42, 42, 8]):
+        inputs = {"tokens": np.array([[token]]), **tensors, **states}
+        logits, *caches = run_graph(module, inputs, {"pos": position})
+        states = dict(zip(names, caches, strict=True))
+        (found,) = model.step([token], [position])
+        # What is cached is rounded to 16 bits; everything else is f32.
+        assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-9 * np.abs(logits).max()
+        assert found.argmax() == logits.argmax()
