@@ -249,8 +249,10 @@ class Fuse(Op):
             self.reject(f"there is no kernel '{self.kernel}', but {', '.join(KERNELS)}")
         if self.dataflow not in DATAFLOWS:
             self.reject(f"there is no dataflow '{self.dataflow}', but split_token, split_head")
-        if min(self.cluster, self.resident, self.heads) < 1:
-            self.reject("a cluster has at least one block and one head, a core one block")
+        if min(self.cluster, self.resident) < 1:
+            self.reject("there is at least one block in a cluster and on a core")
+        if self.heads < 1:
+            self.reject("a cluster has at least one head")
         for op in self.regions[0].walk():
             if op.regions:
                 self.reject(f"one kernel cannot hold {op.NAME}")
