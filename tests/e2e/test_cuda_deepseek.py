@@ -44,12 +44,7 @@ def compiled(folder: Path, **options):
     return compile_loaded(load_any(str(folder), report), request, (), report)
 
 
-@pytest.mark.parametrize("options", [{}, {"cluster": 1, "page": 1}, {"cluster": 4, "page": 64}])
-def test_logits_are_those_of_the_graph(options, tmp_path: Path):
-    result = compiled(tmp_path, **options)
-    module = result.modules["decode"]
-    fused = [op.kernel for op in module.walk() if isinstance(op, Fuse)]
-    assert fused == ["embed", "latent_block", "ffn_block", "head"]
+def weights_of(module):
     rng = np.random.default_rng(1)
     tensors = {}
     for param in module.function.params:
@@ -57,6 +52,16 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
             spread = 1.0 if "norm" in param.value.name else 0.08
             drawn = rng.standard_normal(param.value.type.shape(module.dims)) * spread
             tensors[param.value.name] = drawn.astype(np.float16).astype(np.float64)
+    return tensors
+
+
+@pytest.mark.parametrize("options", [{}, {"cluster": 1, "page": 1}, {"cluster": 4, "page": 64}])
+def test_logits_are_those_of_the_graph(options, tmp_path: Path):
+    result = compiled(tmp_path, **options)
+    module = result.modules["decode"]
+    fused = [op.kernel for op in module.walk() if isinstance(op, Fuse)]
+    assert fused == ["embed", "latent_block", "ffn_block", "head"]
+    tensors = weights_of(module)
     program = from_json(result.files["manifest.json"])
     machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True))
     model = LanguageModel(program, machine, tensors)
@@ -70,3 +75,21 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
         # What is cached is rounded to 16 bits; everything else is f32.
         assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-9 * np.abs(logits).max()
         assert found.argmax() == logits.argmax()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
+    result = compiled(tmp_path, batch=batch)
+    program = from_json(result.files["manifest.json"])
+    assert program.prefill is not None
+    machine = CpuMachine(program.kernels, result.files)
+    tensors = weights_of(result.modules["decode"])
+    prompt = [3, 17, 199, 0, 42, 42, 8] * 3  # more than a chunk
+    chunks = LanguageModel(program, machine, tensors).prefill(prompt)
+    one = LanguageModel(program, machine, tensors)
+    others = [0] * (batch - 1)
+    for position, token in enumerate(prompt):
+        single = one.step([token, *others], [position, *others])[0]
+    # What products with several columns take is rounded to 16 bits.
+    assert np.abs(chunks - single).max() <= 2.0**-7 * np.abs(single).max()
+    assert chunks.argmax() == single.argmax()

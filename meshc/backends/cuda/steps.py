@@ -346,7 +346,7 @@ def _latent(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int
     )
     step.frequencies = rope_frequencies(body.all(graph.Rope)[0], sizes.rope)
     plan = latent.plan(shape, op.cluster)
-    name = "latent_block"
+    name = step.shared("latent_block")
     _add_kernel(
         step, name, latent.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
         plan.dsmem_bytes,
@@ -369,9 +369,9 @@ def _latent(step: _Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int
     return Launch(
         name,
         (
-            "residual", "sums", "norm_of_attention[]", "norm_of_latent[]", "queries[]",
-            "latent_keys[]", "absorb[]", "expand[]", "out[]", "latents[]", "pages",
-            pages // step.batch, "cached", "cosines", "sines",
+            step.row("residual"), step.row("sums"), "norm_of_attention[]", "norm_of_latent[]",
+            "queries[]", "latent_keys[]", "absorb[]", "expand[]", "out[]", "latents[]",
+            step.own("pages"), pages // step.batch, step.row("cached"), "cosines", "sines",
         ),
     )  # fmt: skip
 
