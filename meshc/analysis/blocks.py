@@ -39,7 +39,7 @@ PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
 MOST_REGISTERS = 168
 """Registers of a thread at which blocks of ``THREADS`` threads still launch."""
 
-_BARRIER_BYTES = 16 * MOST_STAGES + 16
+_BARRIER_BYTES = 16 * MOST_STAGES + 32
 _ALIGNMENT = 128
 
 
@@ -204,7 +204,7 @@ def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMem
     own_rows = shape.query_rows // cluster + key // cluster
     sums = batch * group * (shape.latent + 1)
     parts = [
-        Part("BARRIERS", 16 * MOST_STAGES + 32),
+        Part("BARRIERS", _BARRIER_BYTES),
         _values("VECTORS", batch * shape.hidden),
         _values("PARTS", 2 * WARPS * batch * latent_tile_rows(shape, cluster)),
         _values("OWN", batch * own_rows),

@@ -126,7 +126,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
 
     if (me == 0) {
         ring.set_up(WARPS);
-        mc::init(published, CLUSTER);
+        for (int i = 0; i < 2; i++) mc::init(published + i, CLUSTER);
         mc::init_fence();
     }
     mc::cluster_sync();
@@ -346,7 +346,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         float* columns = (float*)(arena + OWN_COLUMNS);
         for (int b = 0; b < BATCH; b++) {
             mc::cluster_reduce_part<mc::Sum, CLUSTER>(columns, outputs, b * HIDDEN + rank * COLUMNS,
-                                                      COLUMNS, published, (b + 1) & 1, me, WORKERS, 1);
+                                                      COLUMNS, published + (b + 1) % 2, (b + 1) / 2 % 2, me, WORKERS, 1);
             for (int i = me * 4; i < COLUMNS; i += WORKERS * 4) {
                 const int at = b * HIDDEN + rank * COLUMNS + i;
                 float4 four = *(const float4*)(columns + i);

@@ -18,6 +18,9 @@ struct Max {
 // in the order of their ranks, so blocks that want the same get the same bits. ``published`` is an
 // mbarrier with one arrival per block; ``count`` floats of DSMEM are read from every peer.
 //
+// Two reductions in turn use two mbarriers: a fast peer's next arrival may overtake a slow one's here,
+// which another of its threads sends.
+//
 // Called by ``members`` threads, numbered ``me`` from 0, that share group barrier ``group``. Peers
 // may still read ``mine`` when it returns.
 template <class Operator, int N>
