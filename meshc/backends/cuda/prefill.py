@@ -1,0 +1,43 @@
+"""Prompts in chunks: the launches of a decode step for several tokens of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.kernels import rows
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.program import Launch, Prefill
+
+CHUNKS = (16, 8, 4, 2)
+"""Tokens of a chunk of a prompt; the first that fits is taken."""
+
+
+def chunk_of(step: Step) -> Step | None:
+    """A chunk of a prompt as a step of its own, nothing gathered yet; None where products of more
+    than one column do not fit. ``step`` is read to its end."""
+    columns = _most_columns(step)
+    if columns == 1:
+        return None
+    return Step(step.module, step.page, step.cores, step.dtype, columns)
+
+
+def joined(step: Step, chunk: Step, launches: Mapping[str, tuple[Launch, ...]]) -> Prefill:
+    """How a prompt is read; kernels and buffers of ``chunk`` are put with those of ``step``."""
+    step.texts |= chunk.texts
+    step.kernels |= chunk.kernels
+    step.buffers |= {n: b for n, b in chunk.buffers.items() if n not in step.buffers}
+    return Prefill(chunk.columns, **launches)
+
+
+def _most_columns(step: Step) -> int:
+    """The columns of the largest chunk whose products fit a block."""
+    for columns in CHUNKS:
+        try:
+            for shape in step.shared_products:
+                rows.plan(replace(shape, batch=columns), step.cores)
+        except DoesNotFit:
+            continue
+        return columns
+    return 1
