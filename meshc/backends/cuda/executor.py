@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes as ct
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ CXX = Toolchain(
 WATCHED = replace(
     CXX,
     flags=(
-        *CXX.flags, "-DMC_RACES", "-fsanitize=thread", "-fsanitize=bounds",
+        *CXX.flags, "-DMC_RACES", "-fsanitize=thread", "-fsanitize=bounds-strict",
         "-fsanitize-undefined-trap-on-error", "-nodefaultlibs",
     ),
     libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
@@ -84,13 +84,15 @@ class Grid:
 @dataclass(frozen=True)
 class Counts:
     """What a run moved: bytes of counted copies, bytes between blocks of a cluster, cycles and
-    number of quarter-warp 16-byte loads from shared memory (with ``lint``), switches of fibers."""
+    number of quarter-warp 16-byte loads from shared memory (with ``lint``), switches of fibers,
+    blocks that let the next grid start before they ended."""
 
     copied_bytes: int
     dsmem_bytes: int
     shared_loads: int
     shared_load_cycles: int
     switches: int
+    early_blocks: int
 
 
 class _Launch(ct.Structure):
@@ -101,6 +103,10 @@ class _Launch(ct.Structure):
             "schedule", "late_copies", "whole_grid", "lint", "seed",
         )
     ]  # fmt: skip
+
+
+class _Array(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in ("at", "bytes", "written")]
 
 
 class _Counts(ct.Structure):
@@ -122,6 +128,7 @@ class Library:
         unit = {"kernels.cc": text}
         built = toolchain.build(unit, headers() if parts is None else parts, "cuda-executor")
         self._library = ct.CDLL(str(built))
+        self.watched = hasattr(self._library, "mc_watch_arrays")
 
     def run(
         self,
@@ -130,8 +137,12 @@ class Library:
         arguments: Sequence[Argument],
         mode: Mode = FIRST,
         lint: bool = False,
+        written: Collection[int] | None = None,
     ) -> Counts:
         """Run ``kernel``: arrays are passed by address, NumPy scalars by value.
+
+        With ``written``, the arguments that the grid in front writes, a WATCHED library also holds
+        that these are used, and others written, only behind the wait for that grid.
 
         Raises ExecutorError, and TypeError for an array that is not contiguous.
         """
@@ -142,10 +153,26 @@ class Library:
         held = [_cell(argument) for argument in arguments]
         addresses = (ct.c_void_p * len(held))(*(ct.addressof(cell) for cell in held))
         counts, message = _Counts(), ct.create_string_buffer(_MESSAGE_BYTES)
+        if written is not None:
+            arrays = _arrays(arguments, written)
+            self._library.mc_watch_arrays(arrays, len(arrays))
         entry = getattr(self._library, f"run_{kernel}")
-        if entry(ct.byref(launch), addresses, ct.byref(counts), message, _MESSAGE_BYTES):
+        failed = entry(ct.byref(launch), addresses, ct.byref(counts), message, _MESSAGE_BYTES)
+        if written is not None:
+            self._library.mc_watch_arrays(None, 0)
+        if failed:
             raise ExecutorError(f"{kernel}: {message.value.decode(errors='replace')}")
         return Counts(*(getattr(counts, name) for name in Counts.__dataclass_fields__))
+
+
+def _arrays(arguments: Sequence[Argument], written: Collection[int]) -> ct.Array[_Array]:
+    """Where the arrays of a launch lie, and whether the grid in front writes them."""
+    found = [
+        _Array(argument.ctypes.data, argument.nbytes, n in written)
+        for n, argument in enumerate(arguments)
+        if isinstance(argument, np.ndarray)
+    ]
+    return (_Array * len(found))(*found)
 
 
 def _cell(argument: Argument) -> ct.Array[ct.c_char]:

@@ -23,6 +23,8 @@ Edit = tuple[str, int, int, str]  # fault, first and last column, new text
 # Fault class, pattern, replacement of the whole match.
 PATTERNS = (
     ("call dropped", rf"(?:mc::)?\b(?:{CALLS})\(.*\);", ";"),
+    ("not by all", r"mc::wait_for_previous_grid\(\);", r"if (mc::thread()) \g<0>"),
+    ("let go early", r"mc::wait_for_previous_grid\(\);", r"mc::let_next_grid_start(); \g<0>"),
     ("tile not awaited", r"ring\.ready\(", "ring.place("),
     ("other parity", r"& 1\b", "& 1 ^ 1"),
     ("other parity", r"\bparity\)", "parity ^ 1)"),

@@ -86,9 +86,10 @@ struct Launch {
     u32 schedule, late_copies, whole_grid, lint, seed;
 };
 
-// What a run counted. ``dsmem_bytes`` went between blocks of a cluster, by copies, loads or stores.
+// What a run counted. ``dsmem_bytes`` went between blocks of a cluster, by copies, loads or stores;
+// ``early_blocks`` let the next grid start before they ended.
 struct Counts {
-    u64 copied_bytes, dsmem_bytes, shared_loads, shared_load_cycles, switches;
+    u64 copied_bytes, dsmem_bytes, shared_loads, shared_load_cycles, switches, early_blocks;
 };
 
 typedef std::source_location Site;
@@ -102,6 +103,7 @@ struct Fiber {
     Block* block;
     u32 thread;
     bool ended;
+    bool behind;  // the grid in front, as far as this thread knows
     const volatile u32* waits_on;  // not to be resumed while *waits_on == seen
     u32 seen;
     const char* waits_for;
@@ -110,6 +112,7 @@ struct Fiber {
 namespace races {
 struct Clock {  // what is ordered before a point of the program, by thread
     std::vector<u32> seen, fenced;
+    bool behind = false;  // the grid in front
 };
 }  // namespace races
 
@@ -131,6 +134,7 @@ struct Warp {
 struct Cluster;
 struct Block {
     u32 index, rank, alive;
+    bool early;  // has let the next grid start
     unsigned char* shared;
     Rendezvous groups[16];
     std::vector<Warp> warps;
@@ -560,8 +564,22 @@ inline void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b) {
 
 inline void copy_fence() { MC_RACE(copy_fence()); }
 inline void prefetch(const void*, u32) {}
-inline void wait_for_previous_grid() {}
-inline void let_next_grid_start() {}
+
+// ---- Grids that follow each other -----------------------------------------------------------------
+
+// The executor runs one grid after the other. With MC_RACES, what is read or written before this is
+// looked at.
+inline void wait_for_previous_grid() {
+    machine.current->behind = true;
+    MC_RACE(wait_for_previous_grid());
+}
+
+// The next grid relies on the one in front of this having ended.
+inline void let_next_grid_start() {
+    if (!machine.current->behind) fail("the next grid may start before the one in front has ended");
+    machine.counts.early_blocks += !here().early;
+    here().early = true;
+}
 
 // ---- Shared memory of a peer --------------------------------------------------------------------
 
@@ -844,6 +862,7 @@ inline void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         b.index = first + n;
         b.rank = n % l.cluster;
         b.alive = l.threads;
+        b.early = false;
         b.shared = shared + n * machine.shared_bytes;
         memset(b.shared, 0xff, l.shared_bytes);
         b.warps.resize(l.threads / WARP);
@@ -856,6 +875,7 @@ inline void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         f.block = &blocks[n / l.threads];
         f.thread = n % l.threads;
         f.ended = false;
+        f.behind = false;
         f.waits_on = nullptr;
         f.waits_for = "no barrier";
         prepare(f, stacks + n * STACK_BYTES);

@@ -5,9 +5,14 @@
 // counts, have vector clocks (Flanagan and Freund, FastTrack, PLDI 2009, with all readers kept). Two
 // accesses to a place, one of them a write, must be ordered by barriers of a block, a group or a
 // cluster, by warp_sync() or by an mbarrier, whatever the schedule of the run; shuffles order nothing.
-// A read must come behind a write. Copies belong to another proxy: they see a plain write only behind a copy_fence() that the writer,
-// or a thread it was ordered before, has passed. Peers and copies may use an mbarrier that was
-// initialised before an init_fence(). Not covered: global memory.
+// A read must come behind a write. Copies belong to another proxy: they see a plain write only behind
+// a copy_fence() that the writer, or a thread it was ordered before, has passed. Peers and copies may
+// use an mbarrier that was initialised before an init_fence().
+//
+// Global memory is looked at where the host names the arrays of a launch (mc_watch_arrays): what the
+// grid in front writes is used, and any of them is written, only behind wait_for_previous_grid() of
+// the thread or of one that was ordered before it. Not covered: threads of a grid that use the same
+// place of global memory.
 #pragma once
 
 #include <unordered_map>
@@ -39,6 +44,12 @@ struct Phases {
     bool fenced = false;
 };
 
+// Global memory that a launch was given; ``written``: by the grid in front of it.
+struct Array {
+    const unsigned char* at;
+    u64 bytes, written;
+};
+
 struct State {
     std::vector<Clock> threads;
     std::vector<Cell> cells;
@@ -47,6 +58,8 @@ struct State {
     unsigned char* base = nullptr;
     size_t bytes = 0;
     std::vector<Clock> ends;  // of blocks
+    const Array* arrays = nullptr;
+    u32 array_count = 0;
 };
 inline State state;
 
@@ -61,6 +74,7 @@ MC_UNWATCHED inline void raise(std::vector<u32>& to, const std::vector<u32>& fro
 inline void join(Clock& to, const Clock& from) {
     raise(to.seen, from.seen);
     raise(to.fenced, from.fenced);
+    to.behind |= from.behind;
 }
 
 inline u32 me() { return (u32)(machine.current - machine.fibers.data()); }
@@ -71,7 +85,12 @@ inline void release(Clock& to) {
     mine.seen[me()]++;
 }
 
-inline void acquire(const Clock& from) { join(state.threads[me()], from); }
+inline void acquire(const Clock& from) {
+    join(state.threads[me()], from);
+    machine.current->behind |= from.behind;
+}
+
+inline void wait_for_previous_grid() { state.threads[me()].behind = true; }
 
 inline void copy_fence() {
     Clock& mine = state.threads[me()];
@@ -171,6 +190,19 @@ inline void access(const void* p, size_t bytes, bool write) {
 
 inline bool watched(const void* p) { return (size_t)((unsigned char*)p - state.base) < state.bytes; }
 
+// Of global memory.
+MC_UNWATCHED inline void access_global(const void* p, size_t bytes, bool write) {
+    const Fiber* f = machine.current;
+    if (!state.array_count || !f || f == &machine.host || f->behind) return;
+    for (u32 n = 0; n < state.array_count; n++) {
+        const Array& a = state.arrays[n];
+        const unsigned char* from = (const unsigned char*)p;
+        if (from + bytes <= a.at || from >= a.at + a.bytes || !(write || a.written)) continue;
+        fail("a race: thread %u of block %u %s byte %zu of array %u while the grid in front may run",
+             f->thread, f->block->index, write ? "writes" : "reads", (size_t)(from - a.at), n);
+    }
+}
+
 // ---- mbarriers ------------------------------------------------------------------------------------
 
 inline void init(const Barrier* b) {
@@ -229,6 +261,7 @@ inline void copy(const Copy& copy) {
     };
     const unsigned char *from = (const unsigned char*)copy.from, *to = (unsigned char*)copy.to;
     check_alive(to);
+    if (!watched(from)) access_global(from, copy.bytes, false);
     for (u32 n = 0; n < copy.bytes; n += GRAIN) {
         if (watched(from)) {
             Cell& source = state.cells[(from + n - state.base) / GRAIN];
@@ -286,10 +319,21 @@ inline void end_block(u32 first) {
 }
 
 MC_UNWATCHED inline void watch(const void* p, size_t bytes, bool write) {
-    if ((size_t)((const unsigned char*)p - state.base) < state.bytes) access(p, bytes, write);
+    if ((size_t)((const unsigned char*)p - state.base) < state.bytes) {
+        access(p, bytes, write);
+    } else {
+        access_global(p, bytes, write);
+    }
 }
 
 }  // namespace mc::races
+
+// The arrays of the next launch, which outlive it; none of them are looked at when ``count`` is 0.
+extern "C" MC_UNWATCHED __attribute__((visibility("default"))) void mc_watch_arrays(
+    const mc::races::Array* arrays, mc::u32 count) {
+    mc::races::state.arrays = arrays;
+    mc::races::state.array_count = count;
+}
 
 // What -fsanitize=thread calls.
 #define MC_WATCH(bytes)                                                                          \
