@@ -116,10 +116,9 @@ def attention_memory(
         Part("BARRIERS", _BARRIER_BYTES),
         _values("VECTORS", shape.batch * shape.hidden),
         _values("PARTS", 2 * WARPS * shape.batch * tile_rows),
-        _values("OWN", shape.batch * own),
     ]
     if dataflow == "split_head":
-        parts += _split_head(shape, cluster, context)
+        parts += [_values("OWN", shape.batch * own), *_split_head(shape, cluster, context)]
     else:
         parts += _split_token(shape, tile)
     return _with_ring(parts, tile, limit)
@@ -207,13 +206,11 @@ def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMem
         Part("BARRIERS", _BARRIER_BYTES),
         _values("VECTORS", batch * shape.hidden),
         _values("PARTS", 2 * WARPS * batch * latent_tile_rows(shape, cluster)),
-        _values("OWN", batch * own_rows),
         _values("ALL", cluster * batch * own_rows),
         _values("ROOTS", batch),
         _values("PLAIN", batch * group * shape.query),
         _values("TURNED", batch * group * key),
         Part("FRESH", 2 * batch * key),
-        _values("OWN_ABSORBED_AT", batch * group * shape.latent // cluster),
         _values("ABSORBED", batch * group * shape.latent),
         _values("HIGHEST", batch * group),
         _values("TOP", batch * group),
@@ -221,7 +218,6 @@ def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMem
         _values("SCORES", 2 * group * latent_tile_tokens(shape)),
         _values("ATTENDED_AT", sums),
         _values("TOTAL", sums),
-        _values("OWN_VALUES_AT", batch * shape.attended // cluster),
         _values("ALL_VALUES", batch * shape.attended),
         _values("VALUES", batch * shape.attended),
     ]

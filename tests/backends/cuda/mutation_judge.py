@@ -154,14 +154,16 @@ def _embed() -> Rig:
 def _collective(name: str, size: int) -> Rig:
     text = (Path(__file__).parent / "primitives.cu").read_text(encoding="utf-8")
     text = re.sub(rf"^COLLECTIVES\((?!{size}\)).*$", "", text, flags=re.MULTILINE)
-    count, all_blocks = 100, 2 * size
-    given = -1 - np.random.default_rng(0).random((all_blocks, count), np.float32)
+    count, all_blocks = 9 if name == "gather" else 100, 2 * size
+    # A gather has two rows of fours for each block.
+    floats = 8 * count if name == "gather" else count
+    given = -1 - np.random.default_rng(0).random((all_blocks, floats), np.float32)
 
     def arguments() -> list[np.ndarray | np.generic]:
         wide = size if name == "gather" else 1
-        return [given, np.full((all_blocks, wide * count), np.nan, np.float32), np.int32(count)]
+        return [given, np.full((all_blocks, wide * floats), np.nan, np.float32), np.int32(count)]
 
-    grid = Grid(all_blocks, 64, size, 16 + 4 * count * (1 + size))
+    grid = Grid(all_blocks, 64, size, 16 + 4 * floats * (1 + size))
     return Rig("primitives.cu", f"{name}_{size}", text, grid, arguments, (1,))
 
 

@@ -18,20 +18,29 @@ MC_INLINE void reduce(const float* x, float* y, int count) {
     mc::cluster_sync();  // peers may still read
 }
 
+// Block b of a cluster of N holds x[b], ``count`` fours for each of two rows; y[b] gets the two rows of its
+// cluster. A block of odd rank gives its last four to the next one.
 template <int N>
 MC_INLINE void gather(const float* x, float* y, int count) {
     mc::Barrier* arrived = (mc::Barrier*)mc::arena();
-    float* mine = (float*)(mc::arena() + 16);
-    float* all = mine + count;
+    float* all = (float*)(mc::arena() + 16);
     if (mc::thread() == 0) {
         mc::init(arrived, 1);
         mc::init_fence();
     }
-    for (int i = mc::thread(); i < count; i += mc::threads()) mine[i] = x[mc::block() * count + i];
+    const int rank = mc::cluster_rank(), stride = 4 * N * count;
+    const int first = 4 * (rank * count - (rank && rank % 2 == 0));
+    const int end = 4 * ((rank + 1) * count - (rank < N - 1 && rank % 2));
+    const float* own = x + mc::cluster_index() * 2 * stride;
+    for (int row = 0; row < 2; row++) {
+        for (int i = first + mc::thread(); i < end; i += mc::threads()) {
+            all[row * stride + i] = own[row * stride + i];
+        }
+    }
     mc::cluster_sync();
-    mc::cluster_gather<N>(all, mine, count, arrived, 0, mc::thread(), 64, 1);
-    for (int i = mc::thread(); i < N * count; i += mc::threads()) {
-        y[mc::block() * N * count + i] = all[i];
+    mc::cluster_gather<N>(all, 2, stride, first, end - first, arrived, 0, mc::thread(), 64, 1);
+    for (int i = mc::thread(); i < 2 * stride; i += mc::threads()) {
+        y[mc::block() * 2 * stride + i] = all[i];
     }
     mc::cluster_sync();  // peers may still copy from here
 }

@@ -32,15 +32,17 @@ def kernels():
 def test_collectives_on_a_gpu_agree_with_the_executor(kernels, kind, size):
     device, loaded, executor = kernels
     count, clusters = 72, 5
-    x = np.random.default_rng(size).standard_normal((clusters, size, count)).astype(np.float32)
-    shape = (clusters, size, size, count) if kind == "gather" else x.shape
-    shared = 16 + 4 * count * (1 + (size if kind == "gather" else 1))
+    gather = kind == "gather"
+    given = (clusters, 2, 4 * size * count) if gather else (clusters, size, count)
+    x = np.random.default_rng(size).standard_normal(given).astype(np.float32)
+    shape = (clusters, size, *given[1:]) if gather else given
+    shared = 16 + (x[0].nbytes if gather else 2 * 4 * count)
     grid = Grid(clusters * size, 64, size, shared)
     expected = np.zeros(shape, np.float32)
     executor.run(f"{kind}_{size}", grid, [x, expected, np.int32(count)])
-    given, found = device.upload(x), device.allocate(expected.nbytes)
+    source, found = device.upload(x), device.allocate(expected.nbytes)
     with device.stream.capture() as graph:
-        loaded[f"{kind}_{size}"].launch(grid, [given, found, np.int32(count)], device.stream)
+        loaded[f"{kind}_{size}"].launch(grid, [source, found, np.int32(count)], device.stream)
     for _ in range(3):
         found.fill()
         graph.launch()

@@ -42,16 +42,18 @@ def test_cluster_reduce_is_the_sum_in_rank_order_in_all_modes(size, operator):
         assert counts.dsmem_bytes == clusters * size * (size - 1) * 4 * count
 
 
+@pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("size", SIZES)
-def test_cluster_gather_puts_segments_in_rank_order_in_all_modes(size):
-    count, clusters = 20, 2
-    x = values(clusters, size, count)
-    grid = Grid(clusters * size, 64, size, 16 + 4 * count * (size + 1))
+def test_cluster_gather_brings_shares_to_their_places_in_all_modes(size, count):
+    """Shares of different sizes; with one four for each block every other share is empty."""
+    clusters, rows = 2, (2, 4 * size * count)
+    x = values(clusters, *rows)
+    grid = Grid(clusters * size, 64, size, 16 + 4 * 2 * rows[1])
     for mode in modes():
-        y = np.zeros((clusters, size, size, count), np.float32)
+        y = np.zeros((clusters, size, *rows), np.float32)
         counts = library("primitives").run(f"gather_{size}", grid, [x, y, np.int32(count)], mode)
         assert (y == x[:, None]).all(), mode
-        assert counts.dsmem_bytes == clusters * size * (size - 1) * 4 * count
+        assert counts.dsmem_bytes == (size - 1) * x.nbytes
 
 
 @pytest.mark.parametrize("tiles", [0, 1, 2, 3, 9])

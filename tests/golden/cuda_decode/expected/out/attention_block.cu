@@ -156,13 +156,13 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         int item = 0;
         mc::wait_for_previous_grid();
         mc::let_next_grid_start();
+        float* own = (float*)(arena + OWN);
         // ---- RMSNorm, in every block: the vectors come from L2
         float* vectors = (float*)(arena + VECTORS);
         float* parts = (float*)(arena + PARTS);
         mc::rms_norm<T, BATCH, HIDDEN / 8, WORKERS>(vectors, residual, norm, EPSILON, parts, me, 1);
 
         // ---- Queries, keys and values: this block's rows
-        float* own = (float*)(arena + OWN);
         {
             const mc::Slice<BATCH, HIDDEN / 8, WORKERS> slice(vectors, me);
             for (int i = 0; i < ROW_TILES; i++, item++) {

@@ -49,19 +49,21 @@ MC_INLINE void cluster_reduce(float* all, const float* mine, int count, Barrier*
     cluster_reduce_part<Operator, N>(all, mine, 0, count, published, parity, me, members, group);
 }
 
-// ClusterGather (Algorithm 2), segments in the order of ranks: each block pushes ``count`` floats
-// from ``mine`` to place ``rank`` of everybody's ``all``, which holds N segments. ``arrived`` is an
-// mbarrier with one arrival; it counts the bytes. ``count`` is a multiple of four.
+// ClusterGather (Algorithm 2): every block gets all of ``all``, which is ``rows`` rows of ``stride``
+// floats, of each of which it has written ``count`` from ``first`` on. The shares of the blocks may
+// differ, or be empty; together they are a row. They are pushed to the same place of everybody's ``all``.
+// ``arrived`` is an mbarrier with one arrival; it counts the bytes. All numbers are multiples of four.
 template <int N>
-MC_INLINE void cluster_gather(float* all, const float* mine, int count, Barrier* arrived,
-                              u32 parity, u32 me, u32 members, u32 group) {
+MC_INLINE void cluster_gather(float* all, int rows, int stride, int first, int count,
+                              Barrier* arrived, u32 parity, u32 me, u32 members, u32 group) {
     const u32 rank = cluster_rank();
-    const u32 bytes = count * (u32)sizeof(float);
-    for (int i = me; i < count; i += members) all[rank * count + i] = mine[i];
     copy_fence();
-    group_sync(group, members);  // all of mine is written, seen by copies
-    if (me == 0) expect(arrived, (N - 1) * bytes);
-    if (me < N && me != rank) push(all + rank * count, me, mine, bytes, arrived);
+    group_sync(group, members);  // all of the share is written, seen by copies
+    if (me == 0) expect(arrived, rows * (stride - count) * (u32)sizeof(float));
+    for (u32 i = me; i < (count ? rows * N : 0u); i += members) {
+        float* share = all + i / N * stride + first;
+        if (i % N != rank) push(share, i % N, share, count * (u32)sizeof(float), arrived);
+    }
     wait(arrived, parity);
 }
 
