@@ -22,6 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import test_cuda_attention_tile as tile
 from decode_reference import make_case
 from mutations import Mutation, mutations
 from test_cuda_attention import in_parts
@@ -45,8 +46,9 @@ from meshc.backends.cuda.kernels.rows import RowsProduct
 from meshc.backends.cuda.packing import in_fragments, output, projections
 from meshc.support.native import BuildError, Toolchain, cache_folder
 
-MOST_SECONDS = 60
-LIBRARY = ("mc_collectives.cuh", "mc_fragments.cuh", "mc_rows.cuh")
+MOST_SECONDS = 30
+LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_rows.cuh")
+DRIVERS = ("attention_tile.cu", "primitives.cu")  # call the library; not emitted
 # One of each kind, which find most, and a run that looks for races; then all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
 REST = [m for m in modes((3,)) if m not in FIRST]
@@ -71,7 +73,7 @@ def fast(toolchain: Toolchain) -> Toolchain:
 @dataclass(frozen=True)
 class Rig:
     """A kernel of one shape with inputs. ``arguments`` makes new ones; ``outputs`` are those that
-    change, ``written`` those that the grid in front writes."""
+    change, ``written`` those that the grid in front writes, of an emitted kernel."""
 
     file: str
     kernel: str
@@ -79,7 +81,7 @@ class Rig:
     grid: Grid
     arguments: Callable[[], list[np.ndarray | np.generic]]
     outputs: Sequence[int]
-    written: Sequence[int] = ()
+    written: Sequence[int] | None = None
 
 
 def _attention(
@@ -167,6 +169,18 @@ def _collective(name: str, size: int) -> Rig:
     return Rig("primitives.cu", f"{name}_{size}", text, grid, arguments, (1,))
 
 
+def _tiles(shape: tile.Shape, case: tile.Case) -> Rig:
+    given = tile.make_inputs(shape, case)[1]
+
+    def arguments() -> list[np.ndarray | np.generic]:
+        results = [np.full((shape.queries, shape.value_lanes), np.nan, np.float32)]
+        results += [np.full(shape.queries, np.nan, np.float32) for _ in range(2)]
+        return [*tile.arguments(shape, case, given), *results]
+
+    grid = Grid(1, tile.THREADS, 1, shape.shared_bytes)
+    return Rig("attention_tile.cu", tile.KERNEL, shape.text, grid, arguments, (9, 10, 11))
+
+
 def _shape(batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0):
     return Attention(
         batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window
@@ -204,6 +218,12 @@ RIGS = {
     ),
     "sixteen": lambda: _rows(RowsProduct(16, 272, 40, "bf16", "normed", bias=True), 1),
     "embed": _embed,
+    "tiles": lambda: _tiles(tile.Shape("bf16", 12, 96, 96, 64), tile.Case(70, 4, 3, 9)),
+    "tiles of 256": lambda: _tiles(tile.Shape("f16", 5, 32, 32, 256), tile.Case(300, 1)),
+    "tiles, three groups": lambda: _tiles(
+        tile.Shape("f16", 40, 64, 64, 32), tile.Case(40, 16, 3, 30)
+    ),
+    "tiles of latents": lambda: _tiles(tile.Shape("f16", 20, 288, 256, 16), tile.Case(20, 5, 4)),
 }
 
 
@@ -211,9 +231,10 @@ RIGS = {
 THOROUGH = (
     "grouped, ring of two", "window, cluster of three", "lanes, ring of two",
     "lanes, window, cluster of three", "gather of four", "gated",
-    "four share a narrow width", "sixteen", "embed",
+    "four share a narrow width", "sixteen", "embed", "tiles", "tiles, three groups",
 )  # fmt: skip
 OF_LIBRARY = {
+    "mc_attention.cuh": ("tiles", "tiles of 256", "tiles, three groups", "tiles of latents"),
     "mc_collectives.cuh": (
         "grouped, ring of two", "sum of three", "maximum of three", "gather of four", "logits",
     ),
@@ -232,7 +253,7 @@ def every() -> list[Mutation]:
     """All mutations of the library and of the kernels; those of a line that two dataflows have in
     common once."""
     texts = [(name, headers()[name]) for name in LIBRARY]
-    texts += [(rig(n).file, rig(n).text) for n in RIGS if rig(n).file != "primitives.cu"]
+    texts += [(rig(n).file, rig(n).text) for n in RIGS if rig(n).file not in DRIVERS]
     found: dict[str, Mutation] = {}
     shared = set()
     for file, text in texts:

@@ -121,15 +121,19 @@ def make_inputs(shape, case, seed=0):
     return rows, Inputs(queries, keys, values, rows[case.cached :].copy(), shape.key_lanes**-0.5)
 
 
+def arguments(shape, case, inputs):
+    """What the kernel reads, in its order."""
+    return [
+        inputs.queries, inputs.keys, inputs.values, inputs.fresh, np.int32(case.cached),
+        np.int32(case.new), np.int32(case.per_token or shape.queries), np.int32(case.window),
+        np.float32(inputs.scale * np.log2(np.e)),
+    ]  # fmt: skip
+
+
 def run(shape, case, inputs, mode, lint=False, toolchain=CXX):
-    per_token = case.per_token or shape.queries
     out = np.full((shape.queries, shape.value_lanes), np.nan, np.float32)
     most, weights = (np.full(shape.queries, np.nan, np.float32) for _ in range(2))
-    given = [
-        inputs.queries, inputs.keys, inputs.values, inputs.fresh, np.int32(case.cached),
-        np.int32(case.new), np.int32(per_token), np.int32(case.window),
-        np.float32(inputs.scale * np.log2(np.e)), out, most, weights,
-    ]  # fmt: skip
+    given = [*arguments(shape, case, inputs), out, most, weights]
     grid = Grid(1, THREADS, 1, shape.shared_bytes)
     counts = library(shape, toolchain).run(KERNEL, grid, given, mode, lint)
     return out, most, weights, counts

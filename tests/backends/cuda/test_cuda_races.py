@@ -90,4 +90,4 @@ def test_emitted_kernels_have_no_races(name):
     rig = mutation_judge.rig(name)
     watched = Library(rig.text, toolchain=WATCHED)
     for mode in MODES:
-        watched.run(rig.kernel, rig.grid, rig.arguments(), mode)
+        watched.run(rig.kernel, rig.grid, rig.arguments(), mode, written=rig.written)
