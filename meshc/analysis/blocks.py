@@ -18,7 +18,8 @@ WARPS = 8
 THREADS = 32 * WARPS + 32
 """Of a block: those that compute and one warp that starts copies."""
 TILE_BYTES = 32_768
-LATENT_TILE_BYTES = 36_864
+LATENT_TILE_BYTES = (36_864, 18_432)
+"""Of 32 or 16 cached tokens of DeepSeek-V2."""
 MOST_TILE_TOKENS = 64
 """In a tile of cached latents, whose scores are kept."""
 MOST_STAGES, LEAST_STAGES = 6, 2
@@ -45,10 +46,12 @@ _ALIGNMENT = 128
 
 @dataclass(frozen=True)
 class Part:
-    """``bytes`` of shared memory, called ``name``."""
+    """``bytes`` of shared memory, called ``name``; of the part that is called ``within``, if any,
+    behind what else is in there."""
 
     name: str
     bytes: int
+    within: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class SharedMemory:
     @property
     def fixed_bytes(self) -> int:
         """Bytes beside the ring."""
-        return sum(_aligned(part.bytes) for part in self.parts)
+        return sum(_aligned(part.bytes) for part in self.parts if not part.within)
 
     @property
     def bytes(self) -> int:
@@ -193,56 +196,64 @@ def _split_head(shape: Attention, cluster: int, context: int) -> list[Part]:
 
 
 def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
-    """The plan of latent attention in clusters of ``cluster`` blocks within ``limit`` bytes.
+    """The plan of latent attention in clusters of ``cluster`` blocks within ``limit`` bytes, with the
+    longest ring that tiles of one of ``LATENT_TILE_BYTES`` give.
 
-    Absorbed queries, sums over latents of this block and of the cluster, and scores of two tiles
-    of tokens are kept for all heads of the cluster.
+    What follows the projections has the memory of their columns; the values' columns have that of
+    the queries. Sums over latents that peers read are kept twice where there are several rounds.
     """
-    batch, group, key = shape.batch, shape.group, shape.key
-    tile = latent_tile_bytes(shape)
-    own_rows = shape.query_rows // cluster + key // cluster
-    sums = batch * group * (shape.latent + 1)
-    parts = [
-        Part("BARRIERS", _BARRIER_BYTES),
-        _values("VECTORS", batch * shape.hidden),
-        _values("PARTS", 2 * WARPS * batch * latent_tile_rows(shape, cluster)),
-        _values("ALL", cluster * batch * own_rows),
-        _values("ROOTS", batch),
-        _values("PLAIN", batch * group * shape.query),
-        _values("TURNED", batch * group * key),
-        Part("FRESH", 2 * batch * key),
-        _values("ABSORBED", batch * group * shape.latent),
-        _values("HIGHEST", batch * group),
-        _values("TOP", batch * group),
+    plans = []
+    for tile in LATENT_TILE_BYTES:
+        tile = _up(max(tile, 2 * shape.key), 1024)
+        plans.append(_with_ring(_latent_parts(shape, cluster, latent_tile_tokens(shape, tile)), tile, limit))
+    return max(plans, key=lambda plan: plan.stages * plan.tile_bytes)
+
+
+def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Part]:
+    batch, group = shape.batch, shape.group
+    heads, sharers = shape.own_heads(cluster), cluster // group or 1
+    joined = shape.round * group
+    buffers = 2 if len(shape.rounds) > 1 else 1
+
+    def own(rows: int, blocks: int) -> int:
+        return batch * FRAGMENT * -(-rows // blocks)
+
+    def columns(width: int) -> int:
+        return 2 * _up(width, FRAGMENT) * fragment_columns(batch)
+
+    values = columns(shape.attended)
+    later = [
+        Part("PLAIN", heads * columns(shape.query)),
+        _values("OWN_ABSORBED_AT", heads * own(_groups(shape.latent), sharers)),
+        Part("TURNED", max(VALUE_BYTES * joined * shape.key, values)),
+        Part("FRESH", 2 * batch * shape.key),
         _values("FACTORS", group),
-        _values("SCORES", 2 * group * latent_tile_tokens(shape)),
-        _values("ATTENDED_AT", sums),
-        _values("TOTAL", sums),
-        _values("ALL_VALUES", batch * shape.attended),
-        _values("VALUES", batch * shape.attended),
+        _values("SCORES", 2 * group * tokens),
+        _values("ATTENDED_AT", buffers * joined * shape.latent),
+        _values("STATISTICS", buffers * joined * 2),
+        _values("SHARES", shape.round * heads * cluster),
+        Part("TOTAL", heads * columns(shape.latent)),
+        _values("OWN_VALUES_AT", heads * own(_groups(shape.value), sharers)),
     ]
-    return _with_ring(parts, tile, limit)
+    behind = sum(_aligned(part.bytes) for part in later)
+    return [
+        Part("BARRIERS", _BARRIER_BYTES),
+        _values("PARTS", 2 * WARPS * batch * FRAGMENT),
+        _values("OWN", own(_groups(shape.query_rows) + _groups(shape.key), cluster)),
+        Part("COLUMNS", max(columns(shape.hidden), behind)),
+        *(Part(part.name, part.bytes, "COLUMNS") for part in later),
+        Part("VALUES", values, "TURNED"),
+    ]
 
 
-def latent_tile_bytes(shape: LatentAttention) -> int:
-    """Bytes of a tile of a latent attention block: 32 tokens of DeepSeek-V2, a row of the
-    projections and four columns of the output at the least."""
-    least = max(LATENT_TILE_BYTES, 2 * shape.hidden, 8 * shape.attended, 2 * shape.key)
-    return _up(least, 1024)
-
-
-def latent_tile_rows(shape: LatentAttention, cluster: int) -> int:
-    """Rows of the projections in a tile."""
-    own = max(shape.query_rows, shape.key) // cluster
-    return min(
-        latent_tile_bytes(shape) // (2 * shape.hidden), own, max(MOST_SUMS // shape.batch, 1)
-    )
-
-
-def latent_tile_tokens(shape: LatentAttention) -> int:
+def latent_tile_tokens(shape: LatentAttention, tile_bytes: int) -> int:
     """Tokens in a tile, a power of two."""
-    most = min(latent_tile_bytes(shape) // (2 * shape.key), MOST_TILE_TOKENS)
+    most = min(tile_bytes // (2 * shape.key), MOST_TILE_TOKENS)
     return 1 << most.bit_length() - 1
+
+
+def _groups(rows: int) -> int:
+    return -(-rows // FRAGMENT)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from typing import Literal
 VALUE_BYTES = 4
 """Bytes of a value on its way: partial sums are f32."""
 
+MOST_JOINED = 8
+"""Vectors of sums over latents that a block has for its peers at once, if one request has no more."""
+
 Scheme = Literal["ranked", "tree"]
 
 
@@ -83,13 +86,28 @@ class LatentAttention:
         """Values of a cluster that the output projection takes."""
         return self.group * self.value
 
+    @property
+    def round(self) -> int:
+        """Requests whose sums over latents a cluster joins at once."""
+        return min(max(MOST_JOINED // self.group, 1), self.batch)
+
+    @property
+    def rounds(self) -> list[int]:
+        """Requests of each round."""
+        return [min(self.round, self.batch - n) for n in range(0, self.batch, self.round)]
+
+    def own_heads(self, cluster: int) -> int:
+        """Heads of a block; where a cluster has fewer heads than blocks, several share one."""
+        return max(self.group // cluster, 1)
+
 
 @dataclass(frozen=True)
 class Collective:
     """``values`` per block that are gathered (a segment), reduced (the whole vector), or reduced
-    so that each block gets a share of the result (``scatter``)."""
+    so that each block gets a share of the result (``scatter``); or, of all blocks together, ``values``
+    that they read from each other (``read``)."""
 
-    kind: Literal["reduce", "gather", "scatter"]
+    kind: Literal["reduce", "gather", "scatter", "read"]
     what: str
     values: int
 
@@ -151,21 +169,57 @@ def split_head(shape: Attention, context: int) -> tuple[Collective, ...]:
 
 def split_token_latent(shape: LatentAttention, cluster: int) -> tuple[Collective, ...]:
     """MLA (Algorithm 4), put right: the rope lanes are part of query and key, the attended vector
-    has all ``latent`` lanes (the printed formula has a block's share), maxima come first. Blocks
-    share the rows of the values' weights, so values are gathered, not reduced."""
-    batch, group = shape.batch, shape.group
+    has all ``latent`` lanes (the printed formula has a block's share). Blocks share the rows of the
+    values' weights, so values are gathered, not reduced.
 
-    def own(lanes: int) -> int:
-        return batch * -(-lanes // cluster)
+    A block has whole heads or a share of one, and gets plain queries and sums of these alone, the
+    latter with each block's highest score and sum of weights. One block has the new latent.
+    """
+    absorbed, heads = shape.group * shape.latent // cluster, shape.own_heads(cluster)
+    found = [
+        Collective("read", "query", shape.batch * _queries_read(shape, cluster)),
+        Collective("read", "latent", shape.batch * _latents_read(shape, cluster)),
+    ]
+    for requests in shape.rounds:
+        found += [
+            Collective("gather", "absorbed query", requests * absorbed),
+            Collective("reduce", "weighted latents", requests * heads * (shape.latent + 2)),
+        ]
+    return (*found, Collective("gather", "attended value", shape.batch * shape.attended // cluster))
 
-    return (
-        Collective("gather", "query", own(shape.query_rows)),
-        Collective("gather", "latent", own(shape.key)),
-        Collective("gather", "absorbed query", own(group * shape.latent)),
-        Collective("reduce", "highest score", batch * group),
-        Collective("reduce", "weighted latents and weights", batch * group * (shape.latent + 1)),
-        Collective("gather", "attended value", own(shape.attended)),
-    )
+
+def _projected(shape: LatentAttention, cluster: int) -> list[range]:
+    """Rows that each block projects to: in groups of 16, the queries', then latent and key."""
+    groups = -(-shape.query_rows // 16) + -(-shape.key // 16)
+    return [
+        range(16 * (groups * n // cluster), 16 * (groups * (n + 1) // cluster))
+        for n in range(cluster)
+    ]
+
+
+def _queries_read(shape: LatentAttention, cluster: int) -> int:
+    """Values of queries that blocks read from others: rotary lanes of all heads, the rest of their
+    own."""
+    sharers, heads, lanes = cluster // shape.group or 1, shape.own_heads(cluster), shape.query
+    count = 0
+    for rank, own in enumerate(_projected(shape, cluster)):
+        first = rank // sharers * heads
+        for head in range(shape.group):
+            start = head * (lanes + shape.rope)
+            needed = range(start if first <= head < first + heads else start + lanes, start + lanes)
+            for part in (needed, range(start + lanes, start + lanes + shape.rope)):
+                count += len(part) - _common(part, own)
+    return count
+
+
+def _latents_read(shape: LatentAttention, cluster: int) -> int:
+    """Values of the new latent and rotary key that the last block reads from others."""
+    start = -(-shape.query_rows // 16) * 16
+    return shape.key - _common(range(start, start + shape.key), _projected(shape, cluster)[-1])
+
+
+def _common(one: range, other: range) -> int:
+    return max(min(one.stop, other.stop) - max(one.start, other.start), 0)
 
 
 def traffic(
@@ -176,7 +230,11 @@ def traffic(
 ) -> int:
     """Bytes that ``collectives`` move in one cluster."""
     count = {"reduce": reduce_bytes, "gather": gather_bytes, "scatter": scatter_bytes}
-    return sum(count[c.kind](c.values * value_bytes, cluster, scheme) for c in collectives)
+    found = 0
+    for c in collectives:
+        size = c.values * value_bytes
+        found += size if c.kind == "read" else count[c.kind](size, cluster, scheme)
+    return found
 
 
 def printed_traffic(dataflow: str, cluster: int, **sizes: int) -> int:

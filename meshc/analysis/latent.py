@@ -109,16 +109,14 @@ def shape_misfits(shape: LatentAttention, cluster: int) -> list[str]:
         found.append(f"registers: latents of {shape.latent} values, more than {MOST_LATENT}")
     if shape.batch > MOST_BATCH:
         found.append(f"a batch of {shape.batch} requests is more than {MOST_BATCH}")
-    if shape.hidden % (4 * cluster):
-        found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
+    if cluster % shape.group and shape.group % cluster:
+        found.append(f"{cluster} blocks share no {shape.group} heads evenly")
     for rows, what in (
-        (shape.query_rows, "rows of queries"),
-        (shape.key, "rows of a latent and its rotary key"),
         (shape.group * shape.latent, "rows of absorbed queries"),
         (shape.attended, "rows of values"),
     ):
-        if rows % (4 * cluster):
-            found.append(f"{rows} {what} over {cluster} blocks are no whole fours")
+        if rows % cluster:
+            found.append(f"{rows} {what} do not divide over {cluster} blocks")
     return found
 
 
@@ -153,8 +151,8 @@ def step_seconds(device: Device, shape: LatentAttention, context: int, cluster: 
 
 
 def _macs(shape: LatentAttention, context: int) -> int:
-    weights = read_bytes(shape, 0) // ELEMENT_BYTES
-    return shape.batch * (weights + context * shape.heads * (shape.key + shape.latent))
+    """Of attention; tensor cores multiply with weights, always faster than these arrive."""
+    return shape.batch * context * shape.heads * (shape.key + shape.latent)
 
 
 def _candidate(device: Device, shape: LatentAttention, context: int, cluster: int) -> LatentChoice:

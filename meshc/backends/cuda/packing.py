@@ -47,9 +47,11 @@ def output(weights: Array, kv_heads: int, parts: int = 1) -> Array:
     return split.transpose(0, 2, 4, 1, 3).reshape(kv_heads, parts, hidden, -1)
 
 
-def latent_queries(plain: Array, rotary: Array) -> Array:
-    """``[hidden, heads, query]`` and ``[hidden, heads, rope]`` as ``[heads, rows, hidden]``."""
-    return np.moveaxis(np.concatenate([plain, rotary], axis=-1), 0, -1)
+def latent_queries(plain: Array, rotary: Array, clusters: int) -> Array:
+    """``[hidden, heads, query]`` and ``[hidden, heads, rope]`` as ``[clusters, rows, hidden]``: head
+    by head its lanes, the rotary ones last."""
+    joined = np.moveaxis(np.concatenate([plain, rotary], axis=-1), 0, -1)
+    return joined.reshape(clusters, -1, joined.shape[-1])
 
 
 def latent_keys(latent: Array, rotary: Array) -> Array:
@@ -89,7 +91,6 @@ _PACKS: dict[str, Callable[..., Array]] = {
     "plain": lambda t: t,
     "transposed": lambda t: t.T,
     "gated": gated,
-    "latent_queries": latent_queries,
     "latent_keys": latent_keys,
     # Of [query, heads, latent] and [latent, heads, value]: heads first, what is contracted last.
     "by_heads": lambda t: t.transpose(1, 2, 0),
@@ -114,6 +115,8 @@ def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uin
     elif weight.pack == "projections":
         queries, keys, values = ordered
         made = projections(queries, keys, values, weight.parts)
+    elif weight.pack == "latent_queries":
+        made = latent_queries(*ordered, weight.shape[0])
     else:
         made = _PACKS[weight.pack](*ordered)
     if weight.fragments:

@@ -16,12 +16,13 @@ def most_bytes(resident: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """``bytes`` at ``at``, called ``name`` in the kernel."""
+    """``bytes`` at ``at``, called ``name`` in the kernel; ``within`` the memory of another part."""
 
     name: str
     at: int
     bytes: int
     note: str = ""
+    within: str = ""
 
 
 @dataclass
@@ -30,14 +31,20 @@ class Arena:
 
     parts: list[Part] = field(default_factory=list)
 
-    def add(self, name: str, count: int, note: str = "") -> None:
-        """Another part of ``count`` bytes."""
-        self.parts.append(Part(name, self.bytes, count, note))
+    def add(self, name: str, count: int, note: str = "", within: str = "") -> None:
+        """Another part of ``count`` bytes: behind all others, or, if it is to lie ``within`` one,
+        behind those that do so already."""
+        at = self.bytes
+        if within:
+            (outer,) = (part.at for part in self.parts if part.name == within)
+            at = max([outer, *(_end(part) for part in self.parts if part.within == within)])
+        self.parts.append(Part(name, at, count, note, within))
 
     @property
     def bytes(self) -> int:
         """Bytes of all parts."""
-        if not self.parts:
-            return 0
-        last = self.parts[-1]
-        return -(-(last.at + last.bytes) // ALIGNMENT) * ALIGNMENT
+        return max((_end(part) for part in self.parts), default=0)
+
+
+def _end(part: Part) -> int:
+    return -(-(part.at + part.bytes) // ALIGNMENT) * ALIGNMENT

@@ -56,12 +56,6 @@ class LatentPlan:
         exchanged = dsmem.split_token_latent(self.shape.sizes, self.cluster)
         return self.shape.sizes.clusters * dsmem.traffic(exchanged, self.cluster)
 
-    @property
-    def tile_columns(self) -> int:
-        """Columns of the output in a tile, a multiple of four."""
-        sizes = self.shape.sizes
-        return min(self.tile_bytes // (2 * sizes.attended) // 4 * 4, sizes.hidden // self.cluster)
-
 
 def plan(shape: Latent, cluster: int) -> LatentPlan:
     """The division of work for clusters of ``cluster`` blocks. Raises DoesNotFit."""
@@ -96,9 +90,8 @@ def text(chosen: LatentPlan, name: str) -> str:
         latent_epsilon=literal(shape.latent_epsilon),
         scale=literal(shape.scale * _LOG2E),
         tile_bytes=chosen.tile_bytes,
-        tile_rows=blocks.latent_tile_rows(sizes, chosen.cluster),
-        tile_tokens=blocks.latent_tile_tokens(sizes),
-        tile_columns=chosen.tile_columns,
+        round=sizes.round,
+        tile_tokens=blocks.latent_tile_tokens(sizes, chosen.tile_bytes),
         stages=chosen.stages,
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,

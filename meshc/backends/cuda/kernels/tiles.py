@@ -49,7 +49,7 @@ def arena(memory: SharedMemory) -> Arena:
     found = Arena()
     found.add("RING", memory.stages * memory.tile_bytes)
     for part in memory.parts:
-        found.add(part.name, part.bytes, NOTES.get(part.name, ""))
+        found.add(part.name, part.bytes, NOTES.get(part.name, ""), part.within)
     return found
 
 
