@@ -8,7 +8,7 @@ that share a core (``resident`` of them) get equal parts of its memory, which sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshc.analysis.dsmem import VALUE_BYTES, Attention, LatentAttention
 from meshc.devices import Clusters, Device
@@ -196,8 +196,8 @@ def _split_head(shape: Attention, cluster: int, context: int) -> list[Part]:
 
 
 def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
-    """The plan of latent attention in clusters of ``cluster`` blocks within ``limit`` bytes, with the
-    longest ring that tiles of one of ``LATENT_TILE_BYTES`` give.
+    """The plan of latent attention in clusters of ``cluster`` blocks within ``limit`` bytes, with
+    tiles of that size of ``LATENT_TILE_BYTES`` which gives the larger ring.
 
     What follows the projections has the memory of their columns; the values' columns have that of
     the queries. Sums over latents that peers read are kept twice where there are several rounds.
@@ -205,7 +205,9 @@ def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMem
     plans = []
     for tile in LATENT_TILE_BYTES:
         tile = _up(max(tile, 2 * shape.key), 1024)
-        plans.append(_with_ring(_latent_parts(shape, cluster, latent_tile_tokens(shape, tile)), tile, limit))
+        plans.append(
+            _with_ring(_latent_parts(shape, cluster, latent_tile_tokens(shape, tile)), tile, limit)
+        )
     return max(plans, key=lambda plan: plan.stages * plan.tile_bytes)
 
 
@@ -371,9 +373,9 @@ def _clusters(device: Device) -> Clusters:
 
 
 def _with_ring(parts: list[Part], tile: int, limit: int) -> SharedMemory:
-    fixed = sum(_aligned(part.bytes) for part in parts)
-    stages = max(0, min(MOST_STAGES, (limit - fixed) // tile))
-    return SharedMemory(tuple(parts), tile, stages, limit)
+    alone = SharedMemory(tuple(parts), tile, 0, limit)
+    stages = max(0, min(MOST_STAGES, (limit - alone.fixed_bytes) // tile))
+    return replace(alone, stages=stages)
 
 
 def _values(name: str, count: int) -> Part:

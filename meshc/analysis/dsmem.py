@@ -17,7 +17,7 @@ VALUE_BYTES = 4
 """Bytes of a value on its way: partial sums are f32."""
 
 MOST_JOINED = 8
-"""Vectors of sums over latents that a block has for its peers at once, if one request has no more."""
+"""Sums over latents that a block has for its peers at once, if one request has no more."""
 
 Scheme = Literal["ranked", "tree"]
 
@@ -104,8 +104,8 @@ class LatentAttention:
 @dataclass(frozen=True)
 class Collective:
     """``values`` per block that are gathered (a segment), reduced (the whole vector), or reduced
-    so that each block gets a share of the result (``scatter``); or, of all blocks together, ``values``
-    that they read from each other (``read``)."""
+    so that each block gets a share of the result (``scatter``); or ``values`` that all blocks
+    together read from each other (``read``)."""
 
     kind: Literal["reduce", "gather", "scatter", "read"]
     what: str

@@ -83,19 +83,35 @@ def test_latent_attention_reduces_all_latent_lanes() -> None:
     shape = LatentAttention(2048, 16, latent=512, rope=64, query=128, value=128)
     collectives = split_token_latent(shape, 4)
     assert [(c.kind, c.values) for c in collectives] == [
-        ("gather", 48),
-        ("gather", 144),
+        ("read", 3 * 192),
+        ("read", 576 - 192),
         ("gather", 128),
-        ("reduce", 1),
-        ("reduce", 513),
+        ("reduce", 514),
         ("gather", 32),
     ]
     printed = printed_traffic("latent", 4, H=128, L=512)
     assert printed == 12 * 32 + 2 * 12 * 128 + 8 * 128 + 8 * 128
     ours = traffic(collectives, 4, "tree", value_bytes=1)
-    rope, statistics, latent = 12 * (16 + 16), 8 * 2, 8 * (512 - 128)
+    rope, statistics, latent = 12 * 16, 8 * 2, 8 * (512 - 128)
+    once = 576 - 192 - 12 * 128  # one block alone reads the new latent
     value = 12 * 32 - 8 * 128  # gathered, where the paper reduces partial sums
-    assert ours - printed == rope + statistics + latent + value
+    assert ours - printed == rope + statistics + latent + once + value
+
+
+def test_blocks_of_several_heads_read_their_own_queries_alone() -> None:
+    shape = LatentAttention(2048, 16, latent=512, rope=64, query=128, value=128, group=4, batch=3)
+    collectives = split_token_latent(shape, 2)
+    # Of 84 groups of rows the first block has 42: three heads and 96 lanes of the last, of which it
+    # lacks the rotary ones. The other has the rest of that head, and needs the third's.
+    assert [(c.kind, c.values) for c in collectives] == [
+        ("read", 3 * (64 + 128 + 96 + 3 * 64)),
+        ("read", 0),
+        ("gather", 2 * 1024),
+        ("reduce", 2 * 2 * 514),
+        ("gather", 1024),
+        ("reduce", 2 * 514),
+        ("gather", 3 * 256),
+    ]
 
 
 def test_one_block_moves_nothing() -> None:

@@ -53,17 +53,20 @@ def latent_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers:
     )  # fmt: skip
     plain, turning, to_latent, to_key = body.inputs(2, 6)
     absorb, expand, out = body.inputs(-3)
-    lanes = sizes.query + sizes.rope
-    for weight, pack, sources, extents in (
-        ("norm_of_attention", "plain", (body.name(norm, 1),), (sizes.hidden,)),
-        ("norm_of_latent", "plain", (body.name(latent_norm, 1),), (sizes.latent,)),
-        ("queries", "latent_queries", (plain, turning), (sizes.heads, lanes, sizes.hidden)),
-        ("latent_keys", "latent_keys", (to_latent, to_key), (sizes.key, sizes.hidden)),
-        ("absorb", "by_heads", (absorb,), (sizes.heads, sizes.latent, sizes.query)),
-        ("expand", "by_heads", (expand,), (sizes.heads, sizes.value, sizes.latent)),
-        ("out", "output", (out,), (sizes.clusters, sizes.hidden, sizes.attended)),
+    for weight, op_of, lanes in (
+        ("norm_of_attention", norm, sizes.hidden),
+        ("norm_of_latent", latent_norm, sizes.latent),
     ):
-        step.add_weight(weight, pack, sources, extents, layers)
+        step.add_weight(weight, "plain", (body.name(op_of, 1),), (lanes,), layers)
+    heads_of, clusters, width = (sizes.heads,), (sizes.clusters,), sizes.hidden
+    for weight, pack, sources, parts, rows, columns in (
+        ("queries", "latent_queries", (plain, turning), clusters, sizes.query_rows, width),
+        ("latent_keys", "latent_keys", (to_latent, to_key), (), sizes.key, width),
+        ("absorb", "by_heads", (absorb,), heads_of, sizes.latent, sizes.query),
+        ("expand", "by_heads", (expand,), heads_of, sizes.value, sizes.latent),
+        ("out", "output", (out,), clusters, width, sizes.attended),
+    ):
+        step.add_matrix(weight, pack, sources, rows, columns, layers, parts)
     pages = step.batch * -(-dims["S"] // step.page)
     step.buffers["latents"] = Buffer(step.dtype, (layers, pages, step.page, sizes.key), "state")
     return Launch(

@@ -94,10 +94,17 @@ class Step:
         )
 
     def add_matrix(
-        self, name: str, pack: str, sources: Iterable[str], rows: int, width: int, layers: int
+        self,
+        name: str,
+        pack: str,
+        sources: Iterable[str],
+        rows: int,
+        width: int,
+        layers: int,
+        several: tuple[int, ...] = (),
     ) -> None:
-        """A matrix in the order of tensor cores."""
-        shape = (-(-rows // FRAGMENT), -(-width // FRAGMENT), 32, 8)
+        """A matrix, or ``several`` of them, in the order of tensor cores."""
+        shape = (*several, -(-rows // FRAGMENT), -(-width // FRAGMENT), 32, 8)
         self.weights[name] = Weight(self.dtype, pack, tuple(sources), shape, layers, fragments=True)
 
     def add_fixed_buffers(self) -> None:

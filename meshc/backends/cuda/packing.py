@@ -48,8 +48,8 @@ def output(weights: Array, kv_heads: int, parts: int = 1) -> Array:
 
 
 def latent_queries(plain: Array, rotary: Array, clusters: int) -> Array:
-    """``[hidden, heads, query]`` and ``[hidden, heads, rope]`` as ``[clusters, rows, hidden]``: head
-    by head its lanes, the rotary ones last."""
+    """``[hidden, heads, query]`` and ``[hidden, heads, rope]`` as ``[clusters, rows, hidden]``:
+    head by head its lanes, the rotary ones last."""
     joined = np.moveaxis(np.concatenate([plain, rotary], axis=-1), 0, -1)
     return joined.reshape(clusters, -1, joined.shape[-1])
 
@@ -116,7 +116,8 @@ def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uin
         queries, keys, values = ordered
         made = projections(queries, keys, values, weight.parts)
     elif weight.pack == "latent_queries":
-        made = latent_queries(*ordered, weight.shape[0])
+        plain, rotary = ordered
+        made = latent_queries(plain, rotary, weight.shape[0])
     else:
         made = _PACKS[weight.pack](*ordered)
     if weight.fragments:

@@ -11,7 +11,7 @@ from meshc.analysis.dsmem import LatentAttention
 from meshc.backends.cuda.executor import CXX, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.latent import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.packing import latent_keys, latent_queries, output
+from meshc.backends.cuda.packing import in_fragments, latent_keys, latent_queries, output
 from meshc.backends.cuda.toolkit import compile_cubin, find_compiler
 from meshc.support.diagnostics import MeshcError
 
@@ -31,14 +31,14 @@ def run(chosen, case, mode=FIRST, lint=False):
     sums = np.zeros((sizes.batch, sizes.hidden), np.float32)
     pool = case.latents.copy()
     packed = [
-        latent_queries(w["wq"], w["wq_rope"]),
+        latent_queries(w["wq"], w["wq_rope"], sizes.clusters),
         latent_keys(w["w_latent"], w["w_rope"]),
         w["w_uk"].transpose(1, 2, 0),
         w["w_uv"].transpose(1, 2, 0),
-        output(w["wo"], sizes.clusters),
+        output(w["wo"], sizes.clusters)[:, 0],
     ]
     arguments = [
-        case.residual, sums, w["norm"], w["latent_norm"], *map(np.ascontiguousarray, packed),
+        case.residual, sums, w["norm"], w["latent_norm"], *map(in_fragments, packed),
         pool, case.pages, np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
     ]  # fmt: skip
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
@@ -80,6 +80,8 @@ SMALL = {
     ),
     "sixteen requests": (shape(1, 16, value=64), 2, list(range(0, 160, 10))),
     "nothing cached": (shape(2, dtype="bf16"), 2, [0]),
+    "more blocks than rows of values fill": (shape(1, hidden=264, latent=72, query=40), 8, [50]),
+    "more heads than blocks": (shape(4, 5, value=40), 2, [40, 3, 17, 64, 0]),
 }  # fmt: skip
 
 
@@ -89,15 +91,19 @@ def small(name):
     return plan(one, cluster), make_case(one, cached)
 
 
-# Sums of some hundred f32 products whose result is of the order of one.
-TOLERANCE = 2e-6
+def tolerance(one):
+    """Of results of the order of one: what vectors keep on tensor cores, up to four twice the bits
+    of the type."""
+    if one.sizes.batch > 4:
+        return {"f16": 2e-3, "bf16": 1.6e-2}[one.dtype]
+    return {"f16": 2e-6, "bf16": 2e-5}[one.dtype]
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_it_equals_float64_and_all_modes_agree_to_the_bit(name):
     chosen, case = small(name)
     first = run(chosen, case)
-    check(case, *first[:2], TOLERANCE)
+    check(case, *first[:2], tolerance(chosen.shape))
     assert first[2].dsmem_bytes == chosen.dsmem_bytes
     for mode in list(modes((3,)))[1:]:
         sums, pool, _ = run(chosen, case, mode)
@@ -114,7 +120,7 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
 LITE = {"hidden": 2048, "heads": 16, "latent": 512, "rope": 64, "query": 128, "value": 128}
 
 
-@pytest.mark.parametrize(("group", "cluster"), [(1, 8), (2, 16)])
+@pytest.mark.parametrize(("group", "cluster"), [(1, 8), (4, 16)])
 @pytest.mark.parametrize("cached", [1024, pytest.param(4096, marks=pytest.mark.slow)])
 def test_deepseek_v2_lite(group, cluster, cached):
     one = shape(group, page=64, **LITE)
@@ -122,14 +128,24 @@ def test_deepseek_v2_lite(group, cluster, cached):
     sums, pool, counts = run(chosen, case, Mode("shuffled", True))
     check(case, sums, pool, 1e-5)
     assert counts.dsmem_bytes == chosen.dsmem_bytes
-    clusters, sizes = one.sizes.clusters, one.sizes
-    w = case.weights
+    assert counts.copied_bytes == 2 * values_read(case)
+
+
+def test_requests_share_a_pass_over_the_weights_of_deepseek_v2_lite():
+    one = shape(4, 16, page=16, **LITE)
+    case, chosen = make_case(one, list(range(0, 160, 10))), plan(one, 16)
+    sums, pool, counts = run(chosen, case)
+    check(case, sums, pool, tolerance(one))
+    assert counts.dsmem_bytes == chosen.dsmem_bytes
+    assert counts.copied_bytes == 2 * values_read(case)
+
+
+def values_read(case):
+    """Weights of heads once; every cluster reads the shared projection and all cached tokens."""
+    sizes, w = case.shape.sizes, case.weights
     own = sum(w[name].size for name in ("wq", "wq_rope", "w_uk", "w_uv", "wo"))
-    shared = w["w_latent"].size + w["w_rope"].size + cached * sizes.key
-    gathered = sizes.query_rows + sizes.key + group * sizes.latent + sizes.attended
-    pushed = 4 * clusters * (cluster - 1) * gathered
-    # Every cluster reads the shared projection and all cached tokens.
-    assert counts.copied_bytes - pushed == 2 * (own + clusters * shared)
+    shared = w["w_latent"].size + w["w_rope"].size + int(case.cached.sum()) * sizes.key
+    return own + sizes.clusters * shared
 
 
 def no_compiler():
@@ -143,7 +159,14 @@ def no_compiler():
 @pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
 @pytest.mark.parametrize(
     ("group", "cluster", "batch", "registers"),
-    [(1, 8, 1, 56), (2, 16, 1, 72), (4, 16, 1, 88), (8, 16, 1, 88), (1, 8, 4, 80)],
+    [
+        (1, 8, 1, 72),
+        (2, 16, 1, 96),
+        (4, 16, 1, 96),
+        (8, 16, 1, 104),
+        (1, 8, 4, 80),
+        (4, 16, 16, 104),
+    ],
 )
 def test_it_compiles_without_spills(group, cluster, batch, registers):
     chosen = plan(shape(group, batch, "bf16", **LITE), cluster)
@@ -161,8 +184,8 @@ def test_it_compiles_without_spills(group, cluster, batch, registers):
         (shape(1, latent=576), 1, "latents of 576 values, more than 512"),
         (shape(1, rope=12), 1, "12 rotary lanes are no whole number of eights"),
         (shape(1, page=8), 1, "pages of 8"),
-        (shape(1, hidden=264), 4, "264 output columns over 4 blocks"),
-        (shape(1, value=32), 16, "32 rows of values over 16 blocks"),
+        (shape(2), 3, "3 blocks share no 2 heads evenly"),
+        (shape(1), 3, "64 rows of absorbed queries do not divide over 3 blocks"),
         (shape(16, 16, **LITE), 4, "leave no room"),
     ],
 )
