@@ -49,7 +49,7 @@ from meshc.support.native import BuildError, Toolchain, cache_folder
 MOST_SECONDS = 30
 LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_rows.cuh")
 DRIVERS = ("attention_tile.cu", "primitives.cu")  # call the library; not emitted
-# One of each kind, which find most, and a run that looks for races; then all others.
+# One of each kind, which find most; behind a run that looks for races, all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
 REST = [m for m in modes((3,)) if m not in FIRST]
 
@@ -62,7 +62,9 @@ def fast(toolchain: Toolchain) -> Toolchain:
     standard = folder / f"standard-{os.getpid()}-{toolchain is WATCHED}.h"
     included = re.findall(r"^#include <(?!ucontext).*$", headers()["mc_executor.h"], re.MULTILINE)
     standard.write_text("\n".join(included))
-    flags = tuple("-O1" if flag == "-O2" else flag for flag in toolchain.flags)
+    # Without -O1 accesses are missed that return a value into memory.
+    level = "-O1" if toolchain is WATCHED else "-Og"
+    flags = tuple(level if flag == "-O2" else flag for flag in toolchain.flags)
     kept = [flag for flag in flags if flag not in ("-shared", "-nodefaultlibs")]
     made = str(standard) + ".gch"
     command = [str(CXX.path()), *kept, "-x", "c++-header", str(standard), "-o", made]
@@ -153,10 +155,10 @@ def _embed() -> Rig:
     return Rig("embed.cu", "embed", text, Grid(5, 256, 1, 0), arguments, (2, 3), (0,))
 
 
-def _collective(name: str, size: int) -> Rig:
+def _collective(name: str, size: int, count: int = 100) -> Rig:
     text = (Path(__file__).parent / "primitives.cu").read_text(encoding="utf-8")
     text = re.sub(rf"^COLLECTIVES\((?!{size}\)).*$", "", text, flags=re.MULTILINE)
-    count, all_blocks = 9 if name == "gather" else 100, 2 * size
+    all_blocks = 2 * size
     # A gather has two rows of fours for each block.
     floats = 8 * count if name == "gather" else count
     given = -1 - np.random.default_rng(0).random((all_blocks, floats), np.float32)
@@ -206,7 +208,8 @@ RIGS = {
     ),
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),
-    "gather of four": lambda: _collective("gather", 4),
+    "gather of four": lambda: _collective("gather", 4, 9),
+    "gather with empty shares": lambda: _collective("gather", 4, 1),
     "gated": lambda: _rows(RowsProduct(2, 2120, 130, "f16", "normed", "gated", 1e-5), 1),
     "logits": lambda: _rows(RowsProduct(11, 184, 1001, "bf16", "normed", "stored", 1e-5), 3),
     "residual, wide rows": lambda: _rows(
@@ -227,16 +230,11 @@ RIGS = {
 }
 
 
-# Rigs with a run that looks for races, and with all modes.
-THOROUGH = (
-    "grouped, ring of two", "window, cluster of three", "lanes, ring of two",
-    "lanes, window, cluster of three", "gather of four", "gated",
-    "four share a narrow width", "sixteen", "embed", "tiles", "tiles, three groups",
-)  # fmt: skip
 OF_LIBRARY = {
     "mc_attention.cuh": ("tiles", "tiles of 256", "tiles, three groups", "tiles of latents"),
     "mc_collectives.cuh": (
-        "grouped, ring of two", "sum of three", "maximum of three", "gather of four", "logits",
+        "grouped, ring of two", "sum of three", "maximum of three", "gather of four",
+        "gather with empty shares", "four share a narrow width", "logits",
     ),
     "mc_fragments.cuh": ("gated", "residual, wide rows", "bias, held", "logits", "sixteen"),
     "mc_rows.cuh": ("grouped, ring of two", "lanes, window, cluster of three"),
@@ -339,12 +337,8 @@ def _try(mutation: Mutation, name: str, toolchain: Toolchain, runs: list[Mode]) 
 def judge(mutation: Mutation) -> dict[str, str]:
     """By what the mutation is killed, in which rig and how; empty when it survives."""
     of_file = [name for name in RIGS if rig(name).file == mutation.file]
-    names = OF_LIBRARY.get(mutation.file, of_file)
-    for name in names:
-        tries = [(CXX, FIRST)]
-        if name in THOROUGH:
-            tries = [(CXX, FIRST), (WATCHED, [Mode()]), (CXX, REST)]
-        for toolchain, runs in tries:
+    for toolchain, runs in ((CXX, FIRST), (WATCHED, [Mode()]), (CXX, REST)):
+        for name in OF_LIBRARY.get(mutation.file, of_file):
             found = _try(mutation, name, toolchain, runs)
             if found:
                 return found

@@ -16,7 +16,8 @@ CALLS = (
 )
 ARRIVALS = r"(?<=init\(published, )CLUSTER|(?<=set_up\()WARPS|(?<=i, )consumers"
 CHOICE = (  # what stands in front of a question mark
-    r"(?:[=(,] |return |\()((?:peer|part|seen|active|i|W\w+)\b[^?=(]*(?:==[^?=(]*)?|has\(n\)) \?"
+    r"(?:[=(,] |return |\()"
+    r"((?:peer|part|seen|active|count|i|W\w+)\b[^?=(]*(?:==[^?=(]*)?|has\(n\)) \?"
 )
 Edit = tuple[str, int, int, str]  # fault, first and last column, new text
 
@@ -41,17 +42,15 @@ PATTERNS = (
     ("an arrival more", ARRIVALS, r"\g<0> + 1"),
     ("an arrival less", ARRIVALS, r"\g<0> - 1"),
     ("a warp less", r"(?<=group_sync\()(group, members|1, WORKERS|group, WORKERS)", r"\g<0> - 32"),
-    ("a peer more", r"\(N - 1\)", "N"),
-    ("a peer less", r"\(N - 1\)", "(N - 2)"),
     ("other bytes", r"\b(?<!u32 )bytes(?=[,)])", "bytes - 16"),
     ("other bytes", r"\b(?<!u32 )bytes(?=[,)])", "bytes + 16"),
-    ("other bytes", r" \* \(int\)sizeof\(T\)", ""),
+    ("other bytes", r" \* \((?:int|u32)\)sizeof\((?:T|float)\)", ""),
+    ("other bytes", r"\(stride - count\)", "stride"),
     ("other bytes", r"(?<=acquire\(item, )2 \* ", ""),
     ("other half", r" \+ TILE_BYTES / 2(?: / \(int\)sizeof\(T\))?", ""),
+    ("other place", r"i / N \* stride", "0"),
+    ("other peer", r"(?<=push\(share, )i % N", "rank"),
     ("other rank", r"\brank \*", "0 *"),
-    ("other rank", r"(?<=all \+ )rank(?= \* count, me)", "me"),
-    ("other rank", r"all\[rank \*", "all[(N - 1 - rank) *"),
-    ("other rank", r"(?<=push\(all \+ rank \* count, )me", "rank"),
     ("other rank", r"rank == CLUSTER - 1", "rank == 0"),
     ("other rank", r"(?<=cached\[b\], )rank", "0"),
     ("other peer", r"(?<=arrive_at\(published, )me", "cluster_rank()"),

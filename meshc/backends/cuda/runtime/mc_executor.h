@@ -824,6 +824,7 @@ struct Memory {
 };
 
 inline void prepare(Fiber& f, unsigned char* stack) {
+    MC_RACE(poison(stack, STACK_BYTES));
     memcpy(stack, &STACK_END, sizeof STACK_END);
 #if defined(__x86_64__)
     // Tops differ by some lines, or all stacks would meet in the same cache sets.

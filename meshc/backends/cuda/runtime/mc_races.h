@@ -295,6 +295,9 @@ inline void start(unsigned char* base, size_t bytes) {
     state.bytes = bytes;
 }
 
+// Variables that are not initialised are NaNs.
+inline void poison(unsigned char* stack, size_t bytes) { memset(stack, 0xff, bytes); }
+
 // Behind a run: its shared memory is given back, and may come back as anything.
 MC_UNWATCHED inline void stop() { state.bytes = 0; }
 
