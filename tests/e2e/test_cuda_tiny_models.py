@@ -1,0 +1,74 @@
+"""Tiny random checkpoints of Hugging Face transformers through emitted CUDA in the CPU executor:
+grouped queries, latent attention, both 16-bit types."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX
+from meshc.cli import main
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.frontend.models import open_checkpoint, read_config
+from meshc.support.diagnostics import Diagnostics
+
+pytestmark = [
+    pytest.mark.models,
+    pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler"),
+]
+
+TINY = Path(__file__).parents[1] / "data" / "tiny_cuda"
+FIXTURES = {
+    "llama-4h2": {"cluster": 4, "page": 64},
+    "qwen2-2h1-bf16": {"batch": 3, "dataflow": "split_head", "cluster": 2},
+    "deepseek-4h": {"cluster": 4, "page": 1},
+    "deepseek-2h-bf16": {"cluster": 1, "batch": 2},
+}
+# Eight roundings to the model's type, which keys, values and the inputs of chunks are rounded to.
+BOUND = {"f16": 2.0**-8, "bf16": 2.0**-5}
+
+
+def recorded(name: str) -> dict:
+    """What transformers answers in float32."""
+    return json.loads((TINY / name / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_the_command_says_the_tokens_of_transformers(name: str, capsys) -> None:
+    want = recorded(name)
+    words = ["run", str(TINY / name), "--target", "cuda", "--backend", "cuda-cpu", "--seq", "40"]
+    ids = ",".join(map(str, want["prompt_ids"]))
+    assert main([*words, "--prompt-ids", ids, "--max-tokens", str(len(want["tokens"]))]) == 0
+    assert capsys.readouterr().out == ",".join(map(str, want["tokens"])) + "\n"
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_tokens_and_logits_equal_those_of_transformers(name: str) -> None:
+    """With the prompt in chunks and token by token."""
+    config = read_config(TINY / name)
+    report = Diagnostics()
+    request = CompileRequest(target="cuda", seq=40, dtype=config.dtype, **FIXTURES[name])
+    result = compile_loaded(load_any(str(TINY / name), report), request, (), report)
+    program = from_json(result.files["manifest.json"])
+    assert program.prefill is not None
+    checkpoint = open_checkpoint(TINY / name, config)
+    tensors = {tensor: checkpoint.read(tensor) for tensor in checkpoint.names()}
+    for one in (program, replace(program, prefill=None)):
+        model = LanguageModel(one, CpuMachine(program.kernels, result.files), tensors)
+        check(model, recorded(name), BOUND[config.dtype])
+
+
+def check(model: LanguageModel, want: dict, bound: float) -> None:
+    """Tokens, logits behind the prompt, and the best logit of each step."""
+    logits: list[np.ndarray] = []
+    count = len(want["tokens"])
+    tokens = list(model.generate(want["prompt_ids"], count, lambda _, row: logits.append(row)))
+    assert tokens == want["tokens"]
+    close = bound * np.abs(want["prompt_logits"]).max()
+    assert np.abs(logits[0] - want["prompt_logits"]).max() <= close
+    assert np.abs(np.max(logits, 1) - want["best_logits"]).max() <= close
