@@ -57,18 +57,21 @@ REST = [m for m in modes((3,)) if m not in FIRST]
 @cache
 def fast(toolchain: Toolchain) -> Toolchain:
     """The compiler, optimising less, with the standard headers compiled once."""
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    standard = folder / f"standard-{os.getpid()}-{toolchain is WATCHED}.h"
-    included = re.findall(r"^#include <(?!ucontext).*$", headers()["mc_executor.h"], re.MULTILINE)
-    standard.write_text("\n".join(included))
     # Without -O1 accesses are missed that return a value into memory.
     level = "-O1" if toolchain is WATCHED else "-Og"
     flags = tuple(level if flag == "-O2" else flag for flag in toolchain.flags)
-    kept = [flag for flag in flags if flag not in ("-shared", "-nodefaultlibs")]
-    made = str(standard) + ".gch"
-    command = [str(CXX.path()), *kept, "-x", "c++-header", str(standard), "-o", made]
-    subprocess.run(command, check=True, capture_output=True)
+    folder = cache_folder() / f"standard{level}"
+    folder.mkdir(parents=True, exist_ok=True)
+    standard, made = folder / "standard.h", folder / f"{os.getpid()}.gch"
+    if not (folder / "standard.h.gch").exists():
+        text = headers()["mc_executor.h"]
+        standard.write_text(
+            "\n".join(re.findall(r"^#include <(?!ucontext).*$", text, re.MULTILINE))
+        )
+        kept = [flag for flag in flags if flag not in ("-shared", "-nodefaultlibs")]
+        command = [str(CXX.path()), *kept, "-x", "c++-header", str(standard), "-o", str(made)]
+        subprocess.run(command, check=True, capture_output=True)
+        made.replace(folder / "standard.h.gch")
     return dataclasses.replace(toolchain, flags=(*flags, "-include", str(standard)))
 
 
@@ -233,8 +236,8 @@ RIGS = {
 OF_LIBRARY = {
     "mc_attention.cuh": ("tiles", "tiles of 256", "tiles, three groups", "tiles of latents"),
     "mc_collectives.cuh": (
-        "grouped, ring of two", "sum of three", "maximum of three", "gather of four",
-        "gather with empty shares", "four share a narrow width", "logits",
+        "sum of three", "maximum of three", "gather of four", "gather with empty shares",
+        "four share a narrow width", "grouped, ring of two", "logits",
     ),
     "mc_fragments.cuh": ("gated", "residual, wide rows", "bias, held", "logits", "sixteen"),
     "mc_rows.cuh": ("grouped, ring of two", "lanes, window, cluster of three"),
