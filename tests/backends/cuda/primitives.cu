@@ -11,8 +11,8 @@ MC_INLINE void reduce(const float* x, float* y, int count) {
         mc::init(published, N);
         mc::init_fence();
     }
-    for (int i = mc::thread(); i < count; i += mc::threads()) mine[i] = x[mc::block() * count + i];
     mc::cluster_sync();
+    for (int i = mc::thread(); i < count; i += mc::threads()) mine[i] = x[mc::block() * count + i];
     mc::cluster_reduce<Operator, N>(all, mine, count, published, 0, mc::thread(), 64, 1);
     for (int i = mc::thread(); i < count; i += mc::threads()) y[mc::block() * count + i] = all[i];
     mc::cluster_sync();  // peers may still read
@@ -28,6 +28,7 @@ MC_INLINE void gather(const float* x, float* y, int count) {
         mc::init(arrived, 1);
         mc::init_fence();
     }
+    mc::cluster_sync();
     const int rank = mc::cluster_rank(), stride = 4 * N * count;
     const int first = 4 * (rank * count - (rank && rank % 2 == 0));
     const int end = 4 * ((rank + 1) * count - (rank < N - 1 && rank % 2));
@@ -37,7 +38,6 @@ MC_INLINE void gather(const float* x, float* y, int count) {
             all[row * stride + i] = own[row * stride + i];
         }
     }
-    mc::cluster_sync();
     mc::cluster_gather<N>(all, 2, stride, first, end - first, arrived, 0, mc::thread(), 64, 1);
     for (int i = mc::thread(); i < 2 * stride; i += mc::threads()) {
         y[mc::block() * 2 * stride + i] = all[i];
