@@ -14,7 +14,28 @@ def rope_frequencies(op: graph.Rope, lanes: int) -> tuple[float, ...]:
         return tuple(f / op.factor for f in plain)
     if op.scaling == "llama3":
         return tuple(_llama3(op, f) for f in plain)
+    if op.scaling == "yarn":
+        first, last = _ramp(op, lanes)
+        return tuple(_yarn(op, f, (i - first) / (last - first)) for i, f in enumerate(plain))
     return tuple(plain)
+
+
+def _ramp(op: graph.Rope, lanes: int) -> tuple[float, float]:
+    """The pairs between which YaRN (section 3.2) passes from kept to divided frequencies: the
+    original context held the fast beta of turns of the first, the slow one of the last."""
+    most, last = 2.0 * math.log(op.theta), float(lanes - 1)
+
+    def pair(turns: float) -> float:
+        return lanes * math.log(op.original_max_position / (2.0 * math.pi * turns)) / most
+
+    low = max(float(math.floor(pair(op.high_freq_factor))), 0.0)
+    high = min(float(math.ceil(pair(op.low_freq_factor))), last)
+    return low, high + 0.001 if low == high else high
+
+
+def _yarn(op: graph.Rope, frequency: float, place: float) -> float:
+    divided = min(max(place, 0.0), 1.0)
+    return frequency * (1.0 - divided) + frequency / op.factor * divided
 
 
 def _llama3(op: graph.Rope, frequency: float) -> float:

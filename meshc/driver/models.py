@@ -11,6 +11,8 @@ from meshc.frontend.models import (
     LinearScaling,
     Llama3Scaling,
     ModelConfig,
+    RopeScaling,
+    YarnScaling,
     catalogue_config,
     catalogue_names,
     config_from_gguf,
@@ -104,6 +106,7 @@ def _latent_parameters(config: ModelConfig, sizes: LatentSizes) -> dict[str, Par
         "theta": config.rope_theta,
         "activation": config.activation,
         "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
+        **_scaling_parameters(config.rope_scaling),
     }
 
 
@@ -131,15 +134,27 @@ def library_parameters(config: ModelConfig) -> dict[str, Parameter]:
             "o_bias": config.o_bias,
             "mlp_bias": config.mlp_bias,
         }
-    scaling = config.rope_scaling
+    return found | _scaling_parameters(config.rope_scaling)
+
+
+def _scaling_parameters(scaling: RopeScaling | None) -> dict[str, Parameter]:
     if isinstance(scaling, LinearScaling):
-        found |= {"scaling": "linear", "factor": scaling.factor}
+        return {"scaling": "linear", "factor": scaling.factor}
     if isinstance(scaling, Llama3Scaling):
-        found |= {
+        return {
             "scaling": "llama3",
             "factor": scaling.factor,
             "low_freq_factor": scaling.low_freq_factor,
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position": scaling.original_max_position,
         }
-    return found
+    if isinstance(scaling, YarnScaling):
+        return {
+            "scaling": "yarn",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.beta_slow,
+            "high_freq_factor": scaling.beta_fast,
+            "original_max_position": scaling.original_max_position,
+            "scale": scaling.attention_scale,
+        }
+    return {}

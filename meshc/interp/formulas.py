@@ -42,17 +42,33 @@ def frequencies(rotary: Rotary, extent: int) -> Array:
     """Radians per position of the ``extent // 2`` pairs, float64.
 
     ``llama3`` is the scaling of Llama 3.1: low frequencies are divided by ``factor``, high ones
-    kept, and those between blended by how many wavelengths the original context held.
+    kept, and those between blended by how many wavelengths the original context held. ``yarn``
+    blends along the pairs, between those of ``high_freq_factor`` and ``low_freq_factor`` turns.
     """
     plain: Array = np.power(rotary.theta, -2.0 * np.arange(extent // 2) / extent)
     if rotary.scaling == "none":
         return plain
     if rotary.scaling == "linear":
         return plain / rotary.factor
+    if rotary.scaling == "yarn":
+        keep = 1 - _yarn_ramp(rotary, extent)
+        return plain * (keep + (1 - keep) / rotary.factor)
     turns = rotary.original_max_position * plain / (2 * math.pi)
     low, high = rotary.low_freq_factor, rotary.high_freq_factor
     keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return plain * (keep + (1 - keep) / rotary.factor)
+
+
+def _yarn_ramp(rotary: Rotary, extent: int) -> Array:
+    """0 for pairs whose frequencies are kept, 1 for those that are divided (YaRN, section 3.2)."""
+    betas = np.array([rotary.high_freq_factor, rotary.low_freq_factor])
+    # The pair of a frequency f is -log(f) / log(theta) * extent / 2.
+    wanted = 2 * math.pi * betas / rotary.original_max_position
+    first, last = -np.log(wanted) / math.log(rotary.theta) * (extent / 2)
+    start, stop = max(np.floor(first), 0.0), min(np.ceil(last), extent - 1.0)
+    if start == stop:
+        stop += 0.001
+    return np.asarray(np.clip((np.arange(extent // 2) - start) / (stop - start), 0.0, 1.0))
 
 
 def turned(first: Array, second: Array, angle: Array) -> tuple[Array, Array]:

@@ -37,8 +37,19 @@ CONFIG = {
 }
 
 
-def compiled(folder: Path, **options):
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+YARN = {
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 64,
+    }
+}
+
+
+def compiled(folder: Path, changes=None, **options):
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **(changes or {})}))
     report = Diagnostics()
     request = CompileRequest(target="cuda", dtype="f16", seq=100, **options)
     return compile_loaded(load_any(str(folder), report), request, (), report)
@@ -55,7 +66,10 @@ def weights_of(module):
     return tensors
 
 
-@pytest.mark.parametrize("options", [{}, {"cluster": 1, "page": 1}, {"cluster": 4, "page": 64}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"cluster": 1, "page": 1}, {"cluster": 4, "page": 64}, {"changes": YARN}],
+)
 def test_logits_are_those_of_the_graph(options, tmp_path: Path):
     result = compiled(tmp_path, **options)
     module = result.modules["decode"]

@@ -203,13 +203,17 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
     if emitter.extents[dim] % 2:
         message = f"rope turns pairs, but '{dim}' has {emitter.extents[dim]} elements"
         fail("odd-rope", message, applied.call.span, help="the rotated dim must be even")
+    theta, scaling = _positive(applied, "theta"), str(applied.constant("scaling"))
+    if scaling == "yarn" and theta <= 1:
+        message = f"theta of rope must be above 1 with scaling yarn, it is {theta:g}"
+        fail("bad-option", message, applied.spans.get("theta", applied.call.span))
     op = graph.Rope(
         operands=[value],
         dim=dim,
         rows=ROWS,
         style=str(applied.constant("style")),
-        scaling=str(applied.constant("scaling")),
-        theta=_positive(applied, "theta"),
+        scaling=scaling,
+        theta=theta,
         factor=_positive(applied, "factor"),
         low_freq_factor=_positive(applied, "low_freq_factor"),
         high_freq_factor=_positive(applied, "high_freq_factor"),

@@ -62,7 +62,7 @@ _ALL = (
             _X,
             _option("theta", 10000.0),
             _word("style", "half", "interleaved"),
-            _word("scaling", "none", "linear", "llama3"),
+            _word("scaling", "none", "linear", "llama3", "yarn"),
             _option("factor", 1.0),
             _option("low_freq_factor", 1.0),
             _option("high_freq_factor", 4.0),

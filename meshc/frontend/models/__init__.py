@@ -11,6 +11,7 @@ from meshc.frontend.models.config import (
     Llama3Scaling,
     ModelConfig,
     RopeScaling,
+    YarnScaling,
 )
 from meshc.frontend.models.gguf_config import config_from_gguf
 from meshc.frontend.models.hf_config import read_config
@@ -26,6 +27,7 @@ __all__ = [
     "ModelConfig",
     "RopeScaling",
     "Tokenizer",
+    "YarnScaling",
     "catalogue_config",
     "catalogue_names",
     "config_from_gguf",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,7 +33,34 @@ class Llama3Scaling:
     original_max_position: int
 
 
-RopeScaling = LinearScaling | Llama3Scaling
+@dataclass(frozen=True)
+class YarnScaling:
+    """RoPE of YaRN: as for Llama 3.1, but blended along the pairs of lanes.
+
+    A frequency that turns ``beta_fast`` times or more in ``original_max_position`` positions is
+    kept, one that turns ``beta_slow`` times or less is divided by ``factor``. Scores are multiplied
+    by ``attention_scale``. Sources: ``_compute_yarn_parameters`` in the RoPE utilities of Hugging
+    Face transformers, and its DeepSeek-V2, where ``mscale_all_dim`` gives the scale.
+    """
+
+    factor: float
+    beta_fast: float
+    beta_slow: float
+    original_max_position: int
+    mscale_all_dim: float
+
+    @property
+    def attention_scale(self) -> float:
+        """What scores are multiplied by besides the root of the lanes."""
+        return yarn_size(self.factor, self.mscale_all_dim) ** 2
+
+
+def yarn_size(factor: float, mscale: float) -> float:
+    """What YaRN multiplies queries and keys by: ``0.1 mscale ln(factor) + 1``, not below 1."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from meshc.frontend.models.config import (
 from meshc.frontend.models.fields import Fields, brief
 from meshc.frontend.models.files import is_directory
 from meshc.frontend.models.hf_deepseek import EXPERT_KEYS, read_latent
-from meshc.frontend.models.hf_rope import read_rope
+from meshc.frontend.models.hf_rope import LATENT_TYPES, PLAIN_TYPES, read_rope
 from meshc.frontend.models.hf_unknown import judge_unread_keys
 from meshc.frontend.models.json_text import JsonText, read_json_object
 from meshc.support.diagnostics import Diagnostics, fail
@@ -138,10 +138,10 @@ def _read_fields(fields: Fields, text: JsonText, name: str, family: Family) -> M
     }
     kv_heads = fields.integer(_KEYS["kv_heads"], 1, SIZE_LIMITS["kv_heads"], default=size["heads"])
     head_dim = None
-    rope = read_rope(fields, text)
+    rope = read_rope(fields, text, LATENT_TYPES if family == "deepseek_v2" else PLAIN_TYPES)
     latent = None
     if family == "deepseek_v2":
-        latent = read_latent(fields, size["layers"], size["heads"], kv_heads, rope.scaling)
+        latent = read_latent(fields, size["layers"], size["heads"], kv_heads)
         head_dim = latent.query + latent.rope
     elif fields.has("head_dim"):
         head_dim = fields.integer("head_dim", 1, SIZE_LIMITS["head_dim"])

@@ -6,7 +6,7 @@ a model with experts, or with queries of a low rank, is refused by the key that 
 
 from __future__ import annotations
 
-from meshc.frontend.models.config import SIZE_LIMITS, LatentSizes, RopeScaling
+from meshc.frontend.models.config import SIZE_LIMITS, LatentSizes
 from meshc.frontend.models.fields import Fields
 
 EXPERT_KEYS = frozenset({
@@ -29,9 +29,7 @@ _DENSE_HELP = "meshc computes deepseek_v2 with dense layers and full queries onl
 _QUERY_RANK = 1536
 
 
-def read_latent(
-    fields: Fields, layers: int, heads: int, kv_heads: int, scaling: RopeScaling | None
-) -> LatentSizes:
+def read_latent(fields: Fields, layers: int, heads: int, kv_heads: int) -> LatentSizes:
     """Lanes of the attention; faults, and what is not supported, go to the diagnostics."""
     limit = SIZE_LIMITS["head_dim"]
     sizes = LatentSizes(
@@ -43,9 +41,6 @@ def read_latent(
         fields.reject_value("num_key_value_heads", f"latent attention has one per head, {heads}")
     _refuse_experts(fields, layers)
     _refuse_query_rank(fields)
-    if scaling is not None:
-        key = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
-        _refuse(fields, key, "scaled RoPE is not supported for deepseek_v2")
     for key in ("attention_bias", "mlp_bias", "tie_word_embeddings"):
         if fields.values.get(key) is True:
             _refuse(fields, key, f"'{key}' is not supported for deepseek_v2")

@@ -6,9 +6,17 @@ holds both. Source: the RoPE utilities page of the Hugging Face transformers doc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshc.frontend.models.config import SIZE_LIMITS, LinearScaling, Llama3Scaling, RopeScaling
+from meshc.frontend.models.config import (
+    SIZE_LIMITS,
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    YarnScaling,
+    yarn_size,
+)
 from meshc.frontend.models.fields import Fields, brief
 from meshc.frontend.models.json_text import JsonText
 
@@ -16,7 +24,9 @@ DEFAULT_THETA = 10000.0
 THETA_LIMIT = 1e12
 _FACTOR_LIMIT = 1e6
 
-_SUPPORTED = ("default", "linear", "llama3")
+PLAIN_TYPES = ("default", "linear", "llama3")
+LATENT_TYPES = ("default", "yarn")
+"""RoPE types of families, and those of deepseek_v2."""
 _KEYS = {
     "default": {"factor"},
     "linear": {"factor"},
@@ -24,6 +34,14 @@ _KEYS = {
         "factor",
         "low_freq_factor",
         "high_freq_factor",
+        "original_max_position_embeddings",
+    },
+    "yarn": {
+        "factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
         "original_max_position_embeddings",
     },
 }
@@ -38,15 +56,16 @@ class Rope:
     scaling: RopeScaling | None
 
 
-def read_rope(top: Fields, text: JsonText) -> Rope:
-    """The RoPE settings of the config in ``text``; faults go to the diagnostics of ``top``."""
+def read_rope(top: Fields, text: JsonText, types: Sequence[str] = PLAIN_TYPES) -> Rope:
+    """The RoPE settings of the config in ``text``, of one of ``types``; faults go to the
+    diagnostics of ``top``."""
     theta = top.number("rope_theta", 0.0, THETA_LIMIT, DEFAULT_THETA)
     scaling: RopeScaling | None = None
     for key in ("rope_scaling", "rope_parameters"):
         block = _block(top, text, key)
         if block is None:
             continue
-        found = _read_scaling(block)
+        found = _read_scaling(block, types)
         if key == "rope_parameters" and top.has("rope_scaling") and found != scaling:
             _disagree(top, key, "rope_scaling")
         scaling = found
@@ -75,8 +94,8 @@ def _disagree(top: Fields, key: str, other: str) -> None:
     top.reject("config-bad-value", key, message, f"keep one of '{key}' and '{other}'")
 
 
-def _read_scaling(block: Fields) -> RopeScaling | None:
-    kind = _rope_type(block)
+def _read_scaling(block: Fields, types: Sequence[str]) -> RopeScaling | None:
+    kind = _rope_type(block, types)
     if kind is None:
         return None
     _refuse_unknown_keys(block, kind)
@@ -85,6 +104,8 @@ def _read_scaling(block: Fields) -> RopeScaling | None:
     factor = block.number("factor", 0.0, _FACTOR_LIMIT)
     if kind == "linear":
         return LinearScaling(factor)
+    if kind == "yarn":
+        return _yarn(block, factor)
     low = block.number("low_freq_factor", 0.0, _FACTOR_LIMIT)
     high = block.number("high_freq_factor", 0.0, _FACTOR_LIMIT)
     if high <= low and not block.bad:
@@ -94,7 +115,32 @@ def _read_scaling(block: Fields) -> RopeScaling | None:
     return Llama3Scaling(factor, low, high, original)
 
 
-def _rope_type(block: Fields) -> str | None:
+def _yarn(block: Fields, factor: float) -> YarnScaling:
+    """YaRN; null, zero or absent settings have the defaults of transformers."""
+
+    def setting(key: str, absent: float) -> float:
+        given = block.has(key) and block.values[key] != 0
+        return block.number(key, 0.0, _FACTOR_LIMIT) if given else absent
+
+    fast, slow = setting("beta_fast", 32.0), setting("beta_slow", 1.0)
+    if fast <= slow and not block.bad:
+        block.reject_value("beta_fast", f"it must be above beta_slow, {slow:g}")
+    size, all_sizes = setting("mscale", 0.0), setting("mscale_all_dim", 0.0)
+    turned = yarn_size(factor, size if size and all_sizes else 1.0)
+    if turned != yarn_size(factor, all_sizes if size else 0.0):
+        block.reject(
+            "config-unsupported",
+            "mscale" if block.has("mscale") else "rope_type",
+            "rotary lanes of another size than the others ('mscale' unlike 'mscale_all_dim') are "
+            "not supported",
+            "published DeepSeek models have the same number for both",
+        )
+    limit = SIZE_LIMITS["max_positions"]
+    original = block.integer("original_max_position_embeddings", 1, limit)
+    return YarnScaling(factor, fast, slow, original, all_sizes)
+
+
+def _rope_type(block: Fields, types: Sequence[str]) -> str | None:
     new, old = block.values.get("rope_type"), block.values.get("type")
     if new is not None and old is not None and new != old:
         block.reject_value("type", f"'rope_type' is {brief(new)}; keep one of the two")
@@ -106,13 +152,13 @@ def _rope_type(block: Fields) -> str | None:
             return "default"
         block.require("rope_type")
         return None
-    if isinstance(kind, str) and kind in _SUPPORTED:
+    if isinstance(kind, str) and kind in types:
         return kind
     block.reject(
         "config-unsupported",
         key,
         f"RoPE type {brief(kind)} is not supported",
-        f"supported: {', '.join(_SUPPORTED)}",
+        f"supported: {', '.join(types)}",
     )
     return None
 

@@ -144,8 +144,9 @@ class Rope(_Pointwise):
 
     Position of row ``l`` is ``pos + l``, with ``pos`` the run-time scalar (0 where there is none).
     ``style`` ``half`` pairs lane ``i`` with ``i + D/2`` (Hugging Face), ``interleaved`` pairs
-    ``2i`` with ``2i+1``. ``scaling`` is ``none``, ``linear`` or ``llama3``; the last four
-    fields are the numbers of Llama 3.1's frequency scaling.
+    ``2i`` with ``2i+1``. ``scaling`` is ``none``, ``linear``, ``llama3`` or ``yarn``; the last
+    four fields are the numbers of Llama 3.1's frequency scaling, and of YaRN's, where
+    ``low_freq_factor`` is its slow beta and ``high_freq_factor`` its fast one.
     """
 
     dim: str = ""
@@ -161,6 +162,8 @@ class Rope(_Pointwise):
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.dim not in tensor_type(self.operands[0]).dims or extents[self.dim] % 2:
             self.reject(f"needs an even dim to rotate; '{self.dim}' is none")
+        if self.scaling == "yarn" and not self.theta > 1:
+            self.reject(f"theta is {self.theta}; scaling 'yarn' needs one above 1")
 
 
 @register("graph.softmax")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from model_files import diagnosed
 
 from meshc.driver.models import library_parameters
 from meshc.frontend.language import elaborate, library_model
-from meshc.frontend.models import LatentSizes, open_checkpoint, read_config
+from meshc.frontend.models import LatentSizes, YarnScaling, open_checkpoint, read_config
 from meshc.interp.check import Session
 
 CONFIG: dict[str, Any] = {
@@ -38,6 +39,17 @@ CONFIG: dict[str, Any] = {
     "torch_dtype": "float32",
 }
 
+# That of DeepSeek-V2-Lite, but for a shorter context.
+YARN: dict[str, Any] = {
+    "type": "yarn",
+    "factor": 40,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 256,
+}
+
 
 def config_file(folder: Path, **changes: Any) -> Path:
     """`CONFIG` with changes; ``...`` leaves a key out."""
@@ -60,6 +72,17 @@ def test_absent_lanes_are_those_of_transformers(tmp_path: Path) -> None:
     assert config.latent == LatentSizes(rank=512, query=128, rope=64, value=128)
 
 
+def test_yarn_is_read_with_the_defaults_of_transformers(tmp_path: Path) -> None:
+    read = read_config(config_file(tmp_path, rope_scaling=YARN)).rope_scaling
+    assert read == YarnScaling(40.0, 32.0, 1.0, 256, 0.707)
+    assert read.attention_scale == pytest.approx((0.1 * 0.707 * math.log(40) + 1) ** 2, rel=1e-15)
+    absent = {k: v for k, v in YARN.items() if not k.startswith("beta")}
+    assert read_config(config_file(tmp_path, rope_scaling=absent)).rope_scaling == read
+    without = {k: v for k, v in YARN.items() if not k.startswith("mscale")} | {"factor": 1.0}
+    plain = read_config(config_file(tmp_path, rope_scaling=without)).rope_scaling
+    assert isinstance(plain, YarnScaling) and plain.attention_scale == 1.0
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -68,8 +91,11 @@ def test_absent_lanes_are_those_of_transformers(tmp_path: Path) -> None:
         ({"first_k_dense_replace": 1, "n_routed_experts": ...}, "('first_k_dense_replace')"),
         ({"q_lora_rank": 24}, "queries of a low rank ('q_lora_rank')"),
         ({"q_lora_rank": ...}, "without 'q_lora_rank'"),
-        ({"rope_scaling": {"type": "yarn", "factor": 40}}, 'RoPE type "yarn"'),
-        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, "scaled RoPE"),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 'RoPE type "linear"'),
+        ({"rope_scaling": {**YARN, "mscale": 1.0}}, "'mscale' unlike 'mscale_all_dim'"),
+        ({"rope_scaling": {**YARN, "mscale_all_dim": 0}}, "'mscale' unlike 'mscale_all_dim'"),
+        ({"rope_scaling": {**YARN, "mscale": None}}, "'mscale' unlike 'mscale_all_dim'"),
+        ({"rope_scaling": {**YARN, "attention_factor": 1.0}}, "'attention_factor'"),
         ({"attention_bias": True}, "'attention_bias'"),
         ({"mlp_bias": True}, "'mlp_bias'"),
         ({"tie_word_embeddings": True}, "'tie_word_embeddings'"),
@@ -92,6 +118,9 @@ def test_what_is_not_supported_is_named(
         ({"qk_rope_head_dim": 7}, "RoPE rotates pairs"),
         ({"num_key_value_heads": 2}, "latent attention has one per head, 4"),
         ({"n_routed_experts": "many"}, "'n_routed_experts'"),
+        ({"rope_scaling": {**YARN, "factor": 0}}, "'factor' is 0"),
+        ({"rope_scaling": {**YARN, "beta_slow": 32}}, "above beta_slow, 32"),
+        ({"rope_scaling": {**YARN, "original_max_position_embeddings": 0}}, "is 0"),
     ],
 )
 def test_bad_values_are_named(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -106,11 +135,25 @@ def test_layers_without_experts_need_no_dense_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.oracle
-def test_a_checkpoint_of_transformers_gives_its_logits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"qk_rope_head_dim": 16, "rope_scaling": YARN},
+        {
+            "qk_rope_head_dim": 16,
+            "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "factor": 4.0},
+        },
+    ],
+)
+def test_a_checkpoint_of_transformers_gives_its_logits(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     """Written by transformers, read here, decoded token by token. Its norms and angles are f32."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    given = {k: v for k, v in CONFIG.items() if k not in ("architectures", "model_type")}
+    given = {**CONFIG, **changes}
+    del given["architectures"], given["model_type"]
     given["dtype"] = given.pop("torch_dtype")
     wanted_config = transformers.DeepseekV2Config(
         **given, attn_implementation="eager", bos_token_id=0, eos_token_id=1
