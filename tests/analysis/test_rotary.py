@@ -48,7 +48,6 @@ def test_yarn_is_that_of_transformers(theta, factor, slow, fast, original, lanes
     """Which computes in f32."""
     transformers = pytest.importorskip("transformers")
     utilities = pytest.importorskip("transformers.modeling_rope_utils")
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     config = transformers.LlamaConfig(
         head_dim=lanes,
