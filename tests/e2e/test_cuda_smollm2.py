@@ -133,4 +133,4 @@ def test_all_layers_give_the_recorded_tokens(chunks):
 
 @pytest.mark.slow
 def test_the_command_says_eight_tokens():
-    assert said(8) == " Paris.\n\nThe answer is: \n"
+    assert said(8) == " Paris.\n\nThe answer is:\n"

@@ -9,14 +9,14 @@ from meshc.backends.templates import render
 from meshc.ir.module import Module
 
 MANIFEST = "manifest.json"
-_OF_THE_EXECUTOR = ("mc_executor.h", "mc_races.h")
+_LIBRARY = ".cuh"  # other headers are of the executor
 
 
 def emit(module: Module, model: str, page: int) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name. Raises what
     :func:`step_program` does."""
     program, texts = step_program(module, model, page)
-    runtime = {name: text for name, text in headers().items() if name not in _OF_THE_EXECUTOR}
+    runtime = {name: text for name, text in headers().items() if name.endswith(_LIBRARY)}
     run = render("meshc.backends.cuda", "run.py.jinja")
     return {**texts, **runtime, MANIFEST: program.to_json(), "run.py": run}
 

@@ -64,10 +64,9 @@ def fast(toolchain: Toolchain) -> Toolchain:
     folder.mkdir(parents=True, exist_ok=True)
     standard, made = folder / "standard.h", folder / f"{os.getpid()}.gch"
     if not (folder / "standard.h.gch").exists():
-        text = headers()["mc_executor.h"]
-        standard.write_text(
-            "\n".join(re.findall(r"^#include <(?!ucontext).*$", text, re.MULTILINE))
-        )
+        texts = "\n".join(text for name, text in headers().items() if name.endswith(".h"))
+        included = re.findall(r"^#include <(?!ucontext).*$", texts, re.MULTILINE)
+        standard.write_text("\n".join(sorted(set(included))))
         kept = [flag for flag in flags if flag not in ("-shared", "-nodefaultlibs")]
         command = [str(CXX.path()), *kept, "-x", "c++-header", str(standard), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True)

@@ -17,6 +17,8 @@
 
 #include <unordered_map>
 
+#include "mc_fibers.h"
+
 namespace mc::races {
 
 #define MC_UNWATCHED __attribute__((no_sanitize("thread")))

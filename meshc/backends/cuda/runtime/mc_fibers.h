@@ -1,0 +1,170 @@
+// mc_fibers.h: the threads of the executor: switches, schedules, waiting, places.
+#pragma once
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+
+#include "mc_machine.h"
+
+namespace mc {
+
+// ---- Fibers -----------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+extern "C" void mc_switch(void** from, void* to);
+// Saves what a call must preserve, exchanges stacks, restores.
+asm(R"(.text
+.weak mc_switch
+.hidden mc_switch
+.type mc_switch, @function
+mc_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size mc_switch, . - mc_switch
+)");
+inline void exchange(Fiber* from, Fiber* to) { mc_switch(&from->stack, to->stack); }
+#else
+inline void exchange(Fiber* from, Fiber* to) { swapcontext(&from->context, &to->context); }
+#endif
+
+inline void resume(Fiber* to) {
+    Fiber* from = machine.current;
+    to->waits_on = nullptr;
+    if (to == from) return;
+    machine.counts.switches++;
+    machine.current = to;
+    exchange(from, to);
+}
+
+// Ends the run with a message; the fibers are abandoned.
+[[noreturn]] __attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(machine.message, sizeof machine.message, format, arguments);
+    va_end(arguments);
+    machine.failed = true;
+    resume(&machine.host);
+    __builtin_unreachable();
+}
+
+inline bool can_run(const Fiber& f) {
+    return !f.ended && !(f.waits_on && *f.waits_on == f.seen);
+}
+
+inline void finish(const Copy& copy);
+
+inline bool starved(const Fiber& f) {
+    const u32 seed = machine.launch.seed;
+    if (machine.launch.schedule == STARVE_WARP) {
+        return f.thread / WARP == seed % (machine.launch.threads / WARP);
+    }
+    return machine.launch.schedule == STARVE_BLOCK && f.block->rank == seed % machine.launch.cluster;
+}
+
+// The next fiber that can run, or none.
+inline Fiber* choose() {
+    const size_t count = machine.order.size();
+    if (machine.launch.schedule == RANDOM) {
+        for (int attempt = 0; attempt < 8; attempt++) {
+            const size_t at = machine.random() % count;
+            if (can_run(machine.fibers[machine.order[at]])) {
+                machine.at = at;
+                return &machine.fibers[machine.order[at]];
+            }
+        }
+    }
+    for (const bool favour : {true, false}) {
+        if (favour && machine.launch.schedule < STARVE_WARP) continue;
+        for (size_t n = 0; n < count; n++) {
+            if (++machine.at >= count) machine.at = 0;
+            Fiber& f = machine.fibers[machine.order[machine.at]];
+            if (can_run(f) && !(favour && starved(f))) return &f;
+        }
+    }
+    return nullptr;
+}
+
+[[noreturn]] inline void report_deadlock() {
+    char text[400] = "";
+    size_t length = 0, shown = 0, waiting = 0;
+    for (const Fiber& f : machine.fibers) {
+        if (f.ended) continue;
+        waiting++;
+        if (shown == 4 || length > 300) continue;
+        shown++;
+        length += snprintf(text + length, sizeof text - length, "%s block %u thread %u in %s",
+                           shown > 1 ? "," : "", f.block->index, f.thread, f.waits_for);
+    }
+    fail("deadlock: %zu threads wait for ever:%s", waiting, text);
+}
+
+// Let others run; returns when this fiber's turn has come again.
+inline void yield() {
+    for (;;) {
+        Fiber* next = choose();
+        if (next) {
+            resume(next);
+            return;
+        }
+        if (std::all_of(machine.fibers.begin(), machine.fibers.end(),
+                        [](const Fiber& f) { return f.ended; })) {
+            resume(&machine.host);
+        }
+        if (machine.copies.empty()) report_deadlock();
+        const Copy copy = machine.copies.front();
+        machine.copies.erase(machine.copies.begin());
+        finish(copy);
+    }
+}
+
+inline void wait_while(const volatile u32* word, u32 value, const char* what) {
+    while (*word == value) {
+        machine.current->waits_on = word;
+        machine.current->seen = value;
+        machine.current->waits_for = what;
+        yield();
+    }
+}
+
+// ---- Places -----------------------------------------------------------------------------------
+
+inline Block& here() { return *machine.current->block; }
+inline u32 thread() { return machine.current->thread; }
+inline u32 lane() { return thread() % WARP; }
+inline u32 warp() { return thread() / WARP; }
+inline u32 threads() { return machine.launch.threads; }
+inline u32 block() { return here().index; }
+inline u32 blocks() { return machine.launch.blocks; }
+inline u32 cluster_rank() { return here().rank; }
+inline u32 cluster_size() { return machine.launch.cluster; }
+inline u32 cluster_index() { return here().index / machine.launch.cluster; }
+inline u32 clusters() { return machine.launch.blocks / machine.launch.cluster; }
+inline unsigned char* arena() { return here().shared; }
+inline bool in_arena(const void* p, size_t bytes) {
+    const unsigned char* at = (const unsigned char*)p;
+    return at >= arena() && at + bytes <= arena() + machine.launch.shared_bytes;
+}
+
+// ``p`` of this block in block ``rank`` of the cluster.
+template <class T>
+inline T* at_peer(T* p, u32 rank) {
+    if (rank >= machine.launch.cluster) fail("rank %u in a cluster of %u", rank, cluster_size());
+    if (!in_arena(p, sizeof(T))) fail("an address outside of shared memory given to a peer");
+    return (T*)(here().cluster->blocks[rank]->shared + ((const unsigned char*)p - arena()));
+}
+
+}  // namespace mc

@@ -1,0 +1,141 @@
+// mc_loads.h: wide loads with the lint of their banks, and fragments, for the executor.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "mc_barriers.h"
+
+namespace mc {
+
+inline void log_load(const void* p) {
+    if (!machine.launch.lint || !in_arena(p, 16)) return;
+    Warp& w = here().warps[warp()];
+    w.loads.resize(WARP);
+    w.loads[lane()].push_back((u32)((const unsigned char*)p - arena()));
+}
+
+template <class T>
+inline void load8(const T* p, float* to) {
+    if ((uintptr_t)p % 16) fail("load8 of an address that is no multiple of 16");
+    log_load(p);
+    for (int i = 0; i < 8; i++) to[i] = widen(p[i]);
+}
+
+// Cycles of 16-byte loads of a warp from 32 banks of four bytes: eight lanes at a time, one cycle for
+// each further word that a bank must give.
+inline void count_conflicts(Warp& w) {
+    if (w.loads.empty()) return;
+    size_t count = w.loads[0].size();
+    for (const auto& lane : w.loads) count = std::min(count, lane.size());
+    for (size_t n = 0; n < count; n++) {
+        for (int quarter = 0; quarter < 4; quarter++) {
+            std::vector<u32> words[32];
+            size_t most = 0;
+            for (int lane = 8 * quarter; lane < 8 * quarter + 8; lane++) {
+                for (u32 part = 0; part < 4; part++) {
+                    const u32 word = w.loads[lane][n] / 4 + part;
+                    auto& bank = words[word % 32];
+                    if (std::find(bank.begin(), bank.end(), word) == bank.end()) {
+                        bank.push_back(word);
+                    }
+                    most = std::max(most, bank.size());
+                }
+            }
+            machine.counts.shared_loads++;
+            machine.counts.shared_load_cycles += most;
+        }
+    }
+    for (auto& lane : w.loads) lane.clear();
+}
+
+// ---- Fragments of tensor cores --------------------------------------------------------------------
+
+template <class T>
+inline void store8(T* p, const float* from) {
+    if ((uintptr_t)p % 16) fail("store8 to an address that is no multiple of 16");
+    for (int i = 0; i < 8; i++) p[i] = narrow<T>(from[i]);
+}
+
+template <class T, int N>
+inline void load_fragment(const T* p, u32 (&words)[N]) {
+    if ((uintptr_t)p % sizeof words) fail("load_fragment of an address that is no multiple of its size");
+    if (N == 4) log_load(p);
+    for (int i = 0; i < N; i++) words[i] = p[2 * i].bits | (u32)p[2 * i + 1].bits << 16;
+}
+
+// Every lane deposits its row; then each picks two values of each matrix.
+inline void load_rows(u32 (&words)[4], const void* row, bool transposed, Site site) {
+    if ((uintptr_t)row % 16) fail("load_matrices of a row that is no multiple of 16");
+    if (!in_arena(row, 16)) fail("load_matrices of a row outside of shared memory");
+    log_load(row);
+    const u32 half = gather_warp(
+        site,
+        [&](Warp& w, u32 h) {
+            const u16* values = (const u16*)row;
+            for (int i = 0; i < 8; i++) w.rows[h][lane()][i] = values[i];
+        },
+        [](Warp&, u32) {});
+    const auto& rows = here().warps[warp()].rows[half];
+    const u32 major = lane() / 4, minor = lane() % 4 * 2;
+    for (u32 m = 0; m < 4; m++) {
+        const u16 low = transposed ? rows[8 * m + minor][major] : rows[8 * m + major][minor];
+        const u16 high = transposed ? rows[8 * m + minor + 1][major] : rows[8 * m + major][minor + 1];
+        words[m] = low | (u32)high << 16;
+    }
+}
+
+inline void load_matrices(u32 (&words)[4], const void* row, Site site = Site::current()) {
+    load_rows(words, row, false, site);
+}
+
+inline void load_matrices_transposed(u32 (&words)[4], const void* row, Site site = Site::current()) {
+    load_rows(words, row, true, site);
+}
+
+template <class T>
+inline void multiply_16x8x16(float* c, const u32* a, const u32* b, T, Site site = Site::current()) {
+    const auto half = [](u32 word, int upper) {
+        return widen(T{(u16)(upper ? word >> 16 : word)});
+    };
+    gather_warp(
+        site,
+        [&](Warp& w, u32 h) {
+            for (int i = 0; i < 4; i++) w.words[h][lane()][i] = a[i];
+            for (int i = 0; i < 2; i++) w.words[h][lane()][4 + i] = b[i];
+            for (int i = 0; i < 4; i++) w.sums[lane()][i] = c[i];
+        },
+        [&](Warp& w, u32 h) {
+            float left[16][16], right[16][8], sums[16][8];
+            for (int l = 0; l < WARP; l++) {
+                const int group = l / 4, place = l % 4;
+                for (int i = 0; i < 4; i++) {
+                    for (int upper = 0; upper < 2; upper++) {
+                        left[group + 8 * (i & 1)][2 * place + upper + 8 * (i >> 1)] =
+                            half(w.words[h][l][i], upper);
+                    }
+                    sums[group + 8 * (i >> 1)][2 * place + (i & 1)] = w.sums[l][i];
+                }
+                for (int i = 0; i < 2; i++) {
+                    for (int upper = 0; upper < 2; upper++) {
+                        right[2 * place + upper + 8 * i][group] = half(w.words[h][l][4 + i], upper);
+                    }
+                }
+            }
+            for (int i = 0; i < 16; i++) {
+                for (int k = 0; k < 16; k++) {
+                    const float factor = left[i][k];
+                    for (int j = 0; j < 8; j++) sums[i][j] += factor * right[k][j];
+                }
+            }
+            for (int l = 0; l < WARP; l++) {
+                for (int i = 0; i < 4; i++) {
+                    w.sums[l][i] = sums[l / 4 + 8 * (i >> 1)][2 * (l % 4) + (i & 1)];
+                }
+            }
+        });
+    memcpy(c, here().warps[warp()].sums[lane()], 4 * sizeof(float));
+}
+
+}  // namespace mc

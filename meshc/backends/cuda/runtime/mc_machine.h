@@ -1,0 +1,128 @@
+// mc_machine.h: what the executor keeps of a run.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <source_location>
+#include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#include "mc_values.h"
+
+namespace mc {
+
+// An mbarrier: phase, arrivals still missing in it, arrivals of each phase, bytes still missing.
+struct Barrier {
+    u16 phase_and_count;
+    u16 missing;
+    int32_t bytes;
+};
+static_assert(sizeof(Barrier) == 8);
+
+enum Schedule { FORWARD, REVERSE, SHUFFLED, RANDOM, STARVE_WARP, STARVE_BLOCK };
+constexpr int WARP = 32;
+constexpr size_t STACK_BYTES = 32768;
+constexpr u64 STACK_END = 0x6d657368635f656e;  // overwritten by a stack that is too deep
+
+// What the host asks for; ``whole_grid`` keeps all blocks alive at once, for grid_sync().
+struct Launch {
+    u32 blocks, threads, cluster, shared_bytes;
+    u32 schedule, late_copies, whole_grid, lint, seed;
+};
+
+// What a run counted. ``dsmem_bytes`` went between blocks of a cluster, by copies, loads or stores;
+// ``early_blocks`` let the next grid start before they ended.
+struct Counts {
+    u64 copied_bytes, dsmem_bytes, shared_loads, shared_load_cycles, switches, early_blocks;
+};
+
+typedef std::source_location Site;
+
+struct Block;
+struct Fiber {
+    void* stack;
+#if !defined(__x86_64__)
+    ucontext_t context;
+#endif
+    Block* block;
+    u32 thread;
+    bool ended;
+    bool behind;  // the grid in front, as far as this thread knows
+    const volatile u32* waits_on;  // not to be resumed while *waits_on == seen
+    u32 seen;
+    const char* waits_for;
+};
+
+namespace races {
+struct Clock {  // what is ordered before a point of the program, by thread
+    std::vector<u32> seen, fenced;
+    bool behind = false;  // the grid in front
+};
+}  // namespace races
+
+struct Rendezvous {
+    u32 count = 0, generation = 0, expected = 0;
+    races::Clock clocks[2] = {};
+};
+
+struct Warp {
+    u32 arrived = 0, generation = 0, line = 0;
+    races::Clock clocks[2] = {};
+    float values[2][WARP];
+    u32 words[2][WARP][6];
+    u16 rows[2][WARP][8];
+    float sums[WARP][4];
+    std::vector<std::vector<u32>> loads;  // of shared memory since the last collective, by lane
+};
+
+struct Cluster;
+struct Block {
+    u32 index, rank, alive;
+    bool early;  // has let the next grid start
+    unsigned char* shared;
+    Rendezvous groups[16];
+    std::vector<Warp> warps;
+    Cluster* cluster;
+};
+
+struct Cluster {
+    Rendezvous all;
+    std::vector<Block*> blocks;
+};
+
+struct Copy {
+    void* to;
+    const void* from;
+    u32 bytes;
+    Barrier* barrier;
+};
+
+struct Machine {
+    Launch launch;
+    Counts counts;
+    std::function<void()> kernel;
+    std::vector<Fiber> fibers;
+    std::vector<u32> order;
+    size_t at;
+    Fiber* current;
+    Fiber host;
+    std::vector<Copy> copies;
+    std::mt19937 random;
+    size_t shared_bytes;  // of a block, rounded up to pages
+    char message[512];
+    bool failed;
+};
+
+inline Machine machine;
+
+// Multicast memory of several emulated GPUs: an address from ``base`` on stands for that offset on each.
+struct Multicast {
+    unsigned char* base = nullptr;
+    std::vector<unsigned char*> gpus;
+};
+inline Multicast multicast;
+
+}  // namespace mc

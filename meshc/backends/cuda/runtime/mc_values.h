@@ -1,0 +1,68 @@
+// mc_values.h: words of CUDA, types and arithmetic of kernels, for the executor.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#define __global__
+#define __device__
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define MC_INLINE inline
+
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+template <class T>
+inline T min(T a, T b) {
+    return b < a ? b : a;
+}
+template <class T>
+inline T max(T a, T b) {
+    return a < b ? b : a;
+}
+
+namespace mc {
+
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef unsigned long long u64;
+struct f16 {
+    u16 bits;
+};
+struct bf16 {
+    u16 bits;
+};
+
+// ---- Arithmetic -----------------------------------------------------------------------------------
+
+inline float power_of_two(float x) { return exp2f(x); }
+inline float inverse_root(float x) { return 1.0f / sqrtf(x); }
+inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
+
+inline float widen(f16 v) { return (float)std::bit_cast<_Float16>(v.bits); }
+inline float widen(bf16 v) { return std::bit_cast<float>((u32)v.bits << 16); }
+template <class T>
+inline T narrow(float v);
+template <>
+inline f16 narrow<f16>(float v) {
+    return {std::bit_cast<u16>((_Float16)v)};
+}
+template <>
+inline bf16 narrow<bf16>(float v) {
+    const u32 bits = std::bit_cast<u32>(v);
+    if (v != v) return {0x7fff};
+    return {(u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+
+}  // namespace mc
