@@ -224,6 +224,7 @@ RIGS = {
     "sixteen": lambda: _rows(RowsProduct(16, 272, 40, "bf16", "normed", bias=True), 1),
     "embed": _embed,
     "tiles": lambda: _tiles(tile.Shape("bf16", 12, 96, 96, 64), tile.Case(70, 4, 3, 9)),
+    "tiles of 16": lambda: _tiles(tile.Shape("bf16", 9, 64, 64, 16), tile.Case(40, 2)),
     "tiles of 256": lambda: _tiles(tile.Shape("f16", 5, 32, 32, 256), tile.Case(300, 1)),
     "tiles, three groups": lambda: _tiles(
         tile.Shape("f16", 40, 64, 64, 32), tile.Case(40, 16, 3, 30)
@@ -233,7 +234,9 @@ RIGS = {
 
 
 OF_LIBRARY = {
-    "mc_attention.cuh": ("tiles", "tiles of 256", "tiles, three groups", "tiles of latents"),
+    "mc_attention.cuh": (
+        "tiles", "tiles of 16", "tiles of 256", "tiles, three groups", "tiles of latents",
+    ),
     "mc_collectives.cuh": (
         "sum of three", "maximum of three", "gather of four", "gather with empty shares",
         "four share a narrow width", "grouped, ring of two", "logits",
@@ -250,19 +253,12 @@ def rig(name: str) -> Rig:
 
 
 def every() -> list[Mutation]:
-    """All mutations of the library and of the kernels; those of a line that two dataflows have in
-    common once."""
+    """All mutations of the library and of the kernels."""
     texts = [(name, headers()[name]) for name in LIBRARY]
     texts += [(rig(n).file, rig(n).text) for n in RIGS if rig(n).file not in DRIVERS]
     found: dict[str, Mutation] = {}
-    shared = set()
     for file, text in texts:
         for mutation in mutations(file, text):
-            key = mutation.line, mutation.column, mutation.new
-            if file == "attention_block.cu":
-                shared.add(key)
-            elif file == "attention_split_head.cu" and key in shared:
-                continue
             found.setdefault(mutation.name, mutation)
     return list(found.values())
 
