@@ -1,13 +1,9 @@
-"""Parser of ``.meshir`` text, the exact inverse of :mod:`meshc.ir.printer`.
-
-Hand-written descent over one compiled token pattern: dumps of large models are read back in a
-fraction of a second, and each mistake has its place. Nesting is bounded.
-"""
+"""Parser of ``.meshir`` text, the exact inverse of :mod:`meshc.ir.printer`: descent by hand."""
 
 from __future__ import annotations
 
 import re
-from typing import NoReturn, cast
+from typing import cast
 
 from meshc.ir.affine import Expr, parse_cond, parse_expr, parse_map
 from meshc.ir.attributes import (
@@ -23,30 +19,19 @@ from meshc.ir.mesh import Mesh
 from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
 from meshc.ir.module import Role as ParamRole
 from meshc.ir.ops.tile import Compute
+from meshc.ir.tokens import Tokens, shown
 from meshc.ir.types import BufferType, DType, Layout, Split, TensorType, TokenType, Type
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, Range, Symbol, View, Whole
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Source, Span
 
-_MAX_DEPTH = 24
 _MAX_TEXT = 64 * 2**20
 
-_TOKEN = re.compile(
-    r"(?P<space>(?:\s+|\#[^\n]*)+)"
-    r"|(?P<value>%[A-Za-z0-9_.]+)"
-    r"|(?P<symbol>@[A-Za-z0-9_.\-]+)"
-    r'|(?P<string>"(?:[^"\\\n]|\\.)*")'
-    r"|(?P<number>-?(?:\d+\.(?!\.)\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+|inf\b))"
-    r"|(?P<name>[A-Za-z_][A-Za-z0-9_.]*)"
-    r"|(?P<layout><(?:>>|[^<>\n])*>)"
-    r"|(?P<punct>->|\+:|\.\.|[{}()\[\]=,:])"
-)
 _SPLIT = re.compile(
     r"(?P<dim>\w+)_(?P<axis>r|y|xh|xd|x)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>\d+)\Z"
 )
 _KINDS = {"": "block", "%": "cyclic", "~": "shift"}
-_BRACKET = re.compile(r"\[([^\[\]\n]*)\]")
 _ROLES = ("in", "weight", "state", "out")
 
 
@@ -57,71 +42,10 @@ def parse_module(source: Source) -> Module:
     return _Parser(source).module()
 
 
-class _Parser:
+class _Parser(Tokens):
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.text = source.text
-        self.at = 0
-        self.kind = ""
-        self.token = ""
-        self.start = 0
-        self.depth = 0
+        super().__init__(source)
         self.values: dict[str, Value] = {}
-        self.advance()
-
-    # --- tokens
-
-    def advance(self) -> str:
-        """Move to the next token; returns the text of the one left behind."""
-        left = self.token
-        while True:
-            if self.at >= len(self.text):
-                self.kind, self.token, self.start = "end", "", len(self.text)
-                return left
-            match = _TOKEN.match(self.text, self.at)
-            if match is None:
-                self.start = self.at
-                self.wrong(f"unexpected character {self.text[self.at]!r}")
-            self.start, self.at = match.start(), match.end()
-            if match.lastgroup != "space":
-                self.kind, self.token = str(match.lastgroup), match.group()
-                return left
-
-    def span(self) -> Span:
-        line = self.text.count("\n", 0, self.start) + 1
-        column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
-        return Span(self.source, line, column, max(1, len(self.token)))
-
-    def wrong(self, message: str) -> NoReturn:
-        fail("bad-meshir", message, self.span())
-
-    def expect(self, text: str) -> None:
-        if self.token != text or self.kind == "string":
-            self.wrong(f"expected '{text}', found {_shown(self.token)}")
-        self.advance()
-
-    def take(self, text: str) -> bool:
-        if self.token == text and self.kind != "string":
-            self.advance()
-            return True
-        return False
-
-    def of(self, kind: str, wanted: str) -> str:
-        if self.kind != kind:
-            self.wrong(f"expected {wanted}, found {_shown(self.token)}")
-        return self.advance()
-
-    def name(self) -> str:
-        return self.of("name", "a name")
-
-    def symbol(self) -> str:
-        return self.of("symbol", "an @name")[1:]
-
-    def integer(self) -> int:
-        text = self.of("number", "an integer")
-        if not re.fullmatch(r"-?\d{1,18}", text):
-            self.wrong("expected an integer")
-        return int(text)
 
     # --- header
 
@@ -145,14 +69,6 @@ class _Parser:
         if self.kind != "end":
             self.wrong("expected the end of the text; one file holds one module")
         return module
-
-    def names_until(self, close: str) -> list[str]:
-        found = []
-        while not self.take(close):
-            found.append(self.name())
-            if self.token != close:
-                self.expect(",")
-        return found
 
     def section(self, module: Module) -> None:
         start = self.span()
@@ -184,16 +100,6 @@ class _Parser:
             module.programs.append(Program(name, self.block()))
         else:
             fail("bad-meshir", f"no section '{word}' in a module", start)
-
-    def as_int(self, raw: Raw, span: Span) -> int:
-        if not isinstance(raw, int) or isinstance(raw, bool):
-            fail("bad-meshir", "expected an integer here", span)
-        return raw
-
-    def as_scalar(self, raw: Raw, span: Span) -> int | float | bool | str:
-        if isinstance(raw, list):
-            fail("bad-meshir", "expected a single value here, not a list", span)
-        return raw
 
     def floats(self, raw: Raw, span: Span) -> tuple[float, ...]:
         if not isinstance(raw, list) or not all(isinstance(v, (int, float)) for v in raw):
@@ -228,49 +134,6 @@ class _Parser:
         if not isinstance(raw, list) or len(raw) != 2:
             fail("bad-meshir", "a place on the device is [column, row]", span)
         return self.as_int(raw[0], span), self.as_int(raw[1], span)
-
-    def pairs(self) -> dict[str, Raw]:
-        found: dict[str, Raw] = {}
-        while True:
-            name = self.name()
-            self.expect("=")
-            found[name] = self.raw()
-            if not self.take(","):
-                return found
-
-    def braced(self) -> dict[str, Raw]:
-        if not self.take("{"):
-            return {}
-        found = self.pairs()
-        self.expect("}")
-        return found
-
-    def raw(self) -> Raw:
-        if self.kind == "string":
-            return unquoted(self.advance())
-        if self.kind == "number":
-            text = self.advance()
-            if re.fullmatch(r"-?\d+", text):
-                if len(text) > 30:
-                    self.wrong("this number is too long")
-                return int(text)
-            return float(text)
-        if self.take("["):
-            self.enter()
-            items: list[Raw] = []
-            while not self.take("]"):
-                items.append(self.raw())
-                if self.token != "]":
-                    self.expect(",")
-            self.depth -= 1
-            return items
-        word = self.name()
-        return {"true": True, "false": False}.get(word, word)
-
-    def enter(self) -> None:
-        self.depth += 1
-        if self.depth > _MAX_DEPTH:
-            self.wrong("nested too deeply")
 
     # --- declarations
 
@@ -337,11 +200,6 @@ class _Parser:
             None if where is None else parse_cond(str(where), span),
             float(pad) if isinstance(pad, (int, float)) else 0.0,
         )
-
-    def texts(self, raw: Raw, span: Span) -> list[str]:
-        if not isinstance(raw, list):
-            fail("bad-meshir", "expected a list", span)
-        return [str(item) for item in raw]
 
     def function(self) -> Function:
         name = self.symbol()
@@ -498,7 +356,7 @@ class _Parser:
 
     def value(self) -> Value:
         if self.token[1:] not in self.values or self.kind != "value":
-            self.wrong(f"{_shown(self.token)} is not defined above")
+            self.wrong(f"{shown(self.token)} is not defined above")
         return self.values[self.advance()[1:]]
 
     def value_or_view(self) -> Value | View:
@@ -522,21 +380,6 @@ class _Parser:
             order = tuple(self.as_int(_int(p), span) for p in self.raw_list())
         return View(value, indices, shape, order)
 
-    def raw_list(self) -> list[str]:
-        """The bracketed texts after the current word."""
-        gap = re.compile(r"\s*").match(self.text, self.at)
-        self.at = gap.end() if gap else self.at
-        parts = self.bracket()
-        self.advance()
-        return parts
-
-    def bracket(self) -> list[str]:
-        match = _BRACKET.match(self.text, self.at)
-        if match is None:
-            self.wrong("expected a list in brackets")
-        self.at = match.end()
-        return [p.strip() for p in match[1].split(",")] if match[1].strip() else []
-
 
 def _index(text: str, span: Span) -> Index:
     if text == ":":
@@ -553,7 +396,3 @@ def _index(text: str, span: Span) -> Index:
 
 def _int(text: str) -> Raw:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
-
-
-def _shown(token: str) -> str:
-    return f"'{token}'" if token else "the end of the text"

@@ -1,0 +1,126 @@
+"""Expands products, of weights and of caches, and what is appended to caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import cast
+
+from meshc.ir.core import Op, tensor_type
+from meshc.ir.ops import mesh
+from meshc.ir.types import Layout
+from meshc.ir.values import Value
+from meshc.passes.tile.expand.cache import Cache
+from meshc.passes.tile.expand.chunks import Chunks
+from meshc.passes.tile.expand.emitter import Place
+from meshc.passes.tile.expand.gemm import Product, gemm
+from meshc.passes.tile.expand.gemm_t import Transposed
+from meshc.passes.tile.expand.products import Attention, gemv
+from meshc.passes.tile.expand.values import Values
+from meshc.support.diagnostics import fail
+
+
+class Contractions(Values):
+    """A method for each op, named after its mnemonic."""
+
+    def gemv(self, op: mesh.Gemv) -> None:
+        left, *rights = (cast(Value, o) for o in op.operands)
+        if rights[0] in self.caches:
+            self.gemv_cache(op, left, rights[0])
+            return
+        for result in op.results:
+            if result not in self.places:
+                self.result_place(op)
+        places = [self.places[r] for r in op.results]
+        width = sum(p.width for p in places)
+        first = places[0]
+        out = replace(first, shape=(width,)) if first.offset is not None else first
+        self.check_matrices(op, rights)
+        gemv(self.emitter, self.weights, op, self.places[left], self.emitter.flat(out), rights)
+
+    def check_matrices(self, op: Op, rights: Sequence[Value]) -> None:
+        """Right operands of a product lie as it wants them, which values on the cores do not."""
+        if any(right not in self.weights.stacks for right in rights):
+            fail(
+                "unsupported-op",
+                f"a right operand of {op.NAME} is neither a weight nor an input of its own",
+                op.span,
+            )
+
+    def gemv_cache(self, op: mesh.Gemv, left: Value, right: Value) -> None:
+        """Scores of a query, or values weighted by its scores, against the core's own slots."""
+        cache, which = self.caches[right]
+        tiling = self.emitter.tiling
+        groups, shared = tiling.key_block, tiling.query_block // tiling.key_block
+        source, target = self.places[left], self.result_place(op)
+        keys = tiling.heads is not None and tiling.heads.keys in tensor_type(op.result).dims
+        inner, outer = (
+            (tiling.lane_block, cache.slots) if keys else (cache.slots, tiling.lane_block)
+        )
+        self.emitter.compute(
+            "gemm",
+            self.emitter.view(target, (groups, shared, outer)),
+            self.emitter.view(source, (groups, shared, inner)),
+            cache.one(which),
+            accumulate=False,
+            transposed=keys,
+        )
+
+    def gemm(self, op: mesh.Gemm) -> None:
+        left, *rights = (cast(Value, o) for o in op.operands)
+        if rights[0] in self.caches:
+            cache, _ = self.caches[rights[0]]
+            out = self.result_place(op)
+            Attention(self.emitter, cache.place).values(self.places[left], out, self.dtype(left))
+            return
+        for result in op.results:
+            if result not in self.places:
+                self.result_place(op)
+        self.check_matrices(op, rights)
+        first = self.places[op.results[0]]
+        width = sum(self.places[r].width for r in op.results)
+        out = replace(first, shape=(width,)) if first.offset is not None else first
+        layout = tensor_type(left).layout or Layout()
+        splits = tuple(s for d in op.contract for s in layout.splits if s.dim == d)
+        chunks = Chunks.of(self.emitter.mesh, self.lanes_of(left, op.contract))
+        source = self.direct.get(left) or self.places[left]
+        gemm(self.emitter, self.weights, Product(op, source, rights, splits, chunks), out)
+
+    def lanes_of(self, value: Value, dims: tuple[str, ...]) -> int:
+        """Lanes of ``dims`` that a core holds of ``value``."""
+        kind = tensor_type(value)
+        local = dict(zip(kind.dims, kind.local_shape(self.module.dims), strict=True))
+        return prod(local[d] for d in dims)
+
+    def gemm_t(self, op: mesh.GemmT) -> None:
+        left, right = (cast(Value, o) for o in op.operands)
+        if right not in self.caches:
+            Transposed(self.emitter, op, self.places[left]).expand()
+            return
+        cache, _ = self.caches[right]
+        tiling = self.emitter.tiling
+        chunk = tiling.row_lanes // tiling.chunks_y
+        shape = (tiling.query_block, tiling.chunks_x, chunk)
+        dtype = self.dtype(op.result)
+        buffer = self.emitter.buffer(op.result.name, (tiling.row_lanes, *shape), dtype)
+        place = Place(buffer, shape, rows=True, chunked=True)
+        self.places[op.result] = place
+        Attention(self.emitter, cache.place).scores(self.places[left], place, dtype)
+
+    def append(self, op: mesh.Append) -> None:
+        tensors = op.tensors()
+        count = len(tensors) // 2
+        layers, layer = self.layers if self.layers else (None, None)
+        kind = tensor_type(tensors[0])
+        dtype = kind.dtype
+        split = (kind.layout or Layout()).split_of(op.dim)
+        slots = split.block if split else self.module.dims[op.dim]
+        cache = Cache(self.emitter, count, layers, layer, dtype, slots)
+        new = [self.places[v] for v in tensors[1::2]]
+        for which, value in enumerate(op.results):
+            self.caches[value] = (cache, which)
+        if self.emitter.many_rows:
+            cache.fill(new)
+        else:
+            cache.append(op, new)
