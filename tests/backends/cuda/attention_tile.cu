@@ -13,7 +13,7 @@ constexpr int ROW = LATENT ? KEY_LANES : KEY_LANES + VALUE_LANES;
 constexpr int TILE_BYTES = TOKENS * ROW * (int)sizeof(T);
 constexpr int BARRIERS = 0, RING = 128;
 constexpr int ASKED = RING + STAGES * TILE_BYTES, WORK = ASKED + Tiles::QUERY_BYTES;
-constexpr int NEW = WORK + Tiles::WORK_BYTES;
+constexpr int NEW = WORK + Tiles::WORK_BYTES + 128;  // behind memory that is never written
 constexpr int ATTENDED = NEW + 16 * ROW * (int)sizeof(T);
 constexpr int MOST = ATTENDED + 4 * QUERIES * VALUE_LANES, SUMS = MOST + 4 * QUERIES;
 

@@ -225,6 +225,7 @@ RIGS = {
     "embed": _embed,
     "tiles": lambda: _tiles(tile.Shape("bf16", 12, 96, 96, 64), tile.Case(70, 4, 3, 9)),
     "tiles of 16": lambda: _tiles(tile.Shape("bf16", 9, 64, 64, 16), tile.Case(40, 2)),
+    "tiles of 48": lambda: _tiles(tile.Shape("f16", 16, 64, 64, 48), tile.Case(60, 1)),
     "tiles of 256": lambda: _tiles(tile.Shape("f16", 5, 32, 32, 256), tile.Case(300, 1)),
     "tiles, three groups": lambda: _tiles(
         tile.Shape("f16", 40, 64, 64, 32), tile.Case(40, 16, 3, 30)
@@ -235,7 +236,8 @@ RIGS = {
 
 OF_LIBRARY = {
     "mc_attention.cuh": (
-        "tiles", "tiles of 16", "tiles of 256", "tiles, three groups", "tiles of latents",
+        "tiles", "tiles of 16", "tiles of 48", "tiles of 256", "tiles, three groups",
+        "tiles of latents",
     ),
     "mc_collectives.cuh": (
         "sum of three", "maximum of three", "gather of four", "gather with empty shares",

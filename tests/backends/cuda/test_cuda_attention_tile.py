@@ -63,7 +63,7 @@ class Shape:
         padded = -(-self.queries // 16) * 16
         work = padded * (4 * 4 * (self.tokens + 8) + 2 * self.tokens + 4)
         given = 2 * padded * self.key_lanes + 2 * self.row * (2 * self.tokens + 16)
-        return min(work + given + 4 * self.queries * (self.value_lanes + 2) + 256, 232448)
+        return min(work + given + 4 * self.queries * (self.value_lanes + 2) + 384, 232448)
 
 
 @dataclass(frozen=True)
