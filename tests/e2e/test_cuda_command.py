@@ -16,7 +16,7 @@ from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
 ROOT = Path(__file__).parents[2]
-FAKE = ROOT / "tests" / "backends" / "cuda" / "fake_driver.c"
+FAKE = ROOT / "tests" / "backends" / "cuda" / "driver"
 C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -82,7 +82,10 @@ def program(tmp_path_factory):
     done = meshc("compile", model, "--target", "cuda", "--dtype", "f16", "--seq", "32", "-o", out)
     assert done.returncode == 0, done.stderr
     driver.mkdir()
-    library = C.build({"fake_driver.c": FAKE.read_text(encoding="utf-8")}, {}, "fake-driver")
+    sources, headers = (
+        {p.name: p.read_text(encoding="utf-8") for p in FAKE.glob(f"*.{kind}")} for kind in "ch"
+    )
+    library = C.build(sources, headers, "fake-driver")
     shutil.copy(library, driver / "libcuda.so.1")
     return out, model, str(driver)
 

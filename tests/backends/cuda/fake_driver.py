@@ -6,11 +6,40 @@ from pathlib import Path
 
 import pytest
 
+from meshc.backends.cuda.cubin import KernelResources
 from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
 C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
+
+POINTER, INT = 8, 4
+
+
+def needs(*parameters, registers=32, shared=0, threads=256, cluster=None):
+    """What a kernel needs."""
+    return KernelResources(registers, 0, 0, shared, threads, cluster, parameters)
+
+
+CUBIN = Cubin(
+    b"\x7fELF\x02\x01",
+    "sm_90a",
+    "nvcc 13.0",
+    {
+        "block": needs(POINTER, INT),
+        "four": needs(POINTER, cluster=4),
+        "free": needs(threads=None),
+        "static": needs(shared=40000),
+    },
+    (),
+)
+
+
+def told(caught):
+    """The one diagnostic of an error."""
+    (found,) = caught.value.diagnostics
+    return found
 
 
 @cache
@@ -18,8 +47,9 @@ def built_driver():
     """The path of the library; skips the test where there is no C compiler."""
     if C.path() is None:
         pytest.skip("there is no C compiler")
-    text = Path(__file__).with_name("fake_driver.c").read_text(encoding="utf-8")
-    return C.build({"fake_driver.c": text}, {}, "fake-driver")
+    texts = {p.name: p.read_text(encoding="utf-8") for p in Path(__file__).parent.glob("driver/*")}
+    headers = {name: texts.pop(name) for name in list(texts) if name.endswith(".h")}
+    return C.build(texts, headers, "fake-driver")
 
 
 def gpu():
