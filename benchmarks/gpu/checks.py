@@ -181,6 +181,10 @@ def _attention(plan: AttentionPlan, name: str, cached: Sequence[int]) -> Case:
     )
     grid = Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes)
     expected = attention_block(plan, given)
+    parts = plan.cluster if plan.dataflow == "split_head" else 1
+    by_part = given["out"].reshape(kv, parts, shape.hidden, -1)
+    for matrix, rows_of in (("qkv", given["qkv"]), ("out", by_part)):
+        given[matrix] = np.ascontiguousarray(in_fragments(rows_of))
     return Case(
         title,
         name,

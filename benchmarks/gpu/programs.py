@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from kernels import load, probes
 
+from meshc.analysis.blocks import FRAGMENT
 from meshc.backends.cuda.device import Device
 from meshc.backends.cuda.device_memory import Buffer
 from meshc.backends.cuda.executor import Grid
@@ -62,9 +63,10 @@ def compiled(
 def sizes(program: StepProgram) -> Sizes:
     """The sizes of a program's model."""
     keys = program.buffers["keys"].shape
-    _, hidden, attended = program.weights["out"].shape[-3:]
+    parts, _, blocks = program.weights["out"].shape[1:4]
+    hidden = program.buffers["residual"].shape[-1]
     _, _, kv_heads, page, head = keys
-    group = attended // head
+    group = parts * FRAGMENT * blocks // head
     features = program.buffers["features"].shape[-1]
     dtype = program.buffers["keys"].dtype
     return Sizes(

@@ -33,6 +33,9 @@ MOST_LANE_GROUP = 8
 are attended by tiles on tensor cores (:func:`by_tiles`)."""
 FRAGMENT, FRAGMENT_BYTES = 16, 512
 """Rows and values of a row in a block of a matrix for tensor cores, and its bytes."""
+ATTENTION_TILES, GOOD_STAGES = (32_768, 16_384, 8_192), 3
+"""Bytes of a tile of an attention block; tiles that its ring has unless even the smallest are too
+large for that."""
 GOOD_RING_BYTES = 98_304
 """On their way at once that keep memory busy: twice what an H200 asks of each core."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
@@ -46,12 +49,16 @@ _ALIGNMENT = 128
 
 @dataclass(frozen=True)
 class Part:
-    """``bytes`` of shared memory, called ``name``; of the part that is called ``within``, if any,
-    behind what else is in there."""
+    """Shared memory called ``name``: ``bytes`` that are later used again by the parts of ``then``."""
 
     name: str
-    bytes: int
-    within: str = ""
+    own_bytes: int
+    then: tuple[Part, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Of this part or of those that follow it."""
+        return max(self.own_bytes, sum(_aligned(part.bytes) for part in self.then))
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class SharedMemory:
     @property
     def fixed_bytes(self) -> int:
         """Bytes beside the ring."""
-        return sum(_aligned(part.bytes) for part in self.parts if not part.within)
+        return sum(_aligned(part.bytes) for part in self.parts)
 
     @property
     def bytes(self) -> int:
@@ -108,29 +115,38 @@ def attention_memory(
 ) -> SharedMemory:
     """The plan of an attention block in clusters of ``cluster`` blocks within ``limit`` bytes.
 
-    A tile has at least one row of the projections and four columns of the output. ``split_head``
-    keeps the scores of all ``context`` tokens that a query sees and an output vector instead of
-    gathered rows.
+    The inputs' memory is used again once queries, keys and values are computed. ``split_head``
+    keeps the scores of all ``context`` tokens that a query sees and an output vector. Tiles are
+    the largest of which there are ``GOOD_STAGES``.
     """
-    tile = max(TILE_BYTES, _up(2 * shape.hidden, 1024), _up(8 * shape.attended, 1024))
-    own = -(-shape.rows // cluster)
-    tile_rows = attention_tile_rows(shape, cluster, tile)
-    parts = [
-        Part("BARRIERS", _BARRIER_BYTES),
-        _values("VECTORS", shape.batch * shape.hidden),
-        _values("PARTS", 2 * WARPS * shape.batch * tile_rows),
-    ]
-    if dataflow == "split_head":
-        parts += [_values("OWN", shape.batch * own), *_split_head(shape, cluster, context)]
-    else:
-        parts += _split_token(shape, tile)
-    return _with_ring(parts, tile, limit)
+    tiles = [t for t in ATTENTION_TILES if t >= 4 * FRAGMENT * shape.head]
+    plans = []
+    for tile in tiles:
+        if dataflow == "split_head":
+            rows = _values("PROJECTED", shape.batch * shape.rows // cluster)
+            then = _split_head(shape, cluster, context)
+        else:
+            # Peers push rows here, and read them.
+            rows = _values("ALL", shape.batch * shape.rows)
+            then = _split_token(shape, tile)
+        inputs = 2 * fragment_columns(shape.batch) * _up(shape.hidden, FRAGMENT)
+        parts = [
+            Part("BARRIERS", _BARRIER_BYTES),
+            _values("PARTS", 2 * WARPS * shape.batch * FRAGMENT),
+            rows,
+            Part("COLUMNS", inputs, tuple(then)),
+        ]
+        plans.append(_with_ring(parts, tile, limit))
+    good = [plan for plan in plans if plan.stages >= GOOD_STAGES]
+    return (
+        good[0] if good else max(plans, key=lambda plan: (plan.fits, plan.stages * plan.tile_bytes))
+    )
 
 
-def attention_tile_rows(shape: Attention, cluster: int, tile_bytes: int) -> int:
-    """Rows of the projections in a tile of an attention block."""
-    own = -(-shape.rows // cluster)
-    return min(tile_bytes // (2 * shape.hidden), own, max(MOST_SUMS // shape.batch, 1))
+def fragment_tile(blocks: int, tile_bytes: int) -> int:
+    """Blocks of a row group of ``blocks`` in a tile, about as many in each."""
+    tiles = -(-blocks * FRAGMENT_BYTES // tile_bytes)
+    return -(-blocks // tiles)
 
 
 def by_tiles(shape: Attention, dataflow: str) -> bool:
@@ -169,30 +185,35 @@ def _joining(shape: Attention, tile_bytes: int) -> list[Part]:
 
 def _split_token(shape: Attention, tile_bytes: int) -> list[Part]:
     batch, group = shape.batch, shape.group
-    sums = batch * (shape.attended + group)
+    sums, outputs = batch * (shape.attended + group), _out_columns(batch, shape.attended)
     return [
-        _values("ALL", batch * shape.rows),
-        _values("PROJECTED", batch * shape.rows),
+        _values("PROJECTED", batch * shape.rows, (_values("TOTAL", sums), outputs)),
         *_joining(shape, tile_bytes),
         _values("HIGHEST", batch * group),
         _values("TOP", batch * group),
         _values("ATTENDED_AT", sums),
-        _values("TOTAL", sums),
     ]
 
 
 def _split_head(shape: Attention, cluster: int, context: int) -> list[Part]:
     batch, own = shape.batch, shape.attended // cluster
     scores = batch * shape.group * context
+    outputs = (
+        _out_columns(batch, own),
+        _values("OUTPUTS", batch * shape.hidden),
+        _values("OWN_COLUMNS", shape.hidden // cluster),
+    )
     return [
         _values("OWN_SCORES", scores),
-        _values("SCORES", scores),
+        _values("SCORES", scores, outputs),
         _values("WEIGHTS", batch * shape.group),
         _values("JOINED", WARPS * own),
         _values("ATTENDED_AT", batch * own),
-        _values("OUTPUTS", batch * shape.hidden),
-        _values("OWN_COLUMNS", shape.hidden // cluster),
     ]
+
+
+def _out_columns(batch: int, attended: int) -> Part:
+    return Part("OUT_COLUMNS", 2 * fragment_columns(batch) * attended)
 
 
 def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
@@ -223,11 +244,11 @@ def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Par
     def columns(width: int) -> int:
         return 2 * _up(width, FRAGMENT) * fragment_columns(batch)
 
-    values = columns(shape.attended)
-    later = [
+    values = Part("VALUES", columns(shape.attended))
+    later = (
         Part("PLAIN", heads * columns(shape.query)),
         _values("OWN_ABSORBED_AT", heads * own(_groups(shape.latent), sharers)),
-        Part("TURNED", max(VALUE_BYTES * joined * shape.key, values)),
+        _values("TURNED", joined * shape.key, (values,)),
         Part("FRESH", 2 * batch * shape.key),
         _values("FACTORS", group),
         _values("SCORES", 2 * group * tokens),
@@ -236,15 +257,12 @@ def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Par
         _values("SHARES", shape.round * heads * cluster),
         Part("TOTAL", heads * columns(shape.latent)),
         _values("OWN_VALUES_AT", heads * own(_groups(shape.value), sharers)),
-    ]
-    behind = sum(_aligned(part.bytes) for part in later)
+    )
     return [
         Part("BARRIERS", _BARRIER_BYTES),
         _values("PARTS", 2 * WARPS * batch * FRAGMENT),
         _values("OWN", own(_groups(shape.query_rows) + _groups(shape.key), cluster)),
-        Part("COLUMNS", max(columns(shape.hidden), behind)),
-        *(Part(part.name, part.bytes, "COLUMNS") for part in later),
-        Part("VALUES", values, "TURNED"),
+        Part("COLUMNS", columns(shape.hidden), later),
     ]
 
 
@@ -378,8 +396,8 @@ def _with_ring(parts: list[Part], tile: int, limit: int) -> SharedMemory:
     return replace(alone, stages=stages)
 
 
-def _values(name: str, count: int) -> Part:
-    return Part(name, VALUE_BYTES * count)
+def _values(name: str, count: int, then: tuple[Part, ...] = ()) -> Part:
+    return Part(name, VALUE_BYTES * count, then)
 
 
 def _aligned(count: int) -> int:

@@ -136,17 +136,15 @@ def misfits(
         return found
     if dataflow == "split_head" and cluster == 1:
         found.append("one block has no lanes of a head to share")
-    if shape.hidden % (4 * cluster):
+    if dataflow == "split_head" and shape.hidden % (4 * cluster):
         found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
-    if shape.rows % (4 * cluster):
-        found.append(f"{shape.rows} rows of the projections over {cluster} blocks, no whole fours")
     if dataflow == "split_head" and shape.group > MOST_LANE_GROUP:
         found.append(
             f"registers: {shape.group} query heads share a key head, sums of more than "
             f"{MOST_LANE_GROUP} do not stay in the registers of a thread"
         )
-    if dataflow == "split_head" and shape.head % (8 * cluster):
-        found.append(f"{shape.head} lanes of a head over {cluster} blocks are no whole eights")
+    if dataflow == "split_head" and shape.head % (16 * cluster):
+        found.append(f"{shape.head} lanes of a head over {cluster} blocks are no whole sixteens")
     memory = shared_memory(device, shape, cluster, dataflow, context)
     if not memory.fits:
         found.append(memory_misfit(memory))
@@ -210,7 +208,7 @@ def collectives(
     """What blocks of a cluster exchange; nothing in a cluster of one."""
     if cluster == 1:
         return ()
-    return split_head(shape, context) if dataflow == "split_head" else split_token(shape, cluster)
+    return split_head(shape, context) if dataflow == "split_head" else split_token(shape)
 
 
 def attention_bytes(shape: Attention, context: int) -> int:

@@ -103,9 +103,9 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Collective:
-    """``values`` per block that are gathered (a segment), reduced (the whole vector), or reduced
-    so that each block gets a share of the result (``scatter``); or ``values`` that all blocks
-    together read from each other (``read``)."""
+    """A vector of ``values``: gathered from the blocks' shares of it, reduced, or reduced so that
+    each block gets a share of the result (``scatter``); or ``values`` that all blocks together read
+    from each other (``read``)."""
 
     kind: Literal["reduce", "gather", "scatter", "read"]
     what: str
@@ -126,13 +126,15 @@ def reduce_bytes(size: int, cluster: int, scheme: Scheme = "ranked") -> int:
 
 
 def gather_bytes(size: int, cluster: int, scheme: Scheme = "ranked") -> int:
-    """Bytes that a ClusterGather of a ``size``-byte segment per block moves in one cluster.
+    """Bytes that a ClusterGather of ``size`` bytes, of which each block has a share, moves in one
+    cluster.
 
-    ``size * (N - 1) * N`` either way: the paper's ``2^(log2(N/2)+1) - 1`` is ``N - 1``.
+    ``size * (N - 1)`` either way: of the paper's formula, over a segment per block,
+    ``2^(log2(N/2)+1) - 1`` is ``N - 1``.
     """
     if scheme == "tree" and cluster & (cluster - 1):
         raise ValueError(f"a tree over {cluster} blocks, which is no power of two")
-    return size * (cluster - 1) * cluster
+    return size * (cluster - 1)
 
 
 def scatter_bytes(size: int, cluster: int, scheme: Scheme = "ranked") -> int:
@@ -143,16 +145,15 @@ def scatter_bytes(size: int, cluster: int, scheme: Scheme = "ranked") -> int:
     return size * (cluster - 1) if scheme == "ranked" else reduce_bytes(size, cluster, scheme)
 
 
-def split_token(shape: Attention, cluster: int) -> tuple[Collective, ...]:
+def split_token(shape: Attention) -> tuple[Collective, ...]:
     """Blocks share rows of the projections, then cached tokens, then output columns (Algorithm 3).
 
     Maxima are reduced before the sums of weights, which are scaled by them; the printed algorithm
     sums first.
     """
-    own = shape.batch * -(-shape.rows // cluster)
     sums = shape.batch * (shape.attended + shape.group)
     return (
-        Collective("gather", "queries, key and value", own),
+        Collective("gather", "queries, key and value", shape.batch * shape.rows),
         Collective("reduce", "highest scores", shape.batch * shape.group),
         Collective("reduce", "weighted values and weights", sums),
     )
@@ -175,17 +176,17 @@ def split_token_latent(shape: LatentAttention, cluster: int) -> tuple[Collective
     A block has whole heads or a share of one, and gets plain queries and sums of these alone, the
     latter with each block's highest score and sum of weights. One block has the new latent.
     """
-    absorbed, heads = shape.group * shape.latent // cluster, shape.own_heads(cluster)
+    heads = shape.own_heads(cluster)
     found = [
         Collective("read", "query", shape.batch * _queries_read(shape, cluster)),
         Collective("read", "latent", shape.batch * _latents_read(shape, cluster)),
     ]
     for requests in shape.rounds:
         found += [
-            Collective("gather", "absorbed query", requests * absorbed),
+            Collective("gather", "absorbed query", requests * shape.group * shape.latent),
             Collective("reduce", "weighted latents", requests * heads * (shape.latent + 2)),
         ]
-    return (*found, Collective("gather", "attended value", shape.batch * shape.attended // cluster))
+    return (*found, Collective("gather", "attended value", shape.batch * shape.attended))
 
 
 def _projected(shape: LatentAttention, cluster: int) -> list[range]:
@@ -245,11 +246,11 @@ def printed_traffic(dataflow: str, cluster: int, **sizes: int) -> int:
     Sizes by the paper's letters: H and L whole, S the context, D the hidden size.
     """
     if dataflow == "split_token":
-        segment = 3 * sizes["H"] // cluster
-        return reduce_bytes(sizes["H"], cluster, "tree") + gather_bytes(segment, cluster, "tree")
+        gathered = gather_bytes(3 * sizes["H"], cluster, "tree")
+        return reduce_bytes(sizes["H"], cluster, "tree") + gathered
     if dataflow == "split_head":
         return sum(reduce_bytes(sizes[name], cluster, "tree") for name in ("S", "D"))
-    share, latent = sizes["H"] // cluster, sizes["L"] // cluster
-    gathered = gather_bytes(share, cluster, "tree") + 2 * gather_bytes(latent, cluster, "tree")
-    reduced = sum(reduce_bytes(size, cluster, "tree") for size in (latent, sizes["H"]))
+    gathered = sum(gather_bytes(sizes[name], cluster, "tree") for name in ("H", "L", "L"))
+    share = sizes["L"] // cluster
+    reduced = sum(reduce_bytes(size, cluster, "tree") for size in (share, sizes["H"]))
     return gathered + reduced

@@ -58,13 +58,11 @@ def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], laye
         plan.dsmem_bytes([plan.context or step.module.dims["S"]] * step.batch),
     )  # fmt: skip
     step.add_weight("norm_of_attention", "plain", (body.name(norm, 1),), (shape.hidden,), layers)
-    step.add_weight(
+    step.add_matrix(
         "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers, parts
     )
-    step.add_weight(
-        "out", "output", out,
-        (kv_heads, shape.hidden, shape.attended), layers, parts,
-    )  # fmt: skip
+    outputs = (kv_heads, parts, shape.hidden, shape.attended // parts)
+    step.add_matrix("out", "output", out, outputs, layers, parts)
     if biases:
         step.add_weight("bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers, parts)
     if out_bias:

@@ -66,7 +66,7 @@ def latent_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers:
         ("expand", "by_heads", (expand,), heads_of, sizes.value, sizes.latent),
         ("out", "output", (out,), clusters, width, sizes.attended),
     ):
-        step.add_matrix(weight, pack, sources, rows, columns, layers, parts)
+        step.add_matrix(weight, pack, sources, (*parts, rows, columns), layers)
     pages = step.batch * -(-dims["S"] // step.page)
     step.buffers["latents"] = Buffer(step.dtype, (layers, pages, step.page, sizes.key), "state")
     return Launch(

@@ -49,12 +49,12 @@ def feed_forward(
     _rows_kernel(step, step.own("ffn_outer"), second, op)
     step.add_weight("norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
     inner_name = "gate_up" if sides > 1 else "up"
-    step.add_matrix(inner_name, pack, gates, sides * features, hidden, layers)
+    step.add_matrix(inner_name, pack, gates, (sides * features, hidden), layers)
     if inner_bias:
         name = f"bias_of_{inner_name}"
         step.add_weight(name, pack, inner_bias, (sides * features,), layers)
     down_name = (body.name(outer_product, 1),)
-    step.add_matrix("down", "transposed", down_name, hidden, features, layers)
+    step.add_matrix("down", "transposed", down_name, (hidden, features), layers)
     if outer_bias:
         step.add_weight("bias_of_down", "plain", outer_bias, (hidden,), layers)
     step.buffers[step.own("features")] = Buffer("f32", (step.columns, features), "scratch")
@@ -130,7 +130,7 @@ def _table(step: Step, source: str, shape: tuple[int, int], pack: str) -> str:
         if weight.sources == (source,) and weight.pack == pack:
             return name
     name = "logits_of" if "embedding" in step.weights else "embedding"
-    step.add_matrix(name, pack, (source,), *shape, 0)
+    step.add_matrix(name, pack, (source,), shape, 0)
     return name
 
 

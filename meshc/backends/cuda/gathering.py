@@ -98,14 +98,17 @@ class Step:
         name: str,
         pack: str,
         sources: Iterable[str],
-        rows: int,
-        width: int,
+        shape: tuple[int, ...],
         layers: int,
-        several: tuple[int, ...] = (),
+        parts: int = 1,
     ) -> None:
-        """A matrix, or ``several`` of them, in the order of tensor cores."""
-        shape = (*several, -(-rows // FRAGMENT), -(-width // FRAGMENT), 32, 8)
-        self.weights[name] = Weight(self.dtype, pack, tuple(sources), shape, layers, fragments=True)
+        """Matrices [.., rows, width] in the order of tensor cores; see :meth:`add_weight`."""
+        *lead, rows, width = shape
+        blocks = (*lead, -(-rows // FRAGMENT), -(-width // FRAGMENT), 32, 8)
+        named = tuple(sources)
+        self.weights[name] = Weight(
+            self.dtype, pack, named, blocks, layers, self.paired(named), parts, fragments=True
+        )
 
     def add_fixed_buffers(self) -> None:
         """What the host gives: tokens, lengths, pages and angles."""

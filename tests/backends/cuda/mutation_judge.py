@@ -47,7 +47,7 @@ from meshc.backends.cuda.packing import in_fragments, output, projections
 from meshc.support.native import BuildError, Toolchain, cache_folder
 
 MOST_SECONDS = 30
-LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_rows.cuh")
+LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh")
 DRIVERS = ("attention_tile.cu", "primitives.cu")  # call the library; not emitted
 # One of each kind, which find most; behind a run that looks for races, all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
@@ -96,8 +96,8 @@ def _attention(
         chosen = attention.plan(one, cluster, by, max(cached) + 1)
     case = make_case(one, cached)
     parts = cluster if by == "split_head" else 1
-    weights = np.ascontiguousarray(projections(case.wq, case.wk, case.wv, parts))
-    out = np.ascontiguousarray(output(case.wo, one.kv_heads, parts))
+    weights = np.ascontiguousarray(in_fragments(projections(case.wq, case.wk, case.wv, parts)))
+    out = np.ascontiguousarray(in_fragments(output(case.wo, one.kv_heads, parts)))
     bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
 
     def arguments() -> list[np.ndarray | np.generic]:
@@ -244,7 +244,6 @@ OF_LIBRARY = {
         "four share a narrow width", "grouped, ring of two", "logits",
     ),
     "mc_fragments.cuh": ("gated", "residual, wide rows", "bias, held", "logits", "sixteen"),
-    "mc_rows.cuh": ("grouped, ring of two", "lanes, window, cluster of three"),
 }  # fmt: skip
 
 

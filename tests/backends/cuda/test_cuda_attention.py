@@ -14,7 +14,7 @@ from meshc.backends.cuda.kernels.attention import (
     text,
 )
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.packing import output, projections
+from meshc.backends.cuda.packing import in_fragments, output, projections
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "attention"
@@ -36,8 +36,8 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=CXX):
         pools = [swizzled_pool(pool, case.pages) for pool in pools]
     pools = [in_parts(pool, parts) for pool in pools]
     weights = (
-        projections(case.wq, case.wk, case.wv, parts),
-        output(case.wo, shape.kv_heads, parts),
+        in_fragments(projections(case.wq, case.wk, case.wv, parts)),
+        in_fragments(output(case.wo, shape.kv_heads, parts)),
     )
     bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
     out_bias = [case.out_bias] if shape.out_bias else []
@@ -106,6 +106,8 @@ SMALL = {
     "eight blocks, wide group": (shape(1, 512, 8, 1, 128, page=64), 8, [300], "split_token"),
     "sixteen blocks, large head": (shape(1, 256, 2, 1, 256, page=64), 16, [130], "split_token"),
     "sixteen requests": (shape(16, 256, 4, 2, 64), 1, list(range(0, 160, 10)), "split_token"),
+    "rows over three blocks": (shape(2, 264, 2, 2, 64), 5, [30, 1], "split_token"),
+    "blocks without rows": (shape(1, 136, 1, 1, 64), 16, [33], "split_token"),
     "nothing cached": (shape(1, 256, 4, 4, 64, "bf16"), 2, [0], "split_token"),
     "hidden is not heads times head": (shape(1, 320, 2, 2, 64), 4, [100], "split_token"),
     "tiles, two requests": (
@@ -120,7 +122,7 @@ SMALL = {
     "lanes, window, odd cluster": (
         shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], "split_head"
     ),
-    "lanes, sixteen blocks": (shape(1, 512, 8, 1, 128, page=64), 16, [700], "split_head"),
+    "lanes, eight blocks": (shape(1, 512, 8, 1, 128, page=64), 8, [700], "split_head"),
     "lanes, wide head": (shape(1, 256, 2, 1, 256), 4, [0], "split_head"),
 }  # fmt: skip
 
@@ -131,17 +133,20 @@ def small(name):
     return plan(one, cluster, dataflow, max(cached) + 1), make_case(one, cached)
 
 
-# Sums of some hundred f32 products whose result is of the order of one.
-TOLERANCE = 2e-6
-# Queries and weights of scores are rounded to the type where tensor cores take them.
-ROUNDED = {"f16": 1e-3, "bf16": 8e-3}
+# Sums of some hundred f32 products whose result is of the order of one; inputs of products with weights
+# keep 22 and 16 bits.
+TOLERANCE = {"f16": 2e-6, "bf16": 1e-5}
+# Inputs of more than four requests are rounded to the type, as are queries and weights of scores where
+# tensor cores take them.
+ROUNDED = {"f16": 2e-3, "bf16": 8e-3}
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_it_equals_float64_and_all_modes_agree_to_the_bit(name):
     chosen, case = small(name)
     first = run(chosen, case)
-    check(case, *first[:2], ROUNDED[chosen.shape.dtype] if chosen.by_tiles else TOLERANCE)
+    rounded = chosen.by_tiles or chosen.shape.batch > 4
+    check(case, *first[:2], (ROUNDED if rounded else TOLERANCE)[chosen.shape.dtype])
     assert first[2].dsmem_bytes == chosen.dsmem_bytes(seen(case))
     for mode in list(modes((3,)))[1:]:
         sums, pools, _ = run(chosen, case, mode)
@@ -183,14 +188,34 @@ def test_full_size(name, cached):
 
 
 @pytest.mark.parametrize(
+    ("kv_heads", "requests"),
+    [
+        pytest.param(32, 8, marks=pytest.mark.slow),
+        (32, 16),
+        pytest.param(8, 16, marks=pytest.mark.slow),
+    ],
+)
+def test_many_requests_share_one_pass_over_the_weights(kv_heads, requests):
+    """At the sizes of Llama-2-7B and Llama-3-8B."""
+    one = shape(requests, 4096, 32, kv_heads, 128, page=16)
+    case, chosen = make_case(one, [9 * n for n in range(requests)]), plan(one, 4)
+    sums, pools, counts = run(chosen, case)
+    check(case, sums, pools, ROUNDED["f16"])
+    weights = 2 * (case.wq.size + case.wk.size + case.wv.size + case.wo.size)
+    pushed = 3 * 4 * kv_heads * requests * one.rows
+    cached = 4 * int(case.cached.sum()) * kv_heads * one.head
+    assert counts.copied_bytes == weights + pushed + cached
+
+
+@pytest.mark.parametrize(
     ("one", "cluster", "words"),
     [
         (shape(1, 256, 4, 2, 80), 1, "a head of 80"),
         (shape(1, 256, 5, 2, 64), 1, "5 query heads do not divide"),
         (shape(1, 256, 65, 1, 64), 1, "65 query heads share one key head"),
         (shape(1, 256, 4, 2, 64, page=8), 1, "pages of 8"),
-        (shape(1, 264, 4, 2, 64), 4, "264 outputs do not divide"),
-        (shape(16, 4096, 32, 32, 128), 4, "bytes of vectors and sums leave no room"),
+        (shape(1, 260, 4, 2, 64), 4, "a hidden size of 260"),
+        (shape(16, 8192, 64, 64, 128), 4, "bytes of vectors and sums leave no room"),
     ],
 )
 def test_shapes_that_do_not_fit(one, cluster, words):

@@ -22,29 +22,30 @@ class Part:
     at: int
     bytes: int
     note: str = ""
-    within: str = ""
+
+    @property
+    def end(self) -> int:
+        """Where the next part may begin."""
+        return _aligned(self.at + self.bytes)
 
 
 @dataclass
 class Arena:
-    """Parts one after the other, each at a multiple of 128 bytes."""
+    """Parts, each at a multiple of 128 bytes."""
 
     parts: list[Part] = field(default_factory=list)
 
-    def add(self, name: str, count: int, note: str = "", within: str = "") -> None:
-        """Another part of ``count`` bytes: behind all others, or, if it is to lie ``within`` one,
-        behind those that do so already."""
-        at = self.bytes
-        if within:
-            (outer,) = (part.at for part in self.parts if part.name == within)
-            at = max([outer, *(_end(part) for part in self.parts if part.within == within)])
-        self.parts.append(Part(name, at, count, note, within))
+    def add(self, name: str, count: int, note: str = "", at: int | None = None) -> Part:
+        """A part of ``count`` bytes at ``at``, which others have then used before, or behind all."""
+        part = Part(name, self.bytes if at is None else at, count, note)
+        self.parts.append(part)
+        return part
 
     @property
     def bytes(self) -> int:
         """Bytes of all parts."""
-        return max((_end(part) for part in self.parts), default=0)
+        return max((part.end for part in self.parts), default=0)
 
 
-def _end(part: Part) -> int:
-    return -(-(part.at + part.bytes) // ALIGNMENT) * ALIGNMENT
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT

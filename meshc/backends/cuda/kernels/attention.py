@@ -25,6 +25,8 @@ _TEMPLATES = {
     "split_token": "attention_block.cu.jinja",
     "split_head": "attention_split_head.cu.jinja",
 }
+_MOST_OWN_BLOCKS = 32
+"""Blocks of a row group that a warp multiplies alone."""
 _LOG2E = math.log2(math.e)
 
 
@@ -91,7 +93,7 @@ class AttentionPlan:
         of each request see ``seen`` tokens, the new one included."""
         sizes = self.shape.sizes
         if self.dataflow == "split_token":
-            moved = dsmem.traffic(dsmem.split_token(sizes, self.cluster), self.cluster)
+            moved = dsmem.traffic(dsmem.split_token(sizes), self.cluster)
         else:
             scores, output = dsmem.split_head(sizes, 1)
             all_scores = replace(scores, values=self.shape.group * sum(seen))
@@ -99,9 +101,9 @@ class AttentionPlan:
         return self.shape.kv_heads * moved
 
     @property
-    def tile_rows(self) -> int:
-        """Rows of projections in a tile."""
-        return blocks.attention_tile_rows(self.shape.sizes, self.cluster, self.tile_bytes)
+    def tile_blocks(self) -> int:
+        """Blocks of a row group of the projections in a tile."""
+        return blocks.fragment_tile(-(-self.shape.hidden // blocks.FRAGMENT), self.tile_bytes)
 
     @property
     def lanes(self) -> int:
@@ -109,11 +111,23 @@ class AttentionPlan:
         return self.shape.head // (self.cluster if self.dataflow == "split_head" else 1)
 
     @property
-    def tile_columns(self) -> int:
-        """Columns of the output in a tile, a multiple of four."""
-        most = self.tile_bytes // (2 * self.shape.group * self.lanes) // 4 * 4
-        own = 1 if self.dataflow == "split_head" else self.cluster
-        return min(most, self.shape.hidden // own)
+    def out_blocks(self) -> int:
+        """Blocks of a row group of the output projection."""
+        return self.shape.group * self.lanes // blocks.FRAGMENT
+
+    @property
+    def out_joined(self) -> bool:
+        """Whether all warps share a row group of the output projection, a long one, and join their
+        sums; each has groups of its own otherwise."""
+        most = min(self.tile_bytes // blocks.FRAGMENT_BYTES, _MOST_OWN_BLOCKS)
+        return self.out_blocks > most
+
+    @property
+    def out_tile_blocks(self) -> int:
+        """Blocks of the output projection in a tile."""
+        if self.out_joined:
+            return blocks.fragment_tile(self.out_blocks, self.tile_bytes)
+        return self.tile_bytes // blocks.FRAGMENT_BYTES // self.out_blocks * self.out_blocks
 
     @property
     def tile_tokens(self) -> int:
@@ -145,9 +159,11 @@ def plan(
 
     Raises DoesNotFit.
     """
-    _check(shape, cluster, dataflow)
-    if dataflow == "split_head" and shape.head % (8 * cluster):
-        raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by eights")
+    _check(shape, dataflow)
+    if dataflow == "split_head" and shape.head % (16 * cluster):
+        raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by sixteens")
+    if dataflow == "split_head" and shape.hidden % (4 * cluster):
+        raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
     seen = min(context, shape.window) if shape.window else context
     limit = most_bytes(resident)
     memory = blocks.attention_memory(shape.sizes, cluster, dataflow, seen, limit)
@@ -157,7 +173,7 @@ def plan(
     )
 
 
-def _check(shape: Attention, cluster: int, dataflow: str) -> None:
+def _check(shape: Attention, dataflow: str) -> None:
     if shape.head not in HEADS:
         raise DoesNotFit(f"a head of {shape.head} values is none of {', '.join(map(str, HEADS))}")
     if shape.heads % shape.kv_heads:
@@ -167,10 +183,8 @@ def _check(shape: Attention, cluster: int, dataflow: str) -> None:
     most = blocks.MOST_GROUP if dataflow == "split_token" else blocks.MOST_LANE_GROUP
     if shape.group > most:
         raise DoesNotFit(f"{shape.group} query heads share one key head, more than {most}")
-    if shape.hidden % 8 or shape.hidden % (4 * cluster):
-        raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
-    if shape.rows % (4 * cluster):
-        raise DoesNotFit(f"{shape.rows} rows do not divide over {cluster} blocks by fours")
+    if shape.hidden % 8:
+        raise DoesNotFit(f"a hidden size of {shape.hidden} is no whole number of eights")
 
 
 def text(chosen: AttentionPlan, name: str) -> str:
@@ -197,9 +211,10 @@ def text(chosen: AttentionPlan, name: str) -> str:
         epsilon=literal(shape.epsilon),
         scale=literal(shape.scale * _LOG2E),
         tile_bytes=chosen.tile_bytes,
-        tile_rows=chosen.tile_rows,
+        tile_blocks=chosen.tile_blocks,
         tile_tokens=chosen.tile_tokens,
-        tile_columns=chosen.tile_columns,
+        out_tile_blocks=chosen.out_tile_blocks,
+        out_joined=chosen.out_joined,
         stages=chosen.stages,
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,

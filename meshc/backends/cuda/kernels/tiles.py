@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from meshc.analysis.blocks import LEAST_STAGES, SharedMemory
+from collections.abc import Iterable
+
+from meshc.analysis.blocks import LEAST_STAGES, Part, SharedMemory
 from meshc.backends.cuda.kernels.arena import Arena
 
 NOTES = {
     "VECTORS": "normed inputs",
     "COLUMNS": "inputs",
+    "OUT_COLUMNS": "inputs of the output projection",
     "OWN_SUMS": "own sums of the row groups of two rounds",
     "ALL_SUMS": "sums that this block finishes",
     "PARTS": "sums of the warps",
     "OWN": "own rows",
-    "ALL": "rows of all blocks, by block",
-    "PROJECTED": "queries, keys, values by request",
+    "ALL": "rows of all blocks",
+    "PROJECTED": "queries, keys, values",
     "JOINED": "attention sums of the warps",
     "JOINED_MOST": "their highest scores and weights",
     "TOP": "highest scores of the cluster",
@@ -49,9 +52,16 @@ def arena(memory: SharedMemory) -> Arena:
         )
     found = Arena()
     found.add("RING", memory.stages * memory.tile_bytes)
-    for part in memory.parts:
-        found.add(part.name, part.bytes, NOTES.get(part.name, ""), part.within)
+    _place(found, memory.parts)
     return found
+
+
+def _place(found: Arena, parts: Iterable[Part], at: int | None = None) -> None:
+    """``parts`` one after the other from ``at`` on, or behind all others, and what follows each."""
+    for part in parts:
+        made = found.add(part.name, part.bytes, NOTES.get(part.name, ""), at)
+        _place(found, part.then, made.at)
+        at = None if at is None else made.end
 
 
 def literal(value: float) -> str:
