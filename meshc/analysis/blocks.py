@@ -40,6 +40,8 @@ GOOD_RING_BYTES = 98_304
 """On their way at once that keep memory busy: twice what an H200 asks of each core."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
 """Blocks that may share the width of a product; row groups of which they add sums at once."""
+SCHEDULERS = 4
+"""Of a core, among which warps are dealt out."""
 MOST_REGISTERS = 168
 """Registers of a thread at which blocks of ``THREADS`` threads still launch."""
 
@@ -49,7 +51,7 @@ _ALIGNMENT = 128
 
 @dataclass(frozen=True)
 class Part:
-    """Shared memory called ``name``: ``bytes`` that are later used again by the parts of ``then``."""
+    """Shared memory called ``name``; later the parts of ``then`` lie there."""
 
     name: str
     own_bytes: int
@@ -351,19 +353,20 @@ def fragment_columns(batch: int) -> int:
 def registers(shape: Attention) -> int:
     """Registers of a thread of an attention block, at most what ptxas may give.
 
-    Two lines above what ptxas 13.0 reports for emitted kernels: 55, 75, 103, 120, 166 with 1, 2, 3,
-    4, 8 query heads per key/value head; 56, 96, 127 with 2, 4, 8 requests of one; by tiles 80 to
-    132.
+    A line above what ptxas 13.0 reports for emitted kernels of 1 to 16 requests: 64, 80, 105, 126,
+    167 with 1, 2, 3, 4, 8 query heads per key/value head; by tiles 80 to 132.
     """
-    by_group = 32 + 24 * shape.group
-    by_batch = 64 + 8 * shape.batch if shape.batch > 1 else 0
-    return min(MOST_REGISTERS, max(by_group, by_batch))
+    if shape.group > MOST_LANE_GROUP:
+        return 136
+    return min(MOST_REGISTERS, 40 + 24 * shape.group)
 
 
 def most_resident(device: Device, shape: Attention) -> int:
-    """Blocks whose registers fit in one core; registers are given out by eights."""
-    block = _up(registers(shape), 8) * THREADS
-    return _clusters(device).core_registers // block
+    """Blocks whose registers fit in one core: a quarter of them is each scheduler's, which gives
+    them to its share of the warps by eights."""
+    warps, own = THREADS // 32, _clusters(device).core_registers // SCHEDULERS
+    of_warp = 32 * _up(registers(shape), 8)
+    return SCHEDULERS * (own // of_warp) // warps
 
 
 def coresident(device: Device, cluster: int, resident: int = 1) -> int:

@@ -179,8 +179,8 @@ def test_what_is_fused_is_told():
     *_, messages = fused(text)
     (told,) = (m.message for m in messages if "attention_block" in m.message)
     assert told == (
-        "attention_block: split_token, clusters of 4, 347136 bytes of DSMEM per step, 91520 bytes "
-        "of shared memory (2 tiles), 128 blocks, 2 on a core, 1 wave, predicted 49.8 us"
+        "attention_block: split_token, clusters of 4, 347136 bytes of DSMEM per step, 100992 bytes "
+        "of shared memory (5 tiles), 128 blocks, 2 on a core, 1 wave, predicted 49.8 us"
     )
 
 
@@ -190,7 +190,7 @@ def test_what_is_fused_is_told():
         ("{cluster=2}", ("split_head", 2)),  # few scores: see test_cluster_choice
         ("{cluster=2,dataflow=split_token}", ("split_token", 2)),
         ("{cluster=4,dataflow=split_head}", ("split_head", 4)),
-        ("{dataflow=split_head,resident=1}", ("split_head", 8)),
+        ("{dataflow=split_head,resident=1}", ("split_head", 4)),
     ],
 )
 def test_a_choice_can_be_forced(options, found):
@@ -270,7 +270,7 @@ LIMITS = [
     ({"head": 80}, "a head of 80 values is none of 64, 96, 128, 256"),
     ({"heads": 65, "kv_heads": 1}, "registers: 65 query heads share a key head"),
     ({"hidden": 68}, "a hidden size of 68 is no whole number of eights"),
-    ({"batch": 16, "hidden": 4096}, "(VECTORS takes 262144)"),
+    ({"batch": 16, "hidden": 8192}, "(COLUMNS takes 262144)"),
     ({"batch": 17}, "a batch of 17 requests is more than 16"),
 ]
 

@@ -133,11 +133,11 @@ def small(name):
     return plan(one, cluster, dataflow, max(cached) + 1), make_case(one, cached)
 
 
-# Sums of some hundred f32 products whose result is of the order of one; inputs of products with weights
-# keep 22 and 16 bits.
+# Sums of some hundred f32 products whose result is of the order of one; inputs of products with
+# weights keep 22 and 16 bits.
 TOLERANCE = {"f16": 2e-6, "bf16": 1e-5}
-# Inputs of more than four requests are rounded to the type, as are queries and weights of scores where
-# tensor cores take them.
+# Inputs of more than four requests are rounded to the type, as are queries and weights of scores
+# where tensor cores take them.
 ROUNDED = {"f16": 2e-3, "bf16": 8e-3}
 
 

@@ -36,7 +36,7 @@ class Arena:
     parts: list[Part] = field(default_factory=list)
 
     def add(self, name: str, count: int, note: str = "", at: int | None = None) -> Part:
-        """A part of ``count`` bytes at ``at``, which others have then used before, or behind all."""
+        """A part of ``count`` bytes at ``at``, where others may be too, or behind all."""
         part = Part(name, self.bytes if at is None else at, count, note)
         self.parts.append(part)
         return part

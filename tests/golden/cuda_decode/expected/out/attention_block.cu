@@ -28,37 +28,38 @@ constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
 constexpr int LANES = HEAD / CLUSTER;  // of a head, per block
-constexpr int ROWS = (GROUP + 2) * HEAD;  // of queries, keys and values of a cluster
-constexpr int OWN_ROWS = ROWS / CLUSTER;
-constexpr int TILE_ROWS = 128;
-constexpr int ROW_TILES = (OWN_ROWS + TILE_ROWS - 1) / TILE_ROWS;
+constexpr int OWN_ROWS = (GROUP + 2) * LANES;  // of queries, keys and values
+constexpr int GROUPS = OWN_ROWS / 16;  // of rows
+constexpr int BLOCKS = (HIDDEN + 15) / 16;  // of 16 x 16 values in a row group
+constexpr int TILE_BLOCKS = 8;
 constexpr int TILE_TOKENS = 512;
 constexpr int RUN = TILE_TOKENS < PAGE ? TILE_TOKENS : PAGE;  // tokens of one copy
 constexpr int ATTENDED = GROUP * LANES;  // values of a block that the output projection takes
-constexpr int TILE_COLUMNS = 128;
-constexpr int COLUMN_TILES = (HIDDEN + TILE_COLUMNS - 1) / TILE_COLUMNS;
-constexpr int COLUMNS = HIDDEN / CLUSTER;  // of the output, that a block sums over the cluster
+constexpr int OUT_GROUPS = (HIDDEN + 15) / 16;  // row groups of the output projection
+constexpr int OUT_BLOCKS = ATTENDED / 16;
+constexpr int OUT_TILE_BLOCKS = 64;
+constexpr int OWN_OUTPUTS = HIDDEN / CLUSTER;  // of the output, that a block sums over the cluster
 constexpr int TOKEN_LANES = mc::least_power_of_two(LANES / 8);  // threads that share a token
 constexpr int TOKENS = WORKERS / TOKEN_LANES;  // tokens at once
-constexpr int OUT_LANES = mc::least_power_of_two(ATTENDED / 8) < 32 ? mc::least_power_of_two(ATTENDED / 8) : 32;
-constexpr int OUT_ROWS = WORKERS / OUT_LANES;
+typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 constexpr float LOWEST = -1e30f;
 
-// ---- Shared memory, 210176 bytes ---------------------------------------------------------------
+// ---- Shared memory, 202240 bytes ---------------------------------------------------------------
 constexpr int TILE_BYTES = 32768;
 constexpr int STAGES = 6;
 constexpr int RING = 0;
 constexpr int BARRIERS = 196608;
-constexpr int VECTORS = 196736;  // normed inputs
-constexpr int PARTS = 197248;  // sums of the warps
-constexpr int OWN = 205440;  // own rows
-constexpr int OWN_SCORES = 205952;  // over this block's lanes
-constexpr int SCORES = 206464;  // over all lanes, then weights
-constexpr int WEIGHTS = 206976;  // sums of weights
-constexpr int JOINED = 207104;  // attention sums of the warps
-constexpr int ATTENDED_AT = 209152;  // attention sums of this block
-constexpr int OUTPUTS = 209408;  // of this block's lanes
-constexpr int OWN_COLUMNS = 209920;  // of the cluster's output
+constexpr int PARTS = 196736;  // sums of the warps
+constexpr int PROJECTED = 197760;  // queries, keys, values
+constexpr int COLUMNS = 198272;  // inputs
+constexpr int OWN_SCORES = 198272;  // over this block's lanes
+constexpr int SCORES = 198784;  // over all lanes, then weights
+constexpr int OUT_COLUMNS = 198784;  // inputs of the output projection
+constexpr int OUTPUTS = 199040;  // of this block's lanes
+constexpr int OWN_COLUMNS = 199552;  // of the cluster's output
+constexpr int WEIGHTS = 199808;  // sums of weights
+constexpr int JOINED = 199936;  // attention sums of the warps
+constexpr int ATTENDED_AT = 201984;  // attention sums of this block
 
 // The cached tokens that a query of one request sees, in tiles of TILE_TOKENS from token 0 on.
 struct Tokens {
@@ -104,8 +105,8 @@ MC_INLINE int bring(const mc::Ring<STAGES>& ring, int item, const T* pool, const
 }  // namespace attention_block_
 
 // residual [BATCH, HIDDEN]: read. sums [BATCH, HIDDEN]: zeros on entry; residual plus the layer's
-// output is added. norm [HIDDEN]. qkv [KV_HEADS, CLUSTER, OWN_ROWS, HIDDEN].
-// out [KV_HEADS, CLUSTER, HIDDEN, ATTENDED]. keys, values: pools of pages [KV_HEADS, CLUSTER, PAGE,
+// output is added. norm [HIDDEN]. qkv [KV_HEADS, CLUSTER, GROUPS, BLOCKS, 32, 8].
+// out [KV_HEADS, CLUSTER, OUT_GROUPS, OUT_BLOCKS, 32, 8]. keys, values: pools of pages [KV_HEADS, CLUSTER, PAGE,
 // LANES]; this step's are stored. pages [BATCH, max_pages]. cached [BATCH]: tokens before this one.
 // cosines, sines [positions, HEAD / 2].
 extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
@@ -136,65 +137,45 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         // not change in a step, so they need not wait for the grid before.
         if (lane == 0) {
             int item = 0;
-            const T* rows = qkv + ((size_t)head * ROWS + rank * OWN_ROWS) * HIDDEN;
-            for (int i = 0; i < ROW_TILES; i++, item++) {
-                const mc::u32 bytes = min(TILE_ROWS, OWN_ROWS - i * TILE_ROWS) * HIDDEN * (int)sizeof(T);
-                ring.acquire(item, bytes);
-                ring.fill(item, 0, rows + (size_t)i * TILE_ROWS * HIDDEN, bytes);
+            const size_t place = (size_t)head * CLUSTER + rank;
+            for (int group = 0; group < GROUPS; group++) {
+                mc::bring_blocks(ring, item, qkv + (place * GROUPS + group) * BLOCKS * 256, BLOCKS, TILE_BLOCKS);
             }
             item = bring(ring, item, keys, pages, max_pages, cached, head, rank);
             item = bring(ring, item, values, pages, max_pages, cached, head, rank);
-            const T* columns = out + ((size_t)head * CLUSTER + rank) * HIDDEN * ATTENDED;
-            for (int i = 0; i < COLUMN_TILES; i++, item++) {
-                const int count = min(TILE_COLUMNS, HIDDEN - i * TILE_COLUMNS);
-                const mc::u32 bytes = count * ATTENDED * (int)sizeof(T);
-                ring.acquire(item, bytes);
-                ring.fill(item, 0, columns + (size_t)i * TILE_COLUMNS * ATTENDED, bytes);
-            }
+            const T* outs = out + place * OUT_GROUPS * OUT_BLOCKS * 256;
+            mc::bring_blocks(ring, item, outs, OUT_GROUPS * OUT_BLOCKS, OUT_TILE_BLOCKS);
         }
     } else {
         int item = 0;
         mc::wait_for_previous_grid();
         mc::let_next_grid_start();
-        float* own = (float*)(arena + OWN);
+        constexpr int first_group = 0, end_group = GROUPS;
+        float* projected = (float*)(arena + PROJECTED);  // [BATCH, OWN_ROWS]
         // ---- RMSNorm, in every block: the vectors come from L2
-        float* vectors = (float*)(arena + VECTORS);
         float* parts = (float*)(arena + PARTS);
-        mc::rms_norm<T, BATCH, HIDDEN / 8, WORKERS>(vectors, residual, norm, EPSILON, parts, me, 1);
+        T* columns = (T*)(arena + COLUMNS);
+        mc::put_normed_columns<T, BATCH, HIDDEN, WORKERS>(columns, residual, norm, EPSILON, parts, me, 1);
 
-        // ---- Queries, keys and values: this block's rows
-        {
-            const mc::Slice<BATCH, HIDDEN / 8, WORKERS> slice(vectors, me);
-            for (int i = 0; i < ROW_TILES; i++, item++) {
-                const T* tile = (const T*)ring.ready(item);
-                const int first = i * TILE_ROWS, count = min(TILE_ROWS, OWN_ROWS - first);
-                float* part = parts + i % 2 * (BATCH * TILE_ROWS * WARPS);
-#pragma unroll 4
-                for (int row = 0; row < count; row++) {
-                    float sum[BATCH] = {};
-                    slice.add_products(tile + row * HIDDEN, sum);
-#pragma unroll
-                    for (int b = 0; b < BATCH; b++) {
-                        const float all = mc::warp_sum(sum[b]);
-                        if (lane == 0) part[(b * TILE_ROWS + row) * WARPS + warp] = all;
-                    }
-                }
-                ring.release(item);
-                mc::group_sync(1, WORKERS);  // the next tile's sums go to the other half
-                for (int n = me; n < BATCH * count; n += WORKERS) {
-                    const int b = n / count, row = n % count;
-                    float sum = 0.0f;
-                    for (int w = 0; w < WARPS; w++) sum += part[(b * TILE_ROWS + row) * WARPS + w];
-                    own[b * OWN_ROWS + first + row] = sum;
-                }
+        // ---- Queries, keys and values: this block's row groups
+        for (int group = first_group; group < end_group; group++) {
+            mc::RowSums<T, BATCH> sum;
+            mc::add_row_group<WARPS>(sum, ring, item, columns, BLOCKS, TILE_BLOCKS);
+            float* part = parts + (group - first_group) % 2 * (WARPS * Joined::COUNT);
+            Joined::put(part, sum);
+            mc::group_sync(1, WORKERS);  // the next group's sums go to the other half
+            for (int n = me; n < Joined::COUNT; n += WORKERS) {
+                const int row = 16 * group + n % 16;
+                projected[n / 16 * OWN_ROWS + row] = Joined::all(part, n);
             }
         }
         mc::group_sync(1, WORKERS);
+
         // ---- Rotated; keys and values as the cache will hold them
         for (int i = me; i < BATCH * OWN_ROWS / 2; i += WORKERS) {
             const int b = i / (OWN_ROWS / 2), row = i % (OWN_ROWS / 2) * 2;
             const int part = row / LANES, at = row % LANES;
-            float pair[2] = {own[b * OWN_ROWS + row], own[b * OWN_ROWS + row + 1]};
+            float pair[2] = {projected[b * OWN_ROWS + row], projected[b * OWN_ROWS + row + 1]};
             if (part <= GROUP) {
                 const size_t angle = (size_t)cached[b] * (HEAD / 2) + (rank * LANES + at) / 2;
                 const float even = pair[0], odd = pair[1];
@@ -203,7 +184,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
             }
             for (int k = 0; k < 2; k++) {
                 const T stored = mc::narrow<T>(pair[k]);
-                own[b * OWN_ROWS + row + k] = part < GROUP ? pair[k] * SCALE : mc::widen(stored);
+                projected[b * OWN_ROWS + row + k] = part < GROUP ? pair[k] * SCALE : mc::widen(stored);
                 if (part >= GROUP) {
                     T* pool = part == GROUP ? keys : values;
                     const int* own_pages = pages + (size_t)b * max_pages;
@@ -220,7 +201,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         int all_scores = 0;
         for (int b = 0; b < BATCH; b++) {
             const Tokens seen(cached[b]);
-            const float* query = own + b * OWN_ROWS;
+            const float* query = projected + b * OWN_ROWS;
             const float* key = query + GROUP * LANES;
             float* row = own_scores + all_scores;
             for (int n = 0; n < seen.tiles; n++, item++) {
@@ -280,7 +261,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         float* joined = (float*)(arena + JOINED);  // [WARPS, GROUP, LANES]
         for (int b = 0, at = 0; b < BATCH; b++) {
             const Tokens seen(cached[b]);
-            const float* value = own + b * OWN_ROWS + (GROUP + 1) * LANES;
+            const float* value = projected + b * OWN_ROWS + (GROUP + 1) * LANES;
             float sum[GROUP][8] = {};
             for (int n = 0; n < seen.tiles; n++, item++) {
                 const T* tile = (const T*)ring.ready(item);
@@ -324,32 +305,40 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
 
         // ---- Output projection of this block's lanes, then its columns summed over the cluster
         float* outputs = (float*)(arena + OUTPUTS);  // [BATCH, HIDDEN]
-        const mc::Slice<BATCH, ATTENDED / 8, OUT_LANES> slice(attended, me % OUT_LANES);
-        for (int i = 0; i < COLUMN_TILES; i++, item++) {
+        const auto put_outputs = [&](int group, int from, int step, auto four_at) {
+            for (int n = from; n < 4 * BATCH; n += step) {
+                const int column = 16 * group + n % 4 * 4;
+                if (HIDDEN % 16 && column >= HIDDEN) continue;
+                *(float4*)(outputs + n / 4 * HIDDEN + column) = four_at(4 * n);
+            }
+        };
+        constexpr int first_out = 0, end_out = OUT_GROUPS;
+        T* inputs = (T*)(arena + OUT_COLUMNS);
+        mc::put_columns<T, BATCH, ATTENDED, WORKERS>(inputs, attended, me);
+        mc::group_sync(1, WORKERS);
+        float* own_sums = parts + warp * Joined::COUNT;
+        for (int group = first_out; group < end_out; item++) {
             const T* tile = (const T*)ring.ready(item);
-            const int count = min(TILE_COLUMNS, HIDDEN - i * TILE_COLUMNS);
-#pragma unroll 1
-            for (int pass = 0; pass < count; pass += OUT_ROWS) {
-                const int column = pass + me / OUT_LANES;
-                float sum[BATCH] = {};
-                if (column < count) slice.add_products(tile + column * ATTENDED, sum);
-#pragma unroll
-                for (int b = 0; b < BATCH; b++) {
-                    const float total = mc::warp_sum<OUT_LANES>(sum[b]);
-                    if (column < count && me % OUT_LANES == 0) {
-                        outputs[b * HIDDEN + i * TILE_COLUMNS + column] = total;
-                    }
-                }
+            const int last = min(group + OUT_TILE_BLOCKS / OUT_BLOCKS, end_out);
+            for (const T* block = tile; group < last; group++, block += OUT_BLOCKS * 256) {
+                if (group % WARPS != warp) continue;
+                mc::RowSums<T, BATCH> sum;
+#pragma unroll 8
+                for (int k = 0; k < OUT_BLOCKS; k++) sum.add(block + k * 256, inputs + k * mc::Columns<BATCH>::STEP);
+                mc::warp_sync();  // the sums of the group before are read
+                Joined::put(parts, sum);
+                mc::warp_sync();
+                put_outputs(group, lane, 32, [&](int n) { return *(const float4*)(own_sums + n); });
             }
             ring.release(item);
         }
-        float* columns = (float*)(arena + OWN_COLUMNS);
+        float* own_columns = (float*)(arena + OWN_COLUMNS);
         for (int b = 0; b < BATCH; b++) {
-            mc::cluster_reduce_part<mc::Sum, CLUSTER>(columns, outputs, b * HIDDEN + rank * COLUMNS,
-                                                      COLUMNS, published + (b + 1) % 2, (b + 1) / 2 % 2, me, WORKERS, 1);
-            for (int i = me * 4; i < COLUMNS; i += WORKERS * 4) {
-                const int at = b * HIDDEN + rank * COLUMNS + i;
-                float4 four = *(const float4*)(columns + i);
+            mc::cluster_reduce_part<mc::Sum, CLUSTER>(own_columns, outputs, b * HIDDEN + rank * OWN_OUTPUTS,
+                                                      OWN_OUTPUTS, published + (b + 1) % 2, (b + 1) / 2 % 2, me, WORKERS, 1);
+            for (int i = me * 4; i < OWN_OUTPUTS; i += WORKERS * 4) {
+                const int at = b * HIDDEN + rank * OWN_OUTPUTS + i;
+                float4 four = *(const float4*)(own_columns + i);
                 if (head == 0) {
                     const float4 before = *(const float4*)(residual + at);
                     four.x += before.x;

@@ -19,17 +19,15 @@ constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
 constexpr int TILE_BLOCKS = 12;
-constexpr int BLOCK_BYTES = 256 * (int)sizeof(T);
 
 // ---- Shared memory, 59520 bytes ---------------------------------------------------------------
-constexpr int TILE_BYTES = TILE_BLOCKS * BLOCK_BYTES;
+constexpr int TILE_BYTES = TILE_BLOCKS * 256 * (int)sizeof(T);
 constexpr int STAGES = 6;
 constexpr int RING = 0;
 constexpr int BARRIERS = 36864;
 constexpr int PARTS = 36992;  // sums of the warps
 constexpr int COLUMNS = 53376;  // inputs
 
-typedef mc::Columns<BATCH> Columns;
 typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 
 }  // namespace chunk_ffn_outer_
@@ -61,12 +59,7 @@ extern "C" __global__ void __cluster_dims__(chunk_ffn_outer_::CLUSTER, 1, 1)
         if (mc::lane() == 0) {
             int item = 0;
             for (int group = begin; group < end; group++) {
-                const T* row = matrix + ((size_t)group * BLOCKS + first) * 256;
-                for (int at = 0; at < own; at += TILE_BLOCKS, item++) {
-                    const mc::u32 bytes = min(TILE_BLOCKS, own - at) * BLOCK_BYTES;
-                    ring.acquire(item, bytes);
-                    ring.fill(item, 0, row + at * 256, bytes);
-                }
+                mc::bring_blocks(ring, item, matrix + ((size_t)group * BLOCKS + first) * 256, own, TILE_BLOCKS);
             }
         }
     } else {
@@ -91,15 +84,7 @@ extern "C" __global__ void __cluster_dims__(chunk_ffn_outer_::CLUSTER, 1, 1)
         int item = 0;
         for (int group = begin; group < end; group++) {
             mc::RowSums<T, BATCH> sum;
-            for (int at = 0; at < own; at += TILE_BLOCKS, item++) {
-                const T* tile = (const T*)ring.ready(item);
-                const int count = min(TILE_BLOCKS, own - at);
-#pragma unroll 4
-                for (int k = warp; k < count; k += WARPS) {
-                    sum.add(tile + k * 256, columns + (at + k) * Columns::STEP);
-                }
-                ring.release(item);
-            }
+            mc::add_row_group<WARPS>(sum, ring, item, columns, own, TILE_BLOCKS);
             float* part = parts + (group - begin) % 2 * (WARPS * Joined::COUNT);
             Joined::put(part, sum);
             mc::group_sync(1, WORKERS);  // the next group's sums go to the other half

@@ -384,4 +384,3 @@ MC_INLINE void store_to_gpus(uint4* p, uint4 v) {
 #include "mc_attention.cuh"
 #include "mc_collectives.cuh"
 #include "mc_fragments.cuh"
-#include "mc_rows.cuh"

@@ -10,6 +10,8 @@
 
 namespace mc {
 
+constexpr int least_power_of_two(int n) { return n <= 1 ? 1 : 2 * least_power_of_two((n + 1) / 2); }
+
 // Rows of ``LANES`` values in chunks of eight (16 bytes). A row of a multiple of 128 bytes starts in the
 // bank of the one before, shorter rows in one of several: as many tokens as start alike are told apart.
 template <int LANES>

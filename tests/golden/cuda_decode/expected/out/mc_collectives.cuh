@@ -53,6 +53,7 @@ MC_INLINE void cluster_reduce(float* all, const float* mine, int count, Barrier*
 // floats, of each of which it has written ``count`` from ``first`` on. The shares of the blocks may
 // differ, or be empty; together they are a row. They are pushed to the same place of everybody's ``all``.
 // ``arrived`` is an mbarrier with one arrival; it counts the bytes. All numbers are multiples of four.
+// Copies may still read a block's share when it returns: nobody writes there before a cluster barrier.
 template <int N>
 MC_INLINE void cluster_gather(float* all, int rows, int stride, int first, int count,
                               Barrier* arrived, u32 parity, u32 me, u32 members, u32 group) {

@@ -117,7 +117,45 @@ struct JoinedSums {
         for (int w = 0; w < WARPS; w++) sum += parts[w * COUNT + at];
         return sum;
     }
+
+    // Those of four rows, the first of which is a multiple of four.
+    static MC_INLINE float4 four(const float* parts, int at) {
+        float4 sum = *(const float4*)(parts + at);
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) {
+            const float4 more = *(const float4*)(parts + w * COUNT + at);
+            sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+        }
+        return sum;
+    }
 };
+
+// Producer: brings ``count`` blocks through a ring, ``tile_blocks`` to an item.
+template <class T, int STAGES>
+MC_INLINE void bring_blocks(const Ring<STAGES>& ring, int& item, const T* from, int count,
+                            int tile_blocks) {
+    for (int at = 0; at < count; at += tile_blocks, item++) {
+        const u32 bytes = min(tile_blocks, count - at) * 256 * (u32)sizeof(T);
+        ring.acquire(item, bytes);
+        ring.fill(item, 0, from + (size_t)at * 256, bytes);
+    }
+}
+
+// Consumers: one row group of ``count`` blocks that come so, WARPS warps having parts of its sums
+// (JoinedSums).
+template <int WARPS, class T, int BATCH, int STAGES>
+MC_INLINE void add_row_group(RowSums<T, BATCH>& sum, const Ring<STAGES>& ring, int& item,
+                             const T* columns, int count, int tile_blocks) {
+    for (int at = 0; at < count; at += tile_blocks, item++) {
+        const T* tile = (const T*)ring.ready(item);
+        const int blocks = min(tile_blocks, count - at);
+#pragma unroll 4
+        for (int k = warp(); k < blocks; k += WARPS) {
+            sum.add(tile + k * 256, columns + (at + k) * Columns<BATCH>::STEP);
+        }
+        ring.release(item);
+    }
+}
 
 // How WORKERS threads read vectors of WIDTH floats, a multiple of eight, as if zeros filled the last 16.
 template <int WIDTH, int WORKERS>
