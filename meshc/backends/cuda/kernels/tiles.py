@@ -8,7 +8,6 @@ from meshc.analysis.blocks import LEAST_STAGES, Part, SharedMemory
 from meshc.backends.cuda.kernels.arena import Arena
 
 NOTES = {
-    "VECTORS": "normed inputs",
     "COLUMNS": "inputs",
     "OUT_COLUMNS": "inputs of the output projection",
     "OWN_SUMS": "own sums of the row groups of two rounds",
