@@ -92,23 +92,24 @@ def _attention(
     one: Attention, cluster: int, cached: list[int], tile: int, stages: int, by: str = "split_token"
 ) -> Rig:
     # The plan of a much larger shape: rings that wrap often.
-    with patch.object(blocks, "TILE_BYTES", tile), patch.object(blocks, "MOST_STAGES", stages):
+    with patch.multiple(blocks, ATTENTION_TILES=(tile,), MOST_STAGES=stages):
         chosen = attention.plan(one, cluster, by, max(cached) + 1)
     case = make_case(one, cached)
     parts = cluster if by == "split_head" else 1
     weights = np.ascontiguousarray(in_fragments(projections(case.wq, case.wk, case.wv, parts)))
     out = np.ascontiguousarray(in_fragments(output(case.wo, one.kv_heads, parts)))
     bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
+    out_bias = [case.out_bias] if one.out_bias else []
 
     def arguments() -> list[np.ndarray | np.generic]:
         sums = np.zeros((one.batch, one.hidden), np.float32)
         return [
-            case.residual, sums, case.norm, weights, *bias, out, in_parts(case.keys, parts).copy(),
-            in_parts(case.values, parts).copy(), case.pages, np.int32(case.pages.shape[1]),
-            case.cached, case.cosines, case.sines,
+            case.residual, sums, case.norm, weights, *bias, out, *out_bias,
+            in_parts(case.keys, parts).copy(), in_parts(case.values, parts).copy(), case.pages,
+            np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
         ]  # fmt: skip
 
-    first = 5 + len(bias)
+    first = 5 + len(bias) + len(out_bias)
     return Rig(
         "attention_block.cu" if by == "split_token" else "attention_split_head.cu",
         "attention",
@@ -185,9 +186,11 @@ def _tiles(shape: tile.Shape, case: tile.Case) -> Rig:
     return Rig("attention_tile.cu", tile.KERNEL, shape.text, grid, arguments, (9, 10, 11))
 
 
-def _shape(batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0):
+def _shape(
+    batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0, out_bias=False
+):
     return Attention(
-        batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window
+        batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window, out_bias
     )
 
 
@@ -198,15 +201,23 @@ RIGS = {
         _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [200, 0], 4096, 2
     ),
     "window, cluster of three": lambda: _attention(
-        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 8192, 3
+        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 6144, 3
     ),
-    "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 2048, 2),
-    "one block": lambda: _attention(_shape(1, 2112, 8, 1, 64), 1, [37], 9216, 3),
+    "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 4096, 2),
+    "one block": lambda: _attention(_shape(1, 2120, 8, 1, 64), 1, [37], 9216, 3),
+    "twelve query heads, by tiles": lambda: _attention(
+        _shape(5, 200, 12, 1, 64, window=20, out_bias=True), 2, [40, 0, 19, 3, 33], 4096, 2
+    ),
     "lanes, ring of two": lambda: _attention(
-        _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [70, 0], 4096, 2, "split_head"
+        _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [300, 0], 4096, 2, "split_head"
     ),
     "lanes, window, cluster of three": lambda: _attention(
-        _shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 50], 2048, 3, "split_head"
+        _shape(3, 384, 3, 3, 96, page=64, window=100, out_bias=True),
+        3,
+        [190, 7, 100],
+        6144,
+        3,
+        "split_head",
     ),
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),

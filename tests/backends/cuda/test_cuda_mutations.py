@@ -31,7 +31,7 @@ IN_CI = (
     "mc_collectives.cuh: expect(full + item % STAGES, <bytes => bytes + 16>);",
     "attention_block.cu: <mc::cluster_sync(); => ;> #2",
     "attention_block.cu: const T* tile = (const T*)<ring.ready( => ring.place(>item);",
-    "attention_block.cu: const mc::u32 bytes = count * HIDDEN< * (int)sizeof(T) => >;",
+    "attention_block.cu: ring.acquire(item, 2 * (end - begin) * HEAD< * (int)sizeof(T) => >);",
     "rows_product.cu: ring.set_up(<WARPS => WARPS - 1>);",
     "embed.cu: <mc::wait_for_previous_grid(); => ;>",
 )
