@@ -31,6 +31,11 @@ MOST_GROUP = 64
 MOST_LANE_GROUP = 8
 """Query heads of a key head whose sums stay in the registers of threads that share its lanes; more
 are attended by tiles on tensor cores (:func:`by_tiles`)."""
+SHARED_LINE_BYTES = 128
+"""Bytes of shared memory that a core reads in a cycle: a word of each of 32 banks."""
+LEAST_TILE_GROUP = 4
+"""Query heads over one latent that are attended by tiles on tensor cores: fewer take no longer from
+shared memory than their tokens from global memory."""
 FRAGMENT, FRAGMENT_BYTES = 16, 512
 """Rows and values of a row in a block of a matrix for tensor cores, and its bytes."""
 ATTENTION_TILES, GOOD_STAGES = (32_768, 16_384, 8_192), 3
@@ -220,18 +225,19 @@ def _out_columns(batch: int, attended: int) -> Part:
 
 def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
     """The plan of latent attention in clusters of ``cluster`` blocks within ``limit`` bytes, with
-    tiles of that size of ``LATENT_TILE_BYTES`` which gives the larger ring.
+    tiles of that size of ``LATENT_TILE_BYTES`` of which more bytes are on their way.
 
     What follows the projections has the memory of their columns; the values' columns have that of
     the queries. Sums over latents that peers read are kept twice where there are several rounds.
     """
     plans = []
+    least = 2 * shape.key * (FRAGMENT if latent_by_tiles(shape) else 1)
     for tile in LATENT_TILE_BYTES:
-        tile = _up(max(tile, 2 * shape.key), 1024)
+        tile = _up(max(tile, least), 1024)
         plans.append(
             _with_ring(_latent_parts(shape, cluster, latent_tile_tokens(shape, tile)), tile, limit)
         )
-    return max(plans, key=lambda plan: plan.stages * plan.tile_bytes)
+    return max(plans, key=lambda plan: (plan.stages - 1) * plan.tile_bytes)
 
 
 def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Part]:
@@ -250,10 +256,9 @@ def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Par
     later = (
         Part("PLAIN", heads * columns(shape.query)),
         _values("OWN_ABSORBED_AT", heads * own(_groups(shape.latent), sharers)),
-        _values("TURNED", joined * shape.key, (values,)),
+        Part("ASKED", _latent_queries(shape), (values,)),
         Part("FRESH", 2 * batch * shape.key),
-        _values("FACTORS", group),
-        _values("SCORES", 2 * group * tokens),
+        *_latent_scores(shape, tokens),
         _values("ATTENDED_AT", buffers * joined * shape.latent),
         _values("STATISTICS", buffers * joined * 2),
         _values("SHARES", shape.round * heads * cluster),
@@ -266,6 +271,40 @@ def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Par
         _values("OWN", own(_groups(shape.query_rows) + _groups(shape.key), cluster)),
         Part("COLUMNS", columns(shape.hidden), later),
     ]
+
+
+def latent_by_tiles(shape: LatentAttention) -> bool:
+    """Whether a block attends on tensor cores (runtime/mc_attention.cuh); caches are swizzled."""
+    return (
+        shape.group >= LEAST_TILE_GROUP
+        and shape.key % (2 * FRAGMENT) == 0
+        and shape.latent % FRAGMENT == 0
+    )
+
+
+def latent_shared_bytes(shape: LatentAttention) -> int:
+    """Bytes that attention to a token reads from shared memory, counted in whole lines of 128.
+
+    Threads read the token twice, for scores and for sums. By lanes each head's query is read for
+    every token, and each of its weights by every warp; by tiles all queries for every eight tokens.
+    """
+    token = 2 * (shape.key + shape.latent)
+    if latent_by_tiles(shape):
+        return token + 2 * _up(shape.group, FRAGMENT) * shape.key // 8
+    return token + shape.group * (VALUE_BYTES * shape.key + SHARED_LINE_BYTES * WARPS)
+
+
+def _latent_queries(shape: LatentAttention) -> int:
+    """Bytes of the queries of a round."""
+    if latent_by_tiles(shape):
+        return 2 * shape.round * _up(shape.group, FRAGMENT) * shape.key
+    return VALUE_BYTES * shape.round * shape.group * shape.key
+
+
+def _latent_scores(shape: LatentAttention, tokens: int) -> list[Part]:
+    if latent_by_tiles(shape):
+        return [Part("WORK", tile_work_bytes(shape.group, shape.key, tokens))]
+    return [_values("FACTORS", shape.group), _values("SCORES", 2 * shape.group * tokens)]
 
 
 def latent_tile_tokens(shape: LatentAttention, tile_bytes: int) -> int:

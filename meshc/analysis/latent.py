@@ -1,9 +1,10 @@
 """Latent attention (MLA): heads and blocks of a cluster, chosen by predicted time.
 
-The model is that of ``clusters.py`` with one difference: every cluster reads the projection to the
-latent and all cached latents for itself. Global memory gives them once, L2 to each cluster; no
-bandwidth of L2 is known, so all bytes that blocks read count at that of global memory. Fewer
-clusters, with more heads each, read less, more clusters use more cores.
+The model is that of ``clusters.py`` with two differences. What attention takes from shared memory,
+a line in each cycle, may take longer than the bytes from global memory. And every cluster reads
+the projection to the latent and all cached latents for itself. Global memory gives them once, L2 to
+each cluster; no bandwidth of L2 is known, so all bytes that blocks read count at that of global
+memory. Fewer clusters, with more heads each, read less, more clusters use more cores.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshc.analysis.blocks import SharedMemory, block_memory, latent_memory, waves
+from meshc.analysis.blocks import (
+    SHARED_LINE_BYTES,
+    SharedMemory,
+    block_memory,
+    latent_memory,
+    latent_shared_bytes,
+    waves,
+)
 from meshc.analysis.clusters import (
     ELEMENT_BYTES,
     MOST_BATCH,
@@ -141,18 +149,23 @@ def step_seconds(device: Device, shape: LatentAttention, context: int, cluster: 
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_seconds(device, collectives(shape, cluster), cluster)
-    whole, macs = read_bytes(shape, context), _macs(shape, context)
+    whole, attending = (
+        read_bytes(shape, context),
+        _attention_seconds(device, shape, context, cluster),
+    )
     total = 0.0
     for clusters in runs:
         part = clusters / shape.clusters
         blocks = clusters * cluster
-        total += streamed_seconds(device, part * whole, part * macs, blocks) + exposed
+        total += max(streamed_seconds(device, part * whole, 0, blocks), attending) + exposed
     return total
 
 
-def _macs(shape: LatentAttention, context: int) -> int:
-    """Of attention; tensor cores multiply with weights, always faster than these arrive."""
-    return shape.batch * context * shape.heads * (shape.key + shape.latent)
+def _attention_seconds(device: Device, shape: LatentAttention, context: int, cluster: int) -> float:
+    """Time in which a block reads what attention to its tokens takes from shared memory. Products
+    with weights are faster than their bytes arrive."""
+    tokens = shape.batch * context / cluster
+    return device.seconds(tokens * latent_shared_bytes(shape) / SHARED_LINE_BYTES)
 
 
 def _candidate(device: Device, shape: LatentAttention, context: int, cluster: int) -> LatentChoice:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from meshc.analysis import latent
+from meshc.analysis.blocks import latent_shared_bytes
 from meshc.analysis.dsmem import LatentAttention, split_token_latent, traffic
 from meshc.devices import device
 
@@ -24,6 +25,13 @@ def test_the_choice_is_the_fastest_that_fits(context: int) -> None:
         moved = traffic(split_token_latent(one, c.cluster), c.cluster) if c.cluster > 1 else 0
         assert c.dsmem_bytes == 16 // c.group * moved
         assert c.blocks == 16 // c.group * c.cluster
+
+
+def test_one_head_of_a_cluster_waits_for_global_memory_and_more_for_tensor_cores() -> None:
+    cycles = {g: latent_shared_bytes(replace(LITE, group=g)) / 128 for g in (1, 2, 4, 8, 16)}
+    assert cycles == {1: 43, 2: 69, 4: 35, 8: 35, 16: 35}
+    arriving = H200.cores * 1152 / H200.read_bytes_per_second / H200.seconds(1)
+    assert arriving == pytest.approx(62, abs=0.5)
 
 
 def test_every_cluster_reads_the_latents_for_itself() -> None:

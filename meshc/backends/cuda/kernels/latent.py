@@ -51,6 +51,11 @@ class LatentPlan:
         return self.shape.sizes.clusters * self.cluster
 
     @property
+    def by_tiles(self) -> bool:
+        """Whether caches are swizzled and attended by tiles on tensor cores."""
+        return blocks.latent_by_tiles(self.shape.sizes)
+
+    @property
     def dsmem_bytes(self) -> int:
         """Bytes between blocks of clusters in one launch, all clusters together."""
         exchanged = dsmem.split_token_latent(self.shape.sizes, self.cluster)
@@ -93,6 +98,7 @@ def text(chosen: LatentPlan, name: str) -> str:
         round=sizes.round,
         tile_tokens=blocks.latent_tile_tokens(sizes, chosen.tile_bytes),
         stages=chosen.stages,
+        tiled=chosen.by_tiles,
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,
     )

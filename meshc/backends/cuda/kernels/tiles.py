@@ -26,7 +26,6 @@ NOTES = {
     "WEIGHTS": "sums of weights",
     "OUTPUTS": "of this block's lanes",
     "PLAIN": "queries without rotary lanes, of own heads",
-    "TURNED": "absorbed queries, rotary lanes, of a round",
     "FRESH": "new tokens as the cache holds them",
     "OWN_ABSORBED_AT": "own rows of absorbed queries",
     "FACTORS": "of the sums before a tile",
