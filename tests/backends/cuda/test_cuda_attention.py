@@ -174,7 +174,7 @@ FULL = {
 
 
 @pytest.mark.parametrize("name", FULL)
-@pytest.mark.parametrize("cached", [1024, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cached", [1024, 4096])
 def test_full_size(name, cached):
     one, cluster, dataflow = FULL[name]
     case, chosen = make_case(one, [cached]), plan(one, cluster, dataflow, cached + 1)
