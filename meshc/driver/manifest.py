@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from meshc.backends.python import HostFacts
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
-from meshc.frontend.models import LatentSizes, LinearScaling, Llama3Scaling, ModelConfig
+from meshc.frontend.models import LatentSizes, ModelConfig, RopeScaling
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 from meshc.support.files import MANIFEST, read_manifest
@@ -99,7 +99,7 @@ def _latent(stored: object) -> object:
 
 def _scaling(stored: object) -> object:
     """The RoPE scaling of a stored config; what it cannot be is left for the check of types."""
-    for kind in (LinearScaling, Llama3Scaling):
+    for kind in get_args(RopeScaling):
         if isinstance(stored, dict) and set(stored) == set(get_type_hints(kind)):
             return kind(**stored)
     return stored

@@ -99,6 +99,7 @@ def _latent_parameters(config: ModelConfig, sizes: LatentSizes) -> dict[str, Par
         "N": sizes.query,
         "P": sizes.rope,
         "D": sizes.value,
+        "low_rank": sizes.query_rank > 0,
         "F": config.ffn,
         "V": config.vocab,
         "layers": config.layers,
@@ -107,6 +108,7 @@ def _latent_parameters(config: ModelConfig, sizes: LatentSizes) -> dict[str, Par
         "activation": config.activation,
         "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
         **_scaling_parameters(config.rope_scaling),
+        **({"Q": sizes.query_rank} if sizes.query_rank else {}),
     }
 
 

@@ -68,13 +68,15 @@ class LatentSizes:
     """Lanes of multi-head latent attention (DeepSeek-V2, section 2.1).
 
     ``rank`` is kv_lora_rank, the values cached per token beside a key of ``rope`` rotary lanes;
-    a query has ``query`` lanes and as many rotary ones, a value ``value``.
+    a query has ``query`` lanes and as many rotary ones, a value ``value``. Queries are products of
+    a normed vector of ``query_rank`` values (q_lora_rank), or, if that is 0, of the layer's input.
     """
 
     rank: int
     query: int
     rope: int
     value: int
+    query_rank: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,10 @@ class ModelConfig:
         if self.latent is not None:
             sizes = self.latent
             lanes = self.heads * (sizes.query + sizes.value)
-            projected = q_width + sizes.rank + sizes.rope + self.heads * sizes.value
-            return self.hidden * projected + sizes.rank * (lanes + 1)
+            projected = sizes.query_rank or q_width
+            projected += sizes.rank + sizes.rope + self.heads * sizes.value
+            queries = sizes.query_rank * (q_width + 1)
+            return self.hidden * projected + queries + sizes.rank * (lanes + 1)
         attention = self.hidden * (2 * q_width + 2 * kv_width)
         return (
             attention + self.attention_bias * (q_width + 2 * kv_width) + self.o_bias * self.hidden

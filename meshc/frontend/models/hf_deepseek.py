@@ -1,7 +1,7 @@
 """What a ``config.json`` of deepseek_v2 says beside the keys of other families.
 
 Defaults of absent keys are those of ``DeepseekV2Config`` in transformers. Dense layers are read;
-a model with experts, or with queries of a low rank, is refused by the key that asks for them.
+a model with experts is refused by the key that asks for them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LANES = {
     "rope": ("qk_rope_head_dim", 64),
     "value": ("v_head_dim", 128),
 }
-_DENSE_HELP = "meshc computes deepseek_v2 with dense layers and full queries only"
+_DENSE_HELP = "meshc computes deepseek_v2 with dense layers only"
 _QUERY_RANK = 1536
 
 
@@ -33,14 +33,14 @@ def read_latent(fields: Fields, layers: int, heads: int, kv_heads: int) -> Laten
     """Lanes of the attention; faults, and what is not supported, go to the diagnostics."""
     limit = SIZE_LIMITS["head_dim"]
     sizes = LatentSizes(
-        **{name: fields.integer(key, 1, limit, absent) for name, (key, absent) in _LANES.items()}
+        **{name: fields.integer(key, 1, limit, absent) for name, (key, absent) in _LANES.items()},
+        query_rank=_query_rank(fields),
     )
     if sizes.rope % 2:
         fields.reject_value("qk_rope_head_dim", "an even number is wanted: RoPE rotates pairs")
     if kv_heads != heads:
         fields.reject_value("num_key_value_heads", f"latent attention has one per head, {heads}")
     _refuse_experts(fields, layers)
-    _refuse_query_rank(fields)
     for key in ("attention_bias", "mlp_bias", "tie_word_embeddings"):
         if fields.values.get(key) is True:
             _refuse(fields, key, f"'{key}' is not supported for deepseek_v2")
@@ -60,15 +60,11 @@ def _refuse_experts(fields: Fields, layers: int) -> None:
         _refuse(fields, named, message)
 
 
-def _refuse_query_rank(fields: Fields) -> None:
-    """Queries of a low rank: null is none, an absent key is not null."""
-    if fields.has("q_lora_rank"):
-        _refuse(fields, "q_lora_rank", "queries of a low rank ('q_lora_rank') are not supported")
-    elif "q_lora_rank" not in fields.values:
-        message = (
-            f"without 'q_lora_rank' queries have the rank {_QUERY_RANK}, which is not supported"
-        )
-        _refuse(fields, "q_lora_rank", message)
+def _query_rank(fields: Fields) -> int:
+    """Values that queries are products of: null is none, an absent key is not null."""
+    if "q_lora_rank" in fields.values and not fields.has("q_lora_rank"):
+        return 0
+    return fields.integer("q_lora_rank", 1, SIZE_LIMITS["hidden"], _QUERY_RANK)
 
 
 def _refuse(fields: Fields, key: str, message: str) -> None:

@@ -130,10 +130,21 @@ def _latent(config: ModelConfig, sizes: LatentSizes) -> list[LogicalTensor]:
     shared = ("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", (rank + rope, hidden))
     up = ("self_attn.kv_b_proj", "attn_kv_b", (heads * (query + value), rank))
     norm = ("self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight")
+    low_rank: list[LogicalTensor] = []
+    source = hidden
+    if sizes.query_rank:
+        source = sizes.query_rank
+        queries = ("self_attn.q_b_proj", "attn_q_b", (heads * (query + rope), source))
+        gain = ("self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight")
+        low_rank = [
+            _linear("w_query", (hidden,), (source,), "self_attn.q_a_proj", "attn_q_a"),
+            _layer_vector("query_norm", (source,), *gain),
+        ]
     return [
         _layer_vector("attn_norm", (hidden,), "input_layernorm.weight", "attn_norm.weight"),
-        _part("wq", (hidden, heads, query), queries, first),
-        _part("wq_rope", (hidden, heads, rope), queries, rotary),
+        *low_rank,
+        _part("wq", (source, heads, query), queries, first),
+        _part("wq_rope", (source, heads, rope), queries, rotary),
         _part("w_latent", (hidden, rank), shared, of_latent),
         _part("w_rope", (hidden, rope), shared, of_key),
         _layer_vector("latent_norm", (rank,), *norm),

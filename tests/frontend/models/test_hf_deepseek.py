@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from model_files import diagnosed
 
+from meshc.driver.manifest import config_of
 from meshc.driver.models import library_parameters
 from meshc.frontend.language import elaborate, library_model
 from meshc.frontend.models import LatentSizes, YarnScaling, open_checkpoint, read_config
@@ -72,6 +74,16 @@ def test_absent_lanes_are_those_of_transformers(tmp_path: Path) -> None:
     assert config.latent == LatentSizes(rank=512, query=128, rope=64, value=128)
 
 
+def test_queries_of_a_low_rank_are_read(tmp_path: Path) -> None:
+    full = read_config(config_file(tmp_path))
+    config = read_config(config_file(tmp_path, q_lora_rank=24))
+    assert config.latent == LatentSizes(rank=16, query=12, rope=8, value=10, query_rank=24)
+    queries = 64 * 24 + 24 + 24 * 4 * 20
+    assert config.parameter_count() - full.parameter_count() == 2 * (queries - 64 * 4 * 20)
+    absent = read_config(config_file(tmp_path, q_lora_rank=...))
+    assert absent.latent is not None and absent.latent.query_rank == 1536
+
+
 def test_yarn_is_read_with_the_defaults_of_transformers(tmp_path: Path) -> None:
     read = read_config(config_file(tmp_path, rope_scaling=YARN)).rope_scaling
     assert read == YarnScaling(40.0, 32.0, 1.0, 256, 0.707)
@@ -83,14 +95,17 @@ def test_yarn_is_read_with_the_defaults_of_transformers(tmp_path: Path) -> None:
     assert isinstance(plain, YarnScaling) and plain.attention_scale == 1.0
 
 
+def test_a_manifest_keeps_the_config(tmp_path: Path) -> None:
+    config = read_config(config_file(tmp_path, rope_scaling=YARN, q_lora_rank=24))
+    assert config_of(json.loads(json.dumps({"config": asdict(config)}))) == config
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"first_k_dense_replace": 1}, "layers from 1 on have 64 experts ('n_routed_experts')"),
         ({"first_k_dense_replace": ...}, "layers from 0 on have 64 experts"),
         ({"first_k_dense_replace": 1, "n_routed_experts": ...}, "('first_k_dense_replace')"),
-        ({"q_lora_rank": 24}, "queries of a low rank ('q_lora_rank')"),
-        ({"q_lora_rank": ...}, "without 'q_lora_rank'"),
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 'RoPE type "linear"'),
         ({"rope_scaling": {**YARN, "mscale": 1.0}}, "'mscale' unlike 'mscale_all_dim'"),
         ({"rope_scaling": {**YARN, "mscale_all_dim": 0}}, "'mscale' unlike 'mscale_all_dim'"),
@@ -115,6 +130,7 @@ def test_what_is_not_supported_is_named(
     ("changes", "words"),
     [
         ({"kv_lora_rank": 0}, "'kv_lora_rank' is 0"),
+        ({"q_lora_rank": 0}, "'q_lora_rank' is 0"),
         ({"qk_rope_head_dim": 7}, "RoPE rotates pairs"),
         ({"num_key_value_heads": 2}, "latent attention has one per head, 4"),
         ({"n_routed_experts": "many"}, "'n_routed_experts'"),
@@ -139,6 +155,7 @@ def test_layers_without_experts_need_no_dense_ones(tmp_path: Path) -> None:
     "changes",
     [
         {},
+        {"q_lora_rank": 24},
         {"qk_rope_head_dim": 16, "rope_scaling": YARN},
         {
             "qk_rope_head_dim": 16,
