@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, Mode
+from meshc.backends.cuda.executor import CXX, Mode, modes
 from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
@@ -146,6 +146,29 @@ def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length,
     # Products of several columns add in another order; a key may round to its neighbour.
     unit = 2.0**-11 if program.weights["qkv"].dtype == "f16" else 2.0**-8
     assert np.abs(first - other).max() <= unit * np.abs(other).max()
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        ("llama, grouped, tied", 3),
+        ("qwen2, biases, one key head", 1),
+        ("split by lanes, biases", 1),
+        ("sixteen heads of one key head", 1),
+    ],
+)
+def test_all_modes_agree_to_the_bit(name, batch, tmp_path: Path):
+    """A chunk of a prompt and a step behind it, in every schedule with early and late copies."""
+    result = compiled(name, tmp_path, batch=batch)
+    program = from_json(result.files["manifest.json"])
+    tensors = weights_of(result.modules["decode"], program.weights["qkv"].dtype)
+    found = set()
+    for mode in modes((3,)):
+        model = LanguageModel(program, CpuMachine(program.kernels, result.files, mode), tensors)
+        chunk = model.prefill([3, 17, 199, 0, 42])
+        step = model.step([8] * batch, [5] + [0] * (batch - 1))
+        found.add(chunk.tobytes() + step.tobytes())
+    assert len(found) == 1
 
 
 def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, Mode
+from meshc.backends.cuda.executor import CXX, Mode, modes
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
 from meshc.ir.ops.graph import Fuse
@@ -107,3 +107,17 @@ def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
     # What products with several columns take is rounded to 16 bits.
     assert np.abs(chunks - single).max() <= 2.0**-7 * np.abs(single).max()
     assert chunks.argmax() == single.argmax()
+
+
+def test_all_modes_agree_to_the_bit(tmp_path: Path):
+    """A chunk of a prompt and a step behind it, in every schedule with early and late copies."""
+    result = compiled(tmp_path, batch=2, cluster=4, page=1)
+    program = from_json(result.files["manifest.json"])
+    tensors = weights_of(result.modules["decode"])
+    found = set()
+    for mode in modes((3,)):
+        model = LanguageModel(program, CpuMachine(program.kernels, result.files, mode), tensors)
+        chunk = model.prefill([3, 17, 199])
+        step = model.step([8, 5], [3, 0])
+        found.add(chunk.tobytes() + step.tobytes())
+    assert len(found) == 1
