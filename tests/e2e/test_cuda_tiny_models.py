@@ -1,5 +1,5 @@
 """Tiny random checkpoints of Hugging Face transformers through emitted CUDA in the CPU executor:
-grouped queries, latent attention, both 16-bit types."""
+grouped queries, latent attention, RoPE scaled by YaRN, both 16-bit types."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIXTURES = {
     "llama-4h2": {"cluster": 4, "page": 64},
     "qwen2-2h1-bf16": {"batch": 3, "dataflow": "split_head", "cluster": 2},
     "deepseek-4h": {"cluster": 4, "page": 1},
-    "deepseek-2h-bf16": {"cluster": 1, "batch": 2},
+    "deepseek-2h-yarn-bf16": {"cluster": 1, "batch": 2},
 }
 # Eight roundings to the model's type, which keys, values and the inputs of chunks are rounded to.
 BOUND = {"f16": 2.0**-8, "bf16": 2.0**-5}

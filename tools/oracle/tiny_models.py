@@ -47,6 +47,17 @@ _LLAMA3_ROPE = {
     "original_max_position_embeddings": 32,
 }
 
+_YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "beta_fast": 8.0,
+    "beta_slow": 1.0,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 32,
+}
+
 
 def _sizes(
     hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int, vocab: int, layers: int
@@ -141,7 +152,11 @@ TINY_MODELS = (
     ),
     TinyModel("deepseek-4h", "deepseek_v2", _latent_sizes(4, 32), torch.float16, place="tiny_cuda"),
     TinyModel(
-        "deepseek-2h-bf16", "deepseek_v2", _latent_sizes(2, 64), torch.bfloat16, place="tiny_cuda"
+        "deepseek-2h-yarn-bf16",
+        "deepseek_v2",
+        {**_latent_sizes(2, 64), "rope_parameters": _YARN_ROPE},
+        torch.bfloat16,
+        place="tiny_cuda",
     ),
 )
 
