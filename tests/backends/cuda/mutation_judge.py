@@ -19,10 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import numpy as np
 import test_cuda_attention_tile as tile
+import test_cuda_latent as latent
 from decode_reference import make_case
 from mutations import Mutation, mutations
 from test_cuda_attention import in_parts
@@ -119,6 +120,23 @@ def _attention(
         (1, first, first + 1),
         (0, 1),
     )
+
+
+def _latent(name: str, tile: int, stages: int) -> Rig:
+    # What the tests of latent attention launch, with the plan of a much larger shape.
+    with patch.multiple(blocks, LATENT_TILE_BYTES=(tile,), MOST_STAGES=stages):
+        chosen, case = latent.small(name)
+    library = Mock()
+    with patch.object(latent, "library", lambda *_: library):
+        latent.run(chosen, case)
+    _, grid, given = library.run.call_args[0][:3]
+    pool = next(n for n, argument in enumerate(given) if argument.shape == case.latents.shape)
+
+    def arguments() -> list[np.ndarray | np.generic]:
+        return [argument.copy() for argument in given]
+
+    text = latent.text(chosen, latent.NAME)
+    return Rig("latent_block.cu", latent.NAME, text, grid, arguments, (1, pool), (0, 1))
 
 
 def _rows(one: RowsProduct, cores: int, cluster: int = 1) -> Rig:
@@ -219,6 +237,10 @@ RIGS = {
         3,
         "split_head",
     ),
+    "latents, one block": lambda: _latent("one block, all heads", 8192, 2),
+    "latents, odd cluster": lambda: _latent("odd cluster", 8192, 3),
+    "latents, several rounds": lambda: _latent("more heads than blocks", 8192, 2),
+    "latents by tiles": lambda: _latent("tiles, several rounds", 8192, 2),
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),
     "gather of four": lambda: _collective("gather", 4, 9),
