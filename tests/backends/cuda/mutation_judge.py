@@ -122,10 +122,12 @@ def _attention(
     )
 
 
-def _latent(name: str, tile: int, stages: int) -> Rig:
+def _latent(
+    one: latent.Latent, cluster: int, cached: list[int], tile: int = 8192, stages: int = 2
+) -> Rig:
     # What the tests of latent attention launch, with the plan of a much larger shape.
     with patch.multiple(blocks, LATENT_TILE_BYTES=(tile,), MOST_STAGES=stages):
-        chosen, case = latent.small(name)
+        chosen, case = latent.plan(one, cluster), latent.make_case(one, cached)
     library = Mock()
     with patch.object(latent, "library", lambda *_: library):
         latent.run(chosen, case)
@@ -223,6 +225,9 @@ RIGS = {
     ),
     "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 4096, 2),
     "one block": lambda: _attention(_shape(1, 2120, 8, 1, 64), 1, [37], 9216, 3),
+    "nine requests": lambda: _attention(
+        _shape(9, 400, 2, 2, 64, "bf16"), 2, list(range(0, 72, 8)), 4096, 2
+    ),
     "twelve query heads, by tiles": lambda: _attention(
         _shape(5, 200, 12, 1, 64, window=20, out_bias=True), 2, [40, 0, 19, 3, 33], 4096, 2
     ),
@@ -237,10 +242,18 @@ RIGS = {
         3,
         "split_head",
     ),
-    "latents, one block": lambda: _latent("one block, all heads", 8192, 2),
-    "latents, odd cluster": lambda: _latent("odd cluster", 8192, 3),
-    "latents, several rounds": lambda: _latent("more heads than blocks", 8192, 2),
-    "latents by tiles": lambda: _latent("tiles, several rounds", 8192, 2),
+    "latents, one block": lambda: _latent(latent.shape(4, latent=96), 1, [70], 36864),
+    "latents, odd cluster": lambda: _latent(
+        latent.shape(1, 3, page=64, hidden=384, heads=3, latent=96, rope=24, query=48, value=96),
+        3,
+        [130, 7, 64],
+        stages=3,
+    ),
+    "latents, no whole groups": lambda: _latent(
+        latent.shape(1, hidden=264, heads=2, latent=72, query=40), 4, [50]
+    ),
+    "latents, several rounds": lambda: _latent(latent.shape(4, 5, value=40), 2, [40, 3, 17, 64, 0]),
+    "latents by tiles": lambda: _latent(latent.shape(4, 4, latent=96, rope=32), 8, [3, 140, 0, 64]),
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),
     "gather of four": lambda: _collective("gather", 4, 9),
