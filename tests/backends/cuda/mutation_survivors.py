@@ -20,6 +20,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "mc_attention.cuh: if (<GROUPS % OVER_GROUPS => true> && of >= GROUPS) return;",
         "mc_attention.cuh: if (<GROUPS % OVER_GROUPS => true> && warp / OVER_LANES + m * "
         "OVER_GROUPS >= GROUPS) break;",
+        "attention_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
     ),
     "What the threads own is at least all there is, so the next one of each lies behind the last, "
     "where a guard in the loop leaves it out.": (
@@ -37,6 +38,40 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Sums of a group behind the last, of weights that were not loaded; finish() leaves them out.": (
         "mc_attention.cuh: if (GROUPS % OVER_GROUPS && warp / OVER_LANES + m * OVER_GROUPS"
         "< >=  =>  > >GROUPS) break;",
+    ),
+    "With one token less than the window the first seen is token 0 either way.": (
+        "attention_block.cu: first = WINDOW && cached + 1< >  =>  >= >WINDOW ? "
+        "cached + 1 - WINDOW : 0;",
+        "attention_split_head.cu: first = WINDOW && cached + 1< >  =>  >= >WINDOW ? "
+        "cached + 1 - WINDOW : 0;",
+    ),
+    "A block behind the last tile has no tiles, and where they would begin is not asked.": (
+        "attention_block.cu: tile = begin + <min(rank * share, all) => (rank * share)>;",
+    ),
+    "Zero becomes zero.": (
+        "attention_block.cu: if (tiles< <  =>  <= >0) tiles = 0;",
+        "attention_split_head.cu: if (tiles< <  =>  <= >0) tiles = 0;",
+    ),
+    "All blocks of a cluster have the same bits of the new keys and values, so any of them, or "
+    "all, may store them.": (
+        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0>) {",
+        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => true>) {",
+    ),
+    "Threads without lanes of the head then hold what lies behind the query, the next head or the "
+    "new key, and multiply it by keys that are zeros.": (
+        "attention_block.cu: if (HELD_QUERIES) q[HELD_QUERIES ? g : 0][i] = <active => true> ? "
+        "query[g * HEAD + part + i] : 0.0f;",
+    ),
+    "Only threads of the first warp have share 0, which is asked for behind it: the other warps "
+    "are spared the work.": (
+        "attention_block.cu: if (rank == CLUSTER - 1 && <warp == 0 => true>) {",
+    ),
+    "By tiles the new key and value are rounded again when they become a tile, which gives what "
+    "rounding once does.": (
+        "attention_block.cu: projected[b * ROWS + row + k] = <part < GROUP => true> ? pair[k] : "
+        "mc::widen(stored);",
+        "attention_block.cu: projected[b * ROWS + row + k] = part< <  =>  <= >GROUP ? pair[k] : "
+        "mc::widen(stored);",
     ),
     "Only blocks that have nothing to do differ: what they have is counted below zero instead of "
     "zero, and every loop over it ends as early.": (
