@@ -2,9 +2,10 @@
 
     python benchmarks/cluster_choice.py [--device h200] [--counted]
 
-Three tables in Markdown, which docs/cuda.md repeats: the choice by heads, head size and cached
-tokens; predicted time by cluster size; with ``--counted`` the bytes between blocks of a cluster as
-predicted and as the CPU executor counts them while it runs the emitted kernels.
+Tables in Markdown, which docs/cuda.md repeats: the choice by heads, head size and cached tokens;
+that for query heads that share key heads; predicted time by cluster size; both dataflows; with
+``--counted`` the bytes between blocks of a cluster as predicted and as the CPU executor counts them
+while it runs the emitted kernels.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ HEADS = (32, 64, 128)
 HEAD_SIZES = (64, 128, 256)
 CONTEXTS = (1024, 4096, 16384)
 SIZES = (1, 2, 4, 8, 16)
+# Query heads, key/value heads, residual: Llama-3-8B, Qwen2-7B, Llama-3.2-3B, Llama-3-70B.
+GROUPED = ((32, 8, 4096), (28, 4, 3584), (24, 8, 3072), (64, 8, 8192))
 # Two blocks on a core: what the published kernel's 101,312 bytes of shared memory allow.
 PUBLISHED_RESIDENT = 2
 # Dataflow, heads, key/value heads, head size, blocks of a cluster.
@@ -64,6 +67,29 @@ def _choices(target: Device) -> Iterator[Sequence[object]]:
 def _cells(choice: Choice) -> tuple[object, ...]:
     seconds = f"{1e6 * choice.seconds:.1f}"
     return choice.dataflow, choice.cluster, choice.resident, seconds, choice.dsmem_bytes
+
+
+def shares(target: Device) -> str:
+    """The choice where query heads share key heads, and what it would be with one cluster for each
+    key head; batch 1, heads of 128."""
+    header = "heads", "key/value heads", "hidden", "cached"
+    chosen = "heads of a cluster", "cluster", "blocks", "us"
+    alone = "cluster", "blocks", "us"
+    return markdown((*header, *chosen, *(f"alone: {name}" for name in alone)), _shares(target))
+
+
+def _shares(target: Device) -> Iterator[Sequence[object]]:
+    for heads, kv_heads, hidden in GROUPED:
+        for context in CONTEXTS:
+            shape = Attention(hidden, heads, kv_heads, 128)
+            best = choose(target, shape, context)
+            alone = choose(target, shape, context, heads=shape.group)
+            if best and alone:
+                times = [f"{1e6 * choice.seconds:.1f}" for choice in (best, alone)]
+                yield (
+                    heads, kv_heads, hidden, context, best.heads, best.cluster, best.blocks,
+                    times[0], alone.cluster, alone.blocks, times[1],
+                )  # fmt: skip
 
 
 def sizes(target: Device) -> str:
@@ -141,7 +167,7 @@ def main() -> None:
     parser.add_argument("--counted", action="store_true", help="run kernels in the executor too")
     arguments = parser.parse_args()
     target = device(arguments.device)
-    tables = [choices(target), sizes(target), dataflows(target)]
+    tables = [choices(target), shares(target), sizes(target), dataflows(target)]
     if arguments.counted:
         tables.append(counted())
     print("\n\n".join(tables))

@@ -122,28 +122,29 @@ def cases(
 
 
 def _plans(
-    shape: Attention, chosen: tuple[int, str, int], contexts: Sequence[int]
+    shape: Attention, chosen: tuple[int, str, int, int], contexts: Sequence[int]
 ) -> Iterator[tuple[AttentionPlan, tuple[int, ...]]]:
     found = _variants(shape, chosen, min(contexts), max(contexts))
-    for one, cluster, dataflow, resident, cached in found:
+    for one, cluster, dataflow, resident, heads, cached in found:
         try:
-            yield attention.plan(one, cluster, dataflow, max(cached) + 1, resident), cached
+            plan = attention.plan(one, cluster, dataflow, max(cached) + 1, resident, heads)
+            yield plan, cached
         except DoesNotFit:
             continue
 
 
 def _variants(
-    shape: Attention, chosen: tuple[int, str, int], short: int, long: int
-) -> Iterator[tuple[Attention, int, str, int, tuple[int, ...]]]:
-    cluster, dataflow, resident = chosen
-    yield shape, cluster, dataflow, resident, (long,) * shape.batch
+    shape: Attention, chosen: tuple[int, str, int, int], short: int, long: int
+) -> Iterator[tuple[Attention, int, str, int, int, tuple[int, ...]]]:
+    cluster, dataflow, resident, heads = chosen
+    yield shape, cluster, dataflow, resident, heads, (long,) * shape.batch
     for dataflow in DATAFLOWS:
         for cluster in CLUSTERS:
-            yield shape, cluster, dataflow, 1, (short,) * shape.batch
+            yield shape, cluster, dataflow, 1, shape.group, (short,) * shape.batch
     other = "bf16" if shape.dtype == "f16" else "f16"
-    yield replace(shape, batch=2), 2, "split_token", 1, (0, short)
-    yield replace(shape, batch=2), 2, "split_head", 1, (short, 0)
-    yield replace(shape, batch=1, dtype=other), 2, "split_token", 2, (short,)
+    yield replace(shape, batch=2), 2, "split_token", 1, 1, (0, short)
+    yield replace(shape, batch=2), 2, "split_head", 1, shape.group, (short, 0)
+    yield replace(shape, batch=1, dtype=other), 2, "split_token", 2, 1, (short,)
 
 
 def _words(
@@ -176,13 +177,17 @@ def _attention(plan: AttentionPlan, name: str, cached: Sequence[int]) -> Case:
     }
     lengths = " and ".join(map(str, dict.fromkeys(cached)))
     title = (
-        f"attention block, {plan.dataflow}, clusters of {plan.cluster}, {plan.resident} on a core, "
-        f"{kind}, batch {shape.batch}, {lengths} cached"
+        f"attention block, {plan.dataflow}, clusters of {plan.cluster} for {plan.heads} heads, "
+        f"{plan.resident} on a core, {kind}, batch {shape.batch}, {lengths} cached"
     )
     grid = Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes)
     expected = attention_block(plan, given)
     parts = plan.cluster if plan.dataflow == "split_head" else 1
     by_part = given["out"].reshape(kv, parts, shape.hidden, -1)
+    if plan.sharers > 1:
+        # [kv, hidden, clusters of a key/value head, what one has attended]
+        split = by_part.reshape(kv, shape.hidden, plan.sharers, -1)
+        by_part = split.swapaxes(1, 2).reshape(plan.clusters, shape.hidden, -1)
     for matrix, rows_of in (("qkv", given["qkv"]), ("out", by_part)):
         given[matrix] = np.ascontiguousarray(in_fragments(rows_of))
     return Case(

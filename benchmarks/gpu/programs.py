@@ -63,25 +63,27 @@ def compiled(
 def sizes(program: StepProgram) -> Sizes:
     """The sizes of a program's model."""
     keys = program.buffers["keys"].shape
-    parts, _, blocks = program.weights["out"].shape[1:4]
+    clusters, parts, _, blocks = program.weights["out"].shape[1:5]
     hidden = program.buffers["residual"].shape[-1]
     _, _, kv_heads, page, head = keys
-    group = parts * FRAGMENT * blocks // head
+    heads = clusters * parts * FRAGMENT * blocks // head
     features = program.buffers["features"].shape[-1]
     dtype = program.buffers["keys"].dtype
     return Sizes(
-        program.batch, hidden, kv_heads * group, kv_heads, head, features, program.vocabulary,
+        program.batch, hidden, heads, kv_heads, head, features, program.vocabulary,
         program.layers, dtype, page,
     )  # fmt: skip
 
 
-def choice(program: StepProgram, texts: dict[str, str]) -> tuple[int, str, int]:
-    """The cluster size of a program's attention block, its dataflow, and its blocks on a core."""
+def choice(program: StepProgram, texts: dict[str, str]) -> tuple[int, str, int, int]:
+    """The cluster size of a program's attention block, its dataflow, its blocks on a core, and the
+    query heads of a cluster."""
     kernel = program.kernels["attention_block"]
     # Both dataflows are one where a cluster is a block.
     dataflow = "split_head" if program.weights["qkv"].parts > 1 else "split_token"
     bounds = _BOUNDS.search(texts[kernel.file])
-    return kernel.cluster, dataflow, int(bounds[1]) if bounds else 1
+    heads = sizes(program).heads // program.weights["out"].shape[1]
+    return kernel.cluster, dataflow, int(bounds[1]) if bounds else 1, heads
 
 
 class Step:

@@ -18,7 +18,7 @@ end together in a wave. All figures are predictions that serve to compare; a GPU
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log2
 
 from meshc.analysis.blocks import (
@@ -72,7 +72,8 @@ ELEMENT_BYTES = 2
 @dataclass(frozen=True)
 class Choice:
     """How an attention block is computed: blocks of a cluster, blocks that share a core
-    (``resident``), and the ``seconds`` that one layer's step is predicted to take.
+    (``resident``), query heads of a cluster, and the ``seconds`` that one layer's step is predicted
+    to take.
 
     ``dsmem_bytes`` are those between blocks in one launch, all clusters together.
     """
@@ -80,6 +81,7 @@ class Choice:
     dataflow: str
     cluster: int
     resident: int
+    heads: int
     memory: SharedMemory
     blocks: int
     waves: int
@@ -94,9 +96,10 @@ def choose(
     cluster: int = 0,
     dataflow: str = "",
     resident: int = 0,
+    heads: int = 0,
 ) -> Choice | None:
     """The fastest of :func:`candidates`, or None where nothing fits (see :func:`misfits`)."""
-    found = candidates(device, shape, context, cluster, dataflow, resident)
+    found = candidates(device, shape, context, cluster, dataflow, resident, heads)
     return min(found, key=lambda c: (c.seconds, c.cluster), default=None)
 
 
@@ -107,21 +110,40 @@ def candidates(
     cluster: int = 0,
     dataflow: str = "",
     resident: int = 0,
+    heads: int = 0,
 ) -> list[Choice]:
     """Everything that fits, with ``context`` cached tokens; zero and empty leave a choice open.
 
     One block has nothing to split by head, so only ``split_token`` has clusters of one.
     """
-    sizes = [cluster] if cluster else _sizes(device)
-    flows = [dataflow] if dataflow else DATAFLOWS
     residents = [resident] if resident else range(1, MOST_RESIDENT + 1)
     found = []
-    for size in sizes:
-        for flow in flows:
-            if not misfits(device, shape, size, flow, context):
-                made = (_candidate(device, shape, context, size, flow, r) for r in residents)
-                found += [choice for choice in made if choice is not None]
+    for part, size, flow in divisions(device, shape, cluster, dataflow, heads):
+        if not misfits(device, part, size, flow, context):
+            made = (_candidate(device, part, context, size, flow, r) for r in residents)
+            found += [choice for choice in made if choice is not None]
     return found
+
+
+def divisions(
+    device: Device, shape: Attention, cluster: int = 0, dataflow: str = "", heads: int = 0
+) -> list[tuple[Attention, int, str]]:
+    """What a cluster may compute, in how many blocks, by which dataflow.
+
+    Clusters have all ``heads`` of a key/value head or, by ``split_token``, a share of them. Those
+    that share one each compute its keys and values and read all its cache, so what they take is
+    that of a model with as many key/value heads as clusters.
+    """
+    wanted = [heads] if heads else range(max(shape.group, 1), 0, -1)
+    shares = [n for n in wanted if shape.heads % shape.kv_heads == 0 == shape.group % n]
+    parts = [replace(shape, kv_heads=shape.heads // n) for n in shares]
+    return [
+        (part, size, flow)
+        for part in parts or ([] if heads else [shape])
+        for size in ([cluster] if cluster else _sizes(device))
+        for flow in ([dataflow] if dataflow else DATAFLOWS)
+        if flow == "split_token" or part == shape
+    ]
 
 
 def misfits(
@@ -194,6 +216,7 @@ def _candidate(
         dataflow,
         cluster,
         resident,
+        shape.group,
         memory,
         shape.kv_heads * cluster,
         len(waves(device, shape.kv_heads, cluster, resident)),
@@ -212,7 +235,8 @@ def collectives(
 
 
 def attention_bytes(shape: Attention, context: int) -> int:
-    """Bytes of global memory that one layer's step reads: weights once, caches of all requests."""
+    """Bytes that one layer's step reads: weights once, caches of all requests; all of it again by
+    each further cluster of a key/value head, as if from global memory."""
     weights = shape.kv_heads * shape.hidden * (shape.rows + shape.attended)
     cached = 2 * shape.batch * context * shape.kv_heads * shape.head
     return ELEMENT_BYTES * (weights + cached)

@@ -55,20 +55,21 @@ class LatentChoice:
 
 
 def choose(
-    device: Device, shape: LatentAttention, context: int, cluster: int = 0
+    device: Device, shape: LatentAttention, context: int, cluster: int = 0, heads: int = 0
 ) -> LatentChoice | None:
     """The fastest of :func:`candidates`, or None where nothing fits (see :func:`misfits`)."""
-    found = candidates(device, shape, context, cluster)
+    found = candidates(device, shape, context, cluster, heads)
     return min(found, key=lambda c: (c.seconds, c.cluster), default=None)
 
 
 def candidates(
-    device: Device, shape: LatentAttention, context: int, cluster: int = 0
+    device: Device, shape: LatentAttention, context: int, cluster: int = 0, heads: int = 0
 ) -> list[LatentChoice]:
-    """Everything that fits, with ``context`` cached tokens; zero leaves the cluster size open."""
+    """Everything that fits, with ``context`` cached tokens; zero leaves the blocks and the
+    ``heads`` of a cluster open."""
     return [
         _candidate(device, one, context, size)
-        for one in _grouped(shape)
+        for one in _grouped(shape, heads)
         for size in _sizes(device, cluster)
         if not misfits(device, one, size)
     ]
@@ -89,10 +90,14 @@ def misfits(device: Device, shape: LatentAttention, cluster: int) -> list[str]:
     return found
 
 
-def all_misfits(device: Device, shape: LatentAttention, cluster: int = 0) -> list[str]:
+def all_misfits(
+    device: Device, shape: LatentAttention, cluster: int = 0, heads: int = 0
+) -> list[str]:
     """What holds for every division, else what keeps the first ones from fitting."""
     each = [
-        misfits(device, one, size) for one in _grouped(shape) for size in _sizes(device, cluster)
+        misfits(device, one, size)
+        for one in _grouped(shape, heads)
+        for size in _sizes(device, cluster)
     ]
     reasons = list(dict.fromkeys(reason for found in each for reason in found))
     common = [reason for reason in reasons if all(reason in found for found in each)]
@@ -181,8 +186,10 @@ def _candidate(device: Device, shape: LatentAttention, context: int, cluster: in
     )
 
 
-def _grouped(shape: LatentAttention) -> list[LatentAttention]:
-    """The shape with each number of heads in a cluster; with one where none divides them."""
+def _grouped(shape: LatentAttention, heads: int) -> list[LatentAttention]:
+    """The shape with each number of heads in a cluster, or with ``heads``."""
+    if heads:
+        return [replace(shape, group=heads)]
     return [replace(shape, group=g) for g in GROUPS if shape.heads % g == 0]
 
 

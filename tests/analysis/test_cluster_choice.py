@@ -89,7 +89,7 @@ def test_no_choice_is_faster_than_memory(head, heads, hidden, batch, context) ->
     least = attention_bytes(shape, context) / H200.read_bytes_per_second
     found = candidates(H200, shape, context)
     assert all(c.seconds > least for c in found)
-    assert all(c.memory.fits and c.blocks == shape.kv_heads * c.cluster for c in found)
+    assert all(c.memory.fits and c.blocks * c.heads == heads[0] * c.cluster for c in found)
     assert choose(H200, shape, context) in [*found, None]
 
 
@@ -139,7 +139,27 @@ def test_bandwidth_between_known_sizes() -> None:
 def test_what_does_not_fit_is_said(shape, cluster, flow, words) -> None:
     found = misfits(H100, shape, cluster, flow, 4096)
     assert any(words in reason for reason in found), found
-    assert choose(H100, shape, 4096, cluster, flow) is None
+    assert choose(H100, shape, 4096, cluster, flow, heads=shape.group) is None
+
+
+@pytest.mark.parametrize("context", [1024, 4096, 16384])
+def test_clusters_share_a_key_head_where_cores_would_be_idle(context: int) -> None:
+    """Eight key heads in clusters of eight have 64 of 132 cores; of 16, not all run at once."""
+    shape = Attention(4096, 32, 8, 128)
+    chosen, alone = choose(H200, shape, context), choose(H200, shape, context, heads=shape.group)
+    assert chosen.heads < shape.group == alone.heads
+    assert chosen.blocks > 100 and chosen.seconds < 0.9 * alone.seconds
+    assert attention_bytes(replace(shape, kv_heads=32 // chosen.heads), context) > attention_bytes(
+        shape, context
+    )
+
+
+def test_a_share_of_a_key_head() -> None:
+    shape = Attention(4096, 32, 8, 128)
+    assert {c.heads for c in candidates(H200, shape, 64)} == {1, 2, 4}
+    assert {c.heads for c in candidates(H200, shape, 64, dataflow="split_head")} == {4}
+    assert candidates(H200, shape, 64, heads=3) == []
+    assert candidates(H200, shape, 64, dataflow="split_head", heads=2) == []
 
 
 def test_rows_of_the_step() -> None:

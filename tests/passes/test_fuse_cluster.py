@@ -187,7 +187,7 @@ def test_what_is_fused_is_told():
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ("{cluster=2}", ("split_head", 2)),  # few scores: see test_cluster_choice
+        ("{cluster=2,heads=2}", ("split_head", 2)),  # few scores: see test_cluster_choice
         ("{cluster=2,dataflow=split_token}", ("split_token", 2)),
         ("{cluster=4,dataflow=split_head}", ("split_head", 4)),
         ("{dataflow=split_head,resident=1}", ("split_head", 4)),
@@ -199,7 +199,32 @@ def test_a_choice_can_be_forced(options, found):
     assert (op.dataflow, op.cluster) == found
 
 
-@pytest.mark.parametrize("options", ["{cluster=0}", "{dataflow=split_batch}", "{resident=two}"])
+def test_clusters_may_share_a_key_head():
+    before, after, messages = fused(block(), "fuse-cluster{heads=1,cluster=4}")
+    (op,) = (o for o in after.walk() if isinstance(o, graph.Fuse) and o.dataflow)
+    assert (op.heads, op.cluster, op.dataflow) == (1, 4, "split_token")
+    assert any("clusters of 4 for 1 of 2 query heads each, " in m.message for m in messages)
+    assert check_same(before, after).max_error == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("{heads=3}", "3 of 2 query heads are no share by split_token"),
+        ("{heads=1,dataflow=split_head}", "1 of 2 query heads are no share by split_head"),
+        ("{heads=65}", "registers: 65 query heads share a key head"),
+    ],
+)
+def test_shares_that_do_not_fit(options, words):
+    sizes = {"heads": 65, "kv_heads": 1} if "65" in options else {}
+    _, after, messages = fused(block(**sizes), f"fuse-cluster{options}")
+    assert "attention_block" not in kernels(after)
+    assert any(words in m.message for m in messages), [m.message for m in messages]
+
+
+@pytest.mark.parametrize(
+    "options", ["{cluster=0}", "{dataflow=split_batch}", "{resident=two}", "{heads=all}"]
+)
 def test_bad_options(options):
     with pytest.raises(meshc.MeshcError) as caught:
         fused(block(), f"fuse-cluster{options}")
@@ -268,7 +293,6 @@ def test_other_kernels_that_do_not_match(old, new, words):
 
 LIMITS = [
     ({"head": 80}, "a head of 80 values is none of 64, 96, 128, 256"),
-    ({"heads": 65, "kv_heads": 1}, "registers: 65 query heads share a key head"),
     ({"hidden": 68}, "a hidden size of 68 is no whole number of eights"),
     ({"batch": 16, "hidden": 8192}, "(COLUMNS takes 262144)"),
     ({"batch": 17}, "a batch of 17 requests is more than 16"),

@@ -50,7 +50,9 @@ def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], laye
     )
     rope = body.all(graph.Rope)[0]
     step.frequencies = rope_frequencies(rope, head)
-    plan = attention.plan(shape, op.cluster, op.dataflow, step.module.dims["S"], op.resident)
+    plan = attention.plan(
+        shape, op.cluster, op.dataflow, step.module.dims["S"], op.resident, op.heads
+    )
     parts = op.cluster if op.dataflow == "split_head" else 1
     name = step.shared("attention_block")
     step.add_kernel(
@@ -61,7 +63,7 @@ def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], laye
     step.add_matrix(
         "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers, parts
     )
-    outputs = (kv_heads, parts, shape.hidden, shape.attended // parts)
+    outputs = (plan.clusters, parts, shape.hidden, op.heads * head // parts)
     step.add_matrix("out", "output", out, outputs, layers, parts)
     if biases:
         step.add_weight("bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers, parts)

@@ -238,7 +238,8 @@ class Fuse(Op):
     Clusters of
     ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
     or ``split_head`` (ClusterFusion section 3.2 and appendix B.2), empty for the other kernels.
-    ``resident`` blocks share a core; a cluster of a ``latent_block`` has ``heads`` query heads.
+    ``resident`` blocks share a core; a cluster has ``heads`` query heads, of an ``attention_block``
+    those of a key/value head or some of them.
     """
 
     kernel: str = ""

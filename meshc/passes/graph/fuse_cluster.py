@@ -43,9 +43,9 @@ class FuseCluster(Pass):
     norm and residual an ``ffn_block``; the last norm and the logits a
     ``head``; the look-up of token ids an ``embed``. Blocks of a cluster share an attention head by
     the dataflow and in the number that the cost model predicts to be fastest at a full cache;
-    ``cluster`` (a number), ``dataflow`` (split_token, split_head) and ``resident`` (blocks
-    that share a core) force it. What is fused is told as ``fused``, what stays and why as
-    ``missed[fuse-cluster]``.
+    ``cluster`` (a number), ``dataflow`` (split_token, split_head), ``resident`` (blocks
+    that share a core) and ``heads`` (query heads of a cluster) force it. What is fused is told as
+    ``fused``, what stays and why as ``missed[fuse-cluster]``.
 
     Before::
 
@@ -69,6 +69,7 @@ class FuseCluster(Pass):
     cluster: str = "auto"
     dataflow: str = "auto"
     resident: str = "auto"
+    heads: str = "auto"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         forced = self._forced()
@@ -84,10 +85,12 @@ class FuseCluster(Pass):
     def _forced(self) -> dict[str, Any]:
         """Arguments of the choice that the options fix."""
         found: dict[str, Any] = {}
-        for name, text in (("cluster", self.cluster), ("resident", self.resident)):
+        for name in ("cluster", "resident", "heads"):
+            text = getattr(self, name)
             if text != "auto":
                 if not re.fullmatch(r"[1-9]\d{0,3}", text):
-                    _bad_option(name, text, "auto or a number of blocks")
+                    what = "heads" if name == "heads" else "blocks"
+                    _bad_option(name, text, f"auto or a number of {what}")
                 found[name] = int(text)
         if self.dataflow != "auto":
             if self.dataflow not in clusters.DATAFLOWS:
@@ -216,21 +219,21 @@ def _fuse(
         reasons = _misfits(device, group, forced)
         report.missed("fuse-cluster", f"attention_block does not fit: {reasons}", group.at.span)
         return
-    attributes = (group.kernel, choice.dataflow, choice.cluster, choice.resident)
+    attributes = (group.kernel, choice.dataflow, choice.cluster, choice.resident, choice.heads)
     _replace(module, group, graph.Fuse([], [], [], None, None, *attributes))
-    report.remark("fused", _attention_remark(choice), group.at.span)
+    report.remark("fused", _attention_remark(choice, group.shape), group.at.span)
 
 
 def _fuse_latent(
     module: Module, device: Device, group: Group, forced: dict[str, Any], report: Diagnostics
 ) -> None:
     assert group.latent is not None
-    cluster = forced.get("cluster", 0)
-    choice = latent.choose(device, group.latent, group.context, cluster)
+    asked = forced.get("cluster", 0), forced.get("heads", 0)
+    choice = latent.choose(device, group.latent, group.context, *asked)
     if forced.get("dataflow", "split_token") != "split_token" or forced.get("resident", 1) != 1:
         words = "it is computed by split_token, one block on a core"
     elif choice is None:
-        words = "; ".join(latent.all_misfits(device, group.latent, cluster))
+        words = "; ".join(latent.all_misfits(device, group.latent, *asked))
     else:
         attributes = (group.kernel, "split_token", choice.cluster, 1, choice.group)
         _replace(module, group, graph.Fuse([], [], [], None, None, *attributes))
@@ -251,16 +254,15 @@ def _latent_remark(choice: LatentChoice) -> str:
 
 def _misfits(device: Device, group: Group, forced: dict[str, Any]) -> str:
     """Why no choice fits: what holds for all cluster sizes, or the reasons of each."""
-    assert group.shape is not None and device.clusters is not None
-    sizes = [forced["cluster"]] if "cluster" in forced else device.clusters.sizes
-    flows = [forced["dataflow"]] if "dataflow" in forced else clusters.DATAFLOWS
-    found = {
-        (n, flow): clusters.misfits(device, group.shape, n, flow, group.context)
-        for n in sizes
-        for flow in flows
-    }
-    reasons = list(dict.fromkeys(reason for each in found.values() for reason in each))
-    common = [reason for reason in reasons if all(reason in each for each in found.values())]
+    assert group.shape is not None
+    asked = {name: value for name, value in forced.items() if name != "resident"}
+    divisions = clusters.divisions(device, group.shape, **asked)
+    if not divisions:
+        flow = forced.get("dataflow", "split_token")
+        return f"{forced['heads']} of {group.shape.group} query heads are no share by {flow}"
+    found = [clusters.misfits(device, *division, group.context) for division in divisions]
+    reasons = list(dict.fromkeys(reason for each in found for reason in each))
+    common = [reason for reason in reasons if all(reason in each for each in found)]
     if not reasons:
         return f"{forced.get('resident')} blocks do not share a core: memory or registers"
     return "; ".join(common or reasons[:3])
@@ -281,9 +283,11 @@ def _rows_misfit(device: Device, group: Group) -> str:
     return ""
 
 
-def _attention_remark(choice: Choice) -> str:
+def _attention_remark(choice: Choice, shape: clusters.Attention) -> str:
+    of_head = f" for {choice.heads} of {shape.group} query heads each"
     return (
-        f"attention_block: {choice.dataflow}, clusters of {choice.cluster}, "
+        f"attention_block: {choice.dataflow}, clusters of {choice.cluster}"
+        f"{of_head if choice.heads < shape.group else ''}, "
         f"{choice.dsmem_bytes} bytes of DSMEM per step, {choice.memory.bytes} bytes of shared "
         f"memory ({choice.memory.stages} tiles), {choice.blocks} blocks, {choice.resident} on a "
         f"core, {choice.waves} {'wave' if choice.waves == 1 else 'waves'}, predicted "

@@ -37,7 +37,7 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=CXX):
     pools = [in_parts(pool, parts) for pool in pools]
     weights = (
         in_fragments(projections(case.wq, case.wk, case.wv, parts)),
-        in_fragments(output(case.wo, shape.kv_heads, parts)),
+        in_fragments(output(case.wo, chosen.clusters, parts)),
     )
     bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
     out_bias = [case.out_bias] if shape.out_bias else []
@@ -87,6 +87,13 @@ def check(case, sums, pools, tolerance):
         assert (after == before).all()
 
 
+SHARED = {
+    "three clusters for a key head": 1,
+    "two, by tiles, a bias": 10,
+    "two, sixteen requests": 2,
+}
+
+
 def shape(
     batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0, out_bias=False
 ):
@@ -108,6 +115,13 @@ SMALL = {
     "sixteen requests": (shape(16, 256, 4, 2, 64), 1, list(range(0, 160, 10)), "split_token"),
     "rows over three blocks": (shape(2, 264, 2, 2, 64), 5, [30, 1], "split_token"),
     "blocks without rows": (shape(1, 136, 1, 1, 64), 16, [33], "split_token"),
+    "three clusters for a key head": (
+        shape(2, 256, 6, 2, 64, "bf16", 1, bias=True, out_bias=True), 2, [200, 0], "split_token"
+    ),
+    "two, by tiles, a bias": (shape(1, 256, 20, 1, 64, bias=True), 4, [100], "split_token"),
+    "two, sixteen requests": (
+        shape(16, 256, 8, 2, 128, window=20), 2, list(range(0, 160, 10)), "split_token"
+    ),
     "nothing cached": (shape(1, 256, 4, 4, 64, "bf16"), 2, [0], "split_token"),
     "hidden is not heads times head": (shape(1, 320, 2, 2, 64), 4, [100], "split_token"),
     "tiles, two requests": (
@@ -130,7 +144,8 @@ SMALL = {
 def small(name):
     """The plan and the inputs of a case."""
     one, cluster, cached, dataflow = SMALL[name]
-    return plan(one, cluster, dataflow, max(cached) + 1), make_case(one, cached)
+    heads = SHARED.get(name, 0)
+    return plan(one, cluster, dataflow, max(cached) + 1, heads=heads), make_case(one, cached)
 
 
 # Sums of some hundred f32 products whose result is of the order of one; inputs of products with

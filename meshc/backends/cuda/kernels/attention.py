@@ -71,34 +71,51 @@ class Attention:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """How a cluster of ``cluster`` blocks does it by ``dataflow``; ``split_head`` has room for the
-    scores of ``context`` tokens; ``resident`` blocks share a multiprocessor."""
+    """How a cluster of ``cluster`` blocks does it by ``dataflow``, for ``heads`` query heads of one
+    key/value head; ``split_head`` has room for the scores of ``context`` tokens; ``resident``
+    blocks share a multiprocessor."""
 
     shape: Attention
     cluster: int
     dataflow: str
     context: int
     resident: int
+    heads: int
     tile_bytes: int
     stages: int
     arena: Arena
 
     @property
+    def clusters(self) -> int:
+        """Clusters of the grid."""
+        return self.shape.heads // self.heads
+
+    @property
+    def sharers(self) -> int:
+        """Clusters that share a key/value head."""
+        return self.shape.group // self.heads
+
+    @property
+    def sizes(self) -> dsmem.Attention:
+        """Extents by which analyses know what all clusters take: a key/value head for each."""
+        return _sizes(self.shape, self.heads)
+
+    @property
     def blocks(self) -> int:
         """Blocks of the grid."""
-        return self.shape.kv_heads * self.cluster
+        return self.clusters * self.cluster
 
     def dsmem_bytes(self, seen: Sequence[int]) -> int:
         """Bytes between blocks of clusters in one launch, all clusters together, when the queries
         of each request see ``seen`` tokens, the new one included."""
-        sizes = self.shape.sizes
+        sizes = self.sizes
         if self.dataflow == "split_token":
             moved = dsmem.traffic(dsmem.split_token(sizes), self.cluster)
         else:
             scores, output = dsmem.split_head(sizes, 1)
-            all_scores = replace(scores, values=self.shape.group * sum(seen))
+            all_scores = replace(scores, values=self.heads * sum(seen))
             moved = dsmem.traffic((all_scores, output), self.cluster)
-        return self.shape.kv_heads * moved
+        return self.clusters * moved
 
     @property
     def tile_blocks(self) -> int:
@@ -113,7 +130,7 @@ class AttentionPlan:
     @property
     def out_blocks(self) -> int:
         """Blocks of a row group of the output projection."""
-        return self.shape.group * self.lanes // blocks.FRAGMENT
+        return self.heads * self.lanes // blocks.FRAGMENT
 
     @property
     def out_joined(self) -> bool:
@@ -138,12 +155,12 @@ class AttentionPlan:
     @property
     def by_tiles(self) -> bool:
         """Whether attention is on tensor cores; rows of the caches are swizzled by position."""
-        return blocks.by_tiles(self.shape.sizes, self.dataflow)
+        return blocks.by_tiles(self.sizes, self.dataflow)
 
     @property
     def work_bytes(self) -> int:
         """Shared memory that attention by tiles works in."""
-        return blocks.tile_work_bytes(self.shape.group, self.shape.head, self.tile_tokens)
+        return blocks.tile_work_bytes(self.heads, self.shape.head, self.tile_tokens)
 
 
 def plan(
@@ -152,28 +169,35 @@ def plan(
     dataflow: str = "split_token",
     context: int = 0,
     resident: int = 1,
+    heads: int = 0,
 ) -> AttentionPlan:
     """The division of work for clusters of ``cluster`` blocks; ``context`` is the most tokens that
     a query sees, which ``split_head`` keeps scores of; ``resident`` blocks share a multiprocessor,
-    which shortens their rings.
+    which shortens their rings; a cluster has ``heads`` query heads, zero for all that share a
+    key/value head.
 
     Raises DoesNotFit.
     """
-    _check(shape, dataflow)
+    heads = heads or shape.group
+    _check(shape, dataflow, heads)
     if dataflow == "split_head" and shape.head % (16 * cluster):
         raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by sixteens")
     if dataflow == "split_head" and shape.hidden % (4 * cluster):
         raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
     seen = min(context, shape.window) if shape.window else context
     limit = most_bytes(resident)
-    memory = blocks.attention_memory(shape.sizes, cluster, dataflow, seen, limit)
+    memory = blocks.attention_memory(_sizes(shape, heads), cluster, dataflow, seen, limit)
     made = arena(memory)
     return AttentionPlan(
-        shape, cluster, dataflow, seen, resident, memory.tile_bytes, memory.stages, made
+        shape, cluster, dataflow, seen, resident, heads, memory.tile_bytes, memory.stages, made
     )
 
 
-def _check(shape: Attention, dataflow: str) -> None:
+def _sizes(shape: Attention, heads: int) -> dsmem.Attention:
+    return replace(shape.sizes, kv_heads=shape.heads // heads)
+
+
+def _check(shape: Attention, dataflow: str, heads: int) -> None:
     if shape.head not in HEADS:
         raise DoesNotFit(f"a head of {shape.head} values is none of {', '.join(map(str, HEADS))}")
     if shape.heads % shape.kv_heads:
@@ -181,8 +205,10 @@ def _check(shape: Attention, dataflow: str) -> None:
     if shape.page not in PAGES:
         raise DoesNotFit(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
     most = blocks.MOST_GROUP if dataflow == "split_token" else blocks.MOST_LANE_GROUP
-    if shape.group > most:
-        raise DoesNotFit(f"{shape.group} query heads share one key head, more than {most}")
+    if heads > most:
+        raise DoesNotFit(f"{heads} query heads share one key head, more than {most}")
+    if shape.group % heads or (dataflow == "split_head" and heads != shape.group):
+        raise DoesNotFit(f"{heads} of {shape.group} query heads are no share by {dataflow}")
     if shape.hidden % 8:
         raise DoesNotFit(f"a hidden size of {shape.hidden} is no whole number of eights")
 
@@ -200,7 +226,8 @@ def text(chosen: AttentionPlan, name: str) -> str:
         batch=shape.batch,
         hidden=shape.hidden,
         kv_heads=shape.kv_heads,
-        group=shape.group,
+        group=chosen.heads,
+        sharers=chosen.sharers,
         head=shape.head,
         page=shape.page,
         window=shape.window,

@@ -1,10 +1,10 @@
 // attention_block: RMSNorm, projections to queries, keys and values, rotary embedding, attention over the
 // cached tokens, output projection and residual sum of one layer, for a decode step.
 //
-// Written by meshc. One cluster of 2 blocks per key/value head (split head): each block has some
-// lanes of the head throughout, so projections and values need no exchange; sums of scores over the
-// lanes and of outputs over the blocks do. One warp of each block brings weights, keys and values
-// through one ring of tiles; eight others compute.
+// Written by meshc. 2 clusters of 2 blocks per key/value head (split token), each of which has a
+// share of its query heads, computes its key and value and reads its cache. Blocks of a cluster share
+// the row groups of the projections, then the cached tokens, then the row groups of the output. One warp
+// of each block brings weights, keys and values through one ring of tiles; eight others compute.
 #include "mc.cuh"
 
 namespace attention_block_ {
@@ -15,7 +15,8 @@ typedef mc::f16 T;
 constexpr int BATCH = 1;
 constexpr int HIDDEN = 128;
 constexpr int KV_HEADS = 2;
-constexpr int GROUP = 2;  // query heads of a key/value head
+constexpr int SHARERS = 2;  // clusters that share a key/value head
+constexpr int GROUP = 1;  // query heads of a cluster
 constexpr int HEAD = 64;
 constexpr int PAGE = 16;  // tokens of a page of the cache
 constexpr int WINDOW = 0;  // tokens that a query sees; 0 for all
@@ -27,88 +28,80 @@ constexpr int CLUSTER = 2;
 constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
-constexpr int LANES = HEAD / CLUSTER;  // of a head, per block
-constexpr int OWN_ROWS = (GROUP + 2) * LANES;  // of queries, keys and values
-constexpr int GROUPS = OWN_ROWS / 16;  // of rows
+constexpr int ROWS = (GROUP + 2) * HEAD;  // of queries, keys and values of a cluster
+constexpr int GROUPS = ROWS / 16;  // of rows
+constexpr int QUERY_GROUPS = GROUP * HEAD / 16;
+constexpr int ALL_GROUPS = GROUPS + (SHARERS - 1) * QUERY_GROUPS;  // of a key/value head
 constexpr int BLOCKS = (HIDDEN + 15) / 16;  // of 16 x 16 values in a row group
 constexpr int TILE_BLOCKS = 8;
-constexpr int TILE_TOKENS = 512;
+constexpr int TILE_TOKENS = 128;
 constexpr int RUN = TILE_TOKENS < PAGE ? TILE_TOKENS : PAGE;  // tokens of one copy
-constexpr int ATTENDED = GROUP * LANES;  // values of a block that the output projection takes
+constexpr int ATTENDED = GROUP * HEAD;  // values of a cluster that the output projection takes
 constexpr int OUT_GROUPS = (HIDDEN + 15) / 16;  // row groups of the output projection
 constexpr int OUT_BLOCKS = ATTENDED / 16;
 constexpr int OUT_TILE_BLOCKS = 64;
-constexpr int OWN_OUTPUTS = HIDDEN / CLUSTER;  // of the output, that a block sums over the cluster
-constexpr int TOKEN_LANES = mc::least_power_of_two(LANES / 8);  // threads that share a token
+constexpr int TOKEN_LANES = mc::least_power_of_two(HEAD / 8);  // threads that share a token
 constexpr int TOKENS = WORKERS / TOKEN_LANES;  // tokens at once
 typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
+constexpr bool HELD_QUERIES = GROUP <= 4;  // in registers
 constexpr float LOWEST = -1e30f;
 
-// ---- Shared memory, 202240 bytes ---------------------------------------------------------------
+// ---- Shared memory, 202112 bytes ---------------------------------------------------------------
 constexpr int TILE_BYTES = 32768;
 constexpr int STAGES = 6;
 constexpr int RING = 0;
 constexpr int BARRIERS = 196608;
 constexpr int PARTS = 196736;  // sums of the warps
-constexpr int PROJECTED = 197760;  // queries, keys, values
-constexpr int COLUMNS = 198272;  // inputs
-constexpr int OWN_SCORES = 198272;  // over this block's lanes
-constexpr int SCORES = 198784;  // over all lanes, then weights
-constexpr int OUT_COLUMNS = 198784;  // inputs of the output projection
-constexpr int OUTPUTS = 199040;  // of this block's lanes
-constexpr int OWN_COLUMNS = 199552;  // of the cluster's output
-constexpr int WEIGHTS = 199808;  // sums of weights
-constexpr int JOINED = 199936;  // attention sums of the warps
-constexpr int ATTENDED_AT = 201984;  // attention sums of this block
+constexpr int ALL = 197760;  // rows of all blocks
+constexpr int COLUMNS = 198528;  // inputs
+constexpr int PROJECTED = 198528;  // queries, keys, values
+constexpr int TOTAL = 198528;  // of the cluster
+constexpr int OUT_COLUMNS = 198912;  // inputs of the output projection
+constexpr int JOINED = 199296;  // attention sums of the warps
+constexpr int JOINED_MOST = 201344;  // their highest scores and weights
+constexpr int HIGHEST = 201472;
+constexpr int TOP = 201600;  // highest scores of the cluster
+constexpr int ATTENDED_AT = 201728;  // attention sums of this block
 
-// The cached tokens that a query of one request sees, in tiles of TILE_TOKENS from token 0 on.
+// The tiles of cached tokens that a block reads of one request.
 struct Tokens {
-    int first, end, tile, tiles;
+    int first, end;  // tokens
+    int tile, tiles;  // of TILE_TOKENS, from token 0 on
 
-    MC_INLINE explicit Tokens(int cached) {
+    MC_INLINE Tokens(int cached, int rank) {
         first = WINDOW && cached + 1 > WINDOW ? cached + 1 - WINDOW : 0;
         end = cached;
-        tile = first / TILE_TOKENS;
-        tiles = (end + TILE_TOKENS - 1) / TILE_TOKENS - tile;
+        const int begin = first / TILE_TOKENS;
+        const int all = (end + TILE_TOKENS - 1) / TILE_TOKENS - begin;
+        const int share = (all + CLUSTER - 1) / CLUSTER;
+        tile = begin + min(rank * share, all);
+        tiles = min(begin + (rank + 1) * share, begin + all) - tile;
         if (tiles < 0) tiles = 0;
     }
-
-    // Scores of a query head: those of cached tokens and of the new one.
-    MC_INLINE int scores() const { return end - first + 1; }
 };
 
-// Where token ``t`` of a request lies in the pool of pages, for one block's lanes of one head.
-MC_INLINE size_t cached_at(const int* pages, int t, int head, int rank) {
-    return ((((size_t)pages[t / PAGE] * KV_HEADS + head) * CLUSTER + rank) * PAGE + t % PAGE) * LANES;
+// Where token ``t`` of a request lies in the pool of pages, for one head.
+MC_INLINE size_t cached_at(const int* pages, int t, int head) {
+    return (((size_t)pages[t / PAGE] * KV_HEADS + head) * PAGE + t % PAGE) * HEAD;
 }
 
-// Bring one pool's tiles of all requests.
-MC_INLINE int bring(const mc::Ring<STAGES>& ring, int item, const T* pool, const int* pages,
-                    int max_pages, const int* cached, int head, int rank) {
-    for (int b = 0; b < BATCH; b++) {
-        const Tokens seen(cached[b]);
-        const int* own_pages = pages + (size_t)b * max_pages;
-        for (int i = 0; i < seen.tiles; i++, item++) {
-            const int begin = (seen.tile + i) * TILE_TOKENS;
-            const int end = min(begin + TILE_TOKENS, seen.end);
-            ring.acquire(item, (end - begin) * LANES * (int)sizeof(T));
-            for (int t = begin; t < end; t += RUN) {
-                const mc::u32 bytes = min(RUN, end - t) * LANES * (int)sizeof(T);
-                ring.fill(item, (t - begin) * LANES * (int)sizeof(T),
-                          pool + cached_at(own_pages, t, head, rank), bytes);
-            }
-        }
-    }
-    return item;
+// Which row group of the key/value head is ``group`` of one of its clusters.
+MC_INLINE int group_of_head(int group, int sharer) {
+    return group + (group < QUERY_GROUPS ? sharer : SHARERS - 1) * QUERY_GROUPS;
+}
+
+MC_INLINE void rotate(float* pair, float cosine, float sine) {
+    const float a = pair[0], b = pair[1];
+    pair[0] = mc::fused(a, cosine, -(b * sine));
+    pair[1] = mc::fused(b, cosine, a * sine);
 }
 
 }  // namespace attention_block_
 
 // residual [BATCH, HIDDEN]: read. sums [BATCH, HIDDEN]: zeros on entry; residual plus the layer's
-// output is added. norm [HIDDEN]. qkv [KV_HEADS, CLUSTER, GROUPS, BLOCKS, 32, 8].
-// out [KV_HEADS, CLUSTER, OUT_GROUPS, OUT_BLOCKS, 32, 8]. keys, values: pools of pages [KV_HEADS, CLUSTER, PAGE,
-// LANES]; this step's are stored. pages [BATCH, max_pages]. cached [BATCH]: tokens before this one.
-// cosines, sines [positions, HEAD / 2].
+// output is added. norm [HIDDEN]. qkv [KV_HEADS, ALL_GROUPS, BLOCKS, 32, 8]. out [clusters,
+// OUT_GROUPS, OUT_BLOCKS, 32, 8]. keys, values: pools of pages [KV_HEADS, PAGE, HEAD]; this step's are stored. pages
+// [BATCH, max_pages]. cached [BATCH]: tokens before this one. cosines, sines [positions, HEAD / 2].
 extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
     __launch_bounds__(attention_block_::THREADS, 1)
     attention_block(const float* __restrict__ residual, float* __restrict__ sums,
@@ -121,12 +114,18 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
     using namespace attention_block_;
     unsigned char* arena = mc::arena();
     mc::Ring<STAGES> ring(arena + BARRIERS, arena + RING, TILE_BYTES);
-    mc::Barrier* published = (mc::Barrier*)(arena + BARRIERS + mc::Ring<STAGES>::BARRIER_BYTES);
+    mc::Barrier* gathered = (mc::Barrier*)(arena + BARRIERS + mc::Ring<STAGES>::BARRIER_BYTES);
+    mc::Barrier* published = gathered + 1;
     const int me = mc::thread(), lane = mc::lane(), warp = mc::warp();
-    const int rank = mc::cluster_rank(), head = mc::cluster_index();
+    const int rank = mc::cluster_rank(), cluster = mc::cluster_index();
+    const int head = cluster / SHARERS, sharer = cluster % SHARERS;
+    // Row groups of this block: of queries, keys and values, and of the output.
+    const int first_group = GROUPS * rank / CLUSTER, end_group = GROUPS * (rank + 1) / CLUSTER;
+    const int first_out = OUT_GROUPS * rank / CLUSTER, end_out = OUT_GROUPS * (rank + 1) / CLUSTER;
 
     if (me == 0) {
         ring.set_up(WARPS);
+        mc::init(gathered, 1);
         for (int i = 0; i < 2; i++) mc::init(published + i, CLUSTER);
         mc::init_fence();
     }
@@ -137,21 +136,35 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         // not change in a step, so they need not wait for the grid before.
         if (lane == 0) {
             int item = 0;
-            const size_t place = (size_t)head * CLUSTER + rank;
-            for (int group = 0; group < GROUPS; group++) {
-                mc::bring_blocks(ring, item, qkv + (place * GROUPS + group) * BLOCKS * 256, BLOCKS, TILE_BLOCKS);
+            for (int group = first_group; group < end_group; group++) {
+                const size_t at = (size_t)head * ALL_GROUPS + group_of_head(group, sharer);
+                mc::bring_blocks(ring, item, qkv + at * BLOCKS * 256, BLOCKS, TILE_BLOCKS);
             }
-            item = bring(ring, item, keys, pages, max_pages, cached, head, rank);
-            item = bring(ring, item, values, pages, max_pages, cached, head, rank);
-            const T* outs = out + place * OUT_GROUPS * OUT_BLOCKS * 256;
-            mc::bring_blocks(ring, item, outs, OUT_GROUPS * OUT_BLOCKS, OUT_TILE_BLOCKS);
+            for (int b = 0; b < BATCH; b++) {
+                const Tokens mine(cached[b], rank);
+                const int* own_pages = pages + (size_t)b * max_pages;
+                for (int i = 0; i < mine.tiles; i++, item++) {
+                    const int begin = (mine.tile + i) * TILE_TOKENS;
+                    const int end = min(begin + TILE_TOKENS, mine.end);
+                    ring.acquire(item, 2 * (end - begin) * HEAD * (int)sizeof(T));
+                    for (int t = begin; t < end; t += RUN) {
+                        const size_t from = cached_at(own_pages, t, head);
+                        const int at = (t - begin) * HEAD * (int)sizeof(T);
+                        const mc::u32 bytes = min(RUN, end - t) * HEAD * (int)sizeof(T);
+                        ring.fill(item, at, keys + from, bytes);
+                        ring.fill(item, at + TILE_BYTES / 2, values + from, bytes);
+                    }
+                }
+            }
+            const T* outs = out + (size_t)cluster * OUT_GROUPS * OUT_BLOCKS * 256;
+            mc::bring_blocks(ring, item, outs + (size_t)first_out * OUT_BLOCKS * 256,
+                             (end_out - first_out) * OUT_BLOCKS, OUT_TILE_BLOCKS);
         }
     } else {
         int item = 0;
         mc::wait_for_previous_grid();
         mc::let_next_grid_start();
-        constexpr int first_group = 0, end_group = GROUPS;
-        float* projected = (float*)(arena + PROJECTED);  // [BATCH, OWN_ROWS]
+        float* all = (float*)(arena + ALL);  // [BATCH, ROWS]
         // ---- RMSNorm, in every block: the vectors come from L2
         float* parts = (float*)(arena + PARTS);
         T* columns = (T*)(arena + COLUMNS);
@@ -166,155 +179,197 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
             mc::group_sync(1, WORKERS);  // the next group's sums go to the other half
             for (int n = me; n < Joined::COUNT; n += WORKERS) {
                 const int row = 16 * group + n % 16;
-                projected[n / 16 * OWN_ROWS + row] = Joined::all(part, n);
+                all[n / 16 * ROWS + row] = Joined::all(part, n);
             }
         }
-        mc::group_sync(1, WORKERS);
+        mc::cluster_gather<CLUSTER>(all, BATCH, ROWS, 16 * first_group, 16 * (end_group - first_group), gathered, 0,
+                                    me, WORKERS, 1);
 
-        // ---- Rotated; keys and values as the cache will hold them
-        for (int i = me; i < BATCH * OWN_ROWS / 2; i += WORKERS) {
-            const int b = i / (OWN_ROWS / 2), row = i % (OWN_ROWS / 2) * 2;
-            const int part = row / LANES, at = row % LANES;
-            float pair[2] = {projected[b * OWN_ROWS + row], projected[b * OWN_ROWS + row + 1]};
+        // ---- Queries and keys rotated; keys and values as the cache will hold them
+        float* projected = (float*)(arena + PROJECTED);
+        for (int i = me; i < BATCH * ROWS / 2; i += WORKERS) {
+            const int b = i / (ROWS / 2), row = i % (ROWS / 2) * 2;
+            float pair[2] = {all[b * ROWS + row], all[b * ROWS + row + 1]};
+            const int part = row / HEAD, j = row % HEAD / 2;
             if (part <= GROUP) {
-                const size_t angle = (size_t)cached[b] * (HEAD / 2) + (rank * LANES + at) / 2;
-                const float even = pair[0], odd = pair[1];
-                pair[0] = mc::fused(even, cosines[angle], -(odd * sines[angle]));
-                pair[1] = mc::fused(odd, cosines[angle], even * sines[angle]);
+                const size_t at = (size_t)cached[b] * (HEAD / 2) + j;
+                rotate(pair, cosines[at], sines[at]);
             }
             for (int k = 0; k < 2; k++) {
                 const T stored = mc::narrow<T>(pair[k]);
-                projected[b * OWN_ROWS + row + k] = part < GROUP ? pair[k] * SCALE : mc::widen(stored);
-                if (part >= GROUP) {
+                projected[b * ROWS + row + k] = part < GROUP ? pair[k] * SCALE : mc::widen(stored);
+                if (part >= GROUP && rank == CLUSTER - 1 && sharer == 0) {
                     T* pool = part == GROUP ? keys : values;
                     const int* own_pages = pages + (size_t)b * max_pages;
-                    pool[cached_at(own_pages, cached[b], head, rank) + at + k] = stored;
+                    pool[cached_at(own_pages, cached[b], head) + row % HEAD + k] = stored;
                 }
             }
         }
         mc::group_sync(1, WORKERS);
 
-        // ---- Scores over this block's lanes: [BATCH, GROUP, tokens of the request]
+        // ---- Attention over this block's tokens
         const int share = me / TOKEN_LANES, part = me % TOKEN_LANES * 8;
-        const bool active = LANES / 8 == TOKEN_LANES || part < LANES;
-        float* own_scores = (float*)(arena + OWN_SCORES);
-        int all_scores = 0;
+        const bool active = HEAD / 8 == TOKEN_LANES || part < HEAD;
+        float* highest = (float*)(arena + HIGHEST);  // [BATCH, GROUP] of this block
+        float* attended = (float*)(arena + ATTENDED_AT);  // [BATCH, GROUP, HEAD], then weights
+        float* weights = attended + BATCH * ATTENDED;  // [BATCH, GROUP]
         for (int b = 0; b < BATCH; b++) {
-            const Tokens seen(cached[b]);
-            const float* query = projected + b * OWN_ROWS;
-            const float* key = query + GROUP * LANES;
-            float* row = own_scores + all_scores;
-            for (int n = 0; n < seen.tiles; n++, item++) {
-                const T* tile = (const T*)ring.ready(item);
-                const int begin = (seen.tile + n) * TILE_TOKENS;
+            const Tokens mine(cached[b], rank);
+            const float* query = projected + b * ROWS;
+            float q[HELD_QUERIES ? GROUP : 1][8], sum[GROUP][8], most[GROUP], weight[GROUP];
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                most[g] = LOWEST;
+                weight[g] = 0.0f;
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    if (HELD_QUERIES) q[HELD_QUERIES ? g : 0][i] = active ? query[g * HEAD + part + i] : 0.0f;
+                    sum[g][i] = 0.0f;
+                }
+            }
+            for (int n = 0; n < mine.tiles; n++, item++) {
+                const T* key = (const T*)ring.ready(item);
+                const T* value = key + TILE_BYTES / 2 / (int)sizeof(T);
+                const int begin = (mine.tile + n) * TILE_TOKENS;
 #pragma unroll 1
                 for (int t = share; t < TILE_TOKENS; t += TOKENS) {
-                    const bool here = begin + t >= seen.first && begin + t < seen.end;
-                    float k[8] = {};
-                    if (active && here) mc::load8(tile + t * LANES + part, k);
+                    const bool seen = begin + t >= mine.first && begin + t < mine.end;
+                    float k[8] = {}, v[8] = {};
+                    if (active && seen) {
+                        mc::load8(key + t * HEAD + part, k);
+                        mc::load8(value + t * HEAD + part, v);
+                    }
 #pragma unroll
                     for (int g = 0; g < GROUP; g++) {
                         float score = 0.0f;
+#pragma unroll
+                        for (int i = 0; i < 8; i++) {
+                            const float held = HELD_QUERIES ? q[HELD_QUERIES ? g : 0][i] : query[g * HEAD + part + i];
+                            score = mc::fused(held, k[i], score);
+                        }
+                        score = mc::warp_sum<TOKEN_LANES>(score);
+                        const float next = seen ? mc::larger(most[g], score) : most[g];
+                        const float keep = mc::power_of_two(most[g] - next);
+                        const float p = seen ? mc::power_of_two(score - next) : 0.0f;
+                        most[g] = next;
+                        weight[g] = mc::fused(weight[g], keep, p);
+#pragma unroll
+                        for (int i = 0; i < 8; i++) {
+                            sum[g][i] = mc::fused(p, v[i], sum[g][i] * keep);
+                        }
+                    }
+                }
+                ring.release(item);
+            }
+            // The new token, by the last block's first threads.
+            if (rank == CLUSTER - 1 && warp == 0) {
+                const float* key = projected + b * ROWS + GROUP * HEAD;
+                const float* value = key + HEAD;
+#pragma unroll
+                for (int g = 0; g < GROUP; g++) {
+                    float score = 0.0f;
+                    if (active) {
+#pragma unroll
+                        for (int i = 0; i < 8; i++) {
+                            score = mc::fused(query[g * HEAD + part + i], key[part + i], score);
+                        }
+                    }
+                    score = mc::warp_sum<TOKEN_LANES>(score);
+                    if (share == 0) {
+                        const float next = mc::larger(most[g], score);
+                        const float keep = mc::power_of_two(most[g] - next);
+                        const float p = mc::power_of_two(score - next);
+                        most[g] = next;
+                        weight[g] = mc::fused(weight[g], keep, p);
                         if (active) {
 #pragma unroll
                             for (int i = 0; i < 8; i++) {
-                                score = mc::fused(query[g * LANES + part + i], k[i], score);
+                                sum[g][i] = mc::fused(p, value[part + i], sum[g][i] * keep);
                             }
                         }
-                        score = mc::warp_sum<TOKEN_LANES>(score);
-                        if (here && part == 0) row[g * seen.scores() + begin + t - seen.first] = score;
                     }
                 }
-                ring.release(item);
             }
-            for (int g = me; g < GROUP; g += WORKERS) {
-                float score = 0.0f;
-                for (int i = 0; i < LANES; i++) score = mc::fused(query[g * LANES + i], key[i], score);
-                row[(g + 1) * seen.scores() - 1] = score;
-            }
-            all_scores += GROUP * seen.scores();
-        }
-        float* scores = (float*)(arena + SCORES);
-        mc::cluster_reduce<mc::Sum, CLUSTER>(scores, own_scores, all_scores, published, 0, me, WORKERS, 1);
-
-        // ---- Softmax, a query head per warp
-        float* weights = (float*)(arena + WEIGHTS);  // [BATCH, GROUP]
-        for (int b = 0, at = 0; b < BATCH; b++) {
-            const int count = Tokens(cached[b]).scores();
-            for (int g = 0; g < GROUP; g++, at += count) {
-                if ((b * GROUP + g) % WARPS != warp) continue;
-                float top = LOWEST, total = 0.0f;
-                for (int i = lane; i < count; i += 32) top = mc::larger(top, scores[at + i]);
-                top = mc::warp_max(top);
-                for (int i = lane; i < count; i += 32) {
-                    scores[at + i] = mc::power_of_two(scores[at + i] - top);
-                    total += scores[at + i];
-                }
-                total = mc::warp_sum(total);
-                if (lane == 0) weights[b * GROUP + g] = total;
-            }
-        }
-        mc::group_sync(1, WORKERS);
-
-        // ---- Values of this block's lanes
-        float* attended = (float*)(arena + ATTENDED_AT);  // [BATCH, GROUP, LANES]
-        float* joined = (float*)(arena + JOINED);  // [WARPS, GROUP, LANES]
-        for (int b = 0, at = 0; b < BATCH; b++) {
-            const Tokens seen(cached[b]);
-            const float* value = projected + b * OWN_ROWS + (GROUP + 1) * LANES;
-            float sum[GROUP][8] = {};
-            for (int n = 0; n < seen.tiles; n++, item++) {
-                const T* tile = (const T*)ring.ready(item);
-                const int begin = (seen.tile + n) * TILE_TOKENS;
-#pragma unroll 1
-                for (int t = share; t < TILE_TOKENS; t += TOKENS) {
-                    if (!active || begin + t < seen.first || begin + t >= seen.end) continue;
-                    float v[8];
-                    mc::load8(tile + t * LANES + part, v);
-#pragma unroll
-                    for (int g = 0; g < GROUP; g++) {
-                        const float p = scores[at + g * seen.scores() + begin + t - seen.first];
-#pragma unroll
-                        for (int i = 0; i < 8; i++) sum[g][i] = mc::fused(p, v[i], sum[g][i]);
-                    }
-                }
-                ring.release(item);
-            }
+            // Join the threads of a warp that read other tokens, then the warps.
+            float* joined = (float*)(arena + JOINED);  // [WARPS, GROUP, HEAD]
+            float* joined_most = (float*)(arena + JOINED_MOST);  // [WARPS, GROUP], then weights
+            float* joined_weight = joined_most + WARPS * GROUP;
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
 #pragma unroll
                 for (int apart = TOKEN_LANES; apart < 32; apart *= 2) {
+                    const float other = mc::shuffle_xor(most[g], apart);
+                    const float next = mc::larger(most[g], other);
+                    const float keep = mc::power_of_two(most[g] - next);
+                    const float take = mc::power_of_two(other - next);
+                    weight[g] = weight[g] * keep + mc::shuffle_xor(weight[g], apart) * take;
 #pragma unroll
-                    for (int i = 0; i < 8; i++) sum[g][i] += mc::shuffle_xor(sum[g][i], apart);
+                    for (int i = 0; i < 8; i++) {
+                        sum[g][i] = sum[g][i] * keep + mc::shuffle_xor(sum[g][i], apart) * take;
+                    }
+                    most[g] = next;
                 }
                 if (lane < TOKEN_LANES && active) {
 #pragma unroll
-                    for (int i = 0; i < 8; i++) joined[(warp * GROUP + g) * LANES + part + i] = sum[g][i];
+                    for (int i = 0; i < 8; i++) {
+                        joined[(warp * GROUP + g) * HEAD + part + i] = sum[g][i];
+                    }
+                }
+                if (lane == 0) {
+                    joined_most[warp * GROUP + g] = most[g];
+                    joined_weight[warp * GROUP + g] = weight[g];
                 }
             }
             mc::group_sync(1, WORKERS);
             for (int i = me; i < ATTENDED; i += WORKERS) {
-                const int g = i / LANES;
-                float total = scores[at + (g + 1) * seen.scores() - 1] * value[i % LANES];
-                for (int w = 0; w < WARPS; w++) total += joined[w * ATTENDED + i];
-                attended[b * ATTENDED + i] = total / weights[b * GROUP + g];
+                const int g = i / HEAD;
+                float top = LOWEST, value = 0.0f, total = 0.0f;
+                for (int w = 0; w < WARPS; w++) top = mc::larger(top, joined_most[w * GROUP + g]);
+                for (int w = 0; w < WARPS; w++) {
+                    const float keep = mc::power_of_two(joined_most[w * GROUP + g] - top);
+                    value = mc::fused(joined[w * ATTENDED + i], keep, value);
+                    total = mc::fused(joined_weight[w * GROUP + g], keep, total);
+                }
+                attended[b * ATTENDED + i] = value;
+                if (i % HEAD == 0) {
+                    highest[b * GROUP + g] = top;
+                    weights[b * GROUP + g] = total;
+                }
             }
             mc::group_sync(1, WORKERS);
-            at += GROUP * seen.scores();
         }
 
-        // ---- Output projection of this block's lanes, then its columns summed over the cluster
-        float* outputs = (float*)(arena + OUTPUTS);  // [BATCH, HIDDEN]
+
+        // ---- Join the blocks: the highest scores first, then what is scaled to them
+        float* top = (float*)(arena + TOP);
+        mc::cluster_reduce<mc::Max, CLUSTER>(top, highest, BATCH * GROUP, published, 0, me, WORKERS, 1);
+        for (int i = me; i < BATCH * (ATTENDED + GROUP); i += WORKERS) {
+            const int head_of = i < BATCH * ATTENDED ? i / HEAD : i - BATCH * ATTENDED;
+            attended[i] *= mc::power_of_two(highest[head_of] - top[head_of]);
+        }
+        float* total = (float*)(arena + TOTAL);
+        mc::cluster_reduce<mc::Sum, CLUSTER>(total, attended, BATCH * (ATTENDED + GROUP), published + 1, 0, me,
+                                             WORKERS, 1);
+        for (int i = me; i < BATCH * ATTENDED; i += WORKERS) {
+            total[i] /= total[BATCH * ATTENDED + i / HEAD];
+        }
+        mc::group_sync(1, WORKERS);
+
+        // ---- Output projection: this block's row groups
         const auto put_outputs = [&](int group, int from, int step, auto four_at) {
             for (int n = from; n < 4 * BATCH; n += step) {
-                const int column = 16 * group + n % 4 * 4;
+                const int column = 16 * group + n % 4 * 4, at = n / 4 * HIDDEN + column;
                 if (HIDDEN % 16 && column >= HIDDEN) continue;
-                *(float4*)(outputs + n / 4 * HIDDEN + column) = four_at(4 * n);
+                float4 four = four_at(4 * n);
+                if (cluster == 0) {
+                    const float4 before = *(const float4*)(residual + at);
+                    four.x += before.x, four.y += before.y, four.z += before.z, four.w += before.w;
+                }
+                mc::add4(sums + at, four);
             }
         };
-        constexpr int first_out = 0, end_out = OUT_GROUPS;
         T* inputs = (T*)(arena + OUT_COLUMNS);
-        mc::put_columns<T, BATCH, ATTENDED, WORKERS>(inputs, attended, me);
+        mc::put_columns<T, BATCH, ATTENDED, WORKERS>(inputs, total, me);
         mc::group_sync(1, WORKERS);
         float* own_sums = parts + warp * Joined::COUNT;
         for (int group = first_out; group < end_out; item++) {
@@ -331,23 +386,6 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                 put_outputs(group, lane, 32, [&](int n) { return *(const float4*)(own_sums + n); });
             }
             ring.release(item);
-        }
-        float* own_columns = (float*)(arena + OWN_COLUMNS);
-        for (int b = 0; b < BATCH; b++) {
-            mc::cluster_reduce_part<mc::Sum, CLUSTER>(own_columns, outputs, b * HIDDEN + rank * OWN_OUTPUTS,
-                                                      OWN_OUTPUTS, published + (b + 1) % 2, (b + 1) / 2 % 2, me, WORKERS, 1);
-            for (int i = me * 4; i < OWN_OUTPUTS; i += WORKERS * 4) {
-                const int at = b * HIDDEN + rank * OWN_OUTPUTS + i;
-                float4 four = *(const float4*)(own_columns + i);
-                if (head == 0) {
-                    const float4 before = *(const float4*)(residual + at);
-                    four.x += before.x;
-                    four.y += before.y;
-                    four.z += before.z;
-                    four.w += before.w;
-                }
-                mc::add4(sums + at, four);
-            }
         }
     }
     mc::cluster_sync();  // peers may still read this block's shared memory
