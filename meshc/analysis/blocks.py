@@ -265,10 +265,18 @@ def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Par
         Part("TOTAL", heads * columns(shape.latent)),
         _values("OWN_VALUES_AT", heads * own(_groups(shape.value), sharers)),
     )
+    first, own_queries = shape.query_rank or shape.query_rows, []
+    if shape.query_rank:
+        own_queries = [_values("OWN_QUERIES_AT", own(_groups(shape.query_rows), cluster))]
+        later = (
+            Part("QUERY_COLUMNS", columns(shape.query_rank), later),
+            _values("QUERY_LATENTS", batch * shape.query_rank),
+        )
     return [
         Part("BARRIERS", _BARRIER_BYTES),
         _values("PARTS", 2 * WARPS * batch * FRAGMENT),
-        _values("OWN", own(_groups(shape.query_rows) + _groups(shape.key), cluster)),
+        _values("OWN", own(_groups(first) + _groups(shape.key), cluster)),
+        *own_queries,
         Part("COLUMNS", columns(shape.hidden), later),
     ]
 

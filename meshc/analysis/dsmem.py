@@ -54,7 +54,8 @@ class LatentAttention:
     """Sizes of weight-absorbed MLA (appendix B.1), ``group`` heads per cluster.
 
     ``latent`` is kv_lora_rank, ``rope`` the rotary lanes that queries and the cache have beside,
-    ``query`` and ``value`` the lanes of a head's query (without ``rope``) and value.
+    ``query`` and ``value`` the lanes of a head's query (without ``rope``) and value. Queries are
+    products of a latent of their own with ``query_rank`` values, or, if that is 0, of the input.
     """
 
     hidden: int
@@ -65,6 +66,7 @@ class LatentAttention:
     value: int
     batch: int = 1
     group: int = 1
+    query_rank: int = 0
 
     @property
     def clusters(self) -> int:
@@ -80,6 +82,16 @@ class LatentAttention:
     def query_rows(self) -> int:
         """Rows of the projection to the queries of a cluster."""
         return self.group * (self.query + self.rope)
+
+    @property
+    def shared_rows(self) -> int:
+        """Rows of the projections that every cluster makes for itself."""
+        return self.key + self.query_rank
+
+    @property
+    def query_width(self) -> int:
+        """Values of a row of the projection to queries."""
+        return self.query_rank or self.hidden
 
     @property
     def attended(self) -> int:
@@ -178,6 +190,7 @@ def split_token_latent(shape: LatentAttention, cluster: int) -> tuple[Collective
     """
     heads = shape.own_heads(cluster)
     found = [
+        *_query_latent(shape, cluster),
         Collective("read", "query", shape.batch * _queries_read(shape, cluster)),
         Collective("read", "latent", shape.batch * _latents_read(shape, cluster)),
     ]
@@ -189,13 +202,29 @@ def split_token_latent(shape: LatentAttention, cluster: int) -> tuple[Collective
     return (*found, Collective("gather", "attended value", shape.batch * shape.attended))
 
 
-def _projected(shape: LatentAttention, cluster: int) -> list[range]:
-    """Rows that each block projects to: in groups of 16, the queries', then latent and key."""
-    groups = -(-shape.query_rows // 16) + -(-shape.key // 16)
+def _query_latent(shape: LatentAttention, cluster: int) -> tuple[Collective, ...]:
+    """All blocks get the query's latent, where there is one."""
+    if not shape.query_rank:
+        return ()
+    count = shape.batch * shape.query_rank * (cluster - 1)
+    return (Collective("read", "latent of the query", count),)
+
+
+def _shares(groups: int, cluster: int) -> list[range]:
+    """Rows that each block has of groups of 16."""
     return [
         range(16 * (groups * n // cluster), 16 * (groups * (n + 1) // cluster))
         for n in range(cluster)
     ]
+
+
+def _projected(shape: LatentAttention, cluster: int) -> list[range]:
+    """Rows that each block projects the input to: queries or their latent, then latent and key."""
+    return _shares(_first_groups(shape) + -(-shape.key // 16), cluster)
+
+
+def _first_groups(shape: LatentAttention) -> int:
+    return -(-(shape.query_rank or shape.query_rows) // 16)
 
 
 def _queries_read(shape: LatentAttention, cluster: int) -> int:
@@ -203,7 +232,10 @@ def _queries_read(shape: LatentAttention, cluster: int) -> int:
     own."""
     sharers, heads, lanes = cluster // shape.group or 1, shape.own_heads(cluster), shape.query
     count = 0
-    for rank, own in enumerate(_projected(shape, cluster)):
+    made = _projected(shape, cluster)
+    if shape.query_rank:
+        made = _shares(-(-shape.query_rows // 16), cluster)
+    for rank, own in enumerate(made):
         first = rank // sharers * heads
         for head in range(shape.group):
             start = head * (lanes + shape.rope)
@@ -215,7 +247,7 @@ def _queries_read(shape: LatentAttention, cluster: int) -> int:
 
 def _latents_read(shape: LatentAttention, cluster: int) -> int:
     """Values of the new latent and rotary key that the last block reads from others."""
-    start = -(-shape.query_rows // 16) * 16
+    start = 16 * _first_groups(shape)
     return shape.key - _common(range(start, start + shape.key), _projected(shape, cluster)[-1])
 
 

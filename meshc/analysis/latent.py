@@ -2,7 +2,7 @@
 
 The model is that of ``clusters.py`` with two differences. What attention takes from shared memory,
 a line in each cycle, may take longer than the bytes from global memory. And every cluster reads
-the projection to the latent and all cached latents for itself. Global memory gives them once, L2 to
+the projections to latents and all cached latents for itself. Global memory gives them once, L2 to
 each cluster; no bandwidth of L2 is known, so all bytes that blocks read count at that of global
 memory. Fewer clusters, with more heads each, read less, more clusters use more cores.
 """
@@ -114,6 +114,7 @@ def shape_misfits(shape: LatentAttention, cluster: int) -> list[str]:
         (shape.latent, "values of a latent"),
         (shape.rope, "rotary lanes"),
         (shape.query, "lanes of a query"),
+        (shape.query_rank, "values of a query's latent"),
         (shape.value, "lanes of a value"),
     ):
         if count % 8:
@@ -137,9 +138,9 @@ def read_bytes(shape: LatentAttention, context: int) -> int:
     """Bytes that blocks read: weights of heads once, projection to the latent and cached latents
     once for each cluster."""
     hidden, rank = shape.hidden, shape.latent
-    of_head = hidden * (shape.query + shape.rope + shape.value)
+    of_head = shape.query_width * (shape.query + shape.rope) + hidden * shape.value
     of_head += rank * (shape.query + shape.value)
-    shared = shape.key * (hidden + shape.batch * context)
+    shared = shape.shared_rows * hidden + shape.key * shape.batch * context
     return ELEMENT_BYTES * (shape.heads * of_head + shape.clusters * shared)
 
 

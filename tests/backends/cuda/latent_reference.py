@@ -37,14 +37,17 @@ def make_case(shape: Latent, cached, seed=0):
     weights = {
         "norm": words(e),
         "latent_norm": words(r),
-        "wq": words(e, h, n, spread=e**-0.5),
-        "wq_rope": words(e, h, p, spread=e**-0.5),
+        "wq": words(s.query_width, h, n, spread=s.query_width**-0.5),
+        "wq_rope": words(s.query_width, h, p, spread=s.query_width**-0.5),
         "w_latent": words(e, r, spread=e**-0.5),
         "w_rope": words(e, p, spread=e**-0.5),
         "w_uk": words(n, h, r, spread=r**-0.5),
         "w_uv": words(r, h, d, spread=r**-0.5),
         "wo": words(h, d, e, spread=(h * d) ** -0.5),
     }
+    if s.query_rank:
+        weights["w_query"] = words(e, s.query_rank, spread=e**-0.5)
+        weights["query_norm"] = words(s.query_rank)
     return Case(
         shape,
         np.array(cached, np.int32),
@@ -82,8 +85,11 @@ def expected(case: Case):
         old = case.latents[case.pages[b, where // shape.page], where % shape.page]
         every = np.concatenate([from_kind(old, shape.dtype), new[b][None]])
         latents, ropes = every[:, : s.latent], every[:, s.latent :]
-        q = np.tensordot(h, w["wq"], 1)
-        q_rope = rotated(np.tensordot(h, w["wq_rope"], 1), *turn)
+        asked = (
+            normed(h @ w["w_query"], w["query_norm"], shape.query_epsilon) if s.query_rank else h
+        )
+        q = np.tensordot(asked, w["wq"], 1)
+        q_rope = rotated(np.tensordot(asked, w["wq_rope"], 1), *turn)
         keys = np.einsum("tr,nhr->thn", latents, w["w_uk"])
         values = np.einsum("tr,rhd->thd", latents, w["w_uv"])
         scores = np.einsum("hn,thn->ht", q, keys) + q_rope @ ropes.T

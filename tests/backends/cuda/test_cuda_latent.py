@@ -43,8 +43,9 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=CXX):
         w["w_uv"].transpose(1, 2, 0),
         output(w["wo"], sizes.clusters)[:, 0],
     ]
+    of_query = [w["query_norm"], in_fragments(w["w_query"].T)] if sizes.query_rank else []
     arguments = [
-        case.residual, sums, w["norm"], w["latent_norm"], *map(in_fragments, packed),
+        case.residual, sums, w["norm"], w["latent_norm"], *of_query, *map(in_fragments, packed),
         pool, case.pages, np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
     ]  # fmt: skip
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
@@ -69,7 +70,7 @@ def check(case, sums, pool, tolerance):
 def shape(group, batch=1, dtype="f16", page=16, **changes):
     sizes = {"hidden": 256, "heads": 4, "latent": 64, "rope": 16, "query": 32, "value": 32}
     made = LatentAttention(**{**sizes, **changes}, batch=batch, group=group)
-    return Latent(made, dtype, page, 1e-5, 1e-6, (made.query + made.rope) ** -0.5)
+    return Latent(made, dtype, page, 1e-5, 1e-6, (made.query + made.rope) ** -0.5, 2e-6)
 
 
 SMALL = {
@@ -87,6 +88,8 @@ SMALL = {
     "sixteen requests": (shape(1, 16, value=64), 2, list(range(0, 160, 10))),
     "tiles of eight heads": (shape(8, 2, "bf16", 1, heads=8, rope=32), 4, [90, 31]),
     "tiles, several rounds": (shape(4, 4, latent=96, rope=32), 8, [3, 140, 0, 64]),
+    "queries of a low rank": (shape(2, 3, query_rank=72), 4, [50, 9, 0]),
+    "tiles, queries of a low rank": (shape(4, 5, "bf16", rope=32, query_rank=160), 8, [9, 80, 1, 2, 3]),
     "nothing cached": (shape(2, dtype="bf16"), 2, [0]),
     "more blocks than rows of values fill": (shape(1, hidden=264, latent=72, query=40), 8, [50]),
     "more heads than blocks": (shape(4, 5, value=40), 2, [40, 3, 17, 64, 0]),
@@ -126,7 +129,14 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["two heads, two requests", "eight blocks", "more heads than blocks"]
+    "name",
+    [
+        "two heads, two requests",
+        "queries of a low rank",
+        "tiles, queries of a low rank",
+        "eight blocks",
+        "more heads than blocks",
+    ],
 )
 @pytest.mark.parametrize("mode", [Mode(), Mode("random", True, 3)], ids=str)
 def test_shared_memory_is_used_again_without_races(name, mode):

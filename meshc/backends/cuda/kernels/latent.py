@@ -25,7 +25,8 @@ _LOG2E = math.log2(math.e)
 @dataclass(frozen=True)
 class Latent:
     """What a latent attention block computes: ``sizes``, of which a cluster has ``group`` heads,
-    epsilons of the norms of the input and of the latent, ``scale`` of scores."""
+    epsilons of the norms of the input, of the latent and of the query's latent, if it has one,
+    ``scale`` of scores."""
 
     sizes: dsmem.LatentAttention
     dtype: str
@@ -33,6 +34,7 @@ class Latent:
     epsilon: float
     latent_epsilon: float
     scale: float
+    query_epsilon: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ def text(chosen: LatentPlan, name: str) -> str:
         page=shape.page,
         epsilon=literal(shape.epsilon),
         latent_epsilon=literal(shape.latent_epsilon),
+        query_rank=sizes.query_rank,
+        query_epsilon=literal(shape.query_epsilon),
         scale=literal(shape.scale * _LOG2E),
         tile_bytes=chosen.tile_bytes,
         round=sizes.round,
