@@ -48,6 +48,9 @@ YARN = {
 }
 
 
+LOW_RANK = {"q_lora_rank": 80, "qk_rope_head_dim": 32}
+
+
 def compiled(folder: Path, changes=None, **options):
     (folder / "config.json").write_text(json.dumps({**CONFIG, **(changes or {})}))
     report = Diagnostics()
@@ -68,7 +71,13 @@ def weights_of(module):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"cluster": 1, "page": 1}, {"cluster": 4, "page": 64}, {"changes": YARN}],
+    [
+        {},
+        {"cluster": 1, "page": 1},
+        {"cluster": 4, "page": 64},
+        {"changes": YARN},
+        {"changes": LOW_RANK, "cluster": 4},
+    ],
 )
 def test_logits_are_those_of_the_graph(options, tmp_path: Path):
     result = compiled(tmp_path, **options)

@@ -137,8 +137,9 @@ def latent_step(**changes):
     return before, after, report.messages
 
 
-def test_latent_attention_is_one_kernel():
-    before, after, messages = latent_step()
+@pytest.mark.parametrize("changes", [{}, {"low_rank": True, "Q": 24}, {"scaling": "yarn"}])
+def test_latent_attention_is_one_kernel(changes):
+    before, after, messages = latent_step(**changes)
     assert kernels(after) == ["embed", "latent_block", "ffn_block", "head"]
     assert not [m for m in messages if m.severity == "missed"]
     (told,) = (m.message for m in messages if "latent_block" in m.message)
@@ -153,6 +154,10 @@ def test_latent_attention_is_one_kernel():
     [
         ({"N": 12}, "12 lanes of a query are no whole number of eights"),
         ({"R": 576}, "latents of 576 values, more than 512"),
+        (
+            {"low_rank": True, "Q": 20},
+            "20 values of a query's latent are no whole number of eights",
+        ),
     ],
 )
 def test_latent_attention_that_does_not_fit_stays(changes, words):

@@ -227,9 +227,10 @@ class Fuse(Op):
 
     * ``attention_block``: x, gain, weights of q, k and v, their biases, caches of keys and of
       values, output weight, its bias; x with the output added, both caches
-    * ``latent_block``: x, gain, weights of the query's lanes without and with RoPE, of latent and
-      rotary key, gain of the latent, caches of latents and of rotary keys, weights absorbed into
-      query and into value, output weight; x with the output added, both caches
+    * ``latent_block``: x, gain, weight and gain of the query's latent where it has one, weights of
+      the query's lanes without and with RoPE, of latent and rotary key, gain of the latent, caches
+      of latents and of rotary keys, weights absorbed into query and into value, output weight; x
+      with the output added, both caches
     * ``ffn_block``: x, gain, weights of gate and up (of up alone where nothing is gated), their
       biases, weight of down, its bias; x with the output added
     * ``head``: x, gain, weight; logits

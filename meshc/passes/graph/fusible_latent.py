@@ -6,6 +6,8 @@ lanes with cached rotary keys. All heads share both caches; what is attended are
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshc.analysis.dsmem import LatentAttention
 from meshc.ir.core import Op, Operand
 from meshc.ir.ops import graph
@@ -48,14 +50,13 @@ def latent_block(flow: Flow, softmax: graph.Softmax) -> Group:
             raise Mismatch(f"{product.NAME} has more than one weight", product)
         flow.weight(product.operands[1], product)
     made = (absorb.operands[0], q_rope.operands[0], latent_norm.operands[0], k_rope.operands[0])
-    products, weights = _projections(flow, made, absorb)
-    hidden = only_dim(products[0])
-    norm = norm_of(flow, products[0].operands[0], hidden, products[0])
+    projections = _projections(flow, made, absorb)
+    norm = projections.norm
     added = residual(flow, output.results[0], norm.operands[0], output)
-    shape = _shape(flow, norm, made, absorb, expand, output, softmax)
-    ops: tuple[Op, ...] = (norm, *products, latent_norm, q_rope, k_rope, latents, keys, absorb)
+    shape = _shape(flow, projections, made, absorb, expand, output, softmax)
+    ops: tuple[Op, ...] = (*projections.ops, latent_norm, q_rope, k_rope, latents, keys, absorb)
     ops += (plain, rotary, total, *scale, softmax, weighted, expand, output, added)
-    inputs = (*norm.operands, *weights, latent_norm.operands[1], latents.operands[0])
+    inputs = (*norm.operands, *projections.weights, latent_norm.operands[1], latents.operands[0])
     inputs += (keys.operands[0], absorb.operands[1], expand.operands[1], output.operands[1])
     outputs = (added.result, latents.result, keys.result)
     context = flow.extent([softmax.dim])
@@ -64,7 +65,49 @@ def latent_block(flow: Flow, softmax: graph.Softmax) -> Group:
     )
 
 
-def _projections(
+@dataclass(frozen=True)
+class _Projections:
+    """The norm of the input, what is made of it and of the query's latent, if there is one, and the
+    weights of all that: gain and weight of that latent's, then those of query, latent and key."""
+
+    norm: graph.RmsNorm
+    ops: tuple[Op, ...]
+    weights: tuple[Operand, ...]
+    query_rank: int
+
+
+def _projections(flow: Flow, made: tuple[Operand, ...], at: Op) -> _Projections:
+    """All of ``made`` are products of one value, or the first two, of queries, of a norm of one."""
+    latent = _query_latent(flow, made[0], made[2], at)
+    if latent is None:
+        products, weights = _products(flow, made, at)
+        norm = norm_of(flow, products[0].operands[0], only_dim(products[0]), products[0])
+        return _Projections(norm, (norm, *products), tuple(weights), 0)
+    of_query, query_weights = _products(flow, made[:2], at)
+    products, weights = _products(flow, (latent.operands[0], *made[2:]), at)
+    norm = norm_of(flow, products[0].operands[0], only_dim(products[0]), products[0])
+    first, *others = weights
+    return _Projections(
+        norm,
+        (norm, *products, latent, *of_query),
+        (first, latent.operands[1], *query_weights, *others),
+        flow.extent([latent.dim]),
+    )
+
+
+def _query_latent(flow: Flow, query: Operand, latent: Operand, at: Op) -> graph.RmsNorm | None:
+    """The norm that queries are products of, if latents are of another value."""
+    ours, theirs = (flow.maker(v, graph.Matmul, "a projection", at) for v in (query, latent))
+    if ours.operands[0] is theirs.operands[0]:
+        return None
+    found = norm_of(flow, ours.operands[0], only_dim(ours), ours)
+    made = flow.maker(found.operands[0], graph.Matmul, "the query's latent", found)
+    if made.operands[0] is not theirs.operands[0]:
+        raise Mismatch("query and latent are projections of different values", ours)
+    return found
+
+
+def _products(
     flow: Flow, made: tuple[Operand, ...], at: Op
 ) -> tuple[list[graph.Matmul], list[Value]]:
     """The products of one value that give all of ``made``, and the weight of each of these."""
@@ -88,7 +131,7 @@ def _projections(
 
 def _shape(
     flow: Flow,
-    norm: graph.RmsNorm,
+    projections: _Projections,
     made: tuple[Operand, ...],
     absorb: graph.Matmul,
     expand: graph.Matmul,
@@ -96,6 +139,7 @@ def _shape(
     softmax: graph.Softmax,
 ) -> LatentAttention:
     """Extents from the dims of the projections, which must be those of latent attention."""
+    norm = projections.norm
     vectors = [d for d in dims_of(norm.operands[0]) if d != norm.dim]
     query, rotary, latent, key = ([d for d in dims_of(v) if d not in vectors] for v in made)
     lane = only_dim(absorb)
@@ -120,4 +164,5 @@ def _shape(
         flow.extent([lane]),
         flow.extent(value),
         flow.extent(vectors),
+        query_rank=projections.query_rank,
     )

@@ -89,7 +89,9 @@ SMALL = {
     "tiles of eight heads": (shape(8, 2, "bf16", 1, heads=8, rope=32), 4, [90, 31]),
     "tiles, several rounds": (shape(4, 4, latent=96, rope=32), 8, [3, 140, 0, 64]),
     "queries of a low rank": (shape(2, 3, query_rank=72), 4, [50, 9, 0]),
-    "tiles, queries of a low rank": (shape(4, 5, "bf16", rope=32, query_rank=160), 8, [9, 80, 1, 2, 3]),
+    "tiles, queries of a low rank": (
+        shape(4, 5, "bf16", rope=32, query_rank=160), 8, [9, 80, 1, 2, 3]
+    ),
     "nothing cached": (shape(2, dtype="bf16"), 2, [0]),
     "more blocks than rows of values fill": (shape(1, hidden=264, latent=72, query=40), 8, [50]),
     "more heads than blocks": (shape(4, 5, value=40), 2, [40, 3, 17, 64, 0]),
