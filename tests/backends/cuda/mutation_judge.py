@@ -226,7 +226,7 @@ RIGS = {
     "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 4096, 2),
     "one block": lambda: _attention(_shape(1, 2120, 8, 1, 64), 1, [37], 9216, 3),
     "nine requests": lambda: _attention(
-        _shape(9, 400, 2, 2, 64, "bf16"), 2, list(range(0, 72, 8)), 4096, 2
+        _shape(9, 400, 2, 2, 64, "bf16"), 2, list(range(0, 72, 8)), 18432, 2
     ),
     "twelve query heads, by tiles": lambda: _attention(
         _shape(5, 200, 12, 1, 64, window=20, out_bias=True), 2, [40, 0, 19, 3, 33], 4096, 2
@@ -234,6 +234,7 @@ RIGS = {
     "lanes, ring of two": lambda: _attention(
         _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [300, 0], 4096, 2, "split_head"
     ),
+    "lanes of 48": lambda: _attention(_shape(1, 256, 2, 1, 96), 2, [140], 6144, 2, "split_head"),
     "lanes, window, cluster of three": lambda: _attention(
         _shape(3, 384, 3, 3, 96, page=64, window=100, out_bias=True),
         3,
@@ -317,7 +318,9 @@ def _guarded(argument: np.ndarray | np.generic) -> np.ndarray | np.generic:
     page = mmap.PAGESIZE
     room = -(-argument.nbytes // page) * page
     memory = mmap.mmap(-1, room + page)
-    start = room - -(-argument.nbytes // 16) * 16
+    # Copies and wide loads need addresses of 16 bytes, integers are read one at a time.
+    unit = 4 if argument.dtype == np.int32 else 16
+    start = room - -(-argument.nbytes // unit) * unit
     found = np.frombuffer(memory, argument.dtype, argument.size, start).reshape(argument.shape)
     found[...] = argument
     end = found.ctypes.data - start + room
