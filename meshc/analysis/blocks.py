@@ -268,10 +268,8 @@ def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Par
     first, own_queries = shape.query_rank or shape.query_rows, []
     if shape.query_rank:
         own_queries = [_values("OWN_QUERIES_AT", own(_groups(shape.query_rows), cluster))]
-        later = (
-            Part("QUERY_COLUMNS", columns(shape.query_rank), later),
-            _values("QUERY_LATENTS", batch * shape.query_rank),
-        )
+        both = VALUE_BYTES * batch * shape.query_rank + columns(shape.query_rank)
+        later = (Part("QUERY_LATENTS", both, later),)
     return [
         Part("BARRIERS", _BARRIER_BYTES),
         _values("PARTS", 2 * WARPS * batch * FRAGMENT),

@@ -28,6 +28,7 @@ FIXTURES = {
     "qwen2-2h1-bf16": {"batch": 3, "dataflow": "split_head", "cluster": 2},
     "deepseek-4h": {"cluster": 4, "page": 1},
     "deepseek-2h-yarn-bf16": {"cluster": 1, "batch": 2},
+    "deepseek-4h-low-rank": {"cluster": 2, "page": 16},
 }
 # Eight roundings to the model's type, which keys, values and the inputs of chunks are rounded to.
 BOUND = {"f16": 2.0**-8, "bf16": 2.0**-5}

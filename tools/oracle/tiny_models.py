@@ -158,6 +158,13 @@ TINY_MODELS = (
         torch.bfloat16,
         place="tiny_cuda",
     ),
+    TinyModel(
+        "deepseek-4h-low-rank",
+        "deepseek_v2",
+        {**_latent_sizes(4, 32), "q_lora_rank": 40},
+        torch.float16,
+        place="tiny_cuda",
+    ),
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 from decode_reference import swizzled_pool
 from latent_reference import expected, from_kind, make_case
 
-from meshc.analysis.blocks import THREADS, latent_by_tiles
+from meshc.analysis.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
 from meshc.analysis.dsmem import LatentAttention
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.latent import Latent, plan, text
@@ -198,7 +198,18 @@ def no_compiler():
     ],
 )
 def test_it_compiles_without_spills(group, cluster, batch, registers):
-    chosen = plan(shape(group, batch, "bf16", **LITE), cluster)
+    check_compiled(plan(shape(group, batch, "bf16", **LITE), cluster), registers)
+
+
+@pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+@pytest.mark.parametrize(("group", "cluster", "batch"), [(16, 8, 1), (8, 16, 4), (4, 16, 16)])
+def test_blocks_of_the_size_of_deepseek_v2_compile(group, cluster, batch):
+    sizes = {**LITE, "hidden": 5120, "heads": 128, "query_rank": 1536}
+    check_compiled(plan(shape(group, batch, "bf16", **sizes), cluster), MOST_REGISTERS)
+
+
+def check_compiled(chosen, registers):
+    """No spills, no more than these registers, no warnings."""
     cubin = compile_cubin(text(chosen, NAME))
     needs = cubin.kernels[NAME]
     assert (needs.spill_bytes, needs.stack_bytes, needs.shared_bytes) == (0, 0, 0)
