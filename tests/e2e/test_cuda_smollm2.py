@@ -1,6 +1,6 @@
 """SmolLM2-135M decoded by emitted CUDA in the CPU executor: the recorded tokens of transformers.
 
-The whole model takes 8 s of a core for each token, so what every run of the tests checks is the
+The whole model takes 7 s of a core for each token, so what every run of the tests checks is the
 command up to its second token, and all of a text with the first layers alone.
 """
 
