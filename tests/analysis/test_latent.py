@@ -39,6 +39,14 @@ def test_every_cluster_reads_the_latents_for_itself() -> None:
     assert one - four == 2 * (16 - 4) * 576 * (2048 + 4096)
 
 
+def test_every_cluster_makes_the_latent_of_queries_for_itself() -> None:
+    low = replace(LITE, query_rank=768, group=4)
+    weights = 16 * 192 * (768 - 2048) + 4 * 768 * 2048  # of queries; of their latent, four times
+    assert latent.read_bytes(low, 512) - latent.read_bytes(replace(LITE, group=4), 512) == (
+        2 * weights
+    )
+
+
 @pytest.mark.parametrize("context", [1024, 16384])
 def test_a_cluster_for_each_head_reads_too_much(context: int) -> None:
     chosen = latent.choose(H200, LITE, context)
