@@ -90,15 +90,21 @@ class Rig:
 
 
 def _attention(
-    one: Attention, cluster: int, cached: list[int], tile: int, stages: int, by: str = "split_token"
+    one: Attention,
+    cluster: int,
+    cached: list[int],
+    tile: int,
+    stages: int,
+    by: str = "split_token",
+    heads: int = 0,
 ) -> Rig:
     # The plan of a much larger shape: rings that wrap often.
     with patch.multiple(blocks, ATTENTION_TILES=(tile,), MOST_STAGES=stages):
-        chosen = attention.plan(one, cluster, by, max(cached) + 1)
+        chosen = attention.plan(one, cluster, by, max(cached) + 1, heads=heads)
     case = make_case(one, cached)
     parts = cluster if by == "split_head" else 1
     weights = np.ascontiguousarray(in_fragments(projections(case.wq, case.wk, case.wv, parts)))
-    out = np.ascontiguousarray(in_fragments(output(case.wo, one.kv_heads, parts)))
+    out = np.ascontiguousarray(in_fragments(output(case.wo, chosen.clusters, parts)))
     bias = [np.ascontiguousarray(projections(*case.bias, parts=parts))] if case.bias else []
     out_bias = [case.out_bias] if one.out_bias else []
 
@@ -230,6 +236,9 @@ RIGS = {
     ),
     "twelve query heads, by tiles": lambda: _attention(
         _shape(5, 200, 12, 1, 64, window=20, out_bias=True), 2, [40, 0, 19, 3, 33], 4096, 2
+    ),
+    "two clusters for a key head": lambda: _attention(
+        _shape(2, 208, 8, 2, 64, "bf16", bias=True), 3, [70, 20], 4096, 2, heads=2
     ),
     "lanes, ring of two": lambda: _attention(
         _shape(2, 256, 4, 2, 64, "bf16", 1, True), 4, [300, 0], 4096, 2, "split_head"

@@ -52,8 +52,12 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "attention_block.cu: if (tiles< <  =>  <= >0) tiles = 0;",
         "attention_split_head.cu: if (tiles< <  =>  <= >0) tiles = 0;",
     ),
-    "All blocks of a cluster have the same bits of the new keys and values, so any of them, or "
-    "all, may store them.": (
+    "All blocks of a cluster, and of clusters that share a key head, have the same bits of the new "
+    "keys and values, so any of them, or all, may store them.": (
+        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0> && "
+        "sharer == 0) {",
+        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => true> && sharer == 0) {",
+        "attention_block.cu: if (part >= GROUP && rank == CLUSTER - 1 && <sharer == 0 => true>) {",
         "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0>) {",
         "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => true>) {",
     ),
