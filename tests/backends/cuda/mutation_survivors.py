@@ -21,6 +21,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "mc_attention.cuh: if (<GROUPS % OVER_GROUPS => true> && warp / OVER_LANES + m * "
         "OVER_GROUPS >= GROUPS) break;",
         "attention_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
+        "attention_split_head.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
     ),
     "What the threads own is at least all there is, so the next one of each lies behind the last, "
     "where a guard in the loop leaves it out.": (
@@ -54,17 +55,18 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "All blocks of a cluster, and of clusters that share a key head, have the same bits of the new "
     "keys and values, so any of them, or all, may store them.": (
+        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0>) {",
+        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => true>) {",
         "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0> && "
         "sharer == 0) {",
         "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => true> && sharer == 0) {",
         "attention_block.cu: if (part >= GROUP && rank == CLUSTER - 1 && <sharer == 0 => true>) {",
-        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0>) {",
-        "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => true>) {",
     ),
     "Threads without lanes of the head then hold what lies behind the query, the next head or the "
     "new key, and multiply it by keys that are zeros.": (
         "attention_block.cu: if (HELD_QUERIES) q[HELD_QUERIES ? g : 0][i] = <active => true> ? "
         "query[g * HEAD + part + i] : 0.0f;",
+        "attention_split_head.cu: if (<active => true>) {",
     ),
     "Only threads of the first warp have share 0, which is asked for behind it: the other warps "
     "are spared the work.": (
@@ -76,6 +78,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "mc::widen(stored);",
         "attention_block.cu: projected[b * ROWS + row + k] = part< <  =>  <= >GROUP ? pair[k] : "
         "mc::widen(stored);",
+    ),
+    "Columns of a block and steps of a thread are multiples of four.": (
+        "attention_split_head.cu: for (int i = me * 4; i < <OWN_OUTPUTS => (OWN_OUTPUTS) - 1>; "
+        "i += WORKERS * 4) {",
     ),
     "Only blocks that have nothing to do differ: what they have is counted below zero instead of "
     "zero, and every loop over it ends as early.": (
