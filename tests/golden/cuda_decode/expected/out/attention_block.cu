@@ -339,7 +339,6 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
             mc::group_sync(1, WORKERS);
         }
 
-
         // ---- Join the blocks: the highest scores first, then what is scaled to them
         float* top = (float*)(arena + TOP);
         mc::cluster_reduce<mc::Max, CLUSTER>(top, highest, BATCH * GROUP, published, 0, me, WORKERS, 1);
