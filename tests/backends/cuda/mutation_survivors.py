@@ -22,6 +22,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "OVER_GROUPS >= GROUPS) break;",
         "attention_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
         "attention_split_head.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
+        "latent_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) return;",
     ),
     "What the threads own is at least all there is, so the next one of each lies behind the last, "
     "where a guard in the loop leaves it out.": (
@@ -82,6 +83,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Columns of a block and steps of a thread are multiples of four.": (
         "attention_split_head.cu: for (int i = me * 4; i < <OWN_OUTPUTS => (OWN_OUTPUTS) - 1>; "
         "i += WORKERS * 4) {",
+    ),
+    "Says where the vectors of a row group behind the last would lie, of which none is read.": (
+        "latent_block.cu: const T* vectors = columns(first + <min(group, count - 1) => (group)>);",
     ),
     "Only blocks that have nothing to do differ: what they have is counted below zero instead of "
     "zero, and every loop over it ends as early.": (
