@@ -268,6 +268,8 @@ RIGS = {
     ),
     "latents, several rounds": lambda: _latent(latent.shape(4, 5, value=40), 2, [40, 3, 17, 64, 0]),
     "latents by tiles": lambda: _latent(latent.shape(4, 4, latent=96, rope=32), 8, [3, 140, 0, 64]),
+    "latents, scores below zero": lambda: _latent(latent.shape(4, 4, value=40), 2, [1, 1, 2, 1]),
+    "latents, sixteen heads": lambda: _latent(latent.shape(16, heads=16), 1, [20]),
     "latents by tiles, one request": lambda: _latent(latent.shape(4, latent=96, rope=32), 2, [70]),
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),

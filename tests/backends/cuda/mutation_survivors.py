@@ -87,6 +87,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Says where the vectors of a row group behind the last would lie, of which none is read.": (
         "latent_block.cu: const T* vectors = columns(first + <min(group, count - 1) => (group)>);",
     ),
+    "One thread more sums two rotary lanes, and does not store them.": (
+        "latent_block.cu: if (2 * me< <  =>  <= >LATENT) {",
+    ),
     "Only blocks that have nothing to do differ: what they have is counted below zero instead of "
     "zero, and every loop over it ends as early.": (
         "rows_product.cu: const int first = <min(rank * OWN_BLOCKS, BLOCKS) => (rank * OWN_BLOCKS)>"
