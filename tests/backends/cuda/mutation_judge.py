@@ -269,6 +269,10 @@ RIGS = {
     "latents, several rounds": lambda: _latent(latent.shape(4, 5, value=40), 2, [40, 3, 17, 64, 0]),
     "latents by tiles": lambda: _latent(latent.shape(4, 4, latent=96, rope=32), 8, [3, 140, 0, 64]),
     "latents, scores below zero": lambda: _latent(latent.shape(4, 4, value=40), 2, [1, 1, 2, 1]),
+    "latents, nine requests": lambda: _latent(
+        latent.shape(1, 9, value=64, heads=1), 2, list(range(0, 36, 4))
+    ),
+    "latents, wide rotary part": lambda: _latent(latent.shape(1, rope=136, heads=1), 1, [5]),
     "latents, sixteen heads": lambda: _latent(latent.shape(16, heads=16), 1, [20]),
     "latents by tiles, one request": lambda: _latent(latent.shape(4, latent=96, rope=32), 2, [70]),
     "sum of three": lambda: _collective("sum", 3),

@@ -23,6 +23,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "attention_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
         "attention_split_head.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
         "latent_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) return;",
+        "latent_block.cu: if (<LATENT % 128 => true> && r >= LATENT) break;",
     ),
     "What the threads own is at least all there is, so the next one of each lies behind the last, "
     "where a guard in the loop leaves it out.": (
@@ -30,6 +31,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "mc_attention.cuh: for (int n = 0; n < <OWN_QUERIES => (OWN_QUERIES) + 1>; n++) { #2",
         "mc_attention.cuh: for (int m = 0; m < <OWN_GROUPS => (OWN_GROUPS) + 1>; m++) { #2",
         "mc_attention.cuh: for (int i = 0; i < <OWN_TWOS => (OWN_TWOS) + 1>; i++) {",
+        "latent_block.cu: for (int c = 0; c < <KEY_CHUNKS => (KEY_CHUNKS) + 1>; c++) {",
+        "latent_block.cu: for (int c = 0; c < <KEY_CHUNKS => (KEY_CHUNKS) + 1>; c++) { #2",
     ),
     "Gives weights to rows that fill up a group of queries; finish() leaves these rows out.": (
         "mc_attention.cuh: if (<query < QUERIES => true> && token < count && "
@@ -55,8 +58,9 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "attention_split_head.cu: if (tiles< <  =>  <= >0) tiles = 0;",
     ),
     "All blocks of a cluster, and of clusters that share a key head, have the same bits of the new "
-    "keys and values, so any of them, or all, may store them.": (
+    "keys and values, and all clusters of the new latent: any of them, or all, may store them.": (
         "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0>) {",
+        "latent_block.cu: if (<cluster == 0 => true> && last) {",
         "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => true>) {",
         "attention_block.cu: if (part >= GROUP && <rank == CLUSTER - 1 => rank == 0> && "
         "sharer == 0) {",
