@@ -1,7 +1,7 @@
 """SmolLM2-135M decoded by emitted CUDA in the CPU executor: the recorded tokens of transformers.
 
-The whole model takes 7 s of a core for each token, so what every run of the tests checks is the
-command up to its second token, and all of a text with the first layers alone.
+The whole model takes 7 s of a core for each token, so every run of the tests decodes all of the
+text once; the command says its first two tokens, and the first layers alone run token by token.
 """
 
 from __future__ import annotations
@@ -125,8 +125,13 @@ def test_the_command_says_paris():
     assert said(2) == " Paris.\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "single tokens"])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        pytest.param(True, id="chunks"),
+        pytest.param(False, id="single tokens", marks=pytest.mark.slow),
+    ],
+)
 def test_all_layers_give_the_recorded_tokens(chunks):
     assert check(None, chunks) == TOKENS
 
