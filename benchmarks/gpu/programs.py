@@ -63,7 +63,7 @@ def compiled(
 def sizes(program: StepProgram) -> Sizes:
     """The sizes of a program's model."""
     keys = program.buffers["keys"].shape
-    clusters, parts, _, blocks = program.weights["out"].shape[1:5]
+    clusters, parts, _, blocks = program.weights["out"].shape[:4]
     hidden = program.buffers["residual"].shape[-1]
     _, _, kv_heads, page, head = keys
     heads = clusters * parts * FRAGMENT * blocks // head
@@ -82,7 +82,7 @@ def choice(program: StepProgram, texts: dict[str, str]) -> tuple[int, str, int, 
     # Both dataflows are one where a cluster is a block.
     dataflow = "split_head" if program.weights["qkv"].parts > 1 else "split_token"
     bounds = _BOUNDS.search(texts[kernel.file])
-    heads = sizes(program).heads // program.weights["out"].shape[1]
+    heads = sizes(program).heads // program.weights["out"].shape[0]
     return kernel.cluster, dataflow, int(bounds[1]) if bounds else 1, heads
 
 
