@@ -214,8 +214,8 @@ def test_a_kernel_that_does_not_fit_its_block_is_refused(tmp_path: Path):
     module = compiled("llama, grouped, tied", tmp_path).modules["decode"]
     for op in module.walk():
         if isinstance(op, Fuse):
-            op.cluster = 7
-    with pytest.raises(MeshcError, match=r"cuda-shape.*7 blocks"):
+            op.cluster = 17
+    with pytest.raises(MeshcError, match=r"cuda-shape.*a cluster of 17 blocks is larger than 16"):
         step_program(module, "llama", 16)
 
 

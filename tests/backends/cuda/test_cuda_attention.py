@@ -230,6 +230,7 @@ def test_many_requests_share_one_pass_over_the_weights(kv_heads, requests):
         (shape(1, 256, 65, 1, 64), 1, "65 query heads share one key head"),
         (shape(1, 256, 4, 2, 64, page=8), 1, "pages of 8"),
         (shape(1, 260, 4, 2, 64), 4, "a hidden size of 260"),
+        (shape(1, 256, 4, 2, 64), 17, "a cluster of 17 blocks"),
         (shape(16, 8192, 64, 64, 128), 4, "bytes of vectors and sums leave no room"),
     ],
 )
