@@ -24,8 +24,6 @@ MOST_TILE_TOKENS = 64
 """In a tile of cached latents, whose scores are kept."""
 MOST_STAGES, LEAST_STAGES = 6, 2
 """Tiles of a ring: one on its way while one is read, at the least."""
-MOST_SUMS = 256
-"""Rows of a tile times requests of a batch: sums that a warp keeps."""
 MOST_GROUP = 64
 """Query heads that share a key head."""
 MOST_LANE_GROUP = 8
@@ -145,9 +143,7 @@ def attention_memory(
         ]
         plans.append(_with_ring(parts, tile, limit))
     good = [plan for plan in plans if plan.stages >= GOOD_STAGES]
-    return (
-        good[0] if good else max(plans, key=lambda plan: (plan.fits, plan.stages * plan.tile_bytes))
-    )
+    return good[0] if good else max(plans, key=lambda p: (p.fits, p.stages * p.tile_bytes))
 
 
 def fragment_tile(blocks: int, tile_bytes: int) -> int:

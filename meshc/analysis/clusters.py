@@ -5,10 +5,13 @@ One step of one layer takes, wave after wave of the clusters that run at once:
 * bytes of weights and cached tokens, at what kernels reach of the bandwidth of global memory times
   the share of cores that have a block. A wave that is not full has its bytes at a smaller share,
   which is the tail of a launch;
-* or the multiply-adds, where they take longer (many requests over the same weights);
 * what no copy hides: global memory answering at the start and at the end, two cluster barriers,
   and for each collective a barrier, a round trip and its bytes at the bandwidth of that cluster
   size (ClusterFusion, Figure 5; between known sizes linear in the logarithm).
+
+Arithmetic is not counted. Products of 16 vectors on tensor cores take at most a thirteenth of the
+time in which their weights arrive, multiply-adds of eight query heads on CUDA cores three fifths of
+that of their cached tokens; what else those threads issue is not modelled.
 
 Bandwidth between blocks, latencies and groups of cores are device numbers. The hop is that of
 clusters of two; larger ones take longer by the bytes of more peers. Clusters are taken to start and
@@ -22,6 +25,7 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from meshc.analysis.blocks import (
+    FRAGMENT,
     MOST_GROUP,
     MOST_LANE_GROUP,
     SharedMemory,
@@ -175,6 +179,13 @@ def misfits(
     return found
 
 
+def together(each: Sequence[Sequence[str]]) -> list[str]:
+    """What keeps all of several choices from fitting, or else the first reasons of any."""
+    reasons = list(dict.fromkeys(reason for found in each for reason in found))
+    common = [reason for reason in reasons if all(reason in found for found in each)]
+    return common or reasons[:3]
+
+
 def memory_misfit(memory: SharedMemory) -> str:
     """Words for shared memory that does not suffice."""
     largest = max(memory.parts, key=lambda part: part.bytes)
@@ -242,11 +253,6 @@ def attention_bytes(shape: Attention, context: int) -> int:
     return ELEMENT_BYTES * (weights + cached)
 
 
-def _attention_macs(shape: Attention, context: int) -> int:
-    weights = shape.kv_heads * shape.hidden * (shape.rows + shape.attended)
-    return shape.batch * (weights + 2 * context * shape.heads * shape.head)
-
-
 def step_seconds(
     device: Device,
     shape: Attention,
@@ -260,20 +266,17 @@ def step_seconds(
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_seconds(device, collectives(shape, cluster, dataflow, context), cluster)
-    whole = attention_bytes(shape, context), _attention_macs(shape, context)
+    whole = attention_bytes(shape, context)
     total = 0.0
     for clusters in runs:
-        part = clusters / shape.kv_heads
-        count, macs = (part * amount for amount in whole)
-        total += streamed_seconds(device, count, macs, clusters * cluster) + exposed
+        count = whole * clusters / shape.kv_heads
+        total += streamed_seconds(device, count, clusters * cluster) + exposed
     return total
 
 
-def streamed_seconds(device: Device, count: float, macs: float, blocks: int) -> float:
-    """Time to stream ``count`` bytes into ``blocks`` blocks and do ``macs`` multiply-adds."""
-    share = min(1.0, blocks / device.cores)
-    computing = device.seconds(macs / (device.macs("f32") * device.cores * share))
-    return max(count / (device.read_bytes_per_second * share), computing)
+def streamed_seconds(device: Device, count: float, blocks: int) -> float:
+    """Time to stream ``count`` bytes into ``blocks`` blocks."""
+    return count / (device.read_bytes_per_second * min(1.0, blocks / device.cores))
 
 
 def exposed_seconds(device: Device, exchanged: Sequence[Collective], cluster: int) -> float:
@@ -304,14 +307,13 @@ def link_bytes_per_second(device: Device, cluster: int) -> float:
     return slow + (fast - slow) * log2(cluster / low) / log2(high / low)
 
 
-def rows_seconds(device: Device, matrices: Iterable[tuple[int, int]], batch: int) -> float:
-    """Predicted time of products of ``batch`` vectors with matrices of given width and rows, one
+def rows_seconds(device: Device, matrices: Iterable[tuple[int, int]]) -> float:
+    """Predicted time of products of up to 16 vectors with matrices of given width and rows, one
     kernel each, with a block on every core."""
     total = 0.0
     for width, rows in matrices:
-        elements = width * rows
-        blocks = min(device.cores, rows)
-        total += streamed_seconds(device, ELEMENT_BYTES * elements, batch * elements, blocks)
+        blocks = min(device.cores, -(-rows // FRAGMENT))
+        total += streamed_seconds(device, ELEMENT_BYTES * width * rows, blocks)
         total += exposed_seconds(device, (), 1)
     return total
 

@@ -26,6 +26,7 @@ from meshc.analysis.clusters import (
     exposed_seconds,
     memory_misfit,
     streamed_seconds,
+    together,
 )
 from meshc.analysis.dsmem import Collective, LatentAttention, split_token_latent, traffic
 from meshc.devices import Device
@@ -99,9 +100,7 @@ def all_misfits(
         for one in _grouped(shape, heads)
         for size in _sizes(device, cluster)
     ]
-    reasons = list(dict.fromkeys(reason for found in each for reason in found))
-    common = [reason for reason in reasons if all(reason in found for found in each)]
-    return common or reasons[:3]
+    return together(each)
 
 
 def shape_misfits(shape: LatentAttention, cluster: int) -> list[str]:
@@ -163,7 +162,7 @@ def step_seconds(device: Device, shape: LatentAttention, context: int, cluster: 
     for clusters in runs:
         part = clusters / shape.clusters
         blocks = clusters * cluster
-        total += max(streamed_seconds(device, part * whole, 0, blocks), attending) + exposed
+        total += max(streamed_seconds(device, part * whole, blocks), attending) + exposed
     return total
 
 

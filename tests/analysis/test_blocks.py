@@ -24,19 +24,10 @@ from meshc.analysis.clusters import collectives, misfits
 from meshc.analysis.dsmem import Attention, traffic
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.toolkit import compile_cubin, find_compiler
+from meshc.backends.cuda.toolkit import compile_cubin
 from meshc.devices import device
-from meshc.support.diagnostics import MeshcError
 
 H100 = device("h100")
-
-
-def has_compiler() -> bool:
-    try:
-        find_compiler()
-    except MeshcError:
-        return False
-    return True
 
 
 def placed(parts):
@@ -139,7 +130,7 @@ def test_registers_follow_the_group() -> None:
     assert most_resident(H100, Attention(4096, 32, 8, 128)) == 1
 
 
-@pytest.mark.skipif(not has_compiler(), reason="there is no CUDA compiler")
+@pytest.mark.cuda_compiler
 @pytest.mark.parametrize(
     ("shape", "resident"),
     [

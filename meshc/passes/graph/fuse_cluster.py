@@ -261,11 +261,9 @@ def _misfits(device: Device, group: Group, forced: dict[str, Any]) -> str:
         flow = forced.get("dataflow", "split_token")
         return f"{forced['heads']} of {group.shape.group} query heads are no share by {flow}"
     found = [clusters.misfits(device, *division, group.context) for division in divisions]
-    reasons = list(dict.fromkeys(reason for each in found for reason in each))
-    common = [reason for reason in reasons if all(reason in each for each in found)]
-    if not reasons:
+    if not any(found):
         return f"{forced.get('resident')} blocks do not share a core: memory or registers"
-    return "; ".join(common or reasons[:3])
+    return "; ".join(clusters.together(found))
 
 
 def _rows_misfit(device: Device, group: Group) -> str:
@@ -299,7 +297,7 @@ def _rows_remark(device: Device, group: Group) -> str:
     if group.kernel == "embed":
         return f"embed: {group.batch} rows of {group.matrices[0][0]} values"
     plans = [clusters.rows_plan(device, *matrix, group.batch) for matrix in group.matrices]
-    seconds = clusters.rows_seconds(device, group.matrices, group.batch)
+    seconds = clusters.rows_seconds(device, group.matrices)
     return (
         f"{group.kernel}: clusters of {' and '.join(str(p.cluster) for p in plans)}, "
         f"{sum(p.dsmem_bytes for p in plans)} bytes of DSMEM per step, "

@@ -7,6 +7,7 @@ the first one contracts, ``D`` what the scores contract, ``S`` what the softmax 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.clusters import Attention, LatentAttention
@@ -125,36 +126,40 @@ class _Projections:
 
 def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projections:
     """One product with three weights, or several of one left operand."""
+    sides = [biased(flow, value) for value in wanted]
+    sums = [op for _, bias in sides for op in bias]
+    made = [before for before, _ in sides]
+    products, weights = products_of(
+        flow, made, ("the query", "the key", "the value"), "query, key and value", at
+    )
+    if sums and len(sums) < len(made):
+        raise Mismatch("some of query, key and value have a bias, others none", sums[0])
+    biases = tuple(op.operands[1] for op in sums)
+    values = tuple(value for value in made if isinstance(value, Value))
+    return _Projections(only_dim(products[0]), values, (*products, *sums), tuple(weights), biases)
+
+
+def products_of(
+    flow: Flow, made: Sequence[Operand], names: Sequence[str], together: str, at: Op
+) -> tuple[list[graph.Matmul], list[Value]]:
+    """The products of one value that give all of ``made`` and nothing else, and the weight of each
+    of these, called ``names`` and ``together`` in messages."""
     products: list[graph.Matmul] = []
-    sums: list[graph.Add] = []
-    made: list[Value] = []
-    weights: list[Operand] = []
-    for value, what in zip(wanted, ("the query", "the key", "the value"), strict=True):
-        before, bias = biased(flow, value)
-        product = flow.maker(before, graph.Matmul, what, at)
-        sums += bias
-        assert isinstance(before, Value)
-        made.append(before)
-        weights.append(factor_of(flow, product, before))
+    weights: list[Value] = []
+    for value, what in zip(made, names, strict=True):
+        product = flow.maker(value, graph.Matmul, what, at)
+        place = 1 + [r is value for r in product.results].index(True)
+        weights.append(flow.weight(product.operands[place], product))
         if product not in products:
             products.append(product)
     first = products[0]
     for product in products:
         if product.operands[0] is not first.operands[0] or product.contract != first.contract:
-            raise Mismatch("query, key and value are projections of different values", product)
+            raise Mismatch(f"{together} are products of different values", product)
         extra = [r for r in product.results if r not in made]
         if extra:
             raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
-    if sums and len(sums) < len(made):
-        raise Mismatch("some of query, key and value have a bias, others none", sums[0])
-    biases = tuple(op.operands[1] for op in sums)
-    ops = (*products, *sums)
-    return _Projections(only_dim(first), tuple(made), ops, tuple(weights), biases)
-
-
-def factor_of(flow: Flow, product: graph.Matmul, result: Value) -> Value:
-    """The weight whose product is ``result``."""
-    return flow.weight(product.operands[1 + product.results.index(result)], product)
+    return products, weights
 
 
 def _shape(
@@ -214,11 +219,11 @@ def _ffn_block(
 ) -> Group:
     """A feed-forward layer whose inner products ``sides`` give what ``pointwise`` makes of them."""
     gated = pointwise[-1]
-    what = "the gate" if len(sides) > 1 else "the inner product"
-    products = [flow.maker(value, graph.Matmul, what, gated) for value, _ in sides]
+    names = ("the gate", "the gate") if len(sides) > 1 else ("the inner product",)
+    made = [value for value, _ in sides]
+    products, weights = products_of(flow, made, names, "gate and up", gated)
     first = products[0]
     hidden = only_dim(first)
-    weights = _one_input(flow, products, [value for value, _ in sides])
     norm = norm_of(flow, first.operands[0], hidden, first)
     down = flow.reader(gated.results[0], graph.Matmul, "what is activated", gated)
     inner = only_dim(down)
@@ -233,7 +238,7 @@ def _ffn_block(
         raise Mismatch(f"{gated.results[0]} has other dims than rows of {inner}", gated)
     batch = flow.extent(vectors)
     width, features = flow.extent([hidden]), flow.extent([inner])
-    ops = (norm, *dict.fromkeys(products), *biases, *pointwise, down, *bias, total)
+    ops = (norm, *products, *biases, *pointwise, down, *bias, total)
     inputs = (*norm.operands, *weights, *(op.operands[1] for op in biases))
     inputs += (down.operands[1], *(op.operands[1] for op in bias))
     matrices = ((width, len(sides) * features), (features, width))
@@ -246,21 +251,6 @@ def _activation(flow: Flow, gated: graph.Mul) -> Op:
         if isinstance(op, (graph.Silu, graph.Gelu)):
             return op
     raise Mismatch("no activation gates this product", gated)
-
-
-def _one_input(flow: Flow, products: list[graph.Matmul], made: list[Operand]) -> list[Operand]:
-    """The weights of gate and up, products of one value with one weight each and nothing else."""
-    first = products[0]
-    weights: list[Operand] = []
-    for product, value in zip(products, made, strict=True):
-        if product.operands[0] is not first.operands[0] or product.contract != first.contract:
-            raise Mismatch("gate and up are products of different values", product)
-        assert isinstance(value, Value)
-        weights.append(factor_of(flow, product, value))
-        extra = [r for r in product.results if r not in made]
-        if extra:
-            raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
-    return weights
 
 
 def head(flow: Flow, product: graph.Matmul) -> Group:

@@ -6,6 +6,7 @@ lanes with cached rotary keys. All heads share both caches; what is attended are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.dsmem import LatentAttention
@@ -13,7 +14,7 @@ from meshc.ir.core import Op, Operand
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.passes.graph.flow import Flow, Mismatch, dims_of, norm_of, only_dim, residual
-from meshc.passes.graph.fusible import Group, cache_of, factor_of, same_rope, scores_of
+from meshc.passes.graph.fusible import Group, cache_of, products_of, same_rope, scores_of
 
 
 def is_latent(flow: Flow, softmax: graph.Softmax) -> bool:
@@ -103,30 +104,15 @@ def _query_latent(flow: Flow, query: Operand, latent: Operand, at: Op) -> graph.
     found = norm_of(flow, ours.operands[0], only_dim(ours), ours)
     made = flow.maker(found.operands[0], graph.Matmul, "the query's latent", found)
     if made.operands[0] is not theirs.operands[0]:
-        raise Mismatch("query and latent are projections of different values", ours)
+        raise Mismatch("query and latent are products of different values", ours)
     return found
 
 
 def _products(
-    flow: Flow, made: tuple[Operand, ...], at: Op
+    flow: Flow, made: Sequence[Operand], at: Op
 ) -> tuple[list[graph.Matmul], list[Value]]:
-    """The products of one value that give all of ``made``, and the weight of each of these."""
-    products: list[graph.Matmul] = []
-    weights: list[Value] = []
-    for value in made:
-        product = flow.maker(value, graph.Matmul, "a projection", at)
-        assert isinstance(value, Value)
-        weights.append(factor_of(flow, product, value))
-        if product not in products:
-            products.append(product)
-    first = products[0]
-    for product in products:
-        if product.operands[0] is not first.operands[0] or product.contract != first.contract:
-            raise Mismatch("query and latent are projections of different values", product)
-        extra = [r for r in product.results if r not in made]
-        if extra:
-            raise Mismatch(f"{product.NAME} also gives {extra[0]}", product)
-    return products, weights
+    """Of one value; see :func:`products_of`."""
+    return products_of(flow, made, ["a projection"] * len(made), "query and latent", at)
 
 
 def _shape(

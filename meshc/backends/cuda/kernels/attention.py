@@ -16,13 +16,11 @@ from dataclasses import dataclass, replace
 
 from meshc.analysis import blocks, dsmem
 from meshc.backends.cuda.kernels.arena import Arena, most_bytes
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, literal
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, check_cluster, literal
 from meshc.backends.templates import render
 
 HEADS = (64, 96, 128, 256)
 PAGES = (1, 16, 64)
-MOST_CLUSTER = 16
-"""Blocks of a cluster on sm_90, more than 8 when asked for."""
 _TEMPLATES = {
     "split_token": "attention_block.cu.jinja",
     "split_head": "attention_split_head.cu.jinja",
@@ -182,8 +180,7 @@ def plan(
     """
     heads = heads or shape.group
     _check(shape, dataflow, heads)
-    if cluster > MOST_CLUSTER:
-        raise DoesNotFit(f"a cluster of {cluster} blocks is larger than {MOST_CLUSTER}")
+    check_cluster(cluster)
     if dataflow == "split_head" and shape.head % (16 * cluster):
         raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by sixteens")
     if dataflow == "split_head" and shape.hidden % (4 * cluster):

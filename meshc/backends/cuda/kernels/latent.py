@@ -1,10 +1,10 @@
 """The latent attention block of a decode step as one kernel per layer (MLA, weights absorbed).
 
 A cluster of blocks computes a group of query heads for all requests of a batch (ClusterFusion,
-Algorithm 4, put right): blocks share the rows of the projections (one ClusterGather), the rows of
-the absorbed queries (one more), the cached tokens (two ClusterReduces: maxima, then scaled sums),
-the rows of the values (a ClusterGather), then the columns of the output. Each cluster makes the
-latent of the new token for itself and reads every cached latent, rotary lanes and all.
+Algorithm 4, put right): blocks share the rows of the projections, then those of the absorbed
+queries, the cached tokens, the rows of the values and the columns of the output. After each they
+meet and read from their peers what they need. Each cluster makes the latent of the new token for
+itself and reads every cached latent, rotary lanes and all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from meshc.analysis import blocks, dsmem, latent
 from meshc.backends.cuda.kernels.arena import Arena, most_bytes
 from meshc.backends.cuda.kernels.attention import PAGES
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, literal
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, check_cluster, literal
 from meshc.backends.templates import render
 
 _TEMPLATE = "attention_latent.cu.jinja"
@@ -66,6 +66,7 @@ class LatentPlan:
 
 def plan(shape: Latent, cluster: int) -> LatentPlan:
     """The division of work for clusters of ``cluster`` blocks. Raises DoesNotFit."""
+    check_cluster(cluster)
     misfits = latent.shape_misfits(shape.sizes, cluster)
     if shape.page not in PAGES:
         misfits.append(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from meshc.analysis.blocks import LEAST_STAGES, Part, SharedMemory
 from meshc.backends.cuda.kernels.arena import Arena
 
+MOST_CLUSTER = 16
+"""Blocks of a cluster on sm_90, more than 8 when asked for."""
 NOTES = {
     "COLUMNS": "inputs",
     "OUT_COLUMNS": "inputs of the output projection",
@@ -41,6 +43,12 @@ NOTES = {
 
 class DoesNotFit(Exception):
     """Why a kernel of this shape cannot be made, in words."""
+
+
+def check_cluster(blocks: int) -> None:
+    """Raises DoesNotFit for more blocks than a cluster can have."""
+    if blocks > MOST_CLUSTER:
+        raise DoesNotFit(f"a cluster of {blocks} blocks is larger than {MOST_CLUSTER}")
 
 
 def arena(memory: SharedMemory) -> Arena:
