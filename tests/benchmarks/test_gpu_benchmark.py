@@ -20,7 +20,7 @@ import tables
 from fake_driver import FakeDriver, built_driver
 
 from meshc.backends.cuda.executor import CXX, Grid, Library, Mode
-from meshc.backends.cuda.toolkit import compile_cubin, disassemble, find_compiler, opcodes
+from meshc.backends.cuda.toolkit import compile_cubin, disassemble, opcodes
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
@@ -34,17 +34,11 @@ FLAGS = ("-std=c17", "-O2", "-shared", "-fPIC", "-w")
 THEIRS = Toolchain("C", "CC", ("cc", "gcc", "clang"), FLAGS)
 
 
-def compiler():
-    try:
-        return find_compiler()
-    except MeshcError:
-        return None
-
-
-needs_both = pytest.mark.skipif(
-    CXX.path() is None or compiler() is None, reason="there is no C++ or no CUDA compiler"
-)
 needs_executor = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+
+def needs_both(test):
+    return pytest.mark.cuda_compiler(needs_executor(test))
 
 
 @pytest.fixture

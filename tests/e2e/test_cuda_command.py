@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda.executor import CXX
-from meshc.backends.cuda.toolkit import find_compiler
-from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
 ROOT = Path(__file__).parents[2]
@@ -26,17 +24,6 @@ CONFIG = {
 }  # fmt: skip
 
 pytestmark = pytest.mark.skipif(C.path() is None or CXX.path() is None, reason="no C compiler")
-
-
-def has_compiler():
-    try:
-        find_compiler()
-    except MeshcError:
-        return False
-    return True
-
-
-needs_compiler = pytest.mark.skipif(not has_compiler(), reason="there is no CUDA compiler")
 
 
 def checkpoint(folder):
@@ -100,7 +87,7 @@ def run(program, backend="cuda", driver=None, **variables):
     )
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 @pytest.mark.parametrize(
     ("variables", "error"),
     [
@@ -152,7 +139,7 @@ def test_without_a_gpu_the_usual_backend_is_the_cpu_and_said_to_be(program, no_d
     assert (asked.stdout, asked.stderr) == (usual.stdout, "")
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_the_usual_backend_is_a_gpu_that_runs_the_kernels(program):
     done = run(program, backend=None)
     assert done.returncode == 0, done.stderr
@@ -160,7 +147,7 @@ def test_the_usual_backend_is_a_gpu_that_runs_the_kernels(program):
     assert "(compute capability 9.0)" in done.stderr
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_a_session_on_the_fake_driver_ends_well(program):
     """Its kernels compute nothing; the tokens are those of logits that are all alike."""
     done = run(program)

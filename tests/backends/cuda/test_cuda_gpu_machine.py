@@ -15,7 +15,7 @@ from meshc.backends.cuda.cubin import KernelResources
 from meshc.backends.cuda.device import Device
 from meshc.backends.cuda.executor import CXX, Library
 from meshc.backends.cuda.gpu_machine import GpuMachine
-from meshc.backends.cuda.toolkit import Cubin, compile_cubin, find_compiler
+from meshc.backends.cuda.toolkit import Cubin, compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
@@ -28,17 +28,6 @@ CONFIG = {
 TOKENS = (17, 3, 199, 0, 42)
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
-
-
-def no_compiler():
-    try:
-        find_compiler()
-    except MeshcError:
-        return True
-    return False
-
-
-needs_compiler = pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +69,7 @@ def fake(step):
     return found
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, fake):
     program, texts, _ = step
     with Device(library=fake.path) as device:
@@ -94,7 +83,7 @@ def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, 
     assert fake.live == 0
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
     """Two chunks of which only the second gives logits, then decode steps: three graphs."""
     program, texts, weights = step
@@ -120,7 +109,7 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
     assert fake.live == 0
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_checked_steps_wait_for_every_kernel(step, expected, fake):
     program, texts, _ = step
     with Device(library=fake.path) as device:
@@ -134,7 +123,7 @@ def test_checked_steps_wait_for_every_kernel(step, expected, fake):
     assert not fake.calls("cuStreamBeginCapture_v2")
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_another_step_or_memory_is_captured_anew(step, fake):
     program, texts, weights = step
     with Device(library=fake.path) as device:
@@ -150,7 +139,7 @@ def test_another_step_or_memory_is_captured_anew(step, fake):
     assert fake.live == 0
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_a_fault_in_a_checked_step_names_the_kernel(step, fake):
     program, texts, weights = step
     first = program.launches()[0][0].kernel
@@ -162,7 +151,7 @@ def test_a_fault_in_a_checked_step_names_the_kernel(step, fake):
         model.step([1], [0])
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_a_model_that_does_not_fit_is_refused(step, fake):
     program, texts, weights = step
     fake.set("memory", 1 << 18)
@@ -172,7 +161,7 @@ def test_a_model_that_does_not_fit_is_refused(step, fake):
     assert fake.live == 0
 
 
-@needs_compiler
+@pytest.mark.cuda_compiler
 def test_kernels_that_do_not_compile_are_refused(step, fake):
     program, texts, _ = step
     broken = {name: text.replace("__global__", "__global", 1) for name, text in texts.items()}
@@ -227,7 +216,7 @@ def test_parts_of_layers_are_given_by_address(step, monkeypatch):
 
 
 @pytest.mark.gpu
-@needs_compiler
+@pytest.mark.cuda_compiler
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_step_on_a_gpu_agrees_with_the_cpu(step, expected, checked):
     program, texts, _ = step

