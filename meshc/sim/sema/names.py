@@ -171,6 +171,16 @@ class Names(Core):
             item.slot = self.unit.add_slots(list(values))
         return item.slot
 
+    def first_slot(self, value: Val) -> ir.Expr:
+        """The slot of the first descriptor of ``value``; known ones get slots at first need."""
+        if value.home is not None:
+            return ir.Const(ty.U16, self.slot(value.home))
+        if not value.known:
+            code: ir.Expr = value.v
+            return code
+        values = value.v if isinstance(value.v, list) else [value.v]
+        return ir.Const(ty.U16, self.unit.add_slots(list(values)))
+
     def read(self, item: Any, frame: Frame, span: Span) -> Val:
         """The value of what a name stands for."""
         match item:

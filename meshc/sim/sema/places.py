@@ -79,7 +79,7 @@ class Places(Expressions):
     def _element_place(self, base: Val, indices: list[Val], span: Span) -> MemPlace | SlotPlace:
         kind = base.type
         if isinstance(kind, Array) and ty.lives_in_slots(kind):
-            start = ir.Const(ty.U16, self.slot(base.home)) if base.home else base.v
+            start = self.first_slot(base)
             return SlotPlace(kind.element, offset_by(start, self._linear(kind, indices, span)))
         const = isinstance(kind, Pointer) and kind.const
         if isinstance(kind, Pointer):
@@ -154,6 +154,8 @@ class Places(Expressions):
                 return self._global_place(found)
             case StackVar():
                 return MemPlace(found.type, found.addr)
+            case Val() if ty.lives_in_slots(found.type):
+                return SlotPlace(found.type, self.first_slot(found), const=found.known)
             case Val() if not found.known and isinstance(found.type, Array | Struct):
                 return MemPlace(found.type, found.v)
             case Val() if isinstance(found.type, Array | Struct):
@@ -163,7 +165,7 @@ class Places(Expressions):
     def _global_place(self, item: Global) -> Place:
         kind = self.global_type(item)
         if ty.lives_in_slots(kind):
-            return SlotPlace(kind, ir.Const(ty.U16, self.slot(item)))
+            return SlotPlace(kind, ir.Const(ty.U16, self.slot(item)), item.decl.const)
         symbol = self.symbol(item)
         return MemPlace(kind, ir.Const(ty.U16, symbol.addr), item.decl.const)
 
@@ -273,7 +275,9 @@ class Places(Expressions):
         if isinstance(place, CellPlace):
             return Val(Pointer(False, False, place.type), CellRef(place))
         if isinstance(place, SlotPlace | LocalPlace):
-            fail("csl-type", "this value does not live in memory", node.span)
+            words = "a descriptor has no address, as it does not live in memory"
+            advice = "pass the descriptor itself, or keep it in a register"
+            fail("csl-type", words, node.span, help=advice)
         kind = Pointer(False, place.const, place.type)
         if isinstance(place.addr, ir.Const):
             return Val(kind, place.addr.value)
@@ -304,12 +308,22 @@ class Places(Expressions):
                     place.container[place.key] = fresh
             case LocalPlace():
                 self.emit(frame, ir.SetLocal(where, place.var, self.code(value)))
+            case SlotPlace() | MemPlace() if place.const:
+                fail("csl-type", "a constant cannot be assigned to", span)
             case SlotPlace():
-                self.emit(frame, ir.SetSlot(where, place.index, self.code(value)))
+                self.set_slots(place.index, value, frame, span)
             case MemPlace():
-                if place.const:
-                    fail("csl-type", "a constant cannot be assigned to", span)
                 self.store(place.addr, value, frame, where)
+
+    def set_slots(self, first: ir.Expr, value: Val, frame: Frame, span: Span) -> None:
+        """Code that stores a descriptor, or an array of them, from slot ``first`` on."""
+        where, kind = f"{span.source.name}:{span.line}", value.type
+        if not isinstance(kind, Array):
+            self.emit(frame, ir.SetSlot(where, first, self.code(value)))
+            return
+        for position in range(kind.count):
+            part = self.index_value(value, [Val(ty.U16, position)], frame, span)
+            self.emit(frame, ir.SetSlot(where, offset_by(first, position), self.code(part)))
 
     def argument(self, value: Val, frame: Frame, where: str) -> ir.Expr:
         """``value`` as code; arrays and structs made at run time are kept in memory first."""

@@ -149,6 +149,8 @@ class Statements(Calls):
         """``value`` computed now and kept for later use."""
         if value.known and not isinstance(value.type, Array | Struct):
             return value
+        if ty.lives_in_slots(value.type) and isinstance(value.type, Array):
+            return self._local_slots(value, frame, stmt)
         if isinstance(value.type, Array | Struct):
             if value.known:
                 return Val(value.type, self.code(value, stmt.name), False)
@@ -159,6 +161,12 @@ class Statements(Calls):
         self.emit(frame, ir.SetLocal(self.place_of(stmt), var, value.v))
         return Val(value.type, ir.Local(value.type, var), False)
 
+    def _local_slots(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
+        """A local array of descriptors, which keeps its slots from call to call."""
+        first = ir.Const(ty.U16, self.unit.add_slots(zero_of(value.type)))
+        self.set_slots(first, value, frame, stmt.span)
+        return Val(value.type, first, False)
+
     def _local_var(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
         kind = value.type
         if kind in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
@@ -168,7 +176,11 @@ class Statements(Calls):
             return
         self.check_runtime_type(kind, stmt.name, stmt.span)
         where = self.place_of(stmt)
-        if isinstance(kind, Array | Struct) or stmt.name in frame.addressed:
+        if ty.lives_in_slots(kind) and isinstance(kind, Array):
+            frame.names[-1][stmt.name] = self._local_slots(value, frame, stmt)
+            return
+        in_memory = stmt.name in frame.addressed and not ty.lives_in_slots(kind)
+        if isinstance(kind, Array | Struct) or in_memory:
             addr = self.local_place(stmt.name, kind, frame)
             self.store(addr, value, frame, where)
             frame.names[-1][stmt.name] = StackVar(kind, addr)
@@ -178,7 +190,9 @@ class Statements(Calls):
         frame.names[-1][stmt.name] = var
 
     def spill(self, name: str, var: ir.Var, frame: Frame, where: str) -> None:
-        """Move a parameter whose address is taken to memory."""
+        """Move a parameter whose address is taken to memory, where descriptors cannot be."""
+        if ty.lives_in_slots(var.type):
+            return
         addr = self.local_place(name, var.type, frame)
         code = ir.Local(var.type, var)
         self.emit(frame, ir.Store(where, var.type, addr, code))

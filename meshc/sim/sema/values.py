@@ -101,6 +101,7 @@ class SlotPlace:
 
     type: Type
     index: ir.Expr
+    const: bool = False
 
 
 Place = CellPlace | MemPlace | LocalPlace | SlotPlace
