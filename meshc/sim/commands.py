@@ -21,18 +21,22 @@ def add_arguments(subparsers: Any) -> None:
     suite.add_argument("directory")
     suite.add_argument("--only", metavar="GLOB")
     suite.add_argument("--json", action="store_true")
-    suite.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
-    suite.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
+    _add_machine_options(suite)
     suite.add_argument("--timeout", type=int, default=600, help="seconds per script")
     suite.set_defaults(handler=_suite)
     run = subparsers.add_parser("run", help="run a host script with the stand-ins")
-    run.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
-    run.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
+    _add_machine_options(run)
     run.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     run.add_argument("--report", metavar="DIR", help="write a page with heat maps")
     run.add_argument("script")
     run.add_argument("arguments", nargs=argparse.REMAINDER)
     run.set_defaults(handler=_run)
+
+
+def _add_machine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strict", action="store_true", help="remarks of the machine are errors")
+    parser.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
+    parser.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,7 +63,8 @@ def _run(args: argparse.Namespace) -> int:
 def cs_python_options(args: argparse.Namespace) -> list[str]:
     """The options of a command that each run of ``cs_python`` gets."""
     backend = ["--backend", args.backend] if args.backend else []
-    return backend + (["--strict-queues"] if args.strict_queues else [])
+    strict = ["--strict"] if args.strict else []
+    return backend + strict + (["--strict-queues"] if args.strict_queues else [])
 
 
 def _suite(args: argparse.Namespace) -> int:

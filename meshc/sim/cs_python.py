@@ -18,17 +18,23 @@ STAND_IN = Path(__file__).parent / "stand_in"
 
 def take_options(args: list[str]) -> Options:
     """Remove the simulator's own options from the front of ``args``."""
-    strict, files = False, dict[str, str]()
+    flags, files = set[str](), dict[str, str]()
     while args and args[0].startswith("--"):
         name = args.pop(0)
-        if name == "--strict-queues":
-            strict = True
+        if name in ("--strict", "--strict-queues"):
+            flags.add(name)
         elif name in ("--cycles", "--trace", "--report", "--backend") and args:
             files[name] = args.pop(0)
         else:
             fail("csl-usage", f"cs_python has no option '{name}'")
-    options = Options(strict, files.get("--cycles"), files.get("--trace"), files.get("--report"),
-                      files.get("--backend"))  # fmt: skip
+    options = Options(
+        strict="--strict" in flags,
+        strict_queues="--strict-queues" in flags,
+        cycles_file=files.get("--cycles"),
+        trace_file=files.get("--trace"),
+        report_folder=files.get("--report"),
+        backend=files.get("--backend"),
+    )
     backend_of(options)
     return options
 
@@ -43,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if not args:
         print(
-            "usage: cs_python [--backend auto|python|c] [--strict-queues] [--trace FILE] "
-            "[--report DIR] SCRIPT [ARGUMENT...]",
+            "usage: cs_python [--backend auto|python|c] [--strict] [--strict-queues] "
+            "[--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
             file=sys.stderr,
         )
         return 2

@@ -39,8 +39,7 @@ class Run:
         )
         save_program(program, folder)
         self.runtime = Runtime(str(folder))
-        if options.get("strict"):
-            OPTIONS[0] = Options(strict_queues=True)
+        OPTIONS[0] = options.get("machine", Options(strict_queues=bool(options.get("strict"))))
         try:
             self.runtime.load()
         finally:

@@ -103,18 +103,19 @@ def test_a_hop_takes_one_cycle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("routes", "words"),
+    ("routes", "code", "words"),
     [
         (MULTICAST.replace("@set_color_config(0, 0, c", "@set_color_config(0, 0, @get_color(4)"),
-         "no route"),
-        (MULTICAST.replace(".tx = .{RAMP} }", ".tx = .{EAST} }"), "leaves the rectangle"),
-        ("\n".join(MULTICAST.strip().splitlines()[:2]), "no route for it"),
+         "csl-run", "no route"),
+        (MULTICAST.replace(".tx = .{RAMP} }", ".tx = .{EAST} }"), "csl-hang",
+         "leaves the rectangle"),
+        ("\n".join(MULTICAST.strip().splitlines()[:2]), "csl-run", "no route for it"),
     ],
 )  # fmt: skip
-def test_broken_routes_are_named(tmp_path: Path, routes: str, words: str) -> None:
+def test_broken_routes_are_named(tmp_path: Path, routes: str, code: str, words: str) -> None:
     with pytest.raises(MeshcError, match=words) as caught:
         run_all(row(tmp_path, routes), [1, 2, 3, 4])
-    assert caught.value.diagnostics[0].code == "csl-run"
+    assert caught.value.diagnostics[0].code == code
 
 
 def test_a_router_that_listens_elsewhere_is_explained(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from csl_runner import PE_HEAD, Run
 
+from meshc.sim.machine.options import Options
 from meshc.support.diagnostics import MeshcError
 
 LAYOUT = """
@@ -76,11 +77,11 @@ task sent() void { sys.unblock_cmd_stream(); }
 # file, text to find (first occurrence), replacement, code, words of the message or its notes
 FAULTS: list[tuple[str, str, str, str, str]] = [
     ("layout.csl", ".to = right", ".to = left", "csl-hang", "accepts EAST"),
-    ("layout.csl", ".tx = .{EAST}", ".tx = .{NORTH}", "csl-run", "leaves the rectangle"),
-    ("layout.csl", ".tx = .{EAST}", ".tx = .{WEST}", "csl-run", "leaves the rectangle"),
+    ("layout.csl", ".tx = .{EAST}", ".tx = .{NORTH}", "csl-hang", "leaves the rectangle"),
+    ("layout.csl", ".tx = .{EAST}", ".tx = .{WEST}", "csl-hang", "leaves the rectangle"),
     ("layout.csl", ".rx = .{WEST}, .tx = .{RAMP}", ".rx = .{EAST}, .tx = .{RAMP}", "csl-hang",
      "accepts EAST"),
-    ("layout.csl", ".rx = .{WEST}, .tx = .{RAMP}", ".rx = .{WEST}, .tx = .{EAST}", "csl-run",
+    ("layout.csl", ".rx = .{WEST}, .tx = .{RAMP}", ".rx = .{WEST}, .tx = .{EAST}", "csl-hang",
      "leaves the rectangle"),
     ("layout.csl", "@set_color_config(1, 0, right", "@set_color_config(1, 0, @get_color(7)",
      "csl-run", "no route"),
@@ -197,3 +198,17 @@ def test_strict_queues_catch_a_send_that_needs_room(
         program.launch("run")
     assert caught.value.diagnostics[0].code == "csl-hang"
     assert "for room in the queues" in " ".join(caught.value.diagnostics[0].notes)
+
+
+def test_wavelets_that_leave_the_rectangle_are_lost(tmp_path: Path) -> None:
+    """A multicast whose last PE passes it on: published programs do it, and run."""
+    layout = LAYOUT.replace(".rx = .{WEST}, .tx = .{RAMP}", ".rx = .{WEST}, .tx = .{RAMP, EAST}")
+    files = {"layout.csl": layout, "a.csl": A, "b.csl": B}
+    program = Run(tmp_path, files, "wse2")
+    program.launch("run")
+    words = "color 2 leaves the rectangle to the EAST of PE (1, 0): its wavelets are lost there"
+    assert program.machine.remarks == {("csl-edge", "1 0 2 1"): words}
+    strict = Run(tmp_path, files, "wse2", machine=Options(strict=True))
+    with pytest.raises(MeshcError) as caught:
+        strict.launch("run")
+    assert caught.value.diagnostics[0].code == "csl-edge"

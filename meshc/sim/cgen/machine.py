@@ -192,6 +192,8 @@ class CMachine(Common):
             structs.EventFunction(guarded(CMachine._event)),
             structs.BoundsFunction(guarded(CMachine._bounds)),
             structs.MicrothreadFunction(guarded(CMachine._microthread)),
+            structs.EdgeFunction(guarded(CMachine._edge)),
+            structs.WrapFunction(guarded(CMachine._wrap)),
             structs.TraceFunction(guarded(CMachine._trace)),
         )
 
@@ -224,6 +226,14 @@ class CMachine(Common):
             f"the operation at {here} starts on microthread {thread} while the one at "
             f"{there} is still running there (PE ({pe.x}, {pe.y}))",
         )  # fmt: skip
+
+    def _edge(self, number: int, color: int, out: int) -> None:
+        pe = self.by_number[number]
+        self.remark_edge(pe.x, pe.y, color, out)
+
+    def _wrap(self, number: int, address: int, place: int) -> None:
+        pe = self.by_number[number]
+        self.remark_wrap(pe, address, self.place(pe, place))  # type: ignore[arg-type]
 
     def _trace(self, number: int, op: int, place: int, start: int, end: int) -> None:
         pe = self.by_number[number]

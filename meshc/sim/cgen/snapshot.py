@@ -140,6 +140,7 @@ class _Machine:
     def __init__(self, machine: CMachine) -> None:
         self.cycles = machine.cycles
         self.now = machine.now
+        self.remarks = machine.remarks
         self.fabric = _Fabric(machine.fabric)
         self.pes = {at: _Pe(pe) for at, pe in machine.pes.items()}
 

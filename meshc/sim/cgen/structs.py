@@ -130,6 +130,8 @@ CallFunction = ct.CFUNCTYPE(_I64, _I32, _I32, ct.POINTER(Value))
 EventFunction = ct.CFUNCTYPE(None, _I64, _I64)
 BoundsFunction = ct.CFUNCTYPE(None, _I32, _I64, _I64)
 MicrothreadFunction = ct.CFUNCTYPE(None, _I32, _I32, _I32, _I32)
+EdgeFunction = ct.CFUNCTYPE(None, _I32, _I32, _I32)
+WrapFunction = ct.CFUNCTYPE(None, _I32, _I64, _I32)
 TraceFunction = ct.CFUNCTYPE(None, _I32, _I32, _I32, _I64, _I64)
 
 
@@ -137,7 +139,9 @@ class Callbacks(ct.Structure):
     """The functions that C calls in Python."""
 
     _fields_ = (("call", CallFunction), ("event", EventFunction), ("bounds", BoundsFunction),
-                ("microthread", MicrothreadFunction), ("trace", TraceFunction))  # fmt: skip
+                ("microthread", MicrothreadFunction), ("edge", EdgeFunction),
+                ("wrap", WrapFunction),
+                ("trace", TraceFunction))  # fmt: skip
 
 
 SHARED = (Dsd, Options, Pe, PeClass, CCosts, Callbacks, Constants, Function, Route)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from meshc.sim.machine.explain import explain_hang
+from meshc.sim.machine.options import Options
 from meshc.sim.numbers import from_bits
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import machine_type
+from meshc.sim.routes import DIRECTION_NAMES
 from meshc.support.diagnostics import MeshcError, fail
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ class Common:
 
     now: int
     last_time: int
+    options: Options
     types: dict[tuple[int, str], list[Any]]
     remarks: dict[tuple[str, str], str]
     watch: Callable[[int], None] | None = None
@@ -55,8 +58,29 @@ class Common:
             )  # fmt: skip
 
     def remark(self, code: str, subject: str, words: str) -> None:
-        """Something odd that does not stop the run, reported once per subject."""
+        """Something odd that does not stop the run, reported once per subject.
+
+        Raises MeshcError with ``code`` when the run is strict.
+        """
+        if self.options.strict:
+            fail(code, words, notes=[f"cycle {self.now}"])
         self.remarks.setdefault((code, subject), words)
+
+    def remark_wrap(self, pe: Pe, address: int, place: str) -> None:
+        """An access at a byte address that 16 bits do not hold."""
+        self.remark(
+            "csl-wrap", place,
+            f"an index at {place} reaches the address {address}, which wraps to "
+            f"{address & 0xFFFF}: addresses have 16 bits (PE ({pe.x}, {pe.y}))",
+        )  # fmt: skip
+
+    def remark_edge(self, x: int, y: int, color: int, out: int) -> None:
+        """Wavelets of a color leave the rectangle at PE (x, y), where nobody reads them."""
+        self.remark(
+            "csl-edge", f"{x} {y} {color} {out}",
+            f"color {color} leaves the rectangle to the {DIRECTION_NAMES[out]} of PE ({x}, {y}): "
+            "its wavelets are lost there",
+        )  # fmt: skip
 
     def hang(self, goal: str) -> MeshcError:
         """The explanation of why nothing moves any more."""

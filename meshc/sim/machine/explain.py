@@ -26,6 +26,7 @@ def explain_hang(machine: Machine, goal: str) -> MeshcError:
     for at, words in _findings(machine):
         groups.setdefault(words, []).append(at)
     notes = [f"{_pes(places)}: {words}" for words, places in groups.items()]
+    notes += [words for (code, _), words in machine.remarks.items() if code == "csl-edge"]
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
     if not notes:

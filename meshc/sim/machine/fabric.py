@@ -303,12 +303,10 @@ class Fabric:
         """A burst reaches the neighbour in a direction at its ``t0``."""
         there = self.neighbour(key, out)
         pe = self.machine.pes.get((there[0], there[1]))
-        name = DIRECTION_NAMES[out]
         if pe is None:
-            self.machine.fault(
-                self.machine.pes[key[0], key[1]], "",
-                f"color {key[2]} leaves the rectangle to the {name} of PE ({key[0]}, {key[1]})",
-            )  # fmt: skip
+            self.machine.remark_edge(*key, out)
+            dropped(burst, len(burst.data))
+            return
         port = OPPOSITE[out]
         for color in self._swapped(there, port):
             target = (there[0], there[1], color)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """``strict_queues``: queues hold what the hardware's do. ``cycles_file`` collects the cycles
+    """``strict``: what is only remarked otherwise stops the run. ``strict_queues``: queues hold
+    what the hardware's do. ``cycles_file`` collects the cycles
     of each run; ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page.
     ``backend`` is auto, python or c; without one the environment decides.
     """
@@ -17,3 +18,4 @@ class Options:
     trace_file: str | None = None
     report_folder: str | None = None
     backend: str | None = None
+    strict: bool = False

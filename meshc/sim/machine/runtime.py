@@ -289,8 +289,20 @@ def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
     np.ndarray((), dtype, pe.mem, addr)[...] = value
 
 
+def wrap_index(pe: Pe, index: int, size: int, place: str) -> int:
+    """The index of the element that an address of more than 16 bits means."""
+    wrapped = index * size & 0xFFFF
+    if wrapped + size > len(pe.mem):
+        raise IndexError
+    pe.machine.remark_wrap(pe, index * size, place)
+    return wrapped // size
+
+
 def copy(pe: Pe, to: int, source: int, size: int) -> None:
     """Copy bytes."""
+    for start in (source, to):
+        if start + size > len(pe.mem):
+            pe.out_of_bounds(start, start + size)
     pe.mem[to : to + size] = pe.mem[source : source + size]
 
 
@@ -422,8 +434,8 @@ RUNTIME = SimpleNamespace(
     dsd_length=lambda pe, kind, *a: dsds.dsd_length(*a),
     dsd_stride=lambda pe, kind, *a: dsds.dsd_stride(*a),
     fabin=lambda pe, kind, *a: FabIn(*a), fabout=lambda pe, kind, *a: FabOut(*a),
-    load=load, store=store, copy=copy, check=check, overrun=overrun, call=call,
-    call_plain=call_plain, unblock_cmd_stream=unblock_cmd_stream, random16=random16,
+    load=load, store=store, wrap_index=wrap_index, copy=copy, check=check, overrun=overrun,
+    call=call, call_plain=call_plain, unblock_cmd_stream=unblock_cmd_stream, random16=random16,
     prng_seed=prng_seed, set_prng=set_prng, fifo_read_length=fifo_read_length,
     fifo_write_length=fifo_write_length, queue_flush=queue_flush, flush_exit=flush_exit,
     bind_queue=bind_queue,

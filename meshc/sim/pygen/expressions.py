@@ -29,6 +29,7 @@ class ExpressionWriter:
 
     def __init__(self) -> None:
         self.cost = 0
+        self.place = ""
         self.constants: list[object] = []
         self.numbers: dict[str, int] = {}
 
@@ -111,7 +112,7 @@ class ExpressionWriter:
         """A read from memory."""
         plain = machine_type(kind)
         size = ty.size_of(plain)
-        index = self.index(addr, size)
+        index = self.checked(self.index(addr, size), size)
         if index is None:
             text = f"R.load(pe, {self.expr(addr)}, {self._code(plain)!r})"
         elif isinstance(plain, Float):
@@ -141,7 +142,7 @@ class ExpressionWriter:
             text = self.expr(value)
         if kind == ty.BOOL:
             text = f"int({text})"
-        index = self.index(addr, ty.size_of(plain))
+        index = self.checked(self.index(addr, ty.size_of(plain)), ty.size_of(plain))
         if index is None:
             return f"R.store(pe, {self.expr(addr)}, {self._code(plain)!r}, {text})"
         if isinstance(plain, Float):
@@ -150,6 +151,13 @@ class ExpressionWriter:
             return f"H[{index}] = {'h16' if plain == F16 else 'hb16'}({text})"
         assert isinstance(plain, Int)
         return f"{_VIEWS[plain.bits, plain.signed]}[{index}] = {text}"
+
+    def checked(self, index: str | None, size: int) -> str | None:
+        """An index as text that wraps where its byte address has more than 16 bits."""
+        if index is None or index.isdecimal():
+            return index
+        wrap = f"R.wrap_index(pe, i_, {size}, {self.place!r})"
+        return f"i_ if -1 < (i_ := {index}) < {0x10000 // size} else {wrap}"
 
     def index(self, addr: ir.Expr, size: int) -> str | None:
         """``addr / size`` as text when that is sure to be whole and inside of memory views."""
@@ -264,7 +272,7 @@ class ExpressionWriter:
         if isinstance(have, Float) and isinstance(want, Float):
             return inner
         if isinstance(have, Float):
-            text = f"{ {F32: 'w32', F16: 'h16', BF16: 'hb16'}[have] }({inner})".replace(" ", "")
+            text = f"{ {F32: 'w32', F16: 'h16', BF16: 'hb16'}[have] }({inner})"
             kind = machine_int(want)
             return wrap_text(kind, text) if kind.signed else text
         if isinstance(want, Float):
@@ -298,7 +306,7 @@ def wrap_text(kind: Int, text: str) -> str:
 
 def round_text(kind: Float, text: str) -> str:
     """``text`` rounded to ``kind``."""
-    return f"{ {F32: 'r32', F16: 'r16', BF16: 'rb16'}[kind] }({text})".replace(" ", "", 2)
+    return f"{ {F32: 'r32', F16: 'r16', BF16: 'rb16'}[kind] }({text})"
 
 
 def op_cost(node: ir.Bin) -> int:

@@ -24,7 +24,6 @@ class FunctionWriter(ExpressionWriter):
         self.lines: list[str] = []
         self.places: list[str] = []
         self.depth = 1
-        self.place = ""
         self.steps: dict[int, list[ir.Stmt]] = {}
         self.stack: list[int] = []
         self.flagged: set[int] = set()

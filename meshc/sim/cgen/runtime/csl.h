@@ -103,6 +103,9 @@ _Noreturn void csl_fault(pe *p, int place, const char *form, ...);
 _Noreturn void csl_index_fault(pe *p, int place);
 _Noreturn void csl_overrun(pe *p);
 
+/* The index of the element that an address of more than 16 bits means. */
+int64_t csl_wrap_index(pe *p, int64_t index, int64_t size, int place);
+
 /* --- frames --- */
 
 frame *csl_push(pe *p, int32_t size, int (*step)(pe *, frame *));
@@ -188,11 +191,8 @@ static inline uint64_t csl_urem(pe *p, uint64_t a, uint64_t b, int place)
 
 static inline uint8_t *csl_at(pe *p, int64_t index, int64_t size, int place)
 {
-    if (__builtin_expect((uint64_t)index >= (uint64_t)(p->size / size), 0)) {
-        index += p->size / size; /* as Python counts from the end */
-        if ((uint64_t)index >= (uint64_t)(p->size / size))
-            csl_index_fault(p, place);
-    }
+    if (__builtin_expect((uint64_t)index >= (uint64_t)(p->size / size), 0))
+        index = csl_wrap_index(p, index, size, place);
     return p->mem + index * size;
 }
 

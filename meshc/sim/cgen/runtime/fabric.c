@@ -295,9 +295,15 @@ static void cross(router *r, int out, burst *b)
     machine *m = r->p->m;
     pe *there = neighbour(r->p, out);
     int port = opposite[out], colors[2];
-    if (!there)
-        csl_fault(r->p, 0, "color %d leaves the rectangle to the %s of PE (%d, %d)", r->color,
-                  names[out], r->p->x, r->p->y);
+    if (!there) {
+        if (!(r->left >> out & 1)) {
+            r->left |= 1 << out;
+            m->python.edge(core_of(r->p)->number, r->color, out);
+            check_python(m);
+        }
+        dropped(b, b->count);
+        return;
+    }
     int count = swapped(there, r->color, port, colors);
     for (int i = 0; i < count; i++) {
         router *target = existing(there, colors[i]);

@@ -307,6 +307,7 @@ struct router {
     queue ports[PORTS];
     int64_t free_at;
     int32_t entry, exit;
+    int32_t left; /* bits of the directions in which wavelets left the rectangle */
     change *pending;
     int32_t pending_count;
     passing *recent;
@@ -452,6 +453,8 @@ typedef struct {
     void (*event)(int64_t token, int64_t time);
     void (*bounds)(int32_t pe, int64_t low, int64_t high);
     void (*microthread)(int32_t pe, int32_t place, int32_t other, int32_t thread);
+    void (*edge)(int32_t pe, int32_t color, int32_t out);
+    void (*wrap)(int32_t pe, int64_t address, int32_t place);
     void (*trace)(int32_t pe, int32_t op, int32_t place, int64_t start, int64_t end);
 } callbacks;
 
@@ -463,6 +466,8 @@ struct machine {
     pool pool;
     costs costs;
     callbacks python;
+    const pe_class *wrapped_in; /* where an address was last remarked to wrap */
+    int32_t wrapped_at;
     int32_t failed; /* set by Python when a callback raised */
     int32_t tracing, report, strict, move16, move32;
     int32_t width, height, pe_count;

@@ -23,6 +23,21 @@ void check_range(pe *p, int64_t low, int64_t high)
         out_of_bounds(p, low, high);
 }
 
+int64_t csl_wrap_index(pe *p, int64_t index, int64_t size, int place)
+{
+    machine *m = p->m;
+    int64_t wrapped = (index * size) & 0xffff;
+    if ((index >= 0 && index * size < 0x10000) || wrapped + size > p->size)
+        csl_index_fault(p, place);
+    if (m->wrapped_in != core_of(p)->kind || m->wrapped_at != place) {
+        m->wrapped_in = core_of(p)->kind;
+        m->wrapped_at = place;
+        m->python.wrap(core_of(p)->number, index * size, place);
+        check_python(m);
+    }
+    return wrapped / size;
+}
+
 /* Tell Python when an operand reaches past the variable it starts in. */
 static void check_symbol(pe *p, int64_t low, int64_t high)
 {
