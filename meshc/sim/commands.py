@@ -10,7 +10,10 @@ from typing import Any
 from meshc.sim import cs_python
 from meshc.sim.backends import BACKENDS
 from meshc.sim.commands_folder import make_bin, own_folder
+from meshc.sim.machine.options import MAX_CYCLES
 from meshc.sim.suite import SuiteResult, as_json, find_commands, run_one, table_line
+
+_MAX_CYCLES_HELP = f"how long the host waits for a program (default: {MAX_CYCLES:,})"
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -23,11 +26,13 @@ def add_arguments(subparsers: Any) -> None:
     suite.add_argument("--json", action="store_true")
     suite.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
     suite.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
+    suite.add_argument("--max-cycles", metavar="N", help=_MAX_CYCLES_HELP)
     suite.add_argument("--timeout", type=int, default=600, help="seconds per script")
     suite.set_defaults(handler=_suite)
     run = subparsers.add_parser("run", help="run a host script with the stand-ins")
     run.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
     run.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
+    run.add_argument("--max-cycles", metavar="N", help=_MAX_CYCLES_HELP)
     run.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
     run.add_argument("--report", metavar="DIR", help="write a page with heat maps")
     run.add_argument("script")
@@ -59,7 +64,8 @@ def _run(args: argparse.Namespace) -> int:
 def cs_python_options(args: argparse.Namespace) -> list[str]:
     """The options of a command that each run of ``cs_python`` gets."""
     backend = ["--backend", args.backend] if args.backend else []
-    return backend + (["--strict-queues"] if args.strict_queues else [])
+    cycles = ["--max-cycles", args.max_cycles] if args.max_cycles else []
+    return backend + cycles + (["--strict-queues"] if args.strict_queues else [])
 
 
 def _suite(args: argparse.Namespace) -> int:
