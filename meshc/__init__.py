@@ -11,7 +11,6 @@ from typing import Any
 
 from meshc.driver import Compiled, CompileRequest, compile_loaded, load_any
 from meshc.ir.module import Module
-from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
@@ -34,7 +33,7 @@ from meshc.passes.tile.schedule_tasks import ScheduleTasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 from meshc.support.files import read_text, write_directory
 from meshc.support.spans import Source
-from meshc.verify import check_claims
+from meshc.verify.given import read_module
 from meshc.version import VERSION as __version__
 
 _IR_LIMIT_BYTES = 64 << 20
@@ -45,12 +44,12 @@ def load(path: str | Path) -> Module:
 
     Raises :class:`MeshcError` with every mistake and its place.
     """
-    return _checked(read_text(Path(path), _IR_LIMIT_BYTES))
+    return read_module(read_text(Path(path), _IR_LIMIT_BYTES))
 
 
 def parse(text: str, name: str = "<text>") -> Module:
     """As :func:`load`, from a text; ``name`` is what messages call it."""
-    return _checked(Source(name, text))
+    return read_module(Source(name, text))
 
 
 def compile(
@@ -86,13 +85,6 @@ def compile(
     if output is not None:
         write_directory(Path(output), compiled.files, compiled.facts, force)
     return compiled
-
-
-def _checked(source: Source) -> Module:
-    module = parse_module(source)
-    verify_module(module)
-    check_claims(module)
-    return module
 
 
 __all__ = [

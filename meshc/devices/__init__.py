@@ -3,7 +3,7 @@
 from meshc.devices.catalogue import device, device_names, load_device
 from meshc.devices.describe import describe
 from meshc.devices.device import Clusters, Device, Link, Resource, Routing
-from meshc.devices.schema import device_of_numbers
+from meshc.devices.schema import check_numbers, device_of_numbers
 
 __all__ = [
     "Clusters",
@@ -11,6 +11,7 @@ __all__ = [
     "Link",
     "Resource",
     "Routing",
+    "check_numbers",
     "describe",
     "device",
     "device_names",

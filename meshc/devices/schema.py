@@ -125,6 +125,18 @@ def device_of_numbers(values: Mapping[str, object], source: Source | None = None
     return _built({k.name: values[k.name] for k in KEYS if k.name in values})  # type: ignore[misc]
 
 
+def check_numbers(values: Mapping[str, object]) -> None:
+    """Check numbers of a device of which some may be missing, as in the header of a module.
+
+    Raises ``bad-device`` with every value that is ill-typed, out of range or contradicts another.
+    """
+    check = _Check(values, None)
+    check.given()
+    check.memory()
+    check.reserved()
+    check.found.raise_errors()
+
+
 class _Check:
     """Collects the faults of one set of numbers."""
 
@@ -148,11 +160,15 @@ class _Check:
             self.error(name, f"unknown device key '{name}'", _nearest(name))
         if len(unknown) > MAX_UNKNOWN:
             self.error("", f"and {len(unknown) - MAX_UNKNOWN} more unknown device keys")
+        self.given()
+        for key in KEYS:
+            if key.required and key.name not in self.values:
+                self.error(key.name, f"device key '{key.name}' is missing", f"it is {key.doc}")
+
+    def given(self) -> None:
         for key in KEYS:
             if key.name in self.values:
                 self.value(key, self.values[key.name])
-            elif key.required:
-                self.error(key.name, f"device key '{key.name}' is missing", f"it is {key.doc}")
 
     def value(self, key: Key, value: object) -> None:
         if not _has_kind(key.kind, value):
@@ -196,6 +212,9 @@ class _Check:
         self.all_or_none(CLUSTER_KEYS, "cluster")
         if self.values.get("kind") == "cluster" and "cluster_sizes" not in self.values:
             self.error("kind", "a device of kind 'cluster' has no cluster keys")
+        for name in ("global_memory_bytes", "global_bytes_per_second"):
+            if self.values.get("kind") == "cluster" and not self.values.get(name):
+                self.error(name, f"a device of kind 'cluster' needs a positive '{name}'")
         sizes, points = (self.values.get(n) for n in ("cluster_sizes", "cluster_bytes_per_second"))
         if _has_kind("points", points) and not all(v for _, v in _points(str(points))):
             self.error("cluster_bytes_per_second", "a bandwidth between blocks is not positive")
@@ -203,17 +222,21 @@ class _Check:
             self.error("cluster_sizes", "a cluster has at least one block")
 
     def routing(self) -> None:
-        given = self.all_or_none(ROUTING_KEYS, "routing")
-        for key in given:
-            reserved = self.values[key.name]
-            total = self.values.get(key.name.removeprefix("reserved_"))
-            both = isinstance(reserved, int) and isinstance(total, int)
-            if key.name.startswith("reserved_") and both and reserved > total:  # type: ignore[operator]
-                self.error(key.name, f"'{key.name}' is more than the {total} there are")
+        self.all_or_none(ROUTING_KEYS, "routing")
+        self.reserved()
         ids, total = self.values.get("free_task_ids"), self.values.get("task_ids")
         if _has_kind("ids", ids) and isinstance(total, int) and max(_ids(str(ids))) >= total:
             top = max(_ids(str(ids)))
             self.error("free_task_ids", f"'free_task_ids' names {top}; there are only {total}")
+
+    def reserved(self) -> None:
+        """Programs need at least one of each resource."""
+        for key in ROUTING_KEYS:
+            what = key.name.removeprefix("reserved_")
+            kept, total = self.values.get(key.name), self.values.get(what)
+            both = isinstance(kept, int) and isinstance(total, int)
+            if what != key.name and both and kept >= total:  # type: ignore[operator]
+                self.error(key.name, f"'{key.name}' leaves programs none of the {total} {what}")
 
 
 def _has_kind(kind: Kind, value: object) -> bool:

@@ -19,11 +19,9 @@ from meshc.frontend.models import (
     read_config,
 )
 from meshc.ir.module import Module
-from meshc.ir.parser import parse_module
-from meshc.ir.verifier import verify_module
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import read_text
-from meshc.verify import check_claims
+from meshc.verify.given import read_module
 
 Parameter = int | float | bool | str
 
@@ -65,9 +63,7 @@ def load_any(text: str, report: Diagnostics) -> LoadedModel:
     if path.suffix == ".mesh":
         return LoadedModel(path.stem, load_model(path, report), None)
     if path.suffix == ".meshir":
-        module = parse_module(read_text(path, _IR_LIMIT_BYTES))
-        verify_module(module)
-        check_claims(module)
+        module = read_module(read_text(path, _IR_LIMIT_BYTES))
         return LoadedModel(path.stem, None, None, module=module)
     if path.suffix == ".gguf":
         return of_config(config_from_gguf(path, report), path)

@@ -8,13 +8,12 @@ from meshc.analysis.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.analysis.reduction import TREES
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
+from meshc.ir.options import ALIGNMENTS, RESULTS
 from meshc.ir.types import DType
 from meshc.passes.mesh.partition import parse_grid
 from meshc.passes.mesh.shift_kv_cache import POLICIES
 from meshc.support.diagnostics import Diagnostics
 
-ALIGNMENTS = ("host", "device")
-RESULTS = ("roots", "everywhere")
 ALGORITHMS_OF = {
     "gemm": ("auto", "transposed", *GEMM_ALGORITHMS),
     "all_reduce": ("auto", "ring", *TREES, "k_tree", *(f"k_tree:{k}" for k in range(1, 5))),

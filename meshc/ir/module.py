@@ -15,6 +15,7 @@ from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
 from meshc.ir.types import BufferType, DType, TensorType, Type
 from meshc.ir.values import Value
+from meshc.support.spans import Span
 
 Level = Literal["graph", "mesh", "tile"]
 Role = Literal["in", "weight", "state", "out"]
@@ -114,7 +115,8 @@ class Module:
     """A phase of a model at one level; ``holds`` are the facts that have been checked.
 
     ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
-    of the same name loads them.
+    of the same name loads them. ``places`` says where the sections of the header stand in the text
+    that the module was read from.
     """
 
     name: str
@@ -131,6 +133,7 @@ class Module:
     channels: list[Channel] = field(default_factory=list)
     ports: list[Port] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
+    places: dict[str, Span] = field(default_factory=dict, repr=False)
 
     def walk(self) -> Iterator[Op]:
         """Every op of every function and program, in text order."""

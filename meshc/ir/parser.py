@@ -73,6 +73,7 @@ class _Parser(Tokens):
     def section(self, module: Module) -> None:
         start = self.span()
         word = self.name()
+        module.places.setdefault(word, start)
         if word == "dims":
             module.dims = {k: self.as_int(v, start) for k, v in self.pairs().items()}
         elif word == "scalars":

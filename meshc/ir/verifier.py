@@ -14,14 +14,14 @@ from meshc.ir.core import Block, Op
 from meshc.ir.mesh import AXES, FACTORS
 from meshc.ir.module import Function, Module, Port
 from meshc.ir.ops import graph, mesh, tile
+from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.signatures import count_mistake
-from meshc.ir.types import BufferType, DType, Layout, TensorType, Type
+from meshc.ir.types import BufferType, Layout, TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.viewcheck import COORDINATES, operand_mistakes, unknown_names
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Span
 
-_MAX_EXTENT = 2**40
 _RETURNS = (graph.Return, mesh.Return)
 _YIELDS = (graph.Yield, mesh.Yield)
 
@@ -51,15 +51,14 @@ class _Verifier:
     def header(self) -> None:
         module = self.module
         for name, extent in module.dims.items():
-            if not 1 <= extent <= _MAX_EXTENT:
-                self.wrong(f"dim {name} has the extent {extent}")
+            if not 1 <= extent <= MAX_EXTENT:
+                self.wrong(f"dim {name} has the extent {extent}", module.places.get("dims"))
         for name, (low, high) in module.scalars.items():
             if low > high:
-                self.wrong(f"scalar {name} has the empty range {low}..{high}")
-        for option in ("dtype", "accumulate"):
-            text = str(module.option(option, "f32"))
-            if text not in (d.value for d in DType):
-                self.wrong(f"option {option} is '{text}', no element type")
+                words = f"scalar {name} has the empty range {low}..{high}"
+                self.wrong(words, module.places.get("scalars"))
+        for words in option_mistakes(module.options, module.dims):
+            self.wrong(words, module.places.get("options"))
         if (module.mesh is None) != (module.level == "graph"):
             self.wrong("modules of the mesh and tile levels have a mesh, those of graph none")
         functions, programs = (0, 1) if module.level == "tile" else (1, 0)
@@ -88,7 +87,7 @@ class _Verifier:
             self.tensor(where, kind, span)
         elif self.module.level != "tile":
             self.wrong(f"{where}: {kind} belongs to the tile level", span)
-        elif isinstance(kind, BufferType) and not all(0 < e <= _MAX_EXTENT for e in kind.shape):
+        elif isinstance(kind, BufferType) and not all(0 < e <= MAX_EXTENT for e in kind.shape):
             self.wrong(f"{where}: {kind} has an extent that is no positive number", span)
 
     def tensor(self, where: str, kind: TensorType, span: Span | None) -> None:

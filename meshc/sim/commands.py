@@ -10,7 +10,10 @@ from typing import Any
 from meshc.sim import cs_python
 from meshc.sim.backends import BACKENDS
 from meshc.sim.commands_folder import make_bin, own_folder
+from meshc.sim.machine.options import MAX_CYCLES
 from meshc.sim.suite import SuiteResult, as_json, find_commands, run_one, table_line
+
+_MAX_CYCLES_HELP = f"how long the host waits for a program (default: {MAX_CYCLES:,})"
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -37,6 +40,7 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="remarks of the machine are errors")
     parser.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
     parser.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
+    parser.add_argument("--max-cycles", metavar="N", help=_MAX_CYCLES_HELP)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,7 +68,8 @@ def cs_python_options(args: argparse.Namespace) -> list[str]:
     """The options of a command that each run of ``cs_python`` gets."""
     backend = ["--backend", args.backend] if args.backend else []
     strict = ["--strict"] if args.strict else []
-    return backend + strict + (["--strict-queues"] if args.strict_queues else [])
+    cycles = ["--max-cycles", args.max_cycles] if args.max_cycles else []
+    return backend + strict + cycles + (["--strict-queues"] if args.strict_queues else [])
 
 
 def _suite(args: argparse.Namespace) -> int:

@@ -293,22 +293,22 @@ def image_of(symbol: Symbol, functions: list[str]) -> bytes:
     """
     if symbol.init is None:
         return b""
-    if isinstance(symbol.init, str):
-        return (functions.index(symbol.init) + 1).to_bytes(2, "little")
-    data = _bytes(symbol.type, symbol.init)
+    data = _bytes(symbol.type, symbol.init, functions)
     return data if any(data) else b""
 
 
-def _bytes(kind: Type, value: Any) -> bytes:
+def _bytes(kind: Type, value: Any, functions: list[str]) -> bytes:
+    if isinstance(value, str):
+        return (functions.index(value) + 1).to_bytes(2, "little")
     if isinstance(kind, Array):
         if not any(value):
             return b""
-        return b"".join(_bytes(kind.element, v) for v in value)
+        return b"".join(_bytes(kind.element, v, functions) for v in value)
     if isinstance(kind, Struct):
         data = bytearray(ty.size_of(kind))
         for name, part in value.items():
             field_type, offset = kind.field(name) or (ty.U16, 0)
-            raw = _bytes(field_type, part.v).ljust(ty.size_of(field_type), b"\0")
+            raw = _bytes(field_type, part.v, functions).ljust(ty.size_of(field_type), b"\0")
             data[offset : offset + len(raw)] = raw
         return bytes(data)
     base = kind.base if isinstance(kind, Enum) else kind

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.sim.backends import backend_of
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.runtime import OPTIONS
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.options import MAX_CYCLES, Options
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -23,7 +25,7 @@ def take_options(args: list[str]) -> Options:
         name = args.pop(0)
         if name in ("--strict", "--strict-queues"):
             flags.add(name)
-        elif name in ("--cycles", "--trace", "--report", "--backend") and args:
+        elif name in ("--cycles", "--trace", "--report", "--backend", "--max-cycles") and args:
             files[name] = args.pop(0)
         else:
             fail("csl-usage", f"cs_python has no option '{name}'")
@@ -34,9 +36,19 @@ def take_options(args: list[str]) -> Options:
         trace_file=files.get("--trace"),
         report_folder=files.get("--report"),
         backend=files.get("--backend"),
+        max_cycles=_cycles(files.get("--max-cycles")),
     )
     backend_of(options)
     return options
+
+
+def _cycles(text: str | None) -> int:
+    """The value of ``--max-cycles``."""
+    if text is None:
+        return MAX_CYCLES
+    if re.fullmatch(r"[1-9]\d{0,14}", text) is None:
+        fail("csl-usage", f"--max-cycles is {text}, not a positive number")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args:
         print(
             "usage: cs_python [--backend auto|python|c] [--strict] [--strict-queues] "
-            "[--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
+            "[--max-cycles N] [--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
             file=sys.stderr,
         )
         return 2
@@ -71,7 +83,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as problem:
         print(_missing_module(problem, script).render(), file=sys.stderr)
         return 1
+    except Exception as problem:  # theirs: shown as Python shows it
+        Progress(0).close()
+        print(_their_traceback(problem, args[0]), file=sys.stderr, end="")
+        return 1
     return 0
+
+
+def _their_traceback(problem: Exception, script: str) -> str:
+    """The traceback from the first line of the script on; none for what is no Python at all."""
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(problem), problem, trace))
 
 
 def _missing_module(problem: ModuleNotFoundError, script: Path) -> Diagnostic:

@@ -111,6 +111,11 @@ def test_every_fault_is_reported_with_its_line(tmp_path):
         (("word_bytes = 4", 'word_bytes = 4\ncluster_sizes = "8-1"'), "ids as text"),
         (('"mine"', '""'), "1 to 200"),
         (("cores_x = 4", "cores_x = 99999999999999999999999999"), "between 1 and"),
+        (
+            ("word_bytes = 4", "word_bytes = 4\noutput_queues = 6\nreserved_output_queues = 6"),
+            "none",
+        ),
+        (('"mesh"\ndesc', '"cluster"\ndesc'), "positive 'global_bytes_per_second'"),
     ],
 )
 def test_wrong_values(tmp_path, change, words):

@@ -152,3 +152,31 @@ def test_place_of_a_mistake():
     with pytest.raises(MeshcError) as error:
         verify_module(module)
     assert error.value.diagnostics[0].span.line == 4
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("capacity = inf", "no whole number from 1"),
+        ("capacity = 0", "no whole number from 1"),
+        ("seq = true", "no whole number from 1"),
+        ("row_dim = Z", "no dim of this module"),
+        ('head_dims = "L E F L"', "does not name five dims"),
+        ('head_dims = "E F L L L"', "3 heads do not divide 4"),
+        ("grid = 4", "no mesh"),
+        ("align = sideways", "none of host, device"),
+        ("gemm = 3", "no text"),
+        ("dtype = f64", "no element type"),
+    ],
+)
+def test_options_are_what_passes_read(option, words):
+    text = graph(SILU, head=f"  options {option}\n")
+    with pytest.raises(MeshcError) as caught:
+        verify_module(parse_module(Source("t.meshir", text)))
+    (found,) = caught.value.diagnostics
+    assert words in found.message
+    assert found.span.line == 3
+
+
+def test_options_of_others_are_kept():
+    assert errors(graph(SILU, head="  options theirs = inf\n")) == []

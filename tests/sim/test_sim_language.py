@@ -201,3 +201,33 @@ comptime { @export_symbol(run); }
     with pytest.raises(MeshcError) as caught:
         single(tmp_path, pe, run="fn()void")
     assert {d.code for d in caught.value.diagnostics} == {"csl-range", "csl-unknown-name"}
+
+
+@pytest.mark.parametrize("text", ["028", "017", "0x_", "0b_", "0x1.8p99999", "9" * 5000])
+def test_literals_that_are_no_numbers(text: str) -> None:
+    _, diagnostics = parsed(f"const x = {text};")
+    (error,) = diagnostics.errors
+    assert error.code == "csl-syntax" and error.span is not None and error.span.column == 11
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "result"),
+    [
+        ("var s: [2]*const fn(i16)i16 = .{ &f, &g };", "out[0] = s[1](3);", 4),
+        (
+            "const S = struct { at: *const fn(i16)i16 }; var s = S{ .at = &g };",
+            "out[0] = s.at(3);",
+            4,
+        ),
+        ("", "const s: [2]*const fn(i16)i16 = .{ &f, &g }; var i: u16 = 1; out[0] = s[i](3);", 4),
+        ("", "var s = .{ .at = g }; out[0] = s.at(3);", 4),
+    ],
+)
+def test_functions_in_memory(tmp_path: Path, head: str, body: str, result: int) -> None:
+    functions = "fn f(x: i16) i16 { return x; } fn g(x: i16) i16 { return x + 1; }\n"
+    assert function(tmp_path, body, "i16", head=functions + head) == [result]
+
+
+def test_a_function_has_no_bits(tmp_path: Path) -> None:
+    with pytest.raises(MeshcError, match="@bitcast from"):
+        function(tmp_path, "out[0] = @bitcast(i16, f);", "i16", head="fn f() void {}")

@@ -9,15 +9,13 @@ from typing import Any
 
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching, add_watching
-from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
-from meshc.ir.verifier import verify_module
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import decoded, read_text, write_text
 from meshc.support.spans import Source
-from meshc.verify import check_claims
+from meshc.verify.given import read_module
 
 _LIMIT_BYTES = 64 << 20
 _DESCRIPTION = """\
@@ -43,9 +41,7 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Parse, verify, run, print."""
     passes = parse_pipeline(options.passes)
-    module = parse_module(_source(options.file))
-    verify_module(module)
-    check_claims(module)
+    module = read_module(_source(options.file))
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)

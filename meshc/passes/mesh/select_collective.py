@@ -67,8 +67,9 @@ class SelectCollective(Pass):
     k: int = 0
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        forced = forced_way(module) if (self.algo, self.k) == ("auto", 0) else None
-        if forced is not None:
+        own = (self.algo, self.k)
+        forced = forced_way(module) if own == ("auto", 0) else None
+        if forced is not None and forced != own:
             return replace(self, algo=forced[0], k=forced[1]).run(module, report)
         if self.algo not in ("auto", "k_tree", "ring", *TREES) or not 0 <= self.k <= 4:
             fail(

@@ -19,7 +19,7 @@ from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.expressions import member
 from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
 from meshc.sim.cgen.pe import CPe
-from meshc.sim.cgen.snapshot import CFabric, explain
+from meshc.sim.cgen.snapshot import CFabric, explain, explain_running
 from meshc.sim.cgen.structs import Value
 from meshc.sim.cgen.vectors import BANKS, OP_NUMBERS
 from meshc.sim.descriptors import Fifo
@@ -41,10 +41,10 @@ MARGIN = 64
 _GATES = {"local": 0, "color": 1, "queue": 2, "control": 3}
 _NOW, _LAST_TIME, _TASKS, _EVENTS, _FAULT, _FAULT_PE, _FAULT_PLACE, _MISSING, _DETAILS = range(9)
 _SET_LAST_TIME, _SET_DYNAMIC, _SET_TASK_LIMIT, _SET_FAILED = 1, 2, 3, 4
-_SET_TRACING, _SET_REPORT, _SET_MOVE16, _SET_MOVE32, _SET_STRICT = 5, 6, 7, 8, 9
+_SET_TRACING, _SET_REPORT, _SET_MOVE16, _SET_MOVE32, _SET_STRICT, _SET_DEADLINE = 5, 6, 7, 8, 9, 10
 _REST, _UNBLOCKED, _TIME, _RECEIVED, _SENT = range(5)
 _COLLISION, _PYTHON = 2, 3
-_PAUSED = 2
+_PAUSED, _OVERDUE = 2, 3
 _EVENTS_PER_CALL = 4_000_000
 _NOTHING = object()
 
@@ -97,6 +97,7 @@ class CMachine(Common):
             (_SET_TRACING, self.trace is not None),
             (_SET_REPORT, bool(self.options.report_folder)),
             (_SET_STRICT, self.options.strict_queues),
+            (_SET_TASK_LIMIT, self.options.max_cycles),
             (_SET_MOVE16, OP_NUMBERS["mov16"]),
             (_SET_MOVE32, OP_NUMBERS["mov32"]),
         ):
@@ -260,10 +261,13 @@ class CMachine(Common):
         """Handle events until a goal is reached; False when nothing is left to do before."""
         listed = (ct.c_void_p * len(streams or []))(*(streams or []))
         self.library.csl_goal(self.handle, goal, amount, listed, len(listed))
+        self.library.csl_set_number(self.handle, _SET_DEADLINE, self.now + self.options.max_cycles)
         how = _PAUSED
         while how == _PAUSED:
             how = self.library.csl_run(self.handle, _EVENTS_PER_CALL)
             self._check(how)
+            if how == _OVERDUE:
+                raise explain_running(self)
             if self.watch is not None:
                 self.watch(self.now)
         return bool(how)

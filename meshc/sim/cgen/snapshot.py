@@ -16,7 +16,7 @@ from meshc.sim.cgen.structs import QUEUES
 from meshc.sim.cgen.vectors import OP_NUMBERS
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
-from meshc.sim.machine.explain import explain_hang
+from meshc.sim.machine.explain import explain_endless, explain_hang
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.router import Router
@@ -98,7 +98,7 @@ class _Pe:
         blocked = next(numbers)
         self.blocked = {n for n in range(64) if blocked >> n & 1}
         self.waiting_on = self._operation(pe, numbers) if next(numbers) else None
-        self.current_name = pe.names[next(numbers)]
+        self.current_name = pe.current_name
 
     def _channel(self, pe: CPe, numbers: Iterator[int]) -> None:
         channel = Channel(next(numbers))
@@ -138,7 +138,7 @@ class _Machine:
     """What an explanation asks of a machine."""
 
     def __init__(self, machine: CMachine) -> None:
-        self.cycles = machine.cycles
+        self.cycles, self.options = machine.cycles, machine.options
         self.now = machine.now
         self.remarks = machine.remarks
         self.fabric = _Fabric(machine.fabric)
@@ -148,6 +148,11 @@ class _Machine:
 def explain(machine: CMachine, goal: str) -> MeshcError:
     """The error ``csl-hang`` for a machine in which no event is left."""
     return explain_hang(_Machine(machine), goal)  # type: ignore[arg-type]
+
+
+def explain_running(machine: CMachine) -> MeshcError:
+    """The error ``csl-endless`` for a machine that goes on and on."""
+    return explain_endless(_Machine(machine))  # type: ignore[arg-type]
 
 
 def _numbers(pe: CPe, function: str) -> list[int]:

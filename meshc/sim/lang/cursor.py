@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from meshc.sim.lang.lexer import LineMap, Token, tokenize
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source, Span
@@ -66,7 +68,7 @@ class Cursor:
         token = self.tokens[self.at]
         return self.lines.span(token.offset, len(token.text))
 
-    def problem(self, message: str, code: str = "csl-syntax") -> None:
+    def problem(self, message: str, code: str = "csl-syntax") -> NoReturn:
         """Report a syntax error at the current token and unwind."""
         self.diagnostics.error(code, message, self.span())
         raise SyntaxProblem

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from meshc.sim.lang import tree as t
 from meshc.sim.lang.cursor import Cursor
 from meshc.sim.lang.lexer import text_bytes, unescape
 from meshc.support.spans import Span
+
+Number = TypeVar("Number", int, float)
 
 _LEVELS: tuple[tuple[str, ...], ...] = (
     ("or",),
@@ -18,6 +23,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
 )
 
 _MAX_DEPTH = 50
+_MAX_DIGITS = 1000
 _TYPE_NODES = (t.Name, t.Field, t.Call, t.Builtin, t.StructDecl)
 
 
@@ -196,9 +202,9 @@ class ExpressionParser(Cursor):
         span = self.span()
         match self.kind:
             case "int":
-                return t.IntLit(span, int(self.advance().text.replace("_", ""), 0))
+                return t.IntLit(span, self._number(_int_value))
             case "float":
-                return t.FloatLit(span, _float_value(self.advance().text))
+                return t.FloatLit(span, self._number(_float_value))
             case "string":
                 return self._string(span)
             case "char":
@@ -229,6 +235,20 @@ class ExpressionParser(Cursor):
                 return t.AnyType(span)
         self.problem(f"expected an expression, found {self.found()}")
         raise AssertionError
+
+    def _number(self, value: Callable[[str], Number]) -> Number:
+        """The value of the current literal, which the lexer lets through by its letters alone."""
+        text = self.tokens[self.at].text.replace("_", "")
+        if len(text) > _MAX_DIGITS:
+            self.problem("this number is too long")
+        try:
+            number = value(text)
+        except (ValueError, OverflowError):
+            octal = text.isdecimal() and set(text) <= set("01234567")
+            meant = f"; an octal number is written 0o{text.lstrip('0')}" if octal else ""
+            self.problem(f"'{text}' is no number{meant}")
+        self.advance()
+        return number
 
     def _string(self, span: Span) -> t.Expr:
         text = unescape(self.advance().text)
@@ -377,8 +397,11 @@ def _char_value(text: str) -> int:
     return data[0] if len(data) == 1 else ord(character)
 
 
+def _int_value(text: str) -> int:
+    return int(text, 0)
+
+
 def _float_value(text: str) -> float:
-    text = text.replace("_", "")
     if text[:2].lower() == "0x":
         return float.fromhex(text)
     return float(text)

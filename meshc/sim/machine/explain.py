@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from meshc.sim.descriptors import FabIn, Fifo
@@ -20,19 +20,41 @@ _MOST_PES = 6
 Finding = tuple[tuple[int, int], str]
 
 
+def explain_endless(machine: Machine) -> MeshcError:
+    """The error ``csl-endless`` for a machine that goes on while the host waits in vain."""
+    limit = machine.options.max_cycles
+    message = f"the host waited for {limit} cycles, and the program still runs"
+    notes = _grouped([*_running(machine), *_findings(machine)])
+    advice = "does a task activate itself without end? --max-cycles N waits longer"
+    return MeshcError([Diagnostic("error", "csl-endless", message, None, notes, advice)])
+
+
 def explain_hang(machine: Machine, goal: str) -> MeshcError:
     """The error ``csl-hang`` for a machine in which no event is left."""
+    notes = _grouped(_findings(machine))
+    if not notes:
+        notes = ("no task is ready and no operation waits: a task was never activated",)
+    message = f"the program hangs at cycle {machine.cycles}: {goal}"
+    return MeshcError([Diagnostic("error", "csl-hang", message, None, notes)])
+
+
+def _grouped(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Notes, each with the PEs that it holds of."""
     groups: dict[str, list[tuple[int, int]]] = {}
-    for at, words in _findings(machine):
+    for at, words in findings:
         groups.setdefault(words, []).append(at)
     notes = [f"{_pes(places)}: {words}" for words, places in groups.items()]
     notes += [words for (code, _), words in machine.remarks.items() if code == "csl-edge"]
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
-    if not notes:
-        notes = ["no task is ready and no operation waits: a task was never activated"]
-    message = f"the program hangs at cycle {machine.cycles}: {goal}"
-    return MeshcError([Diagnostic("error", "csl-hang", message, None, tuple(notes))])
+    return tuple(notes)
+
+
+def _running(machine: Machine) -> Iterator[Finding]:
+    """The task that each PE ran last."""
+    for at, pe in machine.pes.items():
+        if pe.current_name:
+            yield at, f"the latest task is '{pe.current_name.rsplit('_', 1)[0]}'"
 
 
 def _pes(places: list[tuple[int, int]]) -> str:

@@ -13,6 +13,7 @@ from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives
 from meshc.sim.machine.common import Common
 from meshc.sim.machine.costs import costs_of
+from meshc.sim.machine.explain import explain_endless
 from meshc.sim.machine.fabric import Fabric
 from meshc.sim.machine.hostside import HostSide
 from meshc.sim.machine.operation import Operation
@@ -40,7 +41,7 @@ class Machine(HostSide, Common):
         self.last_time = 0
         self.tasks_run = 0
         self.events = 0
-        self.task_limit = 2_000_000_000
+        self.task_limit = self.options.max_cycles
         self._heap: list[Event] = []
         self._number = 0
         self.pes: dict[tuple[int, int], Pe] = {}
@@ -103,20 +104,23 @@ class Machine(HostSide, Common):
         self.last_time = max(self.last_time, time)
 
     def run_until(self, goal: Callable[[], bool]) -> bool:
-        """Handle events until ``goal`` holds; False when nothing is left to do before."""
-        heap = self._heap
+        """Handle events until ``goal`` holds; False when nothing is left to do before.
+
+        Raises MeshcError ``csl-endless`` when it takes more cycles than the options allow.
+        """
+        deadline = self.now + self.options.max_cycles
         with np.errstate(all="ignore"):
             while not goal():
-                if not heap:
+                if not self._heap:
                     return False
+                if self._heap[0][0] > deadline:
+                    raise explain_endless(self)
                 self.step()
         return True
 
     def run_to_rest(self) -> None:
         """Handle events until none is left."""
-        with np.errstate(all="ignore"):
-            while self._heap:
-                self.step()
+        self.run_until(lambda: False)
 
     def step(self) -> None:
         """Handle one event."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# About a second of the machine.
+MAX_CYCLES = 1_000_000_000
+
 
 @dataclass(frozen=True)
 class Options:
     """``strict``: what is only remarked otherwise stops the run. ``strict_queues``: queues hold
     what the hardware's do. ``cycles_file`` collects the cycles
     of each run; ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page.
-    ``backend`` is auto, python or c; without one the environment decides.
+    ``backend`` is auto, python or c; without one the environment decides. ``max_cycles`` is
+    how long the host waits for one thing, and how long a task may run.
     """
 
     strict_queues: bool = False
@@ -19,3 +23,4 @@ class Options:
     report_folder: str | None = None
     backend: str | None = None
     strict: bool = False
+    max_cycles: int = MAX_CYCLES

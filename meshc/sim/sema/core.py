@@ -9,7 +9,7 @@ from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.loader import Loader
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.types import Array, Fn, Struct, Type
+from meshc.sim.sema.types import Array, Float, Fn, Int, Struct, Type
 from meshc.sim.sema.unit import Unit
 from meshc.sim.sema.values import FnVal, Frame, Module, Val
 from meshc.support.diagnostics import fail
@@ -88,7 +88,7 @@ class Core:
         if isinstance(value.type, Array | Struct):
             if value.home is not None:
                 return ir.Const(ty.U16, self.home_symbol(value).addr)
-            return ir.Const(ty.U16, self.unit.place(name, value.type, value.v).addr)
+            return ir.Const(ty.U16, self.memory(name, value.type, value.v).addr)
         return ir.Const(value.type, value.v)
 
     def home_symbol(self, value: Val) -> Any:
@@ -96,8 +96,26 @@ class Core:
         home = value.home
         assert home is not None
         if home.symbol is None:
-            home.symbol = self.unit.place(home.decl.name, value.type, value.v)
+            home.symbol = self.memory(home.decl.name, value.type, value.v)
         return home.symbol
+
+    def memory(self, name: str, kind: Type, init: Any, align: int = 0) -> Any:
+        """Memory with known contents; functions among them become the names of their code."""
+        return self.unit.place(name, kind, self._with_names(kind, init), align)
+
+    def _with_names(self, kind: Type, init: Any) -> Any:
+        if isinstance(init, FnVal):
+            function = self.instance(init, (), init.decl.span)
+            self.unit.functions.setdefault(function.name, function)
+            return function.name
+        if isinstance(kind, Array) and not isinstance(kind.element, Float | Int):
+            return [self._with_names(kind.element, v) for v in init]
+        if isinstance(kind, Struct):
+            return {
+                name: Val(v.type, self._with_names(v.type, v.v), v.known)
+                for name, v in init.items()
+            }
+        return init
 
     def fn_code(self, fn: FnVal, kind: Type) -> ir.Expr:
         """A function used as a run-time value."""

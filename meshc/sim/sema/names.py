@@ -150,10 +150,7 @@ class Names(Core):
             align = 0
             if decl.align is not None:
                 align = self.number(decl.align, Frame(item.module, True))
-            init = item.value.v
-            if isinstance(init, FnVal):
-                init = self.instance(init, (), decl.span).name
-            item.symbol = self.unit.place(decl.name, item.type, init, align)
+            item.symbol = self.memory(decl.name, item.type, item.value.v, align)
         return item.symbol
 
     def check_runtime_type(self, kind: Type, name: str, span: Span) -> None:

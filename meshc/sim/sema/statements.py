@@ -133,7 +133,7 @@ class Statements(Calls):
         elif not value.known or (isinstance(value.type, Array) and stmt.name in frame.addressed):
             value = self._kept(value, frame, stmt)
         elif stmt.name in frame.addressed and is_scalar(value.type):
-            symbol = self.unit.place(stmt.name, value.type, value.v)
+            symbol = self.memory(stmt.name, value.type, value.v)
             addr = ir.Const(ty.U16, symbol.addr)
             frame.names[-1][stmt.name] = StackVar(value.type, addr)
             return

@@ -38,7 +38,6 @@ machine *csl_machine_new(int width, int height, int pe_count, const costs *cycle
     m->pe_count = pe_count;
     m->costs = *cycles;
     m->python = *python;
-    m->task_limit = 2000000000;
     m->generation = 1;
     m->pes = zeroed((size_t)pe_count, sizeof(core));
     m->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
@@ -366,7 +365,7 @@ static int reached(machine *m)
     }
 }
 
-enum { NOTHING_LEFT, GOAL_REACHED, PAUSED };
+enum { NOTHING_LEFT, GOAL_REACHED, PAUSED, OVERDUE };
 
 /* Handle events until the goal is reached, nothing is left to do, or most events are done. */
 int csl_run(machine *m, int64_t most)
@@ -380,6 +379,10 @@ int csl_run(machine *m, int64_t most)
             }
             if (!m->heap.count) {
                 how = NOTHING_LEFT;
+                break;
+            }
+            if (m->heap.items[0].time > m->deadline) {
+                how = OVERDUE;
                 break;
             }
             event e = heap_pop(&m->heap);
@@ -421,6 +424,7 @@ void csl_set_number(machine *m, int which, int64_t v)
     case 6: m->report = (int32_t)v; break;
     case 7: m->move16 = (int32_t)v; break;
     case 9: m->strict = (int32_t)v; break;
+    case 10: m->deadline = v; break;
     default: m->move32 = (int32_t)v; break;
     }
 }

@@ -103,7 +103,6 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
     add(&to, c->waiting_on != NULL);
     if (c->waiting_on)
         add_operation(&to, c->waiting_on);
-    add(&to, c->running ? p->current : 0);
     return to.count;
 }
 

@@ -460,7 +460,7 @@ typedef struct {
 
 enum { FAULT_NONE, FAULT_RUN, FAULT_COLLISION, FAULT_PYTHON };
 struct machine {
-    int64_t now, last_time, events, tasks_run, task_limit;
+    int64_t now, last_time, events, tasks_run, task_limit, deadline;
     int64_t number, lagging, wanted;
     heap heap;
     pool pool;

@@ -16,7 +16,7 @@ from meshc.sim.sema.convert import cast, coerce, zero_of
 from meshc.sim.sema.json_values import json_value
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
-from meshc.sim.sema.values import Frame, RangeVal, Val
+from meshc.sim.sema.values import FnVal, Frame, RangeVal, Val
 from meshc.support.diagnostics import fail
 
 VOID = Val(ty.VOID, None)
@@ -49,6 +49,8 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     if value.known:
         if isinstance(kind, Pointer) or isinstance(value.type, Pointer):
             return Val(kind, value.v)
+        if not isinstance(value.v, int | float):
+            fail("csl-type", f"@bitcast from '{value.type}' to '{kind}'", node.span)
         return Val(kind, from_bits(_plain(kind), to_bits(_plain(value.type), value.v)))
     return Val(kind, ir.Bits(kind, value.v), False)
 
@@ -159,7 +161,7 @@ def _shown(value: Val) -> str:
     if isinstance(value.v, dict):
         inner = ", ".join(f".{k} = {_shown(v)}" for k, v in value.v.items())
         return f".{{ {inner} }}"
-    return str(value.v)
+    return value.v.name if isinstance(value.v, FnVal) else str(value.v)
 
 
 @builtin("assert", args=(1, 2))
