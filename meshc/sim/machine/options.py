@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BACKENDS = ("auto", "python", "c")
+
 
 @dataclass(frozen=True)
 class Options:
