@@ -1,5 +1,5 @@
 """The command line. ``main`` is the console script ``meshc``."""
 
-from meshc.cli.main import main
+from meshc.cli.entry import main
 
 __all__ = ["main"]

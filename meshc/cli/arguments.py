@@ -1,24 +1,24 @@
-"""The parser of the command line: one sub-command per file in ``commands``."""
+"""The parser of the command line: one sub-command per file in ``flags``."""
 
 from __future__ import annotations
 
 import argparse
 
-from meshc.cli.commands import compile, devices, estimate, explain, opt, passes, run, sim
+from meshc.cli.flags import compile, devices, estimate, explain, opt, passes, run, sim
 from meshc.version import VERSION
 
 _COMMANDS = (compile, run, opt, estimate, devices, passes, explain, sim)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser; each command sets ``run`` to a function of the parsed options."""
+    """The parser; ``command`` of what it gives is the name of a file in ``commands``."""
     found = argparse.ArgumentParser(
         prog="meshc",
         description="Compile language models onto meshes of cores, and run them.",
         epilog="exit codes: 0 fine, 1 errors in what you gave, 2 usage, 3 a fault of meshc",
     )
     found.add_argument("--version", action="version", version=f"meshc {VERSION}")
-    commands = found.add_subparsers(required=True, metavar="COMMAND")
+    commands = found.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)
     return found

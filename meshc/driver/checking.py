@@ -8,10 +8,10 @@ from meshc.interp.check import check_same
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
+from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
-from meshc.passes.manager import InternalError
-from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.diagnostics import InternalError, MeshcError, fail
 from meshc.verify import check_claims
 
 _MAX_ELEMENTS = 20_000_000
@@ -39,7 +39,8 @@ class Check(Instrument):
             check_claims(module)
             check_same(self.kept, module, self.seed)
         except MeshcError as error:
-            raise InternalError.of(f"{step.NAME}: {error}", [step], self.kept) from error
+            kept = print_module(self.kept)
+            raise InternalError(f"{step.NAME}: {error}", str(step), kept) from error
         self.compared += 1
 
 

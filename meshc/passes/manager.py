@@ -16,27 +16,8 @@ from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.registry import PASSES, pipeline_text
-from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail
 from meshc.verify import FACTS
-
-
-class InternalError(Exception):
-    """meshc is at fault: a pass broke, left bad IR, or claimed a fact that does not hold.
-
-    ``reproducer`` is ``.meshir`` text: the module as it was before the pass, headed by comments
-    that say what happened and how to run the passes that were left.
-    """
-
-    def __init__(self, message: str, pipeline: str, module_text: str) -> None:
-        super().__init__(message)
-        self.pipeline = pipeline
-        comments = [*message.splitlines(), f"meshc opt THIS_FILE --passes '{pipeline}'"]
-        self.reproducer = "".join(f"# {line}\n" for line in comments) + module_text
-
-    @staticmethod
-    def of(message: str, passes: Sequence[Pass], module: Module) -> InternalError:
-        """The error of a pass, the first of ``passes``, that got ``module``."""
-        return InternalError(message, pipeline_text(passes), print_module(module))
 
 
 class PassManager:

@@ -8,12 +8,11 @@ import sys
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.machine import CMachine
 from meshc.sim.machine.machine import Machine
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.options import BACKENDS, Options
 from meshc.sim.program import Program
 from meshc.support.diagnostics import Diagnostic, fail
 from meshc.support.native import BuildError
 
-BACKENDS = ("auto", "python", "c")
 VARIABLE = "MESHC_SIM_BACKEND"
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from meshc.sim import cs_python
-from meshc.sim.backends import BACKENDS
 from meshc.sim.commands_folder import make_bin, own_folder
-from meshc.sim.machine.options import MAX_CYCLES
+from meshc.sim.machine.options import BACKENDS, MAX_CYCLES
 from meshc.sim.suite import SuiteResult, as_json, find_commands, run_one, table_line
 
 _MAX_CYCLES_HELP = f"how long the host waits for a program (default: {MAX_CYCLES:,})"
@@ -61,7 +60,9 @@ def _run(args: argparse.Namespace) -> int:
     for name in ("trace", "report"):
         if getattr(args, name):
             options += [f"--{name}", getattr(args, name)]
-    return cs_python.main([*options, args.script, *args.arguments])
+    # The simulator is loaded when a script runs, not to read the flags.
+    run_script = import_module("meshc.sim.cs_python").main
+    return int(run_script([*options, args.script, *args.arguments]))
 
 
 def cs_python_options(args: argparse.Namespace) -> list[str]:

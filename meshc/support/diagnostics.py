@@ -51,6 +51,20 @@ class MeshcError(Exception):
         super().__init__("\n".join(d.render() for d in self.diagnostics))
 
 
+class InternalError(Exception):
+    """meshc is at fault: a pass broke, left bad IR, or claimed a fact that does not hold.
+
+    ``reproducer`` is ``.meshir`` text: the module as it was before the pass, headed by comments
+    that say what happened and how to run the passes that were left.
+    """
+
+    def __init__(self, message: str, pipeline: str, module_text: str) -> None:
+        super().__init__(message)
+        self.pipeline = pipeline
+        comments = [*message.splitlines(), f"meshc opt THIS_FILE --passes '{pipeline}'"]
+        self.reproducer = "".join(f"# {line}\n" for line in comments) + module_text
+
+
 class Diagnostics:
     """Collects messages of one stage, so that all its errors are shown at once."""
 

@@ -2,7 +2,7 @@
 
 import json
 
-from meshc.cli.main import main
+from meshc.cli import main
 
 
 def test_the_table(capsys):

@@ -6,14 +6,12 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from meshc.cli.modeling import add_compiling, request_of
 from meshc.cli.output import print_json, remark_objects
 from meshc.cli.progress import Progress
-from meshc.cli.watching import Watching, add_watching
+from meshc.cli.requests import request_of
+from meshc.cli.watching import Watching
 from meshc.driver import (
     Compiled,
     LoadedModel,
@@ -28,49 +26,12 @@ from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.files import Content, check_free, write_directory
 
-_DESCRIPTION = """\
-Compile MODEL for a mesh of cores: a .mesh file, a .gguf file, a Hugging Face directory or
-config.json, a .meshir file of any level, or the name of a built-in model. Without -o the model is
-compiled and checked, and a summary is printed.
-"""
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser("compile", help="compile a model", description=_DESCRIPTION)
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument(
-        "--portable", action="store_true", help="one CSL source for all architectures that have CSL"
-    )
-    parser.add_argument(
-        "--phase", default="both", metavar="prefill|decode|both", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--compile-to", default="", metavar="graph|mesh|tile", help="stop there and give the IR"
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", help="where the files go; - prints IR on stdout"
-    )
-    parser.add_argument("--force", action="store_true", help="replace DIR whatever it holds")
-    parser.add_argument(
-        "--weights", metavar="PATH", help="also write these weights, as DIR/weights/NAME.npy"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    add_compiling(parser)
-    add_watching(parser)
-    parser.set_defaults(run=run)
-
 
 def run(options: argparse.Namespace) -> int:
     """Compile, write, report."""
     start = time.perf_counter()
     report = Diagnostics()
-    request = replace(
-        request_of(options),
-        phase=options.phase,
-        compile_to=options.compile_to,
-        portable=options.portable,
-    )
+    request = request_of(options)
     if options.output not in (None, "-"):
         check_free(Path(options.output), options.force)
     with Progress() as progress:

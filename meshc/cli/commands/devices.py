@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from meshc.cli.output import columns, print_json
 from meshc.devices import describe, device, device_names
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser("devices", help="list devices, or show one")
-    parser.add_argument("name", nargs="?", metavar="NAME|FILE.toml")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

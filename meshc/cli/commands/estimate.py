@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from meshc.cli.output import print_json
 from meshc.driver.estimating import Estimate, estimates
 from meshc.driver.questions import Question
 from meshc.support.diagnostics import fail
 
-_DESCRIPTION = """\
-Compile C[M, N] = A[M, K] B[K, N] by every algorithm for a mesh and count what it takes of a core:
-routing paths, longest way of a step and of the whole program in hops (alpha) and routing stages
-(beta), memory, predicted cycles, and which of P, L, M and R it violates. GEMV is the product of one
-row. A second table says how these grow on P x P cores, from programs compiled for several P.
-"""
 _HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
 _LAWS = ("algorithm", "paths", "step", "path", "bytes")
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "estimate", help="compare algorithms of a product", description=_DESCRIPTION
-    )
-    for name in ("M", "K", "N"):
-        parser.add_argument(name.lower(), metavar=name, type=int)
-    parser.add_argument("--plmr", action="store_true", help="the table in PLMR terms")
-    parser.add_argument("--mesh", default="8x8", metavar="WxH", help="default: %(default)s")
-    parser.add_argument("--device", default="wse2", metavar="NAME", help="default: %(default)s")
-    parser.add_argument("--dtype", default="", metavar="f32|f16", help="default: the device's own")
-    parser.add_argument(
-        "--accumulate", default="f32", metavar="f32|f16", help="of sums; default: %(default)s"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from typing import Any
 
 from meshc.cli.output import columns, print_json
 from meshc.support.diagnostics import fail, known_codes
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser("explain", help="explain a diagnostic code, or list all")
-    parser.add_argument("code", nargs="?", metavar="CODE")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from meshc.cli.progress import Progress
-from meshc.cli.watching import Watching, add_watching
+from meshc.cli.watching import Watching
 from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
@@ -18,24 +17,6 @@ from meshc.support.spans import Source
 from meshc.verify.given import read_module
 
 _LIMIT_BYTES = 64 << 20
-_DESCRIPTION = """\
-Read a module from FILE.meshir ('-' is stdin), verify it and the facts it claims, run passes, print
-the result. Without passes this brings a text into canonical form.
-"""
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser("opt", help="run passes over IR", description=_DESCRIPTION)
-    parser.add_argument("file", metavar="FILE.meshir")
-    parser.add_argument(
-        "--passes", default="", metavar="PASS,...", help="such as partition{grid=4x4},plan-memory"
-    )
-    parser.add_argument(
-        "-o", "--output", default="-", metavar="FILE", help="default: -, which is stdout"
-    )
-    add_watching(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

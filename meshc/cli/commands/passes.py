@@ -5,20 +5,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
-from typing import Any
 
 from meshc.cli.output import columns, print_json
 from meshc.passes.base import Pass, option_text
 from meshc.passes.registry import PASSES, pass_class
 from meshc.support.diagnostics import fail
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser("passes", help="list passes, or explain one")
-    parser.add_argument("name", nargs="?", metavar="PASS")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

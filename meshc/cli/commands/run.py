@@ -8,14 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from meshc.cli.modeling import add_compiling, request_of
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.watching import Watching, add_watching
+from meshc.cli.requests import request_of
+from meshc.cli.watching import Watching
 from meshc.driver import (
     Answer,
     Backend,
@@ -30,46 +29,7 @@ from meshc.driver import (
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.files import error_words, read_manifest
 
-_DESCRIPTION = """\
-Generate text with MODEL (as for compile), or with a program that compile wrote to a directory.
-Tokens are the most likely ones (greedy).
-"""
 _SEQ_STEP = 256
-
-
-def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser("run", help="generate tokens", description=_DESCRIPTION)
-    parser.add_argument("model", metavar="MODEL|DIR")
-    prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT")
-    prompt.add_argument(
-        "--prompt-ids", type=_ids, metavar="5,17,42", help="token ids; needs no tokenizer"
-    )
-    parser.add_argument(
-        "--max-tokens", type=int, default=16, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--weights", metavar="PATH", help="a checkpoint; default: MODEL's own, or a package's"
-    )
-    parser.add_argument(
-        "--backend",
-        default="",
-        metavar="python|cuda-cpu|cuda",
-        help="what executes the program: python that of --target python; cuda-cpu CUDA kernels on "
-        "this CPU, cuda on a GPU; default: python; cuda where there is a GPU for the kernels, else "
-        "cuda-cpu",
-    )
-    parser.add_argument(
-        "--logits", metavar="FILE.npy", help="write the logits of every step, [tokens, vocab]"
-    )
-    parser.add_argument(
-        "--ignore-eos", action="store_true", help="go on after a token that ends a text"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    add_compiling(parser)
-    add_watching(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -182,14 +142,3 @@ def _save_logits(path: str | None, answer: Answer) -> None:
             np.save(stream, answer.logits, allow_pickle=False)
     except OSError as error:
         fail("unwritable", f"'{path}' cannot be written: {error_words(error)}")
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    """Token ids from a comma-separated list."""
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = (-1,)
-    if any(not 0 <= token < 1 << 31 for token in found):
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of token ids such as 5,17,42")
-    return found

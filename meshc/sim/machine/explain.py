@@ -24,22 +24,22 @@ def explain_endless(machine: Machine) -> MeshcError:
     """The error ``csl-endless`` for a machine that goes on while the host waits in vain."""
     limit = machine.options.max_cycles
     message = f"the host waited for {limit} cycles, and the program still runs"
-    notes = _grouped([*_running(machine), *_findings(machine)])
+    notes = _notes(machine, [*_running(machine), *_findings(machine)])
     advice = "does a task activate itself without end? --max-cycles N waits longer"
     return MeshcError([Diagnostic("error", "csl-endless", message, None, notes, advice)])
 
 
 def explain_hang(machine: Machine, goal: str) -> MeshcError:
     """The error ``csl-hang`` for a machine in which no event is left."""
-    notes = _grouped(_findings(machine))
+    notes = _notes(machine, _findings(machine))
     if not notes:
         notes = ("no task is ready and no operation waits: a task was never activated",)
     message = f"the program hangs at cycle {machine.cycles}: {goal}"
     return MeshcError([Diagnostic("error", "csl-hang", message, None, notes)])
 
 
-def _grouped(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Notes, each with the PEs that it holds of."""
+def _notes(machine: Machine, findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Each finding with the PEs that it holds of, and where wavelets left the rectangle."""
     groups: dict[str, list[tuple[int, int]]] = {}
     for at, words in findings:
         groups.setdefault(words, []).append(at)

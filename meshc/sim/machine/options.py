@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BACKENDS = ("auto", "python", "c")
 # About a second of the machine.
 MAX_CYCLES = 1_000_000_000
 

@@ -1,6 +1,7 @@
-"""Entry of the command line: parse, run the command, turn what goes wrong into an exit code.
+"""Parse the command line, run the command, turn what goes wrong into an exit code.
 
-0 fine, 1 diagnosed errors, 2 usage, 3 internal error (with a reproducer file).
+0 fine, 1 diagnosed errors, 2 usage, 3 internal error (with a reproducer file), 128 + the number of
+the signal that stopped it. The work of a command is imported when it is chosen.
 """
 
 from __future__ import annotations
@@ -10,31 +11,32 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from meshc.cli.arguments import parser
 from meshc.cli.output import print_diagnostics, print_json
-from meshc.passes.manager import InternalError
-from meshc.support.diagnostics import MeshcError
+from meshc.cli.signals import Signals, Stopped
+from meshc.support.diagnostics import InternalError, MeshcError
 from meshc.support.files import write_text
 
 EXIT_ERRORS = 1
 EXIT_INTERNAL = 3
-EXIT_INTERRUPTED = 130
 
 REPRODUCER = "meshc-reproducer.meshir"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that ``arguments`` (default: those of the process) spell; the exit code.
-
-    Usage errors leave by SystemExit with code 2, as argparse has it.
-    """
+def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
+    """Run the command that ``arguments`` (None: those of the process) spell; the exit code."""
     options = parser().parse_args(arguments)
+    command = import_module(f"meshc.cli.commands.{options.command}")
     try:
-        code: int = options.run(options)
-        sys.stdout.flush()
+        with signals.raised():
+            code: int = command.run(options)
+            sys.stdout.flush()
         return code
+    except Stopped as stop:
+        return stop.code
     except MeshcError as error:
         print_diagnostics(error.diagnostics)
         if getattr(options, "json", False):
@@ -43,8 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_ERRORS
     except InternalError as error:
         return _internal(error)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout is gone: stop quietly, also when the interpreter flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

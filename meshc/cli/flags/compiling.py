@@ -1,28 +1,25 @@
-"""Flags that say what to compile, and the request they make."""
+"""Flags that say what to compile; their defaults are those of ``CompileRequest``."""
 
 from __future__ import annotations
 
 import argparse
 
-from meshc.driver import CompileRequest
-
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a compile, with the defaults of :class:`CompileRequest`."""
-    plain = CompileRequest()
+    """Add the flags of a compile."""
     group = parser.add_argument_group("compiling")
     group.add_argument(
-        "--target", default=plain.target, metavar="python|csl|cuda", help="default: %(default)s"
+        "--target", default="python", metavar="python|csl|cuda", help="default: %(default)s"
     )
     group.add_argument(
         "--device",
-        default=plain.device,
+        default="",
         metavar="NAME|FILE.toml",
         help="default: ideal, for CUDA h200",
     )
     group.add_argument(
         "--mesh",
-        default=plain.mesh,
+        default="8x8",
         metavar="WxH",
         help="columns x rows of one region of cores; default: %(default)s",
     )
@@ -32,14 +29,14 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--layers", type=int, metavar="N", help="compile the first N layers only")
     group.add_argument(
         "--dtype",
-        default=plain.dtype,
+        default="",
         metavar="f32|f16|bf16",
         help="of activations and weights on the cores; default: f32 for programs, else the "
         "device's own",
     )
     group.add_argument(
         "--kv",
-        default=plain.kv,
+        default="shift",
         metavar="shift|concat|cyclic",
         help="how the KV cache takes new tokens; default: %(default)s",
     )
@@ -53,14 +50,14 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--align",
-        default=plain.align,
+        default="",
         metavar="host|device",
         help="who skews the operands of MeshGEMM and Cannon; default: the host those of weights, "
         "the cores those of inputs",
     )
     group.add_argument(
         "--result",
-        default=plain.result,
+        default="",
         metavar="roots|everywhere",
         help="where reduced results of main end: on the first core of their axis or on all; "
         "default: everywhere",
@@ -73,41 +70,21 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--dataflow",
-        default=plain.dataflow,
+        default="",
         metavar="split_token|split_head",
         help="CUDA: how a cluster shares attention; default: by the cost model",
     )
     group.add_argument(
         "--page",
         type=int,
-        default=plain.page,
+        default=16,
         metavar="1|16|64",
         help="CUDA: tokens of a page of the KV cache; default: %(default)s",
     )
     group.add_argument(
         "--batch",
         type=int,
-        default=plain.batch,
+        default=1,
         metavar="N",
         help="CUDA: requests of a step, up to 16; default: %(default)s",
-    )
-
-
-def request_of(options: argparse.Namespace) -> CompileRequest:
-    """The request that these flags spell."""
-    return CompileRequest(
-        target=options.target,
-        device=options.device,
-        mesh=options.mesh,
-        seq=options.seq,
-        layers=options.layers,
-        dtype=options.dtype,
-        kv=options.kv,
-        algo=tuple(options.algo),
-        align=options.align,
-        result=options.result,
-        cluster=options.cluster,
-        dataflow=options.dataflow,
-        page=options.page,
-        batch=options.batch,
     )

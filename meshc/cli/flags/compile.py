@@ -1,0 +1,39 @@
+"""Flags of ``meshc compile``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.cli.flags.compiling import add_compiling
+from meshc.cli.flags.watching import add_watching
+
+_DESCRIPTION = """\
+Compile MODEL for a mesh of cores: a .mesh file, a .gguf file, a Hugging Face directory or
+config.json, a .meshir file of any level, or the name of a built-in model. Without -o the model is
+compiled and checked, and a summary is printed.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("compile", help="compile a model", description=_DESCRIPTION)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--portable", action="store_true", help="one CSL source for all architectures that have CSL"
+    )
+    parser.add_argument(
+        "--phase", default="both", metavar="prefill|decode|both", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--compile-to", default="", metavar="graph|mesh|tile", help="stop there and give the IR"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="where the files go; - prints IR on stdout"
+    )
+    parser.add_argument("--force", action="store_true", help="replace DIR whatever it holds")
+    parser.add_argument(
+        "--weights", metavar="PATH", help="also write these weights, as DIR/weights/NAME.npy"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_compiling(parser)
+    add_watching(parser)

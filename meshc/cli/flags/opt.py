@@ -1,0 +1,25 @@
+"""Flags of ``meshc opt``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.cli.flags.watching import add_watching
+
+_DESCRIPTION = """\
+Read a module from FILE.meshir ('-' is stdin), verify it and the facts it claims, run passes, print
+the result. Without passes this brings a text into canonical form.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("opt", help="run passes over IR", description=_DESCRIPTION)
+    parser.add_argument("file", metavar="FILE.meshir")
+    parser.add_argument(
+        "--passes", default="", metavar="PASS,...", help="such as partition{grid=4x4},plan-memory"
+    )
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="FILE", help="default: -, which is stdout"
+    )
+    add_watching(parser)

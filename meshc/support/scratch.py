@@ -1,0 +1,37 @@
+"""Folders for work in progress, which are gone when the work is done or the process is stopped."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PREFIX = ".meshc-"
+_in_use: set[Path] = set()
+
+
+@contextmanager
+def scratch_folder(beside: Path | None = None) -> Iterator[Path]:
+    """An empty folder of the user's alone, removed with all it holds at the end.
+
+    It lies in the folder ``beside``, so that what is made in it can be renamed to a place there, or
+    among the system's temporary files. Its name is known before it exists: whenever a signal comes,
+    :func:`remove_scratch` finds it.
+    """
+    folder = Path(beside or tempfile.gettempdir()) / f"{PREFIX}{secrets.token_hex(8)}"
+    _in_use.add(folder)
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _in_use.discard(folder)
+
+
+def remove_scratch() -> None:
+    """Remove every folder that is still in use, for a process that ends without its work."""
+    for folder in tuple(_in_use):
+        shutil.rmtree(folder, ignore_errors=True)
