@@ -6,10 +6,12 @@ What is written into ``manifest.json`` and read back to run a compiled directory
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 FORMAT = 1
@@ -37,6 +39,11 @@ class Buffer:
     shape: tuple[int, ...]
     role: str
 
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return DType(self.dtype).bytes * math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class Weight:
@@ -57,6 +64,11 @@ class Weight:
     paired: tuple[str, ...] = ()
     parts: int = 1
     fragments: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of all layers, as packed."""
+        return DType(self.dtype).bytes * math.prod(self.shape) * max(self.layers, 1)
 
 
 @dataclass(frozen=True)
@@ -137,6 +149,11 @@ class StepProgram:
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+
+    @property
+    def capacity_pages(self) -> int:
+        """Pages of the cache of one request."""
+        return -(-self.capacity // self.page)
 
     def launches(self) -> list[tuple[Launch, int]]:
         """Every launch of a step, with its layer."""
