@@ -110,6 +110,18 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
         assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-9 * np.abs(logits).max()
 
 
+def test_weights_of_another_shape_are_refused(tmp_path: Path):
+    """A matrix that is turned around has as many values and would fill the same memory."""
+    result = compiled(tmp_path, MODEL)
+    program = from_json(result.files["manifest.json"])
+    params = result.modules["decode"].function.params
+    dims = result.modules["decode"].dims
+    tensors = {p.value.name: np.zeros(p.value.type.shape(dims)) for p in params}
+    tensors["wd"] = tensors["wd"].swapaxes(1, 2)
+    with pytest.raises(MeshcError, match=r"'wd' has shape \[2, 64, 96\]; .* needs \[2, 96, 64\]"):
+        LanguageModel(program, CpuMachine(program.kernels, result.files), tensors)
+
+
 @pytest.mark.parametrize(
     ("declared", "turned", "read", "words"),
     [

@@ -47,7 +47,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Weight:
-    """A packed weight: ``sources`` are logical tensors, ``pack`` says how they are laid out.
+    """A packed weight: ``sources`` are logical tensors of the shapes ``source_shapes``, ``pack``
+    says how they are laid out.
 
     ``layers`` is the number of stacked layers, 0 for a tensor that all share; ``paired`` names
     the sources whose lanes are to be put in the order of interleaved rotary pairs; ``parts`` is
@@ -59,6 +60,7 @@ class Weight:
     dtype: str
     pack: str
     sources: tuple[str, ...]
+    source_shapes: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...]
     layers: int = 0
     paired: tuple[str, ...] = ()
@@ -231,4 +233,5 @@ def _kernel(found: Mapping[str, Any]) -> Kernel:
 
 def _weight(found: Mapping[str, Any]) -> Weight:
     tuples = {name: tuple(found[name]) for name in ("sources", "shape", "paired")}
-    return Weight(**{**found, **tuples})
+    shapes = tuple(tuple(map(int, shape)) for shape in found["source_shapes"])
+    return Weight(**{**found, **tuples, "source_shapes": shapes})
