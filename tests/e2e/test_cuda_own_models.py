@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,18 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
         assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-9 * np.abs(logits).max()
 
 
+def test_weights_of_another_shape_are_refused(tmp_path: Path):
+    """A matrix that is turned around has as many values and would fill the same memory."""
+    result = compiled(tmp_path, MODEL)
+    program = from_json(result.files["manifest.json"])
+    params = result.modules["decode"].function.params
+    dims = result.modules["decode"].dims
+    tensors = {p.value.name: np.zeros(p.value.type.shape(dims)) for p in params}
+    tensors["wd"] = tensors["wd"].swapaxes(1, 2)
+    with pytest.raises(MeshcError, match=r"'wd' has shape \[2, 64, 96\]; .* needs \[2, 96, 64\]"):
+        LanguageModel(program, CpuMachine(program.kernels, result.files), tensors)
+
+
 @pytest.mark.parametrize(
     ("declared", "turned", "read", "words"),
     [
@@ -121,4 +134,61 @@ def test_weights_in_another_order_are_refused(declared, turned, read, words, tmp
     with pytest.raises(MeshcError) as caught:
         compiled(tmp_path, text)
     assert [d.code for d in caught.value.diagnostics] == ["cuda-shape"]
+    assert words in str(caught.value)
+
+
+# Parts of MODEL: its layer, the attention block and the feed-forward block in it, what it returns.
+LAYER = MODEL[MODEL.index("    repeat") : MODEL.index("    return x")]
+ATTENTION = MODEL[
+    MODEL.index("      h = rms_norm(x, n1)") : MODEL.index("      h = rms_norm(x, n2)")
+]
+FEED_FORWARD = MODEL[MODEL.index("      h = rms_norm(x, n2)") : MODEL.index("    }\n    return")]
+LAST = "return rms_norm(x, final_norm) @ lm_head"
+# The same with weights of its own.
+OTHER = re.sub(r"\b([wb][qkvogud]|n[12])\b", r"\1_b", LAYER).replace("layers", "more")
+SECOND = "param n3[E], w1[E, F], w2[F, E]\n x = x + silu(rms_norm(x, n3) @ w1) @ w2\n"
+CHAINS = {
+    "two loops": (
+        MODEL.replace("layers=2", "layers=1, more=2").replace(LAYER, LAYER + OTHER),
+        "embed, a loop of layers, a loop of more, head",
+    ),
+    "no loop": (
+        MODEL.replace(", layers=2", "").replace(LAYER, "\n".join(LAYER.split("\n")[1:-2]) + "\n"),
+        "embed, attention_block, ffn_block, head",
+    ),
+    "two feed-forward blocks": (
+        MODEL.replace(FEED_FORWARD, FEED_FORWARD + SECOND),
+        "a layer of this model are attention_block, ffn_block, ffn_block",
+    ),
+    "the feed-forward block first": (
+        MODEL.replace(ATTENTION + FEED_FORWARD, FEED_FORWARD + ATTENTION),
+        "ffn_block, attention_block",
+    ),
+    "no feed-forward block": (MODEL.replace(FEED_FORWARD, ""), "are attention_block\n"),
+    "two look-ups": (
+        MODEL.replace(LAST, LAST.replace("x", "embed(tokens, embedding)", 1)),
+        "embed, a loop of layers, embed, head",
+    ),
+    "logits of what was looked up": (
+        MODEL.replace("repeat layers", "first = x\n repeat layers").replace(
+            LAST, LAST.replace("x", "first", 1)
+        ),
+        "head reads %x, not what the kernel in front of it gives",
+    ),
+    "another result": (
+        MODEL.replace("V] {", "V], [B, L, E] {")
+        .replace("x when", "x, x when")
+        .replace(LAST, LAST + ", x"),
+        "gives the logits and its caches, nothing else",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_kernels_in_another_chain_are_refused(name, tmp_path: Path):
+    """Launches join kernels by buffers of fixed names, so these would give wrong logits."""
+    text, words = CHAINS[name]
+    with pytest.raises(MeshcError) as caught:
+        compiled(tmp_path, text)
+    assert [d.code for d in caught.value.diagnostics] == ["cuda-graph"]
     assert words in str(caught.value)

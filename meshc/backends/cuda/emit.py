@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshc.backends.cuda.executor import headers
+from meshc.backends.cuda.memory import check_memory, memory_of
 from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.steps import step_program
 from meshc.backends.templates import render
@@ -14,16 +15,21 @@ _LIBRARY = ".cuh"  # other headers are of the executor
 
 def emit(module: Module, model: str, page: int) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name. Raises what
-    :func:`step_program` does."""
+    :func:`step_program` does, and ``does-not-fit`` for more than the GPU's memory."""
     program, texts = step_program(module, model, page)
+    check_memory(program, module.device)
     runtime = {name: text for name, text in headers().items() if name.endswith(_LIBRARY)}
     run = render("meshc.backends.cuda", "run.py.jinja")
     return {**texts, **runtime, MANIFEST: program.to_json(), "run.py": run}
 
 
 def summary(program: StepProgram) -> list[str]:
-    """A line on each kernel."""
-    lines = []
+    """A line on memory, and one on each kernel."""
+    held = memory_of(program)
+    lines = [
+        f"{held.total} bytes of the GPU's memory: {held.weights} of weights, {held.caches} of "
+        f"caches of {program.capacity} tokens, {held.buffers} of other buffers"
+    ]
     for name, kernel in program.kernels.items():
         words = [f"{kernel.blocks} blocks of {kernel.threads} threads"]
         if kernel.cluster > 1:

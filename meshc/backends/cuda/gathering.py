@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from meshc.analysis.blocks import FRAGMENT
 from meshc.backends.cuda.kernels import rows
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.program import Buffer, Kernel, Weight
+from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 
 
@@ -88,10 +89,7 @@ class Step:
         parts: int = 1,
     ) -> None:
         """A weight of ``layers`` layers (0: of the model) in the order ``pack`` names."""
-        named = tuple(sources)
-        self.weights[name] = Weight(
-            self.dtype, pack, named, shape, layers, self.paired(named), parts
-        )
+        self.weights[name] = self._weight(pack, sources, shape, layers, parts)
 
     def add_matrix(
         self,
@@ -105,10 +103,16 @@ class Step:
         """Matrices [.., rows, width] in the order of tensor cores; see :meth:`add_weight`."""
         *lead, rows, width = shape
         blocks = (*lead, -(-rows // FRAGMENT), -(-width // FRAGMENT), 32, 8)
+        made = self._weight(pack, sources, blocks, layers, parts)
+        self.weights[name] = replace(made, fragments=True)
+
+    def _weight(
+        self, pack: str, sources: Iterable[str], shape: tuple[int, ...], layers: int, parts: int
+    ) -> Weight:
         named = tuple(sources)
-        self.weights[name] = Weight(
-            self.dtype, pack, named, blocks, layers, self.paired(named), parts, fragments=True
-        )
+        types = {p.value.name: tensor_type(p.value) for p in self.module.function.params}
+        given = tuple(types[name].shape(self.module.dims) for name in named)
+        return Weight(self.dtype, pack, named, given, shape, layers, self.paired(named), parts)
 
     def add_fixed_buffers(self) -> None:
         """What the host gives: tokens, lengths, pages and angles."""

@@ -38,7 +38,7 @@ class LanguageModel:
     def __init__(
         self, program: StepProgram, machine: Machine, tensors: Mapping[str, Array]
     ) -> None:
-        """Packs and stores everything. Raises ``missing-weight``."""
+        """Packs and stores everything. Raises what :func:`packed` does."""
         self.program = program
         self.machine = machine
         for name, weight in program.weights.items():

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.program import Weight
+from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
 
@@ -98,10 +99,15 @@ _PACKS: dict[str, Callable[..., Array]] = {
 
 
 def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
-    """The words of ``weight``, of all layers. Raises KeyError for a tensor that is missing."""
+    """The words of ``weight``, of all layers. Raises KeyError for a tensor that is missing, and
+    ``weights-shape-mismatch``."""
     sources = [(name, np.asarray(tensors[name])) for name in weight.sources]
+    for (name, tensor), shape in zip(sources, weight.source_shapes, strict=True):
+        if tensor.shape != shape:
+            words = f"weight '{name}' has shape {list(tensor.shape)}; the program needs"
+            fail("weights-shape-mismatch", f"{words} {list(shape)}")
     if not weight.layers:
-        return _one(weight, [(name, tensor) for name, tensor in sources])
+        return _one(weight, sources)
     found = np.empty((weight.layers, *weight.shape), np.uint16)
     for n in range(weight.layers):
         found[n] = _one(weight, [(name, tensor[n]) for name, tensor in sources])

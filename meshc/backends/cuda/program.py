@@ -6,10 +6,12 @@ What is written into ``manifest.json`` and read back to run a compiled directory
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 FORMAT = 1
@@ -37,10 +39,16 @@ class Buffer:
     shape: tuple[int, ...]
     role: str
 
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return DType(self.dtype).bytes * math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class Weight:
-    """A packed weight: ``sources`` are logical tensors, ``pack`` says how they are laid out.
+    """A packed weight: ``sources`` are logical tensors of the shapes ``source_shapes``, ``pack``
+    says how they are laid out.
 
     ``layers`` is the number of stacked layers, 0 for a tensor that all share; ``paired`` names
     the sources whose lanes are to be put in the order of interleaved rotary pairs; ``parts`` is
@@ -52,11 +60,17 @@ class Weight:
     dtype: str
     pack: str
     sources: tuple[str, ...]
+    source_shapes: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...]
     layers: int = 0
     paired: tuple[str, ...] = ()
     parts: int = 1
     fragments: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of all layers, as packed."""
+        return DType(self.dtype).bytes * math.prod(self.shape) * max(self.layers, 1)
 
 
 @dataclass(frozen=True)
@@ -138,6 +152,11 @@ class StepProgram:
         """The text of ``manifest.json``."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
 
+    @property
+    def capacity_pages(self) -> int:
+        """Pages of the cache of one request."""
+        return -(-self.capacity // self.page)
+
     def launches(self) -> list[tuple[Launch, int]]:
         """Every launch of a step, with its layer."""
         return _in_order(self.before, self.layer, self.layers, self.after)
@@ -214,4 +233,5 @@ def _kernel(found: Mapping[str, Any]) -> Kernel:
 
 def _weight(found: Mapping[str, Any]) -> Weight:
     tuples = {name: tuple(found[name]) for name in ("sources", "shape", "paired")}
-    return Weight(**{**found, **tuples})
+    shapes = tuple(tuple(map(int, shape)) for shape in found["source_shapes"])
+    return Weight(**{**found, **tuples, "source_shapes": shapes})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from meshc.backends.cuda.chain import check_chain
 from meshc.backends.cuda.fused_attention import attention_block
 from meshc.backends.cuda.fused_latent import latent_block
 from meshc.backends.cuda.fused_rows import embed, feed_forward, head
@@ -28,8 +29,8 @@ _KINDS = ("f16", "bf16")
 def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, dict[str, str]]:
     """The step of a fused decode graph, and the text of each file.
 
-    Raises ``cuda-graph`` for what is not fused into kernels, ``cuda-dtype`` for element types
-    other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
+    Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
+    element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
     """
     dtype = str(module.dtype())
     if dtype not in _KINDS:
@@ -38,6 +39,7 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
             f"kernels have weights and caches of f16 or bf16, not {dtype}",
             help="--dtype f16 or --dtype bf16",
         )
+    check_chain(module)
     step = Step(module, page, int(module.device.get("cores", 132)), dtype)
     launches, layers = _launches(step)
     chunk = chunk_of(step)

@@ -320,6 +320,7 @@ def _replace(module: Module, group: Group, fuse: graph.Fuse) -> None:
     body = Block(list(inner.values()), chosen)
     body.ops.append(graph.Yield(list(group.outputs)))
     fuse.regions = [body]
+    fuse.span = group.at.span
     names = [value.name for value in group.outputs]
     results = builder.add(fuse, *names, types=[tensor_type(v) for v in group.outputs])
     _hand_over(module, fuse, dict(zip(group.outputs, results, strict=True)))

@@ -1,0 +1,75 @@
+"""The memory of a GPU that a decode step takes: weights, caches and what else it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshc.backends.cuda.program import StepProgram
+from meshc.support.diagnostics import fail
+
+_BY_POSITION = ("cosines", "sines")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of packed weights, of caches and of all other buffers."""
+
+    weights: int
+    caches: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.caches + self.buffers
+
+
+def memory_of(program: StepProgram) -> Memory:
+    """What ``program`` keeps on a GPU. Machine code and the driver's own take more beside it."""
+    held = program.buffers.values()
+    return Memory(
+        sum(weight.bytes for weight in program.weights.values()),
+        sum(buffer.bytes for buffer in held if buffer.role == "state"),
+        sum(buffer.bytes for buffer in held if buffer.role != "state"),
+    )
+
+
+def capacity_that_fits(program: StepProgram, room: int) -> int:
+    """The most cached tokens, in whole pages, with which ``program`` takes ``room`` bytes or less;
+    0 where there is no such number."""
+    pages = program.capacity_pages
+    rows = [program.buffers[name] for name in _BY_POSITION]
+    by_page = [
+        buffer
+        for name, buffer in program.buffers.items()
+        if buffer.role == "state" or name.endswith("pages")
+    ]
+    fixed = memory_of(program).total - sum(buffer.bytes for buffer in [*rows, *by_page])
+    of_page = sum(buffer.bytes // pages for buffer in by_page)
+    of_page += sum(program.page * buffer.bytes // program.capacity for buffer in rows)
+    return max(0, (room - fixed) // of_page) * program.page
+
+
+def check_memory(program: StepProgram, device: Mapping[str, object]) -> None:
+    """Raise ``does-not-fit`` where ``program`` takes more than the GPU has, whose numbers
+    ``device`` are. Nothing is checked where they do not say how much that is."""
+    room = device.get("global_memory_bytes")
+    found = memory_of(program)
+    if not isinstance(room, int) or not room or found.total <= room or not device.get("enforced"):
+        return
+    fitting = capacity_that_fits(program, room)
+    requests = "1 request" if program.batch == 1 else f"each of {program.batch} requests"
+    fail(
+        "does-not-fit",
+        f"the model needs {found.total} bytes of the memory of {program.device}, which has {room}: "
+        f"{found.total - room} bytes short",
+        notes=[
+            f"weights take {found.weights} bytes",
+            f"caches of {program.capacity} tokens of {requests} take {found.caches} bytes",
+            f"all other buffers take {found.buffers} bytes",
+        ],
+        help=f"caches of {fitting} tokens fit (--seq {fitting})"
+        if fitting
+        else "no caches fit beside the weights: use fewer layers (--layers) or a smaller model",
+    )

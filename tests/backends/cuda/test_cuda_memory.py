@@ -1,0 +1,76 @@
+"""What a decode step takes of a GPU's memory, and the refusal of what does not fit."""
+
+import re
+
+import pytest
+
+from meshc.backends.cuda import from_json
+from meshc.backends.cuda.memory import memory_of
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver.estimating import estimate
+from meshc.driver.questions import Question
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+ROOM = 141_000_000_000  # of an H200, as devices/data/h200.toml has it
+
+
+def compiled(model, **options):
+    report = Diagnostics()
+    request = CompileRequest(target="cuda", dtype="bf16", **options)
+    return compile_loaded(load_any(model, report), request, (), report)
+
+
+def test_bytes_are_those_of_the_model():
+    result = compiled("llama-3-8b", seq=1000, batch=3)
+    found = memory_of(from_json(result.files["manifest.json"]))
+    (module,) = result.modules.values()
+    extents = [
+        p.value.type.shape(module.dims) for p in module.function.params if p.role == "weight"
+    ]
+    # All extents of this model are whole blocks of 16 x 16, so that packing adds nothing.
+    assert found.weights == 2 * sum(_product(shape) for shape in extents) == 16_060_522_496
+    tokens = 1008  # whole pages of 16
+    assert found.caches == 2 * 2 * 3 * 32 * 8 * 128 * tokens
+    angles, streams = 2 * 4 * 1000 * 64, 2 * 4 * (3 + 16) * 4096
+    features, logits = 4 * (3 + 16) * 14336, 4 * (3 + 1) * 128256
+    integers = 4 * (2 * (3 + 16) + (3 + 1) * 63)
+    assert found.buffers == angles + streams + features + logits + integers
+    assert f"{found.total} bytes of the GPU's memory" in result.use_of_a_core("decode")[0]
+
+
+def _product(shape):
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 16, "page": 64}])
+def test_the_capacity_that_a_refusal_names_is_the_most_that_fits(options):
+    with pytest.raises(MeshcError) as caught:
+        compiled("llama-3-8b", seq=10_000_000, **options)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "does-not-fit"
+    needs, has, short = map(int, re.findall(r"\d{6,}", problem.message))
+    assert has == ROOM and short == needs - has
+    parts = [int(re.search(r"(\d+) bytes", note)[1]) for note in problem.notes]
+    assert sum(parts) == needs
+    fitting = int(problem.help.split()[-1].rstrip(")"))
+    fits = compiled("llama-3-8b", seq=fitting, **options).files["manifest.json"]
+    assert memory_of(from_json(fits)).total <= ROOM
+    with pytest.raises(MeshcError):
+        compiled("llama-3-8b", seq=fitting + 1, **options)
+
+
+def test_weights_alone_may_not_fit():
+    with pytest.raises(MeshcError) as caught:
+        compiled("qwen2-72b", seq=16)
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "does-not-fit"
+    assert problem.help.startswith("no caches fit beside the weights")
+
+
+def test_a_product_whose_operands_do_not_fit_is_not_estimated_to():
+    extent = 1 << 19  # squared, two bytes each: four times what the GPU has
+    found = estimate(Question(1, extent, extent, "8x8", "h200"), "gemv", "tree")
+    assert "M" in found.violates
