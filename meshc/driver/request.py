@@ -83,7 +83,7 @@ class CompileRequest:
         }
 
     def options(self) -> dict[str, str]:
-        """What goes into the header of a module for passes to read; ``auto`` is to ask for nothing."""
+        """What goes into the header of a module for passes to read; ``auto`` asks for nothing."""
         asked = (text.split("=", 1) for text in self.algo)
         found = {op: name for op, name in asked if name != "auto"}
         chosen = {"align": self.align, "result": self.result}

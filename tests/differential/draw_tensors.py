@@ -85,20 +85,10 @@ class _Tensors:
             self._input(top, "z", draw.of([first, first, (*self.rows, "F")]))
         if draw.chance(6):
             self._input(top, "c", (first[-1],))
-        for _ in range(draw.number(1, self.most)):
+        wanted = draw.number(1, self.most)
+        while len(top.statements) < wanted:
             self._move(top, _MOVES, self._pool(top))
-        own = [s.results[-1] for s in top.statements]
-        free = [n for n in own if n in top.known]
-        if not free:
-            free = [top.apply(Scale("{} * 0.5", 0.5), "x")]
-        returns = [free[-1]]
-        others = [n for n in free[:-1] if n not in self._names_of_params(top)]
-        if others and draw.chance(30):
-            returns += draw.random.sample(others, min(len(others), draw.number(1, 2)))
-        if draw.chance(2):
-            returns.append(returns[0])
-        returns = [n for n in returns if not self._is_turned_param(top, n)]
-        returns = returns or [top.apply(Scale("{} * 0.5", 0.5), "x")]
+        returns = self._returns(top)
         stated = tuple(top.dims(n) for n in returns) if draw.chance(30) else ()
         program = Program(
             self.extents,
@@ -111,6 +101,24 @@ class _Tensors:
             flags=("on",),
         )
         return used_only(program)
+
+    def _returns(self, top: Builder) -> list[str]:
+        """The last value, often with others that nothing reads, now and then with any or twice."""
+        draw = self.draw
+        made = [n for s in top.statements for n in s.results]
+        made = [n for n in made if not self._is_turned_param(top, n)]
+        if not made:
+            return [top.apply(Scale("{} * 0.5", 0.5), "x")]
+        read = {name for s in top.statements for name in s.args}
+        leaves = [n for n in made[:-1] if n not in read]
+        found = [made[-1]]
+        if leaves and draw.chance(50):
+            found += draw.random.sample(leaves, min(len(leaves), draw.number(1, 2)))
+        if len(made) > 1 and draw.chance(12):
+            found.append(draw.of([n for n in made if n not in found] or made))
+        if draw.chance(2):
+            found.append(found[0])
+        return found
 
     def _input(self, top: Builder, stem: str, dims: Dims) -> str:
         name = top.fresh(stem)
