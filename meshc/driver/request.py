@@ -82,8 +82,9 @@ class CompileRequest:
         }
 
     def options(self) -> dict[str, str]:
-        """What goes into the header of a module for passes to read."""
-        found = dict(text.split("=", 1) for text in self.algo)
+        """What goes into the header of a module for passes to read; ``auto`` asks for nothing."""
+        asked = (text.split("=", 1) for text in self.algo)
+        found = {op: name for op, name in asked if name != "auto"}
         chosen = {"align": self.align, "result": self.result}
         return found | {name: value for name, value in chosen.items() if value}
 

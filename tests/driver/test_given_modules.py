@@ -93,6 +93,25 @@ def test_algorithms_of_products(algo: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(got, a @ b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("op", ["gemm", "all_reduce"])
+@pytest.mark.parametrize("head", ["M=9", "M=1"])
+def test_auto_is_what_nobody_asks_for(op: str, head: str, tmp_path: Path) -> None:
+    source = tmp_path / "product.mesh"
+    text = PRODUCT.replace("M=9", head).replace("b[K, N]", "b[N, K]")
+    source.write_text(text.replace("a @ b", "a @ transpose(b)"), encoding="utf-8")
+    plain = compiled(source, mesh="3x4")
+    assert compiled(source, mesh="3x4", algo=(f"{op}=auto",)).files == plain.files
+
+
+def test_auto_in_the_header_of_a_module(tmp_path: Path) -> None:
+    text = (EXAMPLES / "column_sums.meshir").read_text(encoding="utf-8")
+    path = tmp_path / "auto.meshir"
+    path.write_text(
+        text.replace("  options ", "  options all_reduce = auto, ", 1), encoding="utf-8"
+    )
+    assert compiled(path).files
+
+
 @pytest.mark.parametrize("way", ["ring", "pipeline", "k_tree:2"])
 def test_a_matrix_may_be_an_input_of_a_gemv(way: str, tmp_path: Path) -> None:
     source = tmp_path / "gemv.mesh"

@@ -183,9 +183,9 @@ class SelectCollective(Pass):
 
 
 def forced_way(module: Module) -> tuple[str, int] | None:
-    """Algorithm and number of phases that the module's option ``all_reduce`` asks for."""
-    text = str(module.option("all_reduce", ""))
-    if not text:
+    """Algorithm and number of phases that the module's option ``all_reduce`` asks for, if any."""
+    text = str(module.option("all_reduce", "auto"))
+    if text in ("", "auto"):
         return None
     name, _, phases = text.partition(":")
     return name, int(phases) if phases.isdecimal() else 5 if phases else 0

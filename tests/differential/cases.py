@@ -1,0 +1,245 @@
+"""Cases: a program, how it is compiled, and what it is run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from bounded import Arithmetic, Bounded, rounded
+from building import Drawing
+from draw_models import cached_model
+from draw_tensors import tensor_program
+from programs import Program, Reference, features, source
+
+GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
+REDUCE = ("auto", "ring", "pipeline", "tree", "two_phase", "k_tree", "k_tree:1", "k_tree:2")
+REDUCE += ("k_tree:3", "k_tree:4")
+SHARP = 0.1
+"""A case is judged only if rounding explains less than this part of its largest result."""
+
+
+class Unsharp(Exception):
+    """Values leave the range of their type, or rounding may explain too much."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``form`` is main, generate, decode or prefill; ``prompt`` counts its tokens or rows, ``steps``
+    the runs. ``options`` are arguments of ``meshc.compile``. ``seed`` is that of all numbers."""
+
+    program: Program
+    target: str
+    form: str
+    options: dict[str, Any]
+    seed: int
+    prompt: int = 0
+    steps: int = 1
+    order: bool = False
+    origin: str = ""
+    extra: frozenset[str] = field(default=frozenset())
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit the caches."""
+        return int(self.options.get("seq", 0))
+
+    def numbers(self, name: str, shape: tuple[int, ...], run: int = 0) -> np.ndarray:
+        """A tensor of the case: the same for the same seed, name and run."""
+        random = np.random.default_rng([self.seed, run, crc32(name.encode())])
+        values = random.standard_normal(shape)
+        if name.rstrip("0123456789") == "g":
+            values = 1 + 0.3 * values
+        return rounded(values.astype(np.float32), self.program.kinds.stored)
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """All params; those of products are as large as keeps sums as large as their factors."""
+        found = {}
+        for name, shape in self.program.weight_shapes().items():
+            stacked = len(shape) - len(self._dims(name))
+            inner = shape[stacked:]
+            size = 1.0 if len(inner) == 1 else max(inner) ** -0.5
+            found[name] = rounded(
+                (self.numbers(name, shape) * np.float32(size)), self.program.kinds.stored
+            )
+        return found
+
+    def _dims(self, name: str) -> tuple[str, ...]:
+        program = self.program
+        loops = [p for s in program.body for p in getattr(s, "params", ())]
+        return next(p.dims for p in (*program.params, *loops) if p.name == name)
+
+    def inputs(self, run: int) -> dict[str, np.ndarray]:
+        """What run number ``run`` is given, token ids left out."""
+        found = {}
+        for tensor in self.program.inputs:
+            rows = self.prompt if self.form == "prefill" else 1
+            extents = [rows if d == "L" and self.form != "main" else n for d, n in self._sizes(tensor)]
+            found[tensor.name] = self.numbers(tensor.name, tuple(extents), run)
+        return found
+
+    def _sizes(self, tensor: Any) -> list[tuple[str, int]]:
+        extents = {"B": 1, "L": 1, **self.program.extents}
+        return [(d, extents[d]) for d in tensor.dims]
+
+    def ids(self) -> list[int]:
+        """The prompt."""
+        random = np.random.default_rng([self.seed, 7])
+        return [int(i) for i in random.integers(0, self.program.extents["V"], self.prompt)]
+
+    def words(self) -> str:
+        """The command line that compiles the program, and what it is run on."""
+        flags = " ".join(
+            " ".join(f"--algo {a}" for a in value)
+            if name == "algo"
+            else f"--{name.replace('compile_to', 'compile-to')} {value}"
+            for name, value in self.options.items()
+        )
+        runs = f"{self.form}, {self.steps} steps, prompt {self.prompt}, numbers of seed {self.seed}"
+        return f"meshc compile case.mesh --target {self.target} {flags}\n# {runs}  ({self.origin})"
+
+    def features(self) -> set[str]:
+        """What takes part, in words, for counting."""
+        options = self.options
+        columns, rows = map(int, str(options.get("mesh", "1x1")).split("x"))
+        found = features(self.program) | self.extra | {f"target {self.target}", f"form {self.form}"}
+        found |= {f"algo {a}" for a in options.get("algo", ())}
+        for name in ("kv", "align", "dtype", "result", "device"):
+            if name in options:
+                found.add(f"{name} {options[name]}")
+        shape = "1x1" if columns * rows == 1 else "one row or column" if 1 in (columns, rows) else ""
+        found.add(f"mesh {shape or ('square' if columns == rows else 'not square')}")
+        return found
+
+
+def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
+    """Case number ``index`` of a run with ``seed``; the same for the same arguments."""
+    random = Random(f"{seed}:{index}")
+    draw = Drawing(random)
+    target = draw.weighted(targets)
+    while True:
+        case = _DRAWN[target](draw, random)
+        case = replace(case, seed=random.randrange(2**31), origin=f"--seed {seed} --case {index}")
+        try:
+            expected(case)
+        except Unsharp:
+            continue
+        return case
+
+
+def _kinds(draw: Drawing) -> Arithmetic:
+    stored = draw.weighted({"f32": 60, "f16": 25, "bf16": 15})
+    return Arithmetic(stored, stored if draw.chance(20) else "f32")
+
+
+def _mesh(draw: Drawing, most: int = 5) -> str:
+    if draw.chance(6):
+        return draw.of(["7x2", "2x7", "6x4", "7x3", "1x7", "7x1"])
+    return f"{draw.number(1, most)}x{draw.number(1, most)}"
+
+
+def _algorithms(draw: Drawing) -> dict[str, Any]:
+    found = []
+    if draw.chance(50):
+        found.append(f"gemm={draw.of(GEMM)}")
+    if draw.chance(50):
+        found.append(f"all_reduce={draw.of(REDUCE)}")
+    options: dict[str, Any] = {"algo": tuple(found)} if found else {}
+    if draw.chance(20):
+        options["align"] = draw.of(["host", "device"])
+    if draw.chance(12):
+        options["result"] = draw.of(["roots", "everywhere"])
+    return options
+
+
+def _python(draw: Drawing, random: Random) -> Case:
+    kinds = _kinds(draw)
+    form = draw.weighted({"main": 60, "generate": 28, "decode": 8, "prefill": 4})
+    options = {"mesh": _mesh(draw), **_algorithms(draw)}
+    if kinds.stored != "f32" or draw.chance(30):
+        options["dtype"] = kinds.stored
+    if form == "main":
+        program = tensor_program(random, kinds)
+        return Case(program, "python", form, options, 0, 0, draw.number(1, 2), draw.chance(20))
+    return _cached(draw, random, kinds, form, options)
+
+
+def _cached(
+    draw: Drawing, random: Random, kinds: Arithmetic, form: str, options: dict[str, Any]
+) -> Case:
+    program = cached_model(random, kinds, form == "generate")
+    prompt = draw.number(1, 8)
+    steps = 1 if form == "prefill" else draw.number(1, 4)
+    used = prompt if form == "prefill" else steps if form == "decode" else prompt + steps - 1
+    options["seq"] = used + (0 if draw.chance(30) else draw.number(0, 6))
+    if draw.chance(60):
+        options["kv"] = draw.of(["shift", "concat", "cyclic"])
+    if form != "generate":
+        options["phase"] = form
+    elif draw.chance(12):
+        options["phase"] = "decode"
+    return Case(program, "python", form, options, 0, prompt, steps, draw.chance(15))
+
+
+def _csl(draw: Drawing, random: Random) -> Case:
+    stored = draw.weighted({"f32": 45, "f16": 55})
+    kinds = Arithmetic(stored, stored if draw.chance(30) else "f32")
+    program = tensor_program(random, kinds, most=3, largest=7)
+    options = {"mesh": _mesh(draw, 4), "device": draw.of(["wse2", "wse3"]), "dtype": stored}
+    options |= _algorithms(draw)
+    if draw.chance(10):
+        options["portable"] = True
+    return Case(program, "csl", "main", options, 0)
+
+
+_DRAWN = {"python": _python, "csl": _csl}
+
+
+def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]:
+    """The results of every run. Of a model of tokens ``chosen`` are those that it generated (any,
+    when it has not run). Raises :class:`Unsharp`."""
+    reference = Reference(case.program, case.weights(), case.capacity)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = list(_RUNS[case.form](case, reference, chosen))
+    scale = reference.scope.rules.largest
+    limit = 3e4 if "f16" in (case.program.kinds.stored, case.program.kinds.sums) else 1e9
+    if not scale < limit:
+        raise Unsharp(f"values up to {scale}")
+    for result in (r for run in found for r in run):
+        size = np.abs(result.value).max()
+        if not size > 1e-6 or not result.error.max() <= SHARP * size:
+            raise Unsharp(f"{result.error.max()} of {size}")
+    return found
+
+
+def _main(case: Case, reference: Reference, chosen: list[int] | None):
+    for run in range(case.steps):
+        yield reference.step(case.inputs(run))
+
+
+def _generate(case: Case, reference: Reference, chosen: list[int] | None):
+    ids = case.ids()
+    name = case.program.tokens
+    if len(ids) > 1:
+        reference.step({name: np.array(ids[:-1])}, 0, True)
+    token = ids[-1]
+    for run in range(case.steps):
+        (logits,) = reference.step({name: np.array([token])}, len(ids) - 1 + run)
+        yield [logits]
+        token = chosen[run] if chosen else int(logits.value.argmax())
+
+
+def _decode(case: Case, reference: Reference, chosen: list[int] | None):
+    for run in range(case.steps):
+        yield reference.step(case.inputs(run), run)
+
+
+def _prefill(case: Case, reference: Reference, chosen: list[int] | None):
+    yield reference.step(case.inputs(0), 0, True)
+
+
+_RUNS = {"main": _main, "generate": _generate, "decode": _decode, "prefill": _prefill}
+
+__all__ = ["Case", "Unsharp", "draw_case", "expected", "source"]

@@ -1,0 +1,111 @@
+"""Compiling and running a case, and what came of it."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from bounded import Bounded
+from cases import Case, expected
+from programs import source
+from running import RUNNERS
+
+import meshc
+from meshc import MeshcError
+
+LIMIT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``kind`` is match, refused, mismatch or fault; ``code`` that of a refusal or the exception's
+    name; ``detail`` what happened; ``ratio`` the largest error in units of its bound."""
+
+    kind: str
+    code: str = ""
+    detail: str = ""
+    ratio: float = 0.0
+
+    def is_like(self, other: Outcome) -> bool:
+        """Whether both are the same problem, as far as can be told."""
+        return (self.kind, self.code) == (other.kind, other.code)
+
+
+class TooLong(Exception):
+    """A case that took longer than it may."""
+
+
+def judge(case: Case) -> Outcome:
+    """Compile and run ``case``; compare with the reference."""
+    with tempfile.TemporaryDirectory(prefix="differential-") as name, _limit(LIMIT_SECONDS):
+        folder = Path(name)
+        try:
+            compiled = compile_case(case, folder)
+        except MeshcError as error:
+            codes = [d.code for d in error.diagnostics if d.severity == "error"]
+            return Outcome("refused", codes[0] if codes else "?", str(error))
+        except Exception as error:
+            return _fault(error)
+        try:
+            found, chosen = RUNNERS[case.target](case, compiled, folder)
+        except Exception as error:
+            return _fault(error)
+    return compare(expected(case, chosen), found)
+
+
+def compile_case(case: Case, folder: Path) -> meshc.Compiled:
+    """What the public API makes of the text of a case."""
+    path = folder / "case.mesh"
+    path.write_text(source(case.program))
+    return meshc.compile(path, target=case.target, **case.options)
+
+
+def compare(wanted: Sequence[Sequence[Bounded]], found: Sequence[Sequence[np.ndarray]]) -> Outcome:
+    """Whether every element of every result of every run lies within its bound."""
+    worst, place = 0.0, ""
+    for run, (results, arrays) in enumerate(zip(wanted, found, strict=True)):
+        if len(results) != len(arrays):
+            return Outcome("mismatch", "results", f"{len(arrays)} results, not {len(results)}")
+        for number, (result, array) in enumerate(zip(results, arrays, strict=True)):
+            if array.shape != result.value.shape:
+                detail = f"result {number} is {array.shape}, not {result.value.shape}"
+                return Outcome("mismatch", "shape", detail)
+            off = np.abs(array - result.value)
+            ratio = np.where(np.isfinite(array), off / result.error, np.inf)
+            if ratio.max() > worst:
+                worst = float(ratio.max())
+                at = np.unravel_index(int(ratio.argmax()), ratio.shape)
+                place = (
+                    f"run {run}, result {number} {tuple(map(int, at))}: {array[at]:.6g}, not "
+                    f"{result.value[at]:.6g}; rounding explains {result.error[at]:.3g}"
+                )
+    if worst > 1:
+        return Outcome("mismatch", "numbers", place, worst)
+    return Outcome("match", ratio=worst)
+
+
+def _fault(error: Exception) -> Outcome:
+    lines = traceback.format_exception(error)
+    return Outcome("fault", type(error).__name__, "".join(lines[-4:]))
+
+
+@contextmanager
+def _limit(seconds: int) -> Iterator[None]:
+    """Raise :class:`TooLong` in the body once it has run for ``seconds``."""
+
+    def end(number: int, frame: object) -> None:
+        raise TooLong(f"more than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

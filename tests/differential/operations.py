@@ -1,0 +1,331 @@
+"""The operations of the language: how each one is written, and what it means.
+
+Written from ``docs/language.md`` alone. ``text`` gives a fragment of source, ``dims`` the dims of the
+result, ``apply`` the result for bounded tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from bounded import Bounded, Rules, exact
+
+Dims = tuple[str, ...]
+SUM, PRODUCT, ATOM = 1, 2, 3
+"""How strongly a fragment of text binds."""
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Source text of an expression; ``binds`` says where it needs brackets."""
+
+    text: str
+    binds: int = ATOM
+
+    def within(self, binds: int) -> str:
+        """The text as an operand of an operator that binds as strongly as ``binds``."""
+        return self.text if self.binds >= binds else f"({self.text})"
+
+
+@dataclass
+class Scope:
+    """What a step knows: the rules of arithmetic, cached tokens, caches, the layer it is in."""
+
+    rules: Rules
+    position: int = 0
+    capacity: int = 0
+    caches: dict[tuple[str, int], Bounded] = field(default_factory=dict)
+    layer: int = 0
+    ids: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Operation(Protocol):
+    """What a statement of a program computes from its operands."""
+
+    name: str
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        """The expression in source form."""
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        """Dims of the result."""
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        """The result."""
+
+
+def _call(name: str, *parts: str) -> Fragment:
+    return Fragment(f"{name}({', '.join(parts)})")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """``+``, ``-`` or ``*`` of two tensors; the smaller is repeated."""
+
+    sign: str
+
+    @property
+    def name(self) -> str:
+        return {"+": "add", "-": "subtract", "*": "multiply"}[self.sign]
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        binds = PRODUCT if self.sign == "*" else SUM
+        left, right = args[0].within(binds), args[1].within(binds + 1)
+        return Fragment(f"{left} {self.sign} {right}", binds)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return max(args, key=len)
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        return getattr(scope.rules, self.name)(*args)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A tensor times a constant, as ``pattern`` writes it."""
+
+    pattern: str
+    factor: float
+    name = "scale"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        if self.pattern.startswith("-"):
+            return Fragment(self.pattern.format(args[0].within(ATOM)), PRODUCT)
+        place = PRODUCT if self.pattern.startswith("{}") else ATOM
+        return Fragment(self.pattern.format(args[0].within(place)), PRODUCT)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return args[0]
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        return scope.rules.scale(args[0], self.factor)
+
+
+@dataclass(frozen=True)
+class Activation:
+    """``silu``, or ``gelu`` with its ``form``; an empty form leaves the option out."""
+
+    function: str
+    form: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.function if self.function == "silu" else f"gelu {self.form or 'erf'}"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        option = [f"form = {self.form}"] if self.form else []
+        return _call(self.function, args[0].text, *option)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return args[0]
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        if self.function == "silu":
+            return scope.rules.silu(args[0])
+        return scope.rules.gelu(args[0], self.form or "erf")
+
+
+@dataclass(frozen=True)
+class RmsNorm:
+    """``rms_norm(x, gain, eps)``; None leaves eps at its default."""
+
+    eps: float | None = None
+    name = "rms_norm"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        option = [] if self.eps is None else [f"eps = {self.eps}"]
+        return _call("rms_norm", args[0].text, args[1].text, *option)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return args[0]
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        return scope.rules.rms_norm(args[0], args[1], 1e-5 if self.eps is None else self.eps)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """``softmax(x, mask, dim)``; an empty dim is the last one. Row l of L sees up to pos + l."""
+
+    dim: str = ""
+    causal: bool = False
+
+    @property
+    def name(self) -> str:
+        return "softmax causal" if self.causal else "softmax"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        options = ["mask = causal"] if self.causal else []
+        options += [f"dim = {self.dim}"] if self.dim else []
+        return _call("softmax", args[0].text, *options)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return args[0]
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        (x,) = args
+        dim = self.dim or x.dims[-1]
+        hidden = None
+        if self.causal:
+            rows, keys = np.arange(x.extent("L")), np.arange(x.extent(dim))
+            beyond = keys[None, :] > scope.position + rows[:, None]
+            mask = exact(("L", dim), beyond)
+            hidden = mask.spread(x.dims)[0].astype(bool)
+        return scope.rules.softmax(x, dim, hidden)
+
+
+@dataclass(frozen=True)
+class Rope:
+    """``rope`` of the last dim, with the options that are not at their defaults."""
+
+    theta: float = 10000.0
+    style: str = "half"
+    scaling: str = "none"
+    options: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"rope {self.style} {self.scaling}"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        words = [str(self.theta)] if self.theta != 10000.0 else []
+        words += [f"style = {self.style}"] if self.style != "half" else []
+        words += [f"scaling = {self.scaling}"] if self.scaling != "none" else []
+        words += [f"{name} = {value}" for name, value in self.options]
+        return _call("rope", args[0].text, *words)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return args[0]
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        (x,) = args
+        dim = x.dims[-1]
+        positions = scope.position + np.arange(x.extent("L"))
+        angle = exact(("L", dim), np.outer(positions, self.frequencies(x.extent(dim))))
+        return scope.rules.rotate(x, dim, angle, self.style)
+
+    def frequencies(self, lanes: int) -> np.ndarray:
+        """Radians per position of each pair of lanes."""
+        return np.array([self._scaled(n, lanes) for n in range(lanes // 2)])
+
+    def _scaled(self, pair: int, lanes: int) -> float:
+        plain = self.theta ** (-2.0 * pair / lanes)
+        known = {"factor": 1.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        known |= {"original_max_position": 8192} | dict(self.options)
+        slow, factor = plain / known["factor"], known["factor"]
+        low, high = known["low_freq_factor"], known["high_freq_factor"]
+        length = known["original_max_position"]
+        if self.scaling == "linear":
+            return slow
+        if self.scaling == "llama3":
+            wave = 2 * math.pi / plain
+            if wave < length / high:
+                return plain
+            if wave > length / low:
+                return slow
+            smooth = (length / wave - low) / (high - low)
+            return (1 - smooth) * plain / factor + smooth * plain
+        if self.scaling == "yarn":
+            def lane(turns: float) -> float:
+                return lanes * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+            first, last = max(math.floor(lane(high)), 0), min(math.ceil(lane(low)), lanes - 1)
+            ramp = (pair - first) / ((last - first) or 0.001)
+            ramp = min(max(ramp, 0.0), 1.0)
+            return slow * ramp + plain * (1 - ramp)
+        return plain
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """``transpose(x)`` or ``transpose(x, first, second)``."""
+
+    pair: tuple[str, str] | None = None
+    name = "transpose"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        return _call("transpose", args[0].text, *(self.pair or ()))
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        inner = [d for n, d in enumerate(args[0]) if n or d != "B"]
+        first, second = self.pair or (inner[0], inner[-1])
+        other = {first: second, second: first}
+        return tuple(other.get(d, d) for d in args[0])
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        return args[0].ordered(self.dims([args[0].dims]))
+
+
+@dataclass(frozen=True)
+class Product:
+    """``a @ b`` that sums over ``summed``. ``shared`` is (H, G, H / G) where heads share."""
+
+    summed: Dims
+    shared: tuple[str, str, int] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"product over {len(self.summed)}" + (" of shared heads" if self.shared else "")
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        return Fragment(f"{args[0].within(PRODUCT)} @ {args[1].within(ATOM)}", PRODUCT)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        gone = set(self.summed) | ({self.shared[1]} if self.shared else set())
+        return tuple(d for d in dict.fromkeys((*args[0], *args[1])) if d not in gone)
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        left, right = args
+        if self.shared:
+            many, few, times = self.shared
+            right = scope.rules.repeat_heads(right, few, many, times)
+        return scope.rules.contract(left, right, self.summed)
+
+
+@dataclass(frozen=True)
+class Append:
+    """``append(cache.name, value)``: the cache with the rows behind those it has."""
+
+    cache: str
+    name = "append"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        return _call("append", f"cache.{self.cache}", args[0].text)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return tuple("S" if d == "L" else d for d in args[0])
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        (new,) = args
+        axis, key = new.dims.index("L"), (self.cache, scope.layer)
+        shape = tuple(scope.capacity if n == axis else m for n, m in enumerate(new.value.shape))
+        old = scope.caches.get(key)
+        value, error = (
+            (old.value.copy(), old.error.copy()) if old else (np.zeros(shape), np.zeros(shape))
+        )
+        where = (slice(None),) * axis + (slice(scope.position, scope.position + new.extent("L")),)
+        value[where], error[where] = new.value, new.error
+        scope.caches[key] = Bounded(self.dims([new.dims]), value, error)
+        return scope.caches[key]
+
+
+@dataclass(frozen=True)
+class Embed:
+    """``embed(tokens, table)``: rows of the table, which are given."""
+
+    tokens: str
+    name = "embed"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        return _call("embed", self.tokens, args[0].text)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return ("B", "L", args[0][1])
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        ids = scope.ids[self.tokens].reshape(1, -1)
+        return Bounded(self.dims([args[0].dims]), args[0].value[ids], args[0].error[ids])

@@ -1,0 +1,96 @@
+"""The long run: random programs against float64.
+
+    python tests/differential/run.py --count 5000 --seed 1
+    python tests/differential/run.py --seed 1 --case 17       # one case, minimised if it fails
+
+Prints a table of outcomes, refusals by code, and how often each feature took part in a match.
+Exits 1 if anything mismatched or failed inside the compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cases import Case, draw_case  # noqa: E402
+from judging import Outcome, judge  # noqa: E402
+from programs import source  # noqa: E402
+
+TARGETS = {"python": 95.0, "csl": 5.0}
+
+
+def main() -> int:
+    """Run the cases that the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--target")
+    parser.add_argument("--examples", type=int, default=0, help="print so many refusals of each code")
+    args = parser.parse_args()
+    targets = {args.target: 1.0} if args.target else TARGETS
+    chosen = [args.case] if args.case is not None else range(args.first, args.first + args.count)
+    started, tally = time.time(), Tally()
+    for index in chosen:
+        case = draw_case(args.seed, index, targets)
+        outcome = judge(case)
+        tally.add(case, outcome)
+        if outcome.kind in ("mismatch", "fault"):
+            print(f"--- {outcome.kind} {outcome.code}\n{source(case.program)}{case.words()}")
+            print(outcome.detail, flush=True)
+        elif outcome.kind == "refused" and tally.codes[case.target, outcome.code] <= args.examples:
+            print(f"--- refused {outcome.code}\n{source(case.program)}{case.words()}")
+            print(outcome.detail, flush=True)
+    print(tally.table())
+    print(f"{time.time() - started:.0f} s")
+    return 1 if tally.failed else 0
+
+
+class Tally:
+    """Counts outcomes."""
+
+    def __init__(self) -> None:
+        self.kinds: Counter[tuple[str, str]] = Counter()
+        self.codes: Counter[tuple[str, str]] = Counter()
+        self.failed: Counter[str] = Counter()
+        self.features: dict[str, Counter[str]] = defaultdict(Counter)
+        self.ratio = 0.0
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        """Count one case."""
+        self.kinds[case.target, outcome.kind] += 1
+        if outcome.kind == "refused":
+            self.codes[case.target, outcome.code] += 1
+        if outcome.kind in ("mismatch", "fault"):
+            self.failed[f"{outcome.kind} {outcome.code}"] += 1
+        if outcome.kind == "match":
+            self.ratio = max(self.ratio, outcome.ratio)
+        for feature in case.features():
+            self.features[feature][outcome.kind] += 1
+
+    def table(self) -> str:
+        """Everything, as text."""
+        lines = ["", "target    match  refused  mismatch  fault"]
+        for target in sorted({t for t, _ in self.kinds}):
+            counts = [self.kinds[target, k] for k in ("match", "refused", "mismatch", "fault")]
+            lines.append("{:8s} {:6d} {:8d} {:9d} {:6d}".format(target, *counts))
+        lines += ["", "refused by code"]
+        for (target, code), count in self.codes.most_common():
+            lines.append(f"  {count:5d}  {code} ({target})")
+        lines += ["", "failures"] + [f"  {n:5d}  {w}" for w, n in self.failed.most_common()]
+        lines += ["", f"largest error of a match: {self.ratio:.3f} of its bound", ""]
+        lines += ["match  other  feature"]
+        for feature, counts in sorted(self.features.items()):
+            other = sum(counts.values()) - counts["match"]
+            lines.append(f"{counts['match']:5d}  {other:5d}  {feature}")
+        return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

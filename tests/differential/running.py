@@ -1,0 +1,94 @@
+"""Running what was compiled: emitted Python in this process, emitted CSL on the simulator."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+from cases import Case
+
+import meshc
+from meshc.backends.python import load_program
+from meshc.sim import cs_python, cslc
+from meshc.sim.host import runtime
+
+Found = tuple[list[list[np.ndarray]], list[int]]
+"""The results of every run, and the tokens that were generated."""
+
+
+def write(files: dict[str, str], folder: Path) -> None:
+    """Write an emitted program."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def run_python(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
+    """The emitted program, imported from ``folder``."""
+    write(compiled.files, folder / "program")
+    module = load_program(folder / "program")
+    order = None
+    if case.order:
+        columns, rows = map(int, case.options["mesh"].split("x"))
+        order = np.random.default_rng(case.seed).permutation(columns * rows)
+    program = module.load(case.weights(), order)
+    if case.form == "generate":
+        logits: list[list[np.ndarray]] = []
+        tokens = program.generate(
+            case.ids(), case.steps, lambda _, row: logits.append([row.reshape(1, 1, -1).copy()])
+        )
+        return logits, tokens
+    found = []
+    for run in range(1 if case.form == "prefill" else case.steps):
+        scalars = {"decode": {"pos": run}, "prefill": {"len": case.prompt}}.get(case.form, {})
+        results = program.run(case.inputs(run), **scalars)
+        found.append([array.copy() for array in results.values()])
+    return found, []
+
+
+def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
+    """The emitted program on the simulator, with bounded queues."""
+    place = folder / "program"
+    write(compiled.files, place)
+    (place / "data").mkdir()
+    given = {**case.weights(), **case.inputs(0)}
+    for name, tensor in given.items():
+        np.save(place / "data" / f"{name}.npy", tensor)
+    (commands,) = (text for name, text in compiled.files.items() if name.startswith("commands"))
+    words = next(line for line in commands.splitlines() if line.startswith("cslc ")).split()
+    with _process_restored(place), redirect_stdout(StringIO()):
+        if cslc.main(words[1:]) != 0:
+            raise RuntimeError("cslc does not accept what was emitted")
+        if cs_python.main(["--strict-queues", "run.py", "--name", "out"]) != 0:
+            raise RuntimeError("run.py failed")
+    names = [n for n in compiled.modules["main"].ports if n.direction == "out"]
+    return [[np.load(place / "data" / f"{n}.npy") for n in dict.fromkeys(p.name for p in names)]], []
+
+
+@contextmanager
+def _process_restored(folder: Path) -> Iterator[None]:
+    """Work in ``folder``; what a host script changes in this process is put back."""
+    before = os.getcwd()
+    path, argv, options = list(sys.path), list(sys.argv), runtime.OPTIONS[0]
+    depth = sys.getrecursionlimit()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        sys.path[:], sys.argv[:], runtime.OPTIONS[0] = path, argv, options
+        sys.setrecursionlimit(depth)
+        for name in [n for n in sys.modules if n.split(".")[0] == "cerebras"]:
+            del sys.modules[name]
+
+
+RUNNERS: dict[str, Callable[[Case, meshc.Compiled, Path], Found]] = {
+    "python": run_python,
+    "csl": run_csl,
+}
