@@ -262,12 +262,12 @@ class Plan:
         shared = [d for d in kept if any(d in value_type(r).dims for r in rights)]
         if kept or rows & set(contract):
             what = f"{', '.join(contract)} of {left} [{', '.join(dims)}]"
-            if shared:
-                why = f"and has a matrix for each {', '.join(shared)}"
-            elif kept:
-                why = f"and keeps {', '.join(kept)}"
-            else:
+            if rows & set(contract):
                 why = "which are its rows"
+            elif shared:
+                why = f"and has a matrix for each {', '.join(shared)}"
+            else:
+                why = f"and keeps {', '.join(kept)}"
             fail(
                 "unsupported-op",
                 f"this product contracts {what}, {why}: that has no distributed form",
