@@ -71,9 +71,12 @@ class Tiling:
 
 def find_heads(module: Module) -> HeadDims | None:
     """Dims of the attention in ``module``, or None when there is none."""
-    softmax = next((o for o in module.walk() if isinstance(o, graph.Softmax)), None)
     append = next((o for o in module.walk() if isinstance(o, graph.Append)), None)
-    if softmax is None or append is None:
+    if append is None:
+        return None
+    softmaxes = (o for o in module.walk() if isinstance(o, graph.Softmax))
+    softmax = next((o for o in softmaxes if o.dim == append.dim), None)
+    if softmax is None:
         return None
     scores = next(
         (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
-from meshc.ir.types import Layout
+from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
@@ -23,10 +23,12 @@ States = dict[str, str]
 class _Checker:
     """Propagates pad states through a function, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: Module) -> None:
+        self.module = module
         self.states: dict[Value, States] = {}
 
-    def run(self, module: Module) -> None:
+    def run(self) -> None:
+        module = self.module
         for param in module.function.params:
             state = "any" if param.role == "state" else "zero"
             states = dict.fromkeys(tensor_type(param.value).dims, state)
@@ -59,7 +61,18 @@ class _Checker:
             self.states[result] = self.of(end)
 
     def of(self, value: Value) -> States:
-        return self.states.get(value, {})
+        """The states of the dims in which some lanes of ``value`` are pads."""
+        kind = tensor_type(value)
+        splits = {s.dim: s for s in (kind.layout or Layout()).splits}
+        known = self.states.get(value, {}).items()
+        return {d: state for d, state in known if d in splits and self.pads(splits[d])}
+
+    def pads(self, split: Split) -> bool:
+        """Whether lanes of ``split`` may hold no element; how many rows there are is up to the
+        run where that has scalars."""
+        lanes = split.block * self.module.the_mesh().size(split.axis)
+        varies = split.kind != "block" and bool(self.module.scalars)
+        return varies or lanes != self.module.dims[split.dim]
 
     def check(self, op: Op) -> None:
         """Whether the operands' pads are in states that ``op`` can take."""
@@ -87,13 +100,15 @@ class _Checker:
             f"{op.NAME} reads the pad lanes of {dim} in %{value.name}, which are {state}; "
             f"it needs {wanted}",
             op.span,
+            help=f"on a mesh that divides {dim} evenly there is no padding",
         )
 
     def given(self, op: Op, result: Value) -> States:
         """Pad states of a result."""
         dims = tensor_type(result).dims
         rule = _RULES.get(type(op), _first)
-        return {dim: rule(dim, [self.of(v) for v in op.tensors()]) for dim in dims}
+        found = {dim: rule(dim, [self.of(v) for v in op.tensors()]) for dim in dims}
+        return found | {op.dim: "neg_inf"} if isinstance(op, ops.Mask) else found
 
 
 def _first(dim: str, operands: list[States]) -> str:
@@ -117,11 +132,6 @@ def _exponential(dim: str, operands: list[States]) -> str:
     return "zero" if operands[0].get(dim) == "neg_inf" else "any"
 
 
-def _masked(dim: str, operands: list[States]) -> str:
-    """The keys' pads become minus infinity; the mask's own dim is decided by the checker."""
-    return "neg_inf" if operands[0].get(dim) == "any" else operands[0].get(dim, "zero")
-
-
 _RULES: dict[type[Op], Callable[[str, list[States]], str]] = {
     ops.Gemv: _product,
     ops.Gemm: _product,
@@ -129,10 +139,9 @@ _RULES: dict[type[Op], Callable[[str, list[States]], str]] = {
     ops.Mul: _product,
     ops.Add: _sum,
     ops.ExpSub: _exponential,
-    ops.Mask: _masked,
 }
 
 
 def check(module: Module) -> None:
     """Follow the state of pad lanes through the function; a failure names op, value and dim."""
-    _Checker().run(module)
+    _Checker(module).run()

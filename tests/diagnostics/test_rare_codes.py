@@ -170,13 +170,12 @@ def test_a_residual_that_changes_its_axis() -> None:
 
 def test_a_sum_over_dims_that_lie_elsewhere() -> None:
     body = (
-        "    %a = graph.matmul %x, %w {contract = [E]} : f32[L, N]\n"
-        "    %c = graph.silu %z : f32[N]\n"
-        "    %b = graph.add %a, %c : f32[L, N]\n    graph.return %b"
+        "    %a = graph.matmul %x, %w {contract = [E]} : f32[L, N, M]\n"
+        "    %b = graph.add %a, %z : f32[L, N, M]\n    graph.return %b"
     )
-    params = "in %x: f32[L, E], weight %w: f32[E, N], in %z: f32[N]"
-    dims = "L = 4, E = 8, N = 6"
-    assert codes(lambda: partitioned(body, params, "f32[L, N]", dims)) == ["unsupported-layout"]
+    params = "in %x: f32[L, E], weight %w: f32[E, N, M], in %z: f32[L, N, M]"
+    dims = "L = 4, E = 8, N = 6, M = 2"
+    assert codes(lambda: partitioned(body, params, "f32[L, N, M]", dims)) == ["unsupported-layout"]
 
 
 def test_the_csl_compiler_explains_its_arguments(

@@ -8,6 +8,7 @@ from typing import ClassVar
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.graph.cleanup import remove_dead
+from meshc.passes.graph.merge_equal import merge_equal
 from meshc.passes.graph.merge_products import merge_products
 from meshc.passes.graph.pair_lanes import pair_lanes
 from meshc.passes.graph.scales import fold_scales
@@ -16,13 +17,14 @@ from meshc.support.diagnostics import Diagnostics
 
 @dataclass(frozen=True)
 class Canonicalize(Pass):
-    """Fold scales, pair the lanes of RoPE, merge products of one operand, drop what is unused.
+    """Merge equal ops, fold scales, pair the lanes of RoPE, merge products, drop what is unused.
 
     Rotate-half RoPE turns lane ``i`` with lane ``i + D/2``, which splitting D would tear apart. It
     becomes the interleaved form, whose pairs are neighbours, where the lanes may be reordered for
     free: in the weights that make them. Those are named in the module's option ``paired``, and
     whoever packs weights reorders them. Products with the same left operand and contraction (q, k
-    and v; gate and up) become one with several right operands, which moves the left one once.
+    and v; gate and up) become one with several right operands, which moves the left one once. What
+    is written twice, such as the norm that two blocks begin with, is computed once.
 
     Before::
 
@@ -44,6 +46,7 @@ class Canonicalize(Pass):
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, module: Module, report: Diagnostics) -> Module:
+        merge_equal(module, report)
         fold_scales(module, report)
         pair_lanes(module, report)
         remove_dead(module, report)

@@ -15,6 +15,7 @@ from meshc.passes.mesh.plans.base import Plan
 from meshc.passes.mesh.plans.decode import DecodePlan
 from meshc.passes.mesh.plans.prefill import PrefillPlan
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.verify import check_fact
 
 _MAX_CORES = 16_000_000
 
@@ -90,6 +91,7 @@ class Partition(Pass):
             mesh,
         )
         lowered.functions = [plan.function()]
+        check_fact(lowered, "padding_safe")
         return lowered
 
 

@@ -11,6 +11,7 @@ from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
 from meshc.passes.footprint import Footprint, fitting_layers, footprint
+from meshc.passes.mesh.carrying import carry_through
 from meshc.passes.tile.plan_memory import memory_room
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
@@ -20,7 +21,8 @@ from meshc.support.plmr import violates
 class SplitRegions(Pass):
     """Deal layers to regions: the same programs on each, other weights (WaferLLM section 7.5).
 
-    The carried activations pass from region to region. The number of regions is the smallest
+    The carried activations pass from region to region, and so does what is computed before the
+    layers and read after them. The number of regions is the smallest
     whose cores hold their share; ``regions`` forces it. A model that needs more rectangles than
     the device has room for is refused with the numbers.
 
@@ -62,6 +64,7 @@ class SplitRegions(Pass):
         if count > 1:
             origins = tuple(places[:count]) if places is not None else ()
             module.mesh = replace(mesh, regions=count, origins=origins)
+            carry_through(module)
             self.explain(module, report)
         return module
 

@@ -25,12 +25,12 @@ class Unnormalised:
     """A softmax before its division: the exponentials and their sums per core.
 
     The division waits until the weighted values are summed, so that numerator and denominator
-    share one reduction.
+    share one reduction. ``dim`` is that of the softmax.
     """
 
     weights: Value
     sums: Value
-    axis: str
+    dim: str
 
 
 class Plan:
@@ -230,9 +230,51 @@ class Plan:
         return Layout(tuple(splits) + self.head_splits(dims))
 
     def heads(self) -> HeadDims:
-        """Dims of the attention; a model that gets here has one."""
-        assert self.tiling.heads is not None
+        """Dims of the attention; what gets here belongs to one."""
+        if self.tiling.heads is None:
+            fail(
+                "unsupported-op",
+                "there is a cache, but no attention: no softmax over products with cached keys",
+                help="multiply queries with the cache, take the softmax, weight cached values",
+            )
         return self.tiling.heads
+
+    def unnormalised(self, left: Operand, rights: list[Value]) -> Unnormalised | None:
+        """The softmax whose division can wait until cached values are weighted: ``left``, if
+        nothing but this product reads it."""
+        users = [o for o in self.source.walk() if left in o.operands]
+        if not isinstance(left, Value) or len(users) != 1 or not all(map(self.holds_keys, rights)):
+            return None
+        return self.softmaxes.pop(left, None)
+
+    def holds_keys(self, value: Value) -> bool:
+        """Whether ``value`` is a KV cache."""
+        heads = self.tiling.heads
+        return heads is not None and heads.keys in value_type(value).dims
+
+    def contracted(self, op: graph.Matmul, left: Value, rights: list[Value]) -> tuple[str, ...]:
+        """The dims that a product of ``left`` with matrices contracts, in the order in which a core
+        holds them: all dims of ``left`` but the rows of tokens."""
+        dims = value_type(left).dims
+        contract = tuple(d for d in dims if d in op.contract)
+        rows = {"B", self.row_dim}
+        kept = [d for d in dims if d not in contract and d not in rows]
+        shared = [d for d in kept if any(d in value_type(r).dims for r in rights)]
+        if kept or rows & set(contract):
+            what = f"{', '.join(contract)} of {left} [{', '.join(dims)}]"
+            if rows & set(contract):
+                why = "which are its rows"
+            elif shared:
+                why = f"and has a matrix for each {', '.join(shared)}"
+            else:
+                why = f"and keeps {', '.join(kept)}"
+            fail(
+                "unsupported-op",
+                f"this product contracts {what}, {why}: that has no distributed form",
+                op.span,
+                help="products contract all dims of the left side but B and the rows",
+            )
+        return contract
 
     def head_splits(self, dims: tuple[str, ...]) -> tuple[Split, ...]:
         """Whole head groups over xh, then pairs of lanes over xd."""
@@ -282,7 +324,7 @@ class Plan:
 
     def fit_second(self, op: Op) -> tuple[Value, Value]:
         """Operands of a pointwise op, the second laid out like the first."""
-        left, right = (self.env_of(o) for o in op.operands)
+        left, right = self.laid_out(op.operands[0]), self.env_of(op.operands[1])
         wanted = self.restricted(left, value_type(right).dims)
         if self.is_weight(right):
             self.lay_weight(right, wanted, op)
@@ -305,13 +347,24 @@ class Plan:
     def env_of(self, operand: Operand) -> Value:
         """The mesh value of a graph value; a pending softmax is divided now."""
         assert isinstance(operand, Value)
-        if operand in self.softmaxes:
-            soft = self.softmaxes.pop(operand)
-            (sums,) = self.all_reduce([soft.sums], soft.axis)
+        soft = self.softmaxes.pop(operand, None)
+        if soft is not None:
+            sums = self.completed(soft.sums, soft.weights, soft.dim, "sum")
             self.env[operand] = self.emit_like(
                 mesh.Div([soft.weights, sums]), operand.name, soft.weights
             )
         return self.env[operand]
+
+    def laid_out(self, operand: Operand) -> Value:
+        """The mesh value of a graph value that is computed on; a constant whose use leaves the
+        layout open lies as activations do."""
+        value = self.env_of(operand)
+        kind = value_type(value)
+        if kind.layout is None:
+            layout = self.input_layout(kind.dims)
+            splits = tuple(s for s in layout.splits if s.dim in kind.dims)
+            value.type = kind.with_layout(Layout(splits))
+        return value
 
     def add(self, op: Op) -> None:
         """Sum of two values."""
@@ -324,7 +377,7 @@ class Plan:
         self.env[op.result] = self.emit_like(mesh.Mul([left, right]), op.result.name, left)
 
     def _unary(self, made: Op, op: Op) -> None:
-        value = self.env_of(op.operands[0])
+        value = self.laid_out(op.operands[0])
         made.operands = [value]
         self.env[op.result] = self.emit_like(made, op.result.name, value)
 
@@ -342,7 +395,7 @@ class Plan:
 
     def rope(self, op: graph.Rope) -> None:
         """Rotation of pairs, each whole on one core."""
-        value = self.env_of(op.operands[0])
+        value = self.laid_out(op.operands[0])
         if op.style != "interleaved":
             fail(
                 "unsupported-op",
@@ -357,47 +410,64 @@ class Plan:
 
     def rms_norm(self, op: graph.RmsNorm) -> None:
         """Sum of squares, its reduction, then the scaling."""
-        value, gain = (self.env_of(o) for o in op.operands)
-        kind = value_type(value)
-        layout = layout_of(kind)
-        dims = tuple(d for d in kind.dims if d != op.dim)
-        split = layout.split_of(op.dim)
-        rest = self.restricted(value, dims)
-        made = mesh.SquareSum([value], dim=op.dim)
-        if split is None:
-            (total,) = self.emit(
-                made, (f"{op.result.name}.ss", TensorType(self.source.accumulate(), dims, rest))
+        value, gain = self.laid_out(op.operands[0]), self.env_of(op.operands[1])
+        if op.dim == self.row_dim and self.extents[op.dim] > 1:
+            fail(
+                "unsupported-op",
+                f"a norm over {op.dim}, the rows of tokens, has no distributed form",
+                op.span,
+                help="a norm is over a dim of each row",
             )
-        else:
-            (total,) = self.emit(
-                made, (f"{op.result.name}.ss", self.partial(dims, rest, split.axis))
-            )
-            (total,) = self.all_reduce([total], split.axis)
+        total = self.partial_over(mesh.SquareSum([value], dim=op.dim), f"{op.result.name}.ss")
+        total = self.completed(total, value, op.dim, "sum")
         self.lay_weight(gain, self.restricted(value, (op.dim,)), op)
         scaled = mesh.RmsScale([value, total, gain], dim=op.dim, eps=op.eps)
         self.env[op.result] = self.emit_like(scaled, op.result.name, value)
 
     def softmax(self, op: graph.Softmax) -> None:
         """Mask, maximum, exponentials and their sums; the division is left to the consumer."""
-        scores = self.env_of(op.operands[0])
-        kind = value_type(scores)
-        dims = tuple(d for d in kind.dims if d != op.dim)
-        rest = self.restricted(scores, dims)
-        split = layout_of(kind).split_of(op.dim)
-        axis = split.axis if split else ""
-        masked = self.emit_like(
-            mesh.Mask([scores], dim=op.dim, rows=op.rows, kind=op.mask),
-            f"{op.result.name}.s",
-            scores,
-        )
-        whole = TensorType(self.source.accumulate(), dims, rest)
-        part = self.partial(dims, rest, axis) if split else whole
-        (top,) = self.emit(mesh.RowMax([masked], dim=op.dim), (f"{op.result.name}.max", part))
-        if split:
-            (top,) = self.all_reduce([top], axis, "max")
-        weights = self.emit_like(mesh.ExpSub([masked, top]), op.result.name, scores)
-        (sums,) = self.emit(mesh.RowSum([weights], dim=op.dim), (f"{op.result.name}.sum", part))
-        self.softmaxes[op.result] = Unnormalised(weights, sums, axis)
+        scores = self.laid_out(op.operands[0])
+        name = op.result.name
+        if self.holds_keys(scores) and op.mask != "causal":
+            fail(
+                "unsupported-op",
+                "a softmax over a cache must not see the rows that hold nothing yet",
+                op.span,
+                help="write softmax(.., mask = causal)",
+            )
+        if op.mask == "causal" or self.has_pads(value_type(scores), op.dim):
+            made = mesh.Mask([scores], dim=op.dim, rows=op.rows, kind=op.mask)
+            scores = self.emit_like(made, f"{name}.s", scores)
+        top = self.partial_over(mesh.RowMax([scores], dim=op.dim), f"{name}.max")
+        top = self.completed(top, scores, op.dim, "max")
+        weights = self.emit_like(mesh.ExpSub([scores, top]), name, scores)
+        sums = self.partial_over(mesh.RowSum([weights], dim=op.dim), f"{name}.sum")
+        self.softmaxes[op.result] = Unnormalised(weights, sums, op.dim)
+
+    def partial_over(self, made: mesh.RowMax | mesh.RowSum | mesh.SquareSum, name: str) -> Value:
+        """Append a reduction of one dim: partial over the axis that splits the dim."""
+        (operand,) = made.tensors()
+        kind = value_type(operand)
+        dims = tuple(d for d in kind.dims if d != made.dim)
+        layout = self.restricted(operand, dims)
+        split = layout_of(kind).split_of(made.dim)
+        if split is not None:
+            layout = layout.with_partial(*self.parts(split.axis))
+        (value,) = self.emit(made, (name, TensorType(self.source.accumulate(), dims, layout)))
+        return value
+
+    def completed(self, value: Value, source: Value, dim: str, reduce: str) -> Value:
+        """``value``, which reduces ``dim`` of ``source`` on each core, over all cores."""
+        split = layout_of(value_type(source)).split_of(dim)
+        return self.all_reduce([value], split.axis, reduce)[0] if split else value
+
+    def has_pads(self, kind: TensorType, dim: str) -> bool:
+        """Whether some lanes of ``dim`` hold no element."""
+        split = layout_of(kind).split_of(dim)
+        if split is None:
+            return False
+        whole = split.block * self.mesh.size(split.axis) == self.extents[dim]
+        return not whole or (split.kind != "block" and bool(self.source.scalars))
 
     def flush_appends(self, user: Op | None) -> None:
         """Emit pending cache appends as one op once something needs a cache."""
@@ -432,14 +502,15 @@ class Plan:
     def repeat(self, op: graph.Repeat) -> None:
         """The loop over layers, with the same carried layouts at its start and end."""
         (old,) = op.regions
-        operands = [self.env_of(o) for o in op.operands]
+        taken = [self.laid_out(o) for o in op.operands[: op.carried]]
+        operands = taken + [self.env_of(o) for o in op.operands[op.carried :]]
         outer, self.block, self.carried = self.block, Block(), op.carried
         for position, (arg, value) in enumerate(zip(old.args, operands, strict=True)):
             kind = value_type(value)
             dims = kind.dims if position < op.carried else kind.dims[1:]
             inner = self.value(arg.name, TensorType(kind.dtype, dims, kind.layout))
             self.env[arg] = inner
-            if value in self.weights:
+            if value in self.weights and position >= op.carried:
                 self.weights.add(inner)
                 self.inner[value] = inner
             self.block.args.append(inner)
@@ -464,7 +535,7 @@ class Plan:
 
     def yielded(self, op: graph.Yield) -> None:
         """Carried values return to the layout they entered with."""
-        values = [self.env_of(o) for o in op.operands]
+        values = [self.laid_out(o) for o in op.operands]
         for position, arg in enumerate(self.block.args[: self.carried]):
             entered = value_type(arg).layout or Layout()
             if value_type(values[position]).layout != entered:

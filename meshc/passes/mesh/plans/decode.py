@@ -23,17 +23,17 @@ class DecodePlan(Plan):
 
     def input_layout(self, dims: tuple[str, ...]) -> Layout:
         """The last dim over y, as ``BE_yL^x`` of the paper."""
-        last = dims[-1]
-        block = ceil_div(self.extents[last], self.mesh.size("y"))
-        return Layout((Split(last, "y", block),))
+        others = [d for d in dims if d != self.row_dim]
+        if not others:
+            return Layout()
+        block = ceil_div(self.extents[others[-1]], self.mesh.size("y"))
+        return Layout((Split(others[-1], "y", block),))
 
     def matmul(self, op: graph.Matmul) -> None:
         """Local products, then the reduction over the axis that split the contraction."""
-        left = op.operands[0]
-        assert isinstance(left, Value)
-        soft = self.softmaxes.pop(left, None)
-        value = soft.weights if soft else self.env_of(left)
         rights = [self.env_of(r) for r in op.operands[1:]]
+        soft = self.unnormalised(op.operands[0], rights)
+        value = soft.weights if soft else self.laid_out(op.operands[0])
         if all(self.is_weight(r) for r in rights):
             self.times_weights(op, value, rights)
         elif len(rights) == 1 and not self.is_weight(rights[0]):
@@ -43,24 +43,22 @@ class DecodePlan(Plan):
 
     def times_weights(self, op: graph.Matmul, left: Value, rights: list[Value]) -> None:
         """A GEMV with constants, placed where the vector is."""
-        axis = self.axis_of(left, op.contract)
+        contract = self.contracted(op, left, rights)
+        axis = self.axis_of(left, contract)
         target = _OTHER[axis]
         new_dims = [self.new_dims(op, left, r) for r in rights]
         if target == "y" and any(self.has_heads(d) for d in new_dims):
             left = self.move(left, self.on_axis(left, "y"), op)
             axis, target = "y", "x"
-        held = self.restricted(left, op.contract).splits
+        held = self.restricted(left, contract).splits
         results = []
         for old, right, dims in zip(op.results, rights, new_dims, strict=True):
             columns = self.column_splits(dims, target)
             order = value_type(right).dims
             splits = tuple(s for d in order for s in (*held, *columns) if s.dim == d)
             self.lay_weight(right, Layout(splits), op)
-            kept = self.kept_splits(left, op.contract)
-            results.append(
-                (old.name, self.partial(tensor_type(old).dims, Layout(kept + columns), axis))
-            )
-        made = mesh.Gemv([left, *rights], contract=op.contract, group=op.group)
+            results.append((old.name, self.partial(tensor_type(old).dims, Layout(columns), axis)))
+        made = mesh.Gemv([left, *rights], contract=contract, group=op.group)
         values = self.reduced(self.emit(made, *results), axis, op.results)
         self.env.update(zip(op.results, values, strict=True))
 

@@ -30,8 +30,11 @@ class PrefillPlan(Plan):
         return (str(self.source.option("align", "")) or usual) == "host"
 
     def input_layout(self, dims: tuple[str, ...]) -> Layout:
-        """Rows over y, the last dim over x."""
-        last = dims[-1]
+        """Rows over y, the last other dim over x."""
+        others = [d for d in dims if d != self.row_dim]
+        if not others:
+            return Layout((self.row_split(),))
+        last = others[-1]
         block = ceil_div(self.extents[last], self.mesh.size("x"))
         return Layout((self.row_split(), Split(last, "x", block)))
 
@@ -41,35 +44,35 @@ class PrefillPlan(Plan):
 
     def matmul(self, op: graph.Matmul) -> None:
         """MeshGEMM with constants, dist-GEMM-T for scores, MeshGEMM for weighted values."""
-        left = op.operands[0]
-        assert isinstance(left, Value)
-        soft = self.softmaxes.pop(left, None)
-        value = soft.weights if soft else self.env_of(left)
         rights = [self.env_of(r) for r in op.operands[1:]]
+        soft = self.unnormalised(op.operands[0], rights)
+        value = soft.weights if soft else self.laid_out(op.operands[0])
         if len(rights) == 1 and self.is_transposed(op, rights[0]):
             self.times_transposed(op, value, rights[0])
         elif all(self.is_weight(r) for r in rights):
             self.times_weights(op, value, rights)
-        elif soft is not None and len(rights) == 1:
-            self.times_values(op, value, rights[0], soft)
         elif len(rights) == 1 and self.holds_keys(rights[0]):
-            self.times_keys(op, value, rights[0])
+            if self.holds_keys(value):
+                self.times_values(op, value, rights[0], soft)
+            else:
+                self.times_keys(op, value, rights[0])
         else:
-            fail("unsupported-op", "this product of activations has no distributed form", op.span)
-
-    def holds_keys(self, value: Value) -> bool:
-        """Whether ``value`` is a KV cache."""
-        heads = self.tiling.heads
-        return heads is not None and heads.keys in value_type(value).dims
+            fail(
+                "unsupported-op",
+                "this product of activations has no distributed form",
+                op.span,
+                help="the right side of a product is a param, an input or a cache",
+            )
 
     def times_weights(self, op: graph.Matmul, left: Value, rights: list[Value]) -> None:
         """MeshGEMM: the weights are stored skewed, the left operand is aligned on the mesh."""
-        contracted = self.restricted(left, op.contract).splits
+        contract = self.contracted(op, left, rights)
+        contracted = self.restricted(left, contract).splits
         chunks = self.mesh.size("y")
         results = []
         skew = self.skew_of(rights, op)
         for old, right in zip(op.results, rights, strict=True):
-            taken = {*value_type(left).dims, *op.contract}
+            taken = {*value_type(left).dims}
             new = tuple(d for d in value_type(right).dims if d not in taken)
             columns = self.column_splits(new, "x")
             held = tuple(
@@ -84,9 +87,7 @@ class PrefillPlan(Plan):
             dtype = self.source.accumulate() if self.is_returned(old) else self.dtype
             results.append((old.name, TensorType(dtype, tensor_type(old).dims, layout)))
         aligned = self.align_input(op, left)
-        made = mesh.Gemm(
-            [left, *rights], contract=op.contract, group=op.group, left_aligned=aligned
-        )
+        made = mesh.Gemm([left, *rights], contract=contract, group=op.group, left_aligned=aligned)
         values = self.emit(made, *results)
         self.env.update(zip(op.results, values, strict=True))
 
@@ -102,10 +103,11 @@ class PrefillPlan(Plan):
 
     def times_transposed(self, op: graph.Matmul, left: Value, right: Value) -> None:
         """dist-GEMM-T: rows of the right operand over y, the result's new dim skewed over x."""
-        (new,) = (d for d in value_type(right).dims if d not in op.contract)
+        contract = self.contracted(op, left, [right])
+        (new,) = (d for d in value_type(right).dims if d not in contract)
         extent, skew = self.extents[new], self.skew_of([right], op)
         rows = Split(new, "y", ceil_div(extent, self.mesh.size("y")), skew=skew)
-        held = (*self.restricted(left, op.contract).splits, rows)
+        held = (*self.restricted(left, contract).splits, rows)
         order = value_type(right).dims
         self.lay_weight(right, Layout(tuple(s for d in order for s in held if s.dim == d)), op)
         columns = Split(new, "x", ceil_div(extent, self.mesh.size("x")), skew="y")
@@ -114,7 +116,7 @@ class PrefillPlan(Plan):
             tensor_type(op.result).dims,
             Layout((self.row_split(), columns)),
         )
-        made = mesh.GemmT([left, right], contract=op.contract, group=op.group)
+        made = mesh.GemmT([left, right], contract=contract, group=op.group)
         (self.env[op.result],) = self.emit(made, (op.result.name, kind))
 
     def skew_of(self, rights: list[Value], op: graph.Matmul) -> str:
@@ -146,16 +148,21 @@ class PrefillPlan(Plan):
         kind = TensorType(self.dtype, tensor_type(op.result).dims, layout)
         (self.env[op.result],) = self.emit(made, (op.result.name, kind))
 
-    def times_values(self, op: graph.Matmul, left: Value, right: Value, soft: Unnormalised) -> None:
+    def times_values(
+        self, op: graph.Matmul, left: Value, right: Value, soft: Unnormalised | None
+    ) -> None:
         """MeshGEMM of the exponentials with the values, then the delayed division."""
-        (sums,) = self.all_reduce([soft.sums], soft.axis)
         heads = self.heads()
         dims = tensor_type(op.result).dims
+        if heads.lane not in dims or heads.keys not in op.contract:
+            fail("unsupported-op", "this product with a cache is none of attention", op.span)
         layout = Layout((self.row_split(), *self.head_splits(dims)))
+        sums = self.completed(soft.sums, left, soft.dim, "sum") if soft else None
         made = mesh.Gemm(
             [left, right], contract=op.contract, group=op.group, axis="xd", left_aligned=True
         )
         kind = TensorType(self.dtype, dims, layout)
         (value,) = self.emit(made, (op.result.name, kind))
-        assert heads.lane in dims
-        self.env[op.result] = self.emit_like(mesh.Div([value, sums]), op.result.name, value)
+        if sums is not None:
+            value = self.emit_like(mesh.Div([value, sums]), op.result.name, value)
+        self.env[op.result] = value

@@ -37,7 +37,7 @@ class Contractions(Values):
         first = places[0]
         out = replace(first, shape=(width,)) if first.offset is not None else first
         self.check_matrices(op, rights)
-        gemv(self.emitter, self.weights, op, self.places[left], self.emitter.flat(out), rights)
+        gemv(self.emitter, self.weights, op, self.place_of(left), self.emitter.flat(out), rights)
 
     def check_matrices(self, op: Op, rights: Sequence[Value]) -> None:
         """Right operands of a product lie as it wants them, which values on the cores do not."""
@@ -53,7 +53,7 @@ class Contractions(Values):
         cache, which = self.caches[right]
         tiling = self.emitter.tiling
         groups, shared = tiling.key_block, tiling.query_block // tiling.key_block
-        source, target = self.places[left], self.result_place(op)
+        source, target = self.place_of(left), self.result_place(op)
         keys = tiling.heads is not None and tiling.heads.keys in tensor_type(op.result).dims
         inner, outer = (
             (tiling.lane_block, cache.slots) if keys else (cache.slots, tiling.lane_block)
@@ -72,7 +72,7 @@ class Contractions(Values):
         if rights[0] in self.caches:
             cache, _ = self.caches[rights[0]]
             out = self.result_place(op)
-            Attention(self.emitter, cache.place).values(self.places[left], out, self.dtype(left))
+            Attention(self.emitter, cache.place).values(self.place_of(left), out, self.dtype(left))
             return
         for result in op.results:
             if result not in self.places:
@@ -84,7 +84,7 @@ class Contractions(Values):
         layout = tensor_type(left).layout or Layout()
         splits = tuple(s for d in op.contract for s in layout.splits if s.dim == d)
         chunks = Chunks.of(self.emitter.mesh, self.lanes_of(left, op.contract))
-        source = self.direct.get(left) or self.places[left]
+        source = self.direct.get(left) or self.place_of(left)
         gemm(self.emitter, self.weights, Product(op, source, rights, splits, chunks), out)
 
     def lanes_of(self, value: Value, dims: tuple[str, ...]) -> int:
@@ -96,7 +96,7 @@ class Contractions(Values):
     def gemm_t(self, op: mesh.GemmT) -> None:
         left, right = (cast(Value, o) for o in op.operands)
         if right not in self.caches:
-            Transposed(self.emitter, op, self.places[left]).expand()
+            Transposed(self.emitter, op, self.place_of(left)).expand()
             return
         cache, _ = self.caches[right]
         tiling = self.emitter.tiling
@@ -104,9 +104,8 @@ class Contractions(Values):
         shape = (tiling.query_block, tiling.chunks_x, chunk)
         dtype = self.dtype(op.result)
         buffer = self.emitter.buffer(op.result.name, (tiling.row_lanes, *shape), dtype)
-        place = Place(buffer, shape, rows=True, chunked=True)
-        self.places[op.result] = place
-        Attention(self.emitter, cache.place).scores(self.places[left], place, dtype)
+        place = self.settle(op.result, Place(buffer, shape, rows=True, chunked=True))
+        Attention(self.emitter, cache.place).scores(self.place_of(left), place, dtype)
 
     def append(self, op: mesh.Append) -> None:
         tensors = op.tensors()
@@ -117,7 +116,7 @@ class Contractions(Values):
         split = (kind.layout or Layout()).split_of(op.dim)
         slots = split.block if split else self.module.dims[op.dim]
         cache = Cache(self.emitter, count, layers, layer, dtype, slots)
-        new = [self.places[v] for v in tensors[1::2]]
+        new = [self.place_of(v) for v in tensors[1::2]]
         for which, value in enumerate(op.results):
             self.caches[value] = (cache, which)
         if self.emitter.many_rows:

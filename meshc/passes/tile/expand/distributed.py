@@ -18,8 +18,7 @@ class Distributed(Values):
 
     def all_reduce(self, op: mesh.AllReduce) -> None:
         """In place; several operands lie side by side and travel together."""
-        values = op.tensors()
-        places = [self.places[v] for v in values]
+        places = self.overwritten(op, op.tensors())
         lanes = sum(p.width for p in places)
         first = places[0]
         if len(places) > 1:
@@ -30,32 +29,33 @@ class Distributed(Values):
         if self.emitter.mesh.size(op.axis) > 1:
             with self.emitter.under(moves.at_roots(op)):
                 collectives.all_reduce(self.emitter, op, view, lanes, first.rows)
-        self.places.update(zip(op.results, places, strict=True))
+        for result, place in zip(op.results, places, strict=True):
+            self.settle(result, place)
 
     def reduce(self, op: mesh.Reduce) -> None:
         """In place on the first core of the axis."""
         for value, result in zip(op.tensors(), op.results, strict=True):
-            place = self.places[value]
+            (place,) = self.overwritten(op, [value])
             if self.emitter.mesh.size(op.axis) > 1:
                 with self.emitter.under(moves.at_roots(op)):
                     collectives.reduce(self.emitter, op, self.view(place))
-            self.places[result] = place
+            self.settle(result, place)
 
     def broadcast(self, op: mesh.Broadcast) -> None:
         """In place: only the first core of the axis had anything there."""
-        place = self.places[cast(Value, op.operands[0])]
+        (place,) = self.overwritten(op, op.tensors())
         if self.emitter.mesh.size(op.axis) > 1:
             with self.emitter.under(moves.at_roots(op)):
                 collectives.broadcast(self.emitter, op.axis, self.view(place))
-        self.places[op.result] = place
+        self.settle(op.result, place)
 
     def gather(self, op: mesh.Gather | mesh.AllGather) -> None:
         """The parts lie side by side; where they are padded, a copy without the padding."""
-        parts = moves.spread(self.emitter, op, self.places[cast(Value, op.operands[0])])
+        parts = moves.spread(self.emitter, op, self.place_of(cast(Value, op.operands[0])))
         extent = self.module.dims[op.dim]
         if extent == parts.size * parts.block:
             shape = self.emitter.local_shape(tensor_type(op.result))
-            self.places[op.result] = Place(parts.buffer, shape)
+            self.settle(op.result, Place(parts.buffer, shape))
         else:
             target = self.result_place(op)
             with self.emitter.under(moves.at_roots(op)):
@@ -66,7 +66,7 @@ class Distributed(Values):
 
     def scatter(self, op: mesh.Scatter | mesh.ReduceScatter) -> None:
         """The core's own part, in a buffer of its own."""
-        parts = moves.divide(self.emitter, op, self.places[cast(Value, op.operands[0])])
+        parts = moves.divide(self.emitter, op, self.place_of(cast(Value, op.operands[0])))
         target = self.result_place(op)
         with self.emitter.under(moves.at_roots(op)):
             self.emitter.compute("copy", self.view(target), parts.part(parts.rank))
@@ -76,5 +76,5 @@ class Distributed(Values):
 
     def shift(self, op: mesh.Shift) -> None:
         """To a buffer of its own: what leaves and what comes are underway at once."""
-        source = self.places[cast(Value, op.operands[0])]
+        source = self.place_of(cast(Value, op.operands[0]))
         moves.shift(self.emitter, op, source, self.result_place(op))

@@ -66,6 +66,15 @@ class Place:
             total *= extent
         return total
 
+    def overlaps(self, other: Place) -> bool:
+        """Whether both have lanes in common."""
+        if self.buffer is not other.buffer:
+            return False
+        if self.offset is None or other.offset is None:
+            return True
+        first, second = sorted((p.offset or 0, p.width) for p in (self, other))
+        return second[0] < sum(first)
+
 
 class Emitter:
     """Builds one tile-level module."""
@@ -238,6 +247,11 @@ class Emitter:
         """Dims that take room on a core: not the batch, not a single row."""
         return tuple(d for d in kind.dims if d != "B" and (d != self.row_dim or self.many_rows))
 
+    def held_dims(self, kind: TensorType) -> list[str]:
+        """The dims of ``local_dims`` in the order of a buffer: the rows first."""
+        dims = self.local_dims(kind)
+        return sorted(dims, key=lambda d: d != self.row_dim)
+
     def local_shape(self, kind: TensorType) -> tuple[int, ...]:
         """Extents per core of the dims of ``local_dims`` other than the rows."""
         extents = dict(zip(kind.dims, kind.local_shape(self.source.dims), strict=True))
@@ -247,12 +261,24 @@ class Emitter:
         """Whether the value has rows of tokens."""
         return self.many_rows and self.row_dim in kind.dims
 
-    def new_place(self, name: str, kind: TensorType, role: Role | str = "") -> Place:
-        """A buffer of its own for a value."""
-        shape = self.local_shape(kind)
-        rows = self.has_rows(kind)
-        full = ((self.tiling.row_lanes,) if rows else ()) + (shape or (1,) * (not rows))
-        return Place(self.buffer(name, full, kind.dtype, role), shape, rows=rows)
+    def new_place(
+        self, name: str, kind: TensorType, role: Role | str = "", layers: int = 0
+    ) -> Place:
+        """A buffer of its own for a value, or for as many as there are ``layers``."""
+        shape, rows = self.local_shape(kind), self.has_rows(kind)
+        room = ((layers,) if layers else ()) + self._room(shape, rows)
+        return Place(self.buffer(name, room, kind.dtype, role), shape, rows=rows)
+
+    def place_like(self, place: Place, name: str, dtype: DType) -> Place:
+        """A buffer for a value of the extents of the one at ``place``."""
+        kind = View(place.buffer).buffer_type
+        room = kind.shape if place.chunked else self._room(place.shape, place.rows)
+        buffer = self.buffer(name, room, dtype)
+        return Place(buffer, place.shape, rows=place.rows, chunked=place.chunked)
+
+    def _room(self, shape: tuple[int, ...], rows: bool) -> tuple[int, ...]:
+        """Extents of a buffer for one value."""
+        return (self.tiling.row_lanes, *shape) if rows else shape or (1,)
 
     def joint_places(self, name: str, kinds: Sequence[TensorType]) -> list[Place]:
         """One buffer for several values side by side."""
@@ -277,7 +303,9 @@ class Emitter:
         wanted = shape or (place.shape if place.offset is not None else ())
         same = wanted == place.shape and (place.offset is None or len(place.shape) == 1)
         reshape: tuple[Expr, ...] = ()
-        if wanted and not same:
+        if place.rows and place.offset is not None and not wanted:
+            reshape = (self.rows,)
+        elif wanted and not same:
             lead = (self.rows,) if place.rows else ()
             reshape = (*lead, *(expr(n) for n in wanted))
         return View(place.buffer, tuple(indices), reshape, tuple(order))

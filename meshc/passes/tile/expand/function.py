@@ -12,6 +12,7 @@ from meshc.ir.module import Function, Param, Port
 from meshc.ir.ops import mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
+from meshc.ir.views import View
 from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.contractions import Contractions
 from meshc.passes.tile.expand.distributed import Distributed
@@ -20,6 +21,9 @@ from meshc.passes.tile.expand.packing import LaneMap
 from meshc.passes.tile.expand.pointwise import Pointwise
 from meshc.passes.tile.expand.weights import Stack
 from meshc.support.diagnostics import fail
+
+_Move = tuple[Place, Place]
+"""A place and the one whose content it takes."""
 
 
 class FunctionExpander(Pointwise, Distributed, Contractions):
@@ -48,8 +52,7 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         if len(users) == 1 and users[0] in body.ops and self.takes_inputs(users[0], param.value):
             self.direct[param.value] = param
             return
-        place = self.emitter.new_place(param.value.name, kind, "in")
-        self.places[param.value] = place
+        place = self.settle(param.value, self.emitter.new_place(param.value.name, kind, "in"))
         roots = (kind.layout or Layout()).roots
         holds = [Cond.eq(index_of(axis), 0) for axis in roots]
         if self.emitter.mesh.regions > 1:
@@ -67,10 +70,10 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         """Port of an activation: rows and lanes as its layout says."""
         lanes: list[str] = []
         lane_map = LaneMap(self.emitter, False)
-        dims = self.emitter.local_dims(kind)
-        for dim in dims:
+        for dim in self.emitter.held_dims(kind):
             lanes.append(f"i_{dim.lower()}")
             lane_map.add([dim], kind, Expr.var(lanes[-1]))
+        lanes = lanes or ["i"]  # a single element
         element = tuple(lane_map.elements.get(d, Expr.const(0)) for d in kind.dims)
         self.emitter.port(
             Port(
@@ -87,9 +90,6 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
 
     def block(self, block: Block) -> None:
         """Expand the ops of ``block`` in order."""
-        for op in block.ops:
-            for operand in op.tensors():
-                self.last_use[operand] = op
         self.join(block)
         for op in block.ops:
             self.handler(op)(op)
@@ -109,7 +109,8 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         """One buffer for ``values``."""
         name = "_".join(v.name for v in values)
         kinds = [tensor_type(v) for v in values]
-        self.places.update(zip(values, self.emitter.joint_places(name, kinds), strict=True))
+        for value, place in zip(values, self.emitter.joint_places(name, kinds), strict=True):
+            self.settle(value, place)
 
     def handler(self, op: Op) -> Callable[[Op], None]:
         """The method named after the op's mnemonic."""
@@ -127,7 +128,7 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         share = ceil_div(layers, regions)
         (body,) = op.regions
         region = Expr.var("r")
-        carried = [self.places[v] for v in op.tensors()[: op.carried]]
+        carried = self.carried_places(op)
         if regions == 1:
             self.layer_loop(op, body, share, carried, None)
         else:
@@ -137,7 +138,28 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
                 self.to_region(carried)
             emitter.guards.append(Cond.eq(region, regions - 1))
         for value, place in zip(op.results, carried, strict=False):
-            self.places[value] = place
+            self.settle(value, place)
+
+    def carried_places(self, op: mesh.Repeat) -> list[Place]:
+        """Where the values that a loop carries lie: where they begin if the loop leaves them alone
+        or nothing else needs that place, else in a copy."""
+        (body,) = op.regions
+        ends = body.ops[-1].operands
+        starts = op.tensors()[: op.carried]
+        found = [
+            self.place_of(v) if end is arg else None
+            for v, end, arg in zip(starts, ends, body.args, strict=False)
+        ]
+        for position, value in enumerate(starts):
+            place = self.place_of(value)
+            if found[position] is None:
+                taken = any(place.overlaps(other) for other in found if other)
+                if taken or not self.is_free(place, op):
+                    copy = self.emitter.place_like(place, value.name, self.dtype(value))
+                    self.emitter.compute("copy", self.view(copy), self.view(place))
+                    place = copy
+                found[position] = place
+        return [place for place in found if place]
 
     def from_region(self, carried: Sequence[Place]) -> None:
         """Take the carried values from the region before; a replicated one is spread over x."""
@@ -180,7 +202,7 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             outer_carried, self.carried = self.carried, list(body.args[: op.carried])
             for position, (arg, operand) in enumerate(zip(body.args, op.operands, strict=True)):
                 if position < op.carried:
-                    self.places[arg] = carried[position]
+                    self.settle(arg, carried[position])
                 elif isinstance(operand, Value) and operand in self.weights.stacks:
                     param = self.weights.stacks[operand].param
                     self.weights.stacks[arg] = Stack(param, share, layer, stride)
@@ -189,27 +211,54 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             self.layers, self.carried = outer, outer_carried
 
     def yielded(self, op: mesh.Yield) -> None:
-        """Carried values end in the buffers they began in."""
-        for arg, operand in zip(self.carried, op.operands, strict=False):
-            source, target = self.places[cast(Value, operand)], self.places[arg]
-            if source != target:
-                self.emitter.compute("copy", self.view(target), self.view(source))
+        """Carried values end in the buffers they began in, all at once: none is overwritten that
+        another one still takes its new content from."""
+        pending = [
+            (self.places[arg], self.place_of(cast(Value, operand)))
+            for arg, operand in zip(self.carried, op.operands, strict=False)
+        ]
+        pending = [(target, source) for target, source in pending if target != source]
+        while pending:
+            ready = next((m for m in pending if not _read_by_others(m, pending)), None)
+            if ready is not None:
+                pending.remove(ready)
+                self.emitter.compute("copy", *map(self.view, ready))
+            else:
+                pending = self.set_aside(pending[0][0], pending)
+
+    def set_aside(self, place: Place, pending: Sequence[_Move]) -> list[_Move]:
+        """Break a circle of moves: those that read ``place`` read a copy of it instead."""
+        dtype = View(place.buffer).buffer_type.dtype
+        copy = self.emitter.place_like(place, "aside", dtype)
+        self.emitter.compute("copy", self.view(copy), self.view(place))
+        return [(to, copy if source.overlaps(place) else source) for to, source in pending]
 
     def returned(self, op: mesh.Return) -> None:
-        """Results become out-ports; caches stay where they are."""
-        for value in op.tensors():
-            if value not in self.places:
-                continue
-            kind, place = tensor_type(value), self.places[value]
-            if place.offset is not None:
+        """Results become out-ports, each of a name and a buffer of its own; caches stay where they
+        are."""
+        results = [v for v in op.tensors() if v in self.places or v in self.weights.stacks]
+        shared = {p.buffer for p in self.emitter.module.ports if p.direction == "out"}
+        for value in results:
+            kind, place = tensor_type(value), self.place_of(value)
+            if place.offset is not None or place.prefix or place.buffer in shared:
                 copy = self.emitter.new_place(value.name, kind)
                 self.emitter.compute("copy", self.view(copy), self.view(place))
                 place = copy
-            name = "logits" if self.is_logits(op, value) else value.name
+            shared.add(place.buffer)
             self.emitter.rename(place.buffer, value.name)
             self.mark_output(place)
             where = Cond.all([*self.emitter.guards, *self.first_copy(kind)])
+            name = self.output_name("logits" if self.is_logits(op, value) else value.name)
             self.io_port(name, "out", kind, place, None if where.is_true else where)
+
+    def output_name(self, wanted: str) -> str:
+        """``wanted``, or that with a number where another port has the name."""
+        names = {port.name for port in self.emitter.module.ports}
+        found, count = wanted, 0
+        while found in names:
+            count += 1
+            found = f"{wanted}_{count}"
+        return found
 
     def is_logits(self, op: mesh.Return, value: Value) -> bool:
         """Whether ``value`` is what the host samples from: the first result of a decode step."""
@@ -233,6 +282,11 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             ):
                 conds.append(Cond.eq(index_of(axis), 0))
         return conds
+
+
+def _read_by_others(move: _Move, pending: Sequence[_Move]) -> bool:
+    """Whether another pending move reads what ``move`` overwrites."""
+    return any(other is not move and other[1].overlaps(move[0]) for other in pending)
 
 
 def is_matrix(op: Op, value: Value) -> bool:

@@ -10,6 +10,7 @@ from meshc.ir.ops import mesh
 from meshc.ir.types import DType, TensorType
 from meshc.ir.views import Index, Point, View, Whole
 from meshc.passes.tile.expand.emitter import Emitter, Place, expr, index_of, window
+from meshc.support.diagnostics import fail
 
 
 def rope(emitter: Emitter, op: mesh.Rope, source: Place, target: Place) -> None:
@@ -53,13 +54,57 @@ def _frequency_table(
     return View(buffer)
 
 
-def mask(emitter: Emitter, op: mesh.Mask, place: Place, ring: View | None) -> None:
-    """Minus infinity where a query must not see a key, in place."""
+def mask(emitter: Emitter, op: mesh.Mask, place: Place) -> None:
+    """Minus infinity where a row must not see an element, and in lanes that hold none, in place."""
+    kind = tensor_type(op.result)
+    dims = emitter.held_dims(kind)
+    extent = emitter.source.dims[op.dim]
+    limit = Expr.var("len") if _of_the_run(emitter, op.dim) else expr(extent)
+    key, key_step = _elements(emitter, op, kind)
+    query, query_step = limit, 0
+    if op.kind == "causal":
+        rows = place.rows and op.dim != emitter.row_dim
+        query, query_step = (index_of("y"), emitter.mesh.rows) if rows else (Expr.const(0), 0)
+        if "pos" in emitter.source.scalars:
+            query = query + Expr.var("pos")
+    others = [d for d in dims if d not in (op.dim, emitter.row_dim)]
+    if place.rows and op.dim != emitter.row_dim:
+        order = tuple(dims.index(d) for d in (*others, emitter.row_dim, op.dim))
+        view = emitter.view(place, order=() if order == tuple(range(len(dims))) else order)
+    else:
+        order = (*(dims.index(d) for d in others), len(dims), dims.index(op.dim))
+        view = emitter.view(place, (*place.shape, 1), order)
+    emitter.compute(
+        "mask_causal",
+        view,
+        query=query,
+        query_step=query_step,
+        key=key,
+        key_step=key_step,
+        limit=limit,
+    )
+
+
+def _of_the_run(emitter: Emitter, dim: str) -> bool:
+    """Whether the run says how many elements of ``dim`` there are."""
+    return dim == emitter.row_dim and "len" in emitter.source.scalars
+
+
+def _elements(emitter: Emitter, op: mesh.Mask, kind: TensorType) -> tuple[Expr, int]:
+    """The first element of the masked dim on a core, and the step from each to the next."""
+    split = kind.layout.split_of(op.dim) if kind.layout else None
+    if split is None:
+        return Expr.const(0), 1
+    if split.skew or split.kind == "shift":
+        fail("unsupported-op", f"{op.NAME} of {op.dim}, which lies as {split}", op.span)
+    if split.kind == "cyclic":
+        return index_of(split.axis), emitter.mesh.size(split.axis)
+    return index_of(split.axis) * split.block, 1
+
+
+def mask_scores(emitter: Emitter, place: Place) -> None:
+    """Minus infinity where a row of the prompt must not see a cached key, in place."""
     tiling = emitter.tiling
-    if not place.rows:
-        assert ring is not None
-        emitter.compute("mask_slots", emitter.view(place), ring)
-        return
     limit = Expr.var("len") if "len" in emitter.source.scalars else expr(_capacity(emitter))
     with emitter.loop("m", tiling.chunks_x) as slot:
         chunk = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from meshc.ir.affine import Expr
-from meshc.ir.core import Op, Operand, tensor_type
+from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import mesh
-from meshc.ir.types import Layout, TensorType
+from meshc.ir.types import Layout
 from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.passes.tile.expand import local
@@ -21,32 +22,54 @@ class Pointwise(Values):
 
     def unary(self, op: Op, kernel: str, **params: float | str) -> None:
         """A pointwise kernel of one operand."""
-        source = self.places[cast(Value, op.operands[0])]
+        source = self.place_of(cast(Value, op.operands[0]))
         target = self.result_place(op, op.operands[0])
         self.emitter.compute(kernel, self.view(target), self.view(source), **params)
 
-    def binary(self, op: Op, kernel: str) -> None:
-        """A pointwise kernel of two operands; either may give its room to the result."""
+    def repeating(self, op: Op, kernel: str, trailing: bool) -> None:
+        """A pointwise kernel of two operands; either may give its room to the result. The kernel
+        repeats the second over ``trailing`` or leading dims that it lacks, so the dims that it has
+        come first or last in the views of the others."""
         left, right = (cast(Value, o) for o in op.operands)
-        source = self.places[left]
-        second = self.constant(right, source)
-        reuse: Operand = left
-        if self.last_use.get(left) is not op and right in self.places:
-            reuse = right
-        target = self.result_place(op, reuse)
-        self.emitter.compute(kernel, self.view(target), self.view(source), second)
+        source, second = self.place_of(left), self.place_of(right)
+        shared = self.emitter.held_dims(tensor_type(right))
+        lead, tail = (shared, []) if trailing else ([], shared)
+        order = self.order(op, left, lead, tail)
+        target = self.result_place(op, left, right)
+        views = [self.emitter.view(place, order=order) for place in (target, source)]
+        if not shared and source.shape:
+            views = [_beside_one(view, leading=trailing) for view in views]
+        self.emitter.compute(kernel, *views, self.view(second))
+
+    def order(
+        self, op: Op, value: Value, lead: Sequence[str], tail: Sequence[str]
+    ) -> tuple[int, ...]:
+        """The order of a value's dims on a core with ``lead`` first and ``tail`` last; empty where
+        they lie so."""
+        dims = self.emitter.held_dims(tensor_type(value))
+        between = [d for d in dims if d not in lead and d not in tail]
+        wanted = [*lead, *between, *tail]
+        if wanted == dims:
+            return ()
+        if self.place_of(value).chunked:
+            fail(
+                "unsupported-op",
+                f"{op.NAME} of attention scores over a dim that is not their last",
+                op.span,
+            )
+        return tuple(dims.index(d) for d in wanted)
 
     def add(self, op: Op) -> None:
-        self.binary(op, "add")
+        self.repeating(op, "add", trailing=False)
 
     def mul(self, op: Op) -> None:
-        self.binary(op, "mul")
+        self.repeating(op, "mul", trailing=False)
 
     def div(self, op: Op) -> None:
-        self.binary(op, "div")
+        self.repeating(op, "div", trailing=True)
 
     def exp_sub(self, op: Op) -> None:
-        self.binary(op, "exp_sub")
+        self.repeating(op, "exp_sub", trailing=True)
 
     def silu(self, op: Op) -> None:
         self.unary(op, "silu")
@@ -70,49 +93,57 @@ class Pointwise(Values):
         """A kernel that reduces the trailing dim of its view (the key dim of scores in its chunks);
         another dim is put last."""
         value = cast(Value, op.operands[0])
-        source, target = self.places[value], self.result_place(op)
+        source, target = self.place_of(value), self.result_place(op)
+        over = self.held(value, str(getattr(op, "dim", "")))
+        order = self.order(op, value, [], over)
         single = not source.rows and not target.shape
-        last = self.put_last(tensor_type(value), str(getattr(op, "dim", "")))
-        if last and source.chunked:
-            fail("unsupported-op", f"{op.NAME} of scores over a dim that is not the last", op.span)
-        view = self.emitter.flat(source) if single else self.emitter.view(source, order=last)
+        view = self.emitter.flat(source) if single else self.emitter.view(source, order=order)
+        if not over:
+            view = _beside_one(view, leading=False)
         self.emitter.compute(kernel, self.view(target), view)
 
-    def put_last(self, kind: TensorType, dim: str) -> tuple[int, ...]:
-        """The order of a value's dims on a core that ends in ``dim``; empty where it does now."""
-        row_dim = self.emitter.row_dim
-        dims = [d for d in self.emitter.local_dims(kind) if d != row_dim]
-        dims = [row_dim] * self.emitter.has_rows(kind) + dims
-        if dim not in dims[:-1]:
-            return ()
-        return (*(i for i, d in enumerate(dims) if d != dim), dims.index(dim))
+    def held(self, value: Value, dim: str) -> list[str]:
+        """``dim``, if it takes room on a core."""
+        return [d for d in self.emitter.held_dims(tensor_type(value)) if d == dim]
 
     def rms_scale(self, op: mesh.RmsScale) -> None:
-        source, total = (self.places[cast(Value, o)] for o in op.operands[:2])
-        gain = self.constant(op.operands[2], source)
-        target = self.result_place(op, op.operands[0])
+        value, total, gain = (cast(Value, o) for o in op.operands)
+        source, sums = self.place_of(value), self.place_of(total)
+        scale = self.view(self.place_of(gain))
+        order = self.order(op, value, [], self.held(value, op.dim))
+        target = self.result_place(op, value)
+        views = [self.emitter.view(place, order=order) for place in (target, source)]
+        if not sums.rows and not sums.shape:
+            views = [_beside_one(view, leading=True) for view in views]
         count = self.module.dims[op.dim]
-        views = [self.view(p) for p in (target, source)]
-        sums = self.view(total)
-        if not source.rows:
-            views = [View(v.buffer, v.indices, (Expr.const(1), *v.shape())) for v in views]
-        self.emitter.compute("rms_scale", *views, sums, gain, count=count, eps=op.eps)
+        self.emitter.compute("rms_scale", *views, self.view(sums), scale, count=count, eps=op.eps)
 
     def rope(self, op: mesh.Rope) -> None:
-        source = self.places[cast(Value, op.operands[0])]
+        source = self.place_of(cast(Value, op.operands[0]))
         target = self.result_place(op, op.operands[0])
         local.rope(self.emitter, op, source, target)
 
     def mask(self, op: mesh.Mask) -> None:
-        source = self.places[cast(Value, op.operands[0])]
-        ring = self.current_cache().state if self.caches else None
-        self.places[op.result] = source
-        local.mask(self.emitter, op, source, ring)
+        (place,) = self.overwritten(op, op.tensors())
+        self.settle(op.result, place)
+        heads = self.emitter.tiling.heads
+        if heads is None or op.dim != heads.keys:
+            local.mask(self.emitter, op, place)
+        elif place.rows:
+            local.mask_scores(self.emitter, place)
+        else:
+            self.emitter.compute("mask_slots", self.view(place), self.current_cache().state)
 
     def relayout(self, op: mesh.Relayout) -> None:
         value = cast(Value, op.operands[0])
-        source, target = self.places[value], self.result_place(op)
+        source, target = self.place_of(value), self.result_place(op)
         (old,) = (tensor_type(value).layout or Layout()).splits
         (new,) = (tensor_type(op.result).layout or Layout()).splits
         shift = index_of(new.axis) * new.block - index_of(old.axis) * old.block
         self.emitter.compute("select_lanes", self.view(target), self.view(source), shift=shift)
+
+
+def _beside_one(view: View, leading: bool) -> View:
+    """``view`` with one more dim, of extent 1, for what has a single element to be repeated."""
+    one, shape = (Expr.const(1),), view.shape()
+    return View(view.buffer, view.indices, (*one, *shape) if leading else (*shape, *one))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 from meshc.analysis.tiling import tiling_of
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op, Operand, tensor_type
@@ -11,6 +14,7 @@ from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.passes.tile.expand.cache import Cache
 from meshc.passes.tile.expand.emitter import Emitter, Place
+from meshc.passes.tile.expand.lifetimes import Lifetimes
 from meshc.passes.tile.expand.weights import Weights
 
 
@@ -24,7 +28,8 @@ class Values:
         self.places: dict[Value, Place] = {}
         self.caches: dict[Value, tuple[Cache, int]] = {}
         self.direct: dict[Value, Param] = {}
-        self.last_use: dict[Value, Op] = {}
+        self.tenants: dict[Value, list[Value]] = {}
+        self.lives = Lifetimes(module.function.body)
         self.layers: tuple[int, Expr] | None = None
         self.carried: list[Value] = []
 
@@ -32,32 +37,68 @@ class Values:
         """The value at ``place``."""
         return self.emitter.view(place)
 
-    def result_place(self, op: Op, reuse: Operand | None = None) -> Place:
-        """Where the op's result goes: its joint buffer, its dying operand's, or a new buffer."""
+    def settle(self, value: Value, place: Place) -> Place:
+        """``value`` lies at ``place``, perhaps beside others."""
+        self.places[value] = place
+        self.tenants.setdefault(place.buffer, []).append(value)
+        return place
+
+    def place_of(self, value: Value) -> Place:
+        """Where ``value`` lies; a parameter that may be placed at will gets a buffer on each core
+        for what its layout gives the core."""
+        if value not in self.places and value in self.weights.stacks:
+            self.places[value] = self.weights.lanes(value)
+        return self.places[value]
+
+    def is_free(self, place: Place, op: Op) -> bool:
+        """Whether ``op`` may overwrite ``place``: it is no parameter's, and nothing that lies there
+        is read after it."""
+        tenants = self.tenants.get(place.buffer, [])
+        return bool(tenants) and not any(
+            self.places[value].overlaps(place) and self.lives.read_after(value, op)
+            for value in tenants
+        )
+
+    def result_place(self, op: Op, *reuse: Operand) -> Place:
+        """Where the op's result goes: its joint buffer, that of an operand in ``reuse`` which
+        nothing needs any more, or a new buffer."""
         value = op.result
         if value in self.places:
             return self.places[value]
         kind = tensor_type(value)
-        dying = isinstance(reuse, Value) and self.last_use.get(reuse) is op
-        if dying and isinstance(reuse, Value) and self.same_room(self.places[reuse], kind):
-            self.places[value] = self.places[reuse]
+        for operand in reuse:
+            place = self.places.get(cast(Value, operand))
+            if place and self.same_room(place, kind) and self.is_free(place, op):
+                return self.settle(value, place)
+        if reuse:
+            like = self.place_of(cast(Value, reuse[0]))
+            return self.settle(value, self.emitter.place_like(like, value.name, kind.dtype))
+        return self.settle(value, self.emitter.new_place(value.name, kind))
+
+    def overwritten(self, op: Op, values: Sequence[Value]) -> list[Place]:
+        """Where ``op``, which works in place on operands ``values``, does so: where they lie, or in
+        a copy if something else needs what lies there."""
+        places = [self.place_of(v) for v in values]
+        if all(self.is_free(place, op) for place in places):
+            return places
+        name = "_".join(v.name for v in values)
+        if len(values) == 1:
+            copies = [self.emitter.place_like(places[0], name, self.dtype(values[0]))]
         else:
-            self.places[value] = self.emitter.new_place(value.name, kind)
-        return self.places[value]
+            copies = self.emitter.joint_places(name, [tensor_type(v) for v in values])
+        for copy, place in zip(copies, places, strict=True):
+            self.emitter.compute("copy", self.view(copy), self.view(place))
+        return copies
 
     def same_room(self, place: Place, kind: TensorType) -> bool:
         """Whether a value of ``kind`` fits where another one lies."""
         if getattr(place.buffer.type, "dtype", None) != kind.dtype:
             return False
-        return place.chunked or place.shape == self.emitter.local_shape(kind)
-
-    def constant(self, operand: Operand, place: Place) -> View:
-        """The second operand of a pointwise op: a weight's lanes or another value."""
-        assert isinstance(operand, Value)
-        if operand in self.weights.stacks:
-            kind = tensor_type(operand)
-            return self.weights.vector(operand, kind.local_shape(self.module.dims))
-        return self.view(self.places[operand])
+        alike = (place.shape, place.rows) == (
+            self.emitter.local_shape(kind),
+            self.emitter.has_rows(kind),
+        )
+        return place.chunked or alike
 
     def current_cache(self) -> Cache:
         """The cache appended to last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import tensor_type
@@ -12,7 +12,7 @@ from meshc.ir.types import Split, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, View
 from meshc.passes.tile.expand.chunks import Chunks
-from meshc.passes.tile.expand.emitter import Emitter
+from meshc.passes.tile.expand.emitter import Emitter, Place
 from meshc.passes.tile.expand.packing import LaneMap
 
 
@@ -45,19 +45,20 @@ class Weights:
         names = str(self.emitter.source.option("paired", "")).split(",")
         return self.stacks[value].param.name in names
 
-    def vector(self, value: Value, shape: Sequence[int]) -> View:
-        """A gain or bias: the lanes that a core's part of the activation needs."""
+    def lanes(self, value: Value) -> Place:
+        """A constant that is no matrix of a product: the lanes that its layout gives a core."""
         kind = tensor_type(value)
         stack = self.stacks[value]
-        layers = () if stack.layers is None else (stack.layers,)
+        layers = 0 if stack.layers is None else stack.layers
         name = stack.param.name
-        buffer = self.emitter.buffer(name, (*layers, *shape), kind.dtype, stack.role)
+        place = self.emitter.new_place(name, kind, stack.role, layers)
         lane_map = LaneMap(self.emitter, self.paired(value))
-        lanes = [f"i{n}" for n in range(len(shape))]
-        for dim, lane in zip(kind.dims, lanes, strict=True):
-            lane_map.add([dim], kind, Expr.var(lane))
-        self.declare(value, buffer, lanes, (), lane_map)
-        return View(buffer, self.prefix(value))
+        lanes: list[str] = []
+        for dim in self.emitter.held_dims(kind):
+            lanes.append(f"i{len(lanes)}")
+            lane_map.add([dim], kind, Expr.var(lanes[-1]))
+        self.declare(value, place.buffer, lanes or ["i"], (), lane_map)
+        return replace(place, prefix=self.prefix(value))
 
     def gemv(self, values: Sequence[Value], contract: tuple[str, ...], rows: int) -> View:
         """``[rows, columns]``: the rows of the core's part of the vector, columns joined."""
@@ -66,7 +67,7 @@ class Weights:
         for value, start, width in zip(values, _starts(widths), widths, strict=True):
             kind = tensor_type(value)
             lane_map = LaneMap(self.emitter, self.paired(value))
-            lane_map.add(self.ordered(contract, kind), kind, Expr.var("k"))
+            lane_map.add(contract, kind, Expr.var("k"))
             self.columns(lane_map, kind, contract, start)
             inside = _between(start, width, sum(widths))
             self.declare(value, buffer, ["k", "f"], (), lane_map, inside)
@@ -95,8 +96,7 @@ class Weights:
         for value, start, width in zip(values, _starts(widths), widths, strict=True):
             kind = tensor_type(value)
             lane_map = LaneMap(emitter, self.paired(value))
-            dims = [s.dim for s in left] or list(contract)
-            lanes = lane_map.add(dims, kind, Expr.var("lane"), chunks.parts(), left)
+            lanes = lane_map.add(contract, kind, Expr.var("lane"), chunks.parts(), left)
             self.columns(lane_map, kind, contract, start)
             inside = _between(start, width, sum(widths)) & chunks.within(lanes)
             if spare:
@@ -122,10 +122,6 @@ class Weights:
             total *= 1 if dim in contract else local[dim]
         return total
 
-    def ordered(self, contract: tuple[str, ...], kind: TensorType) -> list[str]:
-        """The contracted dims in the order the activation has them."""
-        return list(contract)
-
     def declare(
         self,
         value: Value,
@@ -138,7 +134,7 @@ class Weights:
         """The port of one weight."""
         stack = self.stacks[value]
         kind = tensor_type(stack.param)
-        element = [lane_map.elements[d] for d in tensor_type(value).dims]
+        element = [lane_map.elements.get(d, Expr.const(0)) for d in tensor_type(value).dims]
         names = list(lanes)
         more = [inside] if inside is not None else []
         if stack.layers is not None:
@@ -147,7 +143,8 @@ class Weights:
             share = layer + Expr.var("r") * stack.stride if stack.stride else layer
             element = [share, *element]
         elif self.emitter.mesh.regions > 1:
-            more.append(Cond.eq(Expr.var("r"), self.emitter.mesh.regions - 1))
+            last = Cond.eq(Expr.var("r"), self.emitter.mesh.regions - 1)
+            more += [guard for guard in self.emitter.guards if guard == last]
         self.emitter.port(
             Port(
                 stack.param.name,

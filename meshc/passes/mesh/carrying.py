@@ -1,0 +1,60 @@
+"""Values from before the layers that are read behind them, where layers are dealt to regions.
+
+What precedes a loop over layers has its meaning in the first region, what follows it in the last.
+"""
+
+from __future__ import annotations
+
+from meshc.ir.builder import Names
+from meshc.ir.core import Op, tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+
+def carry_through(module: Module) -> None:
+    """Let the loop over layers carry every value that is needed behind it, unchanged.
+
+    Raises ``several-loops`` where there is not one loop.
+    """
+    ops = module.function.body.ops
+    loops = [op for op in ops if isinstance(op, mesh.Repeat)]
+    if len(loops) != 1:
+        fail(
+            "several-loops",
+            f"layers are dealt to {module.the_mesh().regions} regions where one loop holds all of "
+            f"them, but there are {len(loops)} loops",
+            loops[1].span if loops else None,
+            help="use a mesh that holds all layers at once, or write the layers as one repeat",
+        )
+    (loop,) = loops
+    at = ops.index(loop)
+    known = _made_before(module, ops[:at])
+    needed = dict.fromkeys(v for op in ops[at + 1 :] for v in op.tensors() if v in known)
+    for value in needed:
+        _carry(module, loop, ops[at + 1 :], value)
+
+
+def _made_before(module: Module, ops: list[Op]) -> set[Value]:
+    """Results of ``ops`` and the inputs with rows of tokens; the host places all others where they
+    are used."""
+    row_dim = module.options.get("row_dim")
+    inputs = (p.value for p in module.function.params if p.role == "in")
+    return {v for op in ops for v in op.results} | {
+        v for v in inputs if row_dim in tensor_type(v).dims or not row_dim
+    }
+
+
+def _carry(module: Module, loop: mesh.Repeat, later: list[Op], value: Value) -> None:
+    """One more carried value of ``loop``; ``later`` ops read what comes out of it."""
+    names, (body,) = Names.of(module), loop.regions
+    inner, outer = (Value(names.fresh(value.name), value.type) for _ in range(2))
+    at = loop.carried
+    loop.operands.insert(at, value)
+    body.args.insert(at, inner)
+    body.ops[-1].operands.insert(at, inner)
+    loop.results.insert(at, outer)
+    loop.carried += 1
+    for op in later:
+        op.operands = [outer if operand is value else operand for operand in op.operands]
