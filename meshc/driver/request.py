@@ -8,9 +8,9 @@ from meshc.analysis.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.analysis.reduction import TREES
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
+from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.ir.types import DType
 from meshc.passes.mesh.partition import parse_grid
-from meshc.passes.mesh.shift_kv_cache import POLICIES
 from meshc.support.diagnostics import Diagnostics
 
 ALIGNMENTS = ("host", "device")
@@ -93,7 +93,7 @@ class CompileRequest:
         found = Diagnostics()
         _one_of(found, "--target", self.target, TARGETS)
         _one_of(found, "--phase", self.phase, PHASES)
-        _one_of(found, "--kv", self.kv, POLICIES)
+        _one_of(found, "--kv", self.kv, CACHE_POLICIES)
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))

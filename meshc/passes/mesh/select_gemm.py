@@ -66,8 +66,6 @@ class SelectGemm(Pass):
             return module
         chosen = self.choose(module, products, wanted, report)
         for op in products:
-            if chosen not in SKEWED:
-                _check_straight(op, chosen)
             op.algo = chosen
             op.left_aligned = op.left_aligned and chosen in SKEWED
         if chosen not in SKEWED:
@@ -94,8 +92,7 @@ class SelectGemm(Pass):
             for algo in ALGORITHMS
         }
         gathers = gathers_fit(module, total["allgather"].bytes)
-        straight = not any(_crowded(o)[1] for o in products)
-        usual = INTERLEAVED if gathers and straight else INTERLEAVED[:1]
+        usual = INTERLEAVED if gathers else INTERLEAVED[:1]
         chosen = wanted if wanted in ALGORITHMS else min(usual, key=lambda a: total[a].cycles)
         asked = " as asked for" if wanted in ALGORITHMS else ""
         if wanted == "transposed":
@@ -112,28 +109,6 @@ class SelectGemm(Pass):
         )
         report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
         return chosen
-
-
-def _check_straight(op: ops.Gemm, algo: str) -> None:
-    """Refuse a matrix with two dims over one axis: its parts are apart only because of the skew."""
-    name, dims = _crowded(op)
-    if dims:
-        fail(
-            "skewed-product",
-            f"{algo} cannot take %{name}, whose dims {' and '.join(dims)} lie over one axis",
-            op.span,
-            help=f"products of whole layers are made with {' or '.join(SKEWED)}",
-        )
-
-
-def _crowded(op: ops.Gemm) -> tuple[str, list[str]]:
-    """A matrix of a product and its skewed dims, where these are several; else nothing."""
-    for value in op.tensors()[1:]:
-        layout = tensor_type(value).layout or Layout()
-        skewed = [s.dim for s in layout.splits if s.skew and s.kind == "block"]
-        if len(skewed) > 1:
-            return value.name, skewed
-    return "", []
 
 
 def gathers_fit(module: Module, gathered: int) -> bool:
