@@ -69,6 +69,12 @@ class Tiling:
         return self.chunks // self.segment
 
 
+def has_many_rows(module: Module, row_dim: str) -> bool:
+    """Whether a run may have several rows of tokens: as many as the run-time scalar ``len`` says,
+    even if the cache takes one only, or the extent of ``row_dim``."""
+    return "len" in module.scalars or module.dims.get(row_dim, 1) > 1
+
+
 def find_heads(module: Module) -> HeadDims | None:
     """Dims of the attention in ``module``, or None when there is none."""
     append = next((o for o in module.walk() if isinstance(o, graph.Append)), None)

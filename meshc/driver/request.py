@@ -8,10 +8,10 @@ from meshc.analysis.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.analysis.reduction import TREES
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
+from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.ir.options import ALIGNMENTS, RESULTS
 from meshc.ir.types import DType
 from meshc.passes.mesh.partition import parse_grid
-from meshc.passes.mesh.shift_kv_cache import POLICIES
 from meshc.support.diagnostics import Diagnostics
 
 ALGORITHMS_OF = {
@@ -93,7 +93,7 @@ class CompileRequest:
         found = Diagnostics()
         _one_of(found, "--target", self.target, TARGETS)
         _one_of(found, "--phase", self.phase, PHASES)
-        _one_of(found, "--kv", self.kv, POLICIES)
+        _one_of(found, "--kv", self.kv, CACHE_POLICIES)
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))

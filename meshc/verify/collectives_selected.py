@@ -10,7 +10,7 @@ from meshc.support.diagnostics import fail
 
 
 def check(module: Module) -> None:
-    """k_tree groups must reach every core of the axis; a cache append must have a policy."""
+    """k_tree groups must reach every core of the axis; a cache append must have a known policy."""
     mesh = module.the_mesh()
     for op in module.walk():
         if isinstance(op, (ops.AllReduce, ops.Reduce)):
@@ -24,5 +24,10 @@ def check(module: Module) -> None:
                     f"{list(op.groups)} for {size} cores",
                     op.span,
                 )
-        if isinstance(op, ops.Append) and not op.policy:
-            fail("collective-unselected", "a cache append has no policy", op.span)
+        if isinstance(op, ops.Append) and op.policy not in ops.CACHE_POLICIES:
+            fail(
+                "collective-unselected",
+                f"a cache append has no policy '{op.policy}'",
+                op.span,
+                help=f"it is one of {', '.join(ops.CACHE_POLICIES)}",
+            )

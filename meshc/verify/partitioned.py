@@ -6,6 +6,7 @@ from meshc.analysis.isl import find_point
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
@@ -14,6 +15,7 @@ from meshc.support.diagnostics import fail
 def check(module: Module) -> None:
     """Prove for each distinct split that parts and lanes cover the dim, none of it twice."""
     mesh = module.the_mesh()
+    joint = _joint_dims(module)
     proved: set[tuple[Split, int]] = set()
     for value in _values(module):
         kind = value.type
@@ -21,7 +23,7 @@ def check(module: Module) -> None:
             continue
         if kind.layout is None:
             fail("not-partitioned", f"%{value.name} has no layout")
-        _check_axes(value, kind.layout)
+        _check_axes(value, kind.layout, joint.get(value, frozenset()))
         for split in kind.layout.splits:
             if split.dim not in kind.dims:
                 fail("not-partitioned", f"%{value.name} has no dim '{split.dim}' to split")
@@ -31,12 +33,23 @@ def check(module: Module) -> None:
             _check_split(value, split, module.dims[split.dim], mesh.size(split.axis))
 
 
-def _check_axes(value: Value, layout: Layout) -> None:
-    """Two dims that lie over one axis would leave out the elements off the diagonal.
+def _joint_dims(module: Module) -> dict[Value, frozenset[str]]:
+    """For right operands of products of many rows, and the stacks they are slices of, the dims that
+    are contracted: over an axis they lie as one, in row-major order."""
+    found: dict[Value, frozenset[str]] = {}
+    for op in reversed(list(module.walk())):
+        if isinstance(op, ops.Gemm):
+            found |= dict.fromkeys(op.tensors()[1:], frozenset(op.contract))
+        elif isinstance(op, ops.Repeat):
+            slices = zip(op.tensors(), op.regions[0].args, strict=True)
+            found |= {stack: found[arg] for stack, arg in slices if arg in found}
+    return found
 
-    Skewed weights are exempt: both dims of a contraction turn over the axis together.
-    """
-    axes = [s.axis for s in layout.splits if not s.skew]
+
+def _check_axes(value: Value, layout: Layout, joint: frozenset[str]) -> None:
+    """Two dims that lie over one axis, unless ``joint``, would leave out the elements off the
+    diagonal."""
+    axes = [s.axis for s in layout.splits if s.dim not in joint]
     if "x" in axes:
         axes = ["x" if axis in ("xh", "xd") else axis for axis in axes]
     twice = next((axis for axis in axes if axes.count(axis) > 1), None)

@@ -6,7 +6,7 @@ import pytest
 
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.ops import mesh as ops
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics
 
 PRODUCT = """\
 model product(M={n}, K={n}, N={n}) {{
@@ -54,11 +54,8 @@ def test_a_device_without_a_limit_takes_what_scales(tmp_path):
     assert algos == {"cyclic_shift"}
 
 
-def test_heads_keep_their_skew():
-    """Heads and their lanes share an axis, which parts that lie straight cannot."""
+def test_heads_need_no_skew():
+    """Heads and their lanes share an axis as one dim, which may lie straight."""
     options = {"device": "wse2", "mesh": "2x2", "seq": 8}
     source = EXAMPLES / "attention.mesh"
-    assert compiled(source, **options)[0] <= {"cyclic_shift", "cannon"}
-    with pytest.raises(MeshcError) as caught:
-        compiled(source, **options, algo=("gemm=summa",))
-    assert caught.value.diagnostics[0].code == "skewed-product"
+    assert "summa" in compiled(source, **options, algo=("gemm=summa",))[0]

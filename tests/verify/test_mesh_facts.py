@@ -79,11 +79,11 @@ CHANGES = {
         "over y has algo ''",
         ("{axis = y, algo = k_tree, groups = [3]}", "{axis = y}"),
     ),
-    "append without policy": (
+    "append without a known policy": (
         "collectives_selected",
         "collective-unselected",
-        "a cache append has no policy",
-        (", policy = shift", ""),
+        "a cache append has no policy 'push'",
+        ("{dim = S, rows = L}", "{dim = S, rows = L, policy = push}"),
     ),
 }
 

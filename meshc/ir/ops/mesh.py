@@ -14,6 +14,8 @@ from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.types import Layout, TensorType, Type
 
+CACHE_POLICIES = ("shift", "concat", "cyclic")
+
 __all__ = ["LOCAL_POINTWISE"]
 
 
@@ -217,14 +219,14 @@ class Relayout(Op):
 class Append(Op):
     """New rows enter a KV cache spread over ``y``.
 
-    ``policy`` is empty until shift-kv-cache sets it: ``shift`` (WaferLLM section 4.3), ``concat``
-    (the last row keeps everything new) or ``cyclic`` (row ``pos mod rows`` stores, nothing moves).
+    ``policy`` is one of ``CACHE_POLICIES``: ``shift`` (WaferLLM section 4.3), ``concat`` (the last
+    row keeps everything new) or ``cyclic`` (row ``pos mod rows`` stores, nothing moves).
     Operands are the key cache, new keys, value cache and new values, or one such pair.
     """
 
     dim: str = ""
     rows: str = ""
-    policy: str = ""
+    policy: str = "shift"
 
 
 @register("mesh.row_max")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.tiling import choose_tiling, find_heads
+from meshc.analysis.tiling import choose_tiling, find_heads, has_many_rows
 from meshc.ir.core import tensor_type
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
@@ -62,11 +62,8 @@ class Partition(Pass):
         capacity = module.dims[heads.keys] if heads else module.dims.get(row_dim, 1)
         tiling = choose_tiling(module.dims, heads, rows, columns, capacity)
         mesh = Mesh(rows, columns, segments=tiling.segments)
-        plan: Plan
-        if module.dims.get(row_dim, 1) == 1:
-            plan = DecodePlan(module, mesh, tiling, report)
-        else:
-            plan = PrefillPlan(module, mesh, tiling, report)
+        kind = PrefillPlan if has_many_rows(module, row_dim) else DecodePlan
+        plan: Plan = kind(module, mesh, tiling, report)
         plan.row_dim = row_dim
         if tiling.heads is not None:
             report.remark(

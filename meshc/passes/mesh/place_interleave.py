@@ -9,7 +9,6 @@ import numpy as np
 
 from meshc.analysis.coordinates import RANKED_AXES, ring_core
 from meshc.ir.module import Module
-from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
 from meshc.passes.mesh.select_gemm import NATURAL
 from meshc.support.diagnostics import Diagnostics, fail
@@ -21,8 +20,9 @@ class PlaceInterleave(Pass):
 
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
     this order every message is at most two hops, for every N. ``axes`` names those to order.
-    The prefill and decode phases must be placed alike, since they share the KV cache. Cannon's
-    algorithm and SUMMA are made for the natural order: a module with such products keeps it.
+    Cannon's algorithm and SUMMA are made for the natural order, which the module's option ``gemm``
+    asks for. Prefill and decode share the KV cache and must be placed alike, so the option counts
+    for both, whether or not a phase has such products.
 
     Before::
 
@@ -60,8 +60,8 @@ class PlaceInterleave(Pass):
 
 
 def natural_order(module: Module) -> bool:
-    """Whether an algorithm of the module counts on ranks being positions."""
-    return any(isinstance(o, ops.Gemm) and o.algo in NATURAL for o in module.walk())
+    """Whether the algorithm of the model's products counts on ranks being positions."""
+    return module.option("gemm", "") in NATURAL
 
 
 def hops(size: int) -> int:

@@ -14,7 +14,7 @@ from meshc.analysis.reduction import (
     ring_cycles,
     tree_cycles,
 )
-from meshc.analysis.tiling import tiling_of
+from meshc.analysis.tiling import has_many_rows, tiling_of
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
@@ -209,7 +209,7 @@ def ring_axes(module: Module) -> frozenset[str]:
         if isinstance(op, ops.Collective) and not isinstance(op, _BY_TREE):
             axes.add(op.axis)
         if isinstance(op, ops.Append) and module.option("phase", "") == "decode":
-            axes |= {"y"} if op.policy in ("", "shift") else set()
+            axes |= {"y"} if op.policy == "shift" else set()
     if mesh.segments == 1 and "xd" in axes:
         axes = (axes - {"xd"}) | {"x"}
     return frozenset(axis for axis in axes if mesh.size(axis) > 1)
@@ -228,7 +228,7 @@ def words_on(module: Module, reductions: list[ops.AllReduce | ops.Reduce], axis:
             kind = tensor_type(value)
             size = 1
             for dim, extent in zip(kind.dims, kind.local_shape(module.dims), strict=True):
-                many = dim == row_dim and module.dims[dim] > 1
+                many = dim == row_dim and has_many_rows(module, row_dim)
                 size *= tiling.row_lanes if many else extent
             words += size * kind.dtype.bytes // 4 or 1
         found.append(words)

@@ -19,6 +19,7 @@ from meshc.support.diagnostics import Diagnostics, fail
 
 SKEWED = ("cyclic_shift", "cannon")
 NATURAL = ("cannon", "summa")
+INTERLEAVED = ("cyclic_shift", "allgather")
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class SelectGemm(Pass):
 
     ``cyclic_shift`` is MeshGEMM and ``cannon`` the same program on axes in natural order; ``summa``
     hands panels along rows and columns; ``allgather`` lets each core gather all it needs. All
-    products of a module share the algorithm, since they share channels and placement. ``algo``
-    forces one; empty takes the module's option ``gemm``. Products of attention stay as they are.
+    products of a model share the algorithm, since they share channels and placement. ``algo``
+    forces one and writes it into the module's option ``gemm``, which counts where ``algo`` is
+    empty. Products of attention stay as they are.
 
     Before::
 
@@ -57,13 +59,13 @@ class SelectGemm(Pass):
                 f"no algorithm '{wanted}' of products",
                 help=f"it is auto, transposed or one of {', '.join(ALGORITHMS)}",
             )
+        if wanted != "auto":
+            module.options["gemm"] = wanted
         products = [o for o in module.walk() if isinstance(o, ops.Gemm) and of_parameters(o)]
         if not products:
             return module
         chosen = self.choose(module, products, wanted, report)
         for op in products:
-            if chosen not in SKEWED:
-                _check_straight(op, chosen)
             op.algo = chosen
             op.left_aligned = op.left_aligned and chosen in SKEWED
         if chosen not in SKEWED:
@@ -74,9 +76,10 @@ class SelectGemm(Pass):
         self, module: Module, products: list[ops.Gemm], wanted: str, report: Diagnostics
     ) -> str:
         """The algorithm that is asked for, or the one with the fewest predicted cycles among those
-        on rings; says why. ``allgather`` counts only where a core surely has the memory for it;
-        ``summa`` rests on switch tables, which have run on no hardware, and its natural order
-        stretches other rings."""
+        on interleaved axes; says why. ``allgather`` counts only where a core surely has the memory
+        for it. The natural order of the others stretches the rings of all phases, so it is never
+        the choice of one phase; ``summa`` also rests on switch tables, which have run on no
+        hardware."""
         costs = [
             product_costs(tiles_of(module, o), link_cost(module), module.device) for o in products
         ]
@@ -89,8 +92,7 @@ class SelectGemm(Pass):
             for algo in ALGORITHMS
         }
         gathers = gathers_fit(module, total["allgather"].bytes)
-        straight = not any(_crowded(o)[1] for o in products)
-        usual = (*SKEWED, "allgather") if gathers and straight else SKEWED
+        usual = INTERLEAVED if gathers else INTERLEAVED[:1]
         chosen = wanted if wanted in ALGORITHMS else min(usual, key=lambda a: total[a].cycles)
         asked = " as asked for" if wanted in ALGORITHMS else ""
         if wanted == "transposed":
@@ -107,28 +109,6 @@ class SelectGemm(Pass):
         )
         report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
         return chosen
-
-
-def _check_straight(op: ops.Gemm, algo: str) -> None:
-    """Refuse a matrix with two dims over one axis: its parts are apart only because of the skew."""
-    name, dims = _crowded(op)
-    if dims:
-        fail(
-            "skewed-product",
-            f"{algo} cannot take %{name}, whose dims {' and '.join(dims)} lie over one axis",
-            op.span,
-            help=f"products of whole layers are made with {' or '.join(SKEWED)}",
-        )
-
-
-def _crowded(op: ops.Gemm) -> tuple[str, list[str]]:
-    """A matrix of a product and its skewed dims, where these are several; else nothing."""
-    for value in op.tensors()[1:]:
-        layout = tensor_type(value).layout or Layout()
-        skewed = [s.dim for s in layout.splits if s.skew and s.kind == "block"]
-        if len(skewed) > 1:
-            return value.name, skewed
-    return "", []
 
 
 def gathers_fit(module: Module, gathered: int) -> bool:

@@ -13,12 +13,10 @@ from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 
-POLICIES = ("shift", "concat", "cyclic")
-
 
 @dataclass(frozen=True)
 class ShiftKvCache(Pass):
-    """Set the policy of every cache append (WaferLLM section 4.3).
+    """Set the policy of every cache append, ``shift`` before (WaferLLM section 4.3).
 
     ``shift`` hands the oldest entries up, row by row, so that all rows keep equal shares and the
     order along y; ``concat`` leaves every new entry to the last row, as on a GPU; ``cyclic`` lets
@@ -31,7 +29,7 @@ class ShiftKvCache(Pass):
 
     After::
 
-        ... = mesh.append %kc, %k, %vc, %v_1 {dim = S, rows = L, policy = shift}
+        ... = mesh.append %kc, %k, %vc, %v_1 {dim = S, rows = L, policy = cyclic}
     """
 
     NAME: ClassVar[str] = "shift-kv-cache"
@@ -43,11 +41,11 @@ class ShiftKvCache(Pass):
     policy: str = "shift"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        if self.policy not in POLICIES:
+        if self.policy not in ops.CACHE_POLICIES:
             fail(
                 "bad-option",
                 f"no cache policy '{self.policy}'",
-                help=f"it is one of {', '.join(POLICIES)}",
+                help=f"it is one of {', '.join(ops.CACHE_POLICIES)}",
             )
         appends = [o for o in module.walk() if isinstance(o, ops.Append)]
         for op in appends:

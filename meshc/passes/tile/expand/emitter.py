@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from meshc.analysis.tiling import Tiling
+from meshc.analysis.tiling import Tiling, has_many_rows
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
@@ -96,7 +96,7 @@ class Emitter:
         self.guards: list[Cond] = []
         self.names: set[str] = set()
         self.row_dim = str(source.option("row_dim", "L"))
-        self.many_rows = source.dims.get(self.row_dim, 1) > 1
+        self.many_rows = has_many_rows(source, self.row_dim)
 
     # --- extents that depend on the run
 
