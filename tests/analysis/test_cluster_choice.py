@@ -66,9 +66,9 @@ def test_split_token_wins_as_the_context_grows(cluster: int) -> None:
 
 
 def test_split_head_wins_where_scores_are_few() -> None:
-    """A short cache and a small model: one collective less outweighs its bytes."""
-    shape = Attention(256, 4, 4, 64)
-    flows = [choose(H100, shape, context, cluster=2).dataflow for context in (64, 256, 4096)]
+    """A short cache and a small model: its bytes are fewer."""
+    shape = Attention(128, 2, 2, 64)
+    flows = [choose(H100, shape, context, cluster=2).dataflow for context in (16, 64, 4096)]
     assert flows == ["split_head", "split_head", "split_token"]
 
 
