@@ -89,6 +89,11 @@ class SharedMemory:
         return self.fixed_bytes + max(self.stages, LEAST_STAGES) * self.tile_bytes
 
     @property
+    def bytes_in_flight(self) -> int:
+        """Of the ring while one of its tiles is read."""
+        return (self.stages - 1) * self.tile_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether there is room for a ring."""
         return self.stages >= LEAST_STAGES
