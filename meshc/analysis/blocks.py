@@ -89,6 +89,11 @@ class SharedMemory:
         return self.fixed_bytes + max(self.stages, LEAST_STAGES) * self.tile_bytes
 
     @property
+    def bytes_in_flight(self) -> int:
+        """Of the ring while one of its tiles is read."""
+        return (self.stages - 1) * self.tile_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether there is room for a ring."""
         return self.stages >= LEAST_STAGES
@@ -133,7 +138,7 @@ def attention_memory(
         else:
             # Peers push rows here, and read them.
             rows = _values("ALL", shape.batch * shape.rows)
-            then = _split_token(shape, tile)
+            then = _split_token(shape, cluster, tile)
         inputs = 2 * fragment_columns(shape.batch) * _up(shape.hidden, FRAGMENT)
         parts = [
             Part("BARRIERS", _BARRIER_BYTES),
@@ -186,14 +191,14 @@ def _joining(shape: Attention, tile_bytes: int) -> list[Part]:
     ]
 
 
-def _split_token(shape: Attention, tile_bytes: int) -> list[Part]:
+def _split_token(shape: Attention, cluster: int, tile_bytes: int) -> list[Part]:
     batch, group = shape.batch, shape.group
     sums, outputs = batch * (shape.attended + group), _out_columns(batch, shape.attended)
     return [
-        _values("PROJECTED", batch * shape.rows, (_values("TOTAL", sums), outputs)),
+        _values("PROJECTED", batch * shape.rows, (outputs,)),
         *_joining(shape, tile_bytes),
         _values("HIGHEST", batch * group),
-        _values("TOP", batch * group),
+        _values("SHARES", batch * group * cluster),
         _values("ATTENDED_AT", sums),
     ]
 

@@ -4,7 +4,8 @@ One step of one layer takes, wave after wave of the clusters that run at once:
 
 * bytes of weights and cached tokens, at what kernels reach of the bandwidth of global memory times
   the share of cores that have a block. A wave that is not full has its bytes at a smaller share,
-  which is the tail of a launch;
+  which is the tail of a launch. Rings from which fewer bytes are on their way than keep that memory
+  busy get as much less of it (Little's law);
 * what no copy hides: global memory answering at the start and at the end, two cluster barriers,
   and for each collective a barrier, a round trip and its bytes at the bandwidth of that cluster
   size (ClusterFusion, Figure 5; between known sizes linear in the logarithm).
@@ -232,7 +233,7 @@ def _candidate(
         shape.kv_heads * cluster,
         len(waves(device, shape.kv_heads, cluster, resident)),
         shape.kv_heads * moved,
-        step_seconds(device, shape, context, cluster, dataflow, resident),
+        step_seconds(device, shape, context, cluster, dataflow, resident, memory),
     )
 
 
@@ -260,13 +261,15 @@ def step_seconds(
     cluster: int,
     dataflow: str = "split_token",
     resident: int = 1,
+    memory: SharedMemory | None = None,
 ) -> float:
-    """Predicted time of one layer's step. Raises ValueError where no cluster fits the device."""
+    """Predicted time of one layer's step, with rings that keep global memory busy or those of the
+    plan ``memory``. Raises ValueError where no cluster fits the device."""
     runs = waves(device, shape.kv_heads, cluster, resident)
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_seconds(device, collectives(shape, cluster, dataflow, context), cluster)
-    whole = attention_bytes(shape, context)
+    whole = attention_bytes(shape, context) / busy_share(device, memory, resident)
     total = 0.0
     for clusters in runs:
         count = whole * clusters / shape.kv_heads
@@ -277,6 +280,13 @@ def step_seconds(
 def streamed_seconds(device: Device, count: float, blocks: int) -> float:
     """Time to stream ``count`` bytes into ``blocks`` blocks."""
     return count / (device.read_bytes_per_second * min(1.0, blocks / device.cores))
+
+
+def busy_share(device: Device, memory: SharedMemory | None, resident: int = 1) -> float:
+    """The share of the bandwidth of global memory that the rings of a core's blocks ask for."""
+    if memory is None or not device.bytes_in_flight:
+        return 1.0
+    return min(1.0, resident * memory.bytes_in_flight / device.bytes_in_flight)
 
 
 def exposed_seconds(device: Device, exchanged: Sequence[Collective], cluster: int) -> float:

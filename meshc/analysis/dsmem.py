@@ -160,14 +160,13 @@ def scatter_bytes(size: int, cluster: int, scheme: Scheme = "ranked") -> int:
 def split_token(shape: Attention) -> tuple[Collective, ...]:
     """Blocks share rows of the projections, then cached tokens, then output columns (Algorithm 3).
 
-    Maxima are reduced before the sums of weights, which are scaled by them; the printed algorithm
-    sums first.
+    Each block's sums are relative to its own highest scores, which readers scale them by; the
+    printed algorithm has a reduction of its own for the maxima.
     """
-    sums = shape.batch * (shape.attended + shape.group)
+    sums = shape.batch * (shape.attended + 2 * shape.group)
     return (
         Collective("gather", "queries, key and value", shape.batch * shape.rows),
-        Collective("reduce", "highest scores", shape.batch * shape.group),
-        Collective("reduce", "weighted values and weights", sums),
+        Collective("reduce", "weighted values, weights and highest scores", sums),
     )
 
 

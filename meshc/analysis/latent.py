@@ -23,6 +23,7 @@ from meshc.analysis.blocks import (
 from meshc.analysis.clusters import (
     ELEMENT_BYTES,
     MOST_BATCH,
+    busy_share,
     exposed_seconds,
     memory_misfit,
     streamed_seconds,
@@ -154,10 +155,9 @@ def step_seconds(device: Device, shape: LatentAttention, context: int, cluster: 
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_seconds(device, collectives(shape, cluster), cluster)
-    whole, attending = (
-        read_bytes(shape, context),
-        _attention_seconds(device, shape, context, cluster),
-    )
+    memory = latent_memory(shape, cluster, block_memory(device))
+    whole = read_bytes(shape, context) / busy_share(device, memory)
+    attending = _attention_seconds(device, shape, context, cluster)
     total = 0.0
     for clusters in runs:
         part = clusters / shape.clusters

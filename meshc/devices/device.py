@@ -82,7 +82,8 @@ class Device:
 
     ``kind`` is ``mesh`` (wafer), ``cluster`` (thread blocks of one GPU) or ``node`` (GPUs).
     ``memory_bytes`` is the whole memory of a core, of which ``reserved_bytes`` hold code and stack.
-    ``read_bytes_per_second`` is what kernels reach of the bandwidth of global memory.
+    ``read_bytes_per_second`` is what kernels reach of the bandwidth of global memory where at least
+    ``bytes_in_flight`` are on their way to each core.
     ``macs_per_cycle`` of one core is keyed by dtype; ``mixed`` is half-width factors into f32.
     """
 
@@ -108,6 +109,7 @@ class Device:
     global_bytes_per_second: float = 0.0
     read_bytes_per_second: float = 0.0
     global_latency_cycles: float = 0.0
+    bytes_in_flight: int = 0
     clusters: Clusters | None = None
     enforced: bool = True
     numbers: dict[str, Number] = field(default_factory=dict, repr=False, compare=False)

@@ -92,6 +92,7 @@ KEYS = (
     Key("global_bytes_per_second", "number", "its bandwidth", 0, 1e16, 0),
     Key("read_bytes_per_second", "number", "what kernels reach of it (default: all)", 0, 1e16),
     Key("global_latency_cycles", "number", "from asking it to the answer", 0, 10**9),
+    Key("bytes_in_flight", "int", "on their way to each core that fill it", 0, 10**9),
     *CLUSTER_KEYS,
     Key("enforced", "bool", "whether exceeding the limits is an error", default=True),
     *ROUTING_KEYS,
@@ -317,6 +318,7 @@ def _built(given: dict[str, Number]) -> Device:
             ordered.get("read_bytes_per_second", ordered["global_bytes_per_second"])
         ),
         global_latency_cycles=float(ordered.get("global_latency_cycles", 0.0)),
+        bytes_in_flight=int(ordered.get("bytes_in_flight", 0)),
         clusters=_clusters(ordered) if "cluster_sizes" in ordered else None,
         numbers=ordered,
     )

@@ -66,9 +66,9 @@ def test_split_token_wins_as_the_context_grows(cluster: int) -> None:
 
 
 def test_split_head_wins_where_scores_are_few() -> None:
-    """A short cache and a small model: one collective less outweighs its bytes."""
-    shape = Attention(256, 4, 4, 64)
-    flows = [choose(H100, shape, context, cluster=2).dataflow for context in (64, 256, 4096)]
+    """A short cache and a small model: its bytes are fewer."""
+    shape = Attention(128, 2, 2, 64)
+    flows = [choose(H100, shape, context, cluster=2).dataflow for context in (16, 64, 4096)]
     assert flows == ["split_head", "split_head", "split_token"]
 
 
@@ -109,6 +109,23 @@ def test_requests_share_the_weights_but_not_the_caches() -> None:
     assert seconds(1, 64) < seconds(16, 64) < 1.2 * seconds(1, 64)
     few, many = (attention_bytes(Attention(4096, 32, 32, 128, b), 16384) for b in (1, 16))
     assert 0.9 * many / few < seconds(16, 16384) / seconds(1, 16384) < many / few
+
+
+def test_short_rings_do_not_fill_the_bandwidth() -> None:
+    """Eight requests of Llama-3-8B leave blocks of 113 KiB rings of three tiles of 8 KiB, of which
+    two are on their way: two thirds of what an H200 asks, with two such blocks on a core."""
+    shape, context = Attention(4096, 32, 16, 128, 8), 4096
+    (short,) = (
+        c for c in candidates(H200, shape, context, 8, resident=2, heads=2) if c.resident == 2
+    )
+    assert (short.memory.stages, short.memory.tile_bytes) == (3, 8192)
+    full = step_seconds(H200, shape, context, 8, resident=2)
+    streamed = attention_bytes(shape, context) / H200.read_bytes_per_second * 132 / 128
+    assert short.seconds - full == pytest.approx(streamed / 2)
+    best = choose(H200, Attention(4096, 32, 8, 128, 8), context)
+    assert best.seconds < short.seconds and best.memory.bytes_in_flight >= H200.bytes_in_flight
+    # Without that number nothing is known of rings.
+    assert choose(replace(H200, bytes_in_flight=0), shape, context).seconds <= full
 
 
 def test_arithmetic_takes_no_longer_than_the_bytes() -> None:

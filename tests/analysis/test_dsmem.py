@@ -55,16 +55,16 @@ def test_trees_are_for_powers_of_two(count, cluster: int) -> None:
 
 
 def test_llama_2_7b() -> None:
-    """One head per cluster of four: 96 of 384 rows each, a maximum, 128 sums and a weight."""
+    """One head per cluster of four: 96 of 384 rows each, 128 sums, a weight and a maximum."""
     shape = Attention(4096, 32, 32, 128)
     collectives = split_token(shape)
-    assert [c.values for c in collectives] == [384, 1, 129]
-    assert traffic(collectives, 4) == 4 * 12 * (96 + 1 + 129)
+    assert [c.values for c in collectives] == [384, 130]
+    assert traffic(collectives, 4) == 4 * 12 * (96 + 130)
 
 
 def test_grouped_heads_share_a_cluster() -> None:
     shape = Attention(4096, 32, 8, 128, batch=2)
-    assert [c.values for c in split_token(shape)] == [2 * 768, 2 * 4, 2 * 516]
+    assert [c.values for c in split_token(shape)] == [2 * 768, 2 * 520]
     assert [c.values for c in split_head(shape, 1000)] == [2 * 4 * 1000, 2 * 4096]
 
 
@@ -72,8 +72,8 @@ def test_grouped_heads_share_a_cluster() -> None:
 def test_printed_totals(cluster: int, head: int, context: int) -> None:
     """The appendix's totals are ours without softmax statistics, in the tree scheme."""
     shape = Attention(4096, 32, 32, head)
-    gather, _, sums = split_token(shape)
-    vector = reduce_bytes(sums.values - 1, cluster, "tree")
+    gather, sums = split_token(shape)
+    vector = reduce_bytes(sums.values - 2, cluster, "tree")
     printed = printed_traffic("split_token", cluster, H=head)
     assert printed == vector + gather_bytes(gather.values, cluster, "tree")
     by_head = traffic(split_head(shape, context), cluster, "tree", value_bytes=1)

@@ -64,3 +64,6 @@ def test_kernels_become_the_instructions_they_stand_for(model):
             assert "HMMA" in stems, name
         if kernel.cluster > 1:
             assert {"UCGABAR_ARV", "UCGABAR_WAIT"} <= stems, name
+        else:
+            # Nothing of peers is awaited, which would cost what the block has in L1.
+            assert "CCTL" not in stems, name

@@ -185,7 +185,7 @@ def test_what_is_fused_is_told():
     (told,) = (m.message for m in messages if "attention_block" in m.message)
     assert told == (
         "attention_block: split_token, clusters of 4, 347136 bytes of DSMEM per step, 100992 bytes "
-        "of shared memory (5 tiles), 128 blocks, 2 on a core, 1 wave, predicted 49.8 us"
+        "of shared memory (5 tiles), 128 blocks, 2 on a core, 1 wave, predicted 49.6 us"
     )
 
 

@@ -93,7 +93,7 @@ class GpuMachine:
             kernel, grid = self._kernels[launch.kernel]
             arguments = [self._argument(a, layer) for a in launch.arguments]
             # Kernels wait themselves for the one in front of them, which the first one has not.
-            early = n > 0 and not launch.apart and not self.checked
+            early = n > 0 and not self.checked
             kernel.launch(grid, arguments, stream, programmatic=early)
             if self.checked:
                 stream.synchronize()

@@ -15,7 +15,9 @@ from meshc.backends.cuda.toolkit import Cubin
 from meshc.support.diagnostics import fail
 
 # CUfunction_attribute
-_DYNAMIC_SHARED_BYTES, _NON_PORTABLE_CLUSTER = 8, 14
+_DYNAMIC_SHARED_BYTES, _SHARED_PERCENT, _NON_PORTABLE_CLUSTER, _CLUSTER_POLICY = 8, 9, 14, 15
+# CUclusterSchedulingPolicy: blocks of a cluster on different multiprocessors, where that can be.
+_SPREAD = 1
 # Up to here a block has its shared memory, and a cluster its size, without asking.
 _SHARED_BYTES, _PORTABLE_CLUSTER = 48 * 1024, 8
 _MAX_CLUSTER = 16
@@ -30,7 +32,8 @@ class Kernel:
         self._context = context
         self._handle = handle
         self._shared_bytes = _SHARED_BYTES - needs.shared_bytes
-        self._spread = False
+        self._large_cluster = False
+        self._shaped = False
         self._prepared: set[Grid] = set()
 
     def active_clusters(self, grid: Grid) -> int:
@@ -101,12 +104,19 @@ class Kernel:
     def _allow(self, grid: Grid) -> None:
         """Ask the driver for what the grid needs beyond the usual."""
         self._check(grid)
+        if not self._shaped:
+            # A multiprocessor gives memory to L1 or back when nothing runs on it, so kernels that
+            # take turns on it, or share it while one ends, all want the same.
+            self._set(_SHARED_PERCENT, 100)
+            if grid.cluster > 1:
+                self._set(_CLUSTER_POLICY, _SPREAD)
+            self._shaped = True
         if grid.shared_bytes > self._shared_bytes:
             self._set(_DYNAMIC_SHARED_BYTES, grid.shared_bytes)
             self._shared_bytes = grid.shared_bytes
-        if grid.cluster > _PORTABLE_CLUSTER and not self._spread:
+        if grid.cluster > _PORTABLE_CLUSTER and not self._large_cluster:
             self._set(_NON_PORTABLE_CLUSTER, 1)
-            self._spread = True
+            self._large_cluster = True
 
     def _set(self, attribute: int, value: int) -> None:
         self._context.driver.call("cuFuncSetAttribute", self._handle, attribute, value)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,11 @@ class Launch:
     """A kernel with its arguments: names of buffers and weights, or integers.
 
     A name with ``[]`` behind it stands for the part of the layer that is computed, with ``[3]`` for
-    row 3 of its first dim, with ``[t]`` for the row of a token of a chunk. One that is ``apart``
-    starts when the kernel in front of it has ended, as it reads early what that writes.
+    row 3 of its first dim, with ``[t]`` for the row of a token of a chunk.
     """
 
     kernel: str
     arguments: tuple[str | int, ...]
-    apart: bool = False
 
     @property
     def by_token(self) -> bool:
@@ -92,12 +90,12 @@ class Launch:
         return any(isinstance(a, str) and a.endswith("[t]") for a in self.arguments)
 
     def of_token(self, token: int) -> Launch:
-        """For this token of a chunk: it reads the keys of the token in front of it."""
+        """For this token of a chunk."""
         rows = (
             f"{a.removesuffix('[t]')}[{token}]" if isinstance(a, str) and a.endswith("[t]") else a
             for a in self.arguments
         )
-        return Launch(self.kernel, tuple(rows), token > 0)
+        return Launch(self.kernel, tuple(rows))
 
 
 def part_of(argument: str, layer: int) -> tuple[str, int | None]:
@@ -169,8 +167,8 @@ class StepProgram:
         before, layer = (
             _by_token(part, each) for part in (self.prefill.before, self.prefill.layer)
         )
-        after = [replace(x, apart=False) for x in _by_token(self.prefill.after, last)]
-        return _in_order(before, layer, self.layers, after if logits else ())
+        after = _by_token(self.prefill.after, last) if logits else []
+        return _in_order(before, layer, self.layers, after)
 
 
 def _by_token(launches: Sequence[Launch], tokens: range) -> list[Launch]:
@@ -219,9 +217,7 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
 
 def _launches(found: Mapping[str, Any]) -> dict[str, tuple[Launch, ...]]:
     return {
-        part: tuple(
-            Launch(x["kernel"], tuple(x["arguments"]), x.get("apart", False)) for x in found[part]
-        )
+        part: tuple(Launch(x["kernel"], tuple(x["arguments"])) for x in found[part])
         for part in ("before", "layer", "after")
     }
 

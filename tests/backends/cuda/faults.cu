@@ -89,7 +89,7 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(64, 1)
             mc::expect(arrived, 256);
             mc::push(inbox, (mc::cluster_rank() + hop) % 4, sum, 256, arrived);
         }
-        mc::wait(arrived, parity);
+        mc::wait_for_peers(arrived, parity);
         sum[mc::thread()] += inbox[mc::thread()];
         mc::cluster_sync();
     }
@@ -118,3 +118,22 @@ extern "C" __global__ void __launch_bounds__(32, 1) deep_stack(float* y) {
     y[mc::lane()] = large[mc::lane()];
 }
 MC_EXPORT(deep_stack)
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(32, 1) waits_without_arrival(float* y) {
+    mc::cluster_wait();
+    y[mc::lane()] = 0.0f;
+}
+MC_EXPORT(waits_without_arrival)
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(32, 1) arrives_twice(float* y) {
+    mc::cluster_arrive_relaxed();
+    mc::cluster_arrive_relaxed();
+    y[mc::lane()] = 0.0f;
+}
+MC_EXPORT(arrives_twice)
+
+extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(32, 1) ends_before_waiting(float* y) {
+    mc::cluster_arrive_relaxed();
+    y[mc::lane()] = 0.0f;
+}
+MC_EXPORT(ends_before_waiting)

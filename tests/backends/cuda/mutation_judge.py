@@ -124,7 +124,7 @@ def _attention(
         Grid(chosen.blocks, blocks.THREADS, cluster, chosen.arena.bytes),
         arguments,
         (1, first, first + 1),
-        (0, 1),
+        (0, 1, first, first + 1, first + 2, first + 4),  # caches, pages and lengths too
     )
 
 
@@ -144,7 +144,8 @@ def _latent(
         return [argument.copy() for argument in given]
 
     text = latent.text(chosen, latent.NAME)
-    return Rig("latent_block.cu", latent.NAME, text, grid, arguments, (1, pool), (0, 1))
+    written = (0, 1, pool, pool + 1, pool + 3)  # caches, pages and lengths too
+    return Rig("latent_block.cu", latent.NAME, text, grid, arguments, (1, pool), written)
 
 
 def _rows(one: RowsProduct, cores: int, cluster: int = 1) -> Rig:
@@ -255,6 +256,13 @@ RIGS = {
         6144,
         3,
         "split_head",
+    ),
+    "weights fit the ring": lambda: _attention(_shape(1, 64, 1, 1, 64), 3, [5], 32768, 6),
+    "lanes, weights fit the ring": lambda: _attention(
+        _shape(1, 64, 1, 1, 64), 4, [5], 32768, 6, "split_head"
+    ),
+    "latents, weights fit the ring": lambda: _latent(
+        latent.shape(1, hidden=64, heads=1), 4, [70], 32768, 6
     ),
     "latents, one block": lambda: _latent(latent.shape(4, latent=96), 1, [70], 36864),
     "latents, odd cluster": lambda: _latent(

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 CALLS = (
-    "group_sync|block_sync|cluster_sync|warp_sync|arrive_at|arrive|wait|expect|push|copy_fence|init"
-    "|init_fence|copy_in|add4|wait_for_previous_grid|let_next_grid_start|rms_norm|rotate|"
+    "group_sync|block_sync|cluster_arrive_relaxed|cluster_wait|cluster_sync|warp_sync|arrive_at"
+    "|arrive|wait_for_peers|wait|cluster_publish|expect|push|copy_fence|init|init_fence|copy_in|add4"
+    "|wait_for_previous_grid|let_next_grid_start|rms_norm|rotate|"
     r"ring\.set_up|ring\.acquire|ring\.fill|ring\.release"
 )
 ARRIVALS = r"(?<=init\(published, )CLUSTER|(?<=set_up\()WARPS|(?<=i, )consumers"
@@ -26,6 +27,7 @@ PATTERNS = (
     ("call dropped", rf"(?:mc::)?\b(?:{CALLS})\(.*\);", ";"),
     ("not by all", r"mc::wait_for_previous_grid\(\);", r"if (mc::thread()) \g<0>"),
     ("let go early", r"mc::wait_for_previous_grid\(\);", r"mc::let_next_grid_start(); \g<0>"),
+    ("other scope", r"\bwait_for_peers\(", "wait("),
     ("tile not awaited", r"ring\.ready\(", "ring.place("),
     ("other parity", r"& 1\b", "& 1 ^ 1"),
     ("other parity", r"\bparity\)", "parity ^ 1)"),

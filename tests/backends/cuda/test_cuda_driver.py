@@ -139,9 +139,14 @@ def test_a_launch_says_what_the_kernel_needs(fake):
     assert fake.calls("cuLaunchKernelEx", "cuFuncSetAttribute") + fake.calls(
         "cuOccupancyMaxActiveClusters", "cuOccupancyMaxActiveBlocksPerMultiprocessor"
     ) == [
+        "cuFuncSetAttribute block 9=100",
         f"cuLaunchKernelEx block grid=10 block=128 cluster=1 shared=1000 {at} feffffff",
+        "cuFuncSetAttribute four 9=100",
+        "cuFuncSetAttribute four 15=1",
         "cuFuncSetAttribute four 8=200000",
         f"cuLaunchKernelEx four grid=132 block=256 cluster=4 shared=200000 programmatic {behind}",
+        "cuFuncSetAttribute free 9=100",
+        "cuFuncSetAttribute free 15=1",
         "cuFuncSetAttribute free 14=1",
         "cuLaunchKernelEx free grid=32 block=64 cluster=16 shared=0",
         f"cuLaunchKernelEx block grid=264 block=32 cluster=1 shared=0 cooperative {at} 07000000",
@@ -161,7 +166,8 @@ def test_static_shared_memory_counts(fake):
         kernel.launch(Grid(1, 32, 1, 9500), [], device.stream)
         with pytest.raises(MeshcError, match="needs 240000 bytes of shared memory"):
             kernel.launch(Grid(1, 32, 1, 200000), [], device.stream)
-    assert fake.calls("cuFuncSetAttribute") == ["cuFuncSetAttribute static 8=9500"]
+    asked = [f"cuFuncSetAttribute static {what}" for what in ("9=100", "8=9500")]
+    assert fake.calls("cuFuncSetAttribute") == asked
 
 
 def test_active_clusters_are_asked_for(fake):

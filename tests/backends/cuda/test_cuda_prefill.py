@@ -121,11 +121,13 @@ def test_chunks_are_as_few_as_can_be_and_only_the_last_gives_logits():
         assert machine.ran.count("head") == 1 + 4, "one for the prompt, one for each token but one"
 
 
-def test_a_token_waits_for_the_one_in_front_of_it_alone():
+def test_logits_are_those_of_the_last_token():
     launches = [x for x, _ in program().prefill_launches(3, True)]
-    assert [x.apart for x in launches if x.kernel == "token"] == 2 * [False, True, True]
-    assert not any(x.apart for x in launches if x.kernel != "token")
+    assert [x.arguments[1] for x in launches if x.kernel == "token"] == 2 * [
+        f"chunk_cached[{t}]" for t in range(3)
+    ]
     assert launches[-1].arguments[0] == "chunk_cached[2]"
+    assert [x for x, _ in program().prefill_launches(3, False)] == launches[:-1]
 
 
 def test_a_manifest_holds_both_lists():

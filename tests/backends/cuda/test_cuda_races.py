@@ -38,6 +38,12 @@ FAULTS = {
     ("races", "no_warp_sync"): (ONE_WARP, "a race: .* reads"),
     ("races", "no_copy_fence"): (PAIR, "without copy_fence"),
     ("races", "no_init_fence"): (PAIR, "without init_fence"),
+    ("races", "awaits_push_near"): (PAIR, "a race: .* reads .* which a copy uses"),
+    ("races", "waits_near"): (PAIR, "a race: .* reads .* which thread"),
+    ("races", "met_relaxed"): (PAIR, "a race: .* reads .* (which thread|nothing was written)"),
+    ("races", "overwritten_by_peer"): (PAIR, "a race: .* writes .* which thread"),
+    ("races", "not_awaited"): (PAIR, "an mbarrier that (another thread may not have|was not) init"),
+    ("races", "not_fenced"): (PAIR, "a race: an mbarrier that another thread may not have init"),
     ("races", "overwritten_early"): (Grid(1, 64, 1, 512), "a race: .* copies to|deadlock"),
     ("races", "initialised_twice"): (ONE_WARP, "initialised twice"),
     ("races", "not_written"): (ONE_WARP, "reads byte 16 .* nothing was written"),
@@ -61,7 +67,7 @@ def test_order_is_seen_where_there_is_some(mode):
     handed = run("races", "handed_on", ONE_WARP, X, mode)[:32]
     assert (handed == X[np.arange(32) ^ 1] + X[:32].max()).all()
     swapped = np.concatenate([X[64:128], X[:64]])
-    for kernel in ("writers_fence", "pusher_fences"):
+    for kernel in ("writers_fence", "pusher_fences", "published", "met"):
         assert (run("races", kernel, PAIR, X, mode)[:128] == swapped).all()
     overwritten = run("races", "overwritten", Grid(1, 64, 1, 512), X, mode)
     assert (overwritten[:64] == X[:64] + X[64:128]).all()

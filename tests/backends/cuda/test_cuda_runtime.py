@@ -195,6 +195,19 @@ def test_faults_that_end_a_run(kernel, message):
         assert message in seen
 
 
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ("waits_without_arrival", "waits for its cluster and has not arrived"),
+        ("arrives_twice", "arrives at the barrier of its cluster twice"),
+        ("ends_before_waiting", "ends that has arrived at the barrier of its cluster and not wait"),
+    ],
+)
+def test_the_halves_of_a_cluster_barrier_belong_together(kernel, message):
+    for seen in found(kernel, Grid(2, 32, 2, 64), [None]):
+        assert message in seen
+
+
 def test_a_stack_that_is_too_deep():
     (seen,) = found("deep_stack", Grid(1, 32, 1, 64), [None], [Mode()])
     assert "a thread's stack is too deep" in seen

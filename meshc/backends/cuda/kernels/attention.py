@@ -2,8 +2,8 @@
 
 A cluster of blocks computes one key/value head with its query heads, for all requests of a batch,
 so that weights are read once. Dataflow ``split_token``: blocks share the rows of the projections
-(one ClusterGather), then the cached tokens (two ClusterReduces: maxima, then scaled sums; the
-paper's algorithm sums before the maxima are known), then the columns of the output. Dataflow
+(one ClusterGather), then the cached tokens (one ClusterReduce of sums relative to each block's
+highest scores, which readers scale; the paper's has two), then the columns of the output. Dataflow
 ``split_head`` (Algorithm 5): blocks share the lanes of the head throughout, so scores and outputs
 are summed over the cluster; the caches hold each block's lanes together.
 """

@@ -20,7 +20,6 @@ NOTES = {
     "PROJECTED": "queries, keys, values",
     "JOINED": "attention sums of the warps",
     "JOINED_MOST": "their highest scores and weights",
-    "TOP": "highest scores of the cluster",
     "ATTENDED_AT": "attention sums of this block",
     "TOTAL": "of the cluster",
     "OWN_SCORES": "over this block's lanes",

@@ -93,11 +93,19 @@ MC_INLINE void group_sync(u32 id, u32 count) {
 
 MC_INLINE void warp_sync() { __syncwarp(); }
 
-// All threads of all blocks of a cluster; orders shared memory of the cluster.
+// The barrier of all threads of all blocks of a cluster, in two halves: each thread arrives, and later
+// waits until all have. What comes before a relaxed arrival is made visible to nobody, but for what
+// init_fence() covers; what a thread has read, it has read.
+MC_INLINE void cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+MC_INLINE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Both halves at once; orders shared memory of the cluster.
 MC_INLINE void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    cluster_wait();
 }
 
 // All blocks of a grid whose blocks are all resident; ``counter`` only grows, by blocks() a call,
@@ -144,7 +152,7 @@ MC_INLINE void init(Barrier* b, u32 arrivals) {
                  : "memory");
 }
 
-// Makes initialised mbarriers visible to peers and to copies; a cluster_sync() follows.
+// Makes initialised mbarriers visible to copies, and to peers behind an arrival at the cluster's barrier.
 MC_INLINE void init_fence() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -167,18 +175,27 @@ MC_INLINE void expect(Barrier* b, u32 bytes) {
                  : "memory");
 }
 
-// Until the phase of this parity has ended.
+#define MC_WAIT(scope)                                                              \
+    "{\n"                                                                           \
+    ".reg .pred done;\n"                                                            \
+    "again: mbarrier.try_wait.parity.acquire." scope ".shared::cta.b64 done, [%0], %1;\n" \
+    "@done bra ended;\n"                                                            \
+    "bra again;\n"                                                                  \
+    "ended:\n"                                                                      \
+    "}"
+
+// Until the phase of this parity has ended; shows what threads of this block, and copies that they
+// started, did before.
 MC_INLINE void wait(Barrier* b, u32 parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-                 "@done bra ended;\n"
-                 "bra again;\n"
-                 "ended:\n"
-                 "}" ::"r"(shared_address(b)),
-                 "r"(parity)
-                 : "memory");
+    asm volatile(MC_WAIT("cta")::"r"(shared_address(b)), "r"(parity) : "memory");
 }
+
+// The same, and what peers did. Costs what the block has in L1, so not for each tile.
+MC_INLINE void wait_for_peers(Barrier* b, u32 parity) {
+    asm volatile(MC_WAIT("cluster")::"r"(shared_address(b)), "r"(parity) : "memory");
+}
+
+#undef MC_WAIT
 
 // ---- Copies that an mbarrier counts; addresses and sizes are multiples of 16 ------------------
 
@@ -278,10 +295,9 @@ MC_INLINE bf16 narrow<bf16>(float v) {
     return __float2bfloat16_rn(v);
 }
 
-// Eight values of 16 bits from a 16-byte address, widened.
-MC_INLINE void load8(const f16* p, float* to) {
-    const uint4 all = *(const uint4*)p;
-    const __half2* pairs = (const __half2*)&all;
+// Eight values of 16 bits, as words hold them, widened.
+MC_INLINE void widen8(const u32 (&words)[4], float* to, f16) {
+    const __half2* pairs = (const __half2*)words;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 two = __half22float2(pairs[i]);
@@ -290,14 +306,20 @@ MC_INLINE void load8(const f16* p, float* to) {
     }
 }
 
-MC_INLINE void load8(const bf16* p, float* to) {
-    const uint4 all = *(const uint4*)p;
-    const u32 words[4] = {all.x, all.y, all.z, all.w};
+MC_INLINE void widen8(const u32 (&words)[4], float* to, bf16) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         to[2 * i] = __uint_as_float(words[i] << 16);
         to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
+}
+
+// The same from a 16-byte address.
+template <class T>
+MC_INLINE void load8(const T* p, float* to) {
+    const uint4 all = *(const uint4*)p;
+    const u32 words[4] = {all.x, all.y, all.z, all.w};
+    widen8(words, to, T());
 }
 
 // Eight values rounded to 16 bits, to a 16-byte address.
@@ -311,6 +333,15 @@ MC_INLINE void store8(T* p, const float* from) {
 }
 
 // ---- Fragments of tensor cores --------------------------------------------------------------------
+
+// Eight neighbours of 16 bits that never change, from global memory, now and not where they are needed.
+template <class T>
+MC_INLINE void load_constant(const T* p, u32 (&words)[4]) {
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "l"(p)
+                 : "memory");
+}
 
 // Eight or four neighbours of 16 bits as a lane's words, from shared memory.
 template <class T>

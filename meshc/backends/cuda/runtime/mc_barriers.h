@@ -42,11 +42,34 @@ inline void group_sync(u32 id, u32 count) {
     meet(here().groups[id], count, "group_sync");
 }
 
-inline void cluster_sync() {
+// What ``releases`` is ordered before what others do behind cluster_wait().
+inline void arrive_at_cluster(bool releases) {
+    Fiber& mine = *machine.current;
     Rendezvous& r = here().cluster->all;
+    if (mine.arrived) fail("a thread arrives at the barrier of its cluster twice");
+    mine.arrived = true;
+    mine.arrival = r.generation;
+    MC_RACE(arrive_at_cluster(releases));
     u32 expected = 0;
     for (const Block* b : here().cluster->blocks) expected += b->alive;
-    meet(r, expected, "cluster_sync");
+    if (++r.count < expected) return;
+    r.count = 0;
+    r.generation++;
+}
+
+inline void cluster_arrive_relaxed() { arrive_at_cluster(false); }
+
+inline void cluster_wait() {
+    Fiber& mine = *machine.current;
+    if (!mine.arrived) fail("a thread waits for its cluster and has not arrived");
+    wait_while(&here().cluster->all.generation, mine.arrival, "cluster_wait");
+    MC_RACE(leave_cluster());
+    mine.arrived = false;
+}
+
+inline void cluster_sync() {
+    arrive_at_cluster(true);
+    cluster_wait();
 }
 
 inline void grid_sync(u32* counter, u32 target) {
@@ -173,7 +196,7 @@ inline void expect(Barrier* b, u32 bytes) {
 
 inline void finish_copies_of(const Barrier* b);
 
-inline void wait(Barrier* b, u32 parity) {
+inline void await_phase(Barrier* b, u32 parity) {
     if (machine.launch.late_copies) yield();
     while (!phase_ended(b, parity)) {
         if (machine.launch.late_copies) {
@@ -185,7 +208,16 @@ inline void wait(Barrier* b, u32 parity) {
         const volatile u32* word = (const volatile u32*)b;
         wait_while(word, *word, "wait on an mbarrier");
     }
-    MC_RACE(waited(b, parity));
+}
+
+inline void wait(Barrier* b, u32 parity) {
+    await_phase(b, parity);
+    MC_RACE(waited(b, parity, false));
+}
+
+inline void wait_for_peers(Barrier* b, u32 parity) {
+    await_phase(b, parity);
+    MC_RACE(waited(b, parity, true));
 }
 
 }  // namespace mc

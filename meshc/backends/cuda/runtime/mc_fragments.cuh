@@ -174,6 +174,36 @@ struct Filled {
     }
 };
 
+// What a thread needs of a gain [WIDTH], read before it is needed.
+template <class T, int WIDTH, int WORKERS>
+struct Gains {
+    typedef Filled<WIDTH, WORKERS> F;
+    static constexpr bool HELD = F::OWN <= 4;  // in registers
+    const T* gain;
+    u32 words[HELD ? F::OWN : 1][4];
+
+    MC_INLINE Gains(const T* gain, u32 me) : gain(gain) {
+#pragma unroll
+        for (int n = 0; HELD && n < F::OWN; n++) load(n, me, words[n]);
+    }
+
+    // The thread's ``n``th eight values.
+    MC_INLINE void get(int n, u32 me, float* v) const {
+        u32 late[4];
+        if (HELD) return widen8(words[HELD ? n : 0], v, T());
+        load(n, me, late);
+        widen8(late, v, T());
+    }
+
+private:
+    MC_INLINE void load(int n, u32 me, u32 (&to)[4]) const {
+        const int k = (me + n * WORKERS) * 8;
+#pragma unroll
+        for (int i = 0; i < 4; i++) to[i] = 0;
+        if (k < WIDTH) load_constant(gain + k, to);
+    }
+};
+
 // Values ``first`` .. ``end`` (multiples of 16) of BATCH vectors as columns, by WORKERS threads numbered
 // ``me``, which meet before anybody reads.
 template <class T, int BATCH, int WIDTH, int WORKERS>
@@ -192,7 +222,8 @@ MC_INLINE void put_columns(T* columns, const float* from, u32 me, int first = 0,
 // Called by WORKERS threads that share group barrier ``group``; all is written when it returns.
 // The vectors are read twice unless registers keep them.
 template <class T, int BATCH, int WIDTH, int WORKERS>
-MC_INLINE void put_normed_columns(T* columns, const float* from, const T* gain, float epsilon,
+MC_INLINE void put_normed_columns(T* columns, const float* from,
+                                  const Gains<T, WIDTH, WORKERS>& gains, float epsilon,
                                   float* squares, u32 me, u32 group, int first = 0,
                                   int end = (WIDTH + 15) / 16 * 16) {
     typedef Filled<WIDTH, WORKERS> F;
@@ -225,8 +256,8 @@ MC_INLINE void put_normed_columns(T* columns, const float* from, const T* gain, 
         for (int n = 0; n < F::OWN; n++) {
             const int k = (me + n * WORKERS) * 8;
             if (k < first || k >= end) continue;
-            float g[8] = {}, v[8];
-            if (WIDTH % 16 == 0 || k < WIDTH) load8(gain + k, g);
+            float g[8], v[8];
+            gains.get(n, me, g);
             if (HELD) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[i] = held[HELD ? b * F::OWN + n : 0][i];

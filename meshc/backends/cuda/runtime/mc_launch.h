@@ -21,6 +21,7 @@ inline void run_fiber() {
     machine.kernel();
     Fiber* f = machine.current;
     Block* b = f->block;
+    if (f->arrived) fail("a thread ends that has arrived at the barrier of its cluster and not waited");
     f->ended = true;
     b->alive--;
     if (!b->alive) {
@@ -108,6 +109,7 @@ inline void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         f.thread = n % l.threads;
         f.ended = false;
         f.behind = false;
+        f.arrived = false;
         f.waits_on = nullptr;
         f.waits_for = "no barrier";
         prepare(f, stacks + n * STACK_BYTES);

@@ -23,6 +23,11 @@ inline void load8(const T* p, float* to) {
     for (int i = 0; i < 8; i++) to[i] = widen(p[i]);
 }
 
+template <class T>
+inline void widen8(const u32 (&words)[4], float* to, T) {
+    for (int i = 0; i < 8; i++) to[i] = widen(T{(u16)(words[i / 2] >> i % 2 * 16)});
+}
+
 // Cycles of 16-byte loads of a warp from 32 banks of four bytes: eight lanes at a time, one cycle for
 // each further word that a bank must give.
 inline void count_conflicts(Warp& w) {
@@ -63,6 +68,11 @@ inline void load_fragment(const T* p, u32 (&words)[N]) {
     if ((uintptr_t)p % sizeof words) fail("load_fragment of an address that is no multiple of its size");
     if (N == 4) log_load(p);
     for (int i = 0; i < N; i++) words[i] = p[2 * i].bits | (u32)p[2 * i + 1].bits << 16;
+}
+
+template <class T>
+inline void load_constant(const T* p, u32 (&words)[4]) {
+    load_fragment(p, words);
 }
 
 // Every lane deposits its row; then each picks two values of each matrix.

@@ -51,6 +51,8 @@ struct Fiber {
     u32 thread;
     bool ended;
     bool behind;  // the grid in front, as far as this thread knows
+    bool arrived;  // at the barrier of its cluster, and has not waited yet
+    u32 arrival;  // the generation in which it did
     const volatile u32* waits_on;  // not to be resumed while *waits_on == seen
     u32 seen;
     const char* waits_for;
@@ -59,6 +61,7 @@ struct Fiber {
 namespace races {
 struct Clock {  // what is ordered before a point of the program, by thread
     std::vector<u32> seen, fenced;
+    u32 meetings = 0;  // of the cluster that have ended
     bool behind = false;  // the grid in front
 };
 }  // namespace races
@@ -90,6 +93,7 @@ struct Block {
 
 struct Cluster {
     Rendezvous all;
+    std::vector<u32> read[2];  // what was read before a relaxed arrival, of two meetings in turn
     std::vector<Block*> blocks;
 };
 

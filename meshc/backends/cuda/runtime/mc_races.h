@@ -5,9 +5,13 @@
 // counts, have vector clocks (Flanagan and Freund, FastTrack, PLDI 2009, with all readers kept). Two
 // accesses to a place, one of them a write, must be ordered by barriers of a block, a group or a
 // cluster, by warp_sync() or by an mbarrier, whatever the schedule of the run; shuffles order nothing.
+// wait() on an mbarrier shows what threads of the block did and copies that they started, and only
+// wait_for_peers() what peers did. A relaxed arrival at the cluster's barrier orders nothing, but what
+// was read before it has been read, so blocks may end behind it.
 // A read must come behind a write. Copies belong to another proxy: they see a plain write only behind
 // a copy_fence() that the writer, or a thread it was ordered before, has passed. Peers and copies may
-// use an mbarrier that was initialised before an init_fence().
+// use an mbarrier that was initialised before an init_fence(), peers behind any barrier of the cluster at
+// which its thread arrived then.
 //
 // Global memory is looked at where the host names the arrays of a launch (mc_watch_arrays): what the
 // grid in front writes is used, and any of them is written, only behind wait_for_previous_grid() of
@@ -23,7 +27,7 @@ namespace mc::races {
 
 #define MC_UNWATCHED __attribute__((no_sanitize("thread")))
 
-constexpr u32 NOBODY = ~0u;
+constexpr u32 NOBODY = ~0u, NEVER = ~0u;
 constexpr u32 MOST_BARRIERS = 512;
 constexpr size_t GRAIN = 2;  // bytes of a cell
 
@@ -38,12 +42,21 @@ struct Cell {
     u32 readers = 0;  // further concurrent reads, in State::readers
 };
 
-// An mbarrier; ``who`` stands for its copies in clocks, whose time is the number of the phase.
-struct Phases {
+// What one side brings to the phases of an mbarrier; ``who`` stands for its copies in clocks, whose time
+// is the number of the phase.
+struct Side {
+    u32 who = NOBODY;
+    bool copies = false;  // in this phase
     Clock pending, ended[2];
-    u32 phase = 0, who = NOBODY;
+};
+
+// An mbarrier, with what its own block does and what peers do.
+struct Phases {
+    Side own, peers;
+    u32 phase = 0;
     Access made;
     bool fenced = false;
+    u32 announced = NEVER;  // to peers behind so many meetings of the cluster
 };
 
 // Global memory that a launch was given; ``written``: by the grid in front of it.
@@ -57,9 +70,11 @@ struct State {
     std::vector<Cell> cells;
     std::vector<std::vector<Access>> readers;
     std::unordered_map<const void*, Phases> barriers;
+    std::vector<Phases*> unannounced;  // initialised and fenced
     unsigned char* base = nullptr;
     size_t bytes = 0;
     std::vector<Clock> ends;  // of blocks
+    std::vector<std::vector<u32>> read;  // by then, of each block
     const Array* arrays = nullptr;
     u32 array_count = 0;
 };
@@ -76,6 +91,7 @@ MC_UNWATCHED inline void raise(std::vector<u32>& to, const std::vector<u32>& fro
 inline void join(Clock& to, const Clock& from) {
     raise(to.seen, from.seen);
     raise(to.fenced, from.fenced);
+    if (to.meetings < from.meetings) to.meetings = from.meetings;
     to.behind |= from.behind;
 }
 
@@ -107,6 +123,38 @@ inline void arrive(Clock (&clocks)[2], u32 generation, bool first) {
 }
 
 inline void leave(const Clock (&clocks)[2], u32 generation) { acquire(clocks[generation & 1]); }
+
+inline size_t block_of(const void* p) {
+    return ((const unsigned char*)p - state.base) / machine.shared_bytes;
+}
+
+inline void arrive_at_cluster(bool releases) {
+    Cluster& cluster = *here().cluster;
+    const u32 half = cluster.all.generation & 1;
+    if (!cluster.all.count) {
+        cluster.all.clocks[half] = {};
+        cluster.read[half].clear();
+    }
+    std::erase_if(state.unannounced, [&](Phases* phases) {
+        if (phases->made.who != me()) return false;
+        phases->announced = cluster.all.generation + 1;
+        return true;
+    });
+    raise(cluster.read[half], state.threads[me()].seen);
+    if (releases) {
+        release(cluster.all.clocks[half]);
+    } else {
+        state.threads[me()].seen[me()]++;
+    }
+}
+
+inline void leave_cluster() {
+    const u32 arrival = machine.current->arrival;
+    leave(here().cluster->all.clocks, arrival);
+    raise(state.read[block_of(arena())], here().cluster->read[arrival & 1]);
+    Clock& mine = state.threads[me()];
+    if (mine.meetings <= arrival) mine.meetings = arrival + 1;
+}
 
 // ---- Accesses -----------------------------------------------------------------------------------
 
@@ -164,8 +212,7 @@ inline void set_writer(Cell& cell, const Access& writer, bool by_copy) {
 
 // A block whose threads have ended has no shared memory.
 inline void check_alive(const unsigned char* at) {
-    const size_t block = (at - state.base) / machine.shared_bytes;
-    if (!state.ends[block].seen.empty()) report("uses", at, {});
+    if (!state.ends[block_of(at)].seen.empty()) report("uses", at, {});
 }
 
 inline void access(const void* p, size_t bytes, bool write) {
@@ -209,9 +256,10 @@ MC_UNWATCHED inline void access_global(const void* p, size_t bytes, bool write) 
 
 inline void init(const Barrier* b) {
     Phases& found = state.barriers[b];
-    if (found.who != NOBODY) fail("an mbarrier that is initialised twice");
+    if (found.own.who != NOBODY) fail("an mbarrier that is initialised twice");
     if (state.barriers.size() > MOST_BARRIERS) fail("more than %u mbarriers", MOST_BARRIERS);
-    found.who = (u32)(state.threads.size() + state.barriers.size() - 1);
+    found.own.who = (u32)(state.threads.size() + 2 * state.barriers.size() - 2);
+    found.peers.who = found.own.who + 1;
     found.made = {me(), state.threads[me()].seen[me()]};
     for (size_t n = 0; n < sizeof *b / GRAIN; n++) {
         state.cells[((const unsigned char*)b - state.base) / GRAIN + n].barrier = true;
@@ -219,41 +267,61 @@ inline void init(const Barrier* b) {
 }
 
 inline void init_fence() {
-    for (auto& [_, phases] : state.barriers) phases.fenced |= phases.made.who == me();
+    for (auto& [_, phases] : state.barriers) {
+        if (phases.fenced || phases.made.who != me()) continue;
+        phases.fenced = true;
+        state.unannounced.push_back(&phases);
+    }
 }
 
-// The phases of ``b``, which this thread must know to be initialised; ``far`` for peers and copies.
-inline Phases& known(const Barrier* b, bool far) {
+inline bool is_far(const void* p) { return block_of(p) != block_of(arena()); }
+
+// The phases of ``b``, which this thread must know to be initialised; ``fenced`` for peers and copies.
+inline Phases& known(const Barrier* b, bool fenced) {
     const auto found = state.barriers.find(b);
     if (found == state.barriers.end()) fail("an mbarrier that was not initialised");
-    const Access made = found->second.made;
-    if (!ordered(made, state.threads[me()].seen)) {
+    Phases& phases = found->second;
+    const Clock& mine = state.threads[me()];
+    const bool told = is_far(b) && phases.announced <= mine.meetings;
+    if (!told && !ordered(phases.made, mine.seen)) {
         fail("a race: an mbarrier that another thread may not have initialised yet");
     }
-    if (far && !found->second.fenced) fail("an mbarrier used by a peer or a copy without init_fence");
-    return found->second;
+    if (fenced && !phases.fenced) fail("an mbarrier used by a peer or a copy without init_fence");
+    return phases;
 }
 
+inline Side& my_side(Phases& phases, const Barrier* b) { return is_far(b) ? phases.peers : phases.own; }
+
 inline void arrive(const Barrier* b) {
-    const bool far = (size_t)((const unsigned char*)b - arena()) >= machine.launch.shared_bytes;
-    if (far) check_alive((const unsigned char*)b);
-    release(known(b, far).pending);
+    if (is_far(b)) check_alive((const unsigned char*)b);
+    release(my_side(known(b, is_far(b)), b).pending);
 }
 
 inline void end_phase(const Barrier* b) {
     Phases& phases = state.barriers.at(b);
-    Clock& ended = phases.ended[phases.phase & 1];
-    ended = std::move(phases.pending);
-    phases.pending = {};
-    if (ended.seen.empty()) ended.seen.assign(state.threads[0].seen.size(), 0);
-    ended.seen[phases.who] = ++phases.phase;
+    for (Side* side : {&phases.own, &phases.peers}) {
+        Clock& ended = side->ended[phases.phase & 1];
+        ended = std::move(side->pending);
+        side->pending = {};
+        if (!side->copies) continue;
+        if (ended.seen.empty()) ended.seen.assign(state.threads[0].seen.size(), 0);
+        ended.seen[side->who] = phases.phase + 1;
+        side->copies = false;
+    }
+    phases.phase++;
 }
 
-inline void waited(const Barrier* b, u32 parity) { acquire(known(b, false).ended[parity & 1]); }
+inline void waited(const Barrier* b, u32 parity, bool for_peers) {
+    const Phases& phases = known(b, false);
+    acquire(phases.own.ended[parity & 1]);
+    if (for_peers) acquire(phases.peers.ended[parity & 1]);
+}
 
 inline void copy(const Copy& copy) {
     Phases& phases = known(copy.barrier, true);
-    const Access mine{phases.who, phases.phase + 1};
+    Side& side = my_side(phases, copy.barrier);
+    side.copies = true;
+    const Access mine{side.who, phases.phase + 1};
     const Clock& clock = state.threads[me()];
     const auto check_write = [&](const Cell& cell, const unsigned char* at, const char* what) {
         if (!ordered(cell.write, clock.seen)) report(what, at, cell.write);
@@ -285,14 +353,16 @@ inline void start(unsigned char* base, size_t bytes) {
     const size_t count = machine.order.size();
     state.threads.assign(count, {});
     for (size_t n = 0; n < count; n++) {
-        state.threads[n].seen.assign(count + MOST_BARRIERS, 0);
-        state.threads[n].fenced.assign(count + MOST_BARRIERS, 0);
+        state.threads[n].seen.assign(count + 2 * MOST_BARRIERS, 0);
+        state.threads[n].fenced.assign(count + 2 * MOST_BARRIERS, 0);
         state.threads[n].seen[n] = 1;
     }
     state.cells.assign(bytes / GRAIN, {});
     state.readers.assign(1, {});
     state.barriers.clear();
+    state.unannounced.clear();
     state.ends.assign(bytes / machine.shared_bytes, {});
+    state.read.assign(bytes / machine.shared_bytes, {});
     state.base = base;
     state.bytes = bytes;
 }
@@ -305,20 +375,22 @@ MC_UNWATCHED inline void stop() { state.bytes = 0; }
 
 // The last thread of a block has ended: what peers did in its shared memory must come before.
 inline void end_block(u32 first) {
-    const size_t block = (arena() - state.base) / machine.shared_bytes;
+    const size_t block = block_of(arena());
     Clock end;
     for (u32 n = 0; n < threads(); n++) join(end, state.threads[first + n]);
+    std::vector<u32> read = end.seen;
+    raise(read, state.read[block]);
     const size_t cells = machine.shared_bytes / GRAIN;
-    const auto check = [&](const Access& access, size_t n) {
-        if (!ordered(access, end.seen)) {
+    const auto check = [&](const Access& access, const std::vector<u32>& before, size_t n) {
+        if (!ordered(access, before)) {
             report("ends before a use of", state.base + (block * cells + n) * GRAIN, access);
         }
     };
     for (size_t n = 0; n < cells; n++) {
         const Cell& cell = state.cells[block * cells + n];
-        check(cell.write, n);
-        check(cell.read, n);
-        for (const Access& reader : state.readers[cell.readers]) check(reader, n);
+        check(cell.write, end.seen, n);
+        check(cell.read, read, n);
+        for (const Access& reader : state.readers[cell.readers]) check(reader, read, n);
     }
     state.ends[block] = std::move(end);
 }

@@ -144,6 +144,7 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
     say(" %s %d=%d", f->name, attribute, value);
     if (attribute == 8 && value <= 232448) f->shared = value;
     else if (attribute == 14) f->spread = value;
+    else if ((attribute == 9 && value <= 100) || (attribute == 15 && value <= 2)) return leave(OK);
     else return leave(INVALID_VALUE);
     return leave(OK);
 }

@@ -55,12 +55,11 @@ constexpr int PARTS = 196736;  // sums of the warps
 constexpr int ALL = 197760;  // rows of all blocks
 constexpr int COLUMNS = 198528;  // inputs
 constexpr int PROJECTED = 198528;  // queries, keys, values
-constexpr int TOTAL = 198528;  // of the cluster
-constexpr int OUT_COLUMNS = 198912;  // inputs of the output projection
+constexpr int OUT_COLUMNS = 198528;  // inputs of the output projection
 constexpr int JOINED = 199296;  // attention sums of the warps
 constexpr int JOINED_MOST = 201344;  // their highest scores and weights
 constexpr int HIGHEST = 201472;
-constexpr int TOP = 201600;  // highest scores of the cluster
+constexpr int SHARES = 201600;  // of the blocks in the cluster's sums
 constexpr int ATTENDED_AT = 201728;  // attention sums of this block
 
 // The tiles of cached tokens that a block reads of one request.
@@ -104,12 +103,12 @@ MC_INLINE void rotate(float* pair, float cosine, float sine) {
 // [BATCH, max_pages]. cached [BATCH]: tokens before this one. cosines, sines [positions, HEAD / 2].
 extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
     __launch_bounds__(attention_block_::THREADS, 1)
-    attention_block(const float* __restrict__ residual, float* __restrict__ sums,
+    attention_block(const float* residual, float* sums,
         const attention_block_::T* __restrict__ norm, const attention_block_::T* __restrict__ qkv,
         const attention_block_::T* __restrict__ out,
-        attention_block_::T* __restrict__ keys,
-        attention_block_::T* __restrict__ values, const int* __restrict__ pages, int max_pages,
-        const int* __restrict__ cached, const float* __restrict__ cosines,
+        attention_block_::T* keys,
+        attention_block_::T* values, const int* pages, int max_pages,
+        const int* cached, const float* __restrict__ cosines,
         const float* __restrict__ sines) {
     using namespace attention_block_;
     unsigned char* arena = mc::arena();
@@ -126,20 +125,22 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
     if (me == 0) {
         ring.set_up(WARPS);
         mc::init(gathered, 1);
-        for (int i = 0; i < 2; i++) mc::init(published + i, CLUSTER);
+        mc::init(published, CLUSTER);
         mc::init_fence();
     }
-    mc::cluster_sync();
+    mc::block_sync();  // this block's mbarriers are ready
+    mc::cluster_arrive_relaxed();  // so are they for peers, which wait where they first need them
 
     if (warp == WARPS) {
-        // ---- Bring the tiles, in the order in which they are read. Weights and what is cached do
-        // not change in a step, so they need not wait for the grid before.
+        // ---- Bring the tiles, in the order in which they are read. Weights do not change in a step, so
+        // they need not wait for the grid before; lengths, pages and what is cached may.
         if (lane == 0) {
             int item = 0;
             for (int group = first_group; group < end_group; group++) {
                 const size_t at = (size_t)head * ALL_GROUPS + group_of_head(group, sharer);
                 mc::bring_blocks(ring, item, qkv + at * BLOCKS * 256, BLOCKS, TILE_BLOCKS);
             }
+            mc::wait_for_previous_grid();
             for (int b = 0; b < BATCH; b++) {
                 const Tokens mine(cached[b], rank);
                 const int* own_pages = pages + (size_t)b * max_pages;
@@ -160,15 +161,18 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
             mc::bring_blocks(ring, item, outs + (size_t)first_out * OUT_BLOCKS * 256,
                              (end_out - first_out) * OUT_BLOCKS, OUT_TILE_BLOCKS);
         }
+        mc::cluster_wait();
+        mc::cluster_arrive_relaxed();
     } else {
         int item = 0;
+        const mc::Gains<T, HIDDEN, WORKERS> gains(norm, me);  // do not change in a step
         mc::wait_for_previous_grid();
         mc::let_next_grid_start();
         float* all = (float*)(arena + ALL);  // [BATCH, ROWS]
         // ---- RMSNorm, in every block: the vectors come from L2
         float* parts = (float*)(arena + PARTS);
         T* columns = (T*)(arena + COLUMNS);
-        mc::put_normed_columns<T, BATCH, HIDDEN, WORKERS>(columns, residual, norm, EPSILON, parts, me, 1);
+        mc::put_normed_columns<T, BATCH, HIDDEN, WORKERS>(columns, residual, gains, EPSILON, parts, me, 1);
 
         // ---- Queries, keys and values: this block's row groups
         for (int group = first_group; group < end_group; group++) {
@@ -182,6 +186,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                 all[n / 16 * ROWS + row] = Joined::all(part, n);
             }
         }
+        mc::cluster_wait();  // peers have their mbarriers
         mc::cluster_gather<CLUSTER>(all, BATCH, ROWS, 16 * first_group, 16 * (end_group - first_group), gathered, 0,
                                     me, WORKERS, 1);
 
@@ -339,19 +344,21 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
             mc::group_sync(1, WORKERS);
         }
 
-        // ---- Join the blocks: the highest scores first, then what is scaled to them
-        float* top = (float*)(arena + TOP);
-        mc::cluster_reduce<mc::Max, CLUSTER>(top, highest, BATCH * GROUP, published, 0, me, WORKERS, 1);
-        for (int i = me; i < BATCH * (ATTENDED + GROUP); i += WORKERS) {
-            const int head_of = i < BATCH * ATTENDED ? i / HEAD : i - BATCH * ATTENDED;
-            attended[i] *= mc::power_of_two(highest[head_of] - top[head_of]);
+        // ---- Join the blocks, as columns: what each attended counts by its share of all weights
+        mc::cluster_publish<CLUSTER>(published, 0, me, WORKERS, 1);
+        float* shares = (float*)(arena + SHARES);  // [BATCH, GROUP, CLUSTER]
+        for (int i = warp; i < BATCH * GROUP; i += WARPS) {
+            mc::cluster_shares<CLUSTER>(shares + i * CLUSTER, highest + i, weights + i);
         }
-        float* total = (float*)(arena + TOTAL);
-        mc::cluster_reduce<mc::Sum, CLUSTER>(total, attended, BATCH * (ATTENDED + GROUP), published + 1, 0, me,
-                                             WORKERS, 1);
-        for (int i = me; i < BATCH * ATTENDED; i += WORKERS) {
-            total[i] /= total[BATCH * ATTENDED + i / HEAD];
+        mc::group_sync(1, WORKERS);
+        T* inputs = (T*)(arena + OUT_COLUMNS);
+        for (int i = me; i < BATCH * ATTENDED / 8; i += WORKERS) {
+            const int b = i / (ATTENDED / 8), k = i % (ATTENDED / 8) * 8;
+            float v[8];
+            mc::cluster_combine<CLUSTER>(v, attended + b * ATTENDED + k, shares + (b * GROUP + k / HEAD) * CLUSTER);
+            mc::Columns<BATCH>::put(inputs, b, k, v);
         }
+        mc::cluster_arrive_relaxed();  // nothing of peers is read any more
         mc::group_sync(1, WORKERS);
 
         // ---- Output projection: this block's row groups
@@ -367,9 +374,6 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                 mc::add4(sums + at, four);
             }
         };
-        T* inputs = (T*)(arena + OUT_COLUMNS);
-        mc::put_columns<T, BATCH, ATTENDED, WORKERS>(inputs, total, me);
-        mc::group_sync(1, WORKERS);
         float* own_sums = parts + warp * Joined::COUNT;
         for (int group = first_out; group < end_out; item++) {
             const T* tile = (const T*)ring.ready(item);
@@ -387,6 +391,6 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
             ring.release(item);
         }
     }
-    mc::cluster_sync();  // peers may still read this block's shared memory
+    mc::cluster_wait();  // peers may still read this block's shared memory
 }
 MC_EXPORT(attention_block)

@@ -16,8 +16,8 @@ constexpr int THREADS = 256;
 // tokens [batch], one block each. table: VOCABULARY rows in fragments. residual [batch, HIDDEN] gets the rows,
 // zeros where a token is none; sums [batch, HIDDEN] gets zeros.
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_embed_::THREADS, 1)
-    chunk_embed(const int* __restrict__ tokens, const chunk_embed_::T* __restrict__ table,
-        float* __restrict__ residual, float* __restrict__ sums) {
+    chunk_embed(const int* tokens, const chunk_embed_::T* __restrict__ table,
+        float* residual, float* sums) {
     using namespace chunk_embed_;
     mc::wait_for_previous_grid();
     mc::let_next_grid_start();

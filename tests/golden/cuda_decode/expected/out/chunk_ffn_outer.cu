@@ -36,10 +36,10 @@ typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 // sums [BATCH, ROWS]: added to the output, then zeroed. output [BATCH, ROWS].
 extern "C" __global__ void __cluster_dims__(chunk_ffn_outer_::CLUSTER, 1, 1)
     __launch_bounds__(chunk_ffn_outer_::THREADS, 1)
-    chunk_ffn_outer(const float* __restrict__ input,
+    chunk_ffn_outer(const float* input,
         const chunk_ffn_outer_::T* __restrict__ matrix,
-        float* __restrict__ sums,
-        float* __restrict__ output) {
+        float* sums,
+        float* output) {
     using namespace chunk_ffn_outer_;
     unsigned char* arena = mc::arena();
     mc::Ring<STAGES> ring(arena + BARRIERS, arena + RING, TILE_BYTES);
@@ -52,7 +52,7 @@ extern "C" __global__ void __cluster_dims__(chunk_ffn_outer_::CLUSTER, 1, 1)
         ring.set_up(WARPS);
         mc::init_fence();
     }
-    mc::block_sync();
+    mc::block_sync();  // this block's mbarriers are ready
 
     if (warp == WARPS) {
         // The matrix does not change, so its tiles need not wait for the grid before.

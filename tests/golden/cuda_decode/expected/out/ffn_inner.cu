@@ -40,10 +40,10 @@ MC_INLINE float activated(float v) {
 // output [BATCH, ROWS / 2].
 extern "C" __global__ void __cluster_dims__(ffn_inner_::CLUSTER, 1, 1)
     __launch_bounds__(ffn_inner_::THREADS, 1)
-    ffn_inner(const float* __restrict__ input,
+    ffn_inner(const float* input,
         const ffn_inner_::T* __restrict__ gain,
         const ffn_inner_::T* __restrict__ matrix,
-        float* __restrict__ output) {
+        float* output) {
     using namespace ffn_inner_;
     unsigned char* arena = mc::arena();
     mc::Ring<STAGES> ring(arena + BARRIERS, arena + RING, TILE_BYTES);
@@ -56,7 +56,7 @@ extern "C" __global__ void __cluster_dims__(ffn_inner_::CLUSTER, 1, 1)
         ring.set_up(WARPS);
         mc::init_fence();
     }
-    mc::block_sync();
+    mc::block_sync();  // this block's mbarriers are ready
 
     if (warp == WARPS) {
         // The matrix does not change, so its tiles need not wait for the grid before.
@@ -67,11 +67,12 @@ extern "C" __global__ void __cluster_dims__(ffn_inner_::CLUSTER, 1, 1)
             }
         }
     } else {
+        const mc::Gains<T, WIDTH, WORKERS> gains(gain, me);  // do not change in a step
         mc::wait_for_previous_grid();
         mc::let_next_grid_start();
         float* parts = (float*)(arena + PARTS);
         T* columns = (T*)(arena + COLUMNS);
-        mc::put_normed_columns<T, BATCH, WIDTH, WORKERS>(columns, input, gain, 1e-05f, parts, me, 1,
+        mc::put_normed_columns<T, BATCH, WIDTH, WORKERS>(columns, input, gains, 1e-05f, parts, me, 1,
                                                          16 * first, 16 * (first + own));
 
         // What becomes of the complete sums of a row group: ``sum(16 vector + row)``.

@@ -1,0 +1,88 @@
+"""What emitted kernels reach before they wait for the grid in front, by their machine code."""
+
+from functools import cache
+
+import pytest
+from sass_order import before_the_wait
+
+from meshc.backends.cuda import from_json
+from meshc.backends.cuda.locations import find_program
+from meshc.backends.cuda.toolkit import compile_cubin, disassemble
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.support.diagnostics import Diagnostics
+
+pytestmark = [
+    pytest.mark.cuda_compiler,
+    pytest.mark.skipif(find_program("nvdisasm") is None, reason="no nvdisasm"),
+]
+TEXT = """
+#include "mc.cuh"
+extern "C" __global__ void __launch_bounds__(64, 1)
+    follows(const float* x, const float* __restrict__ weights, int shift, float* y) {
+    const int me = mc::thread();
+    BEFORE
+    WAIT
+    y[me + shift] = x[me] + weights[me];
+}
+"""
+WAIT = "mc::wait_for_previous_grid();"
+X, WEIGHTS, Y = 0, 1, 3
+COPY = "mc::copy_in(mc::arena() + 128, x + 4 * shift, 256, (mc::Barrier*)mc::arena());"
+
+
+@cache
+def early(before="", wait=WAIT):
+    cubin = compile_cubin(TEXT.replace("BEFORE", before).replace("WAIT", wait))
+    return before_the_wait(disassemble(cubin), "follows", cubin.kernels["follows"].parameters)
+
+
+def test_what_is_behind_the_wait_is_not_early():
+    assert set(early()) <= {WEIGHTS}
+    assert set(early("if (me < 3) { if (me == shift) mc::block_sync(); }")) <= {WEIGHTS}
+
+
+@pytest.mark.parametrize(
+    ("before", "parameter", "opcode"),
+    [
+        ("if (x[me + shift] > 0.0f) y += 4;", X, "LDG"),
+        ("for (int i = 0; i < shift; i++) mc::add(y + i, 1.0f);", Y, "RED"),
+        ("const float* p = shift & 1 ? x + 9 : x - 7; if (p[shift] > 0.0f) shift++;", X, "LDG"),
+        (COPY, X, "UBLKCP"),
+        (f"if (me) {COPY}", X, "UBLKCP"),
+    ],
+)
+def test_what_is_in_front_of_the_wait_is_found(before, parameter, opcode):
+    assert any(one.startswith(opcode) for one in early(before)[parameter])
+
+
+@pytest.mark.parametrize("wait", ["", f"if (me) {WAIT}", f"while (shift-- > 0) {WAIT}"])
+def test_a_wait_that_some_pass_by_does_not_count(wait):
+    assert {X, WEIGHTS, Y} <= set(early(wait=wait))
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("smollm2-135m", {}),
+        ("llama-2-7b", {"dataflow": "split_head"}),
+        ("llama-3-8b", {"dtype": "bf16", "batch": 8}),
+    ],
+)
+def test_only_what_never_changes_is_reached_early(model, options):
+    report = Diagnostics()
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 4096} | options)
+    result = compile_loaded(load_any(model, report), request, (), report)
+    program = from_json(result.files["manifest.json"])
+    constants = {name for name, buffer in program.buffers.items() if buffer.role == "constant"}
+    launches = [*program.launches(), *program.prefill_launches(program.prefill.tokens, True)]
+    for launch in {launch.kernel: launch for launch, _ in launches}.values():
+        kernel = program.kernels[launch.kernel]
+        cubin = compile_cubin(result.files[kernel.file])
+        sizes = cubin.kernels[launch.kernel].parameters
+        found = before_the_wait(disassemble(cubin), launch.kernel, sizes)
+        names = [str(argument).partition("[")[0] for argument in launch.arguments]
+        assert {names[n] for n in found} <= {*program.weights, *constants}, launch.kernel
+        # Weights come early, and gains, which a compiler would move to where they are needed.
+        if kernel.shared_bytes:
+            assert any("UBLKCP.S.G" in codes for codes in found.values()), launch.kernel
+        assert {n for n, name in enumerate(names) if name.startswith("norm_of_")} <= set(found)
