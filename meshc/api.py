@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from meshc.driver import Compiled, CompileRequest, compile_loaded, load_any
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from meshc.driver import Answer, Compiled, CompileRequest, Executable, compile_loaded, load_any
+from meshc.interp.check import Session, run_any
+from meshc.interp.inputs import wanted_inputs
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
@@ -26,7 +32,7 @@ from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
-from meshc.support.diagnostics import Diagnostic, Diagnostics, InternalError, MeshcError
+from meshc.support.diagnostics import Diagnostic, Diagnostics, InternalError, MeshcError, fail
 from meshc.support.files import read_text, write_directory
 from meshc.support.spans import Source
 from meshc.verify.given import read_module
@@ -70,27 +76,54 @@ def compile(
 
     ``model`` is a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or ``config.json``, or a
     built-in name. The result has ``modules`` by phase and ``files`` by path; ``output`` names a
-    directory to write them to. Remarks are added to ``report``. Raises :class:`MeshcError` for what
-    is wrong with the input and :class:`InternalError` for what is wrong with meshc.
+    directory to write them to. Its ``remarks`` are also added to ``report``. Raises
+    :class:`MeshcError` for what is wrong with the input and :class:`InternalError` for what is
+    wrong with meshc.
     """
     request = CompileRequest(
         target, device, mesh, phase, seq, layers, dtype, kv, compile_to, **flags
     )
-    found = Diagnostics() if report is None else report
-    compiled = compile_loaded(load_any(str(model), found), request, report=found)
+    found = Diagnostics()
+    try:
+        compiled = compile_loaded(load_any(str(model), found), request, report=found)
+    finally:
+        if report is not None:
+            for message in found.messages:
+                report.add(message)
     if output is not None:
         write_directory(Path(output), compiled.files, compiled.facts, force)
     return compiled
 
 
+def run(
+    module: Module, arrays: Mapping[str, ArrayLike] | None = None, /, **scalars: int
+) -> list[NDArray[Any]]:
+    """What ``module``, of any level, computes: its results in order, those that are state left out.
+
+    ``arrays`` are inputs and weights by the names of the model's parameters; ``scalars`` are those
+    of the module, such as ``pos``. The interpreters compute it, in float64 above the tile level;
+    state starts as zeros (a :class:`Session` keeps it). Raises ``interp-input``, ``interp-scalar``
+    and what executing raises.
+    """
+    given = {name: np.asarray(array) for name, array in (arrays or {}).items()}
+    known = [want.name for want in wanted_inputs(module)]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        words = f"'{module.name}' takes no array '{unknown[0]}'"
+        fail("interp-input", words, help=f"it takes {', '.join(known) or 'none'}")
+    return run_any(module, given, scalars)
+
+
 __all__ = [
     "PASSES",
     "AllocateRoutes",
+    "Answer",
     "Canonicalize",
     "Compiled",
     "Diagnostic",
     "Diagnostics",
     "EliminateTranspose",
+    "Executable",
     "ExpandPrograms",
     "FuseCluster",
     "Instrument",
@@ -105,6 +138,7 @@ __all__ = [
     "ScheduleTasks",
     "SelectCollective",
     "SelectGemm",
+    "Session",
     "ShiftKvCache",
     "SplitRegions",
     "__version__",
@@ -113,5 +147,6 @@ __all__ = [
     "parse",
     "parse_pipeline",
     "print_module",
+    "run",
     "verify_module",
 ]

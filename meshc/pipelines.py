@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshc.ir.module import LEVELS, Level, Module
 from meshc.passes.base import Pass
-from meshc.passes.registry import parse_pipeline
+from meshc.passes.registry import own_pipeline
 
 STAGES: dict[Level, tuple[str, ...]] = {
     "graph": ("canonicalize", "eliminate-transpose"),
@@ -29,7 +29,7 @@ def pipeline_to(level: Level, settings: dict[str, str] | None = None) -> list[Pa
     chosen = settings or {}
     reached = LEVELS[: LEVELS.index(level) + 1]
     names = [name for stage in reached for name in STAGES[stage]]
-    return parse_pipeline(",".join(chosen.get(name, name) for name in names))
+    return own_pipeline(",".join(chosen.get(name, name) for name in names))
 
 
 KERNEL_STAGES = (*STAGES["graph"], "fuse-cluster")
@@ -39,7 +39,7 @@ KERNEL_STAGES = (*STAGES["graph"], "fuse-cluster")
 def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     """The passes that fuse a fresh decode graph into kernels; ``settings`` as above."""
     chosen = settings or {}
-    return parse_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
+    return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {
@@ -70,4 +70,4 @@ def pipeline_from(
         own = stage == module.level
         if not own or _ENDS[stage] not in module.holds:
             names += [n for n in STAGES[stage] if not (own and n in _LOWERING)]
-    return parse_pipeline(",".join(chosen.get(name, name) for name in names))
+    return own_pipeline(",".join(chosen.get(name, name) for name in names))

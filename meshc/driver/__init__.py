@@ -1,11 +1,14 @@
 """The driver: from what a person asks for to compiled programs and answers."""
 
 from meshc.driver.checking import Check
-from meshc.driver.compiling import Compiled, compile_loaded, graph_module
+from meshc.driver.compiled import Compiled
+from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.executable import Executable
+from meshc.driver.generating import Answer
 from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.request import CompileRequest
-from meshc.driver.running import Answer, RunRequest, open_program, run_compiled, run_program
+from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
 from meshc.driver.weights import find_weights, open_weights, weight_files
 
 __all__ = [
@@ -14,6 +17,7 @@ __all__ = [
     "Check",
     "CompileRequest",
     "Compiled",
+    "Executable",
     "LoadedModel",
     "RunRequest",
     "compile_loaded",

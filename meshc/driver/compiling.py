@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from meshc.backends import csl, cuda
 from meshc.backends.python import HostFacts, emit
 from meshc.devices import device
+from meshc.driver.compiled import Compiled
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
@@ -22,48 +21,6 @@ from meshc.passes.manager import PassManager
 from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.verify import check_fact
-
-
-@dataclass
-class Compiled:
-    """What a compile gives: a module for each phase and the text of each file.
-
-    ``report`` holds warnings and remarks; ``facts`` what the manifest of an output directory says.
-    """
-
-    request: CompileRequest
-    modules: dict[str, Module]
-    files: dict[str, str]
-    report: Diagnostics = field(repr=False)
-    facts: dict[str, object] = field(repr=False, default_factory=dict)
-
-    @property
-    def weight_names(self) -> tuple[str, ...]:
-        """Logical tensors that the program reads, those of the host included."""
-        found = dict.fromkeys(self.host_weights)
-        if cuda.MANIFEST in self.files:
-            program = cuda.from_json(self.files[cuda.MANIFEST])
-            return tuple(dict.fromkeys(s for w in program.weights.values() for s in w.sources))
-        for module in self.modules.values():
-            weights = {b.value for b in module.buffers if b.role == "weight"}
-            known = module.constants
-            ports = (p for p in module.ports if p.direction == "in" and p.buffer in weights)
-            found |= dict.fromkeys(p.name for p in ports if p.name not in known)
-        return tuple(found)
-
-    def use_of_a_core(self, phase: str) -> list[str]:
-        """Lines on what the program of ``phase`` uses of a core; none for emitted Python."""
-        if cuda.MANIFEST in self.files:
-            return cuda.summary(cuda.from_json(self.files[cuda.MANIFEST]))
-        reports = [text for name, text in self.files.items() if name.endswith("report.json")]
-        places = dict(zip(self.modules, reports, strict=False))
-        return csl.summary(json.loads(places[phase])) if phase in places else []
-
-    @property
-    def host_weights(self) -> tuple[str, ...]:
-        """Tensors that only the host reads: the table of embeddings."""
-        embedding = self.facts.get("embedding")
-        return (str(embedding),) if embedding else ()
 
 
 def compile_loaded(
@@ -83,7 +40,8 @@ def compile_loaded(
         passes = _passes(module, request)
         modules[phase] = PassManager(passes, instruments).run(module, report)
     files = _files(request, modules, host, loaded.name)
-    return Compiled(request, modules, files, report, facts_of(loaded, request, modules, host))
+    facts = facts_of(loaded, request, modules, host)
+    return Compiled(request, modules, files, report, facts, loaded)
 
 
 def _passes(module: Module, request: CompileRequest) -> list[Pass]:

@@ -21,7 +21,7 @@ BACKENDS: dict[str, tuple[str, ...]] = {"python": ("python",), "cuda": ("cuda-cp
 _FILE_LIMIT_BYTES = 1 << 24
 
 
-class Generator(Protocol):
+class Host(Protocol):
     """A loaded language model."""
 
     def generate(
@@ -99,19 +99,50 @@ def _check_fits(target: str, name: str) -> None:
         )
 
 
-@contextmanager
-def loaded_host(
-    folder: Path, backend: Backend, tensors: Mapping[str, Array]
-) -> Iterator[Generator]:
-    """The program in ``folder`` with its weights; what the emitted host refuses is diagnosed as
-    ``run-refused``."""
-    if backend.name == "python":
-        main = load_program(folder)
+class PythonHost:
+    """An emitted Python program in this process, with its weights packed onto its cores.
+
+    What the emitted host refuses is diagnosed as ``run-refused``.
+    """
+
+    def __init__(self, folder: Path, tensors: Mapping[str, Array]) -> None:
+        """``folder`` is not needed any more afterwards. Raises ``no-program``, ``run-refused``."""
+        self._main = load_program(folder)
+        with self._refusals():
+            self._program = self._main.load(tensors)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        on_token: Callable[[int, Array], None],
+        stop: Collection[int] = (),
+    ) -> Iterator[int]:
+        """As :class:`Host` has it."""
+        with self._refusals():
+            return iter(self._program.generate(prompt, count, on_token, stop))
+
+    def run(self, arrays: Mapping[str, Array], scalars: Mapping[str, int]) -> dict[str, Array]:
+        """The outputs of a tensor program by name. Raises ``run-refused``."""
+        known = self._program.phase.scalars
+        if unknown := [name for name in scalars if name not in known]:
+            fail("run-refused", f"the program has no run-time scalar '{unknown[0]}'")
+        with self._refusals():
+            found: dict[str, Array] = self._program.run(arrays, **scalars)
+        return found
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
         try:
-            yield main.load(tensors)
-        except (main.HostError, main.PortError) as error:
+            yield
+        except (self._main.HostError, self._main.PortError) as error:
             fail("run-refused", str(error))
-        return
+
+
+def load_host(folder: Path, backend: Backend, tensors: Mapping[str, Array]) -> Host:
+    """The language model in ``folder`` with its weights, ready to generate."""
+    if backend.name == "python":
+        return PythonHost(folder, tensors)
     program = cuda.from_json(read_text(folder / cuda.MANIFEST, _FILE_LIMIT_BYTES).text)
     texts = {
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text
@@ -122,4 +153,4 @@ def loaded_host(
         machine = cuda.CpuMachine(program.kernels, texts)
     else:
         machine = cuda.GpuMachine(backend.device, program.kernels, texts)
-    yield cuda.LanguageModel(program, machine, tensors)
+    return cuda.LanguageModel(program, machine, tensors)

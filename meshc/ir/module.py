@@ -110,7 +110,7 @@ class Program:
     body: Block
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Module:
     """A phase of a model at one level; ``holds`` are the facts that have been checked.
 
@@ -134,6 +134,10 @@ class Module:
     ports: list[Port] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
     places: dict[str, Span] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        ops = sum(1 for _ in self.walk())
+        return f"<Module @{self.name}: {self.level} level, {ops} ops>"
 
     def walk(self) -> Iterator[Op]:
         """Every op of every function and program, in text order."""

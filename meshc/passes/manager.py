@@ -15,6 +15,7 @@ from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
+from meshc.passes.plugins import failed, origin_of
 from meshc.passes.registry import PASSES, pipeline_text
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail
 from meshc.verify import FACTS
@@ -34,7 +35,8 @@ class PassManager:
         """The module after all passes; ``module`` itself is edited or left behind.
 
         Raises :class:`MeshcError` for bad input, ``wrong-level`` and ``missing-fact`` among it, and
-        :class:`InternalError` when a pass breaks.
+        for a pass of another package that breaks (``bad-plugin``), and :class:`InternalError` when
+        any other pass does.
         """
         report = Diagnostics() if report is None else report
         verify_module(module)
@@ -48,7 +50,11 @@ class PassManager:
                 module = _run(step, module, report)
             except MeshcError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                if origin := origin_of(step):
+                    failed(step, origin, error)
+                if isinstance(error, SystemExit):
+                    raise
                 raise InternalError(
                     f"{step.NAME}: {_words(error)}",
                     pipeline_text(self.passes[position:]),
@@ -68,6 +74,8 @@ def _run(step: Pass, module: Module, report: Diagnostics) -> Module:
     """Run one pass, verify what it left, and bring the facts up to date."""
     held = set(module.holds)
     result = step.run(module, report)
+    if not isinstance(result, Module):
+        raise _BrokenPass(f"{step.NAME} returned {type(result).__name__}, not a module")
     _promised(f"{step.NAME} left IR that does not verify", verify_module, result)
     for fact in sorted(step.ESTABLISHES):
         claim = f"{step.NAME} claims '{fact}', which does not hold"

@@ -1,10 +1,11 @@
-"""Every pass there is, and pipelines of them from text."""
+"""Every pass there is, those of other packages included, and pipelines of them from text."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from meshc.passes import plugins
 from meshc.passes.base import Pass
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
@@ -21,6 +22,8 @@ from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
 from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+from meshc.version import VERSION
 
 PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
@@ -41,30 +44,61 @@ PASSES: tuple[type[Pass], ...] = (
 _BY_NAME = {cls.NAME: cls for cls in PASSES}
 
 
-def pass_class(name: str) -> type[Pass] | None:
-    """The pass called ``name``, or None."""
-    return _BY_NAME.get(name)
+def pass_names() -> list[str]:
+    """Names of all passes, meshc's own first. Raises ``bad-plugin``."""
+    return list(dict.fromkeys([*_BY_NAME, *(offer.name for offer in plugins.offers())]))
+
+
+def pass_class(name: str, span: Span | None = None) -> type[Pass]:
+    """The pass called ``name``, of meshc or of another package.
+
+    Fails with ``unknown-pass``, ``duplicate-pass`` where several packages bring it, and
+    ``bad-plugin`` where its package is broken; ``span`` is where the name stands.
+    """
+    own = _BY_NAME.get(name)
+    offered = [offer for offer in plugins.offers() if offer.name == name]
+    origins = [f"meshc {VERSION}"] if own else []
+    origins += [offer.origin for offer in offered]
+    if len(origins) > 1:
+        fail(
+            "duplicate-pass",
+            f"there are {len(origins)} passes '{name}'",
+            span,
+            notes=[f"one is of {origin}" for origin in origins],
+            help="uninstall a package, or ask its authors for another name",
+        )
+    if own or offered:
+        return own or plugins.loaded(offered[0], span)
+    names = pass_names()
+    near = difflib.get_close_matches(name, names, n=1)
+    fail(
+        "unknown-pass",
+        f"there is no pass '{name}'",
+        span,
+        notes=[f"passes: {', '.join(names)}"],
+        help=f"did you mean '{near[0]}'?" if near else None,
+    )
 
 
 def parse_pipeline(text: str, source_name: str = "--passes") -> list[Pass]:
     """The passes that ``text`` spells, such as ``canonicalize,partition{grid=4x4}``.
 
-    Fails with ``bad-pipeline``, ``unknown-pass`` or ``bad-pass-option`` and the place in the text.
+    Fails with ``bad-pipeline``, ``bad-pass-option`` and what :func:`pass_class` fails with, and
+    the place in the text.
     """
-    found: list[Pass] = []
-    for spec in parse_specs(text, source_name):
-        cls = _BY_NAME.get(spec.name)
-        if cls is None:
-            near = difflib.get_close_matches(spec.name, _BY_NAME, n=1)
-            fail(
-                "unknown-pass",
-                f"there is no pass '{spec.name}'",
-                spec.span,
-                notes=[f"passes: {', '.join(_BY_NAME)}"],
-                help=f"did you mean '{near[0]}'?" if near else None,
-            )
-        found.append(make_pass(cls, spec))
-    return found
+    return _passes(text, source_name, pass_class)
+
+
+def own_pipeline(text: str) -> list[Pass]:
+    """As :func:`parse_pipeline`, of meshc's own passes, whatever is installed beside it."""
+    return _passes(text, "<pipeline>", lambda name, _: _BY_NAME[name])
+
+
+def _passes(
+    text: str, source_name: str, find: Callable[[str, Span | None], type[Pass]]
+) -> list[Pass]:
+    specs = parse_specs(text, source_name)
+    return [make_pass(find(spec.name, spec.span), spec) for spec in specs]
 
 
 def pipeline_text(passes: Iterable[Pass]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from meshc.cli.output import print_json, remark_objects
@@ -22,7 +21,6 @@ from meshc.driver import (
     weight_files,
 )
 from meshc.driver.weights import check_present
-from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.files import Content, check_free, write_directory
 
@@ -53,7 +51,8 @@ def run(options: argparse.Namespace) -> int:
             }
         )
     elif options.output != "-":
-        print(_summary(loaded, compiled, options.output))
+        written = [] if options.output is None else [f"written to {options.output}"]
+        print("\n".join([*compiled.summary(), *written]))
     return 0
 
 
@@ -85,37 +84,3 @@ def _write(
 
 def _is_ir(name: str) -> bool:
     return name.endswith(".meshir")
-
-
-def _summary(loaded: LoadedModel, compiled: Compiled, output: str | None) -> str:
-    """A few lines: what was compiled onto what, and what to do next."""
-    request = compiled.request
-    mesh = next((m.mesh for m in compiled.modules.values() if m.mesh is not None), request.mesh)
-    where = (
-        request.device_name if request.target == "cuda" else f"{request.device_name}, mesh {mesh}"
-    )
-    lines = [f"{loaded.name} on {where}"]
-    for phase, module in compiled.modules.items():
-        ops = sum(1 for _ in module.walk())
-        words = [f"{module.level} level", f"{ops} ops"]
-        if module.mesh is not None and module.mesh.regions > 1:
-            words.append(_regions(module.mesh, module.device))
-        ends = [b.address + b.type.bytes for b in module.buffers if b.address is not None]
-        if ends:
-            words.append(f"{max(ends)} bytes of memory per core")
-        lines.append(f"  {phase}: {', '.join(words)}")
-        lines += [f"    {line}" for line in compiled.use_of_a_core(phase)]
-    if output is not None:
-        lines.append(f"written to {output}")
-    return "\n".join(lines)
-
-
-def _regions(mesh: Mesh, device: Mapping[str, object]) -> str:
-    """Where the regions are, and what they leave of the device."""
-    text = f"{mesh.regions} regions of {mesh} cores"
-    if mesh.origins:
-        text += " at columns and rows " + " ".join(f"({x}, {y})" for x, y in mesh.origins)
-    width, height = device.get("cores_x"), device.get("cores_y")
-    if isinstance(width, int) and isinstance(height, int) and device.get("enforced"):
-        text += f" ({width * height - mesh.cores} of {width * height} cores left over)"
-    return text

@@ -3,42 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
+from collections.abc import Callable
+from typing import TypeVar
 
 from meshc.cli.output import columns, print_json
 from meshc.passes.base import Pass, option_text
-from meshc.passes.registry import PASSES, pass_class
-from meshc.support.diagnostics import fail
+from meshc.passes.registry import pass_class, pass_names
+from meshc.support.diagnostics import MeshcError
+
+Shown = TypeVar("Shown")
 
 
 def run(options: argparse.Namespace) -> int:
     """List or explain."""
     if options.name is not None:
-        found = _known(options.name)
+        found = pass_class(options.name)
         if options.json:
             print_json(_facts(found))
         else:
             print(_explained(found))
     elif options.json:
-        print_json({"passes": [_facts(cls) for cls in PASSES]})
+        print_json({"passes": [_known(name, _facts, _fault) for name in pass_names()]})
     else:
-        print(columns((cls.NAME, _first_line(cls)) for cls in PASSES))
+        shown = [(name, _known(name, _first_line, _unusable)) for name in pass_names()]
+        print(columns(shown))
     return 0
 
 
-def _known(name: str) -> type[Pass]:
-    found = pass_class(name)
-    if found is None:
-        names = [cls.NAME for cls in PASSES]
-        near = difflib.get_close_matches(name, names, n=1)
-        fail(
-            "unknown-pass",
-            f"there is no pass '{name}'",
-            notes=[f"passes: {', '.join(names)}"],
-            help=f"did you mean '{near[0]}'?" if near else None,
-        )
-    return found
+def _known(
+    name: str, good: Callable[[type[Pass]], Shown], bad: Callable[[str, str], Shown]
+) -> Shown:
+    """What is to be shown of a pass, or of one that another package brings and that is broken."""
+    try:
+        return good(pass_class(name))
+    except MeshcError as problem:
+        return bad(name, problem.diagnostics[0].message)
+
+
+def _unusable(name: str, words: str) -> str:
+    return f"not usable: {words}"
+
+
+def _fault(name: str, words: str) -> dict[str, object]:
+    return {"name": name, "error": words}
 
 
 def _first_line(cls: type[Pass]) -> str:

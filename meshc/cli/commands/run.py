@@ -80,9 +80,7 @@ def _answer(
     compile_request.check()
     with _opened(compile_request.target, request) as backend:
         compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
-        return run_compiled(
-            loaded, compiled, request, backend, report, live.progress.reading, live.token
-        )
+        return run_compiled(compiled, request, backend, report, live.progress.reading, live.token)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from meshc.frontend.models.fields import Fields, brief
 from meshc.frontend.models.gguf_header import GgufHeader, read_gguf_header
 from meshc.frontend.models.gguf_rope import read_gguf_rope
 from meshc.frontend.models.hf_config import EPS_LIMIT, model_name
+from meshc.frontend.models.hf_near import nearest
 from meshc.support.diagnostics import Diagnostics, fail
 
 _FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
@@ -82,6 +83,7 @@ def _read_family(header: GgufHeader) -> Family:
     fail(
         "unsupported-architecture",
         f"'{header.path}' has the architecture {brief(given)}, which is not supported",
+        notes=[nearest(given, _FAMILIES, {})] if isinstance(given, str) else [],
         help=f"supported: {', '.join(_FAMILIES)}",
     )
 

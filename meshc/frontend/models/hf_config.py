@@ -1,7 +1,8 @@
 """Hugging Face ``config.json`` of the llama, qwen2 and deepseek_v2 families, read strictly.
 
-Defaults of absent keys are those of ``LlamaConfig`` and ``Qwen2Config`` in transformers; what
-deepseek_v2 has beside is read by ``hf_deepseek.py``.
+Defaults of absent keys are those of ``LlamaConfig``, ``MistralConfig`` and ``Qwen2Config`` in
+transformers; what deepseek_v2 has beside is read by ``hf_deepseek.py``. A mistral without a
+sliding window computes what a llama does, and is read as one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from meshc.frontend.models.config import (
 from meshc.frontend.models.fields import Fields, brief
 from meshc.frontend.models.files import is_directory
 from meshc.frontend.models.hf_deepseek import EXPERT_KEYS, read_latent
+from meshc.frontend.models.hf_near import nearest
 from meshc.frontend.models.hf_rope import LATENT_TYPES, PLAIN_TYPES, read_rope
 from meshc.frontend.models.hf_unknown import judge_unread_keys
 from meshc.frontend.models.json_text import JsonText, read_json_object
@@ -29,11 +31,21 @@ from meshc.support.diagnostics import Diagnostics, fail
 CONFIG_LIMIT_BYTES = 1 << 20
 EPS_LIMIT = 0.1
 
-_ARCHITECTURES: dict[str, Family] = {
+_ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "DeepseekV2ForCausalLM": "deepseek_v2",
 }
+"""The ``model_type`` of each class of transformers that is read."""
+_FAMILIES: dict[str, Family] = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "deepseek_v2": "deepseek_v2",
+}
+_MISTRAL_KV_HEADS = 8
+_MISTRAL_WINDOW = 4096
 _KEYS = {
     "hidden": "hidden_size",
     "heads": "num_attention_heads",
@@ -85,10 +97,11 @@ def config_from_json(
     text: JsonText, name: str, diagnostics: Diagnostics | None = None
 ) -> ModelConfig:
     """The model called ``name`` that the parsed config ``text`` describes; as `read_config`."""
-    family = _read_family(text)
+    kind = _read_kind(text)
+    family = _FAMILIES[kind]
     found = Diagnostics()
     fields = Fields(text.value, text.source.name, found, lambda key: text.span(key))
-    config = _read_fields(fields, text, name, family)
+    config = _read_fields(fields, text, name, kind)
     judge_unread_keys(fields, EXPERT_KEYS if family == "deepseek_v2" else frozenset())
     found.raise_errors()
     if diagnostics is not None:
@@ -97,46 +110,50 @@ def config_from_json(
     return config
 
 
-def _read_family(text: JsonText) -> Family:
-    """The family by ``architectures`` or, when that is absent, by ``model_type``."""
+def _read_kind(text: JsonText) -> str:
+    """The model type by ``architectures`` or, when that is absent, by ``model_type``."""
     listed = text.value.get("architectures")
     kind = text.value.get("model_type")
-    by_name = _family_of(text, listed) if listed is not None else None
-    by_type = next((f for f in _ARCHITECTURES.values() if f == kind), None)
+    by_name = _kind_of(text, listed) if listed is not None else None
+    by_type = next((known for known in _FAMILIES if known == kind), None)
     if kind is not None and by_type is None:
-        _unsupported(text, "model_type", f"model type {brief(kind)} is not supported")
+        _unsupported(text, "model_type", f"model type {brief(kind)} is not supported", kind)
     if by_name and by_type and by_name != by_type:
         message = f"model type '{by_type}' does not belong to the architecture named"
-        _unsupported(text, "model_type", message)
-    family = by_name or by_type
-    if family is None:
+        fail("unsupported-architecture", message, text.span("model_type"), help=_supported())
+    found = by_name or by_type
+    if found is None:
         message = f"'{text.source.name}' names no architecture"
         fail("unsupported-architecture", message, help=_supported())
-    return family
+    return found
 
 
-def _family_of(text: JsonText, listed: object) -> Family:
+def _kind_of(text: JsonText, listed: object) -> str:
     names = listed if isinstance(listed, list) else [listed]
-    if len(names) == 1 and isinstance(names[0], str) and names[0] in _ARCHITECTURES:
-        return _ARCHITECTURES[names[0]]
+    first = names[0] if names else None
+    if len(names) == 1 and isinstance(first, str) and first in _ARCHITECTURES:
+        return _ARCHITECTURES[first]
     shown = ", ".join(brief(name) for name in names[:4]) or "[]"
-    _unsupported(text, "architectures", f"architecture {shown} is not supported")
+    _unsupported(text, "architectures", f"architecture {shown} is not supported", first)
 
 
 def _supported() -> str:
     return f"supported: {', '.join(f'{a} ({f})' for a, f in _ARCHITECTURES.items())}"
 
 
-def _unsupported(text: JsonText, key: str, message: str) -> NoReturn:
-    fail("unsupported-architecture", message, text.span(key), help=_supported())
+def _unsupported(text: JsonText, key: str, message: str, name: object) -> NoReturn:
+    """Refuse the architecture ``name``, and say which one that is read is nearest."""
+    notes = [nearest(name, _FAMILIES, text.value)] if isinstance(name, str) else []
+    fail("unsupported-architecture", message, text.span(key), notes, _supported())
 
 
-def _read_fields(fields: Fields, text: JsonText, name: str, family: Family) -> ModelConfig:
+def _read_fields(fields: Fields, text: JsonText, name: str, kind: str) -> ModelConfig:
+    family = _FAMILIES[kind]
     size = {
         key: fields.integer(_KEYS[key], 1, SIZE_LIMITS[key])
         for key in ("hidden", "heads", "ffn", "vocab", "layers", "max_positions")
     }
-    kv_heads = fields.integer(_KEYS["kv_heads"], 1, SIZE_LIMITS["kv_heads"], default=size["heads"])
+    kv_heads = _read_kv_heads(fields, size["heads"], kind)
     head_dim = None
     rope = read_rope(fields, text, LATENT_TYPES if family == "deepseek_v2" else PLAIN_TYPES)
     latent = None
@@ -149,6 +166,7 @@ def _read_fields(fields: Fields, text: JsonText, name: str, family: Family) -> M
     eos = fields.token_ids("eos_token_id", SIZE_LIMITS["vocab"])
     bias = fields.boolean("attention_bias", family == "qwen2")
     _check_qwen2(fields, family, bias)
+    _check_mistral(fields, kind)
     _check_window(fields, family, size["layers"])
     _check_sizes(fields, size, kv_heads, head_dim, bos + eos)
     return ModelConfig(
@@ -187,6 +205,26 @@ def _check_sizes(
             fields.reject("config-bad-value", shown, conflict.message, help_text)
 
 
+def _read_kv_heads(fields: Fields, heads: int, kind: str) -> int:
+    """As many as heads where the key is absent or null, but for a mistral without the key."""
+    key = _KEYS["kv_heads"]
+    absent = kind == "mistral" and key not in fields.values
+    usual = _MISTRAL_KV_HEADS if absent else heads
+    return fields.integer(key, 1, SIZE_LIMITS["kv_heads"], default=usual)
+
+
+def _check_mistral(fields: Fields, kind: str) -> None:
+    """Transformers gives a mistral no biases, and a window unless it is told not to."""
+    if kind != "mistral":
+        return
+    for key in ("attention_bias", "mlp_bias"):
+        if fields.values.get(key) is True:
+            fields.reject_value(key, "mistral has no biases")
+    if "sliding_window" not in fields.values:
+        message = f"mistral without 'sliding_window' has a window of {_MISTRAL_WINDOW} tokens"
+        _refuse_window(fields, "sliding_window", message)
+
+
 def _check_qwen2(fields: Fields, family: Family, bias: bool) -> None:
     if family == "qwen2" and not bias:
         fields.reject_value("attention_bias", "qwen2 always has q, k and v biases")
@@ -213,7 +251,10 @@ def _check_window(fields: Fields, family: Family, layers: int) -> None:
 
 
 def _refuse_window(fields: Fields, key: str, message: str) -> None:
-    help_text = "meshc computes full causal attention in every layer"
+    help_text = (
+        "meshc computes full causal attention in every layer, as llama does, and mistral where "
+        "'sliding_window' is null"
+    )
     fields.reject("config-unsupported", key, message, help_text)
 
 

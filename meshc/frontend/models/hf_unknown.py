@@ -9,6 +9,7 @@ lists.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -46,6 +47,18 @@ def _key_lists() -> _KeyLists:
         tuple(table["maths_words"]),
         table["neutral"],
     )
+
+
+def keys_of_maths(config: Mapping[str, object]) -> list[str]:
+    """Keys of a ``config.json`` that change the maths and that no reader takes, in its order."""
+    lists = _key_lists()
+    return [
+        key
+        for key, value in config.items()
+        if key not in lists.passed_over
+        and lists.changes_maths(key)
+        and not lists.is_neutral(key, value)
+    ]
 
 
 def judge_unread_keys(fields: Fields, read: frozenset[str] = frozenset()) -> None:

@@ -151,9 +151,23 @@ def test_all_missing_keys_at_once(tmp_path: Path) -> None:
     assert len(found) == 7
 
 
-@pytest.mark.parametrize("pairs", [[], [("general.architecture", "str", "gemma")]])
-def test_unknown_architectures(tmp_path: Path, pairs: list[tuple[str, str, Any]]) -> None:
-    diagnosed("unsupported-architecture", lambda: _read(tmp_path, gguf_bytes(pairs)))
+@pytest.mark.parametrize(
+    ("pairs", "note"),
+    [
+        ([], ""),
+        (
+            [("general.architecture", "str", "gemma")],
+            "llama; it differs: gains of norms are stored",
+        ),
+        ([("general.architecture", "str", "deepseek2")], "by its name: "),
+    ],
+)
+def test_unknown_architectures(
+    tmp_path: Path, pairs: list[tuple[str, str, Any]], note: str
+) -> None:
+    raw = gguf_bytes(pairs)
+    (found,) = diagnosed("unsupported-architecture", lambda: _read(tmp_path, raw))
+    assert note in "".join(found.notes)
 
 
 def test_split_files_are_refused(tmp_path: Path) -> None:

@@ -9,10 +9,20 @@ from typing import Any
 import pytest
 from model_files import LLAMA_CONFIG, TINY, TINY_NAMES, diagnosed, model_config
 
-from meshc.frontend.models import LinearScaling, Llama3Scaling, ModelConfig, read_config
+from meshc.frontend.models import (
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    hf_config,
+    hf_near,
+    read_config,
+)
 from meshc.support.diagnostics import Diagnostics
 
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None,
+}  # fmt: skip
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -122,6 +132,68 @@ def test_configs_as_transformers_writes_them_give_no_remark(name: str) -> None:
     config = read_config(TINY / name, diagnostics)
     assert config.name == name
     assert not diagnostics.messages
+
+
+def test_mistral_without_a_window_is_llama(tmp_path: Path) -> None:
+    diagnostics = Diagnostics()
+    assert read_config(_write(tmp_path, MISTRAL), diagnostics) == model_config()
+    assert not diagnostics.messages
+    by_type = {**MISTRAL, "architectures": ..., "head_dim": 16, "tie_word_embeddings": True}
+    assert _read(tmp_path, **by_type) == model_config(head_dim=16, tied_embeddings=True)
+
+
+def test_defaults_of_mistral_are_those_of_transformers(tmp_path: Path) -> None:
+    absent = _read(tmp_path, **MISTRAL, num_attention_heads=16, num_key_value_heads=...)
+    assert (absent.kv_heads, absent.head_dim) == (8, 2)
+    assert _read(tmp_path, **MISTRAL, num_key_value_heads=None).kv_heads == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"sliding_window": 4096}, "config-unsupported", "sliding-window attention"),
+        ({"sliding_window": ...}, "config-unsupported", "has a window of 4096 tokens"),
+        ({"attention_bias": True}, "config-bad-value", "mistral has no biases"),
+        ({"mlp_bias": True}, "config-bad-value", "mistral has no biases"),
+    ],
+)
+def test_other_mistrals_are_refused(
+    tmp_path: Path, changes: dict[str, Any], code: str, words: str
+) -> None:
+    (found,) = diagnosed(code, lambda: _read(tmp_path, **{**MISTRAL, **changes}))
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("architecture", "words"),
+    [
+        ("MixtralForCausalLM", "read: llama; it differs: experts in feed-forward layers"),
+        ("Qwen3ForCausalLM", "read: qwen2; it differs: norms of queries and keys, no biases"),
+        ("GPTNeoXForCausalLM", "read: llama; it differs: layer norms, RoPE of a part"),
+        ("GPT2LMHeadModel", "read: llama; it differs: learned positions"),
+        ("LlamaForSequenceClassification", "llama is read as a model of the next token"),
+        ("Qwen2FancyForCausalLM", 'by its name: qwen2; its config has "num_experts", "qk_norm"'),
+        ("Zzz", 'by its name: llama; its config has "num_experts", "qk_norm"'),
+    ],
+)
+def test_refusals_name_the_nearest_architecture(
+    tmp_path: Path, architecture: str, words: str
+) -> None:
+    changes = {"num_experts": 8, "qk_norm": True, "sliding_window": 64, "pretraining_tp": 1}
+    file = _write(tmp_path, {**changes, "architectures": [architecture], "model_type": ...})
+    (found,) = diagnosed("unsupported-architecture", lambda: read_config(file))
+    assert words in "".join(found.notes)
+
+
+def test_nothing_says_how_an_unknown_one_differs(tmp_path: Path) -> None:
+    wrong = {"architectures": ..., "model_type": "lama"}
+    (found,) = diagnosed("unsupported-architecture", lambda: _read(tmp_path, **wrong))
+    assert "by its name: llama; nothing here says how it differs" in found.notes[0]
+
+
+def test_the_nearest_architectures_are_read() -> None:
+    assert {entry["nearest"] for entry in hf_near._known().values()} <= set(hf_config._FAMILIES)
+    assert not hf_near._known().keys() & hf_config._FAMILIES.keys()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from .channels import Channel, Hop
 from .cores import Cores, Fabric, Sweep
 from .memory import Array, Buffer, Memory
 from .percore import Coordinates, PerCore
-from .ports import Element, Inlet, Outlet, Port, load_weights
+from .ports import Element, Inlet, Outlet, Port, PortError, load_weights
 
 Step = Callable[..., None]
 
@@ -36,6 +36,7 @@ class Phase:
         self._inlets: list[Inlet] = []
         self._outlets: dict[str, Outlet] = {}
         self._extents: dict[str, int] = {}
+        self._constant_dims: dict[str, int] = {}
 
     # --- what a program declares
 
@@ -106,6 +107,8 @@ class Phase:
             ports = [port for port in self._inputs if port.buffer is buffer]
             if role == "weight" and ports:
                 load_weights(self.fabric, buffer, ports, tensors)
+                for port in ports:
+                    self._constant_dims |= port.dims
             elif role == "state":
                 self._keep(buffer)
             else:
@@ -129,8 +132,10 @@ class Phase:
         for buffer, role in self._roles:
             if role not in ("weight", "state"):
                 buffer.memory.poison()
+        self._extents = {}
         for inlet in self._inlets:
-            self._extents |= inlet.load(inputs)
+            for dim, extent in inlet.load(inputs):
+                self._take(dim, extent)
         self._execute(scalars)
 
     def output(self, name: str) -> Array:
@@ -158,6 +163,14 @@ class Phase:
             self._step(*(scalars[name] for name in self.scalars))
         for channel in self._channels:
             channel.close()
+
+    def _take(self, dim: str, extent: int) -> None:
+        """Inputs may have fewer rows than a program can take, all of them as many; dims of
+        constants are whole."""
+        whole = self._constant_dims.get(dim, self._extents.get(dim, extent))
+        if extent != whole:
+            raise PortError(f"the dim {dim} has {extent} elements in an input, elsewhere {whole}")
+        self._extents[dim] = extent
 
     def _keep(self, buffer: Buffer) -> None:
         """State is the same memory in every phase that names it."""

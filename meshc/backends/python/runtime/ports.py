@@ -151,10 +151,10 @@ class Inlet:
         self._packings = [Packing(fabric, port) for port in ports]
         self._index: Array | None = None
 
-    def load(self, tensors: Mapping[str, Array]) -> dict[str, int]:
+    def load(self, tensors: Mapping[str, Array]) -> list[tuple[str, int]]:
         """Fill the buffer; where a tensor is shorter than its port says is padding.
 
-        Returns the extents of the dims of the tensors.
+        Returns the dims of the tensors with their extents.
         """
         buffer = self.ports[0].buffer
         memory = buffer.memory.array
@@ -167,11 +167,11 @@ class Inlet:
             _fill(self._fabric, self._packings, whole, memory)
         if buffer.rounds is not None:
             buffer.rounds(memory)
-        return {
-            dim: extent
+        return [
+            pair
             for port in self.ports
-            for dim, extent in zip(port.dims, np.shape(tensors[port.tensor]), strict=True)
-        }
+            for pair in zip(port.dims, np.shape(tensors[port.tensor]), strict=True)
+        ]
 
     def _place(self, tensor: Array, memory: Array) -> None:
         """As ``pack``, through an index of every lane, where -1 takes the 0 at the end."""

@@ -1,0 +1,110 @@
+"""Passes of other packages: entry points of the group ``meshc.passes``.
+
+A package is imported only when one of its passes is asked for. What is wrong with it is the fault
+of neither the user nor meshc, so messages name the package.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, NoReturn, get_type_hints
+
+from meshc.ir.module import LEVELS
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
+from meshc.verify import FACTS
+
+GROUP = "meshc.passes"
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
+_OPTION_TYPES = (str, int, float, bool, tuple[str, ...])
+_ORIGINS: dict[type[Pass], str] = {}
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A pass that an installed package offers as ``name``; ``origin`` says which package."""
+
+    name: str
+    origin: str
+    entry: EntryPoint
+
+
+@cache
+def offers() -> tuple[Offer, ...]:
+    """What all installed packages offer, by name; nothing is imported. Raises ``bad-plugin``."""
+    try:
+        found = {_offer(entry) for entry in entry_points(group=GROUP)}
+    except Exception as problem:  # metadata that someone else has written
+        fail("bad-plugin", f"entry points of installed packages cannot be read: {_words(problem)}")
+    return tuple(sorted(found, key=lambda offer: (offer.name, offer.origin)))
+
+
+def _offer(entry: EntryPoint) -> Offer:
+    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package"
+    return Offer(entry.name, f"{package} ({entry.value})", entry)
+
+
+def loaded(offer: Offer, span: Span | None = None) -> type[Pass]:
+    """The class that is offered. Raises ``bad-plugin`` for what is no pass of that name."""
+    try:
+        found = offer.entry.load()
+        fault = _fault(offer.name, found)
+    except (Exception, SystemExit) as problem:  # whatever its module does when it is imported
+        fault = f"cannot be loaded: {_words(problem)}"
+    if fault:
+        fail(
+            "bad-plugin",
+            f"pass '{offer.name}' of {offer.origin} {fault}",
+            span,
+            help="docs/passes.md says what a package must bring; without this one nothing is lost",
+        )
+    _ORIGINS[found] = offer.origin
+    return found  # type: ignore[no-any-return]
+
+
+def origin_of(step: Pass) -> str | None:
+    """The package that brought a pass, None for meshc's own and those made by hand."""
+    return _ORIGINS.get(type(step))
+
+
+def failed(step: Pass, origin: str, problem: BaseException) -> NoReturn:
+    """Raise ``bad-plugin`` for a pass of another package that did not do its work."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    notes = [f"at {frames[-1].filename}:{frames[-1].lineno}"] if frames else []
+    fail(
+        "bad-plugin",
+        f"pass '{step.NAME}' of {origin} failed: {_words(problem)}",
+        notes=notes,
+        help="this is a fault of that package, or the module is not what it expects",
+    )
+
+
+def _fault(name: str, found: Any) -> str:
+    """What is wrong with a class that is offered as ``name``, or an empty text."""
+    if not isinstance(found, type) or not issubclass(found, Pass):
+        return "is no subclass of meshc.Pass"
+    params = vars(found).get("__dataclass_params__")
+    if params is None or not params.frozen:
+        return "is no frozen dataclass"
+    if name != found.NAME or not _NAME.match(name):
+        return f"calls itself '{found.NAME}'; both names must be the same, such as sink-scales"
+    if not found.LEVELS or set(found.LEVELS) - set(LEVELS):
+        return f"works on the levels {found.LEVELS}; there are {', '.join(LEVELS)}"
+    unknown = sorted((found.REQUIRES | found.ESTABLISHES | found.INVALIDATES) - FACTS.keys())
+    if unknown:
+        return f"names the fact '{unknown[0]}', which is unknown"
+    hints = get_type_hints(found)
+    for field in fields(found):
+        if hints[field.name] not in _OPTION_TYPES:
+            return f"has an option '{field.name}' that is no text, number, truth value or list"
+    found()  # all options have defaults
+    return ""
+
+
+def _words(problem: BaseException) -> str:
+    return f"{type(problem).__name__}: {problem}"

@@ -1,0 +1,208 @@
+"""Passes of other packages: found by entry points, refused with their origins, and installed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+import meshc
+from meshc.passes import plugins
+from meshc.passes.plugins import Offer
+from meshc.passes.registry import own_pipeline, pass_names
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "own_pass"
+TEXT = """module @m level(graph) {
+  dims E = 4
+  func @main(in %x: f32[E]) -> (f32[E]) {
+    %y = graph.scale %x {factor = 0.5} : f32[E]
+    graph.return %y
+  }
+}
+"""
+MODULE = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import meshc
+
+
+@dataclass(frozen=True)
+class Given(meshc.Pass):
+    \"\"\"Does what a test says.\"\"\"
+
+    NAME: ClassVar[str] = "given"
+    count: int = 2
+
+    def run(self, module, report):
+        return module
+"""
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Puts a module ``brought`` with a text on the path and offers its ``Given`` as ``given``."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def bring(text, name="given", value="brought:Given"):
+        (tmp_path / "brought.py").write_text(text)
+        sys.modules.pop("brought", None)
+        offer(monkeypatch, (name, value))
+
+    yield bring
+    sys.modules.pop("brought", None)
+
+
+def offer(monkeypatch, *pairs):
+    found = [
+        Offer(name, f"package-{n} 1.0 ({value})", EntryPoint(name, value, plugins.GROUP))
+        for n, (name, value) in enumerate(pairs)
+    ]
+    monkeypatch.setattr(plugins, "offers", lambda: tuple(found))
+
+
+def refused(call):
+    with pytest.raises(meshc.MeshcError) as caught:
+        call()
+    (problem,) = caught.value.diagnostics
+    return problem
+
+
+def test_a_pass_is_found_with_its_options(package):
+    package(MODULE)
+    (step,) = meshc.parse_pipeline("given{count=3}")
+    assert (step.NAME, step.count, str(step)) == ("given", 3, "given{count=3}")
+    assert plugins.origin_of(step) == "package-0 1.0 (brought:Given)"
+    assert pass_names()[-1] == "given"
+    module = meshc.parse(TEXT)
+    assert meshc.PassManager([step]).run(module) is module
+
+
+def test_nothing_is_imported_before_it_is_asked_for(package):
+    package("raise RuntimeError('imported')")
+    assert [step.NAME for step in meshc.parse_pipeline("canonicalize")] == ["canonicalize"]
+    assert "given" in pass_names() and "brought" not in sys.modules
+
+
+def test_names_are_suggested(package):
+    package(MODULE)
+    assert refused(lambda: meshc.parse_pipeline("givne")).help == "did you mean 'given'?"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_duplicates_are_refused_with_both_origins(monkeypatch, own):
+    name = "partition" if own else "given"
+    offer(monkeypatch, (name, "one:Given"), *(() if own else ((name, "two:Given"),)))
+    problem = refused(lambda: meshc.parse_pipeline(f"canonicalize,{name}"))
+    assert problem.code == "duplicate-pass" and problem.span.column == 14
+    origins = "\n".join(problem.notes)
+    assert "package-0 1.0 (one:Given)" in origins
+    assert (f"meshc {meshc.__version__}" if own else "package-1 1.0 (two:Given)") in origins
+    # What is installed beside meshc does not change its own pipelines.
+    assert own_pipeline("partition")[0] == meshc.Partition()
+    assert meshc.parse_pipeline("canonicalize")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("import meshc\n", "import no_such_module\n", "ModuleNotFoundError: No module named"),
+        ("import meshc\n", "import meshc\nraise SystemExit(7)\n", "SystemExit: 7"),
+        ("class Given", "class Other", "AttributeError"),
+        ("(meshc.Pass)", "", "is no subclass of meshc.Pass"),
+        ("@dataclass(frozen=True)\n", "", "is no frozen dataclass"),
+        ('= "given"', '= "taken"', "calls itself 'taken'"),
+        ("count: int = 2", "count: int", "missing 1 required positional argument"),
+        ("count: int = 2", "count: dict = None", "an option 'count' that is no text, number"),
+        ("count: int = 2", 'count: "Nothing" = None', "NameError"),
+        (
+            "count: int = 2",
+            'count: int = 2\n    LEVELS: ClassVar = ("paper",)',
+            "works on the levels ('paper',)",
+        ),
+        (
+            "count: int = 2",
+            'count: int = 2\n    REQUIRES: ClassVar = frozenset({"fun"})',
+            "names the fact 'fun', which is unknown",
+        ),
+    ],
+)
+def test_what_is_no_pass_is_refused(package, old, new, words):
+    assert old in MODULE
+    package(MODULE.replace(old, new))
+    problem = refused(lambda: meshc.parse_pipeline("given"))
+    assert problem.code == "bad-plugin" and words in problem.message
+    assert "package-0 1.0 (brought:Given)" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return 1 // 0", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("return None", "returned NoneType, not a module"),
+        ("module.function.body.ops.reverse()\n        return module", "does not verify"),
+    ],
+)
+def test_a_pass_that_fails_is_a_diagnostic(package, body, words):
+    package(MODULE.replace("return module", body))
+    passes = meshc.parse_pipeline("given")
+    problem = refused(lambda: meshc.PassManager(passes).run(meshc.parse(TEXT)))
+    assert problem.code == "bad-plugin" and words in problem.message
+    assert "package-0 1.0" in problem.message and ".py:" in problem.notes[0]
+
+
+def test_unreadable_metadata_is_a_diagnostic(monkeypatch):
+    def broken(group):
+        raise ValueError("not an entry point")
+
+    plugins.offers.cache_clear()
+    monkeypatch.setattr(plugins, "entry_points", broken)
+    assert refused(lambda: meshc.parse_pipeline("canonicalize")).code == "bad-plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The example package, installed as a user would, without network; and how to run with it."""
+    place = tmp_path_factory.mktemp("own_pass")
+    shutil.copytree(EXAMPLE, place / "source")
+    options = ["--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check"]
+    target = ["--target", str(place / "site"), str(place / "source")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", *options, *target],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+    def run(*command):
+        paths = [str(place / "site"), os.environ.get("PYTHONPATH", "")]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        return subprocess.run(
+            [sys.executable, *command],
+            capture_output=True, text=True, check=False, cwd=place, env=env, timeout=300,
+        )  # fmt: skip
+
+    return run
+
+
+def test_the_example_package_runs_through_opt(installed):
+    text = (EXAMPLE / "tests" / "test_sink_scales.py").read_text()
+    module = text.split('TEXT = """\\\n')[1].split('"""')[0]
+    place = Path(installed("-c", "import os; print(os.getcwd())").stdout.strip())
+    (place / "scores.meshir").write_text(module)
+    done = installed("-m", "meshc", "opt", "scores.meshir", "--passes", "sink-scales", "--remarks")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.index("graph.matmul") < done.stdout.index("graph.scale")
+    assert "remark[scale-sunk]" in done.stderr
+    listed = json.loads(installed("-m", "meshc", "passes", "--json").stdout)["passes"]
+    assert listed[-1]["name"] == "sink-scales" and listed[-1]["options"] == {"always": False}
+
+
+def test_the_tests_of_the_example_package_pass(installed):
+    done = installed("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/tests")
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
