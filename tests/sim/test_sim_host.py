@@ -352,3 +352,44 @@ def test_the_compiler_finds_modules_along_import_paths(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "out.json").is_file()
     assert cslc.main([layout, out]) == 1
     assert cslc.main([layout, out, "--fp16-format=bf16"]) == 1
+
+
+def test_transfers_of_old_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runtime = grid(tmp_path)
+    data, sent, got = runtime.get_id("data"), np.arange(24, dtype=np.float32), np.zeros(24, "f4")
+    assert data is not None
+    runtime.memcpy_h2d(data, sent, False, 0, 0, 3, 2, 4, 0, False)
+    runtime.memcpy_d2h(got, data, False, 0, 0, 3, 2, 4, 0, False)
+    assert got.tolist() == sent.tolist()
+    for call, words in [
+        (lambda: runtime.memcpy_launch(4, np.zeros(2, np.uint32), False), "memcpy_launch names"),
+        (lambda: runtime.memcpy_h2d(data, sent, 0, 0, 3, 2, 4, 0, 0), "takes 5 arguments"),
+        (lambda: runtime.memcpy_h2d(data, sent, 0, 0, 3, 2), "lacks the argument 'elem_per_pe'"),
+        (lambda: runtime.memcpy_h2d(data, sent, 0, 0, 3, 2, 4, fast=True), "no argument 'fast'"),
+    ]:
+        with pytest.raises(MeshcError, match=words):
+            call()
+    runtime.stop()
+    assert (tmp_path / "simfab_traces").is_dir()
+
+
+def test_shifts_that_numpy_changed_are_remarked_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stamps.py").write_text(
+        "import numpy as np\n"
+        "def join(w: np.uint16):\n"
+        "    return w[0] + (w[1] << 16) + (w[2] << 32)\n"
+    )
+    script = tmp_path / "run.py"
+    script.write_text("import stamps\nx = [int(a) << 16 for a in range(3)]\n")
+    assert cs_python.main([str(script)]) == 0
+    found = capsys.readouterr().err
+    if np.__version__.startswith("1."):
+        assert found == ""
+    else:
+        assert found.count("remark[csl-numpy]") == 1 and "stamps.py:3" in found
+    (tmp_path / "stamps.py").write_text("x = 1 << 16\n")
+    assert cs_python.main([str(script)]) == 0
+    assert capsys.readouterr().err == ""

@@ -27,12 +27,40 @@ def explain_hang(machine: Machine, goal: str) -> MeshcError:
         groups.setdefault(words, []).append(at)
     notes = [f"{_pes(places)}: {words}" for words, places in groups.items()]
     notes += [words for (code, _), words in machine.remarks.items() if code == "csl-edge"]
+    notes = notes or _never_run(machine)
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
-    if not notes:
-        notes = ["no task is ready and no operation waits: a task was never activated"]
     message = f"the program hangs at cycle {machine.cycles}: {goal}"
     return MeshcError([Diagnostic("error", "csl-hang", message, None, tuple(notes))])
+
+
+def _never_run(machine: Machine) -> list[str]:
+    """What is left to say when nothing waits: the tasks that nobody started."""
+    first = "no task is ready and no operation waits"
+    groups: dict[str, list[tuple[int, int]]] = {}
+    for at, pe in machine.pes.items():
+        for words in _tasks_never_run(pe):
+            groups.setdefault(words, []).append(at)
+    if not groups:
+        return [f"{first}, though every task has run: the command stream is to be unblocked there"]
+    return [first, *[f"{_pes(places)}: {words}" for words, places in groups.items()]]
+
+
+def _tasks_never_run(pe: Pe) -> Iterator[str]:
+    for number, name in sorted(pe.program.local_tasks.items()):
+        if name not in pe.ran:
+            yield f"task '{_source_name(name)}' (local id {number}) was never activated"
+    for number, name in sorted(pe.program.control_tasks.items()):
+        if name not in pe.ran:
+            yield f"task '{_source_name(name)}' (control id {number}) received no control wavelet"
+    for channel in pe.channels.values():
+        if channel.task and channel.task not in pe.ran:
+            yield f"task '{_source_name(channel.task)}' received nothing on color {channel.color}"
+
+
+def _source_name(function: str) -> str:
+    """The name in the program of a function of the lowered form."""
+    return function.rsplit("_", 1)[0]
 
 
 def _pes(places: list[tuple[int, int]]) -> str:
@@ -78,7 +106,7 @@ def _waiting(pe: Pe) -> Iterator[str]:
                 yield _operation(pe, operation)
     for number in pe.activated:
         if number in pe.blocked:
-            name = pe.local_tasks.get(number, "?").rsplit("_", 1)[0]
+            name = _source_name(pe.local_tasks.get(number, "?"))
             yield f"task '{name}' (id {number}) is activated but blocked"
 
 

@@ -104,6 +104,9 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
     if (c->waiting_on)
         add_operation(&to, c->waiting_on);
     add(&to, c->running ? p->current : 0);
+    add(&to, (int64_t)c->ran_local);
+    add(&to, (int64_t)c->ran_control);
+    add(&to, (int64_t)c->ran_colors);
     return to.count;
 }
 
