@@ -269,6 +269,7 @@ def test_the_suite_runs_scripts_as_they_are(
     assert main(["suite", str(tmp_path), "--json"]) == 1
     results = {r["program"]: r for r in json.loads(capsys.readouterr().out)}
     assert results["good"]["passed"] and results["good"]["cycles"] > 0
+    assert results["good"]["arch"] == "wse2"
     assert not results["bad"]["passed"]
     assert not (tmp_path / "good" / "out").exists()
 
@@ -277,8 +278,36 @@ def test_the_suite_runs_scripts_as_they_are(
 def test_a_script_that_never_ends_is_stopped(tmp_path: Path) -> None:
     example(tmp_path / "slow", 0)
     (tmp_path / "slow" / "commands_wse2.sh").write_text("sleep 60\n")
-    result = run_one(tmp_path, tmp_path / "slow" / "commands_wse2.sh", 1)
+    result = run_one(tmp_path, [tmp_path / "slow" / "commands_wse2.sh"], 1)
+    assert result.arch == "-"
     assert not result.passed and "stopped after 1 seconds" in result.detail
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_suite_finds_scripts_of_other_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example(tmp_path / "two", 0)
+    lines = (tmp_path / "two" / "commands_wse2.sh").read_text().replace("wse2", "wse3")
+    (tmp_path / "two" / "commands_wse2.sh").unlink()
+    first, _, last = lines.rpartition("cs_python")
+    (tmp_path / "two" / "compile.sh").write_text(first)
+    (tmp_path / "two" / "execute.sh").write_text("cs_python" + last)
+    (tmp_path / "two" / "run_twice.sh").write_text("exit 3\n")
+    assert main(["suite", str(tmp_path), "--json"]) == 1
+    good, bad = json.loads(capsys.readouterr().out)
+    assert good["passed"] and good["arch"] == "wse3" and good["cycles"] > 0
+    assert not bad["passed"] and bad["cycles"] == 0
+
+
+def test_the_suite_says_when_there_is_nothing_to_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["suite", str(tmp_path)]) == 1
+    assert "error: no commands*.sh, compile*.sh" in capsys.readouterr().err
+    example(tmp_path / "good", 0)
+    assert main(["suite", str(tmp_path), "--only", "other"]) == 1
+    assert "with 'other' in its path below" in capsys.readouterr().err
 
 
 def test_the_compiler_command_prints_messages_and_no_traceback(tmp_path: Path) -> None:

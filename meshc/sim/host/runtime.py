@@ -237,7 +237,7 @@ def finish_run(folder: Path, machine: Any, trace_folder: bool = True) -> None:
         write_report(Path(options.report_folder), machine)
     if options.cycles_file:
         with open(options.cycles_file, "a", encoding="utf-8") as out:
-            out.write(f"{machine.cycles}\n")
+            out.write(f"{machine.cycles} {machine.program.arch}\n")
 
 
 def word_of(value: Any) -> int:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Options:
     """``strict``: what is only remarked otherwise stops the run. ``strict_queues``: queues hold
-    what the hardware's do. ``cycles_file`` collects the cycles
-    of each run; ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page.
-    ``backend`` is auto, python or c; without one the environment decides.
+    what the hardware's do. ``cycles_file`` collects cycles and architecture of each run;
+    ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page. ``backend`` is
+    auto, python or c; without one the environment decides.
     """
 
     strict_queues: bool = False

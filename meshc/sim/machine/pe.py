@@ -58,8 +58,8 @@ class Pe(PeMemory):
         "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit",
         "local_tasks", "log", "machine", "mem", "out_free", "out_queues", "plans", "prng",
         "program", "ramp_in", "ramp_out", "ran", "rank", "ready_colors", "registers", "resumed",
-        "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked", "unsent",
-        "urgent", "views", "waiting_on", "x", "y",
+        "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked",
+        "unsent", "urgent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
