@@ -10,7 +10,7 @@ from typing import Any
 
 from meshc.sim.commands_folder import make_bin, own_folder
 from meshc.sim.machine.options import BACKENDS, MAX_CYCLES
-from meshc.sim.suite import SuiteResult, as_json, find_commands, run_one, table_line
+from meshc.sim.suite import LOOKED_FOR, SuiteResult, as_json, find_commands, run_one, table_line
 
 _MAX_CYCLES_HELP = f"how long the host waits for a program (default: {MAX_CYCLES:,})"
 
@@ -19,7 +19,7 @@ def add_arguments(subparsers: Any) -> None:
     """Add ``bin``, ``suite`` and ``run`` to the sub-parsers of ``meshc sim``."""
     bin_parser = subparsers.add_parser("bin", help="print a directory with cslc and cs_python")
     bin_parser.set_defaults(handler=_bin)
-    suite = subparsers.add_parser("suite", help="run all commands*.sh below a directory")
+    suite = subparsers.add_parser("suite", help="run the scripts of all programs below a directory")
     suite.add_argument("directory")
     suite.add_argument("--only", metavar="GLOB")
     suite.add_argument("--json", action="store_true")
@@ -78,9 +78,14 @@ def _suite(args: argparse.Namespace) -> int:
     if not root.is_dir():
         print(f"error: '{args.directory}' is no directory", file=sys.stderr)
         return 2
+    found = find_commands(root, args.only)
+    if not found:
+        chosen = f" with '{args.only}' in its path" if args.only else ""
+        print(f"error: no {LOOKED_FOR}{chosen} below '{args.directory}'", file=sys.stderr)
+        return 1
     results: list[SuiteResult] = []
-    for script in find_commands(root, args.only):
-        results.append(run_one(root, script, args.timeout, cs_python_options(args)))
+    for scripts in found:
+        results.append(run_one(root, scripts, args.timeout, cs_python_options(args)))
         if not args.json:
             print(table_line(results[-1]), flush=True)
             if not results[-1].passed:

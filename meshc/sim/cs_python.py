@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.sim.backends import backend_of
+from meshc.sim.host.numpy_changes import shift_remark
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import MAX_CYCLES, Options
@@ -72,6 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(Diagnostic("error", "csl-usage", f"there is no script '{script}'").render(),
               file=sys.stderr)  # fmt: skip
         return 2
+    found = shift_remark(script)
+    if found is not None:
+        print(found.render(), file=sys.stderr)
     sys.argv = args
     sys.path[0:1] = [str(script.resolve().parent), str(STAND_IN)]
     try:

@@ -1,4 +1,8 @@
-"""Runs every ``commands*.sh`` below a directory with the stand-ins on PATH."""
+"""Runs the scripts of every program below a directory with the stand-ins on PATH.
+
+Programs come with ``commands*.sh``; others with ``compile*.sh`` and then ``execute*.sh`` or
+``run*.sh`` of the same ending, or with one of these alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,9 @@ _IGNORE = shutil.ignore_patterns(".git", "__pycache__")
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """One run: ``cycles`` is the sum over its simulations, ``detail`` the end of its output."""
+    """One run: ``arch`` is that of the programs that ran, '-' when none did; ``cycles`` the sum
+    over its simulations; ``detail`` the end of its output.
+    """
 
     program: str
     arch: str
@@ -32,21 +38,44 @@ class SuiteResult:
     detail: str
 
 
-def find_commands(root: Path, only: str | None) -> list[Path]:
-    """The command scripts below ``root``, filtered by a glob on their relative path."""
-    found = sorted(root.rglob("commands*.sh"))
+LOOKED_FOR = "commands*.sh, compile*.sh, execute*.sh or run*.sh"
+
+
+def find_commands(root: Path, only: str | None) -> list[tuple[Path, ...]]:
+    """The scripts of each program below ``root`` in the order in which they run.
+
+    ``only`` is a glob on the relative path of the first.
+    """
+    folders = sorted({script.parent for script in root.rglob("*.sh")})
+    found = [scripts for folder in folders for scripts in _commands_of(folder)]
     if only is None:
         return found
-    return [p for p in found if fnmatch.fnmatch(str(p.relative_to(root)), f"*{only}*")]
+    return [s for s in found if fnmatch.fnmatch(str(s[0].relative_to(root)), f"*{only}*")]
 
 
-def run_one(root: Path, script: Path, timeout: int, extra: Sequence[str] = ()) -> SuiteResult:
-    """Run one script in a scratch copy; ``extra`` are options for ``cs_python``.
+def _commands_of(folder: Path) -> list[tuple[Path, ...]]:
+    whole = sorted(folder.glob("commands*.sh"))
+    if whole:
+        return [(script,) for script in whole]
+    seconds = [*sorted(folder.glob("execute*.sh")), *sorted(folder.glob("run*.sh"))]
+    found: list[tuple[Path, ...]] = []
+    for first in sorted(folder.glob("compile*.sh")):
+        ending = first.name.removeprefix("compile")
+        after = [s for s in seconds if s.name in (f"execute{ending}", f"run{ending}")][:1]
+        found.append((first, *after))
+    used = {script for scripts in found for script in scripts}
+    return found + [(script,) for script in seconds if script not in used]
 
-    The stand-ins come first on PATH, and are in CSLC and CS_PYTHON, which some scripts use.
+
+def run_one(
+    root: Path, scripts: Sequence[Path], timeout: int, extra: Sequence[str] = ()
+) -> SuiteResult:
+    """Run the scripts of one program, all in one folder, in a scratch copy.
+
+    ``extra`` are options for ``cs_python``. The stand-ins come first on PATH, and are in CSLC and
+    CS_PYTHON, which some scripts use.
     """
-    relative = script.relative_to(root)
-    arch = "wse3" if "wse3" in script.name else "wse2"
+    relative = scripts[0].relative_to(root)
     with tempfile.TemporaryDirectory(prefix="csl-suite-") as scratch:
         copy = Path(scratch) / "tree"
         _copy_tree(root, relative.parent, copy)
@@ -61,11 +90,11 @@ def run_one(root: Path, script: Path, timeout: int, extra: Sequence[str] = ()) -
             "CS_PYTHON": str(folder / "cs_python"),
         }
         start = time.perf_counter()
-        code, output = _run(copy / relative, env, timeout)
+        code, output = _run(copy / relative.parent, [s.name for s in scripts], env, timeout)
         seconds = time.perf_counter() - start
-        cycles = 0
-        if cycles_file.exists():
-            cycles = sum(int(line) for line in cycles_file.read_text().split())
+        runs = cycles_file.read_text().splitlines() if cycles_file.exists() else []
+    arch = "+".join(sorted({line.split()[1] for line in runs})) or "-"
+    cycles = sum(int(line.split()[0]) for line in runs)
     tail = "\n".join(output.strip().splitlines()[-12:])
     return SuiteResult(str(relative.parent), arch, code == 0, cycles, seconds, tail)
 
@@ -100,9 +129,11 @@ def _is_small(root: Path) -> bool:
     return True
 
 
-def _run(script: Path, env: dict[str, str], timeout: int) -> tuple[int, str]:
+def _run(folder: Path, names: list[str], env: dict[str, str], timeout: int) -> tuple[int, str]:
+    """Run scripts one after the other until one fails: exit code and output."""
     process = subprocess.Popen(
-        ["bash", script.name], cwd=script.parent, env=env, text=True, start_new_session=True,
+        ["bash", "-c", 'for name; do bash "$name" || exit; done', "bash", *names],
+        cwd=folder, env=env, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
@@ -118,7 +149,7 @@ def table_line(result: SuiteResult) -> str:
     """One line of the table."""
     verdict = "pass" if result.passed else "FAIL"
     return (
-        f"{result.program:48} {result.arch:5} {verdict:5} {result.cycles:>12} {result.seconds:8.1f}"
+        f"{result.program:48} {result.arch:9} {verdict:5} {result.cycles:>12} {result.seconds:8.1f}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from csl_runner import PE_HEAD, Run
+from csl_runner import PE_HEAD, Run, single
 
 from meshc.sim.machine.options import Options
 from meshc.support.diagnostics import MeshcError
@@ -212,3 +212,29 @@ def test_wavelets_that_leave_the_rectangle_are_lost(tmp_path: Path) -> None:
     with pytest.raises(MeshcError) as caught:
         strict.launch("run")
     assert caught.value.diagnostics[0].code == "csl-edge"
+
+
+NEVER = """
+const first_id = @get_local_task_id(9); const last_id = @get_local_task_id(10);
+const mark_id = @get_control_task_id(3); const data_id = @get_data_task_id(@get_color(4));
+fn run() void { @activate(first_id); }
+task first() void {} task last() void { sys.unblock_cmd_stream(); }
+task mark() void {} task got(word: u32) void {}
+comptime {
+  @bind_local_task(first, first_id); @bind_local_task(last, last_id);
+  @bind_control_task(mark, mark_id); @bind_data_task(got, data_id);
+  @export_symbol(run);
+}
+"""
+
+
+def test_a_hang_names_tasks_that_never_ran(tmp_path: Path) -> None:
+    program = single(tmp_path, NEVER, run="fn()void")
+    with pytest.raises(MeshcError) as caught:
+        program.launch("run")
+    assert caught.value.diagnostics[0].notes == (
+        "no task is ready and no operation waits",
+        "PE (0, 0): task 'last' (local id 10) was never activated",
+        "PE (0, 0): task 'mark' (control id 3) received no control wavelet",
+        "PE (0, 0): task 'got' received nothing on color 4",
+    )

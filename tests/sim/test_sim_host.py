@@ -269,6 +269,7 @@ def test_the_suite_runs_scripts_as_they_are(
     assert main(["suite", str(tmp_path), "--json"]) == 1
     results = {r["program"]: r for r in json.loads(capsys.readouterr().out)}
     assert results["good"]["passed"] and results["good"]["cycles"] > 0
+    assert results["good"]["arch"] == "wse2"
     assert not results["bad"]["passed"]
     assert not (tmp_path / "good" / "out").exists()
 
@@ -277,8 +278,36 @@ def test_the_suite_runs_scripts_as_they_are(
 def test_a_script_that_never_ends_is_stopped(tmp_path: Path) -> None:
     example(tmp_path / "slow", 0)
     (tmp_path / "slow" / "commands_wse2.sh").write_text("sleep 60\n")
-    result = run_one(tmp_path, tmp_path / "slow" / "commands_wse2.sh", 1)
+    result = run_one(tmp_path, [tmp_path / "slow" / "commands_wse2.sh"], 1)
+    assert result.arch == "-"
     assert not result.passed and "stopped after 1 seconds" in result.detail
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_the_suite_finds_scripts_of_other_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example(tmp_path / "two", 0)
+    lines = (tmp_path / "two" / "commands_wse2.sh").read_text().replace("wse2", "wse3")
+    (tmp_path / "two" / "commands_wse2.sh").unlink()
+    first, _, last = lines.rpartition("cs_python")
+    (tmp_path / "two" / "compile.sh").write_text(first)
+    (tmp_path / "two" / "execute.sh").write_text("cs_python" + last)
+    (tmp_path / "two" / "run_twice.sh").write_text("exit 3\n")
+    assert main(["suite", str(tmp_path), "--json"]) == 1
+    good, bad = json.loads(capsys.readouterr().out)
+    assert good["passed"] and good["arch"] == "wse3" and good["cycles"] > 0
+    assert not bad["passed"] and bad["cycles"] == 0
+
+
+def test_the_suite_says_when_there_is_nothing_to_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["suite", str(tmp_path)]) == 1
+    assert "error: no commands*.sh, compile*.sh" in capsys.readouterr().err
+    example(tmp_path / "good", 0)
+    assert main(["suite", str(tmp_path), "--only", "other"]) == 1
+    assert "with 'other' in its path below" in capsys.readouterr().err
 
 
 def test_the_compiler_command_prints_messages_and_no_traceback(tmp_path: Path) -> None:
@@ -352,3 +381,44 @@ def test_the_compiler_finds_modules_along_import_paths(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "out.json").is_file()
     assert cslc.main([layout, out]) == 1
     assert cslc.main([layout, out, "--fp16-format=bf16"]) == 1
+
+
+def test_transfers_of_old_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runtime = grid(tmp_path)
+    data, sent, got = runtime.get_id("data"), np.arange(24, dtype=np.float32), np.zeros(24, "f4")
+    assert data is not None
+    runtime.memcpy_h2d(data, sent, False, 0, 0, 3, 2, 4, 0, False)
+    runtime.memcpy_d2h(got, data, False, 0, 0, 3, 2, 4, 0, False)
+    assert got.tolist() == sent.tolist()
+    for call, words in [
+        (lambda: runtime.memcpy_launch(4, np.zeros(2, np.uint32), False), "memcpy_launch names"),
+        (lambda: runtime.memcpy_h2d(data, sent, 0, 0, 3, 2, 4, 0, 0), "takes 5 arguments"),
+        (lambda: runtime.memcpy_h2d(data, sent, 0, 0, 3, 2), "lacks the argument 'elem_per_pe'"),
+        (lambda: runtime.memcpy_h2d(data, sent, 0, 0, 3, 2, 4, fast=True), "no argument 'fast'"),
+    ]:
+        with pytest.raises(MeshcError, match=words):
+            call()
+    runtime.stop()
+    assert (tmp_path / "simfab_traces").is_dir()
+
+
+def test_shifts_that_numpy_changed_are_remarked_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stamps.py").write_text(
+        "import numpy as np\n"
+        "def join(w: np.uint16):\n"
+        "    return w[0] + (w[1] << 16) + (w[2] << 32)\n"
+    )
+    script = tmp_path / "run.py"
+    script.write_text("import stamps\nx = [int(a) << 16 for a in range(3)]\n")
+    assert cs_python.main([str(script)]) == 0
+    found = capsys.readouterr().err
+    if np.__version__.startswith("1."):
+        assert found == ""
+    else:
+        assert found.count("remark[csl-numpy]") == 1 and "stamps.py:3" in found
+    (tmp_path / "stamps.py").write_text("x = 1 << 16\n")
+    assert cs_python.main([str(script)]) == 0
+    assert capsys.readouterr().err == ""

@@ -8,7 +8,8 @@ from meshc.sim.commands import add_arguments
 
 _DESCRIPTION = """\
 Run CSL programs without the vendor's SDK. bin prints a directory that holds cslc and cs_python;
-suite runs every commands*.sh below a directory; run runs one host script. See docs/sim.md.
+suite runs the scripts of every program below a directory; run runs one host script.
+See docs/sim.md.
 """
 
 

@@ -99,6 +99,10 @@ class _Pe:
         self.blocked = {n for n in range(64) if blocked >> n & 1}
         self.waiting_on = self._operation(pe, numbers) if next(numbers) else None
         self.current_name = pe.current_name
+        local, control, colors = (next(numbers) for _ in range(3))
+        self.ran = _chosen(local, pe.program.local_tasks)
+        self.ran |= _chosen(control, pe.program.control_tasks)
+        self.ran |= _chosen(colors, {c: str(of.task) for c, of in self.channels.items()})
 
     def _channel(self, pe: CPe, numbers: Iterator[int]) -> None:
         channel = Channel(next(numbers))
@@ -185,6 +189,11 @@ def _bursts(numbers: Iterator[int]) -> deque[Burst]:
         words[:1] = first
         found.append(Burst(words, t0, period, bool(control)))
     return found
+
+
+def _chosen(mask: int, names: dict[int, str]) -> set[str]:
+    """The names whose numbers are set in a mask."""
+    return {name for number, name in names.items() if mask >> number & 1}
 
 
 def _directions(numbers: Iterator[int]) -> tuple[int, ...]:

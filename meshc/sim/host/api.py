@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from meshc.sim.host import copying
 from meshc.sim.host.runtime import Runtime
+from meshc.sim.host.transfers import Transfer, transfer_of
+from meshc.support.diagnostics import fail
 
 
 class MemcpyDataType(IntEnum):
@@ -55,6 +58,7 @@ class SdkRuntime:
 
     def __init__(self, artifacts: Any, platform: Any = None, **options: Any) -> None:
         self._runtime = Runtime(str(artifacts))
+        self._runtime.trace_folder = not options.get("suppress_simfab_trace", False)
         self._base = self._runtime.program.offsets
 
     def load(self) -> None:
@@ -85,73 +89,67 @@ class SdkRuntime:
         """Program coordinates to fabric coordinates."""
         return coord[0] + self._base[0], coord[1] + self._base[1]
 
-    def memcpy_h2d(
-        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
-        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
-    ) -> Task:  # fmt: skip
-        """Copy or stream to the PEs of a rectangle."""
-        runtime, roi = self._runtime, (int(px), int(py), int(w), int(h))
-        elem_per_pe = int(elem_per_pe)
-        array = np.array(src)
-        if streaming:
+    def memcpy_h2d(self, dest: int, src: Any, *args: Any, **options: Any) -> Task:
+        """Copy or stream to the PEs of a rectangle; see :func:`transfer_of` for the arguments."""
+        return self._send(dest, np.array(src), transfer_of("memcpy_h2d", args, options))
+
+    def _send(self, dest: int, array: Any, how: Transfer) -> Task:
+        runtime, region, elems = self._runtime, how.region, how.elem_per_pe
+        if how.streaming:
             runtime.submit(
-                lambda: runtime.stream_in(int(dest), array, roi, elem_per_pe, int(order)), nonblock
+                lambda: runtime.stream_in(int(dest), array, region, elems, how.order),
+                bool(how.nonblock),
             )
         else:
             name = runtime.symbol_name(dest)
             runtime.submit(
-                lambda: runtime.h2d(name, array, roi, elem_per_pe, int(order), int(data_type)),
-                nonblock,
+                lambda: runtime.h2d(name, array, region, elems, how.order, how.data_type),
+                bool(how.nonblock),
             )
         return Task(runtime)
 
-    def memcpy_d2h(
-        self, dest: Any, src: int, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
-        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
-    ) -> Task:  # fmt: skip
-        """Copy or stream from the PEs of a rectangle."""
-        runtime, roi = self._runtime, (int(px), int(py), int(w), int(h))
-        elem_per_pe = int(elem_per_pe)
-        if streaming:
+    def memcpy_d2h(self, dest: Any, src: int, *args: Any, **options: Any) -> Task:
+        """Copy or stream from the PEs of a rectangle; see :func:`transfer_of`."""
+        how = transfer_of("memcpy_d2h", args, options)
+        runtime, region, elems = self._runtime, how.region, how.elem_per_pe
+        if how.streaming:
             runtime.submit(
-                lambda: runtime.stream_out(dest, int(src), roi, elem_per_pe, int(order)), nonblock
+                lambda: runtime.stream_out(dest, int(src), region, elems, how.order),
+                bool(how.nonblock),
             )
         else:
             name = runtime.symbol_name(src)
             runtime.submit(
-                lambda: runtime.d2h(dest, name, roi, elem_per_pe, int(order), int(data_type)),
-                nonblock,
+                lambda: runtime.d2h(dest, name, region, elems, how.order, how.data_type),
+                bool(how.nonblock),
             )
         return Task(runtime)
 
-    def memcpy_h2d_rowbcast(
-        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
-        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
-    ) -> Task:  # fmt: skip
+    def memcpy_h2d_rowbcast(self, dest: int, src: Any, *args: Any, **options: Any) -> Task:
         """Copy A[h][l]: each row's data goes to all PEs of the row."""
-        words = copying.words_of(src, h * elem_per_pe)
-        rows = words[copying.order_indices(1, h, elem_per_pe, int(order))]
-        return self._broadcast(dest, np.repeat(rows, w, axis=1), px, py, w, h, elem_per_pe,
-                               data_type, nonblock)  # fmt: skip
+        how = transfer_of("memcpy_h2d_rowbcast", args, options)
+        words = copying.words_of(src, how.h * how.elem_per_pe)
+        rows = words[copying.order_indices(1, how.h, how.elem_per_pe, how.order)]
+        return self._broadcast(dest, np.repeat(rows, how.w, axis=1), how)
 
-    def memcpy_h2d_colbcast(
-        self, dest: int, src: Any, px: int, py: int, w: int, h: int, elem_per_pe: int, *,
-        streaming: bool = False, data_type: int = 0, order: int = 0, nonblock: bool = False,
-    ) -> Task:  # fmt: skip
+    def memcpy_h2d_colbcast(self, dest: int, src: Any, *args: Any, **options: Any) -> Task:
         """Copy A[w][l]: each column's data goes to all PEs of the column."""
-        words = copying.words_of(src, w * elem_per_pe)
-        columns = words[copying.order_indices(w, 1, elem_per_pe, int(order))]
-        return self._broadcast(dest, np.repeat(columns, h, axis=0), px, py, w, h, elem_per_pe,
-                               data_type, nonblock)  # fmt: skip
+        how = transfer_of("memcpy_h2d_colbcast", args, options)
+        words = copying.words_of(src, how.w * how.elem_per_pe)
+        columns = words[copying.order_indices(how.w, 1, how.elem_per_pe, how.order)]
+        return self._broadcast(dest, np.repeat(columns, how.h, axis=0), how)
 
-    def _broadcast(
-        self, dest: int, grid: Any, px: int, py: int, w: int, h: int, elems: int, data_type: int,
-        nonblock: bool,
-    ) -> Task:  # fmt: skip
-        return self.memcpy_h2d(
-            dest, grid.reshape(-1), px, py, w, h, elems, data_type=data_type,
-            order=MemcpyOrder.ROW_MAJOR, nonblock=nonblock,
-        )  # fmt: skip
+    def _broadcast(self, dest: int, grid: Any, how: Transfer) -> Task:
+        by_rows = replace(how, order=int(MemcpyOrder.ROW_MAJOR), streaming=0)
+        return self._send(dest, grid.reshape(-1), by_rows)
+
+    def memcpy_launch(self, *_: Any, **__: Any) -> Task:
+        """The launch of SDKs before 0.9. Raises MeshcError ``csl-host``."""
+        fail(
+            "csl-host",
+            "memcpy_launch names a function by a number that compiled programs no longer have",
+            help="use launch(NAME, ARGUMENTS...) with the name given to @export_name",
+        )
 
     def launch(self, name: str, *args: Any, nonblock: bool = False) -> Task:
         """Start an exported function on all PEs."""

@@ -33,6 +33,7 @@ class Runtime:
         self.folder = Path(folder)
         self.program = load_program(self.folder)
         self.machine: Any = None
+        self.trace_folder = True
         self.progress = Progress(0)
         self.names: list[str] = list(self.program.exports)
         self.launched = 0
@@ -212,12 +213,19 @@ class Runtime:
         self._settle()
         self.machine.run_to_rest()
         self.progress.close()
-        finish_run(self.folder, self.machine)
+        finish_run(self.folder, self.machine, self.trace_folder)
 
 
-def finish_run(folder: Path, machine: Any) -> None:
-    """What is left of a run: dump, remarks, prints, and the files that were asked for."""
+def finish_run(folder: Path, machine: Any, trace_folder: bool = True) -> None:
+    """What is left of a run: dump, remarks, prints, and the files that were asked for.
+
+    Scripts move the folder ``simfab_traces``, which the vendor's simulator fills unless told not
+    to; here it stays empty.
+    """
     save_dump(folder, machine)
+    traces = Path("simfab_traces")
+    if trace_folder and not traces.exists():
+        traces.mkdir()
     for (code, _), words in machine.remarks.items():
         print(Diagnostic("remark", code, words).render(), file=sys.stderr)
     with open("sim.log", "a", encoding="utf-8") as log:  # scripts move it, also when empty
@@ -229,7 +237,7 @@ def finish_run(folder: Path, machine: Any) -> None:
         write_report(Path(options.report_folder), machine)
     if options.cycles_file:
         with open(options.cycles_file, "a", encoding="utf-8") as out:
-            out.write(f"{machine.cycles}\n")
+            out.write(f"{machine.cycles} {machine.program.arch}\n")
 
 
 def word_of(value: Any) -> int:

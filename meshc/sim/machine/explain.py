@@ -24,27 +24,33 @@ def explain_endless(machine: Machine) -> MeshcError:
     """The error ``csl-endless`` for a machine that goes on while the host waits in vain."""
     limit = machine.options.max_cycles
     message = f"the host waited for {limit} cycles, and the program still runs"
-    notes = _notes(machine, [*_running(machine), *_findings(machine)])
+    notes = [*_grouped([*_running(machine), *_findings(machine)]), *_lost(machine)]
     advice = "does a task activate itself without end? --max-cycles N waits longer"
-    return MeshcError([Diagnostic("error", "csl-endless", message, None, notes, advice)])
+    return MeshcError([Diagnostic("error", "csl-endless", message, None, _some(notes), advice)])
 
 
 def explain_hang(machine: Machine, goal: str) -> MeshcError:
     """The error ``csl-hang`` for a machine in which no event is left."""
-    notes = _notes(machine, _findings(machine))
-    if not notes:
-        notes = ("no task is ready and no operation waits: a task was never activated",)
+    notes = [*_grouped(_findings(machine)), *_lost(machine)] or _never_run(machine)
     message = f"the program hangs at cycle {machine.cycles}: {goal}"
-    return MeshcError([Diagnostic("error", "csl-hang", message, None, notes)])
+    return MeshcError([Diagnostic("error", "csl-hang", message, None, _some(notes))])
 
 
-def _notes(machine: Machine, findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Each finding with the PEs that it holds of, and where wavelets left the rectangle."""
+def _grouped(findings: Iterable[Finding]) -> list[str]:
+    """Each finding once, with the PEs that it holds of."""
     groups: dict[str, list[tuple[int, int]]] = {}
     for at, words in findings:
         groups.setdefault(words, []).append(at)
-    notes = [f"{_pes(places)}: {words}" for words, places in groups.items()]
-    notes += [words for (code, _), words in machine.remarks.items() if code == "csl-edge"]
+    return [f"{_pes(places)}: {words}" for words, places in groups.items()]
+
+
+def _lost(machine: Machine) -> list[str]:
+    """Where wavelets left the rectangle."""
+    return [words for (code, _), words in machine.remarks.items() if code == "csl-edge"]
+
+
+def _some(notes: list[str]) -> tuple[str, ...]:
+    """As many notes as a person reads."""
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
     return tuple(notes)
@@ -54,7 +60,35 @@ def _running(machine: Machine) -> Iterator[Finding]:
     """The task that each PE ran last."""
     for at, pe in machine.pes.items():
         if pe.current_name:
-            yield at, f"the latest task is '{pe.current_name.rsplit('_', 1)[0]}'"
+            yield at, f"the latest task is '{_source_name(pe.current_name)}'"
+
+
+def _never_run(machine: Machine) -> list[str]:
+    """What is left to say when nothing waits: the tasks that nobody started."""
+    first = "no task is ready and no operation waits"
+    found = _grouped(
+        (at, words) for at, pe in machine.pes.items() for words in _tasks_never_run(pe)
+    )
+    if not found:
+        return [f"{first}, though every task has run: the command stream is to be unblocked there"]
+    return [first, *found]
+
+
+def _tasks_never_run(pe: Pe) -> Iterator[str]:
+    for number, name in sorted(pe.program.local_tasks.items()):
+        if name not in pe.ran:
+            yield f"task '{_source_name(name)}' (local id {number}) was never activated"
+    for number, name in sorted(pe.program.control_tasks.items()):
+        if name not in pe.ran:
+            yield f"task '{_source_name(name)}' (control id {number}) received no control wavelet"
+    for channel in pe.channels.values():
+        if channel.task and channel.task not in pe.ran:
+            yield f"task '{_source_name(channel.task)}' received nothing on color {channel.color}"
+
+
+def _source_name(function: str) -> str:
+    """The name in the program of a function of the lowered form."""
+    return function.rsplit("_", 1)[0]
 
 
 def _pes(places: list[tuple[int, int]]) -> str:
@@ -100,7 +134,7 @@ def _waiting(pe: Pe) -> Iterator[str]:
                 yield _operation(pe, operation)
     for number in pe.activated:
         if number in pe.blocked:
-            name = pe.local_tasks.get(number, "?").rsplit("_", 1)[0]
+            name = _source_name(pe.local_tasks.get(number, "?"))
             yield f"task '{name}' (id {number}) is activated but blocked"
 
 

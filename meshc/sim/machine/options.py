@@ -12,10 +12,10 @@ MAX_CYCLES = 1_000_000_000
 @dataclass(frozen=True)
 class Options:
     """``strict``: what is only remarked otherwise stops the run. ``strict_queues``: queues hold
-    what the hardware's do. ``cycles_file`` collects the cycles
-    of each run; ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page.
-    ``backend`` is auto, python or c; without one the environment decides. ``max_cycles`` is
-    how long the host waits for one thing, and how long a task may run.
+    what the hardware's do. ``cycles_file`` collects cycles and architecture of each run;
+    ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page. ``backend`` is
+    auto, python or c; without one the environment decides. ``max_cycles`` is how long the host
+    waits for one thing, and how long a task may run.
     """
 
     strict_queues: bool = False

@@ -57,9 +57,9 @@ class Pe(PeMemory):
         "credits", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
         "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit",
         "local_tasks", "log", "machine", "mem", "out_free", "out_queues", "plans", "prng",
-        "program", "ramp_in", "ramp_out", "rank", "ready_colors", "registers", "resumed", "slots",
-        "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked", "unsent",
-        "urgent", "views", "waiting_on", "x", "y",
+        "program", "ramp_in", "ramp_out", "ran", "rank", "ready_colors", "registers", "resumed",
+        "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked",
+        "unsent", "urgent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
@@ -84,6 +84,7 @@ class Pe(PeMemory):
         self.launches: deque[tuple[int, str, tuple[Any, ...]]] = deque()
         self.current: Any = None
         self.current_name = ""
+        self.ran: set[str] = set()
         self.started = 0
         self.waiting_on: Operation | None = None
         self.busy_until = 0
@@ -301,6 +302,7 @@ class Pe(PeMemory):
     def run(self, now: int, name: str, args: tuple[Any, ...]) -> None:
         """Run a function as a task until it ends or waits."""
         self.current_name = name
+        self.ran.add(name)
         self.started = now
         self.machine.tasks_run += 1
         self.limit = self.t + self.machine.task_limit

@@ -103,6 +103,9 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
     add(&to, c->waiting_on != NULL);
     if (c->waiting_on)
         add_operation(&to, c->waiting_on);
+    add(&to, (int64_t)c->ran_local);
+    add(&to, (int64_t)c->ran_control);
+    add(&to, (int64_t)c->ran_colors);
     return to.count;
 }
 

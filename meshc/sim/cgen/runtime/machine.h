@@ -396,6 +396,7 @@ typedef struct {
     int32_t channel_count;
     uint64_t ready_colors, blocked, local_tasks;
     uint64_t urgent_tasks, urgent_colors; /* what goes before other tasks */
+    uint64_t ran_local, ran_control, ran_colors; /* tasks that were started, for explanations */
     int32_t rank;                         /* of microthreads that go no further than the code */
     activation active[2 * TASKS];
     int32_t active_count;

@@ -195,6 +195,7 @@ static void start_wavelet(core *c, int64_t now, channel *from)
             return;
         }
         args[0].i = word & 0xffff;
+        c->ran_control |= bit(word >> 16 & 63);
         run(c, now, task, args);
         return;
     }
@@ -205,6 +206,7 @@ static void start_wavelet(core *c, int64_t now, channel *from)
         args[0] = value_of_bits(types[1], word & 0xffff);
         args[1] = value_of_bits(types[2], word >> 16);
     }
+    c->ran_colors |= bit(from->color);
     run(c, now, from->task, args);
 }
 
@@ -219,6 +221,8 @@ static void start_local(core *c, int64_t now, int position)
         task = c->kind->teardown[-1 - key];
     else if (key < TASKS)
         task = c->kind->local_task[key];
+    if (key >= 0 && key < TASKS)
+        c->ran_local |= bit(key);
     if (!task)
         csl_fault(&c->head, 0, "local task id %lld is activated but not bound", (long long)key);
     run(c, now, task, NULL);
