@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -132,7 +133,7 @@ def open_program(folder: Path, request: RunRequest) -> Program:
         str(facts.get("mesh")),
         config_of(facts),
         layers if isinstance(layers, int) else None,
-        find_weights(name, own if own.is_dir() else None, request.weights),
+        find_weights(name, own if os.path.isdir(own) else None, request.weights),
     )
 
 
@@ -213,8 +214,8 @@ def _tokenizer(program: Program, request: RunRequest) -> Tokenizer | None:
 
 
 def _has_tokenizer(place: Path) -> bool:
-    folder = place if place.is_dir() else place.parent
-    return place.suffix == ".gguf" or (folder / "tokenizer.json").is_file()
+    folder = place if os.path.isdir(place) else place.parent
+    return place.suffix == ".gguf" or os.path.isfile(folder / "tokenizer.json")
 
 
 def _prompt_ids(request: RunRequest, tokenizer: Tokenizer | None) -> list[int]:
