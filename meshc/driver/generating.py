@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -75,8 +76,8 @@ def read_prompt(
 
 
 def _has_tokenizer(place: Path) -> bool:
-    folder = place if place.is_dir() else place.parent
-    return place.suffix == ".gguf" or (folder / "tokenizer.json").is_file()
+    folder = place if os.path.isdir(place) else place.parent
+    return place.suffix == ".gguf" or os.path.isfile(folder / "tokenizer.json")
 
 
 def generated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,10 +68,10 @@ def load_any(text: str, report: Diagnostics) -> LoadedModel:
         return LoadedModel(path.stem, None, None, module=module)
     if path.suffix == ".gguf":
         return of_config(config_from_gguf(path, report), path)
-    if path.suffix == ".json" or (path.is_dir() and text not in catalogue_names()):
+    if path.suffix == ".json" or (os.path.isdir(path) and text not in catalogue_names()):
         folder = path.parent if path.suffix == ".json" else path
         return of_config(read_config(path, report), folder)
-    if path.is_file():
+    if os.path.isfile(path):
         fail(
             "unknown-model",
             f"'{text}' is no model",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def open_program(folder: Path, request: RunRequest) -> Program:
         str(facts.get("mesh")),
         config_of(facts),
         layers if isinstance(layers, int) else None,
-        find_weights(name, own if own.is_dir() else None, request.weights),
+        find_weights(name, own if os.path.isdir(own) else None, request.weights),
     )
 
 

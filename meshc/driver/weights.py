@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class FolderTensors(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         path = self._folder / f"{name}.npy"
-        if Path(name).name != name or not path.is_file():
+        if Path(name).name != name or not os.path.isfile(path):
             raise KeyError(name)
         try:
             found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -97,7 +98,7 @@ def open_weights(
     """
     if config is not None and not _is_npy_folder(place):
         return CheckpointTensors(open_checkpoint(place, config, layers, report), on_read)
-    if not place.is_dir():
+    if not os.path.isdir(place):
         fail(
             "weights-not-found",
             f"'{place}' is no directory of weights",
@@ -129,4 +130,4 @@ def _saver(name: str, tensors: Mapping[str, Array]) -> Callable[[Path], None]:
 
 
 def _is_npy_folder(place: Path) -> bool:
-    return place.is_dir() and any(place.glob("*.npy"))
+    return os.path.isdir(place) and any(place.glob("*.npy"))

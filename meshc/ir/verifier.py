@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from meshc.ir.builder import defined_values
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import AXES, FACTORS
-from meshc.ir.module import Function, Module, Port
+from meshc.ir.module import Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.signatures import count_mistake
@@ -78,6 +78,8 @@ class _Verifier:
             self.wrong(f"channel @{duplicate} is declared twice")
         for duplicate in _repeated(p.name for p in module.ports if p.direction == "out"):
             self.wrong(f"port @{duplicate} is declared twice")
+        for channel in module.channels:
+            self.route(channel)
         for port in module.ports:
             self.port(port)
         self.shared_ports()
@@ -116,6 +118,21 @@ class _Verifier:
         for axis in layout.axes():
             if axis not in (*AXES, *FACTORS):
                 self.wrong(f"{where}: there is no axis {axis}", span)
+
+    def route(self, channel: Channel) -> None:
+        """A route takes the coordinates of a core and gives those of another on one line."""
+        route, where = channel.route, f"channel @{channel.name}"
+        if route.inputs not in (("y", "x"), ("r", "y", "x")):
+            self.wrong(f"{where}: a route maps [y, x] or [r, y, x], not {list(route.inputs)}")
+        elif route.pieces and route.arity != len(route.inputs):
+            wanted = len(route.inputs)
+            self.wrong(f"{where}: a route gives {wanted} coordinates, not {route.arity}")
+        elif len(route.inputs) == 2 and not any(
+            all(str(piece.outputs[place]) == name for piece in route.pieces)
+            for place, name in enumerate(route.inputs)
+        ):
+            self.wrong(f"{where}: a route stays in its row or in its column")
+        self.names(where, route.free_vars, self.module.scalars)
 
     def port(self, port: Port) -> None:
         name = f"port @{port.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -75,7 +76,7 @@ def cs_python_options(args: argparse.Namespace) -> list[str]:
 
 def _suite(args: argparse.Namespace) -> int:
     root = Path(args.directory).resolve()
-    if not root.is_dir():
+    if not os.path.isdir(root):
         print(f"error: '{args.directory}' is no directory", file=sys.stderr)
         return 2
     found = find_commands(root, args.only)

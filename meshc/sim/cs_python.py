@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import sys
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     sys.setrecursionlimit(50_000)
     script = Path(args[0])
-    if not script.is_file():
+    if not os.path.isfile(script):
         print(Diagnostic("error", "csl-usage", f"there is no script '{script}'").render(),
               file=sys.stderr)  # fmt: skip
         return 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import os
 import re
 import types
 import typing
@@ -246,7 +247,7 @@ def load_program(folder: Path) -> program.Program:
     is none or was written by another version.
     """
     path = folder / FILE_NAME
-    if not path.is_file():
+    if not os.path.isfile(path):
         fail(
             "csl-no-program",
             f"there is no compiled program in '{folder}'",

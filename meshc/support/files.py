@@ -82,7 +82,7 @@ def write_directory(
 def check_free(folder: Path, force: bool = False) -> None:
     """Fail with ``output-exists`` when ``folder`` may not be (re)placed."""
     target = Path(os.path.realpath(folder))
-    if not target.exists():
+    if not os.path.exists(target):
         return
     if not target.is_dir():
         fail("output-exists", f"'{folder}' is a file", help="name a directory")

@@ -180,3 +180,20 @@ def test_options_are_what_passes_read(option, words):
 
 def test_options_of_others_are_kept():
     assert errors(graph(SILU, head="  options theirs = inf\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("route", "words"),
+    [
+        ("{ [y, x] -> [y] : x >= 1 }", "gives 2 coordinates, not 1"),
+        ("{ [y] -> [y - 1] : y >= 1 }", "maps [y, x] or [r, y, x]"),
+        ("{ [x, y] -> [x, y - 1] : y >= 1 }", "maps [y, x] or [r, y, x]"),
+        ("{ [y, x] -> [y - 1, x - 1] : x >= 1 }", "stays in its row or in its column"),
+        ("{ [y, x] -> [y - 1, x] : x >= 1; [y, x] -> [y, x - 1] : x = 0 }", "stays in its row"),
+        ("{ [y, x] -> [y, x - n] : x >= 1 }", "'n' is unknown here"),
+    ],
+)
+def test_routes_lead_along_a_line(route, words):
+    text = tile("tile.silu %a, %a").replace("{ [y, x] -> [y, x - 1] : x >= 1 }", route)
+    (message,) = errors(text)
+    assert words in message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ def _answer(
     live: _Live,
 ) -> Answer:
     folder = Path(options.model)
-    if folder.is_dir() and read_manifest(folder) is not None:
+    if os.path.isdir(folder) and read_manifest(folder) is not None:
         program = open_program(folder, request)
         with _opened(program.target, request) as backend:
             return run_program(program, request, backend, report, live.progress.reading, live.token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import resources
@@ -55,7 +56,7 @@ def read_source(path: Path) -> Source:
     """The text of a file: regular, UTF-8, not too large."""
     limit = 4 * GRAMMAR.max_characters
     try:
-        if not path.is_file():
+        if not os.path.isfile(path):
             fail("source-unreadable", f"'{path}' is no file")
         with path.open("rb") as stream:
             data = stream.read(limit + 1)
@@ -194,7 +195,7 @@ def _beside(use: Use, folder: Path | None) -> tuple[Source, Path]:
     path = folder / target
     try:
         inside = path.resolve().is_relative_to(folder.resolve())
-        missing = not path.is_file()
+        missing = not os.path.isfile(path)
     except OSError as error:
         fail("bad-use", f"'{use.target}' cannot be read: {_reason(error)}", use.span)
     if not inside or missing:

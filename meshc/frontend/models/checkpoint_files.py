@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
 from meshc.frontend.models.config import ModelConfig
 from meshc.frontend.models.fields import brief
-from meshc.frontend.models.files import is_directory, is_file, list_directory, open_regular
+from meshc.frontend.models.files import list_directory, open_regular
 from meshc.frontend.models.gguf_config import config_from_header
 from meshc.frontend.models.gguf_header import read_gguf_header
 from meshc.frontend.models.gguf_reader import GgufWeights
@@ -26,7 +27,7 @@ _FREE_FIELDS = frozenset({"name", "max_positions", "bos_id", "eos_ids", "dtype"}
 
 def find_source(path: Path, config: ModelConfig) -> tuple[TensorSource, bool]:
     """The tensors at ``path``, and whether they have GGUF names. Errors: as `open_checkpoint`."""
-    file = _weights_file(path) if is_directory(path) else path
+    file = _weights_file(path) if os.path.isdir(path) else path
     if file.suffix.lower() in _PICKLE_SUFFIXES:
         _refuse_pickle(file)
     stream, _ = open_regular(file, "weights file")
@@ -39,7 +40,7 @@ def find_source(path: Path, config: ModelConfig) -> tuple[TensorSource, bool]:
     if start.startswith(_PICKLE_STARTS) and file.suffix.lower() != ".safetensors":
         _refuse_pickle(file)
     beside = file.parent / "config.json"
-    if is_file(beside):
+    if os.path.isfile(beside):
         _check_same_maths(config, read_config(beside), str(beside))
     source = read_sharded(file) if file.suffix.lower() == ".json" else read_safetensors(file)
     return source, False
@@ -47,7 +48,7 @@ def find_source(path: Path, config: ModelConfig) -> tuple[TensorSource, bool]:
 
 def _weights_file(folder: Path) -> Path:
     for name in ("model.safetensors", INDEX_NAME):
-        if is_file(folder / name):
+        if os.path.isfile(folder / name):
             return folder / name
     entries = list_directory(folder)
     for suffix in (".safetensors", ".gguf"):

@@ -52,22 +52,6 @@ def read_bounded(path: Path, limit_bytes: int, what: str) -> bytes:
     return data
 
 
-def is_file(path: Path) -> bool:
-    """Whether ``path`` exists and is a file; false for names the system cannot look up."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def is_directory(path: Path) -> bool:
-    """Whether ``path`` exists and is a directory; false for names the system cannot look up."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
 def list_directory(folder: Path) -> list[Path]:
     """The entries of ``folder``, sorted by name. Errors: ``checkpoint-unreadable``."""
     try:

@@ -7,6 +7,7 @@ sliding window computes what a llama does, and is read as one.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +21,6 @@ from meshc.frontend.models.config import (
     find_conflicts,
 )
 from meshc.frontend.models.fields import Fields, brief
-from meshc.frontend.models.files import is_directory
 from meshc.frontend.models.hf_deepseek import EXPERT_KEYS, read_latent
 from meshc.frontend.models.hf_near import nearest
 from meshc.frontend.models.hf_rope import LATENT_TYPES, PLAIN_TYPES, read_rope
@@ -78,7 +78,7 @@ def read_config(path: str | Path, diagnostics: Diagnostics | None = None) -> Mod
     ``config-missing-key``, ``config-bad-value``, ``config-unsupported``.
     """
     file = Path(path)
-    if is_directory(file):
+    if os.path.isdir(file):
         file = file / "config.json"
     text = read_json_object(file, CONFIG_LIMIT_BYTES, "model config")
     return config_from_json(text, model_name(file), diagnostics)

@@ -6,6 +6,7 @@ The format is eight bytes of length, a JSON header and raw little-endian data (s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import NoReturn, TypeGuard
 
 import numpy as np
 
-from meshc.frontend.models.files import is_file, open_regular
+from meshc.frontend.models.files import open_regular
 from meshc.frontend.models.json_text import parse_json_object, read_json_object
 from meshc.frontend.models.tensor_source import Rows, StoredTensor, read_rows
 from meshc.support.diagnostics import fail
@@ -98,7 +99,7 @@ def read_sharded(index: Path) -> SafetensorsWeights:
     files = sorted(set(shards.values()))
     if len(files) > _MAX_SHARDS:
         _invalid(index, f"it names {len(files)} shards")
-    missing = [file.name for file in files if not is_file(file)]
+    missing = [file.name for file in files if not os.path.isfile(file)]
     if missing:
         _invalid(index, f"these shards are missing: {', '.join(missing[:8])}")
     content = {file: _entries(file) for file in files}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from meshc.frontend.models.config import ModelConfig
-from meshc.frontend.models.files import is_directory, is_file, list_directory, read_bounded
+from meshc.frontend.models.files import list_directory, read_bounded
 from meshc.frontend.models.gguf_header import read_gguf_header
 from meshc.frontend.models.gguf_vocabulary import read_gguf_vocabulary
 from meshc.frontend.models.tokenizer_engine import engine_from_json, engine_from_vocabulary
@@ -93,10 +94,10 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
 def _tokenizer_file(path: Path) -> Path:
     if path.suffix.lower() == ".gguf" or path.name == "tokenizer.json":
         return path
-    folder = path if is_directory(path) else path.parent
-    if is_file(folder / "tokenizer.json"):
+    folder = path if os.path.isdir(path) else path.parent
+    if os.path.isfile(folder / "tokenizer.json"):
         return folder / "tokenizer.json"
-    if is_directory(folder):
+    if os.path.isdir(folder):
         files = [file for file in list_directory(folder) if file.suffix.lower() == ".gguf"]
         if len(files) == 1:
             return files[0]

@@ -74,7 +74,7 @@ class SdkLauncher:
         self._folder = Path(tempfile.mkdtemp(prefix="csl-launcher-"))
 
     def __enter__(self) -> SdkLauncher:
-        if not self._artifact.is_dir():
+        if not os.path.isdir(self._artifact):
             fail("csl-host", f"there is no compiled program '{self._artifact}'")
         shutil.copytree(self._artifact, self._folder / self._artifact.name)
         return self
@@ -85,9 +85,9 @@ class SdkLauncher:
     def stage(self, path: str) -> None:
         """Make a file or directory available to the scripts."""
         source = Path(path)
-        if source.is_dir():
+        if os.path.isdir(source):
             shutil.copytree(source, self._folder / source.name, dirs_exist_ok=True)
-        elif source.is_file():
+        elif os.path.isfile(source):
             shutil.copy(source, self._folder)
         else:
             fail("csl-host", f"there is no file '{path}' to stage")
@@ -111,7 +111,7 @@ class SdkLauncher:
     def download_artifact(self, name: str, out_path: str) -> None:
         """Copy a file that the scripts have written."""
         source, target = self._folder / name, Path(out_path)
-        if not source.is_file():
+        if not os.path.isfile(source):
             fail("csl-host", f"the scripts have written no file '{name}'")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
