@@ -27,7 +27,8 @@ from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, InternalError, MeshcError
-from meshc.support.files import read_text, write_directory
+from meshc.support.files import read_text
+from meshc.support.output import write_directory
 from meshc.support.spans import Source
 from meshc.verify.given import read_module
 from meshc.version import VERSION as __version__
@@ -79,7 +80,7 @@ def compile(
     found = Diagnostics() if report is None else report
     compiled = compile_loaded(load_any(str(model), found), request, report=found)
     if output is not None:
-        write_directory(Path(output), compiled.files, compiled.facts, force)
+        write_directory(Path(output), compiled.files, compiled.facts, force, found)
     return compiled
 
 

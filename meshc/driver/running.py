@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +24,8 @@ from meshc.driver.weights import (
 )
 from meshc.frontend.models import ModelConfig, Tokenizer, load_tokenizer
 from meshc.support.diagnostics import Diagnostics, fail
-from meshc.support.files import write_directory
+from meshc.support.output import write_directory
+from meshc.support.scratch import scratch_folder
 
 _MAX_NEW_TOKENS = 1 << 20
 
@@ -101,8 +101,8 @@ def run_compiled(
     request.check()
     if compiled.facts.get("embedding") is None or "decode" not in compiled.modules:
         _no_tokens(loaded.name)
-    with tempfile.TemporaryDirectory(prefix="meshc-") as place:
-        folder = Path(place) / "program"
+    with scratch_folder() as scratch:
+        folder = scratch / "program"
         write_directory(folder, compiled.files, compiled.facts)
         program = Program(
             folder,

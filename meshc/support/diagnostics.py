@@ -87,6 +87,10 @@ class Diagnostics:
         """Record an error; the stage goes on to find more."""
         self.add(Diagnostic("error", code, message, span, tuple(notes), help))
 
+    def warning(self, code: str, message: str, span: Span | None = None) -> None:
+        """Record something that a person should know, and that stops nothing."""
+        self.add(Diagnostic("warning", code, message, span))
+
     def remark(self, code: str, message: str, span: Span | None = None) -> None:
         """Record something worth knowing that is no fault."""
         self.add(Diagnostic("remark", code, message, span))

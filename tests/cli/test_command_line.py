@@ -159,7 +159,24 @@ def test_compile_refuses_a_foreign_directory(command):
     assert code == 1
     assert "error[output-exists]" in err
     assert command("compile", MATMUL, "--mesh", "2x2", "-o", "out", "--force")[0] == 0
-    assert not Path("out/mine").exists()
+    assert Path("out/mine").read_text() == "x"
+
+
+def test_compile_again_keeps_your_files_and_warns_of_edited_ones(command):
+    again = ("compile", MATMUL, "--mesh", "2x2", "-o", "out")
+    assert command(*again)[0] == 0
+    Path("out/data").mkdir()
+    Path("out/data/x.npy").write_bytes(b"x")
+    assert command(*again)[0] == 0
+    Path("out/main.py").write_text("edited")
+    code, out, err = command(*again)
+    assert (code, out) == (1, "")
+    assert "error[output-edited]" in err and "  note: main.py\n" in err
+    code, _, err = command(*again, "--force")
+    assert code == 0
+    assert "warning[output-edited]: 'out/main.py' is now 'out/main.py.orig'" in err
+    assert Path("out/main.py.orig").read_text() == "edited"
+    assert Path("out/data/x.npy").read_bytes() == b"x"
 
 
 def test_looking_at_passes(command):

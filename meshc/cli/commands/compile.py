@@ -24,7 +24,7 @@ from meshc.driver import (
 from meshc.driver.weights import check_present
 from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import Diagnostics
-from meshc.support.files import Content, check_free, write_directory
+from meshc.support.output import Content, check_free, write_directory
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,7 +80,7 @@ def _write(
         )
         check_present(compiled.weight_names, tensors)
         files |= weight_files(compiled.weight_names, tensors)
-    return write_directory(Path(options.output), files, compiled.facts, options.force)
+    return write_directory(Path(options.output), files, compiled.facts, options.force, report)
 
 
 def _is_ir(name: str) -> bool:
