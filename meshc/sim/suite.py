@@ -112,6 +112,10 @@ def _run(script: Path, env: dict[str, str], timeout: int) -> tuple[int, str]:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return 124, f"{output}\nstopped after {timeout} seconds"
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 def table_line(result: SuiteResult) -> str:
