@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from meshc.cli.output import print_json, remark_objects
+from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import request_of
 from meshc.cli.watching import Watching
@@ -29,7 +28,6 @@ from meshc.support.output import Content, check_free, write_directory
 
 def run(options: argparse.Namespace) -> int:
     """Compile, write, report."""
-    start = time.perf_counter()
     report = Diagnostics()
     request = request_of(options)
     if options.output not in (None, "-"):
@@ -42,16 +40,8 @@ def run(options: argparse.Namespace) -> int:
             names = _write(options, loaded, compiled, report, progress)
         finally:
             watching.finish(report)
-    seconds = time.perf_counter() - start
     if options.json:
-        print_json(
-            {
-                "files": names,
-                "seconds": round(seconds, 6),
-                "passes": watching.pass_objects(),
-                "remarks": remark_objects(report.messages),
-            }
-        )
+        print_json(watching.outcome(names, report))
     elif options.output != "-":
         print(_summary(loaded, compiled, options.output))
     return 0
