@@ -24,11 +24,15 @@ EXIT_ERRORS = 1
 EXIT_INTERNAL = 3
 
 REPRODUCER = "meshc-reproducer.meshir"
+_COMPLETING = "_ARGCOMPLETE"
 
 
 def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
     """Run the command that ``arguments`` (None: those of the process) spell; the exit code."""
-    options = parser().parse_args(arguments)
+    found = parser()
+    if _COMPLETING in os.environ and arguments is None:
+        import_module("meshc.cli.completion").complete(found)
+    options = found.parse_args(arguments)
     command = import_module(f"meshc.cli.commands.{options.command}")
     try:
         with signals.raised():
