@@ -27,7 +27,7 @@ from measuring import MIB, peak_bytes, table
 from meshc.backends.python import load_program
 from meshc.driver import CompileRequest, compile_loaded, find_weights, load_any, open_weights
 from meshc.support.diagnostics import Diagnostics
-from meshc.support.files import write_directory
+from meshc.support.output import write_directory
 
 MODEL = "smollm2-135m"
 PROMPT = (504, 3575, 282, 4649, 314)  # "The capital of France is"

@@ -33,7 +33,8 @@ from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, InternalError, MeshcError, fail
-from meshc.support.files import read_text, write_directory
+from meshc.support.files import read_text
+from meshc.support.output import write_directory
 from meshc.support.spans import Source
 from meshc.verify.given import read_module
 from meshc.version import VERSION as __version__
@@ -91,7 +92,7 @@ def compile(
             for message in found.messages:
                 report.add(message)
     if output is not None:
-        write_directory(Path(output), compiled.files, compiled.facts, force)
+        write_directory(Path(output), compiled.files, compiled.facts, force, found)
     return compiled
 
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from meshc.cli.arguments import parser
-from meshc.cli.output import print_diagnostics, print_json
+from meshc.cli.output import message_objects, print_diagnostics, print_json
 from meshc.cli.signals import Signals, Stopped
 from meshc.support.diagnostics import InternalError, MeshcError
 from meshc.support.files import write_text
@@ -24,11 +24,15 @@ EXIT_ERRORS = 1
 EXIT_INTERNAL = 3
 
 REPRODUCER = "meshc-reproducer.meshir"
+_COMPLETING = "_ARGCOMPLETE"
 
 
 def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
     """Run the command that ``arguments`` (None: those of the process) spell; the exit code."""
-    options = parser().parse_args(arguments)
+    found = parser()
+    if _COMPLETING in os.environ and arguments is None:
+        import_module("meshc.cli.completion").complete(found)
+    options = found.parse_args(arguments)
     command = import_module(f"meshc.cli.commands.{options.command}")
     try:
         with signals.raised():
@@ -40,8 +44,7 @@ def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
     except MeshcError as error:
         print_diagnostics(error.diagnostics)
         if getattr(options, "json", False):
-            errors = [{"code": d.code, "message": d.message} for d in error.diagnostics]
-            print_json({"errors": errors})
+            print_json({"errors": message_objects(error.diagnostics, "error")})
         return EXIT_ERRORS
     except InternalError as error:
         return _internal(error)

@@ -6,7 +6,8 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 
-from meshc.support.diagnostics import Diagnostic
+from meshc.support.diagnostics import Diagnostic, Severity
+from meshc.support.paint import paint_of
 
 
 def print_json(value: Mapping[str, object]) -> None:
@@ -18,7 +19,7 @@ def print_diagnostics(messages: Iterable[Diagnostic], remarks: bool = True) -> N
     """Messages on stderr; remarks and missed chances only when asked for."""
     for message in messages:
         if remarks or message.severity in ("error", "warning"):
-            print(message.render(), file=sys.stderr)
+            print(message.render(paint_of(sys.stderr)), file=sys.stderr)
 
 
 def print_notes(text: str) -> None:
@@ -27,12 +28,19 @@ def print_notes(text: str) -> None:
         print(text, file=sys.stderr)
 
 
-def remark_objects(messages: Iterable[Diagnostic]) -> list[dict[str, object]]:
-    """Remarks as JSON values."""
+def message_objects(messages: Iterable[Diagnostic], *kinds: Severity) -> list[dict[str, object]]:
+    """Messages of these severities as JSON values; ``place`` is FILE:LINE:COLUMN or null."""
     return [
-        {"code": m.code, "message": m.message, "place": str(m.span) if m.span else None}
+        {
+            "severity": m.severity,
+            "code": m.code,
+            "message": m.message,
+            "place": str(m.span) if m.span else None,
+            "notes": list(m.notes),
+            "help": m.help,
+        }
         for m in messages
-        if m.severity in ("remark", "missed")
+        if m.severity in kinds
     ]
 
 

@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from meshc.support.scratch import remove_scratch
+from meshc.support.scratch import STOPPING, remove_scratch
 
-_SIGNALS = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n))
 _SHELL_OFFSET = 128
 
 
@@ -40,7 +39,7 @@ class Signals:
         """Handle the signals that are not ignored; only the main thread of a process can."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in _SIGNALS:
+        for number in STOPPING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._handle)
 
@@ -55,6 +54,9 @@ class Signals:
         self._working = True
         try:
             yield
+        except Stopped:
+            remove_scratch()
+            raise
         finally:
             self._working = False
 

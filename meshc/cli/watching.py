@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
-from meshc.cli.output import print_diagnostics, print_notes
+from meshc.cli.output import message_objects, print_diagnostics, print_notes
 from meshc.cli.progress import Progress
 from meshc.driver import Check
 from meshc.passes.instruments import Instrument, PrintAfter, Statistics, Timing
@@ -23,6 +24,7 @@ class Watching:
     check: Check | None
     instruments: list[Instrument]
     options: argparse.Namespace
+    start: float = field(default_factory=time.perf_counter)
 
     @staticmethod
     def of(options: argparse.Namespace, progress: Progress) -> Watching:
@@ -46,12 +48,19 @@ class Watching:
         if self.check is not None:
             print_notes(f"checked: {self.check.compared} passes compute what they were given")
 
-    def pass_objects(self) -> list[dict[str, object]]:
-        """The passes that ran, as JSON values."""
-        return [
+    def outcome(self, files: list[str], report: Diagnostics) -> dict[str, object]:
+        """What a command that ran passes did, as JSON values."""
+        passes = [
             {"phase": t.phase, "pass": t.pass_text, "seconds": round(t.seconds, 6)}
             for t in self.timing.times
         ]
+        return {
+            "files": files,
+            "seconds": round(time.perf_counter() - self.start, 6),
+            "passes": passes,
+            "remarks": message_objects(report.messages, "remark", "missed"),
+            "warnings": message_objects(report.messages, "warning"),
+        }
 
 
 def _to_stderr(text: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from meshc.driver.request import CompileRequest
 from meshc.driver.weights import Array, find_weights
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
-from meshc.support.files import write_directory
+from meshc.support.output import write_directory
+from meshc.support.scratch import scratch_folder
 
 
 @dataclass(repr=False)
@@ -94,8 +94,8 @@ class Compiled:
                 f"'{self.loaded.name}' was compiled to the {self.request.compile_to} level only",
                 help="meshc.run(compiled.modules[PHASE], arrays) interprets a module",
             )
-        with tempfile.TemporaryDirectory(prefix="meshc-") as place:
-            program = self.written(Path(place) / "program", weights)
+        with scratch_folder() as scratch:
+            program = self.written(scratch / "program", weights)
             given = weights if isinstance(weights, Mapping) else None
             return Executable(program, given, backend, self.report)
 

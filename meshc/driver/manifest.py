@@ -13,7 +13,7 @@ from meshc.driver.request import CompileRequest
 from meshc.frontend.models import LatentSizes, ModelConfig, RopeScaling
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
-from meshc.support.files import MANIFEST, read_manifest
+from meshc.support.output import MANIFEST, read_manifest
 
 FORMAT = 1
 RUNNABLE = ("python", "cuda")

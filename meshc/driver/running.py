@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -21,6 +20,7 @@ from meshc.driver.weights import (
     open_weights,
 )
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.scratch import scratch_folder
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ def run_compiled(
     request.check()
     if not compiled.makes_tokens:
         _no_tokens(compiled.loaded.name)
-    with tempfile.TemporaryDirectory(prefix="meshc-") as place:
-        program = compiled.written(Path(place) / "program", request.weights)
+    with scratch_folder() as scratch:
+        program = compiled.written(scratch / "program", request.weights)
         return run_program(program, request, backend, report, on_read, on_token)
 
 

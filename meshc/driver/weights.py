@@ -18,7 +18,7 @@ from meshc.frontend.models import (
     open_checkpoint,
 )
 from meshc.support.diagnostics import Diagnostics, fail
-from meshc.support.files import Content
+from meshc.support.output import Content
 
 Array = NDArray[Any]
 Progress = Callable[[str], None]

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.support.native import cache_folder
+from meshc.support.cache import cache_folder
+from meshc.support.files import replace_file
 
 _COMMANDS = {"cslc": "meshc.sim.cslc", "cs_python": "meshc.sim.cs_python"}
 
@@ -29,12 +30,11 @@ def make_bin(folder: Path, options: Sequence[str] = ()) -> Path:
     for name, module in _COMMANDS.items():
         script = folder / name
         extra = "".join(shlex.quote(o) + " " for o in options) if name == "cs_python" else ""
-        script.write_text(
+        text = (
             "#!/bin/sh\n"
             f"PYTHONPATH={shlex.quote(str(root))}${{PYTHONPATH:+:$PYTHONPATH}} "
             f"exec {shlex.quote(sys.executable)} -m {module} "
-            f'{extra}"$@"\n',
-            encoding="utf-8",
+            f'{extra}"$@"\n'
         )
-        script.chmod(0o755)
+        replace_file(script, text.encode(), mode=0o755)
     return folder

@@ -143,6 +143,10 @@ def _run(folder: Path, names: list[str], env: dict[str, str], timeout: int) -> t
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return 124, f"{output}\nstopped after {timeout} seconds"
+    except KeyboardInterrupt:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 def table_line(result: SuiteResult) -> str:

@@ -14,6 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal, NoReturn
 
+from meshc.support.paint import Paint, plain
 from meshc.support.spans import Span
 
 Severity = Literal["error", "warning", "remark", "missed"]
@@ -32,14 +33,15 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
     help: str | None = None
 
-    def render(self) -> str:
+    def render(self, paint: Paint = plain) -> str:
         """The message as text of several lines, without a trailing newline."""
-        lines = [f"{self.severity}[{self.code}]: {_printable(self.message)}"]
+        head = paint(self.severity, f"{self.severity}[{self.code}]")
+        lines = [head + paint("label", f": {_printable(self.message)}")]
         if self.span is not None:
-            lines += _excerpt(self.span)
-        lines += [f"  note: {_printable(note)}" for note in self.notes]
+            lines += _excerpt(self.span, self.severity, paint)
+        lines += [f"  {paint('label', 'note')}: {_printable(note)}" for note in self.notes]
         if self.help:
-            lines.append(f"  help: {_printable(self.help)}")
+            lines.append(f"  {paint('label', 'help')}: {_printable(self.help)}")
         return "\n".join(lines)
 
 
@@ -87,6 +89,10 @@ class Diagnostics:
         """Record an error; the stage goes on to find more."""
         self.add(Diagnostic("error", code, message, span, tuple(notes), help))
 
+    def warning(self, code: str, message: str, span: Span | None = None) -> None:
+        """Record something that a person should know, and that stops nothing."""
+        self.add(Diagnostic("warning", code, message, span))
+
     def remark(self, code: str, message: str, span: Span | None = None) -> None:
         """Record something worth knowing that is no fault."""
         self.add(Diagnostic("remark", code, message, span))
@@ -131,7 +137,7 @@ def known_codes() -> dict[str, dict[str, str]]:
     return table
 
 
-def _excerpt(span: Span) -> list[str]:
+def _excerpt(span: Span, severity: Severity, paint: Paint) -> list[str]:
     """The source line with a caret under the span; long lines are cut around it."""
     raw = span.source.line(span.line)
     before = _printable(raw[: span.column - 1].expandtabs(_TAB_WIDTH))
@@ -141,12 +147,12 @@ def _excerpt(span: Span) -> list[str]:
     rest = rest[:100]
     number = str(span.line)
     gutter = " " * len(number)
-    caret = "^" * max(1, min(span.length, len(rest) or 1))
+    caret = paint(severity, "^" * max(1, min(span.length, len(rest) or 1)))
     return [
-        f"{gutter}--> {_printable(span.source.name)}:{span.line}:{span.column}",
-        f"{gutter} |",
-        f"{number} | {before}{rest}",
-        f"{gutter} | {' ' * len(before)}{caret}",
+        f"{gutter}{paint('frame', '-->')} {_printable(span.source.name)}:{span.line}:{span.column}",
+        paint("frame", f"{gutter} |"),
+        f"{paint('frame', f'{number} |')} {before}{rest}",
+        f"{paint('frame', f'{gutter} |')} {' ' * len(before)}{caret}",
     ]
 
 

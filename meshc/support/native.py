@@ -6,21 +6,17 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from meshc.support.cache import keep, recall
+from meshc.support.scratch import scratch_folder
+
 
 class BuildError(Exception):
     """There is no compiler, or it refused the text; the message holds its first lines."""
-
-
-def cache_folder() -> Path:
-    """The folder of what was compiled: ``$XDG_CACHE_HOME/meshc`` or ``~/.cache/meshc``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "meshc"
 
 
 @dataclass(frozen=True)
@@ -52,29 +48,22 @@ class Toolchain:
         digest = hashlib.sha256((_identity(path) + " ".join(self.flags)).encode())
         for name, text in sorted({**headers, **sources}.items()):
             digest.update(f"{name}\0{text}\0".encode())
-        library = cache_folder() / f"{label}-{digest.hexdigest()[:32]}.so"
-        if not library.is_file():
-            self._compile(path, sources, headers, library)
-        return library
-
-    def _compile(
-        self, path: str, sources: Mapping[str, str], headers: Mapping[str, str], library: Path
-    ) -> None:
+        key = f"{label}-{digest.hexdigest()[:32]}"
         try:
-            library.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as scratch:
-                for name, text in {**headers, **sources}.items():
-                    (Path(scratch) / name).write_text(text, encoding="utf-8")
-                made = Path(scratch) / "made.so"
-                command = [path, *self.flags, "-o", str(made), *sorted(sources), *self.libraries]
-                done = subprocess.run(
-                    command, cwd=scratch, capture_output=True, text=True, check=False
-                )
-                if done.returncode:
-                    raise BuildError("\n".join(done.stderr.strip().splitlines()[:8]))
-                os.replace(made, library)
+            return recall(key) or keep(key, self._compile(path, sources, headers), ".so")
         except OSError as problem:
             raise BuildError(str(problem)) from problem
+
+    def _compile(self, path: str, sources: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
+        with scratch_folder() as scratch:
+            for name, text in {**headers, **sources}.items():
+                (scratch / name).write_text(text, encoding="utf-8")
+            made = scratch / "made.so"
+            command = [path, *self.flags, "-o", str(made), *sorted(sources), *self.libraries]
+            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise BuildError("\n".join(done.stderr.strip().splitlines()[:8]))
+            return made.read_bytes()
 
 
 @cache

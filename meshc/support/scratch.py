@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PREFIX = ".meshc-"
+STOPPING = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n))
+"""The signals that ask a process to end."""
+
 _in_use: set[Path] = set()
 
 
@@ -18,10 +22,10 @@ def scratch_folder(beside: Path | None = None) -> Iterator[Path]:
     """An empty folder of the user's alone, removed with all it holds at the end.
 
     It lies in the folder ``beside``, so that what is made in it can be renamed to a place there, or
-    among the system's temporary files. Its name is known before it exists: whenever a signal comes,
+    among the system's temporary files. Its name is noted before it exists: whenever a signal comes,
     :func:`remove_scratch` finds it.
     """
-    folder = Path(beside or tempfile.gettempdir()) / f"{PREFIX}{secrets.token_hex(8)}"
+    folder = Path(beside or tempfile.gettempdir()) / f"{PREFIX}{os.urandom(8).hex()}"
     _in_use.add(folder)
     try:
         folder.mkdir(mode=0o700)
@@ -35,3 +39,16 @@ def remove_scratch() -> None:
     """Remove every folder that is still in use, for a process that ends without its work."""
     for folder in tuple(_in_use):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that ask to end wait until the end of the block, where the system can hold them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -30,6 +30,7 @@ OWNERS = {
     "lark": "meshc.support.grammar",
     "jinja2": "meshc.backends.templates",
     "tqdm": "meshc.cli.progress",
+    "argcomplete": "meshc.cli.completion",
     "gguf": "meshc.frontend.models",
     "safetensors": "meshc.frontend.models",
     "tokenizers": "meshc.frontend.models",

@@ -20,6 +20,7 @@ TINY = ROOT / "tests" / "data" / "tiny"
 ATTENTION = str(EXAMPLES / "attention.mesh")
 MATMUL = str(EXAMPLES / "matmul.mesh")
 
+MESSAGE_KEYS = {"severity", "code", "message", "place", "notes", "help"}
 IR = """module @m level(graph) {
   dims L = 3, E = 4, F = 5
   options grid = "2x2"
@@ -130,12 +131,12 @@ def test_compile_json(command):
     code, out, err = command(*words)
     found = json.loads(out)
     assert (code, err) == (0, "")
-    assert set(found) == {"files", "seconds", "passes", "remarks"}
+    assert set(found) == {"files", "seconds", "passes", "remarks", "warnings"}
     assert "main.py" in found["files"]
     assert sorted(found["files"]) == found["files"]
     assert all(Path("out", name).is_file() for name in found["files"])
     assert [p["pass"] for p in found["passes"]][:2] == ["canonicalize", "eliminate-transpose"]
-    assert {"code", "message", "place"} == set(found["remarks"][0])
+    assert set(found["remarks"][0]) == MESSAGE_KEYS
 
 
 def test_errors_as_json(command):
@@ -143,6 +144,32 @@ def test_errors_as_json(command):
     assert code == 1
     assert json.loads(out)["errors"][0]["code"] == "unknown-model"
     assert "error[unknown-model]" in err
+
+
+def test_json_of_errors_has_place_notes_and_help(command):
+    Path("wrong.meshir").write_text(IR.replace("graph.matmul %x, %t", "graph.matmul %x, %u"))
+    code, out, err = command("opt", "wrong.meshir", "--json")
+    assert code == 1
+    (error,) = json.loads(out)["errors"]
+    assert set(error) == MESSAGE_KEYS
+    assert (error["severity"], error["place"]) == ("error", "wrong.meshir:6:27")
+    assert f"error[{error['code']}]: {error['message']}" in err
+    _, out, err = command("passes", "partitoin", "--json")
+    (error,) = json.loads(out)["errors"]
+    assert error["place"] is None and error["help"] == "did you mean 'partition'?"
+    assert f"  note: {error['notes'][0]}\n  help: {error['help']}\n" in err
+
+
+def test_opt_prints_json(command):
+    Path("m.meshir").write_text(IR)
+    words = ("opt", "m.meshir", "--passes", "canonicalize,eliminate-transpose", "--json")
+    found = json.loads(command(*words)[1])
+    assert list(found) == ["module", "files", "seconds", "passes", "remarks", "warnings"]
+    assert found["module"] == command(*words[:-1])[1]
+    assert [p["pass"] for p in found["passes"]] == ["canonicalize", "eliminate-transpose"]
+    written = json.loads(command(*words, "-o", "n.meshir")[1])
+    assert (written["module"], written["files"]) == (None, ["n.meshir"])
+    assert Path("n.meshir").read_text() == found["module"]
 
 
 def test_compile_to_prints_ir(command):
@@ -159,7 +186,24 @@ def test_compile_refuses_a_foreign_directory(command):
     assert code == 1
     assert "error[output-exists]" in err
     assert command("compile", MATMUL, "--mesh", "2x2", "-o", "out", "--force")[0] == 0
-    assert not Path("out/mine").exists()
+    assert Path("out/mine").read_text() == "x"
+
+
+def test_compile_again_keeps_your_files_and_warns_of_edited_ones(command):
+    again = ("compile", MATMUL, "--mesh", "2x2", "-o", "out")
+    assert command(*again)[0] == 0
+    Path("out/data").mkdir()
+    Path("out/data/x.npy").write_bytes(b"x")
+    assert command(*again)[0] == 0
+    Path("out/main.py").write_text("edited")
+    code, out, err = command(*again)
+    assert (code, out) == (1, "")
+    assert "error[output-edited]" in err and "  note: main.py\n" in err
+    code, _, err = command(*again, "--force")
+    assert code == 0
+    assert "warning[output-edited]: 'out/main.py' is now 'out/main.py.orig'" in err
+    assert Path("out/main.py.orig").read_text() == "edited"
+    assert Path("out/data/x.npy").read_bytes() == b"x"
 
 
 def test_looking_at_passes(command):

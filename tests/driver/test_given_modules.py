@@ -13,7 +13,7 @@ from meshc.ir.ops import mesh
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.support.diagnostics import Diagnostics, MeshcError
-from meshc.support.files import write_directory
+from meshc.support.output import write_directory
 from meshc.support.spans import Source
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

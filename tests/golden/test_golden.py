@@ -4,9 +4,12 @@ A case is a folder with ``command`` (the arguments; {here} is the folder, {examp
 examples, {out} an output directory) and ``expected`` (exit code, stdout, stderr, and out/ with the
 files). Missing, surplus and changed files fail. ``--update-golden`` rewrites ``expected``.
 
-Files of the run-time package that programs carry are not stored: they must equal their source.
+Files of the run-time package that programs carry are not stored: they must equal their source. Nor
+are the hashes of a manifest: they must be those of the files.
 """
 
+import hashlib
+import json
 import shlex
 import shutil
 from importlib import resources
@@ -37,7 +40,19 @@ def outcome(case, folder, capsys):
     for path in sorted(out.rglob("*")):
         if path.is_file():
             found[f"out/{path.relative_to(out).as_posix()}"] = path.read_text(encoding="utf-8")
+    if "out/meshc.json" in found:
+        found["out/meshc.json"] = without_hashes(found)
     return found
+
+
+def without_hashes(found):
+    """The manifest without the hashes of files, which are compared with the files here."""
+    manifest = json.loads(found["out/meshc.json"])
+    hashes = manifest.pop("sha256")
+    assert sorted([*hashes, "meshc.json"]) == manifest["files"]
+    for name, digest in hashes.items():
+        assert digest == hashlib.sha256(found[f"out/{name}"].encode()).hexdigest(), name
+    return json.dumps(manifest, indent=2, sort_keys=True) + "\n"
 
 
 def stored(case):

@@ -186,9 +186,26 @@ def test_compiled_text_is_kept_by_content(tmp_path: Path, monkeypatch: pytest.Mo
     first = build.C.build({"a.c": "int one(void) { return 1; }"}, {}, "test")
     stamp = first.stat().st_mtime_ns
     assert build.C.build({"a.c": "int one(void) { return 1; }"}, {}, "test") == first
-    assert first.stat().st_mtime_ns == stamp and first.parent == tmp_path / "meshc"
+    assert first.stat().st_mtime_ns == stamp and first.parent.parent == tmp_path / "meshc"
     assert build.C.build({"a.c": "int one(void) { return 2; }"}, {}, "test") != first
-    assert {p.suffix for p in first.parent.iterdir()} == {".so"}
+    assert {p.suffix for p in (tmp_path / "meshc").glob("*/*")} == {".so"}
+
+
+@needs_compiler
+@pytest.mark.parametrize("harm", ["cut", "empty", "one bit"])
+def test_a_damaged_library_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    text = {"a.c": '__attribute__((visibility("default"))) int one(void) { return 1; }'}
+    first = build.C.build(text, {}, "test")
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 1
+    first.write_bytes({"cut": data[: len(data) // 2], "empty": b"", "one bit": data}[harm])
+    healed = build.C.build(text, {}, "test")
+    assert ct.CDLL(str(healed)).one() == 1
+    stamp = healed.stat().st_mtime_ns
+    assert build.C.build(text, {}, "test") == healed and healed.stat().st_mtime_ns == stamp
 
 
 @needs_compiler

@@ -1,19 +1,15 @@
 """Output directories appear whole or not at all, and nothing of others is touched."""
 
+import hashlib
 import json
 import os
 import stat
 
 import pytest
 
-from meshc.support.diagnostics import MeshcError
-from meshc.support.files import (
-    check_free,
-    read_manifest,
-    read_text,
-    write_directory,
-    write_text,
-)
+from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.files import read_text, write_text
+from meshc.support.output import check_free, read_manifest, write_directory
 
 FACTS = {"model": "m", "format": 1}
 
@@ -36,7 +32,12 @@ def test_files_and_manifest(tmp_path):
     names = write_directory(out, files, FACTS)
     assert names == listed(out) == ["a.txt", "meshc.json", "sub/b.bin", "sub/c"]
     assert (out / "a.txt").read_text(encoding="utf-8") == "ä\n"
-    assert read_manifest(out) == {"generator": "meshc", "files": names, **FACTS}
+    hashes = {
+        name: hashlib.sha256((out / name).read_bytes()).hexdigest()
+        for name in ("a.txt", "sub/b.bin", "sub/c")
+    }
+    expected = {"generator": "meshc", "files": names, "sha256": hashes, **FACTS}
+    assert read_manifest(out) == expected
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(out.stat().st_mode) == 0o777 & ~mask
@@ -70,15 +71,115 @@ def test_foreign_directory_is_left_alone(tmp_path, manifest):
     assert code(write_directory, out, {"a": ""}, FACTS) == "output-exists"
     assert listed(out) == before
     write_directory(out, {"a": ""}, FACTS, force=True)
-    assert listed(out) == ["a", "meshc.json"]
+    kept = [] if manifest is None else ["meshc.json.orig"]
+    assert listed(out) == sorted(["a", "meshc.json", *kept, "thesis.txt"])
+    assert (out / "thesis.txt").read_text() == "years"
 
 
-def test_own_directory_with_a_file_of_yours_is_left_alone(tmp_path):
+def test_what_you_put_into_its_directory_stays(tmp_path):
     out = tmp_path / "out"
-    write_directory(out, {"a": ""}, FACTS)
+    write_directory(out, {"a": "1", "sub/b": "1"}, FACTS)
     (out / "notes.txt").write_text("mine")
-    assert code(write_directory, out, {"b": ""}, FACTS) == "output-exists"
-    assert listed(out) == ["a", "meshc.json", "notes.txt"]
+    (out / "sub" / "more").write_text("mine too")
+    (out / "data").mkdir(mode=0o700)
+    (out / "data" / "x.npy").write_bytes(b"x")
+    (out / "empty").mkdir()
+    (out / "link").symlink_to("data")
+    (out / "dangling").symlink_to("nowhere")
+    write_directory(out, {"a": "2"}, FACTS)
+    assert listed(out) == ["a", "data/x.npy", "meshc.json", "notes.txt", "sub/more"]
+    assert (out / "a").read_text() == "2"
+    assert (out / "notes.txt").read_text() == "mine"
+    assert (out / "empty").is_dir()
+    assert stat.S_IMODE((out / "data").stat().st_mode) == 0o700
+    assert os.readlink(out / "link") == "data"
+    assert os.readlink(out / "dangling") == "nowhere"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("files", [{"a": "2", "b": "2"}, {"b": "2"}], ids=["again", "no longer"])
+def test_an_edited_file_is_refused_or_kept_aside(tmp_path, files):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1", "b": "1"}, FACTS)
+    (out / "a").write_text("edited")
+    assert code(check_free, out) == "output-edited"
+    assert code(write_directory, out, files, FACTS) == "output-edited"
+    assert (out / "a").read_text() == "edited"
+    check_free(out, force=True)
+    report = Diagnostics()
+    write_directory(out, files, FACTS, force=True, report=report)
+    assert (out / "a.orig").read_text() == "edited"
+    assert listed(out) == sorted([*files, "a.orig", "meshc.json"])
+    (warning,) = report.messages
+    assert (warning.severity, warning.code) == ("warning", "output-edited")
+    assert str(out / "a.orig") in warning.message
+    write_directory(out, files, FACTS)
+    (out / "b").write_text("edited")
+    (out / "b.orig").write_text("of yours")
+    write_directory(out, {"b": "3"}, FACTS, force=True)
+    assert [(out / n).read_text() for n in ("b", "b.orig", "b.orig1")] == [
+        "3",
+        "of yours",
+        "edited",
+    ]
+
+
+def test_a_deleted_file_is_written_again(tmp_path):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1"}, FACTS)
+    (out / "a").unlink()
+    write_directory(out, {"a": "1"}, FACTS)
+    assert (out / "a").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("yours", "new", "kept"),
+    [
+        ("b", "b", "b.orig"),
+        ("b", "b/c", "b.orig"),
+        ("b/c", "b", "b.orig/c"),
+        ("b/d/c", "b", "b.orig/d/c"),
+    ],
+)
+def test_your_file_in_the_way_is_refused_or_kept_aside(tmp_path, yours, new, kept):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1"}, FACTS)
+    (out / yours).parent.mkdir(parents=True, exist_ok=True)
+    (out / yours).write_text("mine")
+    assert code(write_directory, out, {new: "new"}, FACTS) == "output-exists"
+    assert listed(out) == ["a", yours, "meshc.json"]
+    write_directory(out, {new: "new"}, FACTS, force=True)
+    assert listed(out) == sorted([new, kept, "meshc.json"])
+    assert (out / kept).read_text() == "mine"
+
+
+def test_files_that_cannot_be_linked_are_copied(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1"}, FACTS)
+    (out / "notes.txt").write_text("mine")
+
+    def refuse(*args, **kwargs):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    write_directory(out, {"a": "2"}, FACTS)
+    assert (out / "notes.txt").read_text() == "mine"
+
+
+def test_the_old_directory_comes_back_when_the_new_one_cannot_be_placed(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1"}, FACTS)
+    rename = type(out).rename
+
+    def refuse(self, target):
+        if self.name == "new":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(type(out), "rename", refuse)
+    assert code(write_directory, out, {"a": "2"}, FACTS) == "unwritable"
+    assert (out / "a").read_text() == "1"
+    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_a_file_is_never_replaced_by_a_directory(tmp_path):

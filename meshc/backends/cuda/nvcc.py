@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from meshc.backends.cuda.compiler import FLAGS, HELP, Built, fail_too_old, refus
 from meshc.backends.cuda.locations import find_program
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
+from meshc.support.scratch import scratch_folder
 
 _SOURCE, _CUBIN = "kernels.cu", "kernels.cubin"
 _RELEASE = re.compile(r"release (\d+\.\d+)")
@@ -41,8 +41,7 @@ class Nvcc:
     def build(self, text: str, headers: Mapping[str, str], arch: str) -> Built:
         """Compile ``text``. Raises BuildError, and MeshcError for a toolkit that is too old."""
         try:
-            with tempfile.TemporaryDirectory(prefix="meshc-nvcc-") as folder:
-                scratch = Path(folder)
+            with scratch_folder() as scratch:
                 for name, part in {**headers, _SOURCE: text}.items():
                     (scratch / name).write_text(part, encoding="utf-8")
                 report = self._compile(scratch, arch)

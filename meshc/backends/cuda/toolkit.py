@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
-import os
+import json
 import re
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from meshc.backends.cuda.compiler import FLAGS, HELP, Built, Compiler
@@ -20,8 +19,10 @@ from meshc.backends.cuda.executor import headers
 from meshc.backends.cuda.locations import find_program
 from meshc.backends.cuda.nvcc import find_nvcc
 from meshc.backends.cuda.nvrtc import find_nvrtc
+from meshc.support.cache import keep, recall
 from meshc.support.diagnostics import fail
-from meshc.support.native import BuildError, cache_folder
+from meshc.support.native import BuildError
+from meshc.support.scratch import scratch_folder
 
 CompilerName = Literal["nvcc", "nvrtc"]
 _FINDERS: dict[CompilerName, Callable[[], Compiler | None]] = {
@@ -80,15 +81,15 @@ def compile_cubin(text: str, arch: str = "sm_90a", compiler: CompilerName | None
     digest = hashlib.sha256("\0".join((used.identity, arch, *FLAGS)).encode())
     for name, part in sorted({**parts, "kernels.cu": text}.items()):
         digest.update(f"\0{name}\0{part}".encode())
-    place = cache_folder() / f"cuda-{digest.hexdigest()[:32]}.cubin"
-    if (known := _recall(place, arch, used.name)) is not None:
-        return known
+    key = f"cubin-{digest.hexdigest()[:32]}"
+    if (known := _recall(key)) is not None:
+        return _cubin(known, arch, used.name)
     built = used.build(text, parts, arch)
     try:
         made = _cubin(built, arch, used.name)
     except CubinError as problem:
         raise BuildError(f"{used.name}: {problem}") from problem
-    _keep(place, built)
+    _keep(key, built)
     return made
 
 
@@ -103,8 +104,8 @@ def disassemble(cubin: Cubin) -> str:
             help="`pip install nvidia-cuda-nvdisasm` brings it; only tests need it",
         )
     try:
-        with tempfile.TemporaryDirectory(prefix="meshc-nvdisasm-") as folder:
-            path = Path(folder) / "kernels.cubin"
+        with scratch_folder() as scratch:
+            path = scratch / "kernels.cubin"
             path.write_bytes(cubin.data)
             done = subprocess.run(
                 [program, "-c", str(path)],
@@ -135,28 +136,18 @@ def _cubin(built: Built, arch: str, compiler: str) -> Cubin:
     return Cubin(built.data, arch, compiler, kernels, warnings)
 
 
-def _recall(place: Path, arch: str, compiler: str) -> Cubin | None:
-    """What was kept at ``place``; None when there is nothing, or something damaged."""
-    try:
-        built = Built(place.read_bytes(), _report_of(place).read_text(encoding="utf-8"))
-        return _cubin(built, arch, compiler)
-    except (OSError, CubinError, UnicodeDecodeError):
+def _recall(key: str) -> Built | None:
+    """What was kept for ``key``, if it is sound."""
+    path = recall(key)
+    if path is None:
         return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return Built(base64.b64decode(found["cubin"]), found["report"])
 
 
-def _keep(place: Path, built: Built) -> None:
-    """Keep a cubin for later; its report first, as a cubin alone counts as nothing.
-
-    A cache that cannot be written costs time and nothing else.
-    """
+def _keep(key: str, built: Built) -> None:
+    """Keep a cubin and its report for later. A cache that cannot be written costs time and nothing
+    else."""
+    data = {"cubin": base64.b64encode(built.data).decode("ascii"), "report": built.report}
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        for path, data in ((_report_of(place), built.report.encode()), (place, built.data)):
-            with tempfile.TemporaryDirectory(prefix="build-", dir=place.parent) as scratch:
-                made = Path(scratch) / "made"
-                made.write_bytes(data)
-                os.replace(made, path)
-
-
-def _report_of(place: Path) -> Path:
-    return place.with_suffix(".txt")
+        keep(key, json.dumps(data).encode(), ".json")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
-from meshc.cli.output import print_json, remark_objects
+from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import request_of
 from meshc.cli.watching import Watching
@@ -22,12 +21,11 @@ from meshc.driver import (
 )
 from meshc.driver.weights import check_present
 from meshc.support.diagnostics import Diagnostics
-from meshc.support.files import Content, check_free, write_directory
+from meshc.support.output import Content, check_free, write_directory
 
 
 def run(options: argparse.Namespace) -> int:
     """Compile, write, report."""
-    start = time.perf_counter()
     report = Diagnostics()
     request = request_of(options)
     if options.output not in (None, "-"):
@@ -40,16 +38,8 @@ def run(options: argparse.Namespace) -> int:
             names = _write(options, loaded, compiled, report, progress)
         finally:
             watching.finish(report)
-    seconds = time.perf_counter() - start
     if options.json:
-        print_json(
-            {
-                "files": names,
-                "seconds": round(seconds, 6),
-                "passes": watching.pass_objects(),
-                "remarks": remark_objects(report.messages),
-            }
-        )
+        print_json(watching.outcome(names, report))
     elif options.output != "-":
         written = [] if options.output is None else [f"written to {options.output}"]
         print("\n".join([*compiled.summary(), *written]))
@@ -79,7 +69,7 @@ def _write(
         )
         check_present(compiled.weight_names, tensors)
         files |= weight_files(compiled.weight_names, tensors)
-    return write_directory(Path(options.output), files, compiled.facts, options.force)
+    return write_directory(Path(options.output), files, compiled.facts, options.force, report)
 
 
 def _is_ir(name: str) -> bool:

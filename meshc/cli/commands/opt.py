@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching
 from meshc.ir.printer import print_module
@@ -31,10 +32,14 @@ def run(options: argparse.Namespace) -> int:
         finally:
             watching.finish(report)
     text = print_module(module)
-    if options.output == "-":
+    files = [] if options.output == "-" else [options.output]
+    for name in files:
+        write_text(Path(name), text)
+    if options.json:
+        shown = None if files else text
+        print_json({"module": shown, **watching.outcome(files, report)})
+    elif not files:
         sys.stdout.write(text)
-    else:
-        write_text(Path(options.output), text)
     return 0
 
 

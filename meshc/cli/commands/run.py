@@ -28,7 +28,8 @@ from meshc.driver import (
     run_program,
 )
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
-from meshc.support.files import error_words, read_manifest
+from meshc.support.files import error_words
+from meshc.support.output import read_manifest
 
 _SEQ_STEP = 256
 

@@ -30,7 +30,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", metavar="DIR", help="where the files go; - prints IR on stdout"
     )
-    parser.add_argument("--force", action="store_true", help="replace DIR whatever it holds")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="write DIR also where files are in the way; they are kept",
+    )
     parser.add_argument(
         "--weights", metavar="PATH", help="also write these weights, as DIR/weights/NAME.npy"
     )

@@ -21,7 +21,9 @@ def add_to(commands: Any) -> None:
         parser.add_argument(name.lower(), metavar=name, type=int)
     parser.add_argument("--plmr", action="store_true", help="the table in PLMR terms")
     parser.add_argument("--mesh", default="8x8", metavar="WxH", help="default: %(default)s")
-    parser.add_argument("--device", default="wse2", metavar="NAME", help="default: %(default)s")
+    parser.add_argument(
+        "--device", default="wse2", metavar="NAME|FILE.toml", help="default: %(default)s"
+    )
     parser.add_argument("--dtype", default="", metavar="f32|f16", help="default: the device's own")
     parser.add_argument(
         "--accumulate", default="f32", metavar="f32|f16", help="of sums; default: %(default)s"

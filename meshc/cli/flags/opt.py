@@ -22,4 +22,5 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", default="-", metavar="FILE", help="default: -, which is stdout"
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_watching(parser)

@@ -45,7 +45,8 @@ from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.attention import Attention
 from meshc.backends.cuda.kernels.rows import RowsProduct
 from meshc.backends.cuda.packing import in_fragments, output, projections
-from meshc.support.native import BuildError, Toolchain, cache_folder
+from meshc.support.cache import cache_folder
+from meshc.support.native import BuildError, Toolchain
 
 MOST_SECONDS = 10
 LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh")

@@ -1,0 +1,249 @@
+"""Output directories: they appear whole or not at all, and what a person put there stays.
+
+A directory is built beside its final place and then renamed. Its manifest lists the files with
+their hashes. Where one is there already, files that are as the manifest says are replaced, and all
+others go into the new directory too. A listed file that was edited is in the way, as is any other
+file where a new one belongs: that is refused, or with ``force`` it is kept as ``NAME.orig``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path, PurePosixPath
+
+from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import reported
+from meshc.support.scratch import scratch_folder, uninterrupted
+
+MANIFEST = "meshc.json"
+_GENERATOR = "meshc"
+_MANIFEST_LIMIT_BYTES = 4 << 20
+_SHOWN = 3
+
+Content = str | bytes | Callable[[Path], None]
+
+
+def read_manifest(folder: Path) -> dict[str, object] | None:
+    """The manifest that meshc left in ``folder``, or None when it did not write the folder."""
+    path = folder / MANIFEST
+    try:
+        if not path.is_file() or path.stat().st_size > _MANIFEST_LIMIT_BYTES:
+            return None
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    ours = isinstance(found, dict) and found.get("generator") == _GENERATOR
+    return found if ours else None
+
+
+def write_directory(
+    folder: Path,
+    files: Mapping[str, Content],
+    facts: Mapping[str, object],
+    force: bool = False,
+    report: Diagnostics | None = None,
+) -> list[str]:
+    """Write ``files`` and a manifest with ``facts`` as the directory ``folder``.
+
+    A content is text, bytes, or a function that writes the path it is given. Returns the relative
+    paths, sorted, manifest included. What ``force`` put aside is added to ``report`` as warnings.
+    Fails with ``unwritable``, ``output-exists`` or ``output-edited``; nothing is changed then.
+    """
+    target = Path(os.path.realpath(folder))
+    names = sorted([*files, MANIFEST])
+    with reported(folder):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(target.parent) as scratch:
+            made = scratch / "new"
+            made.mkdir()
+            _fill(made, files, {**facts, "files": names})
+            stays = _what_stays(target, folder, names, force)
+            for path, name in stays.items():
+                _keep(target, path, made, name)
+            _swap(made, target, scratch / "old")
+    if report is not None:
+        for path, name in stays.items():
+            if path != name:
+                report.warning("output-edited", f"'{folder / path}' is now '{folder / name}'")
+    return names
+
+
+def check_free(folder: Path, force: bool = False) -> None:
+    """Fail with ``output-exists`` or ``output-edited`` when ``folder`` may not be written, as far
+    as can be told before the files are known."""
+    with reported(folder):
+        _what_stays(Path(os.path.realpath(folder)), folder, [MANIFEST], force)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What meshc would lose by writing a directory anew, by relative path: files of its own that
+    were edited, and others, among them links and empty folders. ``ours`` if it has a manifest."""
+
+    ours: bool
+    edited: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def _what_stays(target: Path, folder: Path, files: Collection[str], force: bool) -> dict[str, str]:
+    """What is kept of ``target`` beside the new ``files``: its path and its path then."""
+    if not os.path.exists(target):
+        return {}
+    if not target.is_dir():
+        fail("output-exists", f"'{folder}' is a file", help="name a directory")
+    here = Path.cwd()
+    if target in (here, *here.parents, Path.home()):
+        fail("output-exists", f"'{folder}' is where you are", help="name a directory of its own")
+    found = _look(target)
+    names, folders = set(files), _folders(files)
+    heads = {path: _in_the_way(target, path, names, folders) for path in found.others}
+    clashes = [path for path, head in heads.items() if head is not None]
+    if not force:
+        _refuse(folder, found, clashes)
+    heads |= {path: path for path in found.edited}
+    taken = {*names, *heads, *_folders(heads)}
+    aside = {
+        head: next(name for name in _asides(head) if name not in taken)
+        for head in heads.values()
+        if head is not None
+    }
+    return {p: p if head is None else aside[head] + p[len(head) :] for p, head in heads.items()}
+
+
+def _refuse(folder: Path, found: _Found, clashes: list[str]) -> None:
+    """Fail when something would have to make room."""
+    if found.edited:
+        fail(
+            "output-edited",
+            f"'{folder}' holds files that were edited since meshc wrote them",
+            notes=_few(found.edited),
+            help="move them away, or use --force, which keeps each beside the new one as NAME.orig",
+        )
+    if clashes or (found.others and not found.ours):
+        fail(
+            "output-exists",
+            f"'{folder}' holds files that meshc did not write there",
+            notes=_few(clashes or found.others),
+            help="name another directory, or use --force to write into this one; what is in the "
+            "way is kept as NAME.orig",
+        )
+
+
+def _few(paths: Sequence[str]) -> list[str]:
+    more = [f"and {len(paths) - _SHOWN} more"] if len(paths) > _SHOWN else []
+    return [*paths[:_SHOWN], *more]
+
+
+def _asides(path: str) -> Iterator[str]:
+    yield f"{path}.orig"
+    yield from (f"{path}.orig{number}" for number in count(1))
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    return {str(above) for path in paths for above in PurePosixPath(path).parents}
+
+
+def _in_the_way(target: Path, path: str, names: set[str], folders: set[str]) -> str | None:
+    """The part of ``path`` that stands where a new file, or a folder of one, belongs, if any."""
+    taken = names & {path, *_folders([path])}
+    if taken:
+        return taken.pop()
+    place = target / path
+    needed = path in folders and (place.is_symlink() or not place.is_dir())
+    return path if needed else None
+
+
+def _look(target: Path) -> _Found:
+    manifest = read_manifest(target)
+    listed = manifest.get("sha256") if manifest else None
+    hashes: dict[str, object] = listed if isinstance(listed, dict) else {}
+    ours = isinstance(listed, dict)
+    edited, others = [], []
+    for entry in _entries(target):
+        path = entry.relative_to(target).as_posix()
+        if path in hashes:
+            if entry.is_symlink() or not entry.is_file() or _sha256(entry) != hashes[path]:
+                edited.append(path)
+        elif not (ours and path == MANIFEST):
+            others.append(path)
+    return _Found(ours, tuple(edited), tuple(others))
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Files, links and empty folders below ``folder``; caches of Python do not count."""
+    for entry in sorted(folder.iterdir()):
+        if entry.name == "__pycache__":
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            inside = list(_entries(entry))
+            yield from inside or [entry]
+        else:
+            yield entry
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _fill(folder: Path, files: Mapping[str, Content], facts: Mapping[str, object]) -> None:
+    """Write the files, then the manifest with their hashes."""
+    hashes = {}
+    for name, content in files.items():
+        path = _place(folder, name)
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        hashes[name] = _sha256(path)
+    manifest = {"generator": _GENERATOR, "sha256": hashes, **facts}
+    text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+    _place(folder, MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _place(folder: Path, name: str) -> Path:
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or PurePosixPath(name).is_absolute():
+        raise ValueError(f"'{name}' leads out of the output directory")
+    path = folder.joinpath(*parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _keep(old: Path, path: str, new: Path, name: str) -> None:
+    """Let ``path`` of the folder ``old`` be ``name`` of the folder ``new`` as well."""
+    for above in reversed(PurePosixPath(path).parents[:-1]):
+        depth = len(above.parts)
+        folder = new.joinpath(*PurePosixPath(name).parts[:depth])
+        if not folder.exists():
+            folder.mkdir()
+            shutil.copymode(old / above, folder)
+    source, place = old / path, new / name
+    if source.is_dir() and not source.is_symlink():
+        place.mkdir(exist_ok=True)
+        shutil.copymode(source, place)
+        return
+    try:
+        os.link(source, place, follow_symlinks=False)
+    except (OSError, NotImplementedError):
+        shutil.copy2(source, place, follow_symlinks=False)
+
+
+def _swap(made: Path, target: Path, old: Path) -> None:
+    """Put ``made`` at ``target``; what was there goes to ``old``, and comes back on a failure."""
+    with uninterrupted():
+        if not target.exists():
+            made.rename(target)
+            return
+        target.rename(old)
+        try:
+            made.rename(target)
+        except OSError:
+            old.rename(target)
+            raise

@@ -1,0 +1,77 @@
+"""What is kept is found again whole, or not at all."""
+
+import multiprocessing
+import os
+
+import pytest
+
+from meshc.support import cache
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """An empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "meshc"
+
+
+def test_nothing_is_kept_at_first():
+    assert cache.recall("key") is None
+
+
+def test_what_is_kept_is_recalled(own_cache):
+    path = cache.keep("key", b"data", ".so")
+    assert (path.suffix, path.parent) == (".so", own_cache / "key")
+    assert cache.recall("key") == path and path.read_bytes() == b"data"
+    assert cache.recall("other") is None
+    assert [p for p in own_cache.rglob("*") if p.is_file()] == [path]
+
+
+@pytest.mark.parametrize("harm", [b"", b"dat", b"datb"])
+def test_what_is_damaged_is_not_recalled_and_can_be_kept_again(harm):
+    path = cache.keep("key", b"data")
+    path.write_bytes(harm)
+    assert cache.recall("key") is None
+    assert cache.keep("key", b"data") == path == cache.recall("key")
+    assert path.read_bytes() == b"data"
+
+
+def test_a_damaged_file_does_not_hide_a_sound_one():
+    first, second = cache.keep("key", b"one"), cache.keep("key", b"two")
+    for damaged, sound in ((first, second), (second, first)):
+        data = damaged.read_bytes()
+        damaged.write_bytes(b"x")
+        assert cache.recall("key") == sound
+        damaged.write_bytes(data)
+
+
+def test_a_file_that_is_in_use_is_replaced_not_changed():
+    path = cache.keep("key", b"data")
+    with path.open("rb") as held:
+        path.unlink()
+        path.write_bytes(b"harm")
+        cache.keep("key", b"data")
+        assert held.read() == b"data"
+
+
+def keep_and_recall(number, folder):
+    """Damage what is kept, heal it, and count how often something else than that is found."""
+    os.environ["XDG_CACHE_HOME"] = folder
+    wrong = 0
+    for turn in range(60):
+        path = cache.keep("key", b"data" * 1000)
+        if (turn + number) % 3 == 0:
+            harmed = path.with_name(f"harmed{number}")
+            harmed.write_bytes(b"data")
+            harmed.replace(path)
+        found = cache.recall("key")
+        if found is not None:
+            wrong += not found.exists()
+    return wrong
+
+
+def test_processes_share_a_cache(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.starmap(keep_and_recall, [(n, str(tmp_path)) for n in range(2)]) == [0, 0]
+    cache.keep("key", b"data" * 1000)
+    assert cache.recall("key").read_bytes() == b"data" * 1000
