@@ -77,7 +77,9 @@ class Case:
         found = {}
         for tensor in self.program.inputs:
             rows = self.prompt if self.form == "prefill" else 1
-            extents = [rows if d == "L" and self.form != "main" else n for d, n in self._sizes(tensor)]
+            extents = [
+                rows if d == "L" and self.form != "main" else n for d, n in self._sizes(tensor)
+            ]
             found[tensor.name] = self.numbers(tensor.name, tuple(extents), run)
         return found
 
@@ -110,7 +112,9 @@ class Case:
         for name in ("kv", "align", "dtype", "result", "device"):
             if name in options:
                 found.add(f"{name} {options[name]}")
-        shape = "1x1" if columns * rows == 1 else "one row or column" if 1 in (columns, rows) else ""
+        shape = (
+            "1x1" if columns * rows == 1 else "one row or column" if 1 in (columns, rows) else ""
+        )
         found.add(f"mesh {shape or ('square' if columns == rows else 'not square')}")
         return found
 
@@ -124,7 +128,7 @@ def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
     kinds = _kinds(draw, 60 if form == "main" else 75) if kind == "python" else _csl_kinds(draw)
     for attempt in count():
         # What rounding blurs too much in a small type is drawn in f32 in the end.
-        kinds = kinds if attempt < 20 else Arithmetic()
+        kinds = kinds if attempt < 40 else Arithmetic()
         case = _python(draw, form, kinds) if kind == "python" else _csl(draw, kinds)
         case = replace(case, seed=random.randrange(2**31), origin=f"--seed {seed} --case {index}")
         try:
@@ -145,7 +149,7 @@ def _kinds(draw: Drawing, plain: int) -> Arithmetic:
 
 def _csl_kinds(draw: Drawing) -> Arithmetic:
     stored = draw.weighted({"f32": 45, "f16": 55})
-    return Arithmetic(stored, stored if draw.chance(30) else "f32")
+    return Arithmetic(stored, stored if draw.chance(30) else "f32", stored)
 
 
 def _mesh(draw: Drawing, most: int = 5) -> str:

@@ -103,9 +103,7 @@ class _Model:
         name = inner.fresh("c")
         inner.known[name] = top.dims(x)
         end = self._layer(inner, name, f"{top.fresh('n')}_" if top.statements else "")
-        loop = Repeat(
-            count, tuple(inner.params), (Carried(name, x, end),), tuple(inner.statements)
-        )
+        loop = Repeat(count, tuple(inner.params), (Carried(name, x, end),), tuple(inner.statements))
         top.give(loop, top.dims(x))
         return name
 

@@ -234,6 +234,7 @@ class Rope:
             smooth = (length / wave - low) / (high - low)
             return (1 - smooth) * plain / factor + smooth * plain
         if self.scaling == "yarn":
+
             def lane(turns: float) -> float:
                 return lanes * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 

@@ -61,7 +61,9 @@ def _programs(program: Program) -> Iterator[Program]:
     for body, ends in _bodies(program.body, program.returns):
         yield used_only(replace(program, body=body, returns=ends, stated=()))
     if any(isinstance(s, Apply) and (s.stated or s.chosen) for s in program.body):
-        plain = [replace(s, stated=(), chosen=False) if isinstance(s, Apply) else s for s in program.body]
+        plain = [
+            replace(s, stated=(), chosen=False) if isinstance(s, Apply) else s for s in program.body
+        ]
         yield replace(program, body=tuple(plain))
     if program.flags and not any(getattr(s, "chosen", False) for s in program.body):
         yield replace(program, flags=())
@@ -155,7 +157,9 @@ def _with_smaller_runs(case: Case) -> Iterator[Case]:
         yield replace(case, prompt=1)
         yield replace(case, prompt=case.prompt - 1)
     used = {
-        "generate": case.prompt + case.steps - 1, "decode": case.steps, "prefill": case.prompt
+        "generate": case.prompt + case.steps - 1,
+        "decode": case.steps,
+        "prefill": case.prompt,
     }.get(case.form, 0)
     if case.capacity > used > 0:
         yield _optioned(case, {**case.options, "seq": used})

@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("--case", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--target")
-    parser.add_argument("--examples", type=int, default=0, help="print so many refusals of each code")
+    parser.add_argument(
+        "--examples", type=int, default=0, help="print so many refusals of each code"
+    )
     parser.add_argument("--as-drawn", action="store_true", help="failing cases are not made small")
     parser.add_argument("--tries", type=int, default=300, help="to make a failing case small")
     args = parser.parse_args()
