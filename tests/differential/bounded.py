@@ -26,10 +26,12 @@ _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The types that a program computes with: of stored values and of sums."""
+    """The types that a program computes with: of stored values, of sums, and of the steps inside a
+    formula such as that of a norm, whose result alone is stored."""
 
     stored: str = "f32"
     sums: str = "f32"
+    inner: str = "f32"
 
     @property
     def unit(self) -> float:
@@ -40,6 +42,11 @@ class Arithmetic:
     def sum_unit(self) -> float:
         """Relative error of one addition of a sum, its result stored in whichever type is coarser."""
         return UNIT[self.sums]
+
+    @property
+    def inner_unit(self) -> float:
+        """Relative error of a step inside a formula."""
+        return UNIT[self.inner]
 
     @property
     def least(self) -> float:
@@ -134,8 +141,8 @@ class Rules:
         return self._stored(dims, x * y, np.abs(x) * ey + ex * np.abs(y) + ex * ey)
 
     def scale(self, a: Bounded, factor: float) -> Bounded:
-        """Product with a constant, which is stored as well and may be folded into a weight."""
-        error = np.abs(factor) * a.error + 2 * self.kinds.unit * np.abs(a.value * factor)
+        """Product with a constant, which may be folded into a weight and stored with it."""
+        error = np.abs(factor) * a.error + self.kinds.unit * np.abs(a.value * factor)
         return self._stored(a.dims, a.value * factor, error)
 
     def contract(self, a: Bounded, b: Bounded, summed: Sequence[str]) -> Bounded:
@@ -178,7 +185,7 @@ class Rules:
 
     def _formula(self, a: Bounded, value: np.ndarray, error: np.ndarray) -> Bounded:
         """An activation: its formula rounds several numbers as large as its argument."""
-        own = _OWN * self.kinds.unit * np.minimum(np.abs(a.value), 1 + np.abs(value))
+        own = _OWN * self.kinds.inner_unit * np.minimum(np.abs(a.value), 1 + np.abs(value))
         return self._stored(a.dims, value, error + own)
 
     def rms_norm(self, a: Bounded, gain: Bounded, eps: float) -> Bounded:
@@ -196,7 +203,7 @@ class Rules:
         g, _ = gain.spread(a.dims)
         value = x * inverse * g
         spread = np.abs(g) * inverse * (1 + slack) * error + np.abs(value) * slack
-        return self._stored(a.dims, value, spread + 4 * self.kinds.unit * np.abs(value))
+        return self._stored(a.dims, value, spread + 4 * self.kinds.inner_unit * np.abs(value))
 
     def softmax(self, a: Bounded, dim: str, hidden: np.ndarray | None = None) -> Bounded:
         """Over ``dim``; elements where ``hidden`` (broadcast) holds take no part."""
@@ -207,7 +214,8 @@ class Rules:
         weights = np.exp(x - top)
         value = weights / weights.sum(axis, keepdims=True)
         apart = np.where(seen, a.error, 0.0)
-        rounds = 3 * self.kinds.unit * (np.where(seen, top - np.where(seen, x, top), 0.0) + 2)
+        below = np.where(seen, top - np.where(seen, x, top), 0.0)
+        rounds = self.kinds.unit + 3 * self.kinds.inner_unit * (below + 2)
         one = apart + apart.max(axis, keepdims=True) + rounds
         over = (value * one).sum(axis, keepdims=True)
         sums = (x.shape[axis] + 2) * (self.kinds.sum_unit + self.kinds.least)
@@ -232,7 +240,9 @@ class Rules:
         value[..., first] = left * cos - right * sin
         value[..., second] = left * sin + right * cos
         size = np.abs(left) + np.abs(right) + error[..., first] + error[..., second]
-        own = (4 * self.kinds.unit + 8 * UNIT["f32"] * np.abs(turn)) * size
+        own = (4 * self.kinds.inner_unit + 8 * UNIT["f32"] * np.abs(turn)) * size
         bound[..., first] = error[..., first] * np.abs(cos) + error[..., second] * np.abs(sin) + own
-        bound[..., second] = error[..., first] * np.abs(sin) + error[..., second] * np.abs(cos) + own
+        bound[..., second] = (
+            error[..., first] * np.abs(sin) + error[..., second] * np.abs(cos) + own
+        )
         return self._stored(a.dims, np.moveaxis(value, -1, axis), np.moveaxis(bound, -1, axis))

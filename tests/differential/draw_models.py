@@ -103,9 +103,7 @@ class _Model:
         name = inner.fresh("c")
         inner.known[name] = top.dims(x)
         end = self._layer(inner, name, f"{top.fresh('n')}_" if top.statements else "")
-        loop = Repeat(
-            count, tuple(inner.params), (Carried(name, x, end),), tuple(inner.statements)
-        )
+        loop = Repeat(count, tuple(inner.params), (Carried(name, x, end),), tuple(inner.statements))
         top.give(loop, top.dims(x))
         return name
 
@@ -147,11 +145,7 @@ class _Model:
             q = self._scores_scaled(body, q)
         keys = body.apply(Append(f"{cache}k"), k, stem="keys")
         values = body.apply(Append(f"{cache}v"), v, stem="values")
-        shared = (
-            None
-            if self.own_heads
-            else ("H", "G", self.extents["H"] // self.extents["G"])
-        )
+        shared = None if self.own_heads else ("H", "G")
         turned = Transpose(None if self.draw.chance(70) else ("S", "D"))
         kt = body.apply(turned, keys, stem="kt", inline=85)
         s = body.apply(Product(("D",), shared), q, kt, stem="s")
@@ -166,7 +160,7 @@ class _Model:
         if self.scaled == "none":
             return value
         if self.scaled == "root":
-            return body.apply(Scale("{} / sqrt(D)", self.extents["D"] ** -0.5), value, stem="s")
+            return body.apply(Scale("{} / sqrt(D)", 1.0, "D"), value, stem="s")
         return body.apply(Scale("0.3 * {}", 0.3), value, stem="s")
 
     def _projected(self, body: Builder, h: str, heads: str, stem: str) -> str:

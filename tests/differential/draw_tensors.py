@@ -46,9 +46,13 @@ _MOVES = {
     "repeat": 8,
     "block": 6,
 }
-_IN_REPEAT = {name: often for name, often in _MOVES.items() if name not in ("repeat", "right input")}
+_IN_REPEAT = {
+    name: often for name, often in _MOVES.items() if name not in ("repeat", "right input")
+}
 _IN_BLOCK = {
-    name: often for name, often in _IN_REPEAT.items() if name in ("add", "multiply", "activation", "scale")
+    name: often
+    for name, often in _IN_REPEAT.items()
+    if name in ("add", "multiply", "activation", "scale")
 }
 
 
@@ -130,10 +134,15 @@ class _Tensors:
         return {p.name for p in body.params}
 
     def _is_turned_param(self, body: Builder, name: str) -> bool:
-        """Whether a value is a transposed param or input, which no step computed."""
-        given = self._names_of_params(body) | {t.name for t in self.inputs}
-        made = {s.result: s for s in body.statements if isinstance(s, Apply)}
-        return name in made and all(a in given for a in made[name].args)
+        """Whether a value is a transposed param or right input, which no step computed."""
+        given = self._names_of_params(body) | {t.name for t in self.inputs[1:]}
+        return any(
+            isinstance(s, Apply)
+            and s.result == name
+            and isinstance(s.operation, Transpose)
+            and s.args[0] in given
+            for s in body.statements
+        )
 
     def _pool(self, body: Builder) -> list[str]:
         """Values that steps may start from: those with rows, the latest ones first."""
@@ -141,11 +150,13 @@ class _Tensors:
         found = [n for n, d in body.known.items() if n not in given and set(self.rows) <= set(d)]
         if not self.rows:
             found = [n for n in found if n not in ("c",)]
-        return [n for n in found if not self._is_turned_param(body, n)][::-1]
+        found = [n for n in found if not self._is_turned_param(body, n)][::-1]
+        read = {name for s in body.statements for name in s.args}
+        return [n for n in found if n not in read] + [n for n in found if n in read]
 
     def _pick(self, pool: list[str]) -> str:
-        """A value, recent ones more often."""
-        return pool[min(int(self.draw.random.expovariate(0.7)), len(pool) - 1)]
+        """A value: mostly one that nothing has read yet, the latest more often."""
+        return pool[min(int(self.draw.random.expovariate(1.1)), len(pool) - 1)]
 
     def _move(self, body: Builder, moves: dict[str, float], pool: list[str]) -> None:
         """One more step, if it can be taken."""
@@ -175,7 +186,9 @@ class _Tensors:
         elif rest and draw.chance(3):
             new = ()
         if "H" in rest and run == ("D",) and draw.chance(30):
-            body.apply(Product(run), left, body.param("w", "D", "H", new[0] if new else "F"), stem="y")
+            body.apply(
+                Product(run), left, body.param("w", "D", "H", new[0] if new else "F"), stem="y"
+            )
             return
         body.weighted(left, run, new, form=draw.weighted({"": 80, "transposed": 20}))
 
@@ -330,7 +343,9 @@ class _Tensors:
         """What a carried value becomes: a value of its dims that the body computed from it."""
         dims = inner.dims(name)
         own = [s.results[-1] for s in inner.statements]
-        same = [n for n in own if inner.known.get(n) == dims and not self._is_turned_param(inner, n)]
+        same = [
+            n for n in own if inner.known.get(n) == dims and not self._is_turned_param(inner, n)
+        ]
         if same and self.draw.chance(60):
             step = same[-1]
         elif own and inner.dims(own[-1])[:-1] == dims[:-1] and inner.dims(own[-1])[-1] != dims[-1]:
@@ -382,9 +397,7 @@ class _Tensors:
 
     def _pointwise(self, body: Builder, value: str) -> Block:
         """A few elementwise steps, one result or two."""
-        own = tuple(
-            d if d in ("B", "L") else f"N{i}" for i, d in enumerate(body.dims(value))
-        )
+        own = tuple(d if d in ("B", "L") else f"N{i}" for i, d in enumerate(body.dims(value)))
         inner = Builder(self.draw, self.extents)
         inner._names = body._names
         x = inner.fresh("x")

@@ -77,7 +77,9 @@ def compare(wanted: Sequence[Sequence[Bounded]], found: Sequence[Sequence[np.nda
                 detail = f"result {number} is {array.shape}, not {result.value.shape}"
                 return Outcome("mismatch", "shape", detail)
             off = np.abs(array - result.value)
-            ratio = np.where(np.isfinite(array), off / result.error, np.inf)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratio = np.where(np.isfinite(array), off / result.error, np.inf)
+            ratio = np.where(off == 0, 0.0, ratio)
             if ratio.max() > worst:
                 worst = float(ratio.max())
                 at = np.unravel_index(int(ratio.argmax()), ratio.shape)

@@ -7,7 +7,7 @@ result, ``apply`` the result for bounded tensors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,6 +36,7 @@ class Scope:
     """What a step knows: the rules of arithmetic, cached tokens, caches, the layer it is in."""
 
     rules: Rules
+    extents: Mapping[str, int] = field(default_factory=dict)
     position: int = 0
     capacity: int = 0
     caches: dict[tuple[str, int], Bounded] = field(default_factory=dict)
@@ -86,10 +87,12 @@ class Binary:
 
 @dataclass(frozen=True)
 class Scale:
-    """A tensor times a constant, as ``pattern`` writes it."""
+    """A tensor times a constant, as ``pattern`` writes it; divided by the root of the extent of
+    ``root``, if there is one."""
 
     pattern: str
     factor: float
+    root: str = ""
     name = "scale"
 
     def text(self, args: Sequence[Fragment]) -> Fragment:
@@ -102,7 +105,8 @@ class Scale:
         return args[0]
 
     def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
-        return scope.rules.scale(args[0], self.factor)
+        below = scope.extents[self.root] ** 0.5 if self.root else 1.0
+        return scope.rules.scale(args[0], self.factor / below)
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,7 @@ class Rope:
             smooth = (length / wave - low) / (high - low)
             return (1 - smooth) * plain / factor + smooth * plain
         if self.scaling == "yarn":
+
             def lane(turns: float) -> float:
                 return lanes * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 
@@ -262,10 +267,10 @@ class Transpose:
 
 @dataclass(frozen=True)
 class Product:
-    """``a @ b`` that sums over ``summed``. ``shared`` is (H, G, H / G) where heads share."""
+    """``a @ b`` that sums over ``summed``. ``shared`` is (H, G) where heads share."""
 
     summed: Dims
-    shared: tuple[str, str, int] | None = None
+    shared: tuple[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -281,7 +286,10 @@ class Product:
     def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
         left, right = args
         if self.shared:
-            many, few, times = self.shared
+            many, few = self.shared
+            times, left_over = divmod(left.extent(many), right.extent(few))
+            if left_over:
+                raise ValueError(f"{many} is no multiple of {few}")
             right = scope.rules.repeat_heads(right, few, many, times)
         return scope.rules.contract(left, right, self.summed)
 

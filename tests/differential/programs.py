@@ -260,7 +260,7 @@ class Reference:
     def __init__(self, program: Program, weights: Mapping[str, np.ndarray], capacity: int) -> None:
         self.program = program
         self.weights = weights
-        self.scope = Scope(Rules(program.kinds), capacity=capacity)
+        self.scope = Scope(Rules(program.kinds), program.extents, capacity=capacity)
 
     def step(
         self, inputs: Mapping[str, np.ndarray], position: int = 0, prefill: bool = False

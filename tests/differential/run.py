@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cases import Case, draw_case  # noqa: E402
 from judging import Outcome, judge  # noqa: E402
 from programs import source  # noqa: E402
+from reducing import reduced  # noqa: E402
 
 TARGETS = {"python": 95.0, "csl": 5.0}
 
@@ -32,7 +33,11 @@ def main() -> int:
     parser.add_argument("--case", type=int)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--target")
-    parser.add_argument("--examples", type=int, default=0, help="print so many refusals of each code")
+    parser.add_argument(
+        "--examples", type=int, default=0, help="print so many refusals of each code"
+    )
+    parser.add_argument("--as-drawn", action="store_true", help="failing cases are not made small")
+    parser.add_argument("--tries", type=int, default=300, help="to make a failing case small")
     args = parser.parse_args()
     targets = {args.target: 1.0} if args.target else TARGETS
     chosen = [args.case] if args.case is not None else range(args.first, args.first + args.count)
@@ -42,6 +47,9 @@ def main() -> int:
         outcome = judge(case)
         tally.add(case, outcome)
         if outcome.kind in ("mismatch", "fault"):
+            if not args.as_drawn:
+                case = reduced(case, lambda c, o=outcome: judge(c).is_like(o), args.tries)
+                outcome = judge(case)
             print(f"--- {outcome.kind} {outcome.code}\n{source(case.program)}{case.words()}")
             print(outcome.detail, flush=True)
         elif outcome.kind == "refused" and tally.codes[case.target, outcome.code] <= args.examples:

@@ -68,7 +68,9 @@ def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
         if cs_python.main(["--strict-queues", "run.py", "--name", "out"]) != 0:
             raise RuntimeError("run.py failed")
     names = [n for n in compiled.modules["main"].ports if n.direction == "out"]
-    return [[np.load(place / "data" / f"{n}.npy") for n in dict.fromkeys(p.name for p in names)]], []
+    return [
+        [np.load(place / "data" / f"{n}.npy") for n in dict.fromkeys(p.name for p in names)]
+    ], []
 
 
 @contextmanager

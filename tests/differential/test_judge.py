@@ -1,0 +1,133 @@
+"""The judge of random programs: it sees mistakes, and lets rounding pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from alterations import altered
+from bounded import Arithmetic, Rules, exact, rounded
+from cases import SHARP, Case, Unsharp, draw_case, expected
+from judging import compare
+from operations import Binary, Product, Scale
+from programs import Apply, Program, Reference, Tensor, source
+from reducing import reduced
+
+
+def drawn(count: int) -> list[Case]:
+    return [draw_case(11, index, {"python": 1.0}) for index in range(count)]
+
+
+def results(case: Case) -> list[list[np.ndarray]]:
+    return [[r.value for r in run] for run in expected(case)]
+
+
+def test_every_mistake_that_shows_is_seen() -> None:
+    """Whatever moves a result by more than rounding may explain; nearly all else as well."""
+    seen, small = Counter[str](), Counter[str]()
+    for case in drawn(120):
+        right = expected(case)
+        kind = case.program.kinds.stored
+        for name, program in altered(case.program):
+            try:
+                found = results(replace(case, program=program))
+            except Unsharp:
+                continue  # it leaves the range of its type
+            if all(
+                np.allclose(r.value, f, rtol=1e-6, atol=1e-9)
+                for run, arrays in zip(right, found, strict=True)
+                for r, f in zip(run, arrays, strict=True)
+            ):
+                continue  # a softmax of one element, a norm behind a norm: no mistake at all
+            if compare(right, found).kind == "mismatch":
+                seen[kind] += 1
+                continue
+            small[kind] += 1
+            for run, arrays in zip(right, found, strict=True):
+                for r, f in zip(run, arrays, strict=True):
+                    assert np.abs(f - r.value).max() <= SHARP * np.abs(r.value).max(), name
+    assert min(seen.values()) > 40 and len(seen) == 3
+    assert small["f32"] <= 0.002 * seen["f32"]
+    assert small.total() <= 0.02 * seen.total()
+
+
+@pytest.mark.parametrize("stored", ["f32", "f16", "bf16"])
+def test_arithmetic_in_the_type_itself_passes(stored: str) -> None:
+    """A chain of steps, each rounded as a program would, stays within the bound and uses it."""
+    random = np.random.default_rng(3)
+    rules = Rules(Arithmetic(stored))
+    worst = 0.0
+    for _ in range(50):
+        x, w, g = (rounded(random.standard_normal(s), stored) for s in ((5, 24), (24, 24), 24))
+        bounded = rules.contract(exact("LE", x), exact("EF", w / 5), ("E",))
+        bounded = rules.silu(rules.multiply(bounded, exact("F", g)))
+        y = rounded(x @ (w / np.float32(5)), stored)
+        y = rounded(y * g, stored)
+        y = rounded(y / (1 + np.exp(-y)), stored)
+        found = compare([[bounded]], [[y]])
+        assert found.kind == "match"
+        worst = max(worst, found.ratio)
+    assert worst > 0.05
+
+
+def test_results_of_other_shapes_or_numbers_of_them_are_seen() -> None:
+    case = next(c for c in drawn(20) if c.form == "main" and expected(c)[0][0].value.size > 1)
+    right, found = expected(case), results(case)
+    assert compare(right, found).kind == "match"
+    assert compare(right, [[*run, run[0]] for run in found]).code == "results"
+    assert compare(right, [[f[None] for f in run] for run in found]).code == "shape"
+    for bad in (np.nan, np.inf):
+        broken = [[f.copy() for f in run] for run in found]
+        broken[0][0].flat[-1] = bad
+        assert compare(right, broken).code == "numbers"
+    turned = [[f[..., ::-1] for f in run] for run in found]
+    assert compare(right, turned).code == "numbers"
+
+
+def test_cases_are_the_same_for_the_same_seed() -> None:
+    for one, other in zip(drawn(30), drawn(30), strict=True):
+        assert source(one.program) == source(other.program) and one.words() == other.words()
+        assert all(np.array_equal(a, other.weights()[n]) for n, a in one.weights().items())
+
+
+def test_a_failing_case_is_made_small() -> None:
+    """What fails is any product whose result is then added to something."""
+
+    def fails(case: Case) -> bool:
+        made = {s.result: s for s in case.program.body if isinstance(s, Apply)}
+        return any(
+            isinstance(s.operation, Binary)
+            and any(isinstance(made[a].operation, Product) for a in s.args if a in made)
+            for s in made.values()
+        )
+
+    found = [c for c in drawn(400) if c.form == "main" and fails(c)][:5]
+    assert len(found) == 5
+    for case in found:
+        small = reduced(case, fails)
+        assert fails(small) and len(small.program.body) <= 3
+        assert set(small.program.extents.values()) == {1}
+        assert small.options == {"mesh": "1x1"}
+
+
+def test_the_text_says_what_is_meant() -> None:
+    """Brackets where the operators of the language need them, and nowhere else."""
+    steps = (
+        Apply("s", Binary("+"), ("x", "z"), inline=True),
+        Apply("y", Product(("E",)), ("s", "w"), inline=True),
+        Apply("d", Binary("-"), ("y", "y2"), inline=True),
+        Apply("n", Scale("-{}", -1.0), ("d",)),
+    )
+    program = Program(
+        {"L": 2, "E": 3, "F": 2},
+        (Tensor("x", ("L", "E")), Tensor("z", ("L", "E")), Tensor("y2", ("L", "F"))),
+        (Tensor("w", ("E", "F")),),
+        steps,
+        ("n",),
+    )
+    assert "    n = -((x + z) @ w - y2)\n" in source(program)
+    x, z, w, y2 = np.ones((2, 3)), np.ones((2, 3)), np.ones((3, 2)), np.ones((2, 2))
+    (found,) = Reference(program, {"w": w}, 0).step({"x": x, "z": z, "y2": y2})
+    assert found.dims == ("L", "F") and (found.value == -5).all()
