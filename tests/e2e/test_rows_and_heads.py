@@ -85,6 +85,10 @@ PROGRAMS: dict[str, tuple[str, Reference]] = {
         f"{Q}  param wo[D, H, E]  return transpose(q, H, D) @ wo",
         lambda t: [np.einsum("lhd,dhe->le", heads(t), t["wo"])],
     ),
+    "softmax_of_a_number_for_each_row": (
+        "param u[E]  return softmax(x @ u)",
+        lambda t: [softmax(t["x"] @ t["u"])],
+    ),
     "one_number_for_each_row": (
         "param u[E], v[E]  a = x @ u  return x @ v, x * a",
         lambda t: [t["x"] @ t["v"], t["x"] * (t["x"] @ t["u"])[:, None]],
@@ -118,6 +122,7 @@ REFUSED = {
     "keeps_heads": (f"{Q}  param w[D, F]  return q @ w", "and keeps H"),
     "matrix_for_each_head": (f"{Q}  param w[D, H, F]  return q @ w", "a matrix for each H"),
     "contracts_rows": ("param w[L, F]  return transpose(x) @ w", "which are its rows"),
+    "left_side_without_rows": ("param v[E], w[E, F]  return x * v, v @ w", "has no rows L"),
     "norm_over_rows": ("param g[L]  return rms_norm(x, g)", "a norm over L"),
     "numbers_in_the_padding": (
         f"{Q}  param g[D]  return rms_norm(softmax(q, dim = H), g)",

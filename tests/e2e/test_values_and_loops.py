@@ -126,6 +126,22 @@ PROGRAMS: dict[str, tuple[str, Reference]] = {
         f"z = x  {LOOP}  return z, z",
         lambda t: [layers(t, t["x"])] * 2,
     ),
+    "constant_carried_unchanged": (
+        """param w[E]  z = x  y = w
+        repeat n { param g[E]  z = z + y * g }
+        v = y + y  return v * z, y""",
+        lambda t: [2 * t["w"] * (t["x"] + t["w"] * t["g"].sum(0)), t["w"]],
+    ),
+    "computed_before_and_behind": (
+        """param a[E, F]  p = silu(x @ a)  z = x
+        repeat n { param g[E]  z = z * g }
+        return z, p * p, p""",
+        lambda t: [
+            t["x"] * t["g"].prod(0),
+            silu(t["x"] @ t["a"]) ** 2,
+            silu(t["x"] @ t["a"]),
+        ],
+    ),
     "params_returned": (
         "param w[E]  return w, x * w, w + w",
         lambda t: [t["w"], t["x"] * t["w"], 2 * t["w"]],
@@ -155,8 +171,11 @@ def test_program_on_every_mesh(name: str, rows: int, mesh: str, tmp_path: Path) 
     check(tmp_path, name, rows, mesh, {})
 
 
+REGIONS = ("read_later", "input_read_later", "one_start_for_two", "computed_before_and_behind")
+
+
 @pytest.mark.parametrize("rows", [1, 7])
-@pytest.mark.parametrize("name", ["read_later", "input_read_later", "one_start_for_two"])
+@pytest.mark.parametrize("name", REGIONS)
 def test_values_reach_the_last_region(name: str, rows: int, tmp_path: Path) -> None:
     for count in (2, 3):
         passes = {"split-regions": f"split-regions{{regions={count}}}"}

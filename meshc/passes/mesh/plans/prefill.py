@@ -66,6 +66,14 @@ class PrefillPlan(Plan):
 
     def times_weights(self, op: graph.Matmul, left: Value, rights: list[Value]) -> None:
         """MeshGEMM: the weights are stored skewed, the left operand is aligned on the mesh."""
+        if self.row_dim not in value_type(left).dims:
+            fail(
+                "unsupported-op",
+                f"the left side of this product has no rows {self.row_dim}, of which there are "
+                f"{self.extents[self.row_dim]}",
+                op.span,
+                help="multiply what has rows of tokens with params",
+            )
         contract = self.contracted(op, left, rights)
         contracted = self.restricted(left, contract).splits
         chunks = self.mesh.size("y")

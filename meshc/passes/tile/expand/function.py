@@ -133,9 +133,12 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             self.layer_loop(op, body, share, carried, None)
         else:
             with emitter.sweep(region, regions):
-                self.from_region(carried)
+                given = [
+                    (p, self.spread_over_x(a)) for p, a in zip(carried, body.args, strict=False)
+                ]
+                self.from_region(given)
                 self.layer_loop(op, body, share, carried, layers)
-                self.to_region(carried)
+                self.to_region(given)
             emitter.guards.append(Cond.eq(region, regions - 1))
         for value, place in zip(op.results, carried, strict=False):
             self.settle(value, place)
@@ -161,13 +164,19 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
                 found[position] = place
         return [place for place in found if place]
 
-    def from_region(self, carried: Sequence[Place]) -> None:
-        """Take the carried values from the region before; a replicated one is spread over x."""
-        emitter, region, column = self.emitter, Expr.var("r"), Expr.var("x")
-        later = Cond.ge(region, 1)
-        spread = not emitter.many_rows and emitter.mesh.columns > 1
-        way = rings.next_region(emitter, spread)
-        for place in carried:
+    def spread_over_x(self, value: Value) -> bool:
+        """Whether ``value`` crosses regions at an edge, to be spread over x: all columns have the
+        same of it."""
+        layout = tensor_type(value).layout or Layout()
+        alike = not {"x", "xh", "xd"} & {split.axis for split in layout.splits}
+        return alike and not self.emitter.many_rows and self.emitter.mesh.columns > 1
+
+    def from_region(self, carried: Sequence[tuple[Place, bool]]) -> None:
+        """Take the carried values from the region before, where they are to be spread at x = 0."""
+        emitter, column = self.emitter, Expr.var("x")
+        later = Cond.ge(Expr.var("r"), 1)
+        for place, spread in carried:
+            way = rings.next_region(emitter, spread)
             edge = later & Cond.eq(column, 0) if spread else later
             emitter.wait(emitter.recv(way, self.view(place), when=edge))
             if spread:
@@ -176,15 +185,14 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
                 got = emitter.recv(cast, self.view(place), when=later & Cond.ge(column, 1))
                 emitter.wait(sent, got)
 
-    def to_region(self, carried: Sequence[Place]) -> None:
+    def to_region(self, carried: Sequence[tuple[Place, bool]]) -> None:
         """Hand the carried values to the next region."""
         emitter = self.emitter
         last = emitter.mesh.columns - 1
-        spread = not emitter.many_rows and last > 0
-        way = rings.next_region(emitter, spread)
         more = Cond.le(Expr.var("r"), emitter.mesh.regions - 2)
-        edge = more & Cond.eq(Expr.var("x"), last) if spread else more
-        for place in carried:
+        for place, spread in carried:
+            way = rings.next_region(emitter, spread)
+            edge = more & Cond.eq(Expr.var("x"), last) if spread else more
             emitter.send(way, self.view(place), when=edge)
 
     def layer_loop(

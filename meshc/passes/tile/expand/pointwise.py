@@ -37,7 +37,7 @@ class Pointwise(Values):
         order = self.order(op, left, lead, tail)
         target = self.result_place(op, left, right)
         views = [self.emitter.view(place, order=order) for place in (target, source)]
-        if not shared and source.shape:
+        if not shared and (source.rows or source.shape):
             views = [_beside_one(view, leading=trailing) for view in views]
         self.emitter.compute(kernel, *views, self.view(second))
 
@@ -95,11 +95,9 @@ class Pointwise(Values):
         value = cast(Value, op.operands[0])
         source, target = self.place_of(value), self.result_place(op)
         over = self.held(value, str(getattr(op, "dim", "")))
-        order = self.order(op, value, [], over)
-        single = not source.rows and not target.shape
-        view = self.emitter.flat(source) if single else self.emitter.view(source, order=order)
-        if not over:
-            view = _beside_one(view, leading=False)
+        view = self.emitter.view(source, order=self.order(op, value, [], over))
+        if not over or not (target.rows or target.shape):
+            view = _beside_one(view, leading=bool(over))
         self.emitter.compute(kernel, self.view(target), view)
 
     def held(self, value: Value, dim: str) -> list[str]:

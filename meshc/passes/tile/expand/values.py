@@ -29,6 +29,7 @@ class Values:
         self.caches: dict[Value, tuple[Cache, int]] = {}
         self.direct: dict[Value, Param] = {}
         self.tenants: dict[Value, list[Value]] = {}
+        self.constants: set[Value] = set()
         self.lives = Lifetimes(module.function.body)
         self.layers: tuple[int, Expr] | None = None
         self.carried: list[Value] = []
@@ -48,15 +49,15 @@ class Values:
         for what its layout gives the core."""
         if value not in self.places and value in self.weights.stacks:
             self.places[value] = self.weights.lanes(value)
+            self.constants.add(self.places[value].buffer)
         return self.places[value]
 
     def is_free(self, place: Place, op: Op) -> bool:
         """Whether ``op`` may overwrite ``place``: it is no parameter's, and nothing that lies there
         is read after it."""
-        tenants = self.tenants.get(place.buffer, [])
-        return bool(tenants) and not any(
+        return place.buffer not in self.constants and not any(
             self.places[value].overlaps(place) and self.lives.read_after(value, op)
-            for value in tenants
+            for value in self.tenants[place.buffer]
         )
 
     def result_place(self, op: Op, *reuse: Operand) -> Place:
