@@ -10,6 +10,7 @@ from meshc.analysis.tiling import choose_tiling, find_heads, has_many_rows
 from meshc.ir.core import tensor_type
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
+from meshc.ir.types import DType
 from meshc.passes.base import Pass
 from meshc.passes.mesh.plans.base import Plan
 from meshc.passes.mesh.plans.decode import DecodePlan
@@ -104,16 +105,19 @@ def parse_grid(text: str) -> tuple[int, int]:
 
 
 def _row_dim(module: Module) -> str:
-    """The dim that counts rows of tokens: that of the cache, or the first of the first input.
+    """The dim that counts rows of tokens: that of the cache, or the first of the first input, or
+    the last where that has token ids.
 
-    A vector has none but its batch, or nothing.
+    A vector of numbers has none but its batch, or nothing.
     """
     heads = find_heads(module)
     if heads is not None:
         return heads.rows
     for param in module.function.params:
-        dims = tensor_type(param.value).dims
-        if param.role == "in" and dims:
-            inner = [d for d in dims if d != "B"]
-            return inner[0] if len(inner) > 1 else "B" if "B" in dims else ""
+        kind = tensor_type(param.value)
+        if param.role == "in" and kind.dims:
+            inner = [d for d in kind.dims if d != "B"]
+            if kind.dtype is DType.I32 and inner:
+                return inner[-1]
+            return inner[0] if len(inner) > 1 else "B" if "B" in kind.dims else ""
     fail("unsupported-op", "the function has no input to partition by")

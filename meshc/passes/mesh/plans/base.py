@@ -7,7 +7,7 @@ first use decides it: constants are placed where the computation wants them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import cast
 
 from meshc.analysis.tiling import HeadDims, Tiling, ceil_div
@@ -239,42 +239,10 @@ class Plan:
             )
         return self.tiling.heads
 
-    def unnormalised(self, left: Operand, rights: list[Value]) -> Unnormalised | None:
-        """The softmax whose division can wait until cached values are weighted: ``left``, if
-        nothing but this product reads it."""
-        users = [o for o in self.source.walk() if left in o.operands]
-        if not isinstance(left, Value) or len(users) != 1 or not all(map(self.holds_keys, rights)):
-            return None
-        return self.softmaxes.pop(left, None)
-
     def holds_keys(self, value: Value) -> bool:
         """Whether ``value`` is a KV cache."""
         heads = self.tiling.heads
         return heads is not None and heads.keys in value_type(value).dims
-
-    def contracted(self, op: graph.Matmul, left: Value, rights: list[Value]) -> tuple[str, ...]:
-        """The dims that a product of ``left`` with matrices contracts, in the order in which a core
-        holds them: all dims of ``left`` but the rows of tokens."""
-        dims = value_type(left).dims
-        contract = tuple(d for d in dims if d in op.contract)
-        rows = {"B", self.row_dim}
-        kept = [d for d in dims if d not in contract and d not in rows]
-        shared = [d for d in kept if any(d in value_type(r).dims for r in rights)]
-        if kept or rows & set(contract):
-            what = f"{', '.join(contract)} of {left} [{', '.join(dims)}]"
-            if rows & set(contract):
-                why = "which are its rows"
-            elif shared:
-                why = f"and has a matrix for each {', '.join(shared)}"
-            else:
-                why = f"and keeps {', '.join(kept)}"
-            fail(
-                "unsupported-op",
-                f"this product contracts {what}, {why}: that has no distributed form",
-                op.span,
-                help="products contract all dims of the left side but B and the rows",
-            )
-        return contract
 
     def head_splits(self, dims: tuple[str, ...]) -> tuple[Split, ...]:
         """Whole head groups over xh, then pairs of lanes over xd."""
@@ -320,18 +288,6 @@ class Plan:
         """Whether ``value`` is a constant that may still be placed at will."""
         return value in self.weights
 
-    # --- ops that do not depend on the plan
-
-    def fit_second(self, op: Op) -> tuple[Value, Value]:
-        """Operands of a pointwise op, the second laid out like the first."""
-        left, right = self.laid_out(op.operands[0]), self.env_of(op.operands[1])
-        wanted = self.restricted(left, value_type(right).dims)
-        if self.is_weight(right):
-            self.lay_weight(right, wanted, op)
-        elif value_type(right).layout != wanted:
-            right = self.move(right, wanted, op)
-        return left, right
-
     def restricted(self, value: Value, dims: tuple[str, ...]) -> Layout:
         """Layout of ``value`` for a tensor that has only ``dims`` of it."""
         return Layout(tuple(s for s in layout_of(value_type(value)).splits if s.dim in dims))
@@ -366,108 +322,10 @@ class Plan:
             value.type = kind.with_layout(Layout(splits))
         return value
 
-    def add(self, op: Op) -> None:
-        """Sum of two values."""
-        left, right = self.fit_second(op)
-        self.env[op.result] = self.emit_like(mesh.Add([left, right]), op.result.name, left)
-
-    def mul(self, op: Op) -> None:
-        """Product of two values."""
-        left, right = self.fit_second(op)
-        self.env[op.result] = self.emit_like(mesh.Mul([left, right]), op.result.name, left)
-
-    def _unary(self, made: Op, op: Op) -> None:
-        value = self.laid_out(op.operands[0])
-        made.operands = [value]
-        self.env[op.result] = self.emit_like(made, op.result.name, value)
-
-    def scale(self, op: graph.Scale) -> None:
-        """Product with a constant."""
-        self._unary(mesh.Scale(factor=op.factor), op)
-
-    def silu(self, op: graph.Silu) -> None:
-        """SiLU."""
-        self._unary(mesh.Silu(), op)
-
-    def gelu(self, op: graph.Gelu) -> None:
-        """GELU."""
-        self._unary(mesh.Gelu(form=op.form), op)
-
-    def rope(self, op: graph.Rope) -> None:
-        """Rotation of pairs, each whole on one core."""
-        value = self.laid_out(op.operands[0])
-        if op.style != "interleaved":
-            fail(
-                "unsupported-op",
-                "rotate-half RoPE whose weights cannot be reordered into pairs",
-                op.span,
-                help="canonicalize reorders them when the rotated value comes straight from a "
-                "matmul with a weight",
-            )
-        made = mesh.Rope(**{f.name: getattr(op, f.name) for f in fields(op)})
-        made.operands, made.results, made.regions = [value], [], []
-        self.env[op.result] = self.emit_like(made, op.result.name, value)
-
-    def rms_norm(self, op: graph.RmsNorm) -> None:
-        """Sum of squares, its reduction, then the scaling."""
-        value, gain = self.laid_out(op.operands[0]), self.env_of(op.operands[1])
-        if op.dim == self.row_dim and self.extents[op.dim] > 1:
-            fail(
-                "unsupported-op",
-                f"a norm over {op.dim}, the rows of tokens, has no distributed form",
-                op.span,
-                help="a norm is over a dim of each row",
-            )
-        total = self.partial_over(mesh.SquareSum([value], dim=op.dim), f"{op.result.name}.ss")
-        total = self.completed(total, value, op.dim, "sum")
-        self.lay_weight(gain, self.restricted(value, (op.dim,)), op)
-        scaled = mesh.RmsScale([value, total, gain], dim=op.dim, eps=op.eps)
-        self.env[op.result] = self.emit_like(scaled, op.result.name, value)
-
-    def softmax(self, op: graph.Softmax) -> None:
-        """Mask, maximum, exponentials and their sums; the division is left to the consumer."""
-        scores = self.laid_out(op.operands[0])
-        name = op.result.name
-        if self.holds_keys(scores) and op.mask != "causal":
-            fail(
-                "unsupported-op",
-                "a softmax over a cache must not see the rows that hold nothing yet",
-                op.span,
-                help="write softmax(.., mask = causal)",
-            )
-        if op.mask == "causal" or self.has_pads(value_type(scores), op.dim):
-            made = mesh.Mask([scores], dim=op.dim, rows=op.rows, kind=op.mask)
-            scores = self.emit_like(made, f"{name}.s", scores)
-        top = self.partial_over(mesh.RowMax([scores], dim=op.dim), f"{name}.max")
-        top = self.completed(top, scores, op.dim, "max")
-        weights = self.emit_like(mesh.ExpSub([scores, top]), name, scores)
-        sums = self.partial_over(mesh.RowSum([weights], dim=op.dim), f"{name}.sum")
-        self.softmaxes[op.result] = Unnormalised(weights, sums, op.dim)
-
-    def partial_over(self, made: mesh.RowMax | mesh.RowSum | mesh.SquareSum, name: str) -> Value:
-        """Append a reduction of one dim: partial over the axis that splits the dim."""
-        (operand,) = made.tensors()
-        kind = value_type(operand)
-        dims = tuple(d for d in kind.dims if d != made.dim)
-        layout = self.restricted(operand, dims)
-        split = layout_of(kind).split_of(made.dim)
-        if split is not None:
-            layout = layout.with_partial(*self.parts(split.axis))
-        (value,) = self.emit(made, (name, TensorType(self.source.accumulate(), dims, layout)))
-        return value
-
     def completed(self, value: Value, source: Value, dim: str, reduce: str) -> Value:
         """``value``, which reduces ``dim`` of ``source`` on each core, over all cores."""
         split = layout_of(value_type(source)).split_of(dim)
         return self.all_reduce([value], split.axis, reduce)[0] if split else value
-
-    def has_pads(self, kind: TensorType, dim: str) -> bool:
-        """Whether some lanes of ``dim`` hold no element."""
-        split = layout_of(kind).split_of(dim)
-        if split is None:
-            return False
-        whole = split.block * self.mesh.size(split.axis) == self.extents[dim]
-        return not whole or (split.kind != "block" and bool(self.source.scalars))
 
     def flush_appends(self, user: Op | None) -> None:
         """Emit pending cache appends as one op once something needs a cache."""
@@ -498,60 +356,6 @@ class Plan:
         if set(want) != set(have):
             fail("unsupported-layout", f"new rows lie as {value_type(new).layout}", op.span)
         return new
-
-    def repeat(self, op: graph.Repeat) -> None:
-        """The loop over layers, with the same carried layouts at its start and end."""
-        (old,) = op.regions
-        taken = [self.laid_out(o) for o in op.operands[: op.carried]]
-        operands = taken + [self.env_of(o) for o in op.operands[op.carried :]]
-        outer, self.block, self.carried = self.block, Block(), op.carried
-        for position, (arg, value) in enumerate(zip(old.args, operands, strict=True)):
-            kind = value_type(value)
-            dims = kind.dims if position < op.carried else kind.dims[1:]
-            inner = self.value(arg.name, TensorType(kind.dtype, dims, kind.layout))
-            self.env[arg] = inner
-            if value in self.weights and position >= op.carried:
-                self.weights.add(inner)
-                self.inner[value] = inner
-            self.block.args.append(inner)
-        self.lower_block(old)
-        body, self.block = self.block, outer
-        for arg in body.args:
-            if value_type(arg).layout is None:
-                arg.type = value_type(arg).with_layout(Layout())
-        made = mesh.Repeat(list(operands), regions=[body], dim=op.dim, carried=op.carried)
-        ends = body.ops[-1].tensors()
-        kinds = [
-            value_type(v) if i < op.carried else self.stacked(op.dim, value_type(v))
-            for i, v in enumerate(ends)
-        ]
-        results = self.emit(made, *((r.name, k) for r, k in zip(op.results, kinds, strict=True)))
-        for old_result, value in zip(op.results, results, strict=True):
-            self.env[old_result] = value
-
-    def stacked(self, dim: str, kind: TensorType) -> TensorType:
-        """Type of ``kind`` collected over the layers."""
-        return TensorType(kind.dtype, (dim, *kind.dims), kind.layout)
-
-    def yielded(self, op: graph.Yield) -> None:
-        """Carried values return to the layout they entered with."""
-        values = [self.laid_out(o) for o in op.operands]
-        for position, arg in enumerate(self.block.args[: self.carried]):
-            entered = value_type(arg).layout or Layout()
-            if value_type(values[position]).layout != entered:
-                values[position] = self.move(values[position], entered, op)
-        self.emit(mesh.Yield(list(values)))
-
-    def returned(self, op: graph.Return) -> None:
-        """Results leave as they lie, by the names that the model gives them."""
-        self.flush_appends(None)
-        values: list[Operand] = []
-        for asked in op.tensors():
-            value = self.env_of(asked)
-            if value.name.startswith(f"{asked.name}_"):
-                self.give_name(value, asked.name)
-            values.append(value)
-        self.emit(mesh.Return(values))
 
 
 def value_type(value: Value) -> TensorType:

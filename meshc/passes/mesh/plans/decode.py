@@ -12,13 +12,14 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
-from meshc.passes.mesh.plans.base import Plan, Unnormalised, value_type
+from meshc.passes.mesh.plans.base import Unnormalised, value_type
+from meshc.passes.mesh.plans.common import CommonOps
 from meshc.support.diagnostics import fail
 
 _OTHER = {"y": "x", "x": "y"}
 
 
-class DecodePlan(Plan):
+class DecodePlan(CommonOps):
     """Lowers a function whose activations are single rows."""
 
     def input_layout(self, dims: tuple[str, ...]) -> Layout:

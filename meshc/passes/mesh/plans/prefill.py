@@ -16,11 +16,12 @@ from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.plans.base import Plan, Unnormalised, layout_of, value_type
+from meshc.passes.mesh.plans.base import Unnormalised, layout_of, value_type
+from meshc.passes.mesh.plans.common import CommonOps
 from meshc.support.diagnostics import fail
 
 
-class PrefillPlan(Plan):
+class PrefillPlan(CommonOps):
     """Lowers a function whose activations are many rows."""
 
     def aligned_by_host(self, value: Value) -> bool:
