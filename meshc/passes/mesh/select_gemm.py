@@ -155,7 +155,7 @@ def unskew(module: Module) -> None:
                 replace(s, skew="") if s.skew and s.kind == "block" else s
                 for s in kind.layout.splits
             )
-            value.type = kind.with_layout(Layout(splits, kind.layout.partial))
+            value.type = kind.with_layout(replace(kind.layout, splits=splits))
 
 
 def _values(module: Module) -> list[Value]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshc.analysis.tiling import ceil_div
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
-from meshc.ir.types import Layout, TensorType, Type
+from meshc.ir.types import TensorType, Type
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
@@ -82,7 +82,7 @@ def _widened(kind: Type, capacity: int) -> Type:
         replace(s, block=max(s.block, capacity)) if s.kind == "shift" else s
         for s in kind.layout.splits
     )
-    return kind.with_layout(Layout(splits, kind.layout.partial))
+    return kind.with_layout(replace(kind.layout, splits=splits))
 
 
 def _values(module: Module) -> list[Value]:
