@@ -163,7 +163,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                              (end_out - first_out) * OUT_BLOCKS, OUT_TILE_BLOCKS);
         }
         mc::cluster_wait();
-        mc::cluster_arrive_relaxed();
+        mc::cluster_arrive_relaxed();  // this warp uses nothing of peers
     } else {
         int item = 0;
         const mc::Gains<T, HIDDEN, WORKERS> gains(norm, me);  // do not change in a step
