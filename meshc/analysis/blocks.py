@@ -39,8 +39,8 @@ FRAGMENT, FRAGMENT_BYTES = 16, 512
 ATTENTION_TILES, GOOD_STAGES = (32_768, 16_384, 8_192), 3
 """Bytes of a tile of an attention block; tiles that its ring has unless even the smallest are too
 large for that."""
-GOOD_RING_BYTES = 98_304
-"""On their way at once that keep memory busy: twice what an H200 asks of each core."""
+BUSY_BYTES = 49_152
+"""On their way at once that keep memory busy: what an H200 asks of each core."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
 """Blocks that may share the width of a product; row groups of which they add sums at once."""
 SCHEDULERS = 4
@@ -337,28 +337,30 @@ class ProductPlan:
 def rows_plan(device: Device, width: int, rows: int, batch: int) -> ProductPlan:
     """The plan of a product of ``batch`` vectors of ``width`` values with ``rows`` rows of a matrix
     on ``device``."""
-    limit = block_memory(device)
+    limits = block_memory(device, 2), block_memory(device)
     return product_plan(
-        width, rows, batch, product_cluster(width, rows, batch, device.cores, limit), limit
+        width, rows, batch, product_cluster(width, rows, batch, device.cores, limits), limits
     )
 
 
-def product_plan(width: int, rows: int, batch: int, cluster: int, limit: int) -> ProductPlan:
-    """The plan of such a product by clusters of ``cluster`` blocks of ``limit`` bytes each."""
-    memory = product_memory(width, batch, cluster, limit)
+def product_plan(
+    width: int, rows: int, batch: int, cluster: int, limits: Sequence[int]
+) -> ProductPlan:
+    """The plan of such a product by clusters of ``cluster`` blocks; see :func:`product_memory`."""
+    memory = product_memory(width, batch, cluster, limits)
     sums = -(-rows // FRAGMENT) * FRAGMENT * batch
     return ProductPlan(cluster, memory, VALUE_BYTES * sums * (cluster - 1))
 
 
-def product_cluster(width: int, rows: int, batch: int, cores: int, limit: int) -> int:
+def product_cluster(width: int, rows: int, batch: int, cores: int, limits: Sequence[int]) -> int:
     """Blocks that share the width of such a product on ``cores`` cores.
 
     Two where rows then divide better over the cores (a hundredth is asked for, about what the sums
-    between blocks cost), more only where a block has no room for the vectors beside a ring of
-    ``GOOD_RING_BYTES``.
+    between blocks cost), more only where a block has no room for the vectors beside a ring that
+    keeps memory busy.
     """
-    plans = {c: product_memory(width, batch, c, limit) for c in PRODUCT_CLUSTERS}
-    good = [c for c, plan in plans.items() if plan.stages == MOST_STAGES or _ring(plan)]
+    plans = {c: product_memory(width, batch, c, limits) for c in PRODUCT_CLUSTERS}
+    good = [c for c, plan in plans.items() if _keeps_busy(plan)]
     if not good:
         return max(plans, key=lambda c: (plans[c].stages * plans[c].tile_bytes, -c))
     groups = -(-rows // FRAGMENT)
@@ -368,12 +370,19 @@ def product_cluster(width: int, rows: int, batch: int, cores: int, limit: int) -
     return good[0]
 
 
-def _ring(plan: SharedMemory) -> bool:
-    return plan.stages * plan.tile_bytes >= GOOD_RING_BYTES
+def _keeps_busy(plan: SharedMemory) -> bool:
+    """Whether the ring keeps memory busy, or has all the tiles that a ring may."""
+    return plan.bytes_in_flight >= BUSY_BYTES or plan.stages == MOST_STAGES
 
 
-def product_memory(width: int, batch: int, cluster: int, limit: int) -> SharedMemory:
-    """The plan of a product whose width ``cluster`` blocks share, within ``limit`` bytes."""
+def product_memory(width: int, batch: int, cluster: int, limits: Sequence[int]) -> SharedMemory:
+    """The plan of a product whose width ``cluster`` blocks share, within the first of ``limits``
+    that leaves room for a ring which keeps memory busy, or for all tiles that a ring has; the
+    largest tiles that do it, down to halves.
+
+    The first is that of two blocks on a core: the next grid's blocks, which fill their rings before
+    this one has ended, find room beside those of this one.
+    """
     own = -(-_up(width, FRAGMENT) // FRAGMENT // cluster)
     tiles = -(-own * FRAGMENT_BYTES // TILE_BYTES)
     sums = batch * FRAGMENT
@@ -387,7 +396,13 @@ def product_memory(width: int, batch: int, cluster: int, limit: int) -> SharedMe
             _values("OWN_SUMS", 2 * ROUND * sums),
             _values("ALL_SUMS", ROUND // cluster * sums),
         ]
-    return _with_ring(parts, -(-own // tiles) * FRAGMENT_BYTES, limit)
+    plans = [
+        _with_ring(parts, -(-own // count) * FRAGMENT_BYTES, limit)
+        for limit in limits
+        for count in range(tiles, 2 * tiles + 1)
+    ]
+    good = [plan for plan in plans if _keeps_busy(plan)]
+    return good[0] if good else plans[-1 - tiles]
 
 
 def fragment_columns(batch: int) -> int:
@@ -399,12 +414,13 @@ def fragment_columns(batch: int) -> int:
 def registers(shape: Attention) -> int:
     """Registers of a thread of an attention block, at most what ptxas may give.
 
-    A line above what ptxas 13.0 reports for emitted kernels of 1 to 16 requests: 64, 80, 105, 126,
-    167 with 1, 2, 3, 4, 8 query heads per key/value head; by tiles 80 to 132.
+    A line above what ptxas 13.0 reports for emitted kernels of 1 to 16 requests: 82, 80, 105, 126,
+    167 with 1, 2, 3, 4, 8 query heads per key/value head (one alone has two tokens at once); by
+    tiles 80 to 132.
     """
     if shape.group > MOST_LANE_GROUP:
         return 136
-    return min(MOST_REGISTERS, 40 + 24 * shape.group)
+    return min(MOST_REGISTERS, max(88, 40 + 24 * shape.group))
 
 
 def most_resident(device: Device, shape: Attention) -> int:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.analysis.blocks import (
+    BUSY_BYTES,
     LEAST_STAGES,
     MOST_REGISTERS,
     MOST_STAGES,
@@ -84,6 +85,23 @@ def test_plan_of_rows_is_that_of_the_kernel(width: int, rows_: int, batch: int) 
     assert (plan.cluster, plan.dsmem_bytes) == (kernel.cluster, kernel.dsmem_bytes)
 
 
+@pytest.mark.parametrize(
+    ("width", "rows_"), [(4096, 22016), (4096, 28672), (11008, 4096), (576, 3072), (8192, 57344)]
+)
+def test_products_of_one_vector_leave_room_for_the_next_grid(width: int, rows_: int) -> None:
+    """Two blocks fit a core, each with a ring that keeps memory busy or with all its tiles."""
+    h200 = device("h200")
+    memory = rows_plan(h200, width, rows_, 1).memory
+    assert memory.bytes <= block_memory(h200, 2)
+    assert memory.bytes_in_flight >= h200.bytes_in_flight or memory.stages == MOST_STAGES
+
+
+def test_products_of_many_vectors_take_the_whole_core() -> None:
+    memory = rows_plan(device("h200"), 4096, 28672, 16).memory
+    assert block_memory(H100, 2) < memory.bytes <= block_memory(H100)
+    assert memory.bytes_in_flight >= BUSY_BYTES
+
+
 @given(
     st.sampled_from([64, 96, 128, 256]),
     st.integers(1, 8),
@@ -124,8 +142,8 @@ def test_scores_of_a_long_context_do_not_fit_when_split_by_head() -> None:
 
 def test_registers_follow_the_group() -> None:
     found = [registers(Attention(4096, h, 1, 128, 16)) for h in (1, 4, 8, 9, 64)]
-    assert found == [64, 136, MOST_REGISTERS, 136, 136]
-    assert most_resident(H100, Attention(4096, 32, 32, 128)) == 3
+    assert found == [88, 136, MOST_REGISTERS, 136, 136]
+    assert most_resident(H100, Attention(4096, 32, 32, 128)) == 2
     assert most_resident(H100, Attention(4096, 32, 16, 128)) == 2
     assert most_resident(H100, Attention(4096, 32, 8, 128)) == 1
 

@@ -53,6 +53,14 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "A block behind the last tile has no tiles, and where they would begin is not asked.": (
         "attention_block.cu: tile = begin + <min(rank * share, all) => (rank * share)>;",
     ),
+    "The thread that brings the tiles is not number 0 of its block, so it waits all the same.": (
+        "attention_block.cu: <mc::wait_for_previous_grid(); => if (mc::thread()) "
+        "mc::wait_for_previous_grid();>",
+        "attention_split_head.cu: <mc::wait_for_previous_grid(); => if (mc::thread()) "
+        "mc::wait_for_previous_grid();>",
+        "latent_block.cu: <mc::wait_for_previous_grid(); => if (mc::thread()) "
+        "mc::wait_for_previous_grid();>",
+    ),
     "Zero becomes zero.": (
         "attention_block.cu: if (tiles< <  =>  <= >0) tiles = 0;",
         "attention_split_head.cu: if (tiles< <  =>  <= >0) tiles = 0;",

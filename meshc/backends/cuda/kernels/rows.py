@@ -74,9 +74,9 @@ def plan(shape: RowsProduct, cores: int = 132, cluster: int = 0) -> RowsPlan:
         raise DoesNotFit(f"rows of {shape.width} values are no whole number of eights")
     if shape.output == "gated" and shape.rows % 2:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
-    limit = most_bytes()
-    chosen = cluster or blocks.product_cluster(shape.width, shape.rows, shape.batch, cores, limit)
-    found = blocks.product_plan(shape.width, shape.rows, shape.batch, chosen, limit)
+    limits = most_bytes(2), most_bytes()
+    chosen = cluster or blocks.product_cluster(shape.width, shape.rows, shape.batch, cores, limits)
+    found = blocks.product_plan(shape.width, shape.rows, shape.batch, chosen, limits)
     tile_bytes, stages = found.memory.tile_bytes, found.memory.stages
     return RowsPlan(
         shape, chosen, cores, tile_bytes, stages, arena(found.memory), found.dsmem_bytes

@@ -44,6 +44,7 @@ constexpr int TOKEN_LANES = mc::least_power_of_two(HEAD / 8);  // threads that s
 constexpr int TOKENS = WORKERS / TOKEN_LANES;  // tokens at once
 typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 constexpr bool HELD_QUERIES = GROUP <= 4;  // in registers
+constexpr int AT_ONCE = GROUP == 1 ? 2 : 1;  // tokens of a thread; several heads keep it busy alone
 constexpr float LOWEST = -1e30f;
 
 // ---- Shared memory, 202112 bytes ---------------------------------------------------------------
@@ -162,7 +163,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                              (end_out - first_out) * OUT_BLOCKS, OUT_TILE_BLOCKS);
         }
         mc::cluster_wait();
-        mc::cluster_arrive_relaxed();
+        mc::cluster_arrive_relaxed();  // this warp uses nothing of peers
     } else {
         int item = 0;
         const mc::Gains<T, HIDDEN, WORKERS> gains(norm, me);  // do not change in a step
@@ -237,30 +238,44 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                 const T* value = key + TILE_BYTES / 2 / (int)sizeof(T);
                 const int begin = (mine.tile + n) * TILE_TOKENS;
 #pragma unroll 1
-                for (int t = share; t < TILE_TOKENS; t += TOKENS) {
-                    const bool seen = begin + t >= mine.first && begin + t < mine.end;
-                    float k[8] = {}, v[8] = {};
-                    if (active && seen) {
-                        mc::load8(key + t * HEAD + part, k);
-                        mc::load8(value + t * HEAD + part, v);
+                for (int t = share; t < TILE_TOKENS; t += TOKENS * AT_ONCE) {
+                    float k[AT_ONCE][8] = {}, v[AT_ONCE][8] = {};
+                    bool seen[AT_ONCE];
+#pragma unroll
+                    for (int n = 0; n < AT_ONCE; n++) {
+                        const int at = t + n * TOKENS;
+                        const bool here = at < TILE_TOKENS && begin + at >= mine.first && begin + at < mine.end;
+                        seen[n] = here;
+                        if (active && here) {
+                            mc::load8(key + at * HEAD + part, k[n]);
+                            mc::load8(value + at * HEAD + part, v[n]);
+                        }
                     }
 #pragma unroll
                     for (int g = 0; g < GROUP; g++) {
-                        float score = 0.0f;
+                        float score[AT_ONCE], next = most[g];
 #pragma unroll
-                        for (int i = 0; i < 8; i++) {
-                            const float held = HELD_QUERIES ? q[HELD_QUERIES ? g : 0][i] : query[g * HEAD + part + i];
-                            score = mc::fused(held, k[i], score);
+                        for (int n = 0; n < AT_ONCE; n++) {
+                            score[n] = 0.0f;
+#pragma unroll
+                            for (int i = 0; i < 8; i++) {
+                                const float held = HELD_QUERIES ? q[HELD_QUERIES ? g : 0][i] : query[g * HEAD + part + i];
+                                score[n] = mc::fused(held, k[n][i], score[n]);
+                            }
+                            score[n] = mc::warp_sum<TOKEN_LANES>(score[n]);
+                            next = seen[n] ? mc::larger(next, score[n]) : next;
                         }
-                        score = mc::warp_sum<TOKEN_LANES>(score);
-                        const float next = seen ? mc::larger(most[g], score) : most[g];
                         const float keep = mc::power_of_two(most[g] - next);
-                        const float p = seen ? mc::power_of_two(score - next) : 0.0f;
                         most[g] = next;
-                        weight[g] = mc::fused(weight[g], keep, p);
+                        weight[g] *= keep;
 #pragma unroll
-                        for (int i = 0; i < 8; i++) {
-                            sum[g][i] = mc::fused(p, v[i], sum[g][i] * keep);
+                        for (int i = 0; i < 8; i++) sum[g][i] *= keep;
+#pragma unroll
+                        for (int n = 0; n < AT_ONCE; n++) {
+                            const float p = seen[n] ? mc::power_of_two(score[n] - next) : 0.0f;
+                            weight[g] += p;
+#pragma unroll
+                            for (int i = 0; i < 8; i++) sum[g][i] = mc::fused(p, v[n][i], sum[g][i]);
                         }
                     }
                 }
