@@ -73,8 +73,12 @@ def _do(options: argparse.Namespace, found: Prepared) -> int:
 
 def _all(options: argparse.Namespace, arguments: list[str], found: Prepared) -> int:
     records, start = Records(options.out), time.monotonic()
-    units = list(parts.unit_names(found, options))
-    done = {r["unit"] for r in records.read() if r["kind"] == "ended" and r["code"] == 0}
+    units, asked = list(parts.unit_names(found, options)), _asked(options)
+    done = {
+        r["unit"]
+        for r in records.read()
+        if r["kind"] == "ended" and r["code"] == 0 and r["asked"] == asked
+    }
     program = [] if options.program else ["--program", str(options.out / _PROGRAM)]
     failed: list[str] = []
     for n, unit in enumerate(units):
@@ -90,7 +94,8 @@ def _all(options: argparse.Namespace, arguments: list[str], found: Prepared) -> 
             break
         _say(unit)
         ended = isolated.run([*arguments, *program, "--unit", unit], options.limit)
-        records.add("ended", unit=unit, code=ended.code, seconds=round(ended.seconds, 3))
+        seconds = round(ended.seconds, 3)
+        records.add("ended", unit=unit, code=ended.code, seconds=seconds, asked=asked)
         if ended.code != 0:
             failed.append(unit)
             took = f"took more than {options.limit} s" if ended.code is None else "failed"
@@ -100,6 +105,16 @@ def _all(options: argparse.Namespace, arguments: list[str], found: Prepared) -> 
     (options.out / _TABLES).write_text(text + "\n", encoding="utf-8")
     print(text)
     return 1 if failed else 0
+
+
+def _asked(options: argparse.Namespace) -> dict[str, object]:
+    """What a unit of the same name must have in common to be the same."""
+    return {
+        "program": str(options.program),
+        "contexts": list(options.contexts),
+        "executor": options.executor,
+        "entry": options.entry,
+    }
 
 
 def _part(unit: str) -> str:

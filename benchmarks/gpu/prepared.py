@@ -105,12 +105,17 @@ def _contexts(text: str) -> tuple[int, ...]:
     return found
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add_options(made)
+    made.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
+    return made
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """The exit code: 1 for what is refused."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    add_options(parser)
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
-    options = parser.parse_args(given)
+    options = parser().parse_args(given)
     capacity = max(options.contexts) + 1
     try:
         found = compile_into(

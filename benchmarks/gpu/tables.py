@@ -215,7 +215,7 @@ def _notes(records: Sequence[Record]) -> str:
 def _not_done(records: Sequence[Record]) -> str:
     """Units that did not end well, as far as no later run did them."""
     lines = []
-    for r in _of(records, "ended", "unit"):
+    for r in _of(records, "ended", "unit", "asked"):
         if r["code"] is None:
             lines.append(f"* `{r['unit']}` did not end in {r['seconds']:.0f} s")
         elif r["code"]:

@@ -5,6 +5,8 @@ Times mean nothing here, and none is looked at.
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -226,7 +228,7 @@ def test_a_prepared_program_needs_neither_compiler_nor_frontend(model, tmp_path,
 import sys
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("islpy", "lark"):
+        if name.split(".")[0] in ("islpy", "lark", "networkx", "tqdm"):
             raise ImportError(name)
 sys.meta_path.insert(0, Blocked())
 sys.path.insert(0, sys.argv[1])
@@ -271,6 +273,10 @@ def test_a_run_goes_on_where_its_time_was_over(model, fake, tmp_path, capsys):
         "machine", "same:9", "step:9", "block:9",
     ]  # fmt: skip
     assert not (Path(model) / "out" / "program").exists()
+    # Units of other contexts are others, whatever their names.
+    more = [*given, "--resume", "--budget", "100", "--parts", "ceiling", "--contexts", "8"]
+    assert decode.main(more) == 1
+    assert [r["unit"] for r in results(model, "ended")][4:] == ["machine"]
 
 
 @pytest.mark.parametrize(
@@ -287,6 +293,24 @@ def test_bad_options(wrong, tmp_path, capsys):
     with pytest.raises(SystemExit):
         decode.main(["--out", str(tmp_path), *wrong])
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["gpu-first-run.md", "cuda.md"])
+def test_commands_of_the_pages_are_understood(page):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    found = re.findall(r"^python benchmarks/gpu/(\w+)\.py(.*?)(?: +# .*)?$", text, re.MULTILINE)
+    assert len(found) >= 4
+    for script, words in found:
+        given = shlex.split(words)
+        if script == "decode" and "--help" not in given:
+            options = decode._options(given)
+            assert options.limit <= options.budget < 600
+            if options.unit:
+                assert options.unit.partition(":")[0] in {*parts._PLAIN, *parts._NUMBERED}
+        elif script == "prepared":
+            assert prepared.parser().parse_args(given).out
+    units = set(re.findall(r"`([a-z-]+)(?::N)?`", text)) & {*parts._PLAIN, *parts._NUMBERED}
+    assert page == "cuda.md" or units == {*parts._PLAIN, *parts._NUMBERED}
 
 
 # --- processes and records
@@ -341,7 +365,7 @@ def test_the_last_of_a_unit_counts_in_tables():
     common = {"kind": "check", "title": "embed", "beside_cpu": None, "bound": 1e-4}
     wrong = {**common, "beside_float64": 0.5, "passed": False}
     right = {**common, "beside_float64": 1e-6, "passed": True}
-    ended = {"kind": "ended", "unit": "check:0", "seconds": 120.0}
+    ended = {"kind": "ended", "unit": "check:0", "seconds": 120.0, "asked": {}}
     text = tables.as_markdown([wrong, {**ended, "code": None}])
     assert "**NO**" in text and "`check:0` did not end in 120 s" in text
     text = tables.as_markdown([wrong, {**ended, "code": 1}, right, {**ended, "code": 0}])
