@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernels import load, probes
+from kernels import Cubins, load, probes
 from numpy.typing import NDArray
 from programs import Sizes, fill_noise
 from references import plain_block, values
@@ -31,8 +31,13 @@ HOOK = """
 
 which starts the block of one layer on the CUstream `stream` and returns 0, or anything else to
 refuse. It is called once per layer while the stream is captured into a CUDA graph, so it must not
-wait, allocate or copy from the host; it is called for one layer outside of a capture before, where
-it may set up what it keeps. Matrices are row-major; T is f16 or bf16, as --dtype says.
+wait, allocate or copy from the host. It may also have
+
+    int NAME_set_up(const void** pointers, const long long* sizes, void* stream);
+
+which is called for every layer before any is started, outside of a capture and untimed: there it
+may allocate, wait and keep weights in another order. Each layer runs once before it is captured.
+Matrices are row-major; T is f16 or bf16, as --dtype says.
   pointers[0]  input   [batch, hidden] T             residual stream
   pointers[1]  output  [batch, hidden] T             input + attention block; holds zeros at first
   pointers[2]  norm    [hidden] T                    gain of the RMSNorm (epsilon 1e-5)
@@ -51,11 +56,13 @@ written. Each layer has weights and caches of its own.
 class Layers:
     """Memory of attention blocks in the plain layout of ``HOOK``, with noise in it."""
 
-    def __init__(self, device: Device, found: Sizes, layers: int, cached: int) -> None:
+    def __init__(
+        self, device: Device, found: Sizes, layers: int, cached: int, cubins: Cubins | None = None
+    ) -> None:
         """Raises MeshcError ``cuda-memory``."""
         self.device, self.sizes, self.layers, self.cached = device, found, layers, cached
         self.capacity = -(-(cached + 1) // 8) * 8
-        kernels = load(device, probes())
+        kernels = load(device, probes(), cubins)
         width = (found.heads + 2 * found.kv_heads) * found.head
         pool = (found.batch, found.kv_heads, self.capacity, found.head)
         vector = (found.batch, found.hidden)
@@ -118,21 +125,31 @@ class Refused(Exception):
     """Why another implementation cannot be timed, in words."""
 
 
+def _typed(function: Any) -> Any:
+    function.restype = ct.c_int
+    function.argtypes = (ct.POINTER(ct.c_void_p), ct.POINTER(ct.c_longlong), ct.c_void_p)
+    return function
+
+
 class Theirs:
     """An entry point of a shared library, as ``HOOK`` describes it."""
 
     def __init__(self, library: Path, entry: str) -> None:
         """Raises Refused when there is no such library or entry."""
         try:
-            self._call: Any = getattr(ct.CDLL(str(library.resolve())), entry)
+            loaded = ct.CDLL(str(library.resolve()))
+            self._call = _typed(getattr(loaded, entry))
         except (OSError, AttributeError) as problem:
             raise Refused(f"{library} cannot be used: {problem}") from problem
-        self._call.restype = ct.c_int
-        self._call.argtypes = (ct.POINTER(ct.c_void_p), ct.POINTER(ct.c_longlong), ct.c_void_p)
+        set_up = getattr(loaded, f"{entry}_set_up", None)
+        self._set_up = _typed(set_up) if set_up is not None else None
         self.name = f"{library.stem}: {entry}"
 
     def start(self, layers: Layers, layer: int) -> None:
         """Start a layer on the device's stream. Raises Refused."""
+        self._called(self._call, layers, layer)
+
+    def _called(self, function: Any, layers: Layers, layer: int) -> None:
         s = layers.sizes
         addresses = layers.addresses(layer)
         pointers = (ct.c_void_p * len(addresses))(*addresses)
@@ -140,17 +157,23 @@ class Theirs:
             s.batch, s.hidden, s.heads, s.kv_heads, s.head, layers.cached, layers.capacity, layer,
         )  # fmt: skip
         values = (ct.c_longlong * len(numbers))(*numbers)
-        code = self._call(pointers, values, layers.device.stream.handle)
+        code = function(pointers, values, layers.device.stream.handle)
         if code:
             raise Refused(f"{self.name} returned {code} for layer {layer}")
 
     def checked(self, layers: Layers) -> tuple[Graph, float]:
         """A graph of all layers, one after the other, and the error of the first one beside
-        float64. Raises Refused and MeshcError."""
+        float64. All are set up, and run once, before. Raises Refused and MeshcError."""
         stream = layers.device.stream
+        for layer in range(layers.layers if self._set_up else 0):
+            self._called(self._set_up, layers, layer)
+        stream.synchronize()
         self.start(layers, 0)
         stream.synchronize()
         error = layers.error()
+        for layer in range(1, layers.layers):
+            self.start(layers, layer)
+        stream.synchronize()
         with stream.capture() as graph:
             for layer in range(layers.layers):
                 self.start(layers, layer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from programs import fill_noise
 from timing import Task, Timed, in_turn
 
 from meshc.backends.cuda.device import Device
@@ -39,12 +40,13 @@ class Read:
 
 
 def reads(device: Device, kernels: dict[str, Kernel], read_bytes: int, repeats: int) -> list[Read]:
-    """The sweep of ring depths over a buffer of ``read_bytes``, a block per multiprocessor.
+    """The sweep of ring depths over a buffer of ``read_bytes``, a block per multiprocessor. It
+    holds noise: equal bytes may be moved in fewer transfers.
 
     Raises MeshcError.
     """
     source = device.allocate(read_bytes)
-    source.fill(1)
+    fill_noise(device, kernels, source, "f16", 1.0, 0)
     blocks = device.facts.multiprocessors
     sums = device.allocate(4 * blocks)
     tasks, kinds = [], []
@@ -85,6 +87,40 @@ def _active(kernel: Kernel, grid: Grid) -> int | None:
         return kernel.active_clusters(grid)
     except MeshcError:
         return None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where ``blocks`` blocks in clusters of ``cluster`` ran, with all shared memory of a
+    multiprocessor each: on ``cores`` of these, ``most`` on one; the multiprocessors of each
+    cluster."""
+
+    cluster: int
+    blocks: int
+    cores: int
+    most: int
+    clusters: list[list[int]]
+
+
+def spreads(device: Device, kernels: dict[str, Kernel]) -> list[Spread]:
+    """As many clusters as are on the device at once, of each size that the driver allows.
+
+    Raises MeshcError."""
+    kernel, found = kernels["places"], []
+    for size in (1, *MEETING_SIZES):
+        active = _active(kernel, Grid(size, 288, size, most_bytes(1)))
+        if not active:
+            continue
+        blocks = size * active
+        at = device.allocate(4 * blocks)
+        grid = Grid(blocks, 288, size, most_bytes(1))
+        kernel.launch(grid, [at, np.int32(ROUNDS)], device.stream)
+        places = at.read(np.uint32, blocks)
+        at.free()
+        counts = np.unique(places, return_counts=True)[1]
+        clusters = places.reshape(active, size).tolist()
+        found.append(Spread(size, blocks, len(counts), int(counts.max()), clusters))
+    return found
 
 
 @dataclass(frozen=True)

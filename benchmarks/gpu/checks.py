@@ -1,13 +1,17 @@
-"""Every emitted kernel on the device, beside float64 and beside the executor on the CPU."""
+"""Every emitted kernel on the device, beside float64 and beside the executor on the CPU.
+
+Cases are many and large: each makes its arrays when it is checked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from kernels import load
+from kernels import Cubins, load
 from numpy.typing import NDArray
 from references import attention_block, embedded, rows_product, to_words, values
 
@@ -32,16 +36,15 @@ CLUSTERS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel ``name`` of ``text`` with its arguments; ``output`` names the one that is judged by
-    ``expected``, ``caches`` those of 16 bits that are judged by the executor."""
+    """A kernel ``name`` of ``text``. ``make`` gives its arguments by name, and what is expected of
+    ``output``, the one that is judged; the executor judges ``caches``, those of 16 bits."""
 
     title: str
     name: str
     text: str
     grid: Grid
-    given: dict[str, Array]
+    make: Callable[[], tuple[dict[str, Array], Array]]
     output: str
-    expected: Array
     dtype: str
     caches: tuple[str, ...] = ()
 
@@ -51,7 +54,7 @@ class Check:
     """Largest errors of a kernel, as shares of the largest value expected.
 
     ``beside_cpu`` and ``caches``, the error of what is stored in 16 bits, are None where the
-    executor has no compiler.
+    executor did not run.
     """
 
     title: str
@@ -68,30 +71,34 @@ class Check:
         return near and (self.caches is None or self.caches <= STORED_BOUND)
 
 
-def check(device: Device, case: Case) -> Check:
-    """Run a case on the device and in the executor. Raises MeshcError."""
-    kernel = load(device, case.text)[case.name]
+def check(device: Device, case: Case, cubins: Cubins | None, executor: bool) -> Iterator[Check]:
+    """Run a case on the device, then in the executor where it is wanted and can be compiled; what
+    is known after each. Raises MeshcError."""
+    given, expected = case.make()
+    kernel = load(device, case.text, cubins)[case.name]
     # A scalar goes by value, an array by address.
-    held = {n: device.upload(a) for n, a in case.given.items() if a.ndim}
-    arguments = [held[n] if a.ndim else a[()] for n, a in case.given.items()]
+    held = {n: device.upload(a) for n, a in given.items() if a.ndim}
+    arguments = [held[n] if a.ndim else a[()] for n, a in given.items()]
     kernel.launch(case.grid, arguments, device.stream)
     found = {
-        name: held[name].read(case.given[name].dtype, case.given[name].shape)
+        name: held[name].read(given[name].dtype, given[name].shape)
         for name in (case.output, *case.caches)
     }
     for buffer in held.values():
         buffer.free()
-    out = found[case.output]
-    exact = _error(out, case.expected, case.expected)
-    if CXX.path() is None:
-        return Check(case.title, exact, None, None, BOUNDS[case.dtype])
-    own = {n: a.copy() if a.ndim else a[()] for n, a in case.given.items()}
+    first = Check(
+        case.title, _error(found[case.output], expected, expected), None, None, BOUNDS[case.dtype]
+    )
+    yield first
+    if not executor or CXX.path() is None:
+        return
+    own = {n: a.copy() if a.ndim else a[()] for n, a in given.items()}
     Library(case.text).run(case.name, case.grid, list(own.values()))
-    beside_cpu = _error(out, own[case.output], case.expected)
     caches = [
         _error(*(values(a[name], case.dtype) for a in (found, own, own))) for name in case.caches
     ]
-    return Check(case.title, exact, beside_cpu, max(caches, default=None), BOUNDS[case.dtype])
+    beside_cpu = _error(found[case.output], own[case.output], expected)
+    yield replace(first, beside_cpu=beside_cpu, caches=max(caches, default=None))
 
 
 def _error(found: Array, wanted: Array, scale: Array) -> float:
@@ -100,25 +107,26 @@ def _error(found: Array, wanted: Array, scale: Array) -> float:
 
 def cases(
     shape: Attention,
-    chosen: tuple[int, str, int],
+    chosen: tuple[int, str, int, int],
     features: int,
     vocabulary: int,
     contexts: Sequence[int],
     cores: int,
 ) -> Iterator[Case]:
-    """All kernels at a model's sizes: attention as a program has ``chosen`` it (cluster, dataflow,
-    blocks on a core), by both dataflows in clusters of every size that fits, and in the variants of
-    ``_variants``; the rest for ``shape.batch`` requests and for two."""
-    for number, (plan, cached) in enumerate(_plans(shape, chosen, contexts)):
-        yield _attention(plan, f"attention_{number}", cached)
+    """All kernels at a model's sizes, the simplest first: look-up and products, for ``shape.batch``
+    requests and for two; attention in clusters of every size that fits, by both dataflows, in the
+    variants of ``_variants``, and last as a program has ``chosen`` it (cluster, dataflow, blocks on
+    a core, heads)."""
     hidden, kind = shape.hidden, shape.dtype
+    yield _embed(hidden, vocabulary, kind)
     for batch in sorted({shape.batch, 2}):
         inner = RowsProduct(batch, hidden, 2 * features, kind, "normed", "gated", 1e-5)
         outer = RowsProduct(batch, features, hidden, kind, "plain", "residual")
         head = RowsProduct(batch, hidden, vocabulary, kind, "normed", "stored", 1e-5)
         for name, one in (("ffn_inner", inner), ("ffn_outer", outer), ("head", head)):
             yield _rows(one, f"{name}_{batch}", cores)
-    yield _embed(hidden, vocabulary, kind)
+    for number, (plan, cached) in enumerate(_plans(shape, chosen, contexts)):
+        yield _attention(plan, f"attention_{number}", cached)
 
 
 def _plans(
@@ -136,15 +144,15 @@ def _plans(
 def _variants(
     shape: Attention, chosen: tuple[int, str, int, int], short: int, long: int
 ) -> Iterator[tuple[Attention, int, str, int, int, tuple[int, ...]]]:
-    cluster, dataflow, resident, heads = chosen
-    yield shape, cluster, dataflow, resident, heads, (long,) * shape.batch
-    for dataflow in DATAFLOWS:
-        for cluster in CLUSTERS:
+    for cluster in CLUSTERS:
+        for dataflow in DATAFLOWS:
             yield shape, cluster, dataflow, 1, shape.group, (short,) * shape.batch
     other = "bf16" if shape.dtype == "f16" else "f16"
     yield replace(shape, batch=2), 2, "split_token", 1, 1, (0, short)
     yield replace(shape, batch=2), 2, "split_head", 1, shape.group, (short, 0)
     yield replace(shape, batch=1, dtype=other), 2, "split_token", 2, 1, (short,)
+    cluster, dataflow, resident, heads = chosen
+    yield shape, cluster, dataflow, resident, heads, (long,) * shape.batch
 
 
 def _words(
@@ -154,6 +162,27 @@ def _words(
 
 
 def _attention(plan: AttentionPlan, name: str, cached: Sequence[int]) -> Case:
+    shape = plan.shape
+    lengths = " and ".join(map(str, dict.fromkeys(cached)))
+    title = (
+        f"attention block, {plan.dataflow}, clusters of {plan.cluster} for {plan.heads} heads, "
+        f"{plan.resident} on a core, {shape.dtype}, batch {shape.batch}, {lengths} cached"
+    )
+    return Case(
+        title,
+        name,
+        attention.text(plan, name),
+        Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes),
+        partial(_attention_data, plan, name, cached),
+        "sums",
+        shape.dtype,
+        ("keys", "values"),
+    )
+
+
+def _attention_data(
+    plan: AttentionPlan, name: str, cached: Sequence[int]
+) -> tuple[dict[str, Array], Array]:
     shape, rng = plan.shape, np.random.default_rng(len(name))
     kind, kv, page = shape.dtype, shape.kv_heads, shape.page
     most = max(cached) // page + 1
@@ -175,12 +204,6 @@ def _attention(plan: AttentionPlan, name: str, cached: Sequence[int]) -> Case:
         "cosines": np.cos(angles).astype(np.float32),
         "sines": np.sin(angles).astype(np.float32),
     }
-    lengths = " and ".join(map(str, dict.fromkeys(cached)))
-    title = (
-        f"attention block, {plan.dataflow}, clusters of {plan.cluster} for {plan.heads} heads, "
-        f"{plan.resident} on a core, {kind}, batch {shape.batch}, {lengths} cached"
-    )
-    grid = Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes)
     expected = attention_block(plan, given)
     parts = plan.cluster if plan.dataflow == "split_head" else 1
     by_part = given["out"].reshape(kv, parts, shape.hidden, -1)
@@ -190,21 +213,19 @@ def _attention(plan: AttentionPlan, name: str, cached: Sequence[int]) -> Case:
         by_part = split.swapaxes(1, 2).reshape(plan.clusters, shape.hidden, -1)
     for matrix, rows_of in (("qkv", given["qkv"]), ("out", by_part)):
         given[matrix] = np.ascontiguousarray(in_fragments(rows_of))
-    return Case(
-        title,
-        name,
-        attention.text(plan, name),
-        grid,
-        given,
-        "sums",
-        expected,
-        kind,
-        ("keys", "values"),
-    )
+    return given, expected
 
 
 def _rows(shape: RowsProduct, name: str, cores: int) -> Case:
-    plan, rng = rows.plan(shape, cores), np.random.default_rng(shape.batch)
+    plan = rows.plan(shape, cores)
+    grid = Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes)
+    title = f"{name[: name.rindex('_')]}, {shape.dtype}, batch {shape.batch}"
+    make = partial(_rows_data, shape)
+    return Case(title, name, rows.text(plan, name), grid, make, "output", shape.dtype)
+
+
+def _rows_data(shape: RowsProduct) -> tuple[dict[str, Array], Array]:
+    rng = np.random.default_rng(shape.batch)
     width, kind = shape.width, shape.dtype
     given = {"input": rng.standard_normal((shape.batch, width), np.float32)}
     if shape.input == "normed":
@@ -215,30 +236,22 @@ def _rows(shape: RowsProduct, name: str, cores: int) -> Case:
     expected = rows_product(shape, given)
     given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
     given["output"] = np.full(expected.shape, np.nan, np.float32)
-    grid = Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes)
-    title = f"{name[: name.rindex('_')]}, {kind}, batch {shape.batch}"
-    return Case(title, name, rows.text(plan, name), grid, given, "output", expected, kind)
+    return given, expected
 
 
 def _embed(hidden: int, vocabulary: int, kind: str) -> Case:
     tokens = np.array([vocabulary - 1, 0, vocabulary // 2], np.int32)
+    text = rows.embed_text("embed_0", hidden, vocabulary, kind)
+    make = partial(_embed_data, tokens, hidden, vocabulary, kind)
+    grid = Grid(len(tokens), 256, 1, 0)
+    return Case(f"embed, {kind}", "embed_0", text, grid, make, "residual", kind)
+
+
+def _embed_data(
+    tokens: Array, hidden: int, vocabulary: int, kind: str
+) -> tuple[dict[str, Array], Array]:
     table = _words(np.random.default_rng(0), kind, (vocabulary, hidden))
     residual, sums = np.full((2, len(tokens), hidden), np.nan, np.float32)
-    given = {
-        "tokens": tokens,
-        "table": np.ascontiguousarray(in_fragments(table)),
-        "residual": residual,
-        "sums": sums,
-    }
-    text = rows.embed_text("embed_0", hidden, vocabulary, kind)
-    expected = embedded(tokens, table, kind)
-    return Case(
-        f"embed, {kind}",
-        "embed_0",
-        text,
-        Grid(len(tokens), 256, 1, 0),
-        given,
-        "residual",
-        expected,
-        kind,
-    )
+    packed = np.ascontiguousarray(in_fragments(table))
+    given = {"tokens": tokens, "table": packed, "residual": residual, "sums": sums}
+    return given, embedded(tokens, table, kind)

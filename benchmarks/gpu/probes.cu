@@ -88,6 +88,23 @@ extern "C" __global__ void __launch_bounds__(288, 1) cluster_barrier(mc::u32* me
 }
 MC_EXPORT(cluster_barrier)
 
+// at [blocks] = the multiprocessor of each block, once all blocks of its cluster have one.
+MC_INLINE mc::u32 multiprocessor() {
+#ifdef MC_EXECUTOR
+    return mc::block();
+#else
+    mc::u32 found;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(found));
+    return found;
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(288, 1) places(mc::u32* at, int rounds) {
+    for (int i = 0; i < rounds; i++) mc::cluster_sync();
+    if (mc::thread() == 0) at[mc::block()] = multiprocessor();
+}
+MC_EXPORT(places)
+
 // ``rounds`` loads from the next block, each at the place that the one before says.
 extern "C" __global__ void __launch_bounds__(32, 1) peer_load(mc::u32* met, int rounds) {
     float* steps = (float*)mc::arena();

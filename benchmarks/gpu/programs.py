@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from kernels import load, probes
+from kernels import Cubins, load, probes
+from numpy.typing import NDArray
 
 from meshc.analysis.blocks import FRAGMENT
 from meshc.backends.cuda.device import Device
@@ -16,12 +17,10 @@ from meshc.backends.cuda.device_memory import Buffer
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.kernels.attention import Attention
 from meshc.backends.cuda.launch import Kernel
-from meshc.backends.cuda.program import Launch, StepProgram, from_json
+from meshc.backends.cuda.program import Kernel as Planned
+from meshc.backends.cuda.program import Launch, StepProgram, Weight
 from meshc.backends.cuda.streams import Graph
-from meshc.driver import CompileRequest, compile_loaded, load_any
-from meshc.support.diagnostics import Diagnostics
 
-_BYTES = {"f32": 4, "i32": 4, "f16": 2, "bf16": 2}
 _NOISE_THREADS = 256
 _BOUNDS = re.compile(r"__launch_bounds__\([^,)]*, (\d+)\)")
 
@@ -47,17 +46,6 @@ class Sizes:
             batch, self.hidden, self.heads, self.kv_heads, self.head, self.dtype, self.page,
             1e-5, self.head**-0.5,
         )  # fmt: skip
-
-
-def compiled(
-    model: str, dtype: str, batch: int, seq: int, page: int
-) -> tuple[StepProgram, dict[str, str]]:
-    """A model's decode step and the texts of its kernels. Raises MeshcError."""
-    report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype=dtype, batch=batch, seq=seq, page=page)
-    request.check()
-    result = compile_loaded(load_any(model, report), request, (), report)
-    return from_json(result.files["manifest.json"]), result.files
 
 
 def sizes(program: StepProgram) -> Sizes:
@@ -86,53 +74,86 @@ def choice(program: StepProgram, texts: dict[str, str]) -> tuple[int, str, int, 
     return kernel.cluster, dataflow, int(bounds[1]) if bounds else 1, heads
 
 
+def spread_of(weight: Weight) -> float:
+    """The largest of uniform values of a weight that keep sums of products of the order of one:
+    the root of 3 over the values that a sum has, and one for vectors.
+
+    A matrix in fragments has its width in blocks; the width of an output projection is divided
+    over clusters and parts.
+    """
+    if not weight.fragments:
+        return (3.0 / weight.shape[-1]) ** 0.5 if len(weight.shape) > 1 else 1.0
+    *lead, _, blocks, _, _ = weight.shape
+    shares = math.prod(lead) if weight.pack == "output" else 1
+    return (3.0 / (shares * blocks * FRAGMENT)) ** 0.5
+
+
+def grid_of(kernel: Planned) -> Grid:
+    """The grid of a program's kernel."""
+    return Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+
+
 class Step:
     """A program's kernels and memory on a device. Weights and caches hold noise of the spread
     that keeps values of the order of one."""
 
-    def __init__(self, device: Device, program: StepProgram, texts: dict[str, str]) -> None:
+    def __init__(
+        self, device: Device, program: StepProgram, texts: dict[str, str], cubins: Cubins | None
+    ) -> None:
         """Raises MeshcError, ``cuda-memory`` when it does not fit."""
         self.device = device
         self.program = program
         self._kernels: dict[str, tuple[Kernel, Grid]] = {}
-        for file in sorted({kernel.file for kernel in program.kernels.values()}):
-            loaded = load(device, texts[file])
-            for name, kernel in program.kernels.items():
-                if kernel.file == file:
-                    grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
-                    self._kernels[name] = loaded[name], grid
-        self._noise = load(device, probes())
+        used = {launch.kernel for launch, _ in program.launches()}
+        for name in sorted(used):
+            kernel = program.kernels[name]
+            loaded = load(device, texts[kernel.file], cubins)[name]
+            self._kernels[name] = loaded, grid_of(kernel)
+        self._noise = load(device, probes(), cubins)
         self._memory: dict[str, tuple[Buffer, int]] = {}
         self._fill()
 
+    def alone(self, launches: Sequence[tuple[Launch, int]]) -> None:
+        """Run launches one by one, each of which starts when the one in front of it has ended.
+        What a kernel must be told before its first launch it is told here. Raises MeshcError."""
+        for launch, layer in launches:
+            self._launch(launch, layer, early=False)
+            self.device.stream.synchronize()
+
     def capture(self, launches: Sequence[tuple[Launch, int]]) -> Graph:
         """A graph of launches with their layers, each of which may start while the one in front
-        of it ends. Raises MeshcError."""
+        of it ends. Each has run alone before. Raises MeshcError."""
         with self.device.stream.capture() as graph:
             for n, (launch, layer) in enumerate(launches):
-                kernel, grid = self._kernels[launch.kernel]
-                arguments = [self._argument(a, layer) for a in launch.arguments]
-                kernel.launch(grid, arguments, self.device.stream, programmatic=n > 0)
+                self._launch(launch, layer, early=n > 0)
         return graph
 
     def blocks(self) -> list[tuple[Launch, int]]:
         """The attention blocks of all layers."""
-        launches = self.program.launches()
-        return [one for one in launches if one[0].kernel == "attention_block"]
+        return [one for one in self.program.launches() if one[0].kernel == "attention_block"]
+
+    def rest(self) -> list[tuple[Launch, int]]:
+        """The step without its attention blocks."""
+        return [one for one in self.program.launches() if one[0].kernel != "attention_block"]
 
     def set_cached(self, count: int) -> None:
         """Let every request have ``count`` tokens. Raises MeshcError."""
         self._memory["cached"][0].write(np.full(self.program.batch, count, np.int32))
 
-    def logits_are_finite(self) -> bool:
-        """Whether the last step gave numbers. Raises MeshcError."""
-        shape = self.program.buffers["logits"].shape
-        return bool(np.isfinite(self._memory["logits"][0].read(np.float32, shape)).all())
+    def logits(self) -> NDArray[np.float32]:
+        """What the last step gave, [batch, vocabulary]. Raises MeshcError."""
+        found = self._memory["logits"][0].read(np.float32, self.program.buffers["logits"].shape)
+        return np.asarray(found)
 
     def free(self) -> None:
         """Give the memory back. Raises MeshcError."""
         for buffer, _ in self._memory.values():
             buffer.free()
+
+    def _launch(self, launch: Launch, layer: int, early: bool) -> None:
+        kernel, grid = self._kernels[launch.kernel]
+        arguments = [self._argument(a, layer) for a in launch.arguments]
+        kernel.launch(grid, arguments, self.device.stream, programmatic=early)
 
     def _argument(self, argument: str | int, layer: int) -> np.generic:
         if isinstance(argument, int):
@@ -144,22 +165,22 @@ class Step:
     def _fill(self) -> None:
         program = self.program
         for name, weight in program.weights.items():
-            count = math.prod(weight.shape)
-            spread = (3.0 / weight.shape[-1]) ** 0.5 if len(weight.shape) > 1 else 1.0
-            self._make(name, weight.dtype, count, max(weight.layers, 1), spread)
+            self._make(name, weight.dtype, weight.bytes, max(weight.layers, 1), spread_of(weight))
         for name, held in program.buffers.items():
             # Pools are stacked by layer; nothing else of a buffer is.
             layers = held.shape[0] if held.role == "state" else 1
-            self._make(name, held.dtype, math.prod(held.shape) // layers, layers, 1.0)
+            self._make(name, held.dtype, held.bytes, layers, 1.0)
         angles = np.arange(program.capacity)[:, None] * np.array(program.frequencies)
         self._memory["cosines"][0].write(np.cos(angles).astype(np.float32))
         self._memory["sines"][0].write(np.sin(angles).astype(np.float32))
         pages = np.arange(math.prod(program.buffers["pages"].shape), dtype=np.int32)
         self._memory["pages"][0].write(pages)
+        tokens = np.random.default_rng(0).integers(0, program.vocabulary, program.batch)
+        self._memory["tokens"][0].write(tokens.astype(np.int32))
 
-    def _make(self, name: str, dtype: str, count: int, layers: int, spread: float) -> None:
-        buffer = self.device.allocate(_BYTES[dtype] * count * layers)
-        self._memory[name] = buffer, _BYTES[dtype] * count
+    def _make(self, name: str, dtype: str, nbytes: int, layers: int, spread: float) -> None:
+        buffer = self.device.allocate(nbytes)
+        self._memory[name] = buffer, nbytes // layers
         if dtype in ("f16", "bf16"):
             fill_noise(self.device, self._noise, buffer, dtype, spread, len(self._memory))
         else:
@@ -196,6 +217,5 @@ def step_bytes(program: StepProgram, cached: int) -> int:
         for a in launch.arguments
     }
     for name in sorted(names & program.weights.keys()):
-        weight = program.weights[name]
-        total += _BYTES[weight.dtype] * math.prod(weight.shape) * max(weight.layers, 1)
+        total += program.weights[name].bytes
     return total

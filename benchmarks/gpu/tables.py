@@ -1,65 +1,32 @@
-"""Everything that was measured, as Markdown or JSON."""
+"""Everything that was found, as Markdown; and the machine as it is."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
-from ceiling import Latency, Read, read_ceiling
-from checks import Check
 from timing import Timed
 
 from meshc.backends.cuda.context import DeviceFacts
 
 _QUERY = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,driver_version"
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The device, and what `nvidia-smi` says of it after the measurements."""
+    """The device, and what `nvidia-smi` says of it before the measurements."""
 
     name: str
     multiprocessors: int
     l2_bytes: int
+    memory_bytes: int
     cuda: str
     date: str
     clocks: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A time beside the roofline: ``of`` is a block or a step; ``error`` is that of a baseline's
-    block beside float64."""
-
-    of: str
-    cached: int
-    timed: Timed
-    error: float | None = None
-
-
-@dataclass
-class Results:
-    """What a run found, in the order in which it was found."""
-
-    machine: Machine
-    model: str
-    batch: int
-    dtype: str
-    repeats: int
-    checks: list[Check] = field(default_factory=list)
-    reads: list[Read] = field(default_factory=list)
-    clusters: list[tuple[int, int | None, int | None]] = field(default_factory=list)
-    latencies: list[Latency] = field(default_factory=list)
-    compared: list[Compared] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every kernel computes what it must."""
-        return all(check.passed for check in self.checks)
 
 
 def machine(facts: DeviceFacts) -> Machine:
@@ -68,13 +35,15 @@ def machine(facts: DeviceFacts) -> Machine:
         facts.name,
         facts.multiprocessors,
         facts.l2_bytes,
+        facts.memory_bytes,
         ".".join(map(str, facts.driver)),
         datetime.now(UTC).date().isoformat(),
-        _clocks(),
+        clocks(),
     )
 
 
-def _clocks() -> dict[str, str]:
+def clocks() -> dict[str, str]:
+    """What `nvidia-smi` says of the first device; nothing where there is none."""
     command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader", "--id=0"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -84,50 +53,68 @@ def _clocks() -> dict[str, str]:
     return dict(zip(_QUERY.split(","), found, strict=False))
 
 
-def as_json(results: Results) -> str:
-    """All of it, with every repetition."""
-    return json.dumps(asdict(results), indent=1)
+def as_markdown(records: Sequence[Record]) -> str:
+    """Tables for docs/performance.md of all that several runs have found, the last of each."""
+    makers = (
+        _heading, _kernels, _checks, _reads, _clusters, _spreads, _latencies, _same, _compared,
+        _notes, _not_done,
+    )  # fmt: skip
+    return "\n\n".join(text for make in makers if (text := make(records)))
 
 
-def as_markdown(results: Results) -> str:
-    """Tables for docs/performance.md."""
-    parts = [_heading(results), _checks(results.checks)]
-    if results.reads:
-        parts += [_reads(results.reads), _clusters(results), _latencies(results)]
-    if results.compared:
-        parts.append(_compared(results))
-    if results.notes:
-        parts.append("\n".join(f"* {note}" for note in results.notes))
-    return "\n\n".join(parts)
+def _of(records: Sequence[Record], kind: str, *keys: str) -> list[Record]:
+    """Records of a kind, the last one of those that agree in ``keys``, in order of the first."""
+    found: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        if record["kind"] == kind:
+            found[tuple(str(record.get(key)) for key in keys)] = record
+    return list(found.values())
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+    lines = [list(map(str, row)) for row in rows]
+    if not lines:
+        return ""
+    shown = [header, ["---"] * len(header), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in shown)
 
 
-def _heading(results: Results) -> str:
-    found = results.machine
-    clocks = ", ".join(f"{k} {v}" for k, v in found.clocks.items()) or "not read (no nvidia-smi)"
-    return (
-        f"{found.name}, {found.multiprocessors} multiprocessors, CUDA {found.cuda} driver, "
-        f"{found.date}. After the measurements: {clocks}.\n"
-        f"{results.model}, {results.dtype}, batch {results.batch}; medians of {results.repeats}, "
-        "all of a table in turn."
-    )
+def _heading(records: Sequence[Record]) -> str:
+    lines = []
+    for found in _of(records, "machine"):
+        lines.append(
+            f"{found['name']}, {found['multiprocessors']} multiprocessors, "
+            f"{found['memory_bytes']} bytes, CUDA {found['cuda']} driver, {found['date']}."
+        )
+    for found in _of(records, "clocks"):
+        said = ", ".join(f"{k} {v}" for k, v in found["clocks"].items())
+        lines.append(f"After the measurements: {said or 'not read (no nvidia-smi)'}.")
+    for found in _of(records, "program"):
+        lines.append(
+            f"{found['model']}, {found['dtype']}, batch {found['batch']}, caches of "
+            f"{found['capacity']} tokens; medians, all of a unit in turn."
+        )
+    return "\n".join(lines)
 
 
-def _checks(found: Sequence[Check]) -> str:
+def _kernels(records: Sequence[Record]) -> str:
+    rows = [
+        (r["name"], r["cluster"], r["clusters"], r["at_once"], r["needs"]["registers"],
+         r["needs"]["spill_bytes"])
+        for r in _of(records, "kernel", "name")
+    ]  # fmt: skip
+    header = "kernel", "cluster", "clusters", "at once", "registers", "bytes spilled"
+    return _table(header, rows)
+
+
+def _checks(records: Sequence[Record]) -> str:
     rows = [
         (
-            c.title,
-            _share(c.beside_float64),
-            _share(c.beside_cpu),
-            f"{c.bound:g}",
-            "yes" if c.passed else "**NO**",
+            r["title"], _share(r["beside_float64"]), _share(r["beside_cpu"]), f"{r['bound']:g}",
+            "yes" if r["passed"] else "**NO**",
         )
-        for c in found
-    ]
+        for r in _of(records, "check", "title")
+    ]  # fmt: skip
     header = "kernel", "error beside float64", "beside the executor", "bound", "within it"
     return _table(header, rows)
 
@@ -136,51 +123,101 @@ def _share(value: float | None) -> str:
     return "not run" if value is None else f"{value:.1e}"
 
 
-def _reads(found: Sequence[Read]) -> str:
-    rows = [
-        (
-            one.in_flight // 1024, one.tile_kib, "runs" if one.runs else "interleaved",
-            _bandwidth(one.timed), f"{100 * one.timed.spread:.1f} %",
-        )
-        for one in found
-    ]  # fmt: skip
+def _reads(records: Sequence[Record]) -> str:
+    rows = []
+    for r in _of(records, "read", "in_flight", "tile_kib", "runs"):
+        timed = _timed(r["timed"])
+        rows.append(
+            (
+                r["in_flight"] // 1024, r["tile_kib"], "runs" if r["runs"] else "interleaved",
+                f"{timed.bandwidth / 1e9:.0f}", f"{100 * timed.spread:.1f} %",
+            )
+        )  # fmt: skip
     header = "KiB in flight", "KiB of a tile", "tiles of a block", "GB/s", "quartiles"
     return _table(header, rows)
 
 
-def _bandwidth(timed: Timed) -> str:
-    return f"{timed.bandwidth / 1e9:.0f}"
+def _timed(record: Record) -> Timed:
+    return Timed(record["name"], tuple(record["seconds"]), record["bytes"])
 
 
-def _clusters(results: Results) -> str:
+def _clusters(records: Sequence[Record]) -> str:
     rows = [
-        (size, *("refused" if n is None else f"{n} ({n * size} blocks)" for n in counts))
-        for size, *counts in results.clusters
+        (
+            r["size"],
+            *(
+                "refused" if n is None else f"{n} ({n * r['size']} blocks)"
+                for n in (r["whole"], r["half"])
+            ),
+        )
+        for r in _of(records, "clusters", "size")
     ]
     return _table(("cluster", "at once, one block per core", "two blocks per core"), rows)
 
 
-def _latencies(results: Results) -> str:
-    rows = [(one.what, one.blocks, f"{1e9 * one.seconds:.0f}") for one in results.latencies]
+def _spreads(records: Sequence[Record]) -> str:
+    rows = [
+        (r["cluster"], r["blocks"], r["cores"], r["most"])
+        for r in _of(records, "spread", "cluster")
+    ]
+    return _table(("cluster", "blocks", "multiprocessors with one", "most on one"), rows)
+
+
+def _latencies(records: Sequence[Record]) -> str:
+    rows = [
+        (r["what"], r["blocks"], f"{1e9 * r['seconds']:.0f}")
+        for r in _of(records, "latency", "what", "blocks")
+    ]
     return _table(("meeting", "blocks", "ns"), rows)
 
 
-def _compared(results: Results) -> str:
-    ceiling = read_ceiling(results.reads)
+def _same(records: Sequence[Record]) -> str:
+    rows = [
+        (
+            r["cached"], r["runs"], r["equal"], _share(r["largest"]), f"{r['bound']:g}",
+            "yes" if r["passed"] else "**NO**",
+        )
+        for r in _of(records, "same", "cached")
+    ]  # fmt: skip
+    header = "cached", "steps in a graph", "logits equal", "largest difference", "bound", "within"
+    return _table(header, rows)
+
+
+def _compared(records: Sequence[Record]) -> str:
+    bandwidths = [_timed(r["timed"]).bandwidth for r in records if r["kind"] == "read"]
+    ceiling = max(bandwidths, default=0.0)
     rows = []
-    for one in results.compared:
-        roofline = one.timed.bytes / ceiling
+    for r in _of(records, "timed", "of", "cached", "name"):
+        timed = _timed(r)
+        roofline = timed.bytes / ceiling if ceiling else 0.0
         rows.append(
             (
-                one.of, one.cached, one.timed.name, f"{1e6 * one.timed.median:.1f}",
-                f"{100 * one.timed.spread:.1f} %", f"{one.timed.bytes / 1e6:.1f}",
-                _bandwidth(one.timed), f"{1e6 * roofline:.1f}",
-                f"{one.timed.median / roofline:.2f}",
-                "" if one.error is None else _share(one.error),
+                r["of"], r["cached"], timed.name, f"{1e6 * timed.median:.1f}",
+                f"{100 * timed.spread:.1f} %", f"{timed.bytes / 1e6:.1f}",
+                f"{timed.bandwidth / 1e9:.0f}",
+                *((f"{1e6 * roofline:.1f}", f"{timed.median / roofline:.2f}") if roofline
+                  else ("", "")),
+                "" if r["error"] is None else _share(r["error"]),
             )
         )  # fmt: skip
     header = (
         "of", "cached", "by", "us", "quartiles", "MB", "GB/s", "us at the ceiling", "ratio",
         "error",
     )  # fmt: skip
-    return f"Read ceiling {ceiling / 1e9:.0f} GB/s.\n\n{_table(header, rows)}"
+    said = f"Read ceiling {ceiling / 1e9:.0f} GB/s.\n\n" if ceiling else ""
+    return said + _table(header, rows) if rows else ""
+
+
+def _notes(records: Sequence[Record]) -> str:
+    return "\n".join(f"* {r['words']}" for r in _of(records, "note", "words"))
+
+
+def _not_done(records: Sequence[Record]) -> str:
+    """Units that did not end well, as far as no later run did them."""
+    lines = []
+    for r in _of(records, "ended", "unit", "asked"):
+        if r["code"] is None:
+            lines.append(f"* `{r['unit']}` did not end in {r['seconds']:.0f} s")
+        elif r["code"]:
+            lines.append(f"* `{r['unit']}` ended with {r['code']}")
+    return "\n".join(lines)

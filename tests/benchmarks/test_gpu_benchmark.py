@@ -4,20 +4,30 @@ Times mean nothing here, and none is looked at.
 """
 
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import baselines
 import ceiling
 import checks
 import decode
+import isolated
 import kernels
 import numpy as np
+import parts
+import prepared
 import programs
 import pytest
 import pytorch
 import references
 import tables
 from fake_driver import FakeDriver, built_driver
+from records import Records
 
 from meshc.backends.cuda.executor import CXX, Grid, Library, Mode
 from meshc.backends.cuda.toolkit import compile_cubin, disassemble, opcodes
@@ -26,12 +36,13 @@ from meshc.support.native import Toolchain
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 3, "vocab_size": 200,
+    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 2, "vocab_size": 200,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256,
     "tie_word_embeddings": False, "hidden_act": "silu", "torch_dtype": "float16",
 }  # fmt: skip
 FLAGS = ("-std=c17", "-O2", "-shared", "-fPIC", "-w")
 THEIRS = Toolchain("C", "CC", ("cc", "gcc", "clang"), FLAGS)
+GPU = Path(decode.__file__).parent
 
 
 needs_executor = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -50,74 +61,95 @@ def model(tmp_path):
 
 @pytest.fixture
 def fake(monkeypatch):
-    """The fake driver; whatever the benchmark compiles runs in the executor."""
+    """The fake driver; whatever is loaded runs in the executor, and units in this process."""
     found, known = FakeDriver(built_driver()), set()
     found.set("memory", 1 << 29)
+    load = kernels.load
 
-    def compiled(text):
-        cubin = compile_cubin(text)
+    def loaded(device, text, cubins=None):
+        cubin = (cubins.find(text) if cubins else None) or compile_cubin(text)
         if text not in known:
             known.add(text)
             library = Library(text)._library
             found.know(cubin, lambda name: getattr(library, f"run_{name}"))
-        return cubin
+        return load(device, text, cubins)
 
-    monkeypatch.setattr(kernels, "compile_cubin", compiled)
-    monkeypatch.setattr(ceiling, "ROUNDS", 2)
+    for module in (checks, ceiling, programs, baselines, parts):
+        if hasattr(module, "load"):
+            monkeypatch.setattr(module, "load", loaded)
+    monkeypatch.setattr(ceiling, "ROUNDS", 1)
+    monkeypatch.setattr(ceiling, "MEETING_SIZES", (2, 16))
+    monkeypatch.setattr(parts, "AGREEING_RUNS", 2)
     monkeypatch.setattr(checks, "CLUSTERS", (2, 16))  # each is compiled twice
+    monkeypatch.setattr(isolated, "run", in_this_process)
     return found
+
+
+def in_this_process(given, limit):
+    start = time.monotonic()
+    return isolated.Ended(decode.main(list(given)), time.monotonic() - start)
 
 
 @pytest.fixture
 def theirs(tmp_path):
-    """A library with the entries ``block`` and ``refuses``."""
+    """A library with the entries ``block``, ``refuses`` and ``late``, which needs its set-up."""
     text = Path(__file__).with_name("their_block.c").read_text(encoding="utf-8")
     return str(THEIRS.build({"their_block.c": text}, {}, "their-block"))
 
 
-def arguments(model, *more):
+def arguments(model, fake, *more):
     return [
-        "--model", model, "--contexts", "40,9", "--repeats", "2", "--read-mib", "1", "--no-torch",
-        *more,
+        "--model", model, "--contexts", "40,9", "--repeats", "1", "--read-mib", "1",
+        "--driver", fake.path, "--out", str(Path(model) / "out"), *more,
     ]  # fmt: skip
+
+
+def results(model, kind):
+    return [r for r in Records(Path(model) / "out").read() if r["kind"] == kind]
 
 
 @needs_both
 def test_all_of_it_runs(model, fake, theirs, capsys):
-    more = ("--json", "--theirs", theirs, "--entry", "block")
-    code = decode.main(arguments(model, *more), fake.path)
-    found = json.loads(capsys.readouterr().out)
-    assert code == 0
-    titles = [check["title"] for check in found["checks"]]
+    more = ("--parts", "checks,ceiling,decode,torch", "--theirs", theirs, "--entry", "late")
+    assert decode.main(arguments(model, fake, *more)) == 0
+    assert fake.live == 0
+    titles = [r["title"] for r in results(model, "check")]
     for part in ("split_token, clusters of 16", "split_head, clusters of 2", "2 on a core", "bf16",
                  "batch 2, 0 and 9 cached", "ffn_inner", "ffn_outer", "head", "embed"):  # fmt: skip
         assert any(part in title for title in titles), part
+    assert titles[0].startswith("embed") and titles[-1].endswith("40 cached")
     # The device is the executor here, so these are its errors, and none beside itself.
-    assert all(0 <= check["beside_float64"] < 1e-5 for check in found["checks"])
-    assert all(check["beside_cpu"] == 0 for check in found["checks"])
-    depths = {read["in_flight"] // 1024 for read in found["reads"]}
+    found = results(model, "check")
+    assert all(0 <= r["beside_float64"] < 1e-5 for r in found)
+    assert {r["beside_cpu"] for r in found} == {None, 0.0}  # before and after the executor
+    depths = {r["in_flight"] // 1024 for r in results(model, "read")}
     assert depths == {32, 64, 96, 128, 160, 192}
-    assert [size for size, *_ in found["clusters"]] == list(range(1, 17))
-    rows = [(c["of"], c["cached"], c["timed"]["name"]) for c in found["compared"]]
-    name = f"{Path(theirs).stem}: block"
+    assert [r["size"] for r in results(model, "clusters")] == list(range(1, 17))
+    for spread in results(model, "spread"):
+        assert spread["cores"] == spread["blocks"] and spread["most"] == 1
+        assert np.array(spread["clusters"]).ravel().tolist() == list(range(spread["blocks"]))
+    assert {r["name"] for r in results(model, "kernel")} == {
+        "embed", "attention_block", "ffn_inner", "ffn_outer", "head",
+    }  # fmt: skip
+    assert all(r["at_once"] > 0 for r in results(model, "kernel"))
+    same = results(model, "same")
+    assert [(r["cached"], r["runs"], r["equal"], r["largest"]) for r in same] == [
+        (9, 2, 2, 0.0), (40, 2, 2, 0.0),
+    ]  # fmt: skip
+    assert all(0.1 < r["largest_logit"] < 100 for r in same)  # weights of the right scale
+    rows = {(r["of"], r["cached"], r["name"]) for r in results(model, "timed")}
+    name = f"{Path(theirs).stem}: late"
     for cached in (40, 9):
-        assert {("block", cached, "meshc"), ("block", cached, name)} <= set(rows)
-        assert ("step", cached, "meshc") in rows
-    errors = [c["error"] for c in found["compared"] if c["timed"]["name"] == name]
+        assert {("block", cached, "meshc"), ("block", cached, name)} <= rows
+        assert {("step", cached, "meshc"), ("block", cached, "meshc, within the step")} <= rows
+    errors = [r["error"] for r in results(model, "timed") if r["name"] == name]
     assert all(0 < error < 1e-3 for error in errors)  # outputs are rounded to f16
-    assert not any("finite" in note for note in found["notes"])
-    assert any("no measure of memory" in note for note in found["notes"])
-    assert fake.live == 0
-
-
-@needs_both
-def test_tables_go_to_a_file(model, fake, tmp_path, capsys):
-    path = tmp_path / "table.md"
-    parts = ("--parts", "ceiling,decode", "--output", str(path), "--contexts", "8")
-    assert decode.main(arguments(model, *parts), fake.path) == 0
-    text = path.read_text()
-    assert "| block | 8 | meshc |" in text and "Read ceiling" in text and "grid barrier" in text
-    assert not capsys.readouterr().out
+    notes = " ".join(r["words"] for r in results(model, "note"))
+    assert "no measure of memory" in notes and "PyTorch was not timed" in notes
+    text = (Path(model) / "out" / "tables.md").read_text()
+    assert text.strip() == capsys.readouterr().out.strip()
+    for words in ("| block | 40 | meshc |", "Read ceiling", "grid barrier", "multiprocessors with"):
+        assert words in text
 
 
 @needs_both
@@ -125,23 +157,32 @@ def test_a_wrong_kernel_ends_the_run(model, fake, monkeypatch, capsys):
     right = checks.rows.text
 
     def wrong(plan, name):
+        text = right(plan, name)
+        if name != "ffn_outer_1":
+            return text
         none = "mc::RowSums<T, BATCH>()"
-        return right(plan, name).replace("put(part, sum)", f"put(part, {none})")
+        assert "put(part, sum)" in text
+        return text.replace("put(part, sum)", f"put(part, {none})")
 
     monkeypatch.setattr(checks.rows, "text", wrong)
-    assert decode.main(arguments(model), fake.path) == 1
+    assert decode.main(arguments(model, fake, "--parts", "checks,ceiling")) == 1
     out = capsys.readouterr().out
     assert "**NO**" in out and "GB/s" not in out
     assert fake.live == 0
+    codes = [r["code"] for r in results(model, "ended")]
+    assert codes == [0, 0, 0, 1, *[0] * (len(codes) - 4)]  # all checks, and nothing behind them
+    assert len(codes) == 1 + len({r["title"] for r in results(model, "check")})
 
 
-def test_without_a_gpu_it_says_so(model, capsys):
+def test_without_a_gpu_it_says_so(model, monkeypatch, capsys):
     fake = FakeDriver(built_driver())
     fake.set("devices", 0)
-    assert decode.main(arguments(model), fake.path) == 1
-    assert capsys.readouterr().err.startswith("error[cuda-device]: the driver finds no GPU")
-    assert decode.main(arguments(model), "/nonexistent/libcuda.so.1") == 1
-    assert capsys.readouterr().err.startswith("error[cuda-driver]")
+    monkeypatch.setattr(isolated, "run", in_this_process)
+    assert decode.main(arguments(model, fake)) == 1
+    assert "error[cuda-device]: the driver finds no GPU" in capsys.readouterr().err
+    assert [r["unit"] for r in results(model, "ended")] == ["machine"]
+    assert decode.main([*arguments(model, fake), "--driver", "/nonexistent/libcuda.so.1"]) == 1
+    assert "error[cuda-driver]" in capsys.readouterr().err
 
 
 @needs_both
@@ -149,19 +190,186 @@ def test_without_a_gpu_it_says_so(model, capsys):
     ("entry", "words"), [("refuses", "returned 7 for layer 0"), ("nothing", "cannot be used")]
 )
 def test_another_library_that_refuses(model, fake, theirs, entry, words, capsys):
-    more = ("--parts", "decode", "--theirs", theirs, "--entry", entry)
-    assert decode.main(arguments(model, *more), fake.path) == 1
+    more = ("--parts", "decode", "--contexts", "9", "--theirs", theirs, "--entry", entry)
+    assert decode.main(arguments(model, fake, *more)) == 1
     assert words in capsys.readouterr().err
     assert fake.live == 0
+    assert {r["unit"]: r["code"] for r in results(model, "ended")} == {
+        "machine": 0, "same:9": 0, "step:9": 0, "block:9": 1,
+    }  # fmt: skip
+
+
+@needs_both
+def test_a_step_that_differs_is_found(model, fake, monkeypatch):
+    """Kernels that overlap wrongly give other logits than one by one."""
+    capture = programs.Step.capture
+
+    def broken(step, launches):
+        graph = capture(step, launches)
+        step._memory["tokens"][0].write(np.full(step.program.batch, 7, np.int32))
+        return graph
+
+    monkeypatch.setattr(programs.Step, "capture", broken)
+    assert decode.main(arguments(model, fake, "--parts", "decode", "--contexts", "9")) == 1
+    (same,) = results(model, "same")
+    assert not same["passed"] and same["equal"] == 0 and same["largest"] > same["bound"]
+    assert not results(model, "timed")
+
+
+@needs_both
+def test_a_prepared_program_needs_neither_compiler_nor_frontend(model, tmp_path, monkeypatch):
+    folder = tmp_path / "program"
+    monkeypatch.setattr(checks, "CLUSTERS", (2, 16))
+    more = ["--model", model, "--contexts", "40,9"]
+    assert prepared.main([*more, "-o", str(folder)]) == 0
+    count = len(list((folder / "cubins").glob("*.cubin")))
+    assert count > 15
+    blocked = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("islpy", "lark", "networkx", "tqdm"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Blocked())
+sys.path.insert(0, sys.argv[1])
+import checks, decode, prepared, kernels
+checks.CLUSTERS = (2, 16)
+from pathlib import Path
+found = prepared.opened(Path(sys.argv[2]))
+texts = [*found.texts.values(), *(case.text for case in found.cases((40, 9))), kernels.probes()]
+assert all(found.cubins.find(text) is not None for text in texts)
+assert found.cubins.find(texts[0] + " ") is None
+print(len(set(texts)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", blocked, str(GPU), str(folder)],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == count
+    with pytest.raises(SystemExit):
+        prepared.main(["--model", model])  # nowhere to write it
+    assert prepared.main([*more, "-o", str(folder)]) == 1  # what is there stays
+
+
+@needs_both
+def test_a_run_goes_on_where_its_time_was_over(model, fake, tmp_path, capsys):
+    folder = str(tmp_path / "program")
+    prepared.compile_into(Path(folder), model, "f16", 1, 41, 16)
+    given = arguments(model, fake, "--program", folder, "--parts", "decode", "--contexts", "9,50")
+    clock = iter([0.0, 0.0, 500.0, *[600.0] * 99])
+    real, decode.time.monotonic = decode.time.monotonic, lambda: next(clock)
+    try:
+        assert decode.main(given) == 1
+    finally:
+        decode.time.monotonic = real
+    assert "run it again with --resume" in capsys.readouterr().err
+    ended = [r["unit"] for r in results(model, "ended")]
+    assert ended == ["machine"]
+    assert decode.main([*given, "--resume"]) == 0
+    # 50 tokens are more than the program keeps.
+    assert [r["unit"] for r in results(model, "ended")] == [
+        "machine", "same:9", "step:9", "block:9",
+    ]  # fmt: skip
+    assert not (Path(model) / "out" / "program").exists()
+    # Units of other contexts are others, whatever their names.
+    more = [*given, "--resume", "--budget", "100", "--parts", "ceiling", "--contexts", "8"]
+    assert decode.main(more) == 1
+    assert [r["unit"] for r in results(model, "ended")][4:] == ["machine"]
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--contexts", "-1"), ("--repeats", "0"), ("--parts", "all"), ("--entry", "f")]
+    "wrong",
+    [
+        ("--contexts", "-1"),
+        ("--repeats", "0"),
+        ("--parts", "all"),
+        ("--entry", "f"),
+        ("--limit", "0"),
+    ],
 )
-def test_bad_options(wrong, capsys):
+def test_bad_options(wrong, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        decode.main(wrong)
+        decode.main(["--out", str(tmp_path), *wrong])
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", ["gpu-first-run.md", "cuda.md"])
+def test_commands_of_the_pages_are_understood(page):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    found = re.findall(r"^python benchmarks/gpu/(\w+)\.py(.*?)(?: +# .*)?$", text, re.MULTILINE)
+    assert len(found) >= 4
+    for script, words in found:
+        given = shlex.split(words)
+        if script == "decode" and "--help" not in given:
+            options = decode._options(given)
+            assert options.limit <= options.budget < 600
+            if options.unit:
+                assert options.unit.partition(":")[0] in {*parts._PLAIN, *parts._NUMBERED}
+        elif script == "prepared":
+            assert prepared.parser().parse_args(given).out
+    units = set(re.findall(r"`([a-z-]+)(?::N)?`", text)) & {*parts._PLAIN, *parts._NUMBERED}
+    assert page == "cuda.md" or units == {*parts._PLAIN, *parts._NUMBERED}
+
+
+# --- processes and records
+
+
+def test_a_unit_that_hangs_is_ended_with_what_it_started(tmp_path, monkeypatch):
+    script = tmp_path / "hangs.py"
+    script.write_text(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(isolated, "COMMAND", (sys.executable, str(script)))
+    note = tmp_path / "pid"
+    ended = isolated.run([str(note)], 2.0)
+    assert ended.code is None and 2 <= ended.seconds < 30
+    state = Path(f"/proc/{note.read_text()}/stat")
+    for _ in range(100):
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("what it started still runs")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_code_of_a_unit_is_told(monkeypatch, code):
+    monkeypatch.setattr(isolated, "COMMAND", (sys.executable, "-c", f"raise SystemExit({code})"))
+    assert isolated.run([], 60.0).code == code
+
+
+def test_units_run_in_processes_of_their_own(model, capfd):
+    """Without a driver, as it is started on a machine with a GPU."""
+    given = ["--model", model, "--contexts", "9", "--out", str(Path(model) / "out")]
+    assert decode.main([*given, "--driver", "/nonexistent/libcuda.so.1"]) == 1
+    assert "error[cuda-driver]" in capfd.readouterr().err
+    assert [(r["unit"], r["code"]) for r in results(model, "ended")] == [("machine", 1)]
+
+
+def test_a_line_that_was_left_half_takes_no_other_with_it(tmp_path):
+    records = Records(tmp_path)
+    assert records.read() == []
+    records.add("first", value=1)
+    with open(records.path, "a") as stream:
+        stream.write('{"kind": "half", "val')
+    records.add("second", value=float("inf"))
+    assert [r["kind"] for r in records.read()] == ["first", "second"]
+
+
+def test_the_last_of_a_unit_counts_in_tables():
+    common = {"kind": "check", "title": "embed", "beside_cpu": None, "bound": 1e-4}
+    wrong = {**common, "beside_float64": 0.5, "passed": False}
+    right = {**common, "beside_float64": 1e-6, "passed": True}
+    ended = {"kind": "ended", "unit": "check:0", "seconds": 120.0, "asked": {}}
+    text = tables.as_markdown([wrong, {**ended, "code": None}])
+    assert "**NO**" in text and "`check:0` did not end in 120 s" in text
+    text = tables.as_markdown([wrong, {**ended, "code": 1}, right, {**ended, "code": 0}])
+    assert "| yes |" in text and "NO" not in text and "check:0" not in text
 
 
 # --- the device's probes
@@ -235,11 +443,12 @@ def test_meetings_happen_as_often_as_is_said(probes, size):
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "llama-3-8b", "smollm2-135m"])
-def test_the_block_of_a_step_is_among_those_checked(model):
-    program, texts = programs.compiled(model, "f16", 1, 1025, 16)
+def test_the_block_of_a_step_is_among_those_checked(model, tmp_path):
+    found = prepared.compile_into(tmp_path, model, "f16", 1, 1025, 16)
+    program, texts = found.program, found.texts
     chosen = programs.choice(program, texts)
     shape = programs.sizes(program).attention()
-    plan, cached = next(checks._plans(shape, chosen, (64, 1024)))
+    *_, (plan, cached) = checks._plans(shape, chosen, (64, 1024))
     assert cached == (1024,)
     assert plan.cluster == program.kernels["attention_block"].cluster
     assert checks.attention.text(plan, "attention_block") == texts["attention_block.cu"]
@@ -248,8 +457,8 @@ def test_the_block_of_a_step_is_among_those_checked(model):
 @pytest.mark.parametrize(
     ("cached", "megabytes"), [(1024, 151.0), (2048, 167.8), (4096, 201.3), (16384, 402.7)]
 )
-def test_counted_bytes_of_llama(cached, megabytes):
-    program, _ = programs.compiled("llama-2-7b", "f16", 1, 16385, 16)
+def test_counted_bytes_of_llama(cached, megabytes, tmp_path):
+    program = prepared.compile_into(tmp_path, "llama-2-7b", "f16", 1, 16385, 16).program
     found = programs.sizes(program)
     assert round(programs.block_bytes(found, cached) / 1e6, 1) == megabytes
     matrices = 32 * 3 * 4096 * 11008 + 4096 * 32000
@@ -257,6 +466,15 @@ def test_counted_bytes_of_llama(cached, megabytes):
     rest = 2 * (matrices + gains + 4096)  # and a row of the embedding
     blocks = 32 * programs.block_bytes(found, cached)
     assert programs.step_bytes(program, cached) == blocks + rest
+
+
+def test_weights_have_the_scale_of_their_sums(tmp_path):
+    """Matrices lie in fragments, whose last extents are those of a tensor core."""
+    program = prepared.compile_into(tmp_path, "llama-2-7b", "f16", 1, 65, 16).program
+    widths = {"qkv": 4096, "out": 4096, "gate_up": 4096, "down": 11008, "logits_of": 4096}
+    for name, width in widths.items():
+        assert programs.spread_of(program.weights[name]) == pytest.approx((3 / width) ** 0.5), name
+    assert programs.spread_of(program.weights["norm_of_ffn"]) == 1.0
 
 
 def plain(sizes, cached, seed=0):
@@ -332,9 +550,9 @@ def test_pytorch_decodes_a_whole_step():
 
 def test_clocks_are_read_where_they_can_be(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert tables._clocks() == {}
+    assert tables.clocks() == {}
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '1980 MHz, 1980 MHz, 3201 MHz, 300 W, 700 W, 580.1'\n")
     program.chmod(0o755)
-    assert tables._clocks()["clocks.sm"] == "1980 MHz"
-    assert tables._clocks()["driver_version"] == "580.1"
+    assert tables.clocks()["clocks.sm"] == "1980 MHz"
+    assert tables.clocks()["driver_version"] == "580.1"
