@@ -29,7 +29,7 @@ from meshc.support.spans import Source, Span
 _MAX_TEXT = 64 * 2**20
 
 _SPLIT = re.compile(
-    r"(?P<dim>\w+)_(?P<axis>r|y|xh|xd|x)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>\d+)\Z"
+    r"(?P<dim>\w+)_(?P<axis>r|y|xh|xd|x)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>[0-9]{1,18})\Z"
 )
 _KINDS = {"": "block", "%": "cyclic", "~": "shift"}
 _ROLES = ("in", "weight", "state", "out")

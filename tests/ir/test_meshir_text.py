@@ -145,6 +145,13 @@ def test_every_construct_survives():
             3,
         ),
         ("module @m level(mesh) {\n func @f(in %x: f32[L]<what>) -> () {\n }\n}", "no part", 2),
+        (
+            "module @m level(mesh) {\n func @f(in %x: f32[L]<L_y:"
+            + "9" * 5000
+            + ">) -> () {\n }\n}",
+            "no part of a layout",
+            2,
+        ),
     ],
 )
 def test_mistakes_have_words_and_a_place(text, words, line):
