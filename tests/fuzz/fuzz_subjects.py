@@ -28,7 +28,7 @@ from meshc.sim.host.runtime import OPTIONS, Runtime
 from meshc.sim.machine.options import Options
 from meshc.sim.storage import FILE_NAME
 from meshc.support.diagnostics import Diagnostics
-from meshc.support.files import write_directory
+from meshc.support.output import write_directory
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"

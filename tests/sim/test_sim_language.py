@@ -238,3 +238,11 @@ def test_an_offset_is_an_integer(tmp_path: Path, offset: str) -> None:
 def test_a_function_has_no_bits(tmp_path: Path) -> None:
     with pytest.raises(MeshcError, match="@bitcast from"):
         function(tmp_path, "out[0] = @bitcast(i16, f);", "i16", head="fn f() void {}")
+
+
+def test_numbers_beyond_every_float(tmp_path: Path) -> None:
+    huge = "9" * 400
+    assert function(tmp_path, f"out[0] = @as(f32, {huge});", "f32") == [np.inf]
+    assert function(tmp_path, f"out[0] = @as(f16, -{huge});", "f16") == [-np.inf]
+    with pytest.raises(MeshcError, match="inf is no integer"):
+        function(tmp_path, "const a = @as(comptime_int, 1e300 * 1e300);", "f32")
