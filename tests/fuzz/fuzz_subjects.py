@@ -307,19 +307,17 @@ _RUN_TAIL = 'comptime { @export_symbol(out_ptr, "out"); @export_symbol(run); }\n
 
 def _csl(random: Random) -> Case:
     if random.random() < 0.5:
-        layout = _RUN_LAYOUT
         text = f"fn run() void {{\n{csl_body(random)}\nsys.unblock_cmd_stream(); }}\n"
         if random.random() < 0.3:
             text = damage.damaged_text(random, text, [])
-        pe = _RUN_HEAD + text + _RUN_TAIL
+        files = {"pe.csl": _RUN_HEAD + text + _RUN_TAIL, "layout.csl": _RUN_LAYOUT}
     else:
         layout, pe = random.choice(_csl_seeds())
         others = [text for pair in _csl_seeds() for text in pair]
         if random.random() < 0.2:
-            layout = damage.damaged_text(random, layout, others)
+            files = {"layout.csl": damage.damaged_text(random, layout, others), "pe.csl": pe}
         else:
-            pe = damage.damaged_text(random, pe, others)
-    files = {"pe.csl": pe, "layout.csl": layout}
+            files = {"pe.csl": damage.damaged_text(random, pe, others), "layout.csl": layout}
     arch = random.choice(("wse2", "wse3"))
     encoded = {name: text.encode(errors="surrogatepass") for name, text in files.items()}
     return Case(encoded, (f"--arch={arch}", "layout.csl", "--memcpy", "-o", "out"))

@@ -228,6 +228,12 @@ def test_functions_in_memory(tmp_path: Path, head: str, body: str, result: int) 
     assert function(tmp_path, body, "i16", head=functions + head) == [result]
 
 
+@pytest.mark.parametrize("name", ["u" + "9" * 5000, "i65", "i0", "u\u00b2"])
+def test_names_that_are_no_types(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MeshcError):
+        function(tmp_path, f"var a: {name} = 1;", "f32")
+
+
 @pytest.mark.parametrize("offset", ["1.5", "@as(f16, 1)", "true"])
 def test_an_offset_is_an_integer(tmp_path: Path, offset: str) -> None:
     vec = "const vec = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> out[i] });"
