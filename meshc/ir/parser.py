@@ -152,7 +152,7 @@ class _Parser(Tokens):
         value = self.declare(name, self.type(), span)
         if not isinstance(value.type, BufferType):
             fail("bad-meshir", "a buffer has whole numbers as extents", span)
-        facts = self.braced()
+        facts = self.facts("role", "address")
         role, address = facts.get("role", ""), facts.get("address")
         if role not in ("", *_ROLES):
             fail("bad-meshir", f"no role '{role}'", span)
@@ -163,11 +163,13 @@ class _Parser(Tokens):
         span = self.span()
         name = self.symbol()
         route = parse_map(unquoted(self.of("string", "a route in quotes")), span)
-        facts = self.braced()
+        facts = self.facts(
+            "multicast", "turns", "send_color", "recv_color", "queue", "output_queue"
+        )
         return Channel(
             name,
             route,
-            facts.get("multicast", False) is True,
+            self.as_bool(facts.get("multicast", False), span),
             self.as_int(facts["turns"], span) if "turns" in facts else 0,
             str(facts.get("send_color", "")),
             str(facts.get("recv_color", "")),
@@ -184,7 +186,7 @@ class _Parser(Tokens):
         tensor = self.type()
         self.expect(":")
         buffer = self.value()
-        facts = self.braced()
+        facts = self.facts("lanes", "lets", "element", "where", "pad")
         lets = [text.partition(" = ") for text in self.texts(facts.get("lets", []), span)]
         if not isinstance(tensor, TensorType):
             fail("bad-meshir", "a port carries a tensor over named dims", span)

@@ -125,6 +125,12 @@ def test_every_construct_survives():
         ("module @m level(tile) {\n  buffer %a : f32[L]\n}", "whole numbers", 2),
         ("module @m level(tile) {\n  buffer %a : f64[2]\n}", "no element type 'f64'", 2),
         ("module @m level(tile) {\n  buffer %a : f32[2] {role = owner}\n}", "no role", 2),
+        ("module @m level(tile) {\n  buffer %a : f32[2] {rule = in}\n}", "no attribute 'rule'", 2),
+        (
+            'module @m level(tile) {\n  channel @c "{ [y, x] -> [y, _x] }" {multicast = 1}\n}',
+            "expected true or false",
+            2,
+        ),
         ("module @m level(mesh) {\n  mesh rows = 0, columns = 2\n}", "makes no sense", 2),
         (
             "module @m level(graph) {\n func @f(in %x: f32[L]) -> (f32[L]) {\n"
