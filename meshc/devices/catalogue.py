@@ -71,7 +71,7 @@ def load_device(path: Path) -> Device:
 def _parsed(source: Source) -> Device:
     try:
         values = tomllib.loads(source.text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         fail("unreadable-device", f"not TOML: {error}", _place(source, str(error)))
     except RecursionError:
         fail("unreadable-device", "device file nests too deeply", Span(source, 1, 1))

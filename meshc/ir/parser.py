@@ -29,7 +29,7 @@ from meshc.support.spans import Source, Span
 _MAX_TEXT = 64 * 2**20
 
 _SPLIT = re.compile(
-    r"(?P<dim>\w+)_(?P<axis>r|y|xh|xd|x)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>\d+)\Z"
+    r"(?P<dim>\w+)_(?P<axis>r|y|xh|xd|x)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>[0-9]{1,18})\Z"
 )
 _KINDS = {"": "block", "%": "cyclic", "~": "shift"}
 _ROLES = ("in", "weight", "state", "out")
@@ -152,7 +152,7 @@ class _Parser(Tokens):
         value = self.declare(name, self.type(), span)
         if not isinstance(value.type, BufferType):
             fail("bad-meshir", "a buffer has whole numbers as extents", span)
-        facts = self.braced()
+        facts = self.facts("role", "address")
         role, address = facts.get("role", ""), facts.get("address")
         if role not in ("", *_ROLES):
             fail("bad-meshir", f"no role '{role}'", span)
@@ -163,11 +163,13 @@ class _Parser(Tokens):
         span = self.span()
         name = self.symbol()
         route = parse_map(unquoted(self.of("string", "a route in quotes")), span)
-        facts = self.braced()
+        facts = self.facts(
+            "multicast", "turns", "send_color", "recv_color", "queue", "output_queue"
+        )
         return Channel(
             name,
             route,
-            facts.get("multicast", False) is True,
+            self.as_bool(facts.get("multicast", False), span),
             self.as_int(facts["turns"], span) if "turns" in facts else 0,
             str(facts.get("send_color", "")),
             str(facts.get("recv_color", "")),
@@ -184,7 +186,7 @@ class _Parser(Tokens):
         tensor = self.type()
         self.expect(":")
         buffer = self.value()
-        facts = self.braced()
+        facts = self.facts("lanes", "lets", "element", "where", "pad")
         lets = [text.partition(" = ") for text in self.texts(facts.get("lets", []), span)]
         if not isinstance(tensor, TensorType):
             fail("bad-meshir", "a port carries a tensor over named dims", span)

@@ -130,6 +130,14 @@ class Tokens:
         self.expect("}")
         return found
 
+    def facts(self, *known: str) -> dict[str, Raw]:
+        """Attributes in braces, all of them ``known``."""
+        span = self.span()
+        found = self.braced()
+        for name in sorted(found.keys() - set(known)):
+            fail("bad-meshir", f"no attribute '{name}' here; there are {', '.join(known)}", span)
+        return found
+
     def raw(self) -> Raw:
         """The value of an attribute."""
         if self.kind == "string":
@@ -163,6 +171,12 @@ class Tokens:
         """A value that must be an integer."""
         if not isinstance(raw, int) or isinstance(raw, bool):
             fail("bad-meshir", "expected an integer here", span)
+        return raw
+
+    def as_bool(self, raw: Raw, span: Span) -> bool:
+        """A value that must be true or false."""
+        if not isinstance(raw, bool):
+            fail("bad-meshir", "expected true or false here", span)
         return raw
 
     def as_scalar(self, raw: Raw, span: Span) -> int | float | bool | str:

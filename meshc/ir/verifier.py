@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from meshc.ir.affine.piecewise import range_name
 from meshc.ir.builder import defined_values
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import AXES, FACTORS
@@ -132,6 +133,8 @@ class _Verifier:
             for place, name in enumerate(route.inputs)
         ):
             self.wrong(f"{where}: a route stays in its row or in its column")
+        if not channel.multicast and any(range_name(e) for p in route.pieces for e in p.outputs):
+            self.wrong(f"{where}: a route to several cores is of a multicast")
         self.names(where, route.free_vars, self.module.scalars)
 
     def port(self, port: Port) -> None:

@@ -158,7 +158,9 @@ def float_to_int(kind: Int, value: float) -> int:
 
 
 def int_to_float(kind: Type, value: int) -> float:
-    """The nearest value of ``kind``; exact for comptime_float up to 53 bits."""
+    """The nearest value of ``kind`` or an infinity; exact for comptime_float up to 53 bits."""
+    if abs(value) >> 1024:
+        return math.inf if value > 0 else -math.inf
     if kind == F32 and abs(value) > 1 << 53:
         return float(np.float32(value))
     return round_to(kind, float(value))

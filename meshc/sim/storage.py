@@ -25,6 +25,7 @@ from meshc.sim.sema import unit
 from meshc.support.diagnostics import fail
 
 FILE_NAME = "program.sim"
+_MAX_EDGE, _MAX_BYTES = 4096, 1 << 16
 FORMAT, VERSION = "meshc simulator program", 1
 
 _NAME = re.compile(r"(?!__)\w*|[-+*/%&|^~<>=!]{1,3}", re.ASCII)
@@ -229,7 +230,25 @@ def loads(text: str) -> program.Program:
         raise Damaged(f"text that does not decode ({type(problem).__name__})") from problem
     if not isinstance(found, program.Program):
         raise Damaged("something else than a program")
+    _check_extents(found)
     return found
+
+
+def _check_extents(found: program.Program) -> None:
+    """Fail where a number could not have come from the compiler."""
+    if not (0 < found.width <= _MAX_EDGE and 0 < found.height <= _MAX_EDGE):
+        raise Damaged(f"a rectangle of {found.width} by {found.height} PEs")
+    for (x, y), number in found.tiles.items():
+        inside = 0 <= x < found.width and 0 <= y < found.height
+        if not inside or not 0 <= number < len(found.classes):
+            raise Damaged(f"the program {number} of PE ({x}, {y})")
+    for pe in found.classes:
+        stretches = [(s.addr, s.size) for s in pe.symbols]
+        stretches += [(addr, len(data)) for addr, data in pe.image] + [(0, pe.end)]
+        if not all(
+            addr >= 0 and size >= 0 and addr + size <= _MAX_BYTES for addr, size in stretches
+        ):
+            raise Damaged(f"memory of '{pe.name}' outside of a PE")
 
 
 # --- files ---

@@ -135,6 +135,7 @@ def test_wrong_values(tmp_path, change, words):
         "",
         "[cores]\nx = 1",
         "\x00",
+        "cores_x = " + "9" * 5000,
         "".join(f"k{i} = 1\n" for i in range(6000)),
     ],
 )

@@ -125,6 +125,12 @@ def test_every_construct_survives():
         ("module @m level(tile) {\n  buffer %a : f32[L]\n}", "whole numbers", 2),
         ("module @m level(tile) {\n  buffer %a : f64[2]\n}", "no element type 'f64'", 2),
         ("module @m level(tile) {\n  buffer %a : f32[2] {role = owner}\n}", "no role", 2),
+        ("module @m level(tile) {\n  buffer %a : f32[2] {rule = in}\n}", "no attribute 'rule'", 2),
+        (
+            'module @m level(tile) {\n  channel @c "{ [y, x] -> [y, _x] }" {multicast = 1}\n}',
+            "expected true or false",
+            2,
+        ),
         ("module @m level(mesh) {\n  mesh rows = 0, columns = 2\n}", "makes no sense", 2),
         (
             "module @m level(graph) {\n func @f(in %x: f32[L]) -> (f32[L]) {\n"
@@ -145,6 +151,13 @@ def test_every_construct_survives():
             3,
         ),
         ("module @m level(mesh) {\n func @f(in %x: f32[L]<what>) -> () {\n }\n}", "no part", 2),
+        (
+            "module @m level(mesh) {\n func @f(in %x: f32[L]<L_y:"
+            + "9" * 5000
+            + ">) -> () {\n }\n}",
+            "no part of a layout",
+            2,
+        ),
     ],
 )
 def test_mistakes_have_words_and_a_place(text, words, line):

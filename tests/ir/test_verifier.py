@@ -191,6 +191,7 @@ def test_options_of_others_are_kept():
         ("{ [y, x] -> [y - 1, x - 1] : x >= 1 }", "stays in its row or in its column"),
         ("{ [y, x] -> [y - 1, x] : x >= 1; [y, x] -> [y, x - 1] : x = 0 }", "stays in its row"),
         ("{ [y, x] -> [y, x - n] : x >= 1 }", "'n' is unknown here"),
+        ("{ [y, x] -> [y, _x] : x = 0 and _x >= 1 }", "of a multicast"),
     ],
 )
 def test_routes_lead_along_a_line(route, words):

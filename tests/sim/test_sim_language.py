@@ -228,6 +228,27 @@ def test_functions_in_memory(tmp_path: Path, head: str, body: str, result: int) 
     assert function(tmp_path, body, "i16", head=functions + head) == [result]
 
 
+@pytest.mark.parametrize("name", ["u" + "9" * 5000, "i65", "i0", "u\u00b2"])
+def test_names_that_are_no_types(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MeshcError):
+        function(tmp_path, f"var a: {name} = 1;", "f32")
+
+
+@pytest.mark.parametrize("offset", ["1.5", "@as(f16, 1)", "true"])
+def test_an_offset_is_an_integer(tmp_path: Path, offset: str) -> None:
+    vec = "const vec = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{2} -> out[i] });"
+    with pytest.raises(MeshcError, match="offset must be an integer"):
+        function(tmp_path, f"{vec} @fmovs(@increment_dsd_offset(vec, {offset}, f32), 1.0);", "f32")
+
+
 def test_a_function_has_no_bits(tmp_path: Path) -> None:
     with pytest.raises(MeshcError, match="@bitcast from"):
         function(tmp_path, "out[0] = @bitcast(i16, f);", "i16", head="fn f() void {}")
+
+
+def test_numbers_beyond_every_float(tmp_path: Path) -> None:
+    huge = "9" * 400
+    assert function(tmp_path, f"out[0] = @as(f32, {huge});", "f32") == [np.inf]
+    assert function(tmp_path, f"out[0] = @as(f16, -{huge});", "f16") == [-np.inf]
+    with pytest.raises(MeshcError, match="inf is no integer"):
+        function(tmp_path, "const a = @as(comptime_int, 1e300 * 1e300);", "f32")

@@ -105,6 +105,8 @@ def _bad_option(name: str, text: str, wanted: str) -> NoReturn:
 
 def _unfit(module: Module) -> str:
     """Why no kernel fits the whole module, or an empty text."""
+    if any(isinstance(op, graph.Fuse) for op in module.walk()):
+        return "its ops are in kernels already"
     kind = module.device.get("kind", "")
     if kind != "cluster":
         name = module.device.get("name", "")

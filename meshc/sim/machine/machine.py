@@ -27,6 +27,9 @@ from meshc.sim.pygen.module import GeneratedModule, generate
 Event = tuple[int, int, Callable[..., None], Any]
 
 _NOTHING = object()
+# What generated code can raise; the last three only when the file of the program was changed.
+_TRANSLATED = (ZeroDivisionError, IndexError, ValueError, TypeError, OverflowError, NameError,
+               KeyError, AttributeError)  # fmt: skip
 _WATCH_MASK = 0xFFF
 
 
@@ -136,7 +139,7 @@ class Machine(HostSide, Common):
                 action(time)
             else:
                 action(time, argument)
-        except (ZeroDivisionError, IndexError, ValueError, TypeError, OverflowError) as problem:
+        except _TRANSLATED as problem:
             self._translate(problem, action)
 
     def _translate(self, problem: Exception, action: Callable[..., None]) -> NoReturn:

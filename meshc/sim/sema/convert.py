@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 from meshc.sim import ir
@@ -215,5 +216,7 @@ def _cast_known(v: Any, have: Type, want: Type, span: Span) -> Any:
     if ty.is_float(want):
         return int_to_float(want, int(v)) if isinstance(v, int) else round_to(want, v)
     if want == ty.COMPTIME_INT and isinstance(v, int | float):
+        if not math.isfinite(v):
+            fail("csl-range", f"{v} is no integer", span)
         return int(v)
     return coerce(Val(have, v), want, span).v

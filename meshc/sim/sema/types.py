@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
 
@@ -211,7 +212,7 @@ NAMED: dict[str, Type] = {
 def named(name: str) -> Type | None:
     """The builtin type called ``name``; ``i7`` and ``u24`` are types too."""
     found = NAMED.get(name)
-    if found is None and name[:1] in ("i", "u") and name[1:].isdigit() and 0 < int(name[1:]) <= 64:
+    if found is None and re.fullmatch(r"[iu][1-9][0-9]?", name) and int(name[1:]) <= 64:
         return Int(int(name[1:]), name[0] == "i")
     return found
 

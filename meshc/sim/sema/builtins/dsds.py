@@ -361,6 +361,8 @@ def _set_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
 def _increment(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     dsd = _dsd(an, node, frame)
     value = an.eval(node.args[1], frame, ty.I16)
+    if not ty.is_int(value.type):
+        fail("csl-type", f"the offset must be an integer, not '{value.type}'", node.span)
     kind = an.type_from(node.args[2], frame)
     code = ir.Const(ty.I32, value.v) if value.known else value.v
     return _edit(dsd, "inc_offset", [code, _size(ty.size_of(kind))])

@@ -1,0 +1,69 @@
+"""A short campaign of the fuzzer; ``fuzz_campaign.py`` is the long one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from fuzz_campaign import campaign, minimised
+from fuzz_limits import Child
+from fuzz_mutations import damaged_bytes, damaged_json, damaged_text
+from fuzz_subjects import SUBJECTS, Case
+
+needs_limits = pytest.mark.skipif(sys.platform != "linux", reason="bounds are those of Linux")
+
+
+@needs_limits
+def test_no_input_ends_in_a_fault() -> None:
+    report = campaign(250, seed=20, smallest=False)
+    assert not report.failures, report.text()
+    assert sum(report.outcomes.values()) == 250
+    assert {"fine", "refused"} <= {outcome for _, outcome in report.outcomes}
+    assert len(report.codes) > 20
+
+
+@pytest.fixture(scope="module")
+def child() -> Iterator[Child]:
+    found = Child()
+    yield found
+    found.close()
+
+
+@needs_limits
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [
+        ("memory", "traceback"),
+        ("raise", "traceback"),
+        ("internal", "internal"),
+        ("die", "killed"),
+        ("none", "fine"),
+    ],
+)
+def test_the_judge_sees_faults(child: Child, fault: str, outcome: str) -> None:
+    assert child.ask({"subject": "bounds", "arguments": [fault], "files": {}}).outcome == outcome
+    assert child.ask({"subject": "bounds", "arguments": ["none"], "files": {}}).outcome == "fine"
+
+
+@needs_limits
+def test_a_failing_input_is_made_small(child: Child) -> None:
+    case = Case({"a.txt": b"one\ntwo BAD three\n" + b"four\n" * 30}, ("none",))
+    verdict = child.ask({"subject": "bounds", "arguments": ["raise"], "files": {}})
+    assert minimised(child, "bounds", case, verdict).files["a.txt"] == b"BAD"
+
+
+def test_numbers_name_inputs() -> None:
+    for subject in SUBJECTS.values():
+        assert subject.case(5) == subject.case(5)
+
+
+@pytest.mark.parametrize("number", range(30))
+def test_damage_is_a_function_of_the_generator(number: int) -> None:
+    def both(make: Callable[[Random], object]) -> None:
+        assert make(Random(number)) == make(Random(number))
+
+    both(lambda random: damaged_text(random, "a = 1\nb = 2", ["c"]))
+    both(lambda random: damaged_bytes(random, b"abc", 2))
+    both(lambda random: damaged_json(random, '{"a": [1, 2]}'))
