@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pages import ROOT, blocks, commands
+from pages import ROOT, blocks, commands, page
 
 import meshc
 from meshc.cli import main
@@ -38,7 +38,7 @@ MEANINGS = {
     "K": "12",
     "N": "16",
 }
-LISTED = sorted({(page, line) for page in PAGES for line in commands(page)})
+LISTED = sorted({(name, line) for name in PAGES for line in commands(name)})
 
 
 def without_options(line):
@@ -79,8 +79,8 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("page", "line"), LISTED, ids=[line for _, line in LISTED])
-def test_flags_are_those_of_the_command(page, line):
+@pytest.mark.parametrize(("where", "line"), LISTED, ids=[line for _, line in LISTED])
+def test_flags_are_those_of_the_command(where, line):
     for found in variants(line):
         assert parser().parse_args(found).command == found[0]
 
@@ -168,3 +168,16 @@ def test_answer_of_the_readme(shell):
     (block,) = [text for text in blocks("README.md", "") if text.startswith("$ ")]
     command, _, answer = block.removeprefix("$ ").partition("\n")
     assert shell(command) == answer
+
+
+@pytest.mark.parametrize(("phase", "mesh"), [("decode", "360x360"), ("prefill", "660x660")])
+def test_most_layers_of_the_performance_page(phase, mesh, capsys):
+    """The table has the most layers that fit, and the block below it the refusal of one more."""
+    text = page("docs/performance.md")
+    most = int(re.search(rf"^\| {phase} \| {mesh} \| (\d+)", text, re.MULTILINE)[1])
+    words = ["compile", "llama-3-8b", "--phase", phase, "--device", "wse2", "--mesh", mesh]
+    words += ["--dtype", "f16", "--compile-to", "tile", "--layers"]
+    assert main([*words, str(most)]) == 0
+    assert main([*words, str(most + 1)]) == 1
+    message = capsys.readouterr().err.splitlines()[0].removeprefix("error[does-not-fit]: ")
+    assert f"\n{message}\n" in text
