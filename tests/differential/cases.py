@@ -18,7 +18,7 @@ from programs import Program, Reference, features, source
 GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
 REDUCE = ("auto", "ring", "pipeline", "tree", "two_phase", "k_tree", "k_tree:1", "k_tree:2")
 REDUCE += ("k_tree:3", "k_tree:4")
-SHARP = 0.1
+SHARP = {"f32": 1e-3, "f16": 0.06, "bf16": 0.1}
 """A case is judged only if rounding explains less than this part of its largest result."""
 
 
@@ -212,9 +212,10 @@ def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]
     limit = 3e4 if "f16" in (case.program.kinds.stored, case.program.kinds.sums) else 1e9
     if not scale < limit:
         raise Unsharp(f"values up to {scale}")
+    sharp = max(SHARP[case.program.kinds.stored], SHARP[case.program.kinds.sums])
     for result in (r for run in found for r in run):
         size = np.abs(result.value).max()
-        if not size > 1e-6 or not result.error.max() <= SHARP * size:
+        if not size > 1e-6 or not result.error.max() <= sharp * size:
             raise Unsharp(f"{result.error.max()} of {size}")
     return found
 
