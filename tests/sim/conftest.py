@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from twin import Twin
 
 from meshc.sim.cgen.build import C
 from meshc.sim.host import runtime
+
+sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from meshc.ir.types import DType
 
-CALL = 7  # one call of a mapped function and the set-up of its operation
-SETUP = 6  # an operation on memory
+CALL = 6  # one call of a mapped function and the set-up of its operation
+SETUP = 5  # an operation on memory
 LOAD = 28  # a register loaded at run time
+DESCRIPTOR = 5  # an operand whose descriptor was made at run time
 JOIN = 10  # a task that joins two ends: started, blocked again, a signal
 FABRIC = 2  # set-up of an operation with a fabric operand
 RAMP = 2  # between a PE and its router
@@ -24,7 +25,9 @@ RELAY = 1  # from a wavelet's arrival to the sum's departure
 RESUME = 12  # the task that goes on: started, blocked again, a call
 LOOP = 5  # scalar code around one pass of a loop
 LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
-FRAME = 10  # between the time stamps: calls of both, and of the program
+FRAME = 5  # between the time stamps: reading the counter, and the call of the program
+WRITE_EVERY = 8  # one step of an f32 multiply-accumulate in so many loses a cycle to its result
+STAY_EVERY = 32  # the same, on top of one in each, where results go to the bank of the sums
 
 _LANES = {
     ("wse2", "mac", DType.F16): 4,
@@ -59,7 +62,15 @@ class Costs:
         lanes = _LANES[self.arch, kind, dtype]
         for stride in strides:
             lanes = min(lanes, stride_lanes(stride, lanes))
-        return -(-extent // lanes)
+        steps = -(-extent // lanes)
+        return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
+
+
+def writes(extent: int, strides: tuple[int, ...] = ()) -> int:
+    """Cycles that multiply-accumulates of ``extent`` f32 lose to the write of their results; the
+    first stride is that of the sums."""
+    stays = bool(strides) and strides[0] != 0 and strides[0] % 4 == 0
+    return extent + extent // STAY_EVERY if stays else extent // WRITE_EVERY
 
 
 def stride_lanes(stride: int, lanes: int) -> int:

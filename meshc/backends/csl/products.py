@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from meshc.backends.csl import scalar
-from meshc.backends.csl.costs import CALL, LOAD, SETUP, Costs
+from meshc.backends.csl.costs import CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
 from meshc.backends.csl.descriptors import element, plain
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.types import DType
@@ -111,7 +111,7 @@ def _rows_cycles(product: Product, costs: Costs) -> int:
     strides = (product.c.dims[1].stride, product.b.dims[1].stride)
     cycles = m * k * costs.vector(kind, product.c.dtype, n, strides)
     if product.b.dtype == DType.F32 and strides[0] == strides[1]:
-        cycles += n * _meetings(product)
+        cycles += (n - writes(n)) * _meetings(product)
     return cycles
 
 
@@ -142,7 +142,8 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
 
 def _looped(product: Product, costs: Costs) -> Plan:
     m, k, _ = product.extents
-    once = SETUP + _ELEMENT + (_PASS + _MOVED if k > 1 else 0) + (_MOVED if m > 1 else 0)
+    once = SETUP + _ELEMENT + (_PASS + _MOVED + DESCRIPTOR if k > 1 else 0)
+    once += _MOVED + 2 * DESCRIPTOR if m > 1 else 0
     passes = m * _PASS if m > 1 else 0
     steps = _rows_cycles(product, costs)
     cycles = scalar.CALL + m * k * once + passes + steps
@@ -157,7 +158,7 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     depth = _power_of_two(min(k, free_bytes // (m * n * dtype.bytes)))
     rounds, rest = divmod(k, depth)
     cycles = scalar.CALL + rounds * _round_cycles(product, depth, costs)
-    cycles += rounds * (_PASS + 2 * _MOVED) if rounds > 1 else 0
+    cycles += rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
     cycles += _round_cycles(product, rest, costs) if rest else 0
     steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
     return Plan("outer", product, cycles, depth, steps)
@@ -167,7 +168,7 @@ def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
     """All products of ``depth`` columns and rows, and their sum into the result."""
     steps = _round_steps(product, depth, costs)
     if product.c.dtype == DType.F32:
-        passes = _PASS + _MOVED if depth > 1 else 0
+        passes = _PASS + _MOVED + DESCRIPTOR if depth > 1 else 0
         return steps + SETUP + depth * (SETUP + passes)
     return steps + SETUP * (2 + len(halvings(depth)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from meshc.backends.csl.costs import DESCRIPTOR
 from meshc.backends.csl.expressions import Spelling, condition, expression
 from meshc.backends.csl.windows import Window
 from meshc.ir.affine import Cond, Expr
@@ -17,7 +18,7 @@ BRANCH = 2
 CALL = 4
 STORE = 1
 EFFECT = 2  # an activation, or that a task is blocked or unblocked
-OFFSET = 4  # a descriptor moved at run time, its distance apart
+OFFSET = 4 + DESCRIPTOR  # a descriptor moved at run time, its distance apart
 TASK = 6  # picking and starting a task
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
 _DIVISION = 20  # by what is no constant

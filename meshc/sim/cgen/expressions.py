@@ -9,7 +9,8 @@ from meshc.sim import ir
 from meshc.sim.cgen.constants import integer, real
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.descriptors import Dsd
-from meshc.sim.pygen.expressions import ExpressionWriter, machine_int, machine_type, op_cost
+from meshc.sim.pygen.expressions import ExpressionWriter, machine_int, machine_type
+from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import BF16, F16, F32, U64, Float, Int, Type
 
@@ -172,7 +173,7 @@ class CExpressions(ExpressionWriter):
             plain = Int(plain.bits, False)  # keep all bits, of NaNs too
             value = ir.Bits(plain, value.operand)
         if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
-            self.cost += op_cost(value)
+            self.cost += SCALAR.binary(value)
             text = self._float_bin(value)  # the store rounds
         else:
             text = self.expr(value)

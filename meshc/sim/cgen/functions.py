@@ -13,7 +13,7 @@ from meshc.sim.analysis import statements
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import c_type, member
 from meshc.sim.cgen.vectors import GATES, VectorWriter
-from meshc.sim.pygen.functions import BRANCH_COST, CALL_COST, EFFECT_COST
+from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
 
 _EFFECTS = frozenset((
@@ -192,7 +192,7 @@ class CFunctionWriter(VectorWriter):
 
     def _if(self, stmt: ir.If, last: bool) -> None:
         cond = self.expr(stmt.cond)
-        self.cost += BRANCH_COST
+        self.cost += SCALAR.branch
         self._flush()
         self.line(f"if ({cond}) {{")
         self._suite(stmt.then, last)
@@ -209,7 +209,7 @@ class CFunctionWriter(VectorWriter):
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += BRANCH_COST
+            self.cost += SCALAR.branch
             self._flush()
             self.line(f"if (!{cond})")
             self.line("    break;")
@@ -258,13 +258,13 @@ class CFunctionWriter(VectorWriter):
     def _call(self, stmt: ir.CallFn, last: bool) -> None:
         if stmt.name not in self.framed:
             args = "".join(f", {self.expr(a)}" for a in stmt.args)
-            self.cost += CALL_COST
+            self.cost += SCALAR.of_call(self.by_name.get(stmt.name))
             self._flush()
             dst = f"{self.variable(stmt.dst)} = " if stmt.dst is not None else ""
             self.line(f"{dst}fn_{stmt.name}(p{args});")
             return
         values = self._values(stmt.args)
-        self.cost += CALL_COST
+        self.cost += SCALAR.of_call(self.by_name.get(stmt.name))
         self._flush()
         if self._ends_with(stmt, last):
             self.line("{")
@@ -292,7 +292,7 @@ class CFunctionWriter(VectorWriter):
     def _call_pointer(self, stmt: ir.CallPtr) -> None:
         target = self.expr(stmt.target)
         values = self._values(stmt.args)
-        self.cost += CALL_COST
+        self.cost += SCALAR.call
         self._flush()
         if self.current.name not in self.framed:
             dst, result = stmt.dst, f"csl_call_plain(p, {target}, {values})"
@@ -310,7 +310,7 @@ class CFunctionWriter(VectorWriter):
 
     def _effect(self, stmt: ir.Effect) -> None:
         args = [self.expr(a) for a in stmt.args]
-        self.cost += EFFECT_COST
+        self.cost += SCALAR.of_effect(stmt.name)
         self._flush()
         call = self._effect_call(stmt, args)
         if not call:

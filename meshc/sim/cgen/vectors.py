@@ -9,6 +9,7 @@ from meshc.sim.analysis import Facts, analyse, reaching
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member, type_code
 from meshc.sim.program import PeProgram
+from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
 from meshc.sim.vector_ops import OPS
 
@@ -80,6 +81,7 @@ class VectorWriter(CExpressions):
         if stmt.name not in self.known:
             raise Unsupported(f"@{stmt.name}")
         operands = self._operands(stmt.operands)
+        self.cost += sum(SCALAR.operand(o) for o in stmt.operands)
         self._flush()
         options = stmt.options
         index = self.expr(options.index) if options.index is not None else "0"

@@ -21,14 +21,15 @@ class Costs:
     fabric_in: int
     load_dsr: int
     task: int
-    timestamp: int
     print_call: int
     hop: int
     ramp: int
     relay: int
     configure: int
     map_call: int
+    stay_every: int
     lanes: dict[str, int]
+    write_every: dict[str, int]
     output_depth: tuple[int, ...]
     input_depth: int
     host_depth: int
@@ -41,14 +42,49 @@ class Costs:
             if isinstance(operand, Mem) and not operand.scalar:
                 lanes = min(lanes, _stride_lanes(operand, lanes))
         cycles = -(-n // lanes)
-        if len(memory) >= 2 and memory[0].esize == 4 and same_banks(memory[0], memory[1]):
-            cycles += n
-        return cycles
+        if any(operand.esize != 4 for operand in memory):
+            return cycles
+        lost = _reads_that_meet(memory, n)
+        if any(_stays_in_its_bank(dst, source) for source in memory):
+            lost = n + n // self.stay_every
+        every = self.write_every.get(spec.kind, 0) if isinstance(dst, Mem) else 0
+        return cycles + (lost or (n // every if every else 0))
 
 
-def same_banks(a: Mem, b: Mem) -> bool:
-    """Whether two 32-bit sources fall in the same bank group at every step."""
-    return (a.addr - b.addr) % 8 == 0 and a.stride == b.stride and a.stride != 0
+def _reads_that_meet(memory: list[Mem], n: int) -> int:
+    """Steps in which the first two sources lie in one bank group; two reads share no group.
+
+    Groups repeat every eight bytes, so that elements of unequal strides may meet in every second
+    step. A source that does not move is read once.
+    """
+    if len(memory) < 2:
+        return 0
+    first, second = pace(memory[0]), pace(memory[1])
+    if not first or not second:
+        return 0
+    apart = (memory[0].addr - memory[1].addr) % 8
+    if (first - second) % 8 == 0:
+        return n if apart == 0 else 0
+    if (first - second) % 8 != 4 or apart % 4:
+        return 0
+    return (n + 1) // 2 if apart == 0 else n // 2
+
+
+def _stays_in_its_bank(dst: Any, source: Mem) -> bool:
+    """Whether results go to the bank that the same source is read from, in every step."""
+    return (
+        isinstance(dst, Mem)
+        and not dst.scalar
+        and dst.addr == source.addr
+        and pace(dst) == pace(source)
+        and pace(dst) != 0
+        and pace(dst) % 16 == 0
+    )
+
+
+def pace(mem: Mem) -> int:
+    """Bytes from an element to the next, in the innermost of its dims."""
+    return mem.dims[-1][1] if mem.dims else mem.stride
 
 
 def _stride_lanes(operand: Mem, lanes: int) -> int:
@@ -72,14 +108,15 @@ def costs_of(arch: str) -> Costs:
         setup["fabric_in"],
         setup["load_dsr"],
         setup["task"],
-        setup["timestamp"],
         setup["print"],
         fabric["hop"],
         fabric["ramp"],
         fabric["relay"],
         fabric["configure"],
         table["map"]["call"],
+        table["banks"]["stay_every"],
         {kind: lanes[column] for kind, lanes in table["lanes"].items()},
+        table["write_every"],
         tuple(table["queues"][f"output_{arch}"]),
         table["queues"][f"input_{arch}"],
         table["queues"]["host"],

@@ -214,7 +214,6 @@ def _tsc(pe: Pe) -> int:
 
 def tsc_read(pe: Pe, addr: int) -> None:
     """Store the 48-bit counter as three words."""
-    pe.t += pe.costs.timestamp
     value = _tsc(pe)
     pe.mem[addr : addr + 6] = value.to_bytes(6, "little")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from meshc.sim import ir
+from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import BF16, F16, F32, Enum, Float, Int, Pointer, Type
 
@@ -54,13 +55,13 @@ class ExpressionWriter:
             case ir.Slot():
                 return self.slot(node.index)
             case ir.Bin():
-                self.cost += op_cost(node)
+                self.cost += SCALAR.binary(node)
                 return self._bin(node)
             case ir.Un():
                 self.cost += 1
                 return self._unary(node)
             case ir.Cast():
-                self.cost += 1
+                self.cost += SCALAR.conversion(node.operand.type, node.type)
                 return self.cast(node.operand, node.type)
             case ir.Bits():
                 return self._bits(node.operand, node.type)
@@ -136,7 +137,7 @@ class ExpressionWriter:
             plain = kind = Int(plain.bits, False)  # keep all bits, of NaNs too
             value = ir.Bits(plain, value.operand)
         if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
-            self.cost += op_cost(value)
+            self.cost += SCALAR.binary(value)
             text = self._float_bin(value)  # the store rounds
         else:
             text = self.expr(value)
@@ -307,13 +308,3 @@ def wrap_text(kind: Int, text: str) -> str:
 def round_text(kind: Float, text: str) -> str:
     """``text`` rounded to ``kind``."""
     return f"{ {F32: 'r32', F16: 'r16', BF16: 'rb16'}[kind] }({text})"
-
-
-def op_cost(node: ir.Bin) -> int:
-    """Cycles of one scalar operation."""
-    if isinstance(node.type, Float):
-        return 50 if node.op == "/" else 1
-    if node.op in "/%" and not isinstance(node.right, ir.Const):
-        return 20
-    wide = isinstance(node.type, Int) and node.type.bits > 16
-    return 2 if wide else 1

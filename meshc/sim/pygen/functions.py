@@ -6,11 +6,8 @@ from meshc.sim import ir
 from meshc.sim.analysis import Facts, analyse
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import ExpressionWriter
+from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
-
-CALL_COST = 4
-BRANCH_COST = 2
-EFFECT_COST = 2
 
 
 class FunctionWriter(ExpressionWriter):
@@ -19,6 +16,7 @@ class FunctionWriter(ExpressionWriter):
     def __init__(self, program: PeProgram) -> None:
         super().__init__()
         self.program = program
+        self.by_name = {f.name: f for f in program.functions}
         self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
         self.facts: Facts = analyse(program)
         self.lines: list[str] = []
@@ -124,7 +122,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _if(self, stmt: ir.If, last: bool) -> None:
         cond = self.expr(stmt.cond)
-        self.cost += BRANCH_COST
+        self.cost += SCALAR.branch
         self._flush()
         self.line(f"if {cond}:")
         self._suite(stmt.then, last)
@@ -145,7 +143,7 @@ class FunctionWriter(ExpressionWriter):
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += BRANCH_COST
+            self.cost += SCALAR.branch
             self._flush()
             self.line(f"if not {cond}: break")
         elif not stmt.once:
@@ -191,7 +189,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _call(self, stmt: ir.CallFn, last: bool) -> None:
         args = ", ".join(self.expr(a) for a in stmt.args)
-        self.cost += CALL_COST
+        self.cost += SCALAR.of_call(self.by_name.get(stmt.name))
         self._flush()
         cyclic = stmt.name in self.facts.cyclic
         blocking = stmt.name in self.facts.blocking
@@ -212,7 +210,7 @@ class FunctionWriter(ExpressionWriter):
     def _call_pointer(self, stmt: ir.CallPtr) -> None:
         target = self.expr(stmt.target)
         args = ", ".join(self.expr(a) for a in stmt.args)
-        self.cost += CALL_COST
+        self.cost += SCALAR.call
         self._flush()
         dst = f"{stmt.dst.name} = " if stmt.dst is not None else ""
         if self.facts.pointer_targets & self.facts.blocking:
@@ -222,7 +220,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _effect(self, stmt: ir.Effect) -> None:
         args = "".join(", " + self.expr(a) for a in stmt.args)
-        self.cost += EFFECT_COST
+        self.cost += SCALAR.of_effect(stmt.name)
         self._flush()
         dst = f"{stmt.dst.name} = " if stmt.dst is not None else ""
         if stmt.name == "assert":
@@ -234,6 +232,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _vector(self, stmt: ir.VectorOp) -> None:
         operands = ", ".join(self.expr(o) for o in self._operands(stmt.operands))
+        self.cost += sum(SCALAR.operand(o) for o in stmt.operands)
         self._flush()
         options = stmt.options
         result = f"{stmt.result.name} = " if stmt.result is not None else ""

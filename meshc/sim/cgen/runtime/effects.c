@@ -66,7 +66,6 @@ static int64_t counter(pe *p)
 
 void csl_tsc_read(pe *p, int64_t addr)
 {
-    p->t += p->m->costs.timestamp;
     int64_t now = counter(p);
     check_range(p, addr, addr + 6);
     memcpy(p->mem + addr, &now, 6);

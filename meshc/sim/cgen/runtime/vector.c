@@ -215,25 +215,61 @@ static int64_t stride_lanes(const dsd *d, int64_t lanes)
     return rest == 0 ? 1 : 2;
 }
 
+/* Bytes from an element to the next, in the innermost of its dims. */
+static int64_t pace(const dsd *d)
+{
+    return d->ndims ? d->step[d->ndims - 1] : d->stride;
+}
+
+/* Steps in which two sources lie in one bank group; groups repeat every eight bytes. */
+static int64_t reads_that_meet(const dsd *a, const dsd *b, int64_t n)
+{
+    int64_t first = pace(a), second = pace(b), apart = (a->addr - b->addr) & 7;
+    if (!first || !second)
+        return 0;
+    int64_t drift = (first - second) & 7;
+    if (drift == 0)
+        return apart == 0 ? n : 0;
+    if (drift != 4 || apart & 3)
+        return 0;
+    return apart == 0 ? (n + 1) / 2 : n / 2;
+}
+
+/* Whether results go to the bank that the same source is read from, in every step. */
+static int stays_in_its_bank(const dsd *to, const dsd *source)
+{
+    return to->kind == MEM && !to->scalar && to->addr == source->addr &&
+           pace(to) == pace(source) && pace(to) != 0 && pace(to) % 16 == 0;
+}
+
 /* Cycles for n elements between memory operands, without the set-up. */
 int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int64_t n)
 {
-    int64_t lanes = m->costs.lanes[operation_kinds[op].kind];
-    const dsd *memory[2] = {0};
-    int found = 0;
+    int kind = operation_kinds[op].kind;
+    int64_t lanes = m->costs.lanes[kind], every = m->costs.write_every[kind], lost = 0;
+    const dsd *memory[3];
+    int found = 0, words = 1;
     for (int k = 0; k <= sources; k++) {
         const dsd *d = &operands[k];
         if (d->kind != MEM || d->scalar)
             continue;
         lanes = min64(lanes, stride_lanes(d, lanes));
-        if (k > 0 && found < 2)
+        if (k > 0) {
             memory[found++] = d;
+            words = words && d->esize == 4;
+        }
     }
     int64_t cycles = ceil_div(n, lanes);
-    if (found == 2 && memory[0]->esize == 4 && memory[0]->stride == memory[1]->stride &&
-        memory[0]->stride != 0 && (memory[0]->addr - memory[1]->addr) % 8 == 0)
-        cycles += n;
-    return cycles;
+    if (!words)
+        return cycles;
+    if (found > 1)
+        lost = reads_that_meet(memory[0], memory[1], n);
+    for (int k = 0; k < found; k++)
+        if (stays_in_its_bank(&operands[0], memory[k]))
+            lost = n + n / m->costs.stay_every;
+    if (!lost && every && operands[0].kind == MEM)
+        lost = n / every;
+    return cycles + lost;
 }
 
 /* --- synchronous operations on memory --- */

@@ -1,0 +1,68 @@
+"""Cycles of scalar code, the table ``scalar`` of ``machine/costs.toml``; both back ends count them.
+
+Which instructions the vendor's compiler emits is not public, so costs belong to what stands in the
+lowered form: operations, loads, calls.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+
+from meshc.sim import ir
+from meshc.sim.sema import types as ty
+
+
+@dataclass(frozen=True)
+class ScalarCosts:
+    """Cycles of the parts of scalar code; the fields are those of the table."""
+
+    operation: int
+    wide: int
+    wide_product: int
+    divide: int
+    divide_f32: int
+    to_integer: int
+    branch: int
+    call: int
+    effect: int
+    timestamp: int
+    descriptor: int
+
+    def binary(self, node: ir.Bin) -> int:
+        """One operation on two numbers."""
+        if isinstance(node.type, ty.Float):
+            return self.divide_f32 if node.op == "/" else self.operation
+        if node.op in "/%" and not isinstance(node.right, ir.Const):
+            return self.divide
+        if not isinstance(node.type, ty.Int) or node.type.bits <= 16:
+            return self.operation
+        known = isinstance(node.left, ir.Const) or isinstance(node.right, ir.Const)
+        return self.wide_product if node.op == "*" and not known else self.wide
+
+    def conversion(self, have: ty.Type, want: ty.Type) -> int:
+        """A change of type that keeps the value."""
+        routine = have == ty.F32 and isinstance(want, ty.Int)
+        return self.to_integer if routine else self.operation
+
+    def operand(self, node: ir.Expr) -> int:
+        """An operand of a vector operation: a descriptor made at run time goes to a register."""
+        return self.descriptor if node.type in ty.DSDS and not isinstance(node, ir.Const) else 0
+
+    def of_effect(self, name: str) -> int:
+        """An effect on the machine."""
+        return self.timestamp if name == "tsc_read" else self.effect
+
+    def of_call(self, callee: ir.Function | None) -> int:
+        """A call; one of a function that only passes an effect on is written in its place."""
+        body = callee.body if callee is not None else []
+        return 0 if len(body) == 1 and isinstance(body[0], ir.Effect) else self.call
+
+
+def _read() -> ScalarCosts:
+    path = resources.files("meshc.sim.machine") / "costs.toml"
+    return ScalarCosts(**tomllib.loads(path.read_text(encoding="utf-8"))["scalar"])
+
+
+SCALAR = _read()
