@@ -2,52 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
-from meshc.interp.check import check_same
+from meshc.interp.check import Outcome, Trace, check_outcomes, random_trace, run_from
+from meshc.interp.inputs import RUN_TIME_ROWS, wanted_inputs
 from meshc.ir.clone import clone_module
-from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
-from meshc.passes.instruments import Instrument
+from meshc.passes.instruments import Instrument, phase_of
 from meshc.support.diagnostics import InternalError, MeshcError, fail
 from meshc.verify import check_claims
 
-_MAX_ELEMENTS = 20_000_000
+_MAX_ELEMENTS = 200_000_000
 _MAX_CORES = 1024
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A copy of a module between two passes and what it gave on the trace of its phase."""
+
+    module: Module
+    outcome: Outcome
 
 
 class Check(Instrument):
     """Runs the module before and after each pass on the same random inputs, and checks every fact
-    that it still claims. What differs is a fault of the pass: :class:`InternalError`."""
+    that it still claims. What differs is a fault of the pass: :class:`InternalError`.
+
+    Decode, if prefill has gone through the same passes, continues at each of them with the state
+    that prefill left there.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self.kept: Module | None = None
         self.compared = 0
+        self.trace = Trace({}, ())
+        self.stages: list[Stage] = []
+        self.prefill: list[Stage] = []
+        self._left: Module | None = None
 
     def before(self, step: Pass, module: Module) -> None:
-        """Keep a copy; raises ``check-too-large`` when running it would take minutes."""
+        """Run a module that no pass has worked on. Raises ``check-too-large`` when that would take
+        minutes."""
         _refuse_large(module)
-        self.kept = clone_module(module)
+        if module is not self._left:
+            self._begin(module)
 
     def after(self, step: Pass, module: Module, seconds: float) -> None:
-        assert self.kept is not None
         _refuse_large(module)
+        given = self.stages[-1]
         try:
             check_claims(module)
-            check_same(self.kept, module, self.seed)
+            self._run(module)
+            wanted, got = given.outcome.results, self.stages[-1].outcome.results
+            check_outcomes(given.module, module, wanted, got, self._earlier())
         except MeshcError as error:
-            kept = print_module(self.kept)
-            raise InternalError(f"{step.NAME}: {error}", str(step), kept) from error
+            text = print_module(given.module)
+            raise InternalError(f"{step.NAME}: {error}", str(step), text) from error
+        self._left = module
         self.compared += 1
+
+    def _begin(self, module: Module) -> None:
+        """Start with a phase: that of another model, or the decode of what was prefilled."""
+        done = self.stages
+        follows = bool(done) and (
+            (phase_of(done[0].module), phase_of(module)) == ("prefill", "decode")
+            and done[0].module.option("model", "") == module.option("model", "")
+        )
+        self.prefill, self.stages = done if follows else [], []
+        rows = self.trace.steps[0][1].get(RUN_TIME_ROWS, 0) if follows else 0
+        self.trace = random_trace(module, self.seed, first=rows)
+        self._run(module)
+
+    def _run(self, module: Module) -> None:
+        number = len(self.stages)
+        start = self.prefill[number].outcome.state if self.prefill else None
+        self.stages.append(Stage(clone_module(module), run_from(module, self.trace, start)))
+
+    def _earlier(self) -> Module | None:
+        """The prefill whose state the last two runs began with."""
+        return self.prefill[len(self.stages) - 1].module if self.prefill else None
 
 
 def _refuse_large(module: Module) -> None:
-    elements = sum(
-        prod(tensor_type(p.value).shape(module.dims)) for f in module.functions for p in f.params
-    )
+    elements = sum(prod(want.type.shape(module.dims)) for want in wanted_inputs(module))
     cores = module.mesh.cores if module.mesh else 1
     if elements > _MAX_ELEMENTS or cores > _MAX_CORES:
         fail(

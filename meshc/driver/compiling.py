@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from meshc.backends import csl, cuda
 from meshc.backends.python import HostFacts, emit
 from meshc.devices import device
 from meshc.driver.compiled import Compiled
+from meshc.driver.element_types import element_type
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
@@ -19,7 +22,7 @@ from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
-from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail, in_each
 from meshc.verify import check_fact
 
 
@@ -33,13 +36,16 @@ def compile_loaded(
     request.check()
     report = Diagnostics() if report is None else report
     phases = _phases(loaded, request)
-    given = {phase: given_module(loaded, phase, request) for phase in phases}
+    given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
-    modules = {}
-    for phase, module in given.items():
-        passes = _passes(module, request)
-        modules[phase] = PassManager(passes, instruments).run(module, report)
-    files = _files(request, modules, host, loaded.name)
+
+    def lowered(phase: str) -> Module:
+        passes = _passes(given[phase], request)
+        return PassManager(passes, instruments).run(given[phase], report)
+
+    modules = in_each(phases, lowered)
+    with _quoting_missed(report):
+        files = _files(request, modules, host, loaded.name)
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded)
 
@@ -51,11 +57,13 @@ def _passes(module: Module, request: CompileRequest) -> list[Pass]:
     return pipeline_from(module, request.level(), request.settings())
 
 
-def given_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
+def given_module(
+    loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics
+) -> Module:
     """What the passes start from: the graph of ``phase``, or the module of a ``.meshir`` file, of
     which what the passes ahead ask for is proved where its text does not claim it."""
     if loaded.module is None:
-        return graph_module(loaded, phase, request)
+        return graph_module(loaded, phase, request, report)
     module = clone_module(loaded.module)
     module.options = {**request.options(), **module.options}
     if module.level == "graph":
@@ -69,14 +77,14 @@ def given_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Mo
     return module
 
 
-def graph_module(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
+def graph_module(
+    loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics | None = None
+) -> Module:
     """The graph of ``phase`` with the header that the passes read."""
     numbers = device(request.device_name)
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
-    # Emitted NumPy is fast in f32 only; all else is for the device.
-    plain = request.target == "python" and not request.compile_to
-    usual = "f32" if plain else numbers.default_dtype
-    dtype = request.dtype or usual
+    declared = str(module.option("weights", "f32"))
+    dtype = element_type(loaded, declared, request, numbers, report or Diagnostics())
     module.options |= {"dtype": dtype, "grid": request.mesh}
     module.options.setdefault("accumulate", "f32")
     module.options |= request.options()
@@ -135,6 +143,20 @@ def _embedding(module: Module) -> tuple[str, int] | None:
     """Name and rows of the table that token ids are looked up in, or None."""
     lookups = (op for op in module.walk() if isinstance(op, graph.Embed))
     return next(((op.tensors()[1].name, module.dims[op.dim]) for op in lookups), None)
+
+
+@contextmanager
+def _quoting_missed(report: Diagnostics) -> Iterator[None]:
+    """Let the refusal of an op that no kernel holds say why ``fuse-cluster`` left it."""
+    try:
+        yield
+    except MeshcError as error:
+        missed = [m for m in report.messages if (m.severity, m.code) == ("missed", "fuse-cluster")]
+        notes = tuple(f"{m.message} ({m.span})" if m.span else m.message for m in missed)
+        raise MeshcError(
+            replace(d, notes=d.notes + notes, help=None) if d.code == "cuda-graph" and notes else d
+            for d in error.diagnostics
+        ) from error
 
 
 def _files(

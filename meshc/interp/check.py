@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
 
 from meshc.interp.bounds import Comparison, compare, reduction_length
 from meshc.interp.fabric import Timing
-from meshc.interp.graph import run_graph
-from meshc.interp.inputs import random_inputs, wanted_inputs
-from meshc.interp.mesh import run_mesh
+from meshc.interp.inputs import RUN_TIME_ROWS, random_inputs
 from meshc.interp.named import Array
-from meshc.interp.tile import TileMachine
-from meshc.ir.core import Op, Operand, tensor_type
-from meshc.ir.module import Function, Module
-from meshc.ir.ops import graph, mesh
-from meshc.ir.values import Value
+from meshc.interp.sessions import Arrays, Session, state_results
+from meshc.interp.state import State
+from meshc.ir.core import tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
 from meshc.support.diagnostics import fail
 
-Arrays = Mapping[str, Array]
+_MOST_ROWS = 33
 
 __all__ = [
     "Comparison",
+    "Outcome",
     "Session",
     "Trace",
+    "check_outcomes",
     "check_same",
     "compare",
     "random_trace",
     "reduction_length",
     "run_any",
+    "run_from",
     "run_trace",
     "state_results",
 ]
@@ -49,52 +50,12 @@ class Trace:
     steps: tuple[tuple[Arrays, Mapping[str, int]], ...]
 
 
-class Session:
-    """A module of any level with the state it keeps from step to step (KV caches).
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of a trace gave: the results of all steps and the state behind the last one."""
 
-    ``transfers`` and ``schedule`` matter at tile level only (see :mod:`meshc.interp.tile`).
-    """
-
-    def __init__(
-        self,
-        module: Module,
-        constant: Arrays,
-        transfers: Timing = "early",
-        schedule: str = "round-robin",
-    ) -> None:
-        self.module = module
-        self._constant = dict(constant)
-        self._machine = TileMachine(module, transfers, schedule) if module.level == "tile" else None
-        if self._machine is not None:
-            self._load(constant)
-
-    def step(self, inputs: Arrays, scalars: Mapping[str, int]) -> list[Array]:
-        """The results that are no state, in order."""
-        if self._machine is not None:
-            self._load(inputs)
-            return list(self._machine.run(scalars).values())
-        run = run_graph if self.module.level == "graph" else run_mesh
-        results = run(self.module, {**self._constant, **inputs}, scalars)
-        states = state_results(self.module.function)
-        self._constant.update({name: results[index] for name, index in states.items()})
-        return [r for i, r in enumerate(results) if i not in states.values()]
-
-    def adopt_state(self, other: Session) -> None:
-        """Continue with the state that ``other`` (the prefill of the same model) has left."""
-        if self._machine is not None and other._machine is not None:
-            self._machine.adopt_state(other._machine)
-            return
-        names = [w.name for w in wanted_inputs(self.module) if w.role == "state"]
-        for name in names:
-            if name not in other._constant:
-                fail("interp-state", f"the other phase has no state '{name}'")
-            self._constant[name] = other._constant[name]
-
-    def _load(self, arrays: Arrays) -> None:
-        assert self._machine is not None
-        for want in wanted_inputs(self.module):
-            if want.name in arrays and want.role != "state":
-                self._machine.load(want.name, arrays[want.name])
+    results: list[Array]
+    state: State
 
 
 def run_any(module: Module, inputs: Arrays, scalars: Mapping[str, int]) -> list[Array]:
@@ -113,28 +74,38 @@ def run_trace(
     return [array for inputs, scalars in trace.steps for array in session.step(inputs, scalars)]
 
 
-def random_trace(module: Module, seed: int, steps: int = 3) -> Trace:
-    """Random inputs: ``steps`` steps with ``pos`` counting up from its least value, or one step.
+def run_from(module: Module, trace: Trace, start: State | None = None) -> Outcome:
+    """As :func:`run_trace`, with the state that another phase has left at the same level."""
+    session = Session(module, trace.constant)
+    if start is not None:
+        session.adopt(start)
+    results = [array for given, scalars in trace.steps for array in session.step(given, scalars)]
+    return Outcome(results, session.left())
 
-    Other run-time scalars take the middle of their range.
+
+def random_trace(module: Module, seed: int, steps: int = 3, first: int = 0) -> Trace:
+    """Random inputs: ``steps`` steps with ``pos`` counting up from ``first``, or one step.
+
+    Other run-time scalars take the middle of their range, that of rows of a prompt at most a few
+    tens: more would only repeat what the first ones show.
     """
     scalars = {name: (low + high + 1) // 2 for name, (low, high) in module.scalars.items()}
-    roles = {want.name: want.role for want in wanted_inputs(module)}
-    first = random_inputs(module, seed, scalars)
-    constant = {name: array for name, array in first.items() if roles[name] != "in"}
+    if RUN_TIME_ROWS in scalars:
+        scalars[RUN_TIME_ROWS] = min(scalars[RUN_TIME_ROWS], _MOST_ROWS)
+    constant = random_inputs(module, seed, scalars, ("weight", "state"))
     made = []
-    for number, pos in enumerate(_positions(module, steps)):
+    for number, pos in enumerate(_positions(module, steps, first)):
         at = {**scalars, "pos": pos} if "pos" in scalars else scalars
-        arrays = random_inputs(module, seed + number, at)
-        given = {name: array for name, array in arrays.items() if roles[name] == "in"}
+        given = random_inputs(module, seed + number, at, ("in",))
         made.append(({**given, **_embedded(module, {**constant, **given})}, at))
     return Trace(constant, tuple(made))
 
 
-def _positions(module: Module, steps: int) -> range:
+def _positions(module: Module, steps: int, first: int) -> range:
     """Values of ``pos``, step by step; one step where there is no such scalar."""
     low, high = module.scalars.get("pos", (0, 0))
-    return range(low, min(low + steps, high + 1))
+    start = min(max(low, first), high)
+    return range(start, min(start + steps, high + 1))
 
 
 def _embedded(module: Module, arrays: Arrays) -> dict[str, Array]:
@@ -164,67 +135,26 @@ def check_same(
     """
     trace = random_trace(before, seed, steps)
     wanted = run_trace(before, trace) if reference is None else reference
+    return check_outcomes(before, after, wanted, run_trace(after, trace))
+
+
+def check_outcomes(
+    before: Module,
+    after: Module,
+    wanted: Sequence[Array],
+    got: Sequence[Array],
+    earlier: Module | None = None,
+) -> Comparison:
+    """Compare the results of two modules on one trace within the rounding bound; ``earlier`` is the
+    phase that left the state they began with, if any. Raises ``interp-mismatch``."""
     precision = "f64"
     if "tile" in (before.level, after.level):
         precision = _coarsest(before, after)
-    length = reduction_length(before, precision)
-    result = compare(wanted, run_trace(after, trace), precision, length)
+    length = sum(reduction_length(m, precision) for m in (before, earlier) if m is not None)
+    result = compare(wanted, got, precision, length)
     if not result.agrees:
         _mismatch(before, after, result)
     return result
-
-
-def state_results(function: Function) -> dict[str, int]:
-    """For each state parameter by name, which result of the function is its next value."""
-    states = {p.value for p in function.params if p.role == "state"}
-    producers = _producers(function)
-    found = {}
-    for index, value in enumerate(function.body.ops[-1].tensors()):
-        origin = _origin(value, producers)
-        if origin in states:
-            found[origin.name] = index
-    return found
-
-
-@dataclass
-class _Producers:
-    """Which op gives a value, and which loop a block argument belongs to."""
-
-    results: dict[Value, Op] = field(default_factory=dict)
-    arguments: dict[Value, Op] = field(default_factory=dict)
-
-
-def _producers(function: Function) -> _Producers:
-    known = _Producers()
-    for op in function.body.walk():
-        known.results.update(dict.fromkeys(op.results, op))
-        for region in op.regions:
-            known.arguments.update(dict.fromkeys(region.args, op))
-    return known
-
-
-def _origin(value: Value, known: _Producers) -> Value:
-    """The value that ``value`` continues: through appends, and through loops over layers."""
-    seen: set[Value] = set()
-    while value not in seen:
-        seen.add(value)
-        following = _continued(value, known)
-        value = following if isinstance(following, Value) else value
-    return value
-
-
-def _continued(value: Value, known: _Producers) -> Operand:
-    loop = known.arguments.get(value)
-    if loop is not None:
-        return loop.operands[loop.regions[0].args.index(value)]
-    op = known.results.get(value)
-    if isinstance(op, graph.Append):
-        return op.operands[0]
-    if isinstance(op, mesh.Append):
-        return op.operands[2 * op.results.index(value)]
-    if isinstance(op, (graph.Repeat, graph.Fuse)):
-        return op.regions[0].ops[-1].operands[op.results.index(value)]
-    return value
 
 
 def _coarsest(*modules: Module) -> str:

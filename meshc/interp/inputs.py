@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -118,13 +118,17 @@ def checked_scalars(module: Module, scalars: Mapping[str, int]) -> dict[str, int
 
 
 def random_inputs(
-    module: Module, seed: int, scalars: Mapping[str, int] | None = None
+    module: Module,
+    seed: int,
+    scalars: Mapping[str, int] | None = None,
+    roles: Sequence[str] = ("in", "weight", "state"),
 ) -> dict[str, Array]:
-    """Random arrays for everything ``module`` takes, the same for a name at every level.
+    """Random arrays for everything of ``roles`` that ``module`` takes, the same for a name at every
+    level.
 
-    Weights are scaled so that activations keep their size; vectors (gains) lie around 1; token
-    ids lie within the table; states are zeros. With a scalar ``len`` the dims that hold prompt
-    rows have that many.
+    Weights are float32 and scaled so that activations keep their size; vectors (gains) lie around
+    1; token ids lie within the table; states are zeros. With a scalar ``len`` the dims that hold
+    prompt rows have that many.
     """
     extents = dict(module.dims)
     rows = (scalars or {}).get(RUN_TIME_ROWS)
@@ -135,6 +139,7 @@ def random_inputs(
     return {
         want.name: _random(want, extents, stacks, min(ids, default=1), seed)
         for want in wanted_inputs(module)
+        if want.role in roles
     }
 
 
@@ -148,13 +153,12 @@ def _random(
         return random.integers(0, ids, shape)
     if want.role == "state":
         return np.zeros(shape)
-    values = random.standard_normal(shape)
     if want.role == "in":
-        return values
+        return random.standard_normal(shape)
+    values = np.asarray(random.standard_normal(shape, np.float32))
     own = [extents[d] for d in want.type.dims if d not in stacks]
-    if len(own) < 2:
-        return 1 + 0.1 * values
-    return np.asarray(values * prod(own) ** -0.25)
+    values *= 0.1 if len(own) < 2 else prod(own) ** -0.25
+    return values + np.float32(1) if len(own) < 2 else values
 
 
 def _row_dims(module: Module) -> Iterator[str]:

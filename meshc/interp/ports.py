@@ -39,6 +39,13 @@ class PortMap:
                 f"for {self.buffer} and {port.tensor}",
             )
 
+    @property
+    def names(self) -> set[str]:
+        """What the port's expressions speak of: coordinates, lanes, lets, run-time scalars."""
+        exprs = [*self.port.element, *(expr for _, expr in self.port.lets)]
+        found = {name for expr in exprs for name in expr.free_vars}
+        return found | {*(self.port.where.free_vars if self.port.where else ())}
+
     def lanes(
         self, core: int, extents: tuple[int, ...], scalars: Mapping[str, int]
     ) -> tuple[Mask, Mask, tuple[Array, ...]]:

@@ -21,6 +21,7 @@ from meshc.interp.ports import PortMap
 from meshc.interp.resolve import Names
 from meshc.interp.rounding import storage
 from meshc.interp.schedules import Schedule, make_schedule
+from meshc.interp.state import State
 from meshc.interp.steps import Compiler, Core
 from meshc.ir.module import Buffer, Module
 from meshc.ir.types import DType
@@ -91,6 +92,8 @@ class TileMachine:
         if may_be_short:
             self._extents.update(zip(port.port.tensor.dims, shape, strict=True))
         self._loaded[name] = np.asarray(array)
+        if self._kept(name) and not self._uses_scalars(name):
+            self._spread_one(name, {})
 
     @property
     def state(self) -> dict[str, Array]:
@@ -101,18 +104,25 @@ class TileMachine:
             if b.role == "state"
         }
 
+    def left(self) -> State:
+        """A copy of the state, for the phase that follows."""
+        types = {b.value.name: b.type for b in self.module.buffers}
+        return State(self.mesh, {n: (types[n], array) for n, array in self.state.items()})
+
     def adopt_state(self, other: TileMachine) -> None:
-        """Continue with the state that ``other`` (say, the prefill) has left.
+        """Continue with the state that ``other`` (say, the prefill) has left; see ``adopt``."""
+        self.adopt(other.left())
+
+    def adopt(self, state: State) -> None:
+        """Continue with ``state``.
 
         Raises ``interp-state`` when a buffer is missing there or has another type or mesh.
         """
-        pairs = zip(other.module.buffers, other._memory, strict=True)
-        theirs = {b.value.name: (b, m) for b, m in pairs if b.role == "state"}
         for buffer, memory in zip(self.module.buffers, self._memory, strict=True):
             if buffer.role != "state":
                 continue
-            found = theirs.get(buffer.value.name)
-            if found is None or found[0].type != buffer.type or other.mesh != self.mesh:
+            found = state.kept.get(buffer.value.name)
+            if found is None or found[0] != buffer.type or state.mesh != self.mesh:
                 fail("interp-state", f"%{buffer.value.name} : {buffer.type} is no state over there")
             memory[...] = found[1]
             # What a state port would load has been replaced.
@@ -163,14 +173,21 @@ class TileMachine:
     def _spread(self, scalars: Mapping[str, int]) -> None:
         for name, ports in self._ports.items():
             if name in self._loaded:
-                for port in ports:
-                    memory = self._memory[self._slots[port.port.buffer]]
-                    port.spread(self._loaded[name], memory, scalars)
-                if self._kept(name):
-                    del self._loaded[name]
-                    self._spread_once.add(name)
+                self._spread_one(name, scalars)
             elif ports[0].port.direction == "in" and name not in self._spread_once:
                 fail("interp-input", f"the in-port '{name}' has not been loaded")
+
+    def _spread_one(self, name: str, scalars: Mapping[str, int]) -> None:
+        for port in self._ports[name]:
+            memory = self._memory[self._slots[port.port.buffer]]
+            port.spread(self._loaded[name], memory, scalars)
+        if self._kept(name):
+            del self._loaded[name]
+            self._spread_once.add(name)
+
+    def _uses_scalars(self, name: str) -> bool:
+        """Whether which elements lie where depends on the run."""
+        return any(port.names & {*self.module.scalars} for port in self._ports[name])
 
     def _execute(self, scalars: Mapping[str, int]) -> None:
         schedule = make_schedule(self.schedule)

@@ -8,16 +8,18 @@ Form: ``error[code]: words`` with file:line:column, the source line, a caret, no
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeVar
 
 from meshc.support.paint import Paint, plain
 from meshc.support.spans import Span
 
 Severity = Literal["error", "warning", "remark", "missed"]
+
+Result = TypeVar("Result")
 
 _TAB_WIDTH = 4
 
@@ -121,6 +123,30 @@ def fail(
 ) -> NoReturn:
     """Raise a single error at once, for a stage that cannot go on."""
     raise MeshcError([Diagnostic("error", code, message, span, tuple(notes), help)])
+
+
+def in_each(phases: Iterable[str], action: Callable[[str], Result]) -> dict[str, Result]:
+    """What ``action`` gives for each phase. Raises the errors of all phases together: once those
+    that they share, the others with the phase in a note."""
+    results: dict[str, Result] = {}
+    failed: dict[str, tuple[Diagnostic, ...]] = {}
+    for phase in phases:
+        try:
+            results[phase] = action(phase)
+        except MeshcError as error:
+            failed[phase] = error.diagnostics
+    if failed:
+        raise MeshcError(_merged(failed, len(results) + len(failed)))
+    return results
+
+
+def _merged(failed: dict[str, tuple[Diagnostic, ...]], phases: int) -> list[Diagnostic]:
+    merged = []
+    for one in dict.fromkeys(d for found in failed.values() for d in found):
+        where = [phase for phase, found in failed.items() if one in found]
+        notes = () if len(where) == phases else (f"in the phase {where[0]}",)
+        merged.append(replace(one, notes=(*one.notes, *notes)))
+    return merged
 
 
 @cache

@@ -9,6 +9,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
+ELEMENTS = (DType.F16, DType.F32)
 MOST_DIMS = 4
 STRIDES = range(-128, 128)  # of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)
 _VARIABLES = "ijkl"
@@ -111,6 +112,6 @@ def plain(window: Window) -> bool:
 
 def element(dtype: DType) -> str:
     """The CSL type of an element. Raises ``csl-dtype`` for what has none."""
-    if dtype not in (DType.F32, DType.F16):
+    if dtype not in ELEMENTS:
         fail("csl-dtype", f"elements of type {dtype} cannot be emitted as CSL", help="use f16, f32")
     return str(dtype)

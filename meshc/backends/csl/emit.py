@@ -13,7 +13,7 @@ from meshc.backends.csl.names import phase_file
 from meshc.backends.csl.pe_file import pe_file
 from meshc.backends.csl.report import report
 from meshc.ir.module import Module
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import fail, in_each
 
 ARCHITECTURES = ("wse2", "wse3")
 
@@ -28,10 +28,11 @@ def emit(modules: Mapping[str, Module], portable: bool = False) -> dict[str, str
     if len(modules) == 1:
         ((phase, module),) = modules.items()
         return _program(phase, module, portable, "state")
+    programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
     return {
         f"{phase_file(phase)}/{name}": text
-        for phase, module in modules.items()
-        for name, text in _program(phase, module, portable, "../state").items()
+        for phase, files in programs.items()
+        for name, text in files.items()
     }
 
 

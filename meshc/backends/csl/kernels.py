@@ -57,19 +57,16 @@ class Kernels:
             "rotate": self._rotate,
         }
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The kernels that can be emitted."""
+        return (*self._writers, *self.rows.writers)
+
     def lines(self, op: Compute) -> list[str]:
-        """The statements of one kernel. Raises ``csl-kernel`` for what cannot be emitted."""
+        """The statements of one kernel out of ``known``."""
         if op.kernel in self.rows.writers:
             return self.rows.writers[op.kernel](op, _windows(op))
-        writer = self._writers.get(op.kernel)
-        if writer is None:
-            fail(
-                "csl-kernel",
-                f"the CSL back end does not emit '{op.kernel}'",
-                op.span,
-                help=f"it emits {', '.join(sorted([*self._writers, *self.rows.writers]))}",
-            )
-        return writer(op)
+        return self._writers[op.kernel](op)
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""

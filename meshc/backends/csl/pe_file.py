@@ -10,6 +10,7 @@ from meshc.backends.csl.banks import shifts
 from meshc.backends.csl.channels import Ends, colors_on
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors, element
+from meshc.backends.csl.expressible import check_expressible
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import Guards, largest
 from meshc.backends.csl.kernels import Kernels, aligned
@@ -56,6 +57,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, archs)
     kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    check_expressible(module, kernels.known)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
     tasks = _task_ids(lowering, ends, module)

@@ -18,6 +18,7 @@ from meshc.ir.ops import graph, mesh
 from meshc.ir.types import DType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.spans import Span
 
 
 @dataclass(eq=False)
@@ -53,6 +54,7 @@ class Plan:
         self.block = Block()
         self.named: dict[str, Value] = {}
         self.carried = 0
+        self.span: Span | None = None
 
     # --- the function
 
@@ -117,7 +119,9 @@ class Plan:
                 self.appends.append(op)
             else:
                 self.flush_appends(op)
+                outer, self.span = self.span, op.span
                 self.handler(op)(op)
+                self.span = outer
         return extra
 
     def handler(self, op: Op) -> Callable[[Op], None]:
@@ -160,7 +164,9 @@ class Plan:
         self.named |= {v.name: v for v in (value, other)}
 
     def emit(self, op: Op, *results: tuple[str, Type]) -> list[Value]:
-        """Append ``op`` to the current block with fresh results."""
+        """Append ``op``, at the place of what is being lowered, to the current block with fresh
+        results."""
+        op.span = op.span or self.span
         op.results = [self.value(name, kind) for name, kind in results]
         self.block.ops.append(op)
         return op.results
@@ -341,7 +347,7 @@ class Plan:
             cache, new = (self.env_of(o) for o in append.operands)
             operands += [cache, self.move_rows(cache, new, append)]
         first = self.appends[0]
-        made = mesh.Append(operands, dim=first.dim, rows=first.rows)
+        made = mesh.Append(operands, span=first.span, dim=first.dim, rows=first.rows)
         caches = [o for o in operands[::2] if isinstance(o, Value)]
         results = self.emit(made, *((f"{c.name}.new", c.type) for c in caches))
         for append, value in zip(self.appends, results, strict=True):

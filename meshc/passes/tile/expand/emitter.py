@@ -15,6 +15,7 @@ from meshc.ir.ops import tile
 from meshc.ir.types import BufferType, DType, TensorType, TokenType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, Range, Symbol, View, Whole
+from meshc.support.spans import Span
 
 Number = Expr | int
 
@@ -94,6 +95,7 @@ class Emitter:
         )
         self.block = Block()
         self.guards: list[Cond] = []
+        self.span: Span | None = None
         self.names: set[str] = set()
         self.row_dim = str(source.option("row_dim", "L"))
         self.many_rows = has_many_rows(source, self.row_dim)
@@ -168,7 +170,8 @@ class Emitter:
     # --- statements
 
     def append(self, op: Op) -> Op:
-        """Add a statement under the guards in force."""
+        """Add a statement under the guards in force, at the place of what is being expanded."""
+        op.span = self.span
         if self.guards:
             op.when = Cond.all([*self.guards, *([op.when] if op.when else [])])
         self.block.ops.append(op)

@@ -92,7 +92,9 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         """Expand the ops of ``block`` in order."""
         self.join(block)
         for op in block.ops:
+            outer, self.emitter.span = self.emitter.span, op.span
             self.handler(op)(op)
+            self.emitter.span = outer
 
     def join(self, block: Block) -> None:
         """Values that travel in one message, or come from one product, share a buffer."""

@@ -1,0 +1,137 @@
+"""Sessions: modules of any level that keep their state from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshc.interp.fabric import Timing
+from meshc.interp.graph import run_graph
+from meshc.interp.inputs import wanted_inputs
+from meshc.interp.mesh import run_mesh
+from meshc.interp.named import Array
+from meshc.interp.state import State
+from meshc.interp.tile import TileMachine
+from meshc.ir.core import Op, Operand
+from meshc.ir.module import Function, Module
+from meshc.ir.ops import graph, mesh
+from meshc.ir.values import Value
+
+Arrays = Mapping[str, Array]
+
+
+class Session:
+    """A module of any level with the state it keeps from step to step (KV caches).
+
+    ``transfers`` and ``schedule`` matter at tile level only (see :mod:`meshc.interp.tile`).
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        constant: Arrays,
+        transfers: Timing = "early",
+        schedule: str = "round-robin",
+    ) -> None:
+        self.module = module
+        self._constant = constant
+        self._state: dict[str, Array] = {}
+        self._machine = TileMachine(module, transfers, schedule) if module.level == "tile" else None
+        if self._machine is not None:
+            self._load(constant)
+
+    def step(self, inputs: Arrays, scalars: Mapping[str, int]) -> list[Array]:
+        """The results that are no state, in order."""
+        if self._machine is not None:
+            self._load(inputs)
+            return list(self._machine.run(scalars).values())
+        run = run_graph if self.module.level == "graph" else run_mesh
+        results = run(self.module, {**self._constant, **self._state, **inputs}, scalars)
+        states = state_results(self.module.function)
+        self._state.update({name: results[index] for name, index in states.items()})
+        return [r for i, r in enumerate(results) if i not in states.values()]
+
+    def adopt_state(self, other: Session) -> None:
+        """Continue with the state that ``other`` (the prefill of the same model) has left."""
+        self.adopt(other.left())
+
+    def left(self) -> State:
+        """The state, for a session of the phase that follows."""
+        if self._machine is not None:
+            return self._machine.left()
+        kinds = {w.name: w.type for w in wanted_inputs(self.module) if w.role == "state"}
+        held = {**self._constant, **self._state}
+        kept = {name: (kind, held[name]) for name, kind in kinds.items() if name in held}
+        return State(self.module.mesh, kept)
+
+    def adopt(self, state: State) -> None:
+        """Continue with ``state``, which was left by a module of the same level: each core with
+        the lanes that it holds. Raises ``interp-state`` and, where that leaves elements without a
+        core, ``interp-layout``."""
+        if self._machine is not None:
+            self._machine.adopt(state)
+            return
+        for want in wanted_inputs(self.module):
+            if want.role == "state":
+                self._state[want.name] = state.handed_over(
+                    want.name, want.type, self.module.mesh, self.module.dims
+                )
+
+    def _load(self, arrays: Arrays) -> None:
+        assert self._machine is not None
+        for want in wanted_inputs(self.module):
+            if want.name in arrays and want.role != "state":
+                self._machine.load(want.name, arrays[want.name])
+
+
+def state_results(function: Function) -> dict[str, int]:
+    """For each state parameter by name, which result of the function is its next value."""
+    states = {p.value for p in function.params if p.role == "state"}
+    producers = _producers(function)
+    found = {}
+    for index, value in enumerate(function.body.ops[-1].tensors()):
+        origin = _origin(value, producers)
+        if origin in states:
+            found[origin.name] = index
+    return found
+
+
+@dataclass
+class _Producers:
+    """Which op gives a value, and which loop a block argument belongs to."""
+
+    results: dict[Value, Op] = field(default_factory=dict)
+    arguments: dict[Value, Op] = field(default_factory=dict)
+
+
+def _producers(function: Function) -> _Producers:
+    known = _Producers()
+    for op in function.body.walk():
+        known.results.update(dict.fromkeys(op.results, op))
+        for region in op.regions:
+            known.arguments.update(dict.fromkeys(region.args, op))
+    return known
+
+
+def _origin(value: Value, known: _Producers) -> Value:
+    """The value that ``value`` continues: through appends, and through loops over layers."""
+    seen: set[Value] = set()
+    while value not in seen:
+        seen.add(value)
+        following = _continued(value, known)
+        value = following if isinstance(following, Value) else value
+    return value
+
+
+def _continued(value: Value, known: _Producers) -> Operand:
+    loop = known.arguments.get(value)
+    if loop is not None:
+        return loop.operands[loop.regions[0].args.index(value)]
+    op = known.results.get(value)
+    if isinstance(op, graph.Append):
+        return op.operands[0]
+    if isinstance(op, mesh.Append):
+        return op.operands[2 * op.results.index(value)]
+    if isinstance(op, (graph.Repeat, graph.Fuse)):
+        return op.regions[0].ops[-1].operands[op.results.index(value)]
+    return value

@@ -1,0 +1,50 @@
+"""What is wrong is said of all phases at once, and at its place in the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def errors(model: Path, **options: object) -> tuple[Diagnostic, ...]:
+    report = Diagnostics()
+    request = CompileRequest(**{"mesh": "8x8", "seq": 16} | options)  # type: ignore[arg-type]
+    with pytest.raises(MeshcError) as caught:
+        compile_loaded(load_any(str(model), report), request, (), report)
+    return caught.value.diagnostics
+
+
+def test_kernels_that_csl_lacks_are_named_with_their_place_for_both_phases() -> None:
+    found = errors(EXAMPLES / "tiny_llama.mesh", target="csl", device="wse2")
+    assert {d.code for d in found} == {"csl-kernel"}
+    assert all(d.span is not None and "rms" not in d.message for d in found)
+    rope = [d for d in found if "'rope'" in d.message]
+    assert [d.notes for d in rope] == [(), ()] and "rope(h @ wq" in rope[0].render()
+    (fill,) = (d for d in found if "'ring_set'" in d.message)
+    (shift,) = (d for d in found if "'ring_oldest'" in d.message)
+    assert fill.notes == ("in the phase prefill",) and shift.notes == ("in the phase decode",)
+
+
+def test_a_type_that_csl_lacks_is_said_once_at_its_first_place() -> None:
+    (found,) = errors(EXAMPLES / "mlp.mesh", target="csl", device="wse2", dtype="bf16")
+    assert found.code == "csl-dtype" and found.span is not None
+    assert "rms_norm(x, norm, eps)" in found.render()
+
+
+def test_errors_of_passes_come_from_both_phases() -> None:
+    found = errors(EXAMPLES / "tiny_llama.mesh", device="wse2", dtype="f16", mesh="1x1", seq=1024)
+    assert [d.code for d in found] == ["does-not-fit", "does-not-fit"]
+    assert ["in the phase prefill" in d.notes for d in found] == [True, False]
+
+
+def test_a_refusal_of_cuda_quotes_why_nothing_was_fused() -> None:
+    (found,) = errors(EXAMPLES / "tiny_llama.mesh", target="cuda")
+    assert found.code == "cuda-graph" and found.help is None
+    assert any("a head of 8 values is none of 64" in note for note in found.notes)
+    assert all(".mesh:" in note for note in found.notes)
