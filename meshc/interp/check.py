@@ -10,7 +10,7 @@ import numpy as np
 
 from meshc.interp.bounds import Comparison, compare, reduction_length
 from meshc.interp.fabric import Timing
-from meshc.interp.inputs import RUN_TIME_ROWS, random_inputs
+from meshc.interp.inputs import RUN_TIME_ROWS, RandomArrays
 from meshc.interp.named import Array
 from meshc.interp.sessions import Arrays, Session, state_results
 from meshc.interp.state import State
@@ -92,12 +92,12 @@ def random_trace(module: Module, seed: int, steps: int = 3, first: int = 0) -> T
     scalars = {name: (low + high + 1) // 2 for name, (low, high) in module.scalars.items()}
     if RUN_TIME_ROWS in scalars:
         scalars[RUN_TIME_ROWS] = min(scalars[RUN_TIME_ROWS], _MOST_ROWS)
-    constant = random_inputs(module, seed, scalars, ("weight", "state"))
+    constant = RandomArrays(module, seed, scalars, ("weight", "state"))
     made = []
     for number, pos in enumerate(_positions(module, steps, first)):
         at = {**scalars, "pos": pos} if "pos" in scalars else scalars
-        given = random_inputs(module, seed + number, at, ("in",))
-        made.append(({**given, **_embedded(module, {**constant, **given})}, at))
+        given = dict(RandomArrays(module, seed + number, at, ("in",)))
+        made.append(({**given, **_embedded(module, given, constant)}, at))
     return Trace(constant, tuple(made))
 
 
@@ -108,14 +108,15 @@ def _positions(module: Module, steps: int, first: int) -> range:
     return range(start, min(start + steps, high + 1))
 
 
-def _embedded(module: Module, arrays: Arrays) -> dict[str, Array]:
+def _embedded(module: Module, given: Arrays, constant: Arrays) -> dict[str, Array]:
     """By the name of its result, what each embedding of token ids gives."""
     found = {}
     for function in module.functions:
         names = {p.value: p.value.name for p in function.params}
         for op in function.body.ops:
             if isinstance(op, graph.Embed):
-                ids, table = (arrays[names[v]] for v in op.tensors())
+                taken = [names[v] for v in op.tensors()]
+                ids, table = (given[n] if n in given else constant[n] for n in taken)
                 axis = tensor_type(op.operands[1]).dims.index(op.dim)
                 found[op.result.name] = np.moveaxis(table, axis, 0)[ids]
     return found

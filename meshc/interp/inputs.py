@@ -117,30 +117,48 @@ def checked_scalars(module: Module, scalars: Mapping[str, int]) -> dict[str, int
     return {name: int(value) for name, value in scalars.items()}
 
 
-def random_inputs(
-    module: Module,
-    seed: int,
-    scalars: Mapping[str, int] | None = None,
-    roles: Sequence[str] = ("in", "weight", "state"),
-) -> dict[str, Array]:
+class RandomArrays(Mapping[str, Array]):
     """Random arrays for everything of ``roles`` that ``module`` takes, the same for a name at every
-    level.
+    level and each time it is asked for: they are drawn anew, so that a model need not fit into
+    memory twice.
 
     Weights are float32 and scaled so that activations keep their size; vectors (gains) lie around
     1; token ids lie within the table; states are zeros. With a scalar ``len`` the dims that hold
     prompt rows have that many.
     """
-    extents = dict(module.dims)
-    rows = (scalars or {}).get(RUN_TIME_ROWS)
-    if rows is not None:
-        extents |= {dim: min(rows, extents[dim]) for dim in _row_dims(module)}
-    stacks = {op.dim for op in module.walk() if isinstance(op, graph.Repeat)}
-    ids = [module.dims[op.dim] for op in module.walk() if isinstance(op, graph.Embed)]
-    return {
-        want.name: _random(want, extents, stacks, min(ids, default=1), seed)
-        for want in wanted_inputs(module)
-        if want.role in roles
-    }
+
+    def __init__(
+        self,
+        module: Module,
+        seed: int,
+        scalars: Mapping[str, int] | None = None,
+        roles: Sequence[str] = ("in", "weight", "state"),
+    ) -> None:
+        self._seed = seed
+        self._extents = dict(module.dims)
+        rows = (scalars or {}).get(RUN_TIME_ROWS)
+        if rows is not None:
+            self._extents |= {d: min(rows, self._extents[d]) for d in _row_dims(module)}
+        self._stacks = {op.dim for op in module.walk() if isinstance(op, graph.Repeat)}
+        ids = [module.dims[op.dim] for op in module.walk() if isinstance(op, graph.Embed)]
+        self._ids = min(ids, default=1)
+        self._wanted = {w.name: w for w in wanted_inputs(module) if w.role in roles}
+
+    def __getitem__(self, name: str) -> Array:
+        return _random(self._wanted[name], self._extents, self._stacks, self._ids, self._seed)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wanted)
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+
+def random_inputs(
+    module: Module, seed: int, scalars: Mapping[str, int] | None = None
+) -> dict[str, Array]:
+    """All :class:`RandomArrays` of ``module``."""
+    return dict(RandomArrays(module, seed, scalars))
 
 
 def _random(

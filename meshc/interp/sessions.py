@@ -34,7 +34,7 @@ class Session:
         schedule: str = "round-robin",
     ) -> None:
         self.module = module
-        self._constant = constant
+        self._constant = dict(constant) if module.level != "tile" else {}
         self._state: dict[str, Array] = {}
         self._machine = TileMachine(module, transfers, schedule) if module.level == "tile" else None
         if self._machine is not None:

@@ -200,6 +200,7 @@ class TileMachine:
         if len(ended) < len(self._cores):
             report_deadlock(self._cores, ended, fabric)
         self._check_consumed(fabric)
+        self._cores = []  # a cycle would keep the memory of all cores alive
 
     def _advance(self, schedule: Schedule, scripts: list[Iterator[None]]) -> set[int]:
         """Give turns until no core is ready; the cores that have ended."""
