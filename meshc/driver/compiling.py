@@ -20,10 +20,11 @@ from meshc.ir.ops import graph
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
-from meshc.passes.manager import PassManager
+from meshc.passes.manager import InternalError, PassManager
 from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail, in_each
 from meshc.verify import check_fact
+from meshc.verify.shared_state import check_shared_state
 
 
 def compile_loaded(
@@ -44,6 +45,10 @@ def compile_loaded(
         return PassManager(passes, instruments).run(given[phase], report)
 
     modules = in_each(phases, lowered)
+    try:
+        check_shared_state(modules)
+    except MeshcError as error:
+        raise InternalError.of(str(error), [], modules[phases[-1]]) from error
     with _quoting_missed(report):
         files = _files(request, modules, host, loaded.name)
     facts = facts_of(loaded, request, modules, host)

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from meshc.analysis.coordinates import RANKED_AXES, ring_core
+from meshc.analysis.isl import find_point
+from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 
+_MOST_HOPS = 2
+_RANK, _OTHER = Expr.var("p"), Expr.var("other")
+
 
 def check(module: Module) -> None:
-    """Walk each ring: every core once, at most two hops per step."""
+    """Prove of each ring, whatever its length, that it visits every core once, at most two hops
+    from the one before."""
     mesh = module.the_mesh()
     for axis in RANKED_AXES:
-        size = mesh.size(axis)
-        if not mesh.ring(axis):
-            continue
-        core = ring_core(size)
-        where = [int(core.evaluate({"p": rank})) for rank in range(size)]
-        if sorted(where) != list(range(size)):
-            fail("not-placed", f"the ring of axis {axis} misses a core")
-        for rank in range(size):
-            if abs(where[rank] - where[rank - 1]) > 2:
-                fail("not-placed", f"axis {axis}: ranks {rank - 1} and {rank} are too far apart")
+        if mesh.ring(axis):
+            _check_ring(axis, ring_core(mesh.size(axis)), mesh.size(axis))
+
+
+def _check_ring(axis: str, core: Piecewise, size: int) -> None:
+    ranks = Cond.between(0, _RANK, size)
+    for known, here in _branches(core):
+        outside = ranks & known & ~Cond.between(0, here, size)
+        if find_point(outside) is not None:
+            fail("not-placed", f"the ring of axis {axis} leaves the axis")
+        for known_other, there in _branches(core.substitute({"p": _OTHER})):
+            pair = ranks & known & known_other & Cond.between(0, _OTHER, size)
+            if find_point(pair & Cond.lt(_OTHER, _RANK) & Cond.eq(here, there)) is not None:
+                fail("not-placed", f"the ring of axis {axis} misses a core")
+            follows = Cond.eq(_OTHER, _RANK - 1) | Cond.eq(_RANK, 0) & Cond.eq(_OTHER, size - 1)
+            apart = Cond.gt(here - there, _MOST_HOPS) | Cond.gt(there - here, _MOST_HOPS)
+            far = find_point(pair & follows & apart)
+            if far is not None:
+                fail(
+                    "not-placed",
+                    f"axis {axis}: ranks {far['p'] - 1} and {far['p']} are too far apart",
+                )
+
+
+def _branches(function: Piecewise) -> Iterator[tuple[Cond, Expr]]:
+    """The values of ``function``, each with where it is the one that counts."""
+    earlier = Cond.true()
+    for cond, value in function.pieces:
+        yield cond & earlier, value
+        earlier = earlier & ~cond

@@ -6,6 +6,7 @@ import pytest
 from compiled_texts import changed, parse, text_after
 
 from meshc.ir.affine import Expr, Piecewise
+from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import MeshcError, known_codes
 from meshc.verify import FACTS, check_claims, check_fact, placed
 
@@ -133,6 +134,12 @@ def test_an_order_that_misses_a_core_is_not_placed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(placed, "ring_core", lambda n: Piecewise.single(place // 2))
     with pytest.raises(MeshcError, match="misses a core"):
         check_fact(module, "placed")
+
+
+def test_the_proof_of_a_ring_does_not_grow_with_it() -> None:
+    module = parse(text_after("place-interleave", grid="5x5"))
+    module.mesh = Mesh(1, 1 << 24, interleaved=("x",))
+    check_fact(module, "placed")
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
