@@ -37,6 +37,14 @@ def causal(x: np.ndarray) -> np.ndarray:
     return softmax(np.where(seen, x, -np.inf))
 
 
+def turned(x: np.ndarray) -> np.ndarray:
+    count = x.shape[-1] // 2
+    angle = np.outer(np.arange(len(x)), 10000.0 ** (-np.arange(count) / count))
+    a, b = x[:, 0::2], x[:, 1::2]
+    pairs = a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)
+    return np.stack(pairs, -1).reshape(x.shape)
+
+
 def small(t: Arrays) -> list[np.ndarray]:
     h = norm(t["x"], t["g"]) @ t["a"]
     return [norm(h, t["m"]) @ t["b"], softmax(h)]
@@ -84,6 +92,10 @@ PROGRAMS: dict[str, tuple[str, Reference]] = {
     "contracted_in_another_order": (
         f"{Q}  param wo[D, H, E]  return transpose(q, H, D) @ wo",
         lambda t: [np.einsum("lhd,dhe->le", heads(t), t["wo"])],
+    ),
+    "pairs_stay_together": (
+        "return rope(x, style = interleaved)",
+        lambda t: [turned(t["x"])],
     ),
     "softmax_of_a_number_for_each_row": (
         "param u[E]  return softmax(x @ u)",

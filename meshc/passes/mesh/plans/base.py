@@ -275,7 +275,15 @@ class Plan:
         if not dims:
             return ()
         widest = max(dims, key=lambda d: self.extents[d])
-        return (Split(widest, axis, ceil_div(self.extents[widest], self.mesh.size(axis))),)
+        return (Split(widest, axis, self.lanes(widest, axis)),)
+
+    def lanes(self, dim: str, axis: str) -> int:
+        """Lanes of ``dim`` on each core of ``axis``: equal shares, in whole pairs where RoPE turns
+        neighbours."""
+        extent, size = self.extents[dim], self.mesh.size(axis)
+        if any(isinstance(o, graph.Rope) and o.dim == dim for o in self.source.walk()):
+            return 2 * ceil_div(ceil_div(extent, 2), size)
+        return ceil_div(extent, size)
 
     def lay_weight(self, value: Value, layout: Layout, op: Op) -> None:
         """Give a weight its layout, or check that an earlier use gave the same one."""

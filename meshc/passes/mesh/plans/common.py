@@ -65,6 +65,14 @@ class CommonOps(Plan):
                 help="canonicalize reorders them when the rotated value comes straight from a "
                 "matmul with a weight",
             )
+        split = layout_of(value_type(value)).split_of(op.dim)
+        if split is not None and split.block % 2:
+            fail(
+                "unsupported-layout",
+                f"'{value.name}' lies as {value_type(value).layout}, which parts pairs that rotate",
+                op.span,
+                help=f"choose a mesh whose cores hold whole pairs of {op.dim}",
+            )
         made = mesh.Rope(**{f.name: getattr(op, f.name) for f in fields(op)})
         made.operands, made.results, made.regions = [value], [], []
         self.env[op.result] = self.emit_like(made, op.result.name, value)

@@ -7,7 +7,6 @@ with their axes swapped, so nothing is ever transposed (fine-grained replication
 
 from __future__ import annotations
 
-from meshc.analysis.tiling import ceil_div
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split
@@ -27,8 +26,7 @@ class DecodePlan(CommonOps):
         others = [d for d in dims if d != self.row_dim]
         if not others:
             return Layout()
-        block = ceil_div(self.extents[others[-1]], self.mesh.size("y"))
-        return Layout((Split(others[-1], "y", block),))
+        return Layout((Split(others[-1], "y", self.lanes(others[-1], "y")),))
 
     def matmul(self, op: graph.Matmul) -> None:
         """Local products, then the reduction over the axis that split the contraction."""
@@ -106,8 +104,7 @@ class DecodePlan(CommonOps):
     def on_axis(self, value: Value, axis: str) -> Layout:
         """The layout with the (only) split dim over ``axis`` instead."""
         (split,) = self.splits(value)
-        block = ceil_div(self.extents[split.dim], self.mesh.size(axis))
-        return Layout((Split(split.dim, axis, block),))
+        return Layout((Split(split.dim, axis, self.lanes(split.dim, axis)),))
 
     def move(self, value: Value, layout: Layout, op: Op) -> Value:
         """Bring a vector from one axis to the other: a masked copy and a reduction."""

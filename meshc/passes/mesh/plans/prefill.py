@@ -36,8 +36,7 @@ class PrefillPlan(CommonOps):
         if not others:
             return Layout((self.row_split(),))
         last = others[-1]
-        block = ceil_div(self.extents[last], self.mesh.size("x"))
-        return Layout((self.row_split(), Split(last, "x", block)))
+        return Layout((self.row_split(), Split(last, "x", self.lanes(last, "x"))))
 
     def row_split(self) -> Split:
         """Rows of the prompt over y."""
