@@ -17,6 +17,12 @@ struct alignas(8) float2 {
 };
 struct alignas(16) float4 {
     float x, y, z, w;
+
+    // By members, so that what a function returns is not put into memory unseen by mc_races.h.
+    float4& operator=(const float4& from) {
+        x = from.x, y = from.y, z = from.z, w = from.w;
+        return *this;
+    }
 };
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
