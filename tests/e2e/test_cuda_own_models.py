@@ -166,7 +166,9 @@ CHAINS = {
     ),
     "no feed-forward block": (MODEL.replace(FEED_FORWARD, ""), "are attention_block\n"),
     "two look-ups": (
-        MODEL.replace(LAST, LAST.replace("x", "embed(tokens, embedding)", 1)),
+        MODEL.replace("param embedding", "param other[V, E], embedding").replace(
+            LAST, LAST.replace("x", "embed(tokens, other)", 1)
+        ),
         "embed, a loop of layers, embed, head",
     ),
     "logits of what was looked up": (
