@@ -19,7 +19,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from meshc.sim import descriptors, ir, program, routes
+from meshc.sim import analysis, descriptors, ir, program, routes
 from meshc.sim.sema import types as ty
 from meshc.sim.sema import unit
 from meshc.support.diagnostics import fail
@@ -249,6 +249,24 @@ def _check_extents(found: program.Program) -> None:
             addr >= 0 and size >= 0 and addr + size <= _MAX_BYTES for addr, size in stretches
         ):
             raise Damaged(f"memory of '{pe.name}' outside of a PE")
+        missing = sorted(named_functions(pe) - {f.name for f in pe.functions})
+        if missing:
+            raise Damaged(f"a function '{missing[0][:40]}' that '{pe.name}' lacks")
+
+
+def named_functions(pe: program.PeProgram) -> set[str]:
+    """Functions that tasks, exports and code name."""
+    tables = (pe.data_tasks, pe.local_tasks, pe.control_tasks, pe.teardown, pe.empty_handlers)
+    found = {name for table in tables for name in table.values()}
+    found |= {export.fn for export in pe.exports.values() if export.kind == "fn"}
+    for function in pe.functions:
+        for stmt in analysis.statements(function.body):
+            if isinstance(stmt, ir.CallFn):
+                found.add(stmt.name)
+            for expr in analysis.expressions(stmt):
+                inner = analysis.inside(expr)
+                found |= {part.name for part in inner if isinstance(part, ir.FnAddr)}
+    return found
 
 
 # --- files ---

@@ -352,7 +352,7 @@ def _sim_program() -> str:
         (Path(folder) / "pe.csl").write_text(pe)
         arguments = [f"{folder}/layout.csl", "--memcpy", "-o", f"{folder}/out"]
         assert cslc.main(arguments) == 0
-        return (Path(folder) / "out" / FILE_NAME).read_text()
+        return (Path(folder) / "out" / FILE_NAME).read_text().replace(folder, "place")
 
 
 def _simulation(random: Random) -> Case:

@@ -19,7 +19,7 @@ from meshc.sim.program import PeProgram, PeSymbol, Program
 from meshc.sim.routes import ColorConfig, Filter
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.unit import Export
-from meshc.sim.storage import FILE_NAME, Damaged, dumps, load_program, loads
+from meshc.sim.storage import FILE_NAME, Damaged, dumps, load_program, loads, named_functions
 from meshc.support.diagnostics import MeshcError
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
@@ -88,11 +88,14 @@ CONFIGS = st.builds(
 
 
 def pe_program(functions: list[ir.Function], data: bytes, slots: list[Any]) -> PeProgram:
-    return PeProgram(
+    found = PeProgram(
         "pe.csl", "wse2", 64, [PeSymbol("b", 8, 4), PeSymbol("a", 0, 8)], [(0, data)], slots,
         functions, {1: "f"}, {}, {}, {}, {}, {2: 3}, {}, [("local", 4)], [], [],
         {"x": Export("x", "data", ty.U16, 8)}, [], {5: ColorConfig()}, [], 1, ["text"], {}, {},
     )  # fmt: skip
+    missing = named_functions(found) - {f.name for f in functions}
+    found.functions += [ir.Function(name, [], ty.VOID) for name in sorted(missing)]
+    return found
 
 
 PROGRAMS = st.builds(
@@ -185,6 +188,14 @@ def test_numbers_that_no_compiler_writes(changes: dict[str, Any], words: str) ->
         fields["tiles"], {}, [], {},
     )  # fmt: skip
     with pytest.raises(Damaged, match=words):
+        loads(dumps(compiled))
+
+
+def test_code_names_functions_that_are_there() -> None:
+    pe = pe_program([], b"", [])
+    pe.functions.clear()
+    compiled = Program("wse2", 1, 1, (8, 3), (4, 1), [pe], {}, {}, [], {})
+    with pytest.raises(Damaged, match=r"a function 'f' that 'pe\.csl' lacks"):
         loads(dumps(compiled))
 
 
