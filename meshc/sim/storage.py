@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from meshc.sim import analysis, descriptors, ir, program, routes
 from meshc.sim.sema import types as ty
 from meshc.sim.sema import unit
 from meshc.support.diagnostics import fail
+from meshc.support.files import replace_file
 
 FILE_NAME = "program.sim"
 _MAX_EDGE, _MAX_BYTES = 4096, 1 << 16
@@ -273,8 +275,17 @@ def named_functions(pe: program.PeProgram) -> set[str]:
 
 
 def save_program(compiled: program.Program, folder: Path) -> None:
-    """Write a program below ``folder``."""
-    (folder / FILE_NAME).write_text(dumps(compiled), encoding="utf-8")
+    """Write a program below ``folder``, whole or not at all, with its hash in the last line."""
+    data = dumps(compiled).encode()
+    replace_file(folder / FILE_NAME, data + f"\n{hashlib.sha256(data).hexdigest()}\n".encode())
+
+
+def _sound(data: bytes) -> str:
+    """The text of a file whose last line is its hash. Raises :class:`Damaged`."""
+    text, _, digest = data.removesuffix(b"\n").rpartition(b"\n")
+    if hashlib.sha256(text).hexdigest().encode() != digest:
+        raise Damaged("it is cut short, or was changed")
+    return text.decode("utf-8")
 
 
 def load_program(folder: Path) -> program.Program:
@@ -291,7 +302,7 @@ def load_program(folder: Path) -> program.Program:
             help="compile it first: cslc LAYOUT.csl -o DIR",
         )
     try:
-        return loads(path.read_text(encoding="utf-8"))
+        return loads(_sound(path.read_bytes()))
     except (Damaged, UnicodeDecodeError) as problem:
         reason = problem.args[0] if isinstance(problem, Damaged) else "no text"
         fail(

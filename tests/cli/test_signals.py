@@ -79,7 +79,11 @@ def test_a_directory_written_again_is_the_old_or_the_new_one(tmp_path, step, mon
 
 @pytest.mark.parametrize("tries", [3, pytest.param(80, marks=pytest.mark.slow)])
 def test_no_moment_of_a_run_gives_a_traceback(tmp_path, tries):
-    """Signals by the clock, from the moment that they are handled until the process has ended."""
+    """Signals by the clock, from the moment that they are handled until the process has ended.
+
+    The interpreter itself gives handlers up at its very end, when all is written: a signal then
+    kills the process, which a shell shows as the same code.
+    """
     begin = time.perf_counter()
     assert stopped(tmp_path / "whole", None, None)[0] == 0
     length = time.perf_counter() - begin
@@ -88,8 +92,9 @@ def test_no_moment_of_a_run_gives_a_traceback(tmp_path, tries):
         folder = tmp_path / str(number)
         code, printed = stopped(folder, wanted, length * number / tries)
         assert printed in ("", "matmul on ideal")
-        assert code in (0, CODES[wanted])
-        assert files(folder) in ([], files(tmp_path / "whole"))
+        assert code in (0, CODES[wanted], -wanted)
+        left, whole = files(folder), files(tmp_path / "whole")
+        assert left == whole or (left == [] and code == CODES[wanted])
         assert list(folder.glob(f"{scratch.PREFIX}*")) == []
 
 

@@ -11,13 +11,11 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from pages import ROOT, blocks, commands, page
 
-import meshc
 from meshc.cli import main
 from meshc.cli.arguments import parser
 
@@ -144,18 +142,6 @@ def test_steps_of_the_csl_page(shell, place):
     np.testing.assert_allclose(found, x @ w, atol=0.2)
     shell(steps[0])
     assert np.array_equal(np.load(place / "out" / "data" / "result.npy"), found)
-
-
-def test_program_of_the_library_page(place, capsys):
-    dump = ["--compile-to", "mesh", "--print-ir-after", "partition", "-o", "-"]
-    assert main(["compile", "examples/mlp.mesh", "--mesh", "2x2", *dump]) == 0
-    text = capsys.readouterr().err.partition("\n")[2]
-    Path("dump.meshir").write_text(text, encoding="utf-8")
-    names = {"text": text}
-    for program in blocks("docs/library.md", "python"):
-        exec(compile(program, "docs/library.md", "exec"), names)
-    assert isinstance(names["compiled"], meshc.Compiled)
-    assert "interleaved" in capsys.readouterr().out
 
 
 def test_shipped_program_of_the_library(shell):

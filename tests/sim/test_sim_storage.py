@@ -19,7 +19,15 @@ from meshc.sim.program import PeProgram, PeSymbol, Program
 from meshc.sim.routes import ColorConfig, Filter
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.unit import Export
-from meshc.sim.storage import FILE_NAME, Damaged, dumps, load_program, loads, named_functions
+from meshc.sim.storage import (
+    FILE_NAME,
+    Damaged,
+    dumps,
+    load_program,
+    loads,
+    named_functions,
+    save_program,
+)
 from meshc.support.diagnostics import MeshcError
 
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True)
@@ -203,6 +211,17 @@ def test_code_names_functions_that_are_there() -> None:
 def test_files_that_are_no_programs(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
     with pytest.raises(MeshcError) as caught:
+        load_program(tmp_path)
+    assert caught.value.diagnostics[0].code == "csl-damaged-program"
+
+
+def test_a_program_that_was_changed_is_not_run(tmp_path: Path) -> None:
+    """A single digit is another program, if a sound one: only its hash shows it."""
+    save_program(Program("wse2", 1, 1, (8, 3), (4, 1), [], {}, {}, [], {}), tmp_path)
+    assert load_program(tmp_path).arch == "wse2"
+    path = tmp_path / FILE_NAME
+    path.write_text(path.read_text(encoding="utf-8").replace("wse2", "wse3"), encoding="utf-8")
+    with pytest.raises(MeshcError, match="was changed") as caught:
         load_program(tmp_path)
     assert caught.value.diagnostics[0].code == "csl-damaged-program"
 
