@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import Case, draw_case  # noqa: E402
-from judging import Outcome, judge  # noqa: E402
-from programs import source  # noqa: E402
-from reducing import reduced  # noqa: E402
+from cases import Case, draw_case
+from judging import Outcome, judge
+from programs import source
+from reducing import reduced
 
 TARGETS = {"python": 95.0, "csl": 5.0}
 
