@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -41,7 +41,6 @@ class Case:
     steps: int = 1
     order: bool = False
     origin: str = ""
-    extra: frozenset[str] = field(default=frozenset())
 
     @property
     def capacity(self) -> int:
@@ -108,7 +107,7 @@ class Case:
         """What takes part, in words, for counting."""
         options = self.options
         columns, rows = map(int, str(options.get("mesh", "1x1")).split("x"))
-        found = features(self.program) | self.extra | {f"target {self.target}", f"form {self.form}"}
+        found = features(self.program) | {f"target {self.target}", f"form {self.form}"}
         found |= {f"algo {a}" for a in options.get("algo", ())}
         for name in ("kv", "align", "dtype", "result", "device"):
             if name in options:
