@@ -20,9 +20,9 @@ from meshc.ir.ops import graph
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
-from meshc.passes.manager import InternalError, PassManager
+from meshc.passes.manager import PassManager
 from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
-from meshc.support.diagnostics import Diagnostics, MeshcError, fail, in_each
+from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
 from meshc.verify import check_fact
 from meshc.verify.shared_state import check_shared_state
 
@@ -48,7 +48,7 @@ def compile_loaded(
     try:
         check_shared_state(modules)
     except MeshcError as error:
-        raise InternalError.of(str(error), [], modules[phases[-1]]) from error
+        raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
     with _quoting_missed(report):
         files = _files(request, modules, host, loaded.name)
     facts = facts_of(loaded, request, modules, host)

@@ -1,10 +1,10 @@
 """Float64 tensors with named dims that carry a bound of the error a correct program may have.
 
 Every operation gives the exact value (as far as float64 goes) and, element by element, the largest
-error that rounding explains: errors of its operands carried through by their first and second order
-terms, plus the rounding of its own sums and of storing its result (running error analysis, Higham,
-Accuracy and Stability of Numerical Algorithms, section 3.3). So a result that lies outside the bound
-is wrong, however many operations lie in front of it.
+error that rounding explains: errors of its operands carried through by their first and second
+order terms, plus the rounding of its own sums and of storing its result (running error analysis,
+Higham, Accuracy and Stability of Numerical Algorithms, section 3.3). So a result that lies outside
+of the bound is wrong, however many operations lie in front of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Arithmetic:
 
     @property
     def sum_unit(self) -> float:
-        """Relative error of one addition of a sum, its result stored in whichever type is coarser."""
+        """Relative error of one addition of a sum."""
         return UNIT[self.sums]
 
     @property

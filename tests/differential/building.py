@@ -91,8 +91,8 @@ class Builder:
         return statement.results
 
     def weighted(self, left: str, run: Dims, new: Dims, stem: str = "w", form: str = "") -> str:
-        """``left`` times a new param that contracts ``run``, the last dims of ``left``. ``form`` says
-        how the param is written: plain, or to be transposed."""
+        """``left`` times a new param that contracts ``run``, the last dims of ``left``. The param
+        is declared as it is needed, or in the ``form`` transposed."""
         whole = (*run, *new)
         if form != "transposed" or len(whole) < 2:
             return self.apply(Product(run), left, self.param(stem, *whole), stem="y")
@@ -104,6 +104,3 @@ class Builder:
             pair = (first, last)
         turned = self.apply(Transpose(pair), stored, stem="wt", inline=90)
         return self.apply(Product(run), left, turned, stem="y")
-
-
-__all__ = ["Builder", "Drawing"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ from bounded import Arithmetic, Bounded, rounded
 from building import Drawing
 from draw_models import cached_model
 from draw_tensors import tensor_program
-from programs import Program, Reference, features, source
+from programs import Program, Reference, features
 
 GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
 REDUCE = ("auto", "ring", "pipeline", "tree", "two_phase", "k_tree", "k_tree:1", "k_tree:2")
@@ -28,8 +28,9 @@ class Unsharp(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """``form`` is main, generate, decode or prefill; ``prompt`` counts its tokens or rows, ``steps``
-    the runs. ``options`` are arguments of ``meshc.compile``. ``seed`` is that of all numbers."""
+    """``form`` is main, generate, decode or prefill; ``prompt`` counts its tokens or rows,
+    ``steps`` the runs. ``options`` are arguments of ``meshc.compile``; ``seed`` is that of all
+    numbers; with ``order`` the cores are numbered at random."""
 
     program: Program
     target: str
@@ -40,7 +41,6 @@ class Case:
     steps: int = 1
     order: bool = False
     origin: str = ""
-    extra: frozenset[str] = field(default=frozenset())
 
     @property
     def capacity(self) -> int:
@@ -107,7 +107,7 @@ class Case:
         """What takes part, in words, for counting."""
         options = self.options
         columns, rows = map(int, str(options.get("mesh", "1x1")).split("x"))
-        found = features(self.program) | self.extra | {f"target {self.target}", f"form {self.form}"}
+        found = features(self.program) | {f"target {self.target}", f"form {self.form}"}
         found |= {f"algo {a}" for a in options.get("algo", ())}
         for name in ("kv", "align", "dtype", "result", "device"):
             if name in options:
@@ -247,5 +247,3 @@ def _prefill(case: Case, reference: Reference, chosen: list[int] | None):
 
 
 _RUNS = {"main": _main, "generate": _generate, "decode": _decode, "prefill": _prefill}
-
-__all__ = ["Case", "Unsharp", "draw_case", "expected", "source"]

@@ -381,7 +381,7 @@ class _Tensors:
     def _gated(self, body: Builder, value: str) -> tuple[Block, str]:
         """value + activation(value @ up) @ down."""
         dims = body.dims(value)
-        new = next((d for d in ("F", "A", "E") if d not in dims))
+        new = next(d for d in ("F", "A", "E") if d not in dims)
         own = tuple(d if d in ("B", "L") else f"N{i}" for i, d in enumerate(dims))
         inner = Builder(self.draw, self.extents)
         inner._names = body._names
@@ -434,4 +434,4 @@ def rope(draw: Drawing) -> Rope:
 def _spreads(small: Dims, large: Dims) -> bool:
     """Whether ``small`` is ``large`` with dims left out."""
     rest = iter(large)
-    return len(small) < len(large) and all(d in rest for d in small) or small == large
+    return (len(small) < len(large) and all(d in rest for d in small)) or small == large

@@ -1,7 +1,7 @@
 """The operations of the language: how each one is written, and what it means.
 
-Written from ``docs/language.md`` alone. ``text`` gives a fragment of source, ``dims`` the dims of the
-result, ``apply`` the result for bounded tensors.
+Written from ``docs/language.md`` alone. ``text`` gives a fragment of source, ``dims`` the dims of
+the result, ``apply`` the result for bounded tensors.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from bounded import Arithmetic, Bounded, Rules, exact
-from operations import Dims, Embed, Fragment, Operation, Scope
+from operations import ATOM, Dims, Fragment, Operation, Scope
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Program:
     params: tuple[Tensor, ...]
     body: tuple[Statement, ...]
     returns: tuple[str, ...]
-    kinds: Arithmetic = Arithmetic()
+    kinds: Arithmetic = field(default_factory=Arithmetic)
     tokens: str = ""
     early: str = ""
     shared: tuple[str, str] | None = None
     stated: tuple[Dims, ...] = ()
-    flags: tuple[str, ...] = field(default=())
+    flags: tuple[str, ...] = ()
 
     @property
     def is_cached(self) -> bool:
@@ -223,7 +223,8 @@ def _body_lines(
             stated = _shown(statement.stated) if statement.stated else ""
             line = f"{statement.result}{stated} = {found.text}"
             if statement.chosen and flags:
-                line = f"if {flags[0]} {{ {line} }} else {{ {statement.result} = 2 * {found.within(3)} }}"
+                other = f"{statement.result} = 2 * {found.within(ATOM)}"
+                line = f"if {flags[0]} {{ {line} }} else {{ {other} }}"
             lines.append(f"{pad}{line}")
     return lines, [known.get(e, Fragment(e)).text for e in ends]
 
@@ -383,20 +384,3 @@ def _dims(program: Program) -> set[str]:
     if program.tokens:
         shared |= {"L"}
     return {d for t in tensors for d in t.dims} | counts | shared
-
-
-__all__ = [
-    "Apply",
-    "Block",
-    "Call",
-    "Carried",
-    "Embed",
-    "Program",
-    "Reference",
-    "Repeat",
-    "Tensor",
-    "features",
-    "operations",
-    "source",
-    "used_only",
-]

@@ -86,14 +86,14 @@ def _bodies(
                     replace(c, end=e) for c, e in zip(statement.carried, inner_ends, strict=True)
                 )
                 loop = replace(statement, body=inner, carried=carried)
-                yield body[:n] + (loop,) + body[n + 1 :], ends
+                yield (*body[:n], loop, *body[n + 1 :]), ends
             for m in range(len(statement.carried)):
                 if len(statement.carried) > 1:
                     kept = statement.carried[:m] + statement.carried[m + 1 :]
                     gone = {statement.carried[m].name: statement.carried[m].start}
                     loop = replace(statement, carried=kept, body=_renamed(statement.body, gone))
                     yield (
-                        body[:n] + (loop,) + _renamed(body[n + 1 :], gone),
+                        (*body[:n], loop, *_renamed(body[n + 1 :], gone)),
                         tuple(gone.get(e, e) for e in ends),
                     )
             continue
@@ -173,6 +173,3 @@ def _with_smaller_extents(case: Case) -> Iterator[Case]:
             if 1 <= smaller < extent:
                 changed = {**extents, dim: smaller}
                 yield replace(case, program=replace(case.program, extents=changed))
-
-
-__all__ = ["candidates", "reduced"]

@@ -1,7 +1,7 @@
 """The long run: random programs against float64.
 
     python tests/differential/run.py --count 5000 --seed 1
-    python tests/differential/run.py --seed 1 --case 17       # one case, minimised if it fails
+    python tests/differential/run.py --seed 1 --case 17     # one case, made small if it fails
 
 Prints a table of outcomes, refusals by code, and how often each feature took part in a match.
 Exits 1 if anything mismatched or failed inside the compiler.
@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import Case, draw_case  # noqa: E402
-from judging import Outcome, judge  # noqa: E402
-from programs import source  # noqa: E402
-from reducing import reduced  # noqa: E402
+from cases import Case, draw_case
+from judging import Outcome, judge
+from programs import source
+from reducing import reduced
 
 TARGETS = {"python": 95.0, "csl": 5.0}
 
@@ -37,12 +37,15 @@ def main() -> int:
         "--examples", type=int, default=0, help="print so many refusals of each code"
     )
     parser.add_argument("--as-drawn", action="store_true", help="failing cases are not made small")
+    parser.add_argument("--minutes", type=float, default=1e6, help="no case begins later")
     parser.add_argument("--tries", type=int, default=300, help="to make a failing case small")
     args = parser.parse_args()
     targets = {args.target: 1.0} if args.target else TARGETS
     chosen = [args.case] if args.case is not None else range(args.first, args.first + args.count)
     started, tally = time.time(), Tally()
     for index in chosen:
+        if time.time() > started + 60 * args.minutes:
+            break
         case = draw_case(args.seed, index, targets)
         outcome = judge(case)
         tally.add(case, outcome)

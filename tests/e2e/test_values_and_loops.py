@@ -141,6 +141,17 @@ PROGRAMS: dict[str, tuple[str, Reference]] = {
             silu(t["x"] @ t["a"]) ** 2,
             silu(t["x"] @ t["a"]),
         ],
+    "first_results_first": (
+        "param w[F, E]  y = x @ transpose(m)  return x, y, y @ w",
+        lambda t: [t["x"], t["x"] @ t["m"].T, t["x"] @ t["m"].T @ t["w"]],
+    ),
+    "port_of_a_product_last": (
+        "return x + x, x @ transpose(m)",
+        lambda t: [2 * t["x"], t["x"] @ t["m"].T],
+    ),
+    "one_product_returned_twice": (
+        "y = x @ transpose(m)  return y, y",
+        lambda t: [t["x"] @ t["m"].T] * 2,
     ),
     "params_returned": (
         "param w[E]  return w, x * w, w + w",
@@ -151,7 +162,8 @@ PROGRAMS: dict[str, tuple[str, Reference]] = {
 
 def check(folder: Path, name: str, rows: int, mesh: str, passes: dict[str, str]) -> None:
     body, reference = PROGRAMS[name]
-    text = f"{HEAD.format(rows=rows)} {{ main(x[L, E]) {{ {body} }} }}"
+    more = ", m[F, E]" if "transpose(m)" in body else ""
+    text = f"{HEAD.format(rows=rows)} {{ main(x[L, E]{more}) {{ {body} }} }}"
     tensors = random_tensors(graph_of(text, mesh))
     assert_close(results(folder, text, mesh, tensors, passes), reference(tensors))
 

@@ -210,9 +210,9 @@ class Plan:
         )
 
     def is_returned(self, value: Value) -> bool:
-        """Whether main gives ``value`` back and nothing else reads it: the host takes it as it is,
-        in the type of sums."""
-        users = [o for o in self.source.walk() if value in o.operands]
+        """Whether main gives ``value`` back, once, and nothing else reads it: the host takes it as
+        it is, in the type of sums."""
+        users = [o for o in self.source.walk() for operand in o.operands if operand is value]
         return len(users) == 1 and isinstance(users[0], graph.Return)
 
     def parts(self, axis: str) -> tuple[str, ...]:

@@ -167,6 +167,13 @@ class Emitter:
         """Declare how a logical tensor fills a buffer."""
         self.module.ports.append(port)
 
+    def order_outputs(self, names: Sequence[str]) -> None:
+        """Let the out-ports follow each other as ``names`` do."""
+        ports = self.module.ports
+        outputs = {port.name: port for port in ports if port.direction == "out"}
+        following = iter([outputs[name] for name in names])
+        ports[:] = [next(following) if p.direction == "out" else p for p in ports]
+
     # --- statements
 
     def append(self, op: Op) -> Op:

@@ -244,22 +244,32 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         return [(to, copy if source.overlaps(place) else source) for to, source in pending]
 
     def returned(self, op: mesh.Return) -> None:
-        """Results become out-ports, each of a name and a buffer of its own; caches stay where they
-        are."""
-        results = [v for v in op.tensors() if v in self.places or v in self.weights.stacks]
-        shared = {p.buffer for p in self.emitter.module.ports if p.direction == "out"}
-        for value in results:
-            kind, place = tensor_type(value), self.place_of(value)
-            if place.offset is not None or place.prefix or place.buffer in shared:
-                copy = self.emitter.new_place(value.name, kind)
-                self.emitter.compute("copy", self.view(copy), self.view(place))
-                place = copy
-            shared.add(place.buffer)
-            self.emitter.rename(place.buffer, value.name)
-            self.mark_output(place)
-            where = Cond.all([*self.emitter.guards, *self.first_copy(kind)])
-            name = self.output_name("logits" if self.is_logits(op, value) else value.name)
-            self.io_port(name, "out", kind, place, None if where.is_true else where)
+        """Results become out-ports in the order in which they are returned, each of a name and a
+        buffer of its own; caches stay where they are."""
+        declared = {p.name: p.buffer for p in self.emitter.module.ports if p.direction == "out"}
+        shared, names = set(declared.values()), []
+        for value in op.tensors():
+            if value in self.places or value in self.weights.stacks:
+                names.append(self.output(op, value, shared))
+            elif value.name in declared:  # by the product that computes it
+                names.append(value.name)
+        self.emitter.order_outputs(names)
+
+    def output(self, op: mesh.Return, value: Value, shared: set[Value]) -> str:
+        """Declare the out-port of a result in a buffer that is none of ``shared``, and so becomes
+        one of them; the name of the port."""
+        kind, place = tensor_type(value), self.place_of(value)
+        if place.offset is not None or place.prefix or place.buffer in shared:
+            copy = self.emitter.new_place(value.name, kind)
+            self.emitter.compute("copy", self.view(copy), self.view(place))
+            place = copy
+        shared.add(place.buffer)
+        self.emitter.rename(place.buffer, value.name)
+        self.mark_output(place)
+        where = Cond.all([*self.emitter.guards, *self.first_copy(kind)])
+        name = self.output_name("logits" if self.is_logits(op, value) else value.name)
+        self.io_port(name, "out", kind, place, None if where.is_true else where)
+        return name
 
     def output_name(self, wanted: str) -> str:
         """``wanted``, or that with a number where another port has the name."""

@@ -1,0 +1,42 @@
+"""Random programs, compiled and run, against float64: the reduced form of `run.py`."""
+
+from __future__ import annotations
+
+import pytest
+from cases import draw_case
+from judging import judge
+from programs import source
+from run import TARGETS, Tally
+
+SEED = 20
+
+
+def judged(first: int, count: int, target: str) -> Tally:
+    """The counts of some cases; the first one that fails ends the test with its text."""
+    tally = Tally()
+    for index in range(first, first + count):
+        case = draw_case(SEED, index, {target: 1.0})
+        outcome = judge(case)
+        tally.add(case, outcome)
+        failed = outcome.kind in ("mismatch", "fault")
+        assert not failed, f"{outcome.detail}\n{source(case.program)}{case.words()}"
+    return tally
+
+
+def test_random_programs_in_python() -> None:
+    tally = judged(0, 25, "python")
+    assert tally.kinds["python", "match"] >= 20
+
+
+def test_random_programs_in_csl() -> None:
+    tally = judged(0, 4, "csl")
+    assert tally.kinds["csl", "match"] >= 1
+
+
+@pytest.mark.slow
+def test_many_random_programs() -> None:
+    """Everything that is drawn takes part in a match, and most of what is drawn does."""
+    tally = judged(100, 700, "python")
+    assert tally.kinds["python", "match"] >= 560
+    assert not [name for name, counts in tally.features.items() if not counts["match"]]
+    assert set(TARGETS) == {"python", "csl"}
