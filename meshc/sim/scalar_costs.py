@@ -25,6 +25,9 @@ class ScalarCosts:
     divide_f32: int
     to_integer: int
     branch: int
+    routine: int
+    slot: int
+    start_of_copy: int
     call: int
     effect: int
     timestamp: int
@@ -49,6 +52,10 @@ class ScalarCosts:
     def operand(self, node: ir.Expr) -> int:
         """An operand of a vector operation: a descriptor made at run time goes to a register."""
         return self.descriptor if node.type in ty.DSDS and not isinstance(node, ir.Const) else 0
+
+    def copy(self, size: int) -> int:
+        """A copy of ``size`` bytes."""
+        return self.start_of_copy + (size + 3) // 4
 
     def of_effect(self, name: str) -> int:
         """An effect on the machine."""

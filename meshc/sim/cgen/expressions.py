@@ -167,7 +167,7 @@ class CExpressions(ExpressionWriter):
     def store(self, kind: Type, addr: ir.Expr, value: ir.Expr) -> str:
         """A statement that writes memory."""
         plain = machine_type(kind)
-        self.cost += 1
+        self.cost += SCALAR.operation
         raw_bits = isinstance(value, ir.Bits) and isinstance(value.operand.type, Int)
         if raw_bits and isinstance(value, ir.Bits) and isinstance(plain, Float):
             plain = Int(plain.bits, False)  # keep all bits, of NaNs too
@@ -280,7 +280,7 @@ class CExpressions(ExpressionWriter):
     def _bits(self, operand: ir.Expr, want: Type) -> str:
         have = operand.type
         if isinstance(operand, ir.Load) and isinstance(have, Float) and isinstance(want, Int):
-            self.cost += 1
+            self.cost += SCALAR.operation
             return self.load(want, operand.addr)  # keeps all bits, of NaNs too
         inner = self.expr(operand)
         if isinstance(have, Float) and isinstance(want, Float):

@@ -161,10 +161,10 @@ class CFunctionWriter(VectorWriter):
             case ir.Store():
                 self.line(self.store(stmt.type, stmt.addr, stmt.value))
             case ir.SetSlot():
-                self.cost += 2
+                self.cost += SCALAR.slot
                 self.line(f"*{self.slot(stmt.index)} = *{self.expr(stmt.value)};")
             case ir.Copy():
-                self.cost += (stmt.size + 3) // 4 + 4
+                self.cost += SCALAR.copy(stmt.size)
                 to, source = self.expr(stmt.to), self.expr(stmt.source)
                 self.line(f"csl_copy(p, {to}, {source}, {stmt.size});")
             case ir.If():
@@ -214,7 +214,7 @@ class CFunctionWriter(VectorWriter):
             self.line(f"if (!{cond})")
             self.line("    break;")
         elif not stmt.once:
-            self.cost += 1
+            self.cost += SCALAR.operation
         self._block(stmt.body)
         jumps = {(type(s), s.label) for s in statements(stmt.body)
                  if isinstance(s, ir.Break | ir.Continue)}  # fmt: skip

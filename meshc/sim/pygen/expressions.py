@@ -50,7 +50,7 @@ class ExpressionWriter:
             case ir.Local():
                 return self.local(node.var)
             case ir.Load():
-                self.cost += 1
+                self.cost += SCALAR.operation
                 return self.load(node.type, node.addr)
             case ir.Slot():
                 return self.slot(node.index)
@@ -58,7 +58,7 @@ class ExpressionWriter:
                 self.cost += SCALAR.binary(node)
                 return self._bin(node)
             case ir.Un():
-                self.cost += 1
+                self.cost += SCALAR.operation
                 return self._unary(node)
             case ir.Cast():
                 self.cost += SCALAR.conversion(node.operand.type, node.type)
@@ -66,11 +66,11 @@ class ExpressionWriter:
             case ir.Bits():
                 return self._bits(node.operand, node.type)
             case ir.Select():
-                self.cost += 2
+                self.cost += SCALAR.branch
                 cond, then, other = (self.expr(e) for e in (node.cond, node.then, node.other))
                 return self.select(cond, then, other)
             case ir.Runtime():
-                self.cost += 0 if node.name.startswith("dsr_") else 4
+                self.cost += 0 if node.name.startswith("dsr_") else SCALAR.routine
                 return self.runtime(node)
             case ir.FnAddr():
                 return str(self.numbers[node.name])
@@ -131,7 +131,7 @@ class ExpressionWriter:
     def store(self, kind: Type, addr: ir.Expr, value: ir.Expr) -> str:
         """A statement that writes memory."""
         plain = machine_type(kind)
-        self.cost += 1
+        self.cost += SCALAR.operation
         raw_bits = isinstance(value, ir.Bits) and isinstance(value.operand.type, Int)
         if raw_bits and isinstance(value, ir.Bits) and isinstance(plain, Float):
             plain = kind = Int(plain.bits, False)  # keep all bits, of NaNs too
@@ -267,7 +267,7 @@ class ExpressionWriter:
     def _bits(self, operand: ir.Expr, want: Type) -> str:
         have = operand.type
         if isinstance(operand, ir.Load) and isinstance(have, Float) and isinstance(want, Int):
-            self.cost += 1
+            self.cost += SCALAR.operation
             return self.load(want, operand.addr)  # keeps all bits, of NaNs too
         inner = self.expr(operand)
         if isinstance(have, Float) and isinstance(want, Float):

@@ -91,10 +91,10 @@ class FunctionWriter(ExpressionWriter):
             case ir.Store():
                 self.line(self.store(stmt.type, stmt.addr, stmt.value))
             case ir.SetSlot():
-                self.cost += 2
+                self.cost += SCALAR.slot
                 self.line(f"S[{self.expr(stmt.index)}] = {self.expr(stmt.value)}")
             case ir.Copy():
-                self.cost += (stmt.size + 3) // 4 + 4
+                self.cost += SCALAR.copy(stmt.size)
                 to, source = self.expr(stmt.to), self.expr(stmt.source)
                 self.line(f"R.copy(pe, {to}, {source}, {stmt.size})")
             case ir.If():
@@ -147,7 +147,7 @@ class FunctionWriter(ExpressionWriter):
             self._flush()
             self.line(f"if not {cond}: break")
         elif not stmt.once:
-            self.cost += 1
+            self.cost += SCALAR.operation
         self._block(stmt.body)
         if stmt.once:
             self.line("break")
