@@ -141,6 +141,7 @@ PROGRAMS: dict[str, tuple[str, Reference]] = {
             silu(t["x"] @ t["a"]) ** 2,
             silu(t["x"] @ t["a"]),
         ],
+    ),
     "first_results_first": (
         "param w[F, E]  y = x @ transpose(m)  return x, y, y @ w",
         lambda t: [t["x"], t["x"] @ t["m"].T, t["x"] @ t["m"].T @ t["w"]],
