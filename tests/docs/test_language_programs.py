@@ -32,7 +32,6 @@ REFUSED = {
         ("functions", "main"): "unsupported-op",
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
-        ("tied_or_not", "main"): "unsupported-op",
     },
     "csl": {
         ("mlp", "main"): "does-not-fit",
@@ -44,7 +43,6 @@ REFUSED = {
         ("stack", "main"): "does-not-fit",
         ("twice", "prefill"): "csl-extent",
         ("twice", "decode"): "csl-kernel",
-        ("tied_or_not", "main"): "unsupported-op",
         ("tiny_llama", "prefill"): "does-not-fit",
         ("tiny_llama", "decode"): "csl-kernel",
     },
