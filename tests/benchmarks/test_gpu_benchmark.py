@@ -250,7 +250,8 @@ print(len(set(texts)))
     assert int(done.stdout) == count
     with pytest.raises(SystemExit):
         prepared.main(["--model", model])  # nowhere to write it
-    assert prepared.main([*more, "-o", str(folder)]) == 1  # what is there stays
+    assert prepared.main([*more, "-o", str(folder)]) == 0  # again, over its own output
+    assert len(list((folder / "cubins").glob("*.cubin"))) == count
 
 
 @needs_both

@@ -8,9 +8,8 @@ import pytest
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
 from meshc.ir.module import Module
-from meshc.passes.manager import InternalError
 from meshc.passes.mesh import place_interleave
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError
 from meshc.verify.shared_state import check_shared_state
 
 MODEL = Path(__file__).parents[2] / "examples" / "tiny_llama.mesh"
