@@ -278,7 +278,7 @@ def _csl_seeds() -> list[tuple[str, str]]:
     from test_sim_mutations import LAYOUT, PE
 
     found = [(LAYOUT, PE), (LAYOUT, PE)]
-    for name, mesh in (("matmul", "2x2"), ("matmul", "2x1")):
+    for name, mesh in (("matmul", "2x2"), ("matmul", "4x2")):
         report = Diagnostics()
         model = load_any(str(ROOT / "examples" / f"{name}.mesh"), report)
         request = CompileRequest(target="csl", device="wse2", mesh=mesh)
