@@ -15,7 +15,7 @@ from meshc.driver.request import ALGORITHMS_OF
 from meshc.interp.inputs import random_inputs
 from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.support.diagnostics import Diagnostics
-from meshc.support.files import write_directory
+from meshc.support.output import write_directory
 
 MODEL = Path(__file__).parents[2] / "examples" / "tiny_llama.mesh"
 LAYERS, SEQ = 2, 14
