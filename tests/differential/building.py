@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
-from operations import Append, Dims, Operation, Product, Transpose
+from operations import Append, Dims, Operation, Product, Rope, Transpose
 from programs import Apply, Call, Statement, Tensor
 
 Choice = TypeVar("Choice")
@@ -104,3 +104,24 @@ class Builder:
             pair = (first, last)
         turned = self.apply(Transpose(pair), stored, stem="wt", inline=90)
         return self.apply(Product(run), left, turned, stem="y")
+
+
+def rope(draw: Drawing) -> Rope:
+    """A rotary embedding with random options."""
+    style = draw.of(["half", "half", "interleaved"])
+    scaling = draw.weighted({"none": 60, "linear": 12, "llama3": 14, "yarn": 14})
+    theta = draw.of([10000.0, 10000.0, 500000.0, 100.0])
+    if scaling == "linear":
+        return Rope(theta, style, scaling, (("factor", 4.0),))
+    if scaling == "llama3":
+        options = (("factor", 8.0), ("original_max_position", draw.of([16, 64])))
+        return Rope(theta, style, scaling, options)
+    if scaling == "yarn":
+        options = (
+            ("factor", 4.0),
+            ("low_freq_factor", 1.0),
+            ("high_freq_factor", 32.0),
+            ("original_max_position", draw.of([32, 256])),
+        )
+        return Rope(theta, style, scaling, options)
+    return Rope(theta, style)

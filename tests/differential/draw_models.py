@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from bounded import Arithmetic
-from building import Builder, Drawing
-from draw_tensors import rope
+from building import Builder, Drawing, rope
 from operations import (
     Activation,
     Append,

@@ -6,14 +6,13 @@ from itertools import combinations
 from random import Random
 
 from bounded import Arithmetic
-from building import Builder, Drawing
+from building import Builder, Drawing, rope
 from operations import (
     Activation,
     Binary,
     Dims,
     Product,
     RmsNorm,
-    Rope,
     Scale,
     Softmax,
     Transpose,
@@ -408,27 +407,6 @@ class _Tensors:
         ends = [s.result for s in steps]
         returns = (ends[-1], ends[0]) if len(ends) > 1 and self.draw.chance(40) else (ends[-1],)
         return Block(body.fresh("piece"), (Tensor(x, own),), steps, returns)
-
-
-def rope(draw: Drawing) -> Rope:
-    """A rotary embedding with random options."""
-    style = draw.of(["half", "half", "interleaved"])
-    scaling = draw.weighted({"none": 60, "linear": 12, "llama3": 14, "yarn": 14})
-    theta = draw.of([10000.0, 10000.0, 500000.0, 100.0])
-    if scaling == "linear":
-        return Rope(theta, style, scaling, (("factor", 4.0),))
-    if scaling == "llama3":
-        options = (("factor", 8.0), ("original_max_position", draw.of([16, 64])))
-        return Rope(theta, style, scaling, options)
-    if scaling == "yarn":
-        options = (
-            ("factor", 4.0),
-            ("low_freq_factor", 1.0),
-            ("high_freq_factor", 32.0),
-            ("original_max_position", draw.of([32, 256])),
-        )
-        return Rope(theta, style, scaling, options)
-    return Rope(theta, style)
 
 
 def _spreads(small: Dims, large: Dims) -> bool:

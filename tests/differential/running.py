@@ -60,7 +60,7 @@ def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
     given = {**case.weights(), **case.inputs(0)}
     for name, tensor in given.items():
         np.save(place / "data" / f"{name}.npy", tensor)
-    (commands,) = (text for name, text in compiled.files.items() if name.startswith("commands"))
+    commands = compiled.files[f"commands_{case.options['device']}.sh"]
     words = next(line for line in commands.splitlines() if line.startswith("cslc ")).split()
     with _process_restored(place), redirect_stdout(StringIO()):
         if cslc.main(words[1:]) != 0:

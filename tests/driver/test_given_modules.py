@@ -190,3 +190,14 @@ def test_a_result_may_stay_at_the_roots(way: str, tmp_path: Path) -> None:
 def test_unknown_choices_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(MeshcError, match=words):
         CompileRequest(**options).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("phase", "scalar"), [("prefill", "len"), ("decode", "pos")])
+def test_a_cache_needs_its_scalar(phase: str, scalar: str, tmp_path: Path) -> None:
+    options = {"mesh": "2x2", "seq": 6, "phase": phase}
+    graph = compiled(EXAMPLES / "attention.mesh", compile_to="graph", **options)
+    (module,) = graph.modules.values()
+    del module.scalars[scalar]
+    (tmp_path / "m.meshir").write_text(print_module(module))
+    with pytest.raises(MeshcError, match=f"run-time scalar '{scalar}'"):
+        compiled(tmp_path / "m.meshir", mesh="2x2")

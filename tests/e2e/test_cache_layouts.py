@@ -37,9 +37,10 @@ def generated(
     align: str = "",
     seq: int = SEQ,
     prompt: tuple[int, ...] = PROMPT,
+    result: str = "",
 ) -> tuple[list[int], np.ndarray]:
     """Tokens, as many as the cache takes, and their logits."""
-    choice = CompileRequest(mesh=mesh, kv=kv, algo=(f"gemm={algo}",), align=align)
+    choice = CompileRequest(mesh=mesh, kv=kv, algo=(f"gemm={algo}",), align=align, result=result)
     request = replace(choice, seq=seq, layers=LAYERS, dtype="f32")
     found = compile_loaded(load_any(str(MODEL), Diagnostics()), request)
     write_directory(folder, found.files, found.facts)
@@ -95,6 +96,11 @@ def test_cores_that_skew_the_weights_leave_the_answer(mesh, algo, alone, tmp_pat
 @pytest.mark.parametrize("algo", ALGORITHMS_OF["gemm"])
 def test_cores_that_skew_the_weights_leave_the_answer_on_all_meshes(mesh, algo, alone, tmp_path):
     check_alike(generated(tmp_path / "out", mesh, "shift", algo, align="device"), alone)
+
+
+@pytest.mark.parametrize("kv", CACHE_POLICIES)
+def test_logits_may_stay_on_the_first_cores(kv, alone, tmp_path):
+    check_alike(generated(tmp_path / "out", "2x3", kv, "auto", result="roots"), alone)
 
 
 @pytest.mark.parametrize("kv", CACHE_POLICIES)

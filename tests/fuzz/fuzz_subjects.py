@@ -6,6 +6,7 @@ Number n of a subject is always the same input.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -278,7 +279,7 @@ def _csl_seeds() -> list[tuple[str, str]]:
     from test_sim_mutations import LAYOUT, PE
 
     found = [(LAYOUT, PE), (LAYOUT, PE)]
-    for name, mesh in (("matmul", "2x2"), ("matmul", "2x1")):
+    for name, mesh in (("matmul", "2x2"), ("matmul", "4x2")):
         report = Diagnostics()
         model = load_any(str(ROOT / "examples" / f"{name}.mesh"), report)
         request = CompileRequest(target="csl", device="wse2", mesh=mesh)
@@ -352,12 +353,16 @@ def _sim_program() -> str:
         (Path(folder) / "pe.csl").write_text(pe)
         arguments = [f"{folder}/layout.csl", "--memcpy", "-o", f"{folder}/out"]
         assert cslc.main(arguments) == 0
-        return (Path(folder) / "out" / FILE_NAME).read_text().replace(folder, "place")
+        text = (Path(folder) / "out" / FILE_NAME).read_text().replace(folder, "place")
+        return text.partition("\n")[0]
 
 
 def _simulation(random: Random) -> Case:
-    damaged = damage.damaged_json(random, _sim_program())
-    return Case({f"out/{FILE_NAME}": damaged.encode(errors="surrogatepass")})
+    """Half of the damaged programs have the hash of what they say, as an attacker's would."""
+    damaged = damage.damaged_json(random, _sim_program()).encode(errors="surrogatepass")
+    hashed = damaged if random.random() < 0.5 else b""
+    seal = hashlib.sha256(hashed).hexdigest().encode()
+    return Case({f"out/{FILE_NAME}": damaged + b"\n" + seal + b"\n"})
 
 
 # --- output directories

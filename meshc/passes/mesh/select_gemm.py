@@ -77,9 +77,9 @@ class SelectGemm(Pass):
     ) -> str:
         """The algorithm that is asked for, or the one with the fewest predicted cycles among those
         on interleaved axes; says why. ``allgather`` counts only where a core surely has the memory
-        for it. The natural order of the others stretches the rings of all phases, so it is never
-        the choice of one phase; ``summa`` also rests on switch tables, which have run on no
-        hardware."""
+        for it, which is not known of whole layers with heads. The natural order of the others
+        stretches the rings of all phases, so it is never the choice of one phase; ``summa`` also
+        rests on switch tables, which have run on no hardware."""
         costs = [
             product_costs(tiles_of(module, o), link_cost(module), module.device) for o in products
         ]
@@ -92,7 +92,8 @@ class SelectGemm(Pass):
             for algo in ALGORITHMS
         }
         gathers = gathers_fit(module, total["allgather"].bytes)
-        usual = INTERLEAVED if gathers else INTERLEAVED[:1]
+        layer = any(len(o.contract) > 1 for o in products)
+        usual = INTERLEAVED if gathers and not layer else INTERLEAVED[:1]
         chosen = wanted if wanted in ALGORITHMS else min(usual, key=lambda a: total[a].cycles)
         asked = " as asked for" if wanted in ALGORITHMS else ""
         if wanted == "transposed":

@@ -55,14 +55,14 @@ class Cache:
             shape = (tiling.key_block, tiling.lane_block)
             emitter.compute("copy", slots, emitter.view(place, shape, (1, 0, 2)))
         size = emitter.mesh.rows
-        total = Expr.var("len")
+        total = emitter.scalar("len")
         count = (total + (size - 1) - index_of("y")) // size
         emitter.compute("ring_set", self.state, count=count)
 
     def append(self, op: mesh.Append, new: Sequence[Place]) -> None:
         """Decode: one new row enters, by the policy of the op."""
         size = self.emitter.mesh.rows
-        row, pos = index_of("y"), Expr.var("pos")
+        row, pos = index_of("y"), self.emitter.scalar("pos")
         if size == 1:
             self.push(new, None)
         elif op.policy == "shift":

@@ -15,6 +15,7 @@ from meshc.ir.ops import tile
 from meshc.ir.types import BufferType, DType, TensorType, TokenType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, Range, Symbol, View, Whole
+from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
 Number = Expr | int
@@ -106,6 +107,17 @@ class Emitter:
     def rows(self) -> Expr:
         """Rows of tokens a core works on in this run: whole chunks, at most ``row_lanes``."""
         return self.tiling.chunks_y * self.chunk_rows if self.tiling.heads else self.row_extent
+
+    def scalar(self, name: str) -> Expr:
+        """A run-time scalar. Fails with ``unsupported-op`` where the module declares none."""
+        if name not in self.source.scalars:
+            fail(
+                "unsupported-op",
+                f"a cache needs the run-time scalar '{name}', which module '{self.source.name}' "
+                "does not declare",
+                help=f"declare it in the header, such as: scalars {name} = 1..8",
+            )
+        return Expr.var(name)
 
     @property
     def row_extent(self) -> Expr:
