@@ -133,6 +133,7 @@ def test_program_on_every_mesh(name: str, rows: int, mesh: str, tmp_path: Path) 
 REFUSED = {
     "keeps_heads": (f"{Q}  param w[D, F]  return q @ w", "and keeps H"),
     "matrix_for_each_head": (f"{Q}  param w[D, H, F]  return q @ w", "a matrix for each H"),
+    "matrix_for_each_row": ("param w[E, L, F]  return x @ w", "a matrix for each L"),
     "contracts_rows": ("param w[L, F]  return transpose(x) @ w", "which are its rows"),
     "left_side_without_rows": ("param v[E], w[E, F]  return x * v, v @ w", "has no rows L"),
     "norm_over_rows": ("param g[L]  return rms_norm(x, g)", "a norm over L"),

@@ -150,8 +150,9 @@ class CommonOps(Plan):
         contract = tuple(d for d in dims if d in op.contract)
         rows = {"B", self.row_dim}
         kept = [d for d in dims if d not in contract and d not in rows]
-        shared = [d for d in kept if any(d in value_type(r).dims for r in rights)]
-        if kept or rows & set(contract):
+        others = [d for d in dims if d not in contract and d != "B"]
+        shared = [d for d in others if any(d in value_type(r).dims for r in rights)]
+        if kept or shared or rows & set(contract):
             what = f"{', '.join(contract)} of {left} [{', '.join(dims)}]"
             if rows & set(contract):
                 why = "which are its rows"
