@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from bounded import Bounded
+from drawn_programs import Apply, Call, Program, Repeat, Statement
 from operations import (
     Activation,
     Append,
@@ -22,7 +23,6 @@ from operations import (
     Scope,
     Softmax,
 )
-from programs import Apply, Call, Program, Repeat, Statement
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
 
+from drawn_programs import Apply, Call, Statement, Tensor
 from operations import Append, Dims, Operation, Product, Rope, Transpose
-from programs import Apply, Call, Statement, Tensor
 
 Choice = TypeVar("Choice")
 

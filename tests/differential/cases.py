@@ -13,7 +13,7 @@ from bounded import Arithmetic, Bounded, rounded
 from building import Drawing
 from draw_models import cached_model
 from draw_tensors import tensor_program
-from programs import Program, Reference, features
+from drawn_programs import Program, Reference, features
 
 GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
 REDUCE = ("auto", "ring", "pipeline", "tree", "two_phase", "k_tree", "k_tree:1", "k_tree:2")

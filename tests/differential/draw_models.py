@@ -6,6 +6,7 @@ from random import Random
 
 from bounded import Arithmetic
 from building import Builder, Drawing, rope
+from drawn_programs import Carried, Program, Repeat, Tensor, used_only
 from operations import (
     Activation,
     Append,
@@ -17,7 +18,6 @@ from operations import (
     Softmax,
     Transpose,
 )
-from programs import Carried, Program, Repeat, Tensor, used_only
 
 
 def cached_model(random: Random, kinds: Arithmetic, tokens: bool, largest: int = 12) -> Program:

@@ -7,6 +7,7 @@ from random import Random
 
 from bounded import Arithmetic
 from building import Builder, Drawing, rope
+from drawn_programs import Apply, Block, Call, Carried, Program, Repeat, Tensor, used_only
 from operations import (
     Activation,
     Binary,
@@ -17,7 +18,6 @@ from operations import (
     Softmax,
     Transpose,
 )
-from programs import Apply, Block, Call, Carried, Program, Repeat, Tensor, used_only
 
 SCALES = {
     "{} * 0.5": 0.5,

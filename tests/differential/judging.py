@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from bounded import Bounded
 from cases import Case, expected
-from programs import source
+from drawn_programs import source
 from running import RUNNERS
 
 import meshc

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from cases import Case, Unsharp, expected
-from programs import Apply, Call, Program, Repeat, Statement, used_only
+from drawn_programs import Apply, Call, Program, Repeat, Statement, used_only
 
 Fails = Callable[[Case], bool]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cases import Case, draw_case
+from drawn_programs import source
 from judging import Outcome, judge
-from programs import source
 from reducing import reduced
 
 TARGETS = {"python": 95.0, "csl": 5.0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from cases import draw_case
+from drawn_programs import source
 from judging import judge
-from programs import source
 from run import TARGETS, Tally
 
 SEED = 20

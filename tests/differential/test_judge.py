@@ -11,9 +11,9 @@ import pytest
 from alterations import altered
 from bounded import Arithmetic, Rules, exact, rounded
 from cases import SHARP, Case, Unsharp, draw_case, expected
+from drawn_programs import Apply, Program, Reference, Tensor, source
 from judging import compare
 from operations import Binary, Product, Scale
-from programs import Apply, Program, Reference, Tensor, source
 from reducing import reduced
 
 

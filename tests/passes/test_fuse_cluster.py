@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import meshc
 from meshc.devices import device
-from meshc.driver import graph_module, load_any
+from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.frontend.language import elaborate, library_model
 from meshc.interp.check import check_same
 from meshc.ir.clone import clone_module
@@ -110,7 +110,7 @@ def test_a_fused_step_computes_the_same(batch, hidden, heads, head, biases):
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "llama-3-8b", "qwen2-72b", "smollm2-135m"])
 def test_built_in_models(model):
-    request = meshc.CompileRequest(device="h200", phase="decode", layers=1, dtype="bf16")
+    request = CompileRequest(device="h200", phase="decode", layers=1, dtype="bf16")
     module = graph_module(load_any(model, meshc.Diagnostics()), "decode", request)
     report = meshc.Diagnostics()
     passes = parse_pipeline("canonicalize,eliminate-transpose,fuse-cluster")
@@ -169,7 +169,7 @@ def test_latent_attention_that_does_not_fit_stays(changes, words):
 
 
 def test_prefill_is_left_alone():
-    request = meshc.CompileRequest(device="h200", phase="prefill", seq=32, layers=1, dtype="f16")
+    request = CompileRequest(device="h200", phase="prefill", seq=32, layers=1, dtype="f16")
     module = graph_module(load_any("smollm2-135m", meshc.Diagnostics()), "prefill", request)
     report = meshc.Diagnostics()
     passes = parse_pipeline("canonicalize,eliminate-transpose,fuse-cluster")

@@ -11,7 +11,8 @@ MC_INLINE void product(const float* x, const T* gain, const T* matrix, float* y)
     float* parts = (float*)(blocks + 16 * WIDTH);
     for (int i = mc::thread(); i < 16 * WIDTH; i += WORKERS) blocks[i] = matrix[i];
     if (gain) {
-        mc::put_normed_columns<T, BATCH, WIDTH, WORKERS>(columns, x, gain, 1e-5f, parts,
+        const mc::Gains<T, WIDTH, WORKERS> gains(gain, mc::thread());
+        mc::put_normed_columns<T, BATCH, WIDTH, WORKERS>(columns, x, gains, 1e-5f, parts,
                                                          mc::thread(), 1);
     } else {
         mc::put_columns<T, BATCH, WIDTH, WORKERS>(columns, x, mc::thread());
