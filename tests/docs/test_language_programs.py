@@ -157,6 +157,17 @@ def test_on_csl(case, tmp_path, monkeypatch):
         check_csl(found, graph, tmp_path / "out", monkeypatch)
 
 
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_cuda(name, tmp_path):
+    """Kernels are made of whole decode steps with heads of 64 lanes or more, which no program of
+    the page is; what keeps each from being one is said."""
+    with pytest.raises(MeshcError) as refusal:
+        compiled(name, "main", "cuda", tmp_path)
+    (found,) = refusal.value.diagnostics
+    assert found.code == ("cuda-graph" if name in CACHED else "bad-phase")
+    assert bool(found.notes) == (name in CACHED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LARGE, ids="-".join)
 def test_on_more_cores_of_csl(case, tmp_path, monkeypatch):
