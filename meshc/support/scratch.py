@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,12 +44,23 @@ def remove_scratch() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that ask to end wait until the end of the block, where the system can hold them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
+    """Signals that ask to end wait until the end of the block.
+
+    A mask of the thread would not do: the system hands a signal to any thread that takes it, and
+    Python then runs the handler in the main thread whatever that one's mask is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers never run here
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    waiting: list[int] = []
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    handled = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}
     try:
+        for number in handled:
+            signal.signal(number, lambda found, frame: waiting.append(found))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handled.items():
+            signal.signal(number, handler)
+        for number in waiting:
+            signal.raise_signal(number)

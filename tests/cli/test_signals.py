@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -129,6 +130,31 @@ def test_a_signal_while_a_command_works_ends_it_in_order(number):
     assert stop.value.code == CODES[number]
     assert not folder.exists()
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_waits_for_what_must_not_be_interrupted():
+    """Also when the system hands it to another thread than the one that works."""
+    begin, sent = threading.Event(), threading.Event()
+
+    def send():
+        begin.wait(10)
+        os.kill(os.getpid(), signal.SIGTERM)
+        sent.set()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    signals, finished = Signals(), False
+    signals.install()
+    try:
+        with pytest.raises(Stopped) as stop, signals.raised(), scratch.uninterrupted():
+            begin.set()
+            sent.wait(10)
+            time.sleep(0.01)
+            finished = True
+    finally:
+        signals.restore()
+        sender.join()
+    assert finished and stop.value.code == CODES[signal.SIGTERM]
 
 
 def test_a_second_signal_ends_the_process_at_once(tmp_path):
