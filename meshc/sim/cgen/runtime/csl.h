@@ -247,6 +247,7 @@ void csl_store_int(pe *p, int64_t addr, int type, int64_t v);
 void csl_store_float(pe *p, int64_t addr, int type, double v);
 void csl_copy(pe *p, int64_t to, int64_t source, int64_t size);
 dsd *csl_slot(pe *p, int64_t index, int place);
+const dsd *csl_descriptor(pe *p, const dsd *d, int place);
 
 /* --- descriptors --- */
 
