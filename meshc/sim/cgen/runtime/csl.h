@@ -15,6 +15,13 @@ typedef struct pe pe;
 typedef struct frame frame;
 typedef struct operation operation;
 
+/* Marks functions that are too long to be optimised in a bearable time. */
+#ifdef __clang__
+#define LONG __attribute__((noinline, optnone))
+#else
+#define LONG __attribute__((noinline, optimize("O0")))
+#endif
+
 enum { NO_OPERAND, MEM, FABIN, FABOUT, FIFO };
 
 /* A data structure descriptor; the fields are those of meshc/sim/descriptors.py. */
