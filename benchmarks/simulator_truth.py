@@ -251,6 +251,12 @@ def register_load() -> float:
     return interval("@load_to_dsr(s1, b_dsd);" + call, head) - interval(call, head)
 
 
+def traced_time() -> float:
+    """A time stamp written to a trace."""
+    head = 'const trace = @import_module("<debug>", .{ .key = "trace", .buffer_size = 100 });'
+    return interval("trace.trace_timestamp();", head) - interval("", head)
+
+
 MULTIPLY, ACCUMULATE = "@fmuls(dst, s0, s1);", "@fmacs(dst, s0, s1, 2.0);"
 ROWS = [
     Row("product 16x16x32 on 2x2 PEs", 9756, 9756, "predicted",
@@ -275,6 +281,7 @@ ROWS = [
         descriptors_per_iteration),
     Row("scalar loop of a sparse product, per iteration", 34, 34, "predicted", scalar_loop),
     Row("f32 to i16", 100, 100, "calibrates", to_integer),
+    Row("time stamp of a trace", 50, 54, "calibrates", traced_time),
     Row("f32 division", 50, 50, "calibrates", division),
     Row("synchronous @fmovs of 64 words to the fabric", 66, 66, "calibrates", send),
     Row("data task on WSE-3, per wavelet (below 20)", 0, 20, "predicted", data_task),

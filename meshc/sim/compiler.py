@@ -26,12 +26,11 @@ from meshc.sim.sema.builtins.layout import LayoutInfo
 from meshc.sim.sema.calls import _frozen
 from meshc.sim.sema.registry import Analyzer
 from meshc.sim.sema.types import Array, Enum, Struct, Type
-from meshc.sim.sema.unit import Export, Unit
+from meshc.sim.sema.unit import MEMORY_BYTES, Export, Unit
 from meshc.sim.sema.values import FnVal, Frame, Global, Module, Symbol, Val
 from meshc.sim.sema.walk import imports_module
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
-MEMORY_BYTES = 48 * 1024
 STACK_BYTES = 8 * 1024
 
 
@@ -44,9 +43,11 @@ class PeAnalyzer(Analyzer):
         self.found = Diagnostics()
 
     def problems(self, problem: MeshcError) -> None:
-        """Keep errors and go on."""
+        """Keep errors and go on, unless the code has become too long to go on."""
         for diagnostic in problem.diagnostics:
             self.found.add(diagnostic)
+        if not self.unit.code_fits:
+            self.found.raise_errors()
 
     def run(self, path: str, folder: str, bindings: dict[str, Val]) -> None:
         """Analyse the whole program. Raises MeshcError with all errors found."""

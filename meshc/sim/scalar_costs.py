@@ -31,6 +31,7 @@ class ScalarCosts:
     call: int
     effect: int
     timestamp: int
+    trace_timestamp: int
     descriptor: int
 
     def binary(self, node: ir.Bin) -> int:
@@ -59,7 +60,8 @@ class ScalarCosts:
 
     def of_effect(self, name: str) -> int:
         """An effect on the machine."""
-        return self.timestamp if name == "tsc_read" else self.effect
+        known = {"tsc_read": self.timestamp, "trace_time": self.trace_timestamp}
+        return known.get(name, self.effect)
 
     def of_call(self, callee: ir.Function | None) -> int:
         """A call; one of a function that only passes an effect on is written in its place."""

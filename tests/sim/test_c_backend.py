@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from csl_runner import PE_HEAD, Run, exports, single
 from hypothesis import given, settings
@@ -293,3 +294,47 @@ def test_a_machine_gives_its_memory_back(tmp_path: Path) -> None:
     del machine
     gc.collect()
     assert not end.alive and memory[0] == 0
+
+
+UNROLLED = """
+var out = @zeros([4]u16);
+const ptr: [*]u16 = &out;
+const one = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> out[i] });
+const loop = @get_dsd(fabout_dsd, .{ .extent = 1, .fabric_color = @get_color(3),
+                                     .output_queue = @get_output_queue(2) });
+fn run() void {
+  inline for (@range(u16, TIMES)) |i| { BODY }
+  sys.unblock_cmd_stream();
+}
+comptime { @export_symbol(run); @export_symbol(ptr, "out"); }
+"""
+STORES = {
+    "plain": "out[i & 3] += 1;",
+    "waiting": "out[i & 3] += 1; if (out[3] == 9999) { @mov16(loop, one); }",
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("times", [12, 1200])
+def test_functions_too_long_to_optimise(tmp_path: Path, kind: str, times: int) -> None:
+    text = UNROLLED.replace("TIMES", str(times)).replace("BODY", STORES[kind])
+    program = single(tmp_path, text, out="[*]u16", run="fn()void")
+    program.launch("run")
+    assert list(program.read("out", 4, np.uint16)) == [times // 4] * 4
+    (group,) = emit(load_program(tmp_path).classes, set(OPS))
+    assert group.text.count("LONG ") == (times > 1000)
+
+
+@pytest.mark.parametrize(
+    "body", ["out[0] = 1;", "inline for (@range(u16, 60000)) |j| { out[0] = j; }"]
+)
+def test_code_that_cannot_fit_a_pe(tmp_path: Path, body: str) -> None:
+    text = UNROLLED.replace("TIMES", "60000").replace("BODY", body)
+    text += "fn other() void { out[1] = 1; } comptime { @export_symbol(other); }"
+    with pytest.raises(
+        MeshcError, match="more than 24576 statements here; by an estimate"
+    ) as caught:
+        single(tmp_path, text, out="[*]u16", run="fn()void", other="fn()void")
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.span and found.span.line) == ("csl-memory", 11)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from csl_runner import function
+from csl_runner import function, single
 
 from meshc.support.diagnostics import MeshcError
 
@@ -50,3 +50,33 @@ def test_local_descriptors(tmp_path: Path, body: str, expected: int) -> None:
 def test_descriptors_refused(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(MeshcError, match=words):
         function(tmp_path, body, "u16", head=HEAD)
+
+
+NEVER_SET = """
+var one: u16 = 1;
+var unset: mem1d_dsd = undefined; var out: fabout_dsd;
+const register = @get_dsr(dsr_dest, 1);
+fn add(x: u16) u16 { return x + 1; }
+fn run() void { BODY sys.unblock_cmd_stream(); }
+comptime { @export_symbol(run); }
+"""
+USES = {
+    "vector": "@add16(unset, unset, one);",
+    "sum": "@add16(&one, unset, one);",
+    "local": "var local: mem1d_dsd = undefined; @add16(local, local, one);",
+    "copy": "var local = unset; @add16(local, local, one);",
+    "fabric": "@mov16(out, one, .{ .async = true });",
+    "edit": "unset = @set_dsd_length(unset, 3);",
+    "register": "@load_to_dsr(register, unset);",
+    "map": "@map(add, unset, unset);",
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_descriptor_that_was_never_set(tmp_path: Path, use: str) -> None:
+    program = single(tmp_path, NEVER_SET.replace("BODY", USES[use]), run="fn()void")
+    with pytest.raises(MeshcError) as caught:
+        program.launch("run")
+    found = caught.value.diagnostics[0]
+    assert (found.code, found.message) == ("csl-run", "a descriptor is used that was never set")
+    assert found.notes[-1].endswith("pe.csl:9")

@@ -113,13 +113,17 @@ class CExpressions(ExpressionWriter):
         """A pointer to a descriptor variable."""
         return f"csl_slot(p, {self.expr(index)}, {self.place_number})"
 
+    def descriptor(self, text: str) -> str:
+        """A pointer to a descriptor that must have been set."""
+        return f"csl_descriptor(p, {text}, {self.place_number})"
+
     def select(self, cond: str, then: str, other: str) -> str:
         """One of two values."""
         return f"({cond} ? {then} : {other})"
 
     def runtime(self, node: ir.Runtime) -> str:
         """A function of the machine."""
-        args = [self.expr(a) for a in node.args]
+        args = [self.operand(a) for a in node.args]
         name, listed = node.name, ", ".join(args)
         if name in _PLAIN:
             return _PLAIN[name]

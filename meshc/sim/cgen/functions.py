@@ -23,6 +23,8 @@ _EFFECTS = frozenset((
     "teardown_toggle", "teardown_pending", "set_dsr_base", "task_priority", "thread_priority",
 ))  # fmt: skip
 _NOTHING = ("set_prng",)
+# A C compiler's time for a function grows faster than its length: longer ones are not optimised.
+_MOST_LINES = 1000
 
 
 class CFunctionWriter(VectorWriter):
@@ -64,10 +66,15 @@ class CFunctionWriter(VectorWriter):
         self.line("")
         if function.source:
             self.line(f"/* {function.source} */")
+        head = len(self.lines)
         if function.name in self.framed:
             self._framed(function)
         else:
             self._plain(function)
+        if len(self.lines) - head > _MOST_LINES:
+            first = "static int step_" if function.name in self.framed else "static"
+            start = next(i for i in range(head, len(self.lines)) if self.lines[i].startswith(first))
+            self.lines[start] = f"LONG {self.lines[start]}"
 
     def _plain(self, function: ir.Function) -> None:
         self.prefix = ""

@@ -68,7 +68,7 @@ class VectorWriter(CExpressions):
             bank = BANKS[str(node.type)[4:]]
             return f"csl_dsr(p, {bank}, {self._const_number(node)})"
         if node.type in ty.DSDS:
-            return f"{{{self.expr(node)}, 0, 0}}"
+            return f"{{{self.operand(node)}, 0, 0}}"
         return f"{{0, 0, {self.expr(node)}}}"
 
     def _const_number(self, node: ir.Expr) -> int:
@@ -182,7 +182,7 @@ class VectorWriter(CExpressions):
             self.line(f"{put};")
 
     def _load_dsr(self, stmt: ir.LoadDsr) -> None:
-        number, dsd = self.expr(stmt.number), self.expr(stmt.dsd)
+        number, dsd = self.expr(stmt.number), self.operand(stmt.dsd)
         self._flush()
         options = self._op_options(stmt.options)
         flags = f"{int(stmt.save_address)}, {int(stmt.options.is_async)}"

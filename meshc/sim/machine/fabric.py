@@ -68,13 +68,10 @@ class Fabric:
         if key in self.sinks:
             self._to_host(key, burst)
             return
-        if color not in self.dynamic and not burst.control:
-            if key not in self.trees:
-                self.trees[key] = self._tree(key)
-            tree = self.trees[key]
-            if tree is not None:
-                self._multicast(key, tree, burst)
-                return
+        tree = None if burst.control else self.tree(key)
+        if tree is not None:
+            self._multicast(key, tree, burst)
+            return
         if key not in self.routers:
             self.machine.fault(
                 pe, "", f"color {color} is sent but has no route at PE ({pe.x}, {pe.y})"
@@ -82,22 +79,13 @@ class Fabric:
         arrival = burst.moved(burst.t0 + self.machine.costs.ramp)
         self._arrive_later(key, RAMP, arrival)
 
-    def reach(self, key: Key) -> tuple[int, int]:
-        """Receivers of what a PE sends on a color, and words that fit on the way to each of them.
-
-        For colors whose routes may change: one receiver, four hops away.
-        """
-        costs = self.machine.costs
-        if key in self.sinks:
-            return 1, costs.host_depth
-        tree = None
-        if key[2] not in self.dynamic:
-            if key not in self.trees:
-                self.trees[key] = self._tree(key)
-            tree = self.trees[key]
-        if not tree:
-            return 1, costs.input_depth + 4
-        return len(tree), costs.input_depth + max(hops for _, hops, _ in tree)
+    def tree(self, key: Key) -> list[tuple[Key, int, Router]] | None:
+        """Receivers of what a PE sends on a static color with their distance, else None."""
+        if key[2] in self.dynamic:
+            return None
+        if key not in self.trees:
+            self.trees[key] = self._tree(key)
+        return self.trees[key]
 
     def _multicast(self, origin: Key, tree: list[tuple[Key, int, Router]], burst: Burst) -> None:
         machine = self.machine
@@ -250,7 +238,7 @@ class Fabric:
         """Where wavelets of a port arrive: colors may be swapped as they enter."""
         x, y, _ = key
         port = self.routers[key].entry
-        keys = [(x, y, color) for color in self._swapped(key, port)]
+        keys = [(x, y, color) for color in self.swapped(key, port)]
         for there in keys:
             self.routers[there].entry = port
         return keys
@@ -308,7 +296,7 @@ class Fabric:
             dropped(burst, len(burst.data))
             return
         port = OPPOSITE[out]
-        for color in self._swapped(there, port):
+        for color in self.swapped(there, port):
             target = (there[0], there[1], color)
             if target not in self.routers:
                 self.machine.fault(
@@ -318,7 +306,7 @@ class Fabric:
                 )  # fmt: skip
             self._arrive_later(target, port, burst.moved(burst.t0))
 
-    def _swapped(self, key: Key, port: int) -> list[int]:
+    def swapped(self, key: Key, port: int) -> list[int]:
         """The colors a wavelet has after arriving at a PE."""
         x, y, color = key
         horizontal = port in (EAST, WEST)

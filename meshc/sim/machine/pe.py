@@ -14,6 +14,7 @@ from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pipe import Issue, Pipe
+from meshc.sim.machine.reach import reach
 from meshc.sim.program import PeProgram
 
 if TYPE_CHECKING:
@@ -432,8 +433,8 @@ class Pe(PeMemory):
         """Account for ``count`` wavelets that are sent."""
         color = self.output_color(dst)
         credit = self.credits.setdefault(color, Credit())
-        copies, room = self.machine.fabric.reach((self.x, self.y, color))
-        credit.room = copies * (self.costs.output_depth[max(dst.queue, 0)] + room)
+        depth = self.costs.output_depth[max(dst.queue, 0)]
+        copies, credit.room = reach(self.machine.fabric, (self.x, self.y, color), depth)
         credit.outstanding += count * copies
         return credit
 

@@ -336,6 +336,13 @@ def check(pe: Pe, holds: bool, place: str) -> None:
         pe.machine.fault(pe, place, "an assertion does not hold")
 
 
+def descriptor(pe: Pe, value: Any, place: str) -> Any:
+    """A descriptor that must have been set."""
+    if not isinstance(value, tuple):
+        pe.machine.fault(pe, place, "a descriptor is used that was never set")
+    return value
+
+
 def overrun(pe: Pe) -> None:
     """A loop that does not end."""
     pe.machine.fault(pe, "", "a task runs for too many cycles; does its loop end?")
@@ -435,6 +442,7 @@ RUNTIME = SimpleNamespace(
     dsd_stride=lambda pe, kind, *a: dsds.dsd_stride(*a),
     fabin=lambda pe, kind, *a: FabIn(*a), fabout=lambda pe, kind, *a: FabOut(*a),
     load=load, store=store, wrap_index=wrap_index, copy=copy, check=check, overrun=overrun,
+    descriptor=descriptor,
     call=call, call_plain=call_plain, unblock_cmd_stream=unblock_cmd_stream, random16=random16,
     prng_seed=prng_seed, set_prng=set_prng, fifo_read_length=fifo_read_length,
     fifo_write_length=fifo_write_length, queue_flush=queue_flush, flush_exit=flush_exit,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from meshc.sim import ir
+from meshc.sim.descriptors import Dsd
 from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import BF16, F16, F32, Enum, Float, Int, Pointer, Type
@@ -84,13 +85,24 @@ class ExpressionWriter:
         """The value of a descriptor variable."""
         return f"S[{self.expr(index)}]"
 
+    def operand(self, node: ir.Expr) -> str:
+        """An operand of an operation. A descriptor that may never have been set is checked."""
+        text = self.expr(node)
+        made = isinstance(node, ir.Runtime)
+        stated = isinstance(node, ir.Const) and isinstance(node.value, Dsd)
+        return text if node.type not in ty.DSDS or made or stated else self.descriptor(text)
+
+    def descriptor(self, text: str) -> str:
+        """A descriptor that must have been set."""
+        return f"R.descriptor(pe, {text}, {self.place!r})"
+
     def select(self, cond: str, then: str, other: str) -> str:
         """One of two values."""
         return f"({then} if {cond} else {other})"
 
     def runtime(self, node: ir.Runtime) -> str:
         """A function of the machine."""
-        args = "".join(", " + self.expr(a) for a in node.args)
+        args = "".join(", " + self.operand(a) for a in node.args)
         return f"R.{node.name}(pe, {str(node.type)!r}{args})"
 
     def _const(self, node: ir.Const) -> str:

@@ -231,7 +231,7 @@ class FunctionWriter(ExpressionWriter):
     # --- vector operations ---
 
     def _vector(self, stmt: ir.VectorOp) -> None:
-        operands = ", ".join(self.expr(o) for o in self._operands(stmt.operands))
+        operands = ", ".join(self.operand(o) for o in self._operands(stmt.operands))
         self.cost += sum(SCALAR.operand(o) for o in stmt.operands)
         self._flush()
         options = stmt.options
@@ -279,10 +279,10 @@ class FunctionWriter(ExpressionWriter):
         ]
 
     def _map(self, stmt: ir.MapOp) -> None:
-        sources = ", ".join(self.expr(o) for o in self._operands(stmt.sources))
+        sources = ", ".join(self.operand(o) for o in self._operands(stmt.sources))
         dst = "None"
         if stmt.dst is not None:
-            dst = self.expr(self._operands([stmt.dst])[0])
+            dst = self.operand(self._operands([stmt.dst])[0])
         self._flush()
         types = "".join(f"{_element(t)!r}, " for t in stmt.params)
         dst_type = repr(_element(stmt.dst_type)) if stmt.dst_type is not None else "None"
@@ -296,7 +296,7 @@ class FunctionWriter(ExpressionWriter):
             self.line(f"R.map_plain({head})")
 
     def _load_dsr(self, stmt: ir.LoadDsr) -> None:
-        number, dsd = self.expr(stmt.number), self.expr(stmt.dsd)
+        number, dsd = self.expr(stmt.number), self.operand(stmt.dsd)
         self._flush()
         options = self._op_options(stmt.options)
         self.line(

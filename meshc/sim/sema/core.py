@@ -70,6 +70,7 @@ class Core:
     def emit(self, frame: Frame, stmt: ir.Stmt) -> None:
         """Append lowered code; an error where only compile-time code may stand."""
         frame.out.append(stmt)
+        self.unit.statements += 1
 
     def place_of(self, node: t.Node) -> str:
         """``file:line`` for messages at run time."""

@@ -12,6 +12,7 @@ from meshc.sim.sema.calls import Calls
 from meshc.sim.sema.convert import coerce, copied, zero_of
 from meshc.sim.sema.expr import is_scalar
 from meshc.sim.sema.types import Array, Enum, Struct, Type
+from meshc.sim.sema.unit import MEMORY_BYTES, STATEMENT_BYTES
 from meshc.sim.sema.values import (
     Cell,
     CellPlace,
@@ -51,6 +52,15 @@ class Statements(Calls):
             self.exec(stmt, frame)
         except MeshcError as problem:
             self.problems(problem)
+        if not self.unit.code_fits:
+            fail(
+                "csl-memory",
+                f"the code has more than {MEMORY_BYTES // STATEMENT_BYTES} statements here; by an "
+                f"estimate of {STATEMENT_BYTES} bytes for each, which is low, it does not fit the "
+                f"{MEMORY_BYTES} bytes of a PE",
+                stmt.span,
+                help="an unrolled loop repeats its body: use a plain loop or a vector operation",
+            )
 
     def exec(self, stmt: t.Stmt, frame: Frame) -> None:
         """One statement."""

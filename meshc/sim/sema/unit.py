@@ -12,6 +12,9 @@ from meshc.support.spans import Span
 
 DATA_START = 64
 SMALL_BYTES = 2048
+MEMORY_BYTES = 48 * 1024
+# An estimate from below: an instruction of one 16-bit word for each statement of lowered code.
+STATEMENT_BYTES = 2
 
 
 @dataclass
@@ -60,6 +63,7 @@ class Unit:
     trace_buffers: dict[str, int] = field(default_factory=dict)
     memcpy_ports: dict[int, str] = field(default_factory=dict)
     temps: int = 0
+    statements: int = 0
     one_task_table: bool = False  # SDK 0.x: control wavelets start tasks of colors too
     recursive: frozenset[str] = frozenset()
     with_memory: set[str] = field(default_factory=set)
@@ -106,6 +110,11 @@ class Unit:
         """Make room for descriptor variables; the number of the first."""
         self.slots += values
         return len(self.slots) - len(values)
+
+    @property
+    def code_fits(self) -> bool:
+        """Whether the code may fit the memory of a PE, by an estimate from below."""
+        return self.statements * STATEMENT_BYTES <= MEMORY_BYTES
 
     def temp(self, kind: Type, name: str = "t") -> ir.Var:
         """A fresh local variable."""

@@ -15,6 +15,13 @@ typedef struct pe pe;
 typedef struct frame frame;
 typedef struct operation operation;
 
+/* Marks functions that are too long to be optimised in a bearable time. */
+#ifdef __clang__
+#define LONG __attribute__((noinline, optnone))
+#else
+#define LONG __attribute__((noinline, optimize("O0")))
+#endif
+
 enum { NO_OPERAND, MEM, FABIN, FABOUT, FIFO };
 
 /* A data structure descriptor; the fields are those of meshc/sim/descriptors.py. */
@@ -247,6 +254,7 @@ void csl_store_int(pe *p, int64_t addr, int type, int64_t v);
 void csl_store_float(pe *p, int64_t addr, int type, double v);
 void csl_copy(pe *p, int64_t to, int64_t source, int64_t size);
 dsd *csl_slot(pe *p, int64_t index, int place);
+const dsd *csl_descriptor(pe *p, const dsd *d, int place);
 
 /* --- descriptors --- */
 

@@ -4,7 +4,7 @@
 
 #include "machine.h"
 
-static const int opposite[PORTS] = {RAMP, WEST, EAST, SOUTH, NORTH};
+const int opposite[PORTS] = {RAMP, WEST, EAST, SOUTH, NORTH};
 static const int step_x[PORTS] = {0, 1, -1, 0, 0}, step_y[PORTS] = {0, 0, 0, -1, 1};
 static const char *const names[PORTS] = {"RAMP", "EAST", "WEST", "NORTH", "SOUTH"};
 
@@ -28,13 +28,15 @@ router *router_at(pe *p, int color)
     return c->routers[color];
 }
 
-static router *existing(pe *p, int color)
+/* The same, NULL without a route. */
+router *existing(pe *p, int color)
 {
     router *r = color >= 0 && color < COLORS ? core_of(p)->routers[color] : NULL;
     return r && r->exists ? r : NULL;
 }
 
-static pe *neighbour(pe *p, int out)
+/* The PE one step in a direction, NULL past the edge. */
+pe *neighbour(pe *p, int out)
 {
     machine *m = p->m;
     int x = p->x + step_x[out], y = p->y + step_y[out];
@@ -68,104 +70,6 @@ router *router_for_code(pe *p, int color)
     m->dynamic |= 1ull << color;
     m->color_generation[color]++;
     return r;
-}
-
-/* --- trees of static colors --- */
-
-void tree_free(tree *t)
-{
-    if (t) {
-        free(t->receivers);
-        free(t->edges);
-        free(t->edge_ports);
-        free(t);
-    }
-}
-
-typedef struct {
-    router *at;
-    int port;
-    int64_t hops;
-} visit;
-
-static void *grown(void *items, int64_t count, size_t size)
-{
-    if (count & (count - 1))
-        return items;
-    items = realloc(items, (size_t)(count ? 2 * count : 4) * size);
-    if (!items)
-        abort();
-    return items;
-}
-
-/* Receivers of a static color with their distance; broken when a route is broken or bursts may
- * meet others on the way. */
-static void tree_build(tree *t, router *origin)
-{
-    machine *m = origin->p->m;
-    visit *work = NULL;
-    int64_t count = 0, stamp = ++m->stamp;
-    work = grown(work, 0, sizeof *work);
-    work[count++] = (visit){origin, RAMP, 0};
-    t->broken = 1;
-    for (int64_t i = 0; i < count; i++) {
-        visit v = work[i];
-        router *r = v.at;
-        if (!r || !r->exists)
-            goto done;
-        directions rx = router_rx(r), tx = router_tx(r);
-        if (r->stamp != stamp) {
-            r->stamp = stamp;
-            r->stamp_ports = 0;
-        }
-        if (rx.count != 1 || rx.d[0] != v.port || (r->stamp_ports >> v.port & 1))
-            goto done;
-        if (r->out || r->virtual_target)
-            goto done;
-        r->stamp_ports |= 1 << v.port;
-        for (int k = 0; k < tx.count; k++) {
-            int out = tx.d[k];
-            if (out == RAMP) {
-                t->receivers = grown(t->receivers, t->count, sizeof *t->receivers);
-                t->receivers[t->count].at = r;
-                t->receivers[t->count++].hops = v.hops;
-                continue;
-            }
-            uint64_t users = core_of(r->p)->users[out];
-            if (users & (users - 1))
-                goto done;
-            t->edges = grown(t->edges, t->edge_count, sizeof *t->edges);
-            t->edge_ports = grown(t->edge_ports, t->edge_count, sizeof *t->edge_ports);
-            t->edges[t->edge_count] = r;
-            t->edge_ports[t->edge_count++] = (uint8_t)out;
-            pe *there = neighbour(r->p, out);
-            if (!there)
-                goto done;
-            work = grown(work, count, sizeof *work);
-            work[count++] = (visit){existing(there, r->color), opposite[out],
-                                    v.hops + m->costs.hop};
-        }
-    }
-    t->broken = 0;
-done:
-    free(work);
-}
-
-static tree *tree_of(router *origin)
-{
-    machine *m = origin->p->m;
-    tree *t = origin->known;
-    int64_t by_color = m->color_generation[origin->color];
-    if (t && t->generation == m->generation && t->color_generation == by_color)
-        return t;
-    tree_free(t);
-    origin->known = t = calloc(1, sizeof *t);
-    if (!t)
-        abort();
-    t->generation = m->generation;
-    t->color_generation = by_color;
-    tree_build(t, origin);
-    return t;
 }
 
 /* --- sending --- */
@@ -278,7 +182,7 @@ static uint32_t pop_command(uint32_t word)
 }
 
 /* The colors a wavelet has after arriving at a PE. */
-static int swapped(pe *p, int color, int port, int *colors)
+int swapped(pe *p, int color, int port, int *colors)
 {
     int horizontal = port == EAST || port == WEST;
     router *mine = existing(p, color), *other = existing(p, color ^ 1);
@@ -423,24 +327,6 @@ void pump(machine *m, int64_t now, router *r)
     }
 }
 
-/* Receivers of what a PE sends on a color, and words that fit on the way to each of them. For
- * colors whose routes may change: one receiver, four hops away. */
-void reach(pe *p, int color, int64_t *copies, int64_t *room)
-{
-    machine *m = p->m;
-    router *r = router_at(p, color);
-    tree *t = r->sink || (m->dynamic >> color & 1) ? NULL : tree_of(r);
-    *copies = 1;
-    *room = r->sink ? m->costs.host_depth : m->costs.input_depth + 4;
-    if (!t || t->broken || !t->count)
-        return;
-    int64_t farthest = 0;
-    for (int i = 0; i < t->count; i++)
-        farthest = max64(farthest, t->receivers[i].hops);
-    *copies = t->count;
-    *room = m->costs.input_depth + farthest;
-}
-
 /* A PE sends a burst; its t0 is when the first wavelet leaves the PE. */
 void inject(pe *p, int color, burst *b)
 {
@@ -450,13 +336,11 @@ void inject(pe *p, int color, burst *b)
         to_host(m, r->sink, b);
         return;
     }
-    if (!(m->dynamic >> color & 1) && !b->control) {
-        tree *t = tree_of(r);
-        if (!t->broken) {
-            multicast(t, b);
-            burst_drop(m, b);
-            return;
-        }
+    tree *t = b->control ? NULL : tree_of(r);
+    if (t) {
+        multicast(t, b);
+        burst_drop(m, b);
+        return;
     }
     if (!r->exists)
         csl_fault(p, 0, "color %d is sent but has no route at PE (%d, %d)", color, p->x, p->y);

@@ -336,14 +336,23 @@ int64_t router_filter(machine *m, router *r, burst *b, burst ***parts);
 router *router_at(pe *p, int color);
 router *router_for_code(pe *p, int color);
 void note_links(router *r);
-void tree_free(tree *t);
+router *existing(pe *p, int color);
+pe *neighbour(pe *p, int out);
+int swapped(pe *p, int color, int port, int *colors);
+extern const int opposite[];
 void inject(pe *p, int color, burst *b);
 void pump(machine *m, int64_t now, router *r);
 void advance(pe *p, int color);
 void enter(router *r, burst *b);
 void configure_later(pe *p, int color, const change *what);
 void stream_read(stream *s, int64_t count);
-void reach(pe *p, int color, int64_t *copies, int64_t *room);
+
+/* --- reach.c --- */
+
+void tree_free(tree *t);
+tree *tree_of(router *origin);
+void *grown(void *items, int64_t count, size_t size);
+void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room);
 
 /* A route as Python states it: directions are a count and then the directions. */
 struct route {

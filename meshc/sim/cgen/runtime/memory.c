@@ -143,3 +143,11 @@ dsd *csl_slot(pe *p, int64_t index, int place)
         csl_index_fault(p, place);
     return &p->slots[index];
 }
+
+/* A descriptor that must have been set. */
+const dsd *csl_descriptor(pe *p, const dsd *d, int place)
+{
+    if (d->kind == NO_OPERAND)
+        csl_fault(p, place, "a descriptor is used that was never set");
+    return d;
+}

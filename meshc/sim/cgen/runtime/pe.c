@@ -472,14 +472,14 @@ credit *credit_of(pe *p, const dsd *dst, int64_t count)
     core *c = core_of(p);
     int64_t color = output_color(p, dst), copies, room;
     int64_t queue_ = dst->queue < 0 || dst->queue >= QUEUES ? 0 : dst->queue;
-    reach(p, (int)color, &copies, &room);
+    reach(p, (int)color, p->m->costs.output_depth[queue_], &copies, &room);
     if (!c->credits[color]) {
         c->credits[color] = calloc(1, sizeof(credit));
         if (!c->credits[color])
             abort();
         c->credit_order[c->credit_count++] = (uint8_t)color;
     }
-    c->credits[color]->room = copies * (p->m->costs.output_depth[queue_] + room);
+    c->credits[color]->room = room;
     c->credits[color]->outstanding += count * copies;
     return c->credits[color];
 }

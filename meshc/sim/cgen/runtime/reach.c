@@ -1,0 +1,183 @@
+/* Where the wavelets of a sender go: the trees of static colors, and how many words fit on the way.
+ * Mirrors the trees of machine/fabric.py, and machine/reach.py. */
+#include <stdlib.h>
+
+#include "machine.h"
+
+void tree_free(tree *t)
+{
+    if (t) {
+        free(t->receivers);
+        free(t->edges);
+        free(t->edge_ports);
+        free(t);
+    }
+}
+
+typedef struct {
+    router *at;
+    int port;
+    int64_t hops;
+} visit;
+
+/* Room for one more item after count of them. */
+void *grown(void *items, int64_t count, size_t size)
+{
+    if (count & (count - 1))
+        return items;
+    items = realloc(items, (size_t)(count ? 2 * count : 4) * size);
+    if (!items)
+        abort();
+    return items;
+}
+
+/* Receivers of a static color with their distance; broken when a route is broken or bursts may
+ * meet others on the way. */
+static void tree_build(tree *t, router *origin)
+{
+    machine *m = origin->p->m;
+    visit *work = NULL;
+    int64_t count = 0, stamp = ++m->stamp;
+    work = grown(work, 0, sizeof *work);
+    work[count++] = (visit){origin, RAMP, 0};
+    t->broken = 1;
+    for (int64_t i = 0; i < count; i++) {
+        visit v = work[i];
+        router *r = v.at;
+        if (!r || !r->exists)
+            goto done;
+        directions rx = router_rx(r), tx = router_tx(r);
+        if (r->stamp != stamp) {
+            r->stamp = stamp;
+            r->stamp_ports = 0;
+        }
+        if (rx.count != 1 || rx.d[0] != v.port || (r->stamp_ports >> v.port & 1))
+            goto done;
+        if (r->out || r->virtual_target)
+            goto done;
+        r->stamp_ports |= 1 << v.port;
+        for (int k = 0; k < tx.count; k++) {
+            int out = tx.d[k];
+            if (out == RAMP) {
+                t->receivers = grown(t->receivers, t->count, sizeof *t->receivers);
+                t->receivers[t->count].at = r;
+                t->receivers[t->count++].hops = v.hops;
+                continue;
+            }
+            uint64_t users = core_of(r->p)->users[out];
+            if (users & (users - 1))
+                goto done;
+            t->edges = grown(t->edges, t->edge_count, sizeof *t->edges);
+            t->edge_ports = grown(t->edge_ports, t->edge_count, sizeof *t->edge_ports);
+            t->edges[t->edge_count] = r;
+            t->edge_ports[t->edge_count++] = (uint8_t)out;
+            pe *there = neighbour(r->p, out);
+            if (!there)
+                goto done;
+            work = grown(work, count, sizeof *work);
+            work[count++] = (visit){existing(there, r->color), opposite[out],
+                                    v.hops + m->costs.hop};
+        }
+    }
+    t->broken = 0;
+done:
+    free(work);
+}
+
+/* The tree of what a PE sends on a color; NULL where bursts go from router to router. */
+tree *tree_of(router *origin)
+{
+    machine *m = origin->p->m;
+    tree *t = origin->known;
+    if (m->dynamic >> origin->color & 1)
+        return NULL;
+    int64_t by_color = m->color_generation[origin->color];
+    if (t && t->generation == m->generation && t->color_generation == by_color)
+        return t->broken ? NULL : t;
+    tree_free(t);
+    origin->known = t = calloc(1, sizeof *t);
+    if (!t)
+        abort();
+    t->generation = m->generation;
+    t->color_generation = by_color;
+    tree_build(t, origin);
+    return t->broken ? NULL : t;
+}
+
+typedef struct {
+    visit *work;
+    int64_t count, stamp, ends, room;
+} walk;
+
+static void walk_to(walk *w, router *r, int64_t links)
+{
+    if (!r || r->stamp == w->stamp)
+        return;
+    r->stamp = w->stamp;
+    w->work = grown(w->work, w->count, sizeof *w->work);
+    w->work[w->count++] = (visit){r, 0, links};
+}
+
+static void walk_ends(walk *w, int64_t room)
+{
+    w->ends++;
+    w->room = max64(w->room, room);
+}
+
+/* Go on over what a router sends in a direction. */
+static void walk_out(walk *w, router *r, int out, int64_t links)
+{
+    machine *m = r->p->m;
+    if (out == RAMP) {
+        walk_ends(w, links + m->costs.input_depth);
+    } else if (out == r->exit) {
+        if (r->virtual_target)
+            walk_to(w, r->virtual_target, links + 1 + r->virtual_hops);
+        else
+            walk_ends(w, links + 1 + m->costs.host_depth);
+    } else {
+        pe *there = neighbour(r->p, out);
+        int colors[2], count = there ? swapped(there, r->color, opposite[out], colors) : 0;
+        for (int i = 0; i < count; i++)
+            walk_to(w, existing(there, colors[i]), links + 1);
+    }
+}
+
+/* What fits under way of bursts that go from router to router, by their present positions. */
+static int64_t room_now(router *origin, int64_t depth)
+{
+    machine *m = origin->p->m;
+    walk w = {.stamp = ++m->stamp};
+    if (origin->exists)
+        walk_to(&w, origin, 0);
+    for (int64_t i = 0; i < w.count; i++) {
+        visit v = w.work[i];
+        directions tx = router_tx(v.at);
+        for (int k = 0; k < tx.count; k++)
+            walk_out(&w, v.at, tx.d[k], v.hops);
+    }
+    free(w.work);
+    return max64(1, w.ends) * (depth + (w.ends ? w.room : m->costs.input_depth));
+}
+
+/* What one wavelet that a PE sends on a color counts for, and how much fits under way. Each
+ * receiver has its own copy; a router that makes copies counts them itself. Every link holds one
+ * word, the output queue depth and the queue at the end of the route what is documented. */
+void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room)
+{
+    machine *m = p->m;
+    router *r = router_at(p, color);
+    tree *t = r->sink ? NULL : tree_of(r);
+    *copies = 1;
+    if (r->sink) {
+        *room = depth + m->costs.host_depth;
+    } else if (!t || !t->count) {
+        *room = room_now(r, depth);
+    } else {
+        int64_t farthest = 0;
+        for (int i = 0; i < t->count; i++)
+            farthest = max64(farthest, t->receivers[i].hops);
+        *copies = t->count;
+        *room = t->count * (depth + m->costs.input_depth + farthest);
+    }
+}
