@@ -237,7 +237,9 @@ def loads(text: str) -> program.Program:
 
 
 def _check_extents(found: program.Program) -> None:
-    """Fail where a number could not have come from the compiler."""
+    """Fail where a number, or an architecture, could not have come from the compiler."""
+    if found.arch not in ("wse2", "wse3"):
+        raise Damaged("an architecture that is not known")
     if not (0 < found.width <= _MAX_EDGE and 0 < found.height <= _MAX_EDGE):
         raise Damaged(f"a rectangle of {found.width} by {found.height} PEs")
     for (x, y), number in found.tiles.items():

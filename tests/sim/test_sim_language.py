@@ -250,5 +250,6 @@ def test_numbers_beyond_every_float(tmp_path: Path) -> None:
     huge = "9" * 400
     assert function(tmp_path, f"out[0] = @as(f32, {huge});", "f32") == [np.inf]
     assert function(tmp_path, f"out[0] = @as(f16, -{huge});", "f16") == [-np.inf]
+    assert function(tmp_path, f"out[0] = @as(f32, {huge} + 1.0);", "f32") == [np.inf]
     with pytest.raises(MeshcError, match="inf is no integer"):
         function(tmp_path, "const a = @as(comptime_int, 1e300 * 1e300);", "f32")

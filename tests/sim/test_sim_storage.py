@@ -183,6 +183,7 @@ def test_what_is_wrong_is_said(change: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"arch": "wse9"}, "an architecture that is not known"),
         ({"width": 1 << 40}, "a rectangle of"),
         ({"tiles": {(1, 0): 0}}, "PE [(]1, 0[)]"),
         ({"tiles": {(0, 0): 7}}, "the program 7"),
@@ -190,9 +191,10 @@ def test_what_is_wrong_is_said(change: dict[str, Any], words: str) -> None:
     ],
 )
 def test_numbers_that_no_compiler_writes(changes: dict[str, Any], words: str) -> None:
-    fields: dict[str, Any] = {"width": 1, "height": 1, "classes": [], "tiles": {}} | changes
+    usual = {"arch": "wse2", "width": 1, "height": 1, "classes": [], "tiles": {}}
+    fields: dict[str, Any] = usual | changes
     compiled = Program(
-        "wse2", fields["width"], fields["height"], (8, 3), (4, 1), fields["classes"],
+        fields["arch"], fields["width"], fields["height"], (8, 3), (4, 1), fields["classes"],
         fields["tiles"], {}, [], {},
     )  # fmt: skip
     with pytest.raises(Damaged, match=words):

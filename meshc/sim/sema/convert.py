@@ -109,7 +109,7 @@ def _coerce_known(value: Val, want: Type, span: Span) -> Val | None:
     if want == ty.COMPTIME_INT and isinstance(have, Int):
         return Val(want, v)
     if want == ty.COMPTIME_FLOAT and ty.is_numeric(have):
-        return Val(want, float(v))
+        return Val(want, int_to_float(want, v) if isinstance(v, int) else float(v))
     if want in ty.IDS and (ty.is_int(have) or have in ty.IDS):
         return Val(want, v)
     if have == ty.UNDEFINED:
