@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import meshc
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.ops import mesh as ops
 from meshc.support.diagnostics import Diagnostics
@@ -59,3 +61,27 @@ def test_heads_need_no_skew():
     options = {"device": "wse2", "mesh": "2x2", "seq": 8}
     source = EXAMPLES / "attention.mesh"
     assert "summa" in compiled(source, **options, algo=("gemm=summa",))[0]
+
+
+def test_weights_that_a_loop_hands_on_lie_straight_behind_it_too(tmp_path):
+    """The loop's own product is dead, and its weights stay among what it carries."""
+    source = tmp_path / "dead.mesh"
+    source.write_text(
+        """model dead(M=8, N=7, K=2, layers=2) {
+  param w[N, K], v[K, N]
+  main(x[M, N]) {
+    y = (x @ w) @ v
+    repeat layers {
+      x = (y @ w) @ v
+      x = y + y
+    }
+    return x
+  }
+}
+"""
+    )
+    random = np.random.default_rng(1)
+    x, w, v = (random.normal(size=shape) for shape in ((8, 7), (7, 2), (2, 7)))
+    found = meshc.compile(source, mesh="4x4", algo=("gemm=allgather",))
+    (result,) = found.load({"w": w, "v": v}).run({"x": x}).values()
+    np.testing.assert_allclose(result, 2 * (x @ w @ v), atol=1e-5)

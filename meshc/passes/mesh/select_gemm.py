@@ -160,6 +160,8 @@ def unskew(module: Module) -> None:
 
 
 def _values(module: Module) -> list[Value]:
-    ops_: list[Op] = list(module.walk())
+    """Parameters, and what loops are given of them, hand on and give back."""
+    loops: list[Op] = [op for op in module.walk() if op.regions]
     found = [p.value for p in module.function.params]
-    return found + [v for op in ops_ for region in op.regions for v in region.args]
+    found += [v for op in loops for v in op.results]
+    return found + [v for op in loops for region in op.regions for v in region.args]
