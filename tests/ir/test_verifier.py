@@ -73,6 +73,18 @@ def test_sound_modules_pass():
             "not a dim of both sides",
         ),
         (
+            graph("%y = graph.append %x, %x {dim = F} : f32[L, E]\n graph.return %y"),
+            "'F' is no dim of the cache %x",
+        ),
+        (
+            graph("%y = graph.append %x, %x {dim = L, rows = E} : f32[L, E]\n graph.return %y"),
+            "4 rows do not fit a cache of 2",
+        ),
+        (
+            mesh("%y = mesh.append %x, %x {dim = F} : f32[L, E]<E_x:2>\n mesh.return %y"),
+            "'F' is no dim of the cache %x",
+        ),
+        (
             graph(
                 "%y = graph.repeat %x {dim = E} : f32[L, E] (%h: f32[L, E]) {\n"
                 "%z = graph.silu %h : f32[L, E]\n}\n graph.return %y"

@@ -45,6 +45,8 @@ def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str
             f"CSL is for {' and '.join(ARCHITECTURES)}, not for '{arch}'",
             help="choose it with --device",
         )
+    if module.the_mesh().regions > 1:
+        fail("csl-regions", "a program of several regions is not emitted as CSL yet")
     archs = ARCHITECTURES if portable else (arch,)
     pe = pe_file(module, phase, arch, archs)
     return {

@@ -28,10 +28,8 @@ _PAD = "    "
 
 
 def layout_file(module: Module, pe: PeFile, phase: str) -> str:
-    """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-regions``, ``csl-route``."""
+    """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-route``."""
     mesh = module.the_mesh()
-    if mesh.regions > 1:
-        fail("csl-regions", "a program of several regions is not emitted as CSL yet")
     names = Names()
     spelling = layout_spelling(mesh)
     used = {n for cond in pe.guards.params for n in cond.free_vars}

@@ -23,6 +23,16 @@ def matmul_dims(
     return tuple(d for d in left if d not in contract) + tuple(d for d in right if d not in shared)
 
 
+def check_cache(op: Op, extents: Mapping[str, int], dim: str, rows: str) -> None:
+    """Raise ``invalid-ir`` unless the caches among the operands of ``op``, which are caches and new
+    entries in turn, have the dim ``dim`` and room for as many ``rows`` as come at once."""
+    for cache in op.operands[::2]:
+        if dim not in tensor_type(cache).dims:
+            op.reject(f"'{dim}' is no dim of the cache {cache}")
+    if extents.get(rows, 1) > extents[dim]:
+        op.reject(f"{extents[rows]} rows do not fit a cache of {extents[dim]}")
+
+
 @register("graph.matmul")
 @dataclass(eq=False)
 class Matmul(Op):
@@ -185,6 +195,9 @@ class Append(_Pointwise):
 
     dim: str = ""
     rows: str = ""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        check_cache(self, extents, self.dim, self.rows)
 
 
 @register("graph.embed")

@@ -228,6 +228,9 @@ class Append(Op):
     rows: str = ""
     policy: str = "shift"
 
+    def verify(self, extents: Mapping[str, int]) -> None:
+        graph.check_cache(self, extents, self.dim, self.rows)
+
 
 @register("mesh.row_max")
 @dataclass(eq=False)
