@@ -85,6 +85,17 @@ def test_sound_modules_pass():
             "'F' is no dim of the cache %x",
         ),
         (
+            mesh("%y = mesh.append %x, %x {dim = L} : f32[L, E]<E_x:4>\n mesh.return %y"),
+            "gives f32[L, E]<E_x:2>, not f32[L, E]<E_x:4>",
+        ),
+        (
+            mesh(
+                "%y = mesh.append %x, %w {dim = L} : f32[L, E]<E_x:2>\n mesh.return %y",
+                params="in %x: f32[L, E]<E_x:2>, in %w: f32[L, E]<E_y:2>",
+            ),
+            "the new entries %w do not lie where the cache %x has them",
+        ),
+        (
             graph(
                 "%y = graph.repeat %x {dim = E} : f32[L, E] (%h: f32[L, E]) {\n"
                 "%z = graph.silu %h : f32[L, E]\n}\n graph.return %y"

@@ -228,8 +228,20 @@ class Append(Op):
     rows: str = ""
     policy: str = "shift"
 
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return [tensor_type(cache) for cache in self.operands[::2]]
+
     def verify(self, extents: Mapping[str, int]) -> None:
         graph.check_cache(self, extents, self.dim, self.rows)
+        for cache, new in zip(self.operands[::2], self.operands[1::2], strict=True):
+            kept, entering = (
+                tensor_type(cache).layout or Layout(),
+                tensor_type(new).layout or Layout(),
+            )
+            if {s for s in kept.splits if s.dim != self.dim} != {
+                s for s in entering.splits if s.dim != self.rows
+            }:
+                self.reject(f"the new entries {new} do not lie where the cache {cache} has them")
 
 
 @register("mesh.row_max")

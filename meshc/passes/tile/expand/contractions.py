@@ -108,6 +108,11 @@ class Contractions(Values):
         Attention(self.emitter, cache.place).scores(self.place_of(left), place, dtype)
 
     def append(self, op: mesh.Append) -> None:
+        if self.emitter.tiling.heads is None:
+            words = (
+                "the module's options do not say which dims are heads, keys and rows of the cache"
+            )
+            fail("unsupported-layout", words, op.span, help="give the option head_dims")
         tensors = op.tensors()
         count = len(tensors) // 2
         layers, layer = self.layers if self.layers else (None, None)
