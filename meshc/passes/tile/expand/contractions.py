@@ -109,9 +109,7 @@ class Contractions(Values):
 
     def append(self, op: mesh.Append) -> None:
         if self.emitter.tiling.heads is None:
-            words = (
-                "the module's options do not say which dims are heads, keys and rows of the cache"
-            )
+            words = "the options do not say which dims are heads, keys and rows"
             fail("unsupported-layout", words, op.span, help="give the option head_dims")
         tensors = op.tensors()
         count = len(tensors) // 2
