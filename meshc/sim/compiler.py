@@ -6,7 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from meshc.sim import ir
+from meshc.sim.grids import Tiles
 from meshc.sim.loader import Loader
 from meshc.sim.numbers import to_bits
 from meshc.sim.program import PeProgram, PeSymbol, Program
@@ -22,8 +25,8 @@ from meshc.sim.sema.builtins import (  # noqa: F401  (they fill the table of bui
     values,
     vector,
 )
-from meshc.sim.sema.builtins.layout import LayoutInfo
-from meshc.sim.sema.calls import _frozen
+from meshc.sim.sema.frozen import frozen
+from meshc.sim.sema.rectangle import LayoutInfo
 from meshc.sim.sema.registry import Analyzer
 from meshc.sim.sema.types import Array, Enum, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, Export, Unit
@@ -131,21 +134,31 @@ def compile_program(
     values_ |= {name: Val(ty.COLOR, value) for name, value in colors.items()}
     info = LayoutInfo(fabric=fabric, offsets=offsets)
     run_layout(path, loader, arch, values_, info)
-    classes: list[PeProgram] = []
-    tiles: dict[tuple[int, int], int] = {}
-    known: dict[Any, int] = {}
-    for at, (file, bindings, span) in sorted(info.tiles.items(), key=lambda i: (i[0][1], i[0][0])):
-        key = (file, _frozen(bindings))
-        if key not in known:
-            loader.load(file, folder, span)
-            known[key] = len(classes)
-            classes.append(compile_pe(loader, arch, file, bindings, info))
-        tiles[at] = known[key]
+    classes, tiles = _compile_classes(loader, arch, info)
     shown = {**{k: str(v) for k, v in params.items()}, **{k: str(v) for k, v in colors.items()}}
     return Program(
-        arch, info.width, info.height, fabric, offsets, classes, tiles, dict(info.routes),
+        arch, info.width, info.height, fabric, offsets, classes, tiles, info.routes,
         list(info.exports), shown,
     )  # fmt: skip
+
+
+def _compile_classes(loader: Loader, arch: str, info: LayoutInfo) -> tuple[list[PeProgram], Tiles]:
+    """Each distinct PE program, in the order of the first PEs that run it, row by row."""
+    classes: list[PeProgram] = []
+    known: dict[Any, int] = {}
+    class_of = np.full(len(info.codes) + 1, -1, np.int32)
+    used, first = np.unique(info.code_at, return_index=True)
+    for number in used[np.argsort(first)].tolist():
+        if number == 0:
+            continue
+        code = info.codes[number - 1]
+        key = (code.path, frozen(code.params))
+        if key not in known:
+            loader.load(code.path, loader.root, code.span)
+            known[key] = len(classes)
+            classes.append(compile_pe(loader, arch, code.path, code.params, info))
+        class_of[number] = known[key]
+    return classes, Tiles(class_of[info.code_at])
 
 
 def compile_pe(

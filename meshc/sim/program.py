@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshc.sim import ir
+from meshc.sim.grids import Routes, Tiles
 from meshc.sim.routes import ColorConfig
 from meshc.sim.sema.unit import Export
 
@@ -73,7 +74,10 @@ class Link:
 
 @dataclass
 class Program:
-    """A whole program. ``tiles`` maps (x, y) to a class; coordinates are those of the layout."""
+    """A whole program. ``tiles`` maps (x, y) to a class; coordinates are those of the layout.
+
+    Tiles and routes may be given as any mapping; they are kept as arrays.
+    """
 
     arch: str
     width: int
@@ -81,11 +85,18 @@ class Program:
     fabric: tuple[int, int]
     offsets: tuple[int, int]
     classes: list[PeProgram]
-    tiles: dict[tuple[int, int], int]
-    routes: dict[tuple[int, int, int], ColorConfig]
+    tiles: Tiles
+    routes: Routes
     exports: list[str]
     params: dict[str, str]
     preload: dict[tuple[int, int], dict[str, bytes]] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
     streams: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     ports: list[tuple[tuple[int, int, int], int, bool]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Make arrays of other mappings."""
+        if not isinstance(self.tiles, Tiles):
+            self.tiles = Tiles.of(self.tiles)
+        if not isinstance(self.routes, Routes):
+            self.routes = Routes.of(self.routes)

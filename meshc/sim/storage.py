@@ -17,10 +17,13 @@ import os
 import re
 import types
 import typing
+import zlib
 from pathlib import Path
 from typing import Any
 
-from meshc.sim import analysis, descriptors, ir, program, routes
+import numpy as np
+
+from meshc.sim import analysis, descriptors, grids, ir, program, routes
 from meshc.sim.sema import types as ty
 from meshc.sim.sema import unit
 from meshc.support.diagnostics import fail
@@ -28,7 +31,7 @@ from meshc.support.files import replace_file
 
 FILE_NAME = "program.sim"
 _MAX_EDGE, _MAX_BYTES = 4096, 1 << 16
-FORMAT, VERSION = "meshc simulator program", 1
+FORMAT, VERSION = "meshc simulator program", 2
 
 _NAME = re.compile(r"(?!__)\w*|[-+*/%&|^~<>=!]{1,3}", re.ASCII)
 _TEXT_FIELDS = ("place", "source")
@@ -40,7 +43,7 @@ class Damaged(Exception):
 
 def _classes() -> dict[str, type[Any]]:
     found: dict[str, type[Any]] = {}
-    for module in (descriptors, ir, program, routes, ty):
+    for module in (descriptors, grids, ir, program, routes, ty):
         for name, kind in vars(module).items():
             if isinstance(kind, type) and kind.__module__ == module.__name__:
                 found[name] = kind
@@ -93,6 +96,9 @@ class _Writer:
             return ["float", value.hex()]
         if isinstance(value, bytes):
             return ["bytes", base64.b64encode(value).decode("ascii")]
+        if isinstance(value, np.ndarray):
+            packed = zlib.compress(value.astype("<i4").tobytes(), 1)
+            return ["grid", *value.shape, base64.b64encode(packed).decode("ascii")]
         kind = type(value)
         if CLASSES.get(kind.__name__) is kind:
             return self._reference(value) if _shared(kind) else self._record(value)
@@ -162,6 +168,8 @@ class _Reader:
                 return float.fromhex(parts[0])
             case "bytes":
                 return base64.b64decode(parts[0], validate=True)
+            case "grid":
+                return _grid(*parts)
         raise Damaged(f"the unknown tag {tag!r}")
 
     def _referred(self, parts: list[Any]) -> Any:
@@ -180,6 +188,19 @@ class _Reader:
             if isinstance(value, str) and kind.__module__ == ir.__name__:
                 _check_name(name, value)
         return kind(*values)
+
+
+def _grid(rows: int, columns: int, packed: str) -> Any:
+    """An array of numbers for PEs; no more is unpacked than it holds."""
+    if not (type(rows) is int and type(columns) is int and rows >= 0 and columns >= 0):
+        raise Damaged(f"a grid of {rows!r} by {columns!r}"[:200])
+    if rows * columns > grids.MOST_PES:
+        raise Damaged(f"a grid of {rows} by {columns}")
+    size = 4 * rows * columns
+    data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), size + 1)
+    if len(data) != size:
+        raise Damaged(f"a grid of {rows} by {columns} in {len(data)} bytes")
+    return np.frombuffer(data, "<i4").astype(np.int32).reshape(rows, columns)
 
 
 def _check_name(field: str, value: str) -> None:
@@ -228,6 +249,7 @@ def loads(text: str) -> program.Program:
         found = reader.value(document["program"])
     except (
         ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError,
+        zlib.error,
     ) as problem:  # fmt: skip
         raise Damaged(f"text that does not decode ({type(problem).__name__})") from problem
     if not isinstance(found, program.Program):
@@ -242,10 +264,7 @@ def _check_extents(found: program.Program) -> None:
         raise Damaged("an architecture that is not known")
     if not (0 < found.width <= _MAX_EDGE and 0 < found.height <= _MAX_EDGE):
         raise Damaged(f"a rectangle of {found.width} by {found.height} PEs")
-    for (x, y), number in found.tiles.items():
-        inside = 0 <= x < found.width and 0 <= y < found.height
-        if not inside or not 0 <= number < len(found.classes):
-            raise Damaged(f"the program {number} of PE ({x}, {y})")
+    _check_grids(found)
     for pe in found.classes:
         stretches = [(s.addr, s.size) for s in pe.symbols]
         stretches += [(addr, len(data)) for addr, data in pe.image] + [(0, pe.end)]
@@ -256,6 +275,19 @@ def _check_extents(found: program.Program) -> None:
         missing = sorted(named_functions(pe) - {f.name for f in pe.functions})
         if missing:
             raise Damaged(f"a function '{missing[0][:40]}' that '{pe.name}' lacks")
+
+
+def _check_grids(found: program.Program) -> None:
+    classes, routed = found.tiles.classes, found.routes.numbers
+    if not all(isinstance(grid, np.ndarray) for grid in (classes, *routed.values())):
+        raise Damaged("something else than a grid")
+    wrong = (classes < -1) | (classes >= len(found.classes))
+    wrong[found.height :], wrong[:, found.width :] = True, True
+    for y, x in np.argwhere(wrong & (classes != -1)).tolist():
+        raise Damaged(f"the program {classes[y, x]} of PE ({x}, {y})")
+    for color, grid in routed.items():
+        if ((grid < -1) | (grid >= len(found.routes.configs))).any():
+            raise Damaged(f"a route of color {color} that is not there")
 
 
 def named_functions(pe: program.PeProgram) -> set[str]:

@@ -22,6 +22,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "csl_fifo_capacity": (None, [_P, _I, _L]),
     "csl_initial_load": (_I, [_P, _I, _L, _P, _I, _I, _P]),
     "csl_configure": (_I, [_P, _I, _P]),
+    "csl_configure_all": (_I, [_P, _I, _P, _I, _I, _P]),
     "csl_sink": (_P, [_P, _I]),
     "csl_open_port": (_P, [_P, _I, _I, _I]),
     "csl_connect": (None, [_P, _I, _I, _P, _I, _I, _L]),

@@ -23,6 +23,7 @@ from meshc.sim.cgen.snapshot import CFabric, explain, explain_running
 from meshc.sim.cgen.structs import Value
 from meshc.sim.cgen.vectors import BANKS, OP_NUMBERS
 from meshc.sim.descriptors import Fifo
+from meshc.sim.grids import Routes
 from meshc.sim.machine.channel import Credit
 from meshc.sim.machine.collectives import Collectives
 from meshc.sim.machine.common import Common
@@ -105,11 +106,12 @@ class CMachine(Common):
         tiles = sorted(program.tiles.items(), key=lambda i: (i[0][1], i[0][0]))
         for number, ((x, y), kind) in enumerate(tiles):
             self._make_pe(number, x, y, self.classes[kind])
-        for (x, y, color), config in program.routes.items():
-            self._configure((x, y), color, config)
+        self._configure(program.routes)
+        local = [{c: structs.route_of(r) for c, r in of.color_configs.items()}
+                 for of in program.classes]  # fmt: skip
         for at, pe in self.pes.items():
-            for color, config in pe.program.color_configs.items():
-                self._configure(at, color, config)
+            for color, route in local[program.tiles[at]].items():
+                self._check(call.csl_configure(pe.address, color, ct.byref(route)))
             for color, port in pe.program.ports.items():
                 if port == "d2h":
                     self.streams[(*at, color)] = call.csl_sink(pe.address, color)
@@ -150,12 +152,14 @@ class CMachine(Common):
             if isinstance(fifo, Fifo):
                 call.csl_fifo_capacity(address, fifo.number, fifo.capacity)
 
-    def _configure(self, at: tuple[int, int], color: int, config: Any) -> None:
-        self.fabric.configs[(*at, color)] = config
-        if at in self.pes:
-            route = structs.route_of(config)
-            address = self.pes[at].address
-            self._check(self.library.csl_configure(address, color, ct.byref(route)))
+    def _configure(self, routes: Routes) -> None:
+        made = (structs.Route * max(1, len(routes.configs)))(*map(structs.route_of, routes.configs))
+        for color, grid in routes.numbers.items():
+            numbers = np.ascontiguousarray(grid, np.int32)
+            height, width = numbers.shape
+            self._check(self.library.csl_configure_all(
+                self.handle, color, numbers.ctypes.data, width, height, made
+            ))  # fmt: skip
 
     def _initial_state(self, pe: CPe) -> None:
         call = self.library

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes as ct
 from collections import deque
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,11 +34,18 @@ _PORTS = 5
 
 
 class CFabric:
-    """Routers and links of the C machine; ``configs`` are the routes it started with."""
+    """Routers and links of the C machine."""
 
     def __init__(self, machine: CMachine) -> None:
         self.machine = machine
-        self.configs: dict[Key, ColorConfig] = {}
+
+    @cached_property
+    def configs(self) -> dict[Key, ColorConfig]:
+        """The route of each color at each PE before anything ran."""
+        found = dict(self.machine.program.routes)
+        for pe in self.machine.by_number:
+            found |= {(pe.x, pe.y, c): of for c, of in pe.program.color_configs.items()}
+        return found
 
     @property
     def routers(self) -> dict[Key, Router]:

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.compiler import compile_pe
+from meshc.sim.grids import Routes, Tiles
 from meshc.sim.loader import Loader
 from meshc.sim.program import Link, PeProgram, Program
 from meshc.sim.routes import EAST, NORTH, SOUTH, WEST, ColorConfig
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.calls import _frozen
+from meshc.sim.sema.frozen import frozen
 from meshc.sim.sema.values import Val
 from meshc.sim.storage import save_program
 from meshc.support.diagnostics import fail
@@ -176,7 +177,9 @@ class CodeRegion:
         return IntRectangle(IntVector(0, 0), IntVector(self.width, self.height)).points()
 
     def place(self, x: int, y: int) -> None:
-        """Put the region's upper left PE at (x, y)."""
+        """Put the region's upper left PE at (x, y). Raises MeshcError for negative numbers."""
+        if x < 0 or y < 0:
+            fail("csl-host", f"a region cannot be placed at ({x}, {y})")
         self.at = (x, y)
 
     def color(self, name: str, value: int | None = None) -> Color:
@@ -307,8 +310,14 @@ class SdkLayout:
         program = Program(self.arch, 0, 0, (0, 0), (0, 0), [], {}, {}, [], {})
         loader = Loader(os.getcwd())
         known: dict[Any, int] = {}
+        tiles: dict[tuple[int, int], int] = {}
+        routes: dict[tuple[int, int, int], ColorConfig] = {}
         for region in self.regions:
-            self._compile_region(region, program, loader, numbers, known)
+            tiles |= self._compile_region(region, program, loader, known, numbers, tiles)
+            for (x, y, identity), (_, positions) in region.routes.items():
+                at = (region.at[0] + x, region.at[1] + y)
+                if min(at) >= 0:  # nothing is there that could send or receive
+                    routes[(*at, numbers[identity])] = _config(positions)
         for source, target in self.links:
             self._link(source, target, program, numbers)
         for name, port in self.streams:
@@ -316,8 +325,8 @@ class SdkLayout:
             key = self._key(port, (x, y), numbers)
             program.streams[name] = key
             program.ports.append((key, _EDGE_DIRECTION[port.edge], port.is_input))
-        program.width = 1 + max(x for x, _ in program.tiles)
-        program.height = 1 + max(y for _, y in program.tiles)
+        program.tiles, program.routes = Tiles.of(tiles), Routes.of(routes)
+        program.height, program.width = program.tiles.classes.shape
         program.exports = sorted({name for c in program.classes for name in c.exports})
         folder = Path(out_prefix)
         (folder / "bin").mkdir(parents=True, exist_ok=True)
@@ -355,9 +364,11 @@ class SdkLayout:
         return numbers
 
     def _compile_region(
-        self, region: CodeRegion, program: Program, loader: Loader, numbers: dict[Any, int],
-        known: dict[Any, int],
-    ) -> None:  # fmt: skip
+        self, region: CodeRegion, program: Program, loader: Loader, known: dict[Any, int],
+        numbers: dict[Any, int], taken: dict[tuple[int, int], int],
+    ) -> dict[tuple[int, int], int]:  # fmt: skip
+        """The classes of the PEs of a region. ``taken`` are those of other regions."""
+        tiles: dict[tuple[int, int], int] = {}
         for point in region.points():
             bindings = {
                 name: Val(ty.COLOR, numbers[v.identity])
@@ -365,18 +376,16 @@ class SdkLayout:
                 else Val(ty.COMPTIME_INT, int(v))
                 for name, v in region.params.get(point, {}).items()
             }
-            key = (region.path, _frozen(bindings))
+            key = (region.path, frozen(bindings))
             if key not in known:
                 known[key] = len(program.classes)
                 program.classes.append(compile_pe(loader, self.arch, region.path, bindings, None))
             at = (region.at[0] + point[0], region.at[1] + point[1])
-            if at in program.tiles:
+            if at in taken:
                 fail("csl-host", f"two regions overlap at {at}")
-            program.tiles[at] = known[key]
+            tiles[at] = known[key]
             self._preload(region, point, at, program, program.classes[known[key]])
-        for (x, y, identity), (_, positions) in region.routes.items():
-            key3 = (region.at[0] + x, region.at[1] + y, numbers[identity])
-            program.routes[key3] = _config(positions)
+        return tiles
 
     def _preload(
         self, region: CodeRegion, point: tuple[int, int], at: tuple[int, int], program: Program,

@@ -7,7 +7,8 @@ from typing import Any
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.convert import coerce, copied
+from meshc.sim.sema.convert import coerce
+from meshc.sim.sema.frozen import frozen
 from meshc.sim.sema.places import Places
 from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, ReturnSignal, StackFrame, Val
@@ -164,7 +165,7 @@ class Calls(Places):
     def instance(self, fn: FnVal, spec: Spec, span: Span) -> ir.Function:
         """The lowered function for the given comptime arguments (Val), types or plain (None)."""
         spec = spec or (None,) * len(fn.decl.params)
-        key = (fn.module.number, fn.name, tuple(_frozen(s) for s in spec))
+        key = (fn.module.number, fn.name, tuple(frozen(s) for s in spec))
         known = self.unit.instances.get(key)
         if known is not None:
             return known
@@ -258,26 +259,3 @@ def _depends(param: t.Param, fn: FnVal) -> bool:
 
 def _safe(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
-
-
-def _frozen(value: Any) -> Any:
-    """A hashable stand-in for a comptime argument."""
-    match value:
-        case Val():
-            return (str(value.type), _frozen(value.v) if value.known else id(value.v))
-        case list() | tuple():
-            return tuple(_frozen(v) for v in value)
-        case dict():
-            return tuple((str(k), _frozen(v)) for k, v in value.items())
-        case FnVal():
-            return ("fn", value.module.number, value.name)
-        case int() | float() | str() | bool() | None:
-            return value
-        case Type():
-            return str(value)
-    return id(value)
-
-
-def fresh(value: Val) -> Val:
-    """A copy that may be kept."""
-    return copied(value)

@@ -54,10 +54,20 @@ def zero_of(kind: Type) -> Any:
 
 def copied(value: Val) -> Val:
     """A value that may be changed without changing the original."""
-    if isinstance(value.v, list):
-        return Val(value.type, list(value.v), value.known)
-    if isinstance(value.v, dict):
-        return Val(value.type, copy.copy(value.v), value.known)
+    if isinstance(value.v, list | dict):
+        return Val(value.type, _own(value.v), value.known)
+    return value
+
+
+def _own(value: Any) -> Any:
+    """Containers copied all the way down; a copy is no longer the constant it comes from."""
+    if isinstance(value, list):
+        return [_own(v) for v in value] if value and isinstance(value[0], dict) else list(value)
+    if isinstance(value, dict):
+        return {
+            k: Val(v.type, _own(v.v), v.known) if isinstance(v.v, list | dict) else copy.copy(v)
+            for k, v in value.items()
+        }
     return value
 
 

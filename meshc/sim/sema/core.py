@@ -65,7 +65,7 @@ class Core:
         """A known integer or id as a Python int."""
         if not value.known or not isinstance(value.v, int) or isinstance(value.v, bool):
             fail("csl-type", f"expected an integer, found '{value.type}'", span)
-        return value.v
+        return int(value.v)
 
     def emit(self, frame: Frame, stmt: ir.Stmt) -> None:
         """Append lowered code; an error where only compile-time code may stand."""

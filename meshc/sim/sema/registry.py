@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshc.sim.lang import tree as t
-from meshc.sim.sema.loops import Loops
+from meshc.sim.sema.grouped_loops import GroupedLoops
 from meshc.sim.sema.types import Type
 from meshc.sim.sema.values import Frame, Val
 from meshc.support.diagnostics import fail
@@ -27,7 +27,7 @@ def builtin(*names: str, args: tuple[int, int]) -> Callable[[Handler], Handler]:
     return register
 
 
-class Analyzer(Loops):
+class Analyzer(GroupedLoops):
     """The complete analyser: all statements and expressions, with builtins."""
 
     def eval_Builtin(self, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
@@ -36,6 +36,7 @@ class Analyzer(Loops):
         if entry is None:
             fail("csl-unsupported", f"there is no builtin '@{node.name}'", node.span)
         handler, least, most = entry
+        self.check_groupable(node.name)
         if not least <= len(node.args) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"
             fail(

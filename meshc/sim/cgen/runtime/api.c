@@ -124,10 +124,9 @@ static directions directions_of(const uint8_t *listed)
     return set;
 }
 
-int csl_configure(pe *p, int color, const struct route *given)
+static void configure(pe *p, int color, const struct route *given)
 {
-    router *r;
-    GUARDED(p->m, r = router_at(p, color));
+    router *r = router_at(p, color);
     r->exists = 1;
     r->rx = directions_of(given->rx);
     r->tx = directions_of(given->tx);
@@ -149,6 +148,27 @@ int csl_configure(pe *p, int color, const struct route *given)
     note_links(r);
     if (!given->is_static)
         p->m->dynamic |= 1ull << color;
+}
+
+int csl_configure(pe *p, int color, const struct route *given)
+{
+    GUARDED(p->m, configure(p, color, given));
+    return 0;
+}
+
+/* The routes of a color at the PEs of a rectangle: numbers of routes, row by row, or -1. */
+int csl_configure_all(machine *m, int color, const int32_t *numbers, int width, int height,
+                      const struct route *routes)
+{
+    GUARDED(m, {
+        for (int y = 0; y < height && y < m->height; y++)
+            for (int x = 0; x < width && x < m->width; x++) {
+                int32_t number = numbers[(int64_t)y * width + x];
+                core *c = m->grid[(int64_t)y * m->width + x];
+                if (c && number >= 0)
+                    configure(&c->head, color, &routes[number]);
+            }
+    });
     return 0;
 }
 

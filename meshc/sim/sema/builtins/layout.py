@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from meshc.sim.grids import MOST_PES
 from meshc.sim.lang import tree as t
 from meshc.sim.routes import (
     ALWAYS_POP,
@@ -17,25 +17,13 @@ from meshc.sim.routes import (
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.builtins.ids import routable
 from meshc.sim.sema.builtins.values import VOID
+from meshc.sim.sema.lanes import Lanes
+from meshc.sim.sema.rectangle import LayoutInfo
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Enum, Fn, Struct, Type
 from meshc.sim.sema.values import Frame, Module, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
-
-
-@dataclass
-class LayoutInfo:
-    """What the layout block said. Tiles and routes are keyed by (x, y) and (x, y, color)."""
-
-    width: int = 0
-    height: int = 0
-    fabric: tuple[int, int] = (0, 0)
-    offsets: tuple[int, int] = (4, 1)
-    tiles: dict[tuple[int, int], tuple[str, dict[str, Val], Span]] = field(default_factory=dict)
-    routes: dict[tuple[int, int, int], ColorConfig] = field(default_factory=dict)
-    exports: dict[str, Type] = field(default_factory=dict)
-    file: str = ""
 
 
 def _layout(an: Analyzer, node: t.Builtin) -> LayoutInfo:
@@ -53,7 +41,10 @@ def _set_rectangle(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
     width, height = (an.number(a, frame) for a in node.args)
     if width < 1 or height < 1:
         fail("csl-range", f"a rectangle of {width} by {height} PEs", node.span)
-    layout.width, layout.height = width, height
+    if width * height > MOST_PES:
+        words = f"a rectangle of {width} by {height} PEs; the simulator takes up to {MOST_PES}"
+        fail("csl-range", words, node.span)
+    layout.open(width, height)
     fabric_w, fabric_h = layout.fabric
     off_x, off_y = layout.offsets
     if fabric_w and (off_x + width > fabric_w or off_y + height > fabric_h):
@@ -83,8 +74,9 @@ def _get_rectangle(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
 
 
 def _position(an: Analyzer, node: t.Builtin, frame: Frame) -> tuple[int, int]:
+    """The coordinates of a PE; in a group of iterations they may be lanes."""
     layout = _layout(an, node)
-    x, y = an.number(node.args[0], frame), an.number(node.args[1], frame)
+    x, y = (_coordinate(an, arg, frame) for arg in node.args[:2])
     if not layout.width:
         fail("csl-layout", f"@{node.name} before @set_rectangle", node.span)
     if not (0 <= x < layout.width and 0 <= y < layout.height):
@@ -96,10 +88,17 @@ def _position(an: Analyzer, node: t.Builtin, frame: Frame) -> tuple[int, int]:
     return x, y
 
 
+def _coordinate(an: Analyzer, node: t.Expr, frame: Frame) -> int:
+    value = an.known(node, frame)
+    several = type(value.v) is Lanes and not isinstance(value.v, bool)
+    number: int = value.v if several else an.as_number(value, node.span)
+    return number
+
+
 @builtin("set_tile_code", args=(2, 4))
 def _set_tile_code(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     layout, at = _layout(an, node), _position(an, node, frame)
-    if at in layout.tiles:
+    if an.points is None and layout.code_at[at[::-1]]:
         fail("csl-layout", f"PE {at} has its code already", node.span)
     path, params = layout.file, dict[str, Val]()
     if len(node.args) > 2:
@@ -110,7 +109,11 @@ def _set_tile_code(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
             params = an.struct(node.args[2], frame)
     if len(node.args) > 3:
         params = an.struct(node.args[3], frame)
-    layout.tiles[at] = (path, {str(k): v for k, v in params.items()}, node.span)
+    params = {str(k): v for k, v in params.items()}
+    if an.points is None:
+        layout.place_code(*at, path, params, node.span)
+    else:
+        layout.place_codes(an.points, at, path, params, node.span)
     return VOID
 
 
@@ -118,15 +121,19 @@ def _set_tile_code(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
 def _set_color_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     layout, (x, y) = _layout(an, node), _position(an, node, frame)
     color = routable(an.number(node.args[2], frame), node.args[2].span)
-    key = (x, y, color)
-    if key in layout.routes:
+    first = layout.grid_of(color)[y, x] if an.points is None else 0
+    if first:
         fail(
             "csl-layout",
             f"color {color} of PE ({x}, {y}) is configured twice",
             node.span,
-            [f"first at {layout.routes[key].place}"],
+            [f"first at {layout.configs[first - 1].place}"],
         )
-    layout.routes[key] = color_config(an, an.known(node.args[3], frame), color, node)
+    config = color_config(an, an.known(node.args[3], frame), color, node)
+    if an.points is None:
+        layout.configure(x, y, color, config)
+    else:
+        layout.configure_all(an.points, (x, y), color, config)
     return VOID
 
 
@@ -201,7 +208,7 @@ def _position_number(value: Val | None, span: Span) -> int:
     number = 0 if value is None else value.v
     if not isinstance(number, int) or not 0 <= number <= 3:
         fail("csl-range", "a switch position is a number from 0 to 3", span)
-    return number
+    return int(number)
 
 
 def _only(fields: dict[str, Any], allowed: tuple[str, ...], span: Span) -> None:

@@ -7,9 +7,10 @@ from meshc.sim.descriptors import Fifo
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.builtins.ids import routable
-from meshc.sim.sema.builtins.layout import LayoutInfo, color_config
+from meshc.sim.sema.builtins.layout import color_config
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce
+from meshc.sim.sema.rectangle import LayoutInfo
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Pointer, Type
 from meshc.sim.sema.unit import Export
