@@ -6,7 +6,7 @@ that agree on it. In the end every group has run the body from beginning to end 
 that each of its iterations takes by itself. What groups say of PEs is put aside and made together
 (:class:`meshc.sim.sema.rectangle.LayoutInfo`). A loop for which that is not possible, because an
 iteration needs the result of another, because it is left early or because of an error, is put back
-to where it started and evaluated one iteration after the other: so messages are those of this order.
+to where it started and evaluated one iteration after the other: messages are those of this order.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class GroupedLoops(Loops):
         return super().read(item, frame, span)
 
     def eval_AddressOf(self, node: t.AddressOf, frame: Frame, want: Type | None) -> Val:
-        """No loop is grouped once a variable has a pointer, through which anything may change it."""
+        """No loop is grouped once a variable has a pointer, by which anything may change it."""
         value = super().eval_AddressOf(node, frame, want)
         if isinstance(value.v, CellRef):
             self._with_pointers = True

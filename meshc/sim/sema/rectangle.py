@@ -54,8 +54,8 @@ class _Pending:
 class LayoutInfo:
     """What the layout block said.
 
-    ``code_at`` [y, x] counts the ``codes`` of PEs from 1, ``configs_at`` of a color its ``configs``;
-    0 is none. What groups of iterations say is pending until it is committed.
+    ``code_at`` [y, x] counts the ``codes`` of PEs from 1, ``configs_at`` of a color the
+    ``configs``; 0 is none. What groups of iterations say is pending until it is committed.
     """
 
     width: int = 0
