@@ -26,7 +26,7 @@ from meshc.sim.sema.builtins import (  # noqa: F401  (they fill the table of bui
     vector,
 )
 from meshc.sim.sema.frozen import frozen
-from meshc.sim.sema.rectangle import LayoutInfo
+from meshc.sim.sema.rectangle import LayoutInfo, TileCode
 from meshc.sim.sema.registry import Analyzer
 from meshc.sim.sema.types import Array, Enum, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, Export, Unit
@@ -143,43 +143,66 @@ def compile_program(
 
 
 def _compile_classes(loader: Loader, arch: str, info: LayoutInfo) -> tuple[list[PeProgram], Tiles]:
-    """Each distinct PE program, in the order of the first PEs that run it, row by row."""
+    """Each distinct PE program, in the order of the first PEs that run it, row by row.
+
+    PEs of one file share a program when they agree in the parameters that this program reads.
+    """
     classes: list[PeProgram] = []
     known: dict[Any, int] = {}
+    reads_of: dict[str, list[tuple[str, ...]]] = {}
     class_of = np.full(len(info.codes) + 1, -1, np.int32)
     used, first = np.unique(info.code_at, return_index=True)
     for number in used[np.argsort(first)].tolist():
         if number == 0:
             continue
         code = info.codes[number - 1]
-        key = (code.path, frozen(code.params))
-        if key not in known:
+        reads = reads_of.setdefault(code.path, [])
+        keys = (_read_key(code, names) for names in reads)
+        found = next((known[key] for key in keys if key in known), None)
+        if found is None:
             loader.load(code.path, loader.root, code.span)
-            known[key] = len(classes)
-            classes.append(compile_pe(loader, arch, code.path, code.params, info))
-        class_of[number] = known[key]
+            program, names = _compiled(loader, arch, code.path, code.params, info)
+            found = len(classes)
+            classes.append(program)
+            known[_read_key(code, names)] = found
+            if names not in reads:
+                reads.append(names)
+        class_of[number] = found
     return classes, Tiles(class_of[info.code_at])
+
+
+def _read_key(code: TileCode, names: tuple[str, ...]) -> Any:
+    return code.path, names, frozen([code.params.get(name) for name in names])
 
 
 def compile_pe(
     loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None
 ) -> PeProgram:
     """Compile one PE program. Raises MeshcError, also when memory is over-full."""
-    unit = _analysed(loader, Unit(arch, file), file, bindings, info)
+    return _compiled(loader, arch, file, bindings, info)[0]
+
+
+def _compiled(
+    loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None
+) -> tuple[PeProgram, tuple[str, ...]]:
+    """A PE program, and the parameters of its file that it depends on."""
+    unit, names = _analysed(loader, Unit(arch, file), file, bindings, info)
     recursive = entered_again(list(unit.functions.values())) & unit.with_memory
     if recursive:
         again = Unit(arch, file, recursive=frozenset(recursive))
-        unit = _analysed(loader, again, file, bindings, info)
+        unit, names = _analysed(loader, again, file, bindings, info)
         unit.place_stack(min(STACK_BYTES, MEMORY_BYTES - unit.used))
     _check_memory(unit)
-    return finish(unit)
+    return finish(unit), names
 
 
 def _analysed(
     loader: Loader, unit: Unit, file: str, bindings: dict[str, Val], info: LayoutInfo | None
-) -> Unit:
-    PeAnalyzer(loader, unit, info).run(file, loader.root, bindings)
-    return unit
+) -> tuple[Unit, tuple[str, ...]]:
+    analyzer = PeAnalyzer(loader, unit, info)
+    analyzer.run(file, loader.root, bindings)
+    main = analyzer.modules[0]
+    return unit, tuple(p.name for p in main.file.params if p.name in main.names)
 
 
 def _check_memory(unit: Unit) -> None:
