@@ -203,23 +203,24 @@ def test_prints_come_once_and_in_order(tmp_path: Path, capsys: Any) -> None:
 NUMBERS = st.recursive(
     st.sampled_from(["x", "y", "w", "h", "k", "x", "y"]) | st.integers(-3, 9).map(str),
     lambda inner: st.one_of(
-        st.tuples(inner, st.sampled_from("+-*/%&|^"), inner).map(lambda p: f"({' '.join(p)})"),
+        st.tuples(inner, st.sampled_from("+-*&|^"), inner).map(lambda p: f"({' '.join(p)})"),
+        st.tuples(inner, st.sampled_from("/%"), st.sampled_from(["2", "3", "-3", "(x - 4)"])).map(
+            lambda p: f"({' '.join(p)})"
+        ),
         st.tuples(inner, inner).map(lambda p: f"least({p[0]}, {p[1]})"),
-        inner.map(lambda n: f"lengths[{n}]"),
-        inner.map(lambda n: f"@as(i16, @as(i8, {n}))"),
+        inner.map(lambda n: f"lengths[{n} & 3]"),
+        inner.map(lambda n: f"@as(i16, @as(u8, {n} & 255))"),
         inner.map(lambda n: f"(if ({n} > 2) y else -x)"),
     ),
     max_leaves=4,
 )
 TESTS = st.tuples(NUMBERS, st.sampled_from(["==", "!=", "<", ">="]), NUMBERS).map(" ".join)
+COLORS = st.sampled_from(["one", "two", "colors[x % 2]"])
 STATEMENTS = st.recursive(
     st.one_of(
-        st.tuples(NUMBERS, NUMBERS).map(
-            lambda p: f'@set_tile_code(x, y, "pe.csl", .{{ .a = {p[0]}, .b = {p[1]} }});'
-        ),
-        st.tuples(NUMBERS, st.sampled_from(["one", "two", "colors[x % 2]"])).map(
-            lambda p: f"wires({p[0]}, y, {p[1]}, if (x < y) EAST else SOUTH);"
-        ),
+        COLORS.map(lambda c: f"wires(x, y, {c}, if (x < y) EAST else SOUTH);"),
+        st.tuples(NUMBERS, COLORS).map(lambda p: f"wires({p[0]}, y, {p[1]}, NORTH);"),
+        NUMBERS.map(lambda n: f"k = {n};"),
         NUMBERS.map(lambda n: f"k = {n};"),
         NUMBERS.map(lambda n: f"k += {n};"),
         TESTS.map(lambda n: f"if ({n}) continue;"),
@@ -228,9 +229,12 @@ STATEMENTS = st.recursive(
     lambda inner: st.one_of(
         st.tuples(TESTS, inner, inner).map(lambda p: f"if ({p[0]}) {{ {p[1]} }} else {{ {p[2]} }}"),
         st.tuples(inner, inner).map(" ".join),
-        st.tuples(NUMBERS, inner).map(lambda p: f"{{ const y = {p[0]}; {p[1]} }}"),
+        st.tuples(NUMBERS, inner).map(lambda p: f"{{ const k = {p[0]}; {p[1]} }}"),
     ),
-    max_leaves=5,
+    max_leaves=4,
+)
+BODIES = st.tuples(STATEMENTS, NUMBERS, NUMBERS).map(
+    lambda p: f'{p[0]} @set_tile_code(x, y, "pe.csl", .{{ .a = {p[1]}, .b = {p[2]} }});'
 )
 NESTS = st.sampled_from([
     "var k: i16 = 1; " + LOOPS,
@@ -242,9 +246,9 @@ NESTS = st.sampled_from([
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(NESTS, STATEMENTS, st.integers(1, 6), st.integers(1, 5))
+@given(NESTS, BODIES, st.integers(1, 6), st.integers(1, 5))
 def test_random_layouts(tmp_path: Path, nest: str, body: str, w: int, h: int) -> None:
     both(tmp_path, nest.replace("BODY", body), groups=None, w=w, h=h)
 

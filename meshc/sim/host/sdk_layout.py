@@ -307,17 +307,19 @@ class SdkLayout:
     def compile(self, out_prefix: str = "out", **_: Any) -> str:
         """Compile all regions; the result is what SdkRuntime takes. Raises MeshcError."""
         numbers = self._color_numbers()
-        program = Program(self.arch, 0, 0, (0, 0), (0, 0), [], {}, {}, [], {})
+        program = Program(
+            self.arch, 0, 0, (0, 0), (0, 0), [], Tiles.of({}), Routes.of({}), [], {}
+        )  # fmt: skip
         loader = Loader(os.getcwd())
         known: dict[Any, int] = {}
         tiles: dict[tuple[int, int], int] = {}
         routes: dict[tuple[int, int, int], ColorConfig] = {}
         for region in self.regions:
             tiles |= self._compile_region(region, program, loader, known, numbers, tiles)
-            for (x, y, identity), (_, positions) in region.routes.items():
+            for (x, y, identity), painted in region.routes.items():
                 at = (region.at[0] + x, region.at[1] + y)
                 if min(at) >= 0:  # nothing is there that could send or receive
-                    routes[(*at, numbers[identity])] = _config(positions)
+                    routes[(*at, numbers[identity])] = _config(painted[1])
         for source, target in self.links:
             self._link(source, target, program, numbers)
         for name, port in self.streams:

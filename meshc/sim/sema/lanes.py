@@ -80,7 +80,7 @@ class Lanes:
     def __init__(self, points: Points, values: Any, low: int, high: int) -> None:
         self.points, self.values, self.low, self.high = points, values, low, high
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return bool if self.values.dtype == bool else int
 

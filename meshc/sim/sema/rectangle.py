@@ -84,11 +84,21 @@ class LayoutInfo:
 
     @property
     def routes(self) -> Routes:
-        """All configurations. Those that differ only in where they were written are one."""
-        distinct = {config: number for number, config in enumerate(dict.fromkeys(self.configs))}
-        shared = np.array([-1, *(distinct[config] for config in self.configs)], np.int32)
-        colors = sorted(self.configs_at)
-        return Routes(list(distinct), {color: shared[self.configs_at[color]] for color in colors})
+        """All configurations, in the order of the colors and PEs that have them first.
+
+        Those that differ only in where they were written are one.
+        """
+        known: dict[ColorConfig, int] = {}
+        shared = np.full(len(self.configs) + 1, -1, np.int32)
+        grids = {}
+        for color, grid in sorted(self.configs_at.items()):
+            used, first = np.unique(grid, return_index=True)
+            for number in used[np.argsort(first)].tolist():
+                if number:
+                    shared[number] = known.setdefault(self.configs[number - 1], len(known))
+            if used.any():
+                grids[color] = shared[grid]
+        return Routes(list(known), grids)
 
     # --- one PE ---
 
