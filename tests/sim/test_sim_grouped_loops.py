@@ -198,6 +198,46 @@ def test_prints_come_once_and_in_order(tmp_path: Path, capsys: Any) -> None:
     assert [line[-1] for line in capsys.readouterr().out.splitlines()] == list("0123")
 
 
+def test_the_size_of_a_rectangle_does_not_matter(tmp_path: Path) -> None:
+    """As many statements are evaluated for 60 by 50 PEs as for 300 by 200, and as many programs."""
+
+    def statements(w: int, h: int) -> tuple[int, int]:
+        count = 0
+        run = GroupedLoops.exec
+
+        def counted(analyzer: Any, stmt: Any, frame: Any) -> None:
+            nonlocal count
+            count += 1
+            run(analyzer, stmt, frame)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GroupedLoops, "exec", counted)
+            text = compiled(
+                tmp_path,
+                LOOPS.replace(
+                    "BODY",
+                    '@set_tile_code(x, y, "pe.csl", .{ .a = x % 3, .c = x == 0 or y == h - 1 }); '
+                    "wires(x, y, colors[x % 2], if (y > 0) NORTH else EAST);",
+                ),
+                w, h,
+            )  # fmt: skip
+        return count, text.count('"pe.csl"')
+
+    small = statements(60, 50)
+    assert small == statements(300, 200)
+    assert small[0] < 200 and small[1] == 6
+
+
+def test_parameters_that_a_program_does_not_read_make_no_class(tmp_path: Path) -> None:
+    body = '@set_tile_code(x, y, "pe.csl", .{ .a = x % 2, .unread = x * y, .d = .{ .e = y } });'
+    text = both(tmp_path, LOOPS.replace("BODY", body))
+    assert text.count('"pe.csl"') == 2
+
+
+def test_a_rectangle_that_no_machine_holds(tmp_path: Path) -> None:
+    assert "the simulator takes up to" in compiled(tmp_path, PLACE, 30_000, 30_000)
+
+
 # --- random layouts ---
 
 NUMBERS = st.recursive(
