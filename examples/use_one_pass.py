@@ -24,10 +24,10 @@ LAID_OUT = """\
 module @scores level(mesh) holds(partitioned) {
   dims L = 8, S = 8, E = 12
   options row_dim = L, capacity = 8
-  mesh rows = 4, columns = 5
+  mesh y = 4, x = 5
   func @main(in %x: f32[L, E]<L_y%:2 E_x:3>, weight %w: f32[S, E]<S_x:2 E_y>>x:3>) \
 -> (f32[L, S]<L_y%:2 S_x:2>) {
-    %s = mesh.gemm %x, %w {contract = [E]} : f32[L, S]<L_y%:2 S_x:2>
+    %s = mesh.gemm %x, %w {contract = [E], axis = x} : f32[L, S]<L_y%:2 S_x:2>
     mesh.return %s
   }
 }

@@ -15,7 +15,7 @@ from meshc.ir.module import Channel
 class Line:
     """A channel as messages on one line of the mesh: every row or column looks alike.
 
-    ``pairs`` are (sender, receiver) positions; ``axis`` is ``y``, ``x`` or ``r``.
+    ``pairs`` are (sender, receiver) positions; ``axis`` is an axis of the mesh.
     """
 
     axis: str
@@ -54,21 +54,21 @@ def line_of(channel: Channel, mesh: Mesh) -> Line:
     with turns ``pairs`` are only as many as make up its senders, receivers and longest ways.
     """
     route = channel.route
-    if "r" in route.inputs:
+    if len(route.inputs) > 2:
         if all(p.outputs[2] == Expr.const(0) for p in route.pieces):
-            return Line("x", ((mesh.columns - 1, 0),), channel.multicast)
+            return Line(mesh.across, ((mesh.columns - 1, 0),), channel.multicast)
         pairs = tuple((r, r + 1) for r in range(mesh.regions - 1))
-        return Line("r", pairs, channel.multicast)
+        return Line(mesh.names[0], pairs, channel.multicast)
     turns = turns_of(channel, mesh)
     if turns is not None:
         return Line(turns.axis, turns.pairs, channel.multicast)
-    along_y = all(p.outputs[1] == Expr.var("x") for p in route.pieces)
-    shape = (mesh.rows, 1) if along_y else (1, mesh.columns)
-    place = 0 if along_y else 1
+    down = all(p.outputs[1] == Expr.var(mesh.across) for p in route.pieces)
+    shape = (mesh.rows, 1) if down else (1, mesh.columns)
+    place = 0 if down else 1
     sources, targets = (ends[:, place] for ends in route.pairs(shape))
     inside = (targets >= 0) & (targets < shape[place])
     pairs = tuple(zip(sources[inside].tolist(), targets[inside].tolist(), strict=True))
-    return Line("y" if along_y else "x", pairs, channel.multicast)
+    return Line(mesh.plane[place], pairs, channel.multicast)
 
 
 def shares_core(one: frozenset[int], other: frozenset[int], axes: tuple[str, str]) -> bool:

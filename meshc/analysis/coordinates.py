@@ -1,17 +1,16 @@
 """Coordinates of a core: its position, its place in a factored axis, its rank on a ring.
 
-Names usable in guards, view starts, kernel parameters and ports: ``r``, ``y``, ``x`` (position),
-``xh`` and ``xd`` (segment of x and position inside it), ``rank_y``, ``rank_x``, ``rank_xd``.
-Functions of one argument, used by ports: ``ring_A(position)`` gives the rank and
-``core_A(rank)`` the position on axis A.
+Names usable in guards, view starts, kernel parameters and ports are those of the mesh: each axis
+(the position on it), each factor (the part of the axis, the place inside it) and ``rank_A`` for an
+axis or factor A that may be in ring order. Functions of one argument, used by ports:
+``ring_A(position)`` gives the rank and ``core_A(rank)`` the position on axis A.
 """
 
 from __future__ import annotations
 
 from meshc.ir.affine import Cond, Expr, Piecewise
-from meshc.ir.mesh import Mesh
+from meshc.ir.mesh import Mesh, rank_name
 
-RANKED_AXES = ("y", "x", "xd")
 _P = Expr.var("p")
 
 
@@ -30,31 +29,30 @@ def ring_core(n: int) -> Piecewise:
 
 
 def position(mesh: Mesh, axis: str) -> Expr:
-    """Position of a core on ``axis`` in terms of ``r``, ``y`` and ``x``."""
-    if mesh.segments == 1 and axis in ("xh", "xd"):
-        return Expr.var("x") if axis == "xd" else Expr.const(0)
-    if axis == "xh":
-        return Expr.var("x") // mesh.size("xd")
-    if axis == "xd":
-        return Expr.var("x") % mesh.size("xd")
-    return Expr.var(axis)
+    """Position of a core on an axis, or on a factor of one, in terms of the axes."""
+    whole = mesh.parts[mesh.whole(axis)]
+    here = Expr.var(whole.name)
+    if axis == whole.name:
+        return here
+    group, inner = whole.factors
+    if group.size == 1:
+        return here if axis == inner.name else Expr.const(0)
+    return here // inner.size if axis == group.name else here % inner.size
 
 
 def coordinate_values(mesh: Mesh) -> dict[str, Piecewise]:
-    """Every coordinate name as a piecewise function of ``r``, ``y`` and ``x``."""
-    found = {name: Piecewise.single(Expr.var(name)) for name in ("r", "y", "x")}
-    found["xh"] = Piecewise.single(position(mesh, "xh"))
-    found["xd"] = Piecewise.single(position(mesh, "xd"))
-    for axis in RANKED_AXES:
+    """Every coordinate name as a piecewise function of the axes."""
+    found = {name: Piecewise.single(position(mesh, name)) for name in mesh.parts}
+    for axis in mesh.ranked:
         rank = ring_rank(mesh.size(axis)) if mesh.ring(axis) else Piecewise.single(_P)
-        found[f"rank_{axis}"] = rank.substitute({"p": position(mesh, axis)})
+        found[rank_name(axis)] = rank.substitute({"p": position(mesh, axis)})
     return found
 
 
 def coordinate_functions(mesh: Mesh) -> dict[str, Piecewise]:
     """The functions ``ring_A`` and ``core_A`` of one variable ``p``."""
     found = {}
-    for axis in RANKED_AXES:
+    for axis in mesh.ranked:
         ring = mesh.ring(axis)
         found[f"ring_{axis}"] = ring_rank(mesh.size(axis)) if ring else Piecewise.single(_P)
         found[f"core_{axis}"] = ring_core(mesh.size(axis)) if ring else Piecewise.single(_P)

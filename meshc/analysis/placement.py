@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis.coordinates import ring_core, ring_rank
-from meshc.ir.affine import AffineMap, Cond, Expr, Piecewise
+from meshc.ir.affine import Cond, Expr, Piecewise
 
 _P = Expr.var("p")
 _EVEN, _ODD = Cond.eq(_P % 2, 0), Cond.eq(_P % 2, 1)
@@ -27,7 +27,6 @@ __all__ = [
     "ring_coloring",
     "ring_core",
     "ring_hops",
-    "ring_map",
     "ring_rank",
     "ring_step",
 ]
@@ -62,21 +61,6 @@ def ring_step(n: int, step: int = -1) -> Piecewise:
             (_EVEN & Cond.ge(_P, n - 2), turn),
         ]
     return Piecewise.of(pieces)
-
-
-def ring_map(n: int, axis: str = "x", step: int = -1) -> AffineMap:
-    """The ring as a map over ``[y, x]``.
-
-    ``axis`` may hold several rings of ``n`` cores in a row (segments): position = x mod n.
-    """
-    here, other = Expr.var(axis), Expr.var({"y": "x", "x": "y"}[axis])
-    place = here % n
-    pieces = []
-    for cond, value in ring_step(n, step).pieces:
-        along = here - place + value.substitute({"p": place})
-        outputs = (along, other) if axis == "y" else (other, along)
-        pieces.append((outputs, cond.substitute({"p": place})))
-    return AffineMap.of(("y", "x"), pieces)
 
 
 def ring_hops(n: int) -> int:

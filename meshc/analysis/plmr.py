@@ -75,7 +75,7 @@ def routing_paths(module: Module) -> int:
     """Most colors at one router, counted line by line of either axis."""
     mesh = module.the_mesh()
     busiest = 0
-    for axis in ("y", "x"):
+    for axis in mesh.plane:
         at: list[set[int]] = [set() for _ in range(mesh.size(axis))]
         for channel in module.channels:
             line = line_of(channel, mesh)
@@ -88,7 +88,7 @@ def routing_paths(module: Module) -> int:
 def _mark(channel: Channel, line: Line, mesh: Mesh, at: list[set[int]]) -> None:
     color = parse_piecewise(channel.send_color)
     places = np.arange(len(at))
-    core = {"r": places * 0, "y": places, "x": places}
+    core = {name: places if name in mesh.plane else places * 0 for name in mesh.names}
     values = coordinate_values(mesh)
     env = {name: values[name].evaluate(core) for name in color.free_vars}
     found: IntArray = np.broadcast_to(np.asarray(color.evaluate(env)), places.shape)
@@ -103,7 +103,7 @@ def _inputs(module: Module) -> int:
     lines = [line_of(channel, mesh) for channel in module.channels]
     return sum(
         max(sum(place in line.receivers for line in here) for place in range(mesh.size(axis)))
-        for axis in ("y", "x")
+        for axis in mesh.plane
         if (here := [line for line in lines if line.axis == axis])
     )
 

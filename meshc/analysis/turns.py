@@ -17,7 +17,6 @@ from meshc.ir.module import Channel
 from meshc.support.diagnostics import fail
 
 UP, DOWN = 1, -1
-_INPUTS = ("y", "x")
 
 
 @dataclass(frozen=True)
@@ -62,21 +61,21 @@ class Turns:
 
 
 def turn_route(mesh: Mesh, axis: str, way: int) -> AffineMap:
-    """The route of a channel with turns along ``axis`` (``y`` or ``x``)."""
+    """The route of a channel with turns along ``axis``, one of the plane."""
     here, far = Expr.var(axis), Expr.var(f"_{axis}")
     if way > 0:
         reach = Cond.gt(far, here) & Cond.lt(far, mesh.size(axis))
     else:
         reach = Cond.between(0, far, here + 1)
-    outputs = (far, Expr.var("x")) if axis == "y" else (Expr.var("y"), far)
-    return AffineMap.of(_INPUTS, [(outputs, reach)])
+    outputs = tuple(far if name == axis else Expr.var(name) for name in mesh.plane)
+    return AffineMap.of(mesh.plane, [(outputs, reach)])
 
 
 def turns_of(channel: Channel, mesh: Mesh) -> Turns | None:
     """What is known of ``channel`` if it has turns. Raises ``bad-turns`` for other routes."""
     if not channel.turns:
         return None
-    for axis in ("y", "x"):
+    for axis in mesh.plane:
         for way in (UP, DOWN):
             if channel.multicast and channel.route == turn_route(mesh, axis, way):
                 return Turns(axis, mesh.size(axis), way, channel.turns)
@@ -85,6 +84,7 @@ def turns_of(channel: Channel, mesh: Mesh) -> Turns | None:
         f"the cores of @{channel.name} cannot take turns: it is no multicast along a whole line",
         notes=(
             str(channel.route),
-            f"along x it would be '{turn_route(mesh, 'x', UP)}' or '{turn_route(mesh, 'x', DOWN)}'",
+            f"along {mesh.across} it would be '{turn_route(mesh, mesh.across, UP)}' or "
+            f"'{turn_route(mesh, mesh.across, DOWN)}'",
         ),
     )

@@ -267,12 +267,12 @@ def _lines(
     channel: Channel, mesh: Mesh, receivers: Mapping[int, tuple[int, ...]]
 ) -> dict[int, tuple[int, ...]]:
     """The senders of each sender's line in the order of their positions."""
-    along_y = all(p.outputs[1] == Expr.var("x") for p in channel.route.pieces)
+    down = all(p.outputs[-1] == Expr.var(mesh.across) for p in channel.route.pieces)
     lines: dict[tuple[int, int], list[int]] = {}
     names: dict[int, tuple[int, int]] = {}
     for core in sorted(receivers):
         r, y, x = np.unravel_index(core, (mesh.regions, mesh.rows, mesh.columns))
-        names[core] = (int(r), int(x if along_y else y))
+        names[core] = (int(r), int(x if down else y))
         lines.setdefault(names[core], []).append(core)
     return {core: tuple(lines[name]) for core, name in names.items()}
 

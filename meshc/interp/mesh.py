@@ -271,12 +271,17 @@ def _all_reduce(shards: Shards, op: mesh.AllReduce | mesh.Reduce) -> list[Array]
 
 def _combined(shards: Shards, lanes: Array, axis: str, how: str) -> Array:
     """The sum or maximum over ``axis``, on all of its cores."""
-    grid = ("r", "y", "xh", "xd")
-    axes = {"x": (2, 3)}.get(axis) or (grid.index(axis),)
+    parts = [part for axis in shards.mesh.axes for part in axis.factors or (axis,)]
+    axes = tuple(i for i, part in enumerate(parts) if _is_within(shards.mesh, part.name, axis))
     reduce = np.max if how == "max" else np.sum
-    by_axis = lanes.reshape([shards.mesh.size(a) for a in grid] + [*lanes.shape[1:]])
+    by_axis = lanes.reshape([part.size for part in parts] + [*lanes.shape[1:]])
     total = reduce(by_axis, axis=axes, keepdims=True)
     return np.broadcast_to(total, by_axis.shape).reshape(lanes.shape)
+
+
+def _is_within(the_mesh: Mesh, part: str, axis: str) -> bool:
+    """Whether ``part`` is ``axis`` itself or one of its factors."""
+    return part == axis or part in (f.name for f in the_mesh.parts[axis].factors)
 
 
 @meaning(mesh.Broadcast)
@@ -314,8 +319,13 @@ def _shift(shards: Shards, op: mesh.Shift) -> list[Array]:
 
 def _elsewhere(the_mesh: Mesh, axis: str) -> list[Array]:
     """Coordinates of a core other than its part of ``axis``."""
-    others = {"y": ("x", "r"), "x": ("y", "r"), "xd": ("xh", "y", "r"), "xh": ("xd", "y", "r")}
-    return [part_indices(the_mesh, other) for other in others[axis]]
+    others = [
+        part.name
+        for whole in the_mesh.axes
+        for part in (whole.factors if axis in (f.name for f in whole.factors) else (whole,))
+        if part.name != axis
+    ]
+    return [part_indices(the_mesh, other) for other in others]
 
 
 # --- products

@@ -14,8 +14,6 @@ import numpy as np
 from meshc.ir.affine import CoordinateFunction, IntArray, IntLike
 from meshc.ir.mesh import Mesh
 
-CORE_NAMES = ("r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd")
-
 
 def ring_rank(position: IntLike, size: int) -> IntLike:
     """Rank on the ring of the core at ``position`` of an axis of ``size`` cores."""
@@ -37,13 +35,18 @@ def _same(value: IntLike, size: int) -> IntLike:
 
 
 def core_coordinates(mesh: Mesh) -> dict[str, IntArray]:
-    """All of ``CORE_NAMES``, each an array over the cores in linear order (r, then y, then x)."""
-    r, y, x = (a.reshape(-1) for a in np.indices((mesh.regions, mesh.rows, mesh.columns)))
-    segment = mesh.size("xd")
-    found = {"r": r, "y": y, "x": x, "xh": x // segment, "xd": x % segment}
-    for axis in ("y", "x", "xd"):
-        rank = ring_rank if mesh.ring(axis) else _same
-        found[f"rank_{axis}"] = np.asarray(rank(found[axis], mesh.size(axis)))
+    """Coordinates by name, each an array over the cores in linear order (the last axis fastest):
+    the position on each axis, the part and the place of its factors, and the ranks."""
+    found: dict[str, IntArray] = {}
+    places = np.indices([axis.size for axis in mesh.axes])
+    for axis, place in zip(mesh.axes, places, strict=True):
+        found[axis.name] = rest = place.reshape(-1)
+        for factor in reversed(axis.factors):
+            found[factor.name] = rest % factor.size
+            rest = rest // factor.size
+    for name in mesh.ranked:
+        rank = ring_rank if mesh.ring(name) else _same
+        found[f"rank_{name}"] = np.asarray(rank(found[name], mesh.size(name)))
     return found
 
 
@@ -54,9 +57,9 @@ def part_indices(mesh: Mesh, axis: str) -> IntArray:
 
 
 def coordinate_functions(mesh: Mesh) -> dict[str, CoordinateFunction]:
-    """``ring_A(position)`` and ``core_A(rank)`` for the axes y, x and xd."""
+    """``ring_A(position)`` and ``core_A(rank)`` for each axis or factor A that has ranks."""
     found: dict[str, CoordinateFunction] = {}
-    for axis in ("y", "x", "xd"):
+    for axis in mesh.ranked:
         ring = mesh.ring(axis)
         found[f"ring_{axis}"] = partial(ring_rank if ring else _same, size=mesh.size(axis))
         found[f"core_{axis}"] = partial(ring_position if ring else _same, size=mesh.size(axis))
@@ -65,7 +68,7 @@ def coordinate_functions(mesh: Mesh) -> dict[str, CoordinateFunction]:
 
 def core_text(mesh: Mesh, core: int) -> str:
     """How messages name a core."""
-    rest, x = divmod(core, mesh.columns)
-    r, y = divmod(rest, mesh.rows)
-    region = f"r={r}, " if mesh.regions > 1 else ""
-    return f"core ({region}y={y}, x={x})"
+    place = np.unravel_index(core, [axis.size for axis in mesh.axes])
+    named = zip(mesh.axes, place, strict=True)
+    shown = [f"{a.name}={i}" for a, i in named if a.name in mesh.plane or a.size > 1]
+    return f"core ({', '.join(shown)})"

@@ -16,7 +16,7 @@ from meshc.interp.deadlock import report_deadlock
 from meshc.interp.fabric import Fabric, Posted, Route, Timing, route_of
 from meshc.interp.inputs import checked_scalars
 from meshc.interp.named import Array
-from meshc.interp.places import CORE_NAMES, coordinate_functions, core_coordinates, core_text
+from meshc.interp.places import coordinate_functions, core_coordinates, core_text
 from meshc.interp.ports import PortMap
 from meshc.interp.resolve import Names
 from meshc.interp.rounding import storage
@@ -62,7 +62,7 @@ class TileMachine:
         for port in module.ports:
             self._ports.setdefault(port.name, []).append(PortMap(port, self.mesh))
         self._functions = coordinate_functions(self.mesh)
-        names = Names(frozenset((*CORE_NAMES, *module.scalars)), self._functions)
+        names = Names(frozenset((*core_coordinates(self.mesh), *module.scalars)), self._functions)
         channels = frozenset(c.name for c in module.channels)
         self._body = Compiler(self._slots, channels).body(module.program.body, names)
         self._loaded: dict[str, Array] = {}

@@ -1,57 +1,219 @@
-"""The mesh: named axes of cores, factored axes, and how each axis is ordered (placement).
+"""The mesh: named axes of cores, their factors, and how each is ordered (placement).
 
-Axes are ``r`` (regions of the wafer), ``y`` (rows) and ``x`` (columns). ``x`` may be factored into
-``xh`` (segments, one per group of heads) and ``xd`` (cores inside a segment).
+A mesh has the axes that a device gives it, outermost first. The last two are its *plane*: cores
+that differ in the first of them lie above each other, those that differ in the second beside each
+other. An axis before them counts *regions*, equal planes that work one after the other. An axis
+may be divided into factors, a group of heads to each part of the first and cores of one group to
+those of the second.
+
 An *interleaved* axis is numbered so that neighbours in *rank* are at most two hops apart and the
 ranks form a ring (INTERLEAVE, WaferLLM section 5.2); a natural axis has rank = position.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from keyword import iskeyword
+from math import prod
 
-AXES = ("r", "y", "x")
-FACTORS = ("xh", "xd")
+_NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
+_WORDS = frozenset({"rows", "columns", "regions", "segments", "interleaved", "origins", "rank"})
+
+
+@dataclass(frozen=True)
+class Axis:
+    """``size`` parts called ``name``; the sizes of its ``factors``, outermost first, make up its
+    own."""
+
+    name: str
+    size: int
+    interleaved: bool = False
+    factors: tuple[Axis, ...] = ()
+
+    def __str__(self) -> str:
+        order = " interleaved" if self.interleaved else ""
+        factors = f" ({', '.join(map(str, self.factors))})" if self.factors else ""
+        return f"{self.name} = {self.size}{order}{factors}"
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """``rows`` x ``columns`` cores in each of ``regions`` equal rectangles.
+    """``axes``, outermost first, the last two of which are the plane.
 
-    ``segments`` divides ``columns``. ``interleaved`` names the axes in ring order, out of
-    ``y``, ``x`` and ``xd``. ``origins`` gives each region's first (column, row) on the device.
+    ``origins`` gives each region's first (column, row) on the device.
     """
 
-    rows: int
-    columns: int
-    regions: int = 1
-    segments: int = 1
-    interleaved: tuple[str, ...] = ()
+    axes: tuple[Axis, ...]
     origins: tuple[tuple[int, int], ...] = ()
 
+    def __post_init__(self) -> None:
+        mistake = mesh_mistake(self.axes)
+        if mistake:
+            raise ValueError(mistake)
+
+    # --- names
+
+    @property
+    def down(self) -> str:
+        """The axis that counts rows of the plane."""
+        return self.axes[-2].name
+
+    @property
+    def across(self) -> str:
+        """The axis that counts columns of the plane."""
+        return self.axes[-1].name
+
+    @property
+    def plane(self) -> tuple[str, str]:
+        """The axes of the plane: what counts rows, what counts columns."""
+        return self.down, self.across
+
+    @property
+    def outer(self) -> str:
+        """The axis that counts regions, or nothing."""
+        return self.axes[0].name if len(self.axes) > 2 else ""
+
+    @property
+    def group(self) -> str:
+        """The factor of the columns that counts segments, or nothing."""
+        factors = self.axes[-1].factors
+        return factors[0].name if factors else ""
+
+    @property
+    def inner(self) -> str:
+        """The factor of the columns that counts cores of a segment; all columns where they have no
+        factors."""
+        factors = self.axes[-1].factors
+        return factors[-1].name if factors else self.across
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The axes, outermost first, without factors."""
+        return tuple(axis.name for axis in self.axes)
+
+    @cached_property
+    def parts(self) -> dict[str, Axis]:
+        """Axes and factors by name: every axis, then its factors."""
+        return {part.name: part for axis in self.axes for part in (axis, *axis.factors)}
+
+    @cached_property
+    def ranked(self) -> tuple[str, ...]:
+        """What may be in ring order: the axes of the plane and the cores of a segment."""
+        return tuple(dict.fromkeys((self.down, self.across, self.inner)))
+
+    @cached_property
+    def coordinates(self) -> frozenset[str]:
+        """Names of a core's coordinates: its position on every axis and factor, and its ranks."""
+        return frozenset((*self.parts, *map(rank_name, self.ranked)))
+
+    def coordinates_of(self, axis: str) -> frozenset[str]:
+        """Names of the coordinates that tell where a core is on ``axis`` of the plane."""
+        mine = (axis, *(factor.name for factor in self.parts[axis].factors))
+        return frozenset((*mine, *(rank_name(name) for name in mine if name in self.ranked)))
+
+    def index(self, axis: str) -> str:
+        """The coordinate that says which part of ``axis`` a core is: its rank where it has one."""
+        return rank_name(axis) if axis in self.ranked else axis
+
+    def whole(self, axis: str) -> str:
+        """The axis that ``axis`` is, or is a factor of."""
+        return next(a.name for a in self.axes if axis in (a.name, *(f.name for f in a.factors)))
+
+    def other(self, axis: str) -> str:
+        """The axis of the plane that crosses ``axis``."""
+        return self.across if self.whole(axis) == self.down else self.down
+
+    # --- sizes and order
+
     def size(self, axis: str) -> int:
-        """Number of parts of ``axis``."""
-        sizes = {
-            "r": self.regions,
-            "y": self.rows,
-            "x": self.columns,
-            "xh": self.segments,
-            "xd": self.columns // self.segments,
-        }
-        return sizes[axis]
+        """Number of parts of an axis or factor."""
+        return self.parts[axis].size
+
+    @property
+    def rows(self) -> int:
+        """Rows of the plane."""
+        return self.axes[-2].size
+
+    @property
+    def columns(self) -> int:
+        """Columns of the plane."""
+        return self.axes[-1].size
+
+    @property
+    def regions(self) -> int:
+        """Number of planes."""
+        return self.axes[0].size if self.outer else 1
+
+    @property
+    def segments(self) -> int:
+        """Segments of the columns."""
+        return self.size(self.group) if self.group else 1
 
     @property
     def cores(self) -> int:
         """Number of cores in all regions."""
-        return self.regions * self.rows * self.columns
+        return prod(axis.size for axis in self.axes)
 
     def ring(self, axis: str) -> bool:
         """Whether ``axis`` is in ring order."""
-        return axis in self.interleaved
+        return self.parts[axis].interleaved
 
-    def with_interleaved(self, axes: tuple[str, ...]) -> Mesh:
-        """The same cores, with ``axes`` in ring order."""
-        return replace(self, interleaved=axes)
+    @property
+    def interleaved(self) -> tuple[str, ...]:
+        """The axes and factors that are in ring order."""
+        return tuple(name for name, part in self.parts.items() if part.interleaved)
+
+    # --- other meshes
+
+    def with_interleaved(self, names: Iterable[str]) -> Mesh:
+        """The same cores, with exactly the axes ``names`` in ring order."""
+        wanted = set(names)
+        return replace(self, axes=_changed(self.axes, lambda a: a.name in wanted))
+
+    def in_regions(self, name: str, origins: tuple[tuple[int, int], ...], count: int) -> Mesh:
+        """``count`` such planes, counted by the axis ``name``."""
+        return Mesh((Axis(name, count), *self.axes[-2:]), origins)
 
     def __str__(self) -> str:
         return f"{self.columns}x{self.rows}"
+
+
+def is_axis_name(name: str) -> bool:
+    """Whether an axis may be called ``name``: small letters and digits that are a word neither of
+    this text form nor of the languages that are emitted."""
+    return bool(_NAME.fullmatch(name)) and name not in _WORDS and not iskeyword(name)
+
+
+def rank_name(axis: str) -> str:
+    """The coordinate that is a core's rank on ``axis``."""
+    return f"rank_{axis}"
+
+
+def mesh_mistake(axes: tuple[Axis, ...]) -> str:
+    """Why ``axes`` make no mesh; empty when they do."""
+    every = [part for axis in axes for part in (axis, *axis.factors)]
+    twice = next((a.name for a in every if [b.name for b in every].count(a.name) > 1), None)
+    if len(axes) not in (2, 3):
+        return f"a mesh has a plane of two axes and at most one before it, not {len(axes)} axes"
+    if twice is not None:
+        return f"two axes are called '{twice}'"
+    if any(part.size < 1 for part in every):
+        return "an axis has at least one part"
+    if any(f.factors for a in axes for f in a.factors) or any(a.factors for a in axes[:-1]):
+        return "only the last axis has factors, and these have none"
+    inner = axes[-1].factors
+    if inner and (len(inner) != 2 or prod(f.size for f in inner) != axes[-1].size):
+        return f"two factors make up the {axes[-1].size} parts of '{axes[-1].name}'"
+    if (axes[-3:-2] and axes[0].interleaved) or (inner and inner[0].interleaved):
+        return "only the axes of the plane and the last factor may be interleaved"
+    return ""
+
+
+def _changed(axes: tuple[Axis, ...], interleaved: Callable[[Axis], bool]) -> tuple[Axis, ...]:
+    return tuple(
+        replace(a, interleaved=interleaved(a), factors=_changed(a.factors, interleaved))
+        for a in axes
+    )

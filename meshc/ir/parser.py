@@ -15,7 +15,7 @@ from meshc.ir.attributes import (
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
 from meshc.ir.kernels import KERNELS
-from meshc.ir.mesh import Mesh
+from meshc.ir.mesh import Axis, Mesh, is_axis_name, mesh_mistake
 from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
 from meshc.ir.module import Role as ParamRole
 from meshc.ir.ops.tile import Compute
@@ -29,7 +29,7 @@ from meshc.support.spans import Source, Span
 _MAX_TEXT = 64 * 2**20
 
 _SPLIT = re.compile(
-    r"(?P<dim>\w+)_(?P<axis>r|y|xh|xd|x)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>[0-9]{1,18})\Z"
+    r"(?P<dim>\w+)_(?P<axis>[a-z][a-z0-9]*)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>[0-9]{1,18})\Z"
 )
 _KINDS = {"": "block", "%": "cyclic", "~": "shift"}
 _ROLES = ("in", "weight", "state", "out")
@@ -119,17 +119,44 @@ class _Parser(Tokens):
                 return found
 
     def mesh(self, start: Span) -> Mesh:
-        raw = self.pairs()
-        sizes = {
-            k: self.as_int(raw.pop(k, 1), start) for k in ("rows", "columns", "regions", "segments")
-        }
-        axes = tuple(self.texts(raw.pop("interleaved", []), start))
-        origins = raw.pop("origins", [])
-        sound = not raw and min(sizes.values()) >= 1 and set(axes) <= {"y", "x", "xd"}
-        if not sound or sizes["columns"] % sizes["segments"]:
-            fail("bad-meshir", "this mesh makes no sense", start)
+        """Axes with commas between them, outermost first, then perhaps the origins of regions."""
+        axes: list[Axis] = []
+        origins: Raw = []
+        while not origins:
+            if axes and self.take("origins"):
+                self.expect("=")
+                origins = self.raw()
+            else:
+                axes.append(self.axis(True))
+            if not self.take(","):
+                break
+        mistake = mesh_mistake(tuple(axes))
+        if mistake:
+            fail("bad-meshir", f"this is no mesh: {mistake}", start)
         places = [self.corner(o, start) for o in origins] if isinstance(origins, list) else []
-        return Mesh(**sizes, interleaved=axes, origins=tuple(places))
+        return Mesh(tuple(axes), tuple(places))
+
+    def axis(self, divisible: bool) -> Axis:
+        """``name = size``, perhaps ``interleaved``, perhaps factors in parentheses."""
+        span = self.span()
+        name = self.name()
+        if not is_axis_name(name):
+            fail(
+                "bad-meshir",
+                f"'{name}' is no name of an axis",
+                span,
+                help="axes are short names in small letters; a mesh is such as 'mesh y = 4, x = 8'",
+            )
+        self.expect("=")
+        size = self.integer()
+        interleaved = self.take("interleaved")
+        factors: list[Axis] = []
+        if divisible and self.take("("):
+            while not self.take(")"):
+                factors.append(self.axis(False))
+                if self.token != ")":
+                    self.expect(",")
+        return Axis(name, size, interleaved, tuple(factors))
 
     def corner(self, raw: Raw, span: Span) -> tuple[int, int]:
         if not isinstance(raw, list) or len(raw) != 2:

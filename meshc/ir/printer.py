@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 
 from meshc.ir.attributes import attribute_text, quoted
 from meshc.ir.core import Block, Op
@@ -46,15 +45,16 @@ def _header(module: Module) -> list[str]:
     if module.device:
         lines.append("device " + _pairs(module.device))
     if module.mesh is not None:
-        lines.append("mesh " + _pairs(_changed(module.mesh)))
+        lines.append(f"mesh {_mesh(module.mesh)}")
     return lines
 
 
-def _changed(mesh: Mesh) -> dict[str, object]:
-    """Fields of the mesh that differ from their defaults; the first two always."""
-    plain = Mesh(mesh.rows, mesh.columns)
-    values = {f.name: getattr(mesh, f.name) for f in fields(mesh)}
-    return {k: v for k, v in values.items() if k in ("rows", "columns") or v != getattr(plain, k)}
+def _mesh(mesh: Mesh) -> str:
+    """The axes, outermost first, and where the regions lie."""
+    words = [str(axis) for axis in mesh.axes]
+    if mesh.origins:
+        words.append(f"origins = {attribute_text(mesh.origins)}")
+    return ", ".join(words)
 
 
 def _pairs(values: Mapping[str, object]) -> str:

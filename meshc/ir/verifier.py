@@ -12,14 +12,13 @@ from collections.abc import Iterable
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.builder import defined_values
 from meshc.ir.core import Block, Op
-from meshc.ir.mesh import AXES, FACTORS
 from meshc.ir.module import Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.signatures import count_mistake
 from meshc.ir.types import BufferType, Layout, TensorType, Type
 from meshc.ir.values import Value
-from meshc.ir.viewcheck import COORDINATES, operand_mistakes, unknown_names
+from meshc.ir.viewcheck import coordinates_of, operand_mistakes, unknown_names
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Span
 
@@ -42,6 +41,8 @@ def verify_module(module: Module) -> None:
 class _Verifier:
     def __init__(self, module: Module) -> None:
         self.module = module
+        self.axes = module.mesh.parts if module.mesh else {}
+        self.coordinates = coordinates_of(module)
         self.found = Diagnostics()
 
     def wrong(self, message: str, span: Span | None = None) -> None:
@@ -114,17 +115,20 @@ class _Verifier:
                 self.wrong(f"{where}: the layout splits {split.dim}, which is no dim of it", span)
             if split.block < 1:
                 self.wrong(f"{where}: {split} keeps no lane", span)
-            if split.skew and split.skew not in (*AXES, *FACTORS):
+            if split.skew and split.skew not in self.axes:
                 self.wrong(f"{where}: there is no axis {split.skew}", span)
         for axis in layout.axes():
-            if axis not in (*AXES, *FACTORS):
+            if axis not in self.axes:
                 self.wrong(f"{where}: there is no axis {axis}", span)
 
     def route(self, channel: Channel) -> None:
         """A route takes the coordinates of a core and gives those of another on one line."""
         route, where = channel.route, f"channel @{channel.name}"
-        if route.inputs not in (("y", "x"), ("r", "y", "x")):
-            self.wrong(f"{where}: a route maps [y, x] or [r, y, x], not {list(route.inputs)}")
+        mesh = self.module.mesh
+        known = (mesh.plane, mesh.names) if mesh else ()
+        if route.inputs not in known:
+            forms = " or ".join(dict.fromkeys(f"[{', '.join(names)}]" for names in known))
+            self.wrong(f"{where}: a route maps {forms}, not {list(route.inputs)}")
         elif route.pieces and route.arity != len(route.inputs):
             wanted = len(route.inputs)
             self.wrong(f"{where}: a route gives {wanted} coordinates, not {route.arity}")
@@ -150,7 +154,7 @@ class _Verifier:
             self.wrong(
                 f"{name}: {len(port.element)} elements for a tensor of {len(port.tensor.dims)} dims"
             )
-        known = COORDINATES | set(self.module.scalars) | set(port.lanes)
+        known = self.coordinates | set(self.module.scalars) | set(port.lanes)
         for let, expr in port.lets:
             self.names(name, expr.free_vars, known)
             known = known | {let}
@@ -199,11 +203,11 @@ class _Verifier:
         mistake = count_mistake(op)
         mistakes = [mistake] if mistake else []
         mistakes += operand_mistakes(self.module, op, scope, names)
-        axis = getattr(op, "axis", AXES[0])
-        if axis not in (*AXES, *FACTORS):
+        axis = getattr(op, "axis", "")
+        if axis and axis not in self.axes:
             mistakes.append(f"there is no axis '{axis}'")
         if op.when is not None:
-            mistakes += unknown_names("the guard", op.when.free_vars, COORDINATES | names)
+            mistakes += unknown_names("the guard", op.when.free_vars, self.coordinates | names)
         if not mistakes:
             mistakes += self.own_rules(op)
         for text in mistakes:

@@ -13,26 +13,30 @@ from meshc.ir.types import BufferType, TokenType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, Symbol, View
 
-COORDINATES = frozenset({"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"})
+
+def coordinates_of(module: Module) -> frozenset[str]:
+    """Names of a core's coordinates in ``module``; none without a mesh."""
+    return module.mesh.coordinates if module.mesh else frozenset()
 
 
 def operand_mistakes(module: Module, op: Op, scope: set[Value], names: frozenset[str]) -> list[str]:
     """What is wrong with the operands and the expressions of ``op``."""
     found: list[str] = []
+    coordinates = coordinates_of(module) | names
     for operand in op.operands:
         if isinstance(operand, Value):
             found += _value(module, op, operand, scope)
         elif isinstance(operand, View):
-            found += _view(operand, scope, names)
+            found += _view(operand, scope, names, coordinates)
     found += _kinds(module, op)
     if isinstance(op, tile.For):
         found += unknown_names("the count", op.count.free_vars, names)
     if isinstance(op, tile.Sweep):
-        found += unknown_names("the rank", op.rank.free_vars, COORDINATES | names)
+        found += unknown_names("the rank", op.rank.free_vars, coordinates)
     if isinstance(op, tile.Compute):
         for value in op.params.values():
             if isinstance(value, Expr):
-                found += unknown_names("a parameter", value.free_vars, COORDINATES | names)
+                found += unknown_names("a parameter", value.free_vars, coordinates)
     return found
 
 
@@ -83,7 +87,9 @@ def _transfer(module: Module, op: tile.Transfer) -> list[str]:
     return []
 
 
-def _view(view: View, scope: set[Value], names: frozenset[str]) -> list[str]:
+def _view(
+    view: View, scope: set[Value], names: frozenset[str], coordinates: frozenset[str]
+) -> list[str]:
     if view.buffer not in scope or not isinstance(view.buffer.type, BufferType):
         return [f"{view.buffer} is no buffer"]
     shape = view.buffer.type.shape
@@ -92,10 +98,10 @@ def _view(view: View, scope: set[Value], names: frozenset[str]) -> list[str]:
     found: list[str] = []
     for index, extent in zip(view.indices, shape, strict=False):
         if isinstance(index, Point):
-            found += unknown_names(str(view), index.at.free_vars, COORDINATES | names)
+            found += unknown_names(str(view), index.at.free_vars, coordinates)
             found += _bounds(view, index.at, 1, extent)
         elif isinstance(index, Range):
-            found += unknown_names(str(view), index.start.free_vars, COORDINATES | names)
+            found += unknown_names(str(view), index.start.free_vars, coordinates)
             found += unknown_names(f"an extent of {view}", index.extent.free_vars, names)
             if index.extent.is_const:
                 reach = (index.extent.constant - 1) * index.step + 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshc.analysis.liveness import align, assign_addresses, largest_buffers
+from meshc.devices.axes import WAFER
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
@@ -57,5 +58,6 @@ def _expanded(module: Module, layer_dim: str, layers: int, regions: int) -> Modu
     """The tile program of a copy with ``layers`` layers in each of ``regions`` regions."""
     trial = parse_module(Source("<footprint>", print_module(module)))
     trial.dims[layer_dim] = layers * regions
-    trial.mesh = replace(trial.the_mesh(), regions=regions)
+    if regions > 1:
+        trial.mesh = trial.the_mesh().in_regions(WAFER.outer, (), regions)
     return ExpandPrograms().run(trial, Diagnostics())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.analysis.isl import Scope, image_mismatch, two_sources, unmapped_point
 from meshc.ir.affine import Cond
+from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
@@ -14,7 +15,7 @@ from meshc.verify.walk import mesh_scope, point_text
 
 def check(module: Module) -> None:
     """Prove with isl, for every iteration and run-time value; a failure names a witness core."""
-    scope = mesh_scope(module)
+    mesh, scope = module.the_mesh(), mesh_scope(module)
     for channel in module.channels:
         if channel.turns:
             continue
@@ -23,7 +24,7 @@ def check(module: Module) -> None:
             fail(
                 "channels-unmatched",
                 f"on @{channel.name} two cores send to one: "
-                f"{point_text(clash[0].source)} and {point_text(clash[1].source)}",
+                f"{point_text(mesh, clash[0].source)} and {point_text(mesh, clash[1].source)}",
             )
     proved: set[tuple[str, Cond, Cond]] = set()
     for transfer in transfers(module):
@@ -34,26 +35,26 @@ def check(module: Module) -> None:
             continue
         proved.add(key)
         check_turns(module, transfer)
-        leads_somewhere(transfer, sends, scope)
+        leads_somewhere(mesh, transfer, sends, scope)
         witness = image_mismatch(transfer.channel.route, sends, receives, scope)
         if witness is not None:
             fail(
                 "channels-unmatched",
                 f"a message on @{transfer.channel.name} has no counterpart at "
-                f"{point_text(witness)}",
+                f"{point_text(mesh, witness)}",
                 transfer.recvs[0].span if transfer.recvs else transfer.sends[0].span,
                 notes=("either nothing is sent to it, or it does not receive",),
             )
 
 
-def leads_somewhere(transfer: Transfer, senders: Cond, scope: Scope) -> None:
+def leads_somewhere(mesh: Mesh, transfer: Transfer, senders: Cond, scope: Scope) -> None:
     """The route gives every core that sends a core to send to."""
     witness = unmapped_point(transfer.channel.route, senders, scope)
     if witness is not None:
         fail(
             "channels-unmatched",
-            f"the route of @{transfer.channel.name} leads nowhere from {point_text(witness)}, "
-            "which sends on it",
+            f"the route of @{transfer.channel.name} leads nowhere from "
+            f"{point_text(mesh, witness)}, which sends on it",
             transfer.sends[0].span,
         )
 

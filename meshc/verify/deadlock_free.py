@@ -63,7 +63,7 @@ def _check_sweep(module: Module, transfer: Transfer) -> None:
             fail(
                 "deadlock",
                 f"the sweep's rank does not grow by one along @{transfer.channel.name} at "
-                f"{point_text(witness)}",
+                f"{point_text(mesh, witness)}",
                 _span(transfer),
             )
 

@@ -9,14 +9,12 @@ from meshc.ir.ops import tile
 from meshc.support.diagnostics import fail
 from meshc.verify.walk import blocks, mesh_scope, plain, plain_expr, point_text
 
-_COORDINATES = {"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"}
-
 
 def check(module: Module) -> None:
     """Names are known; the rank of each sweep lies within its count on every core it runs on."""
     scope, mesh = mesh_scope(module), module.the_mesh()
     for block, context in blocks(module):
-        known = _COORDINATES | set(module.scalars) | context.known.free_vars
+        known = mesh.coordinates | set(module.scalars) | context.known.free_vars
         for op in block.ops:
             guard = op.when
             unknown = sorted(guard.free_vars - known) if guard is not None else []
@@ -30,7 +28,7 @@ def check(module: Module) -> None:
                 if witness is not None:
                     fail(
                         "guards-uncovered",
-                        f"the sweep never reaches {point_text(witness)}: its rank is not in "
+                        f"the sweep never reaches {point_text(mesh, witness)}: its rank is not in "
                         f"0..{op.count - 1}",
                         op.span,
                     )

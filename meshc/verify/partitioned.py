@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshc.analysis.isl import find_point
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
+from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, Split, TensorType
@@ -23,7 +24,7 @@ def check(module: Module) -> None:
             continue
         if kind.layout is None:
             fail("not-partitioned", f"%{value.name} has no layout")
-        _check_axes(value, kind.layout, joint.get(value, frozenset()))
+        _check_axes(mesh, value, kind.layout, joint.get(value, frozenset()))
         for split in kind.layout.splits:
             if split.dim not in kind.dims:
                 fail("not-partitioned", f"%{value.name} has no dim '{split.dim}' to split")
@@ -46,15 +47,14 @@ def _joint_dims(module: Module) -> dict[Value, frozenset[str]]:
     return found
 
 
-def _check_axes(value: Value, layout: Layout, joint: frozenset[str]) -> None:
+def _check_axes(mesh: Mesh, value: Value, layout: Layout, joint: frozenset[str]) -> None:
     """Two dims that lie over one axis, unless ``joint``, would leave out the elements off the
     diagonal."""
     axes = [s.axis for s in layout.splits if s.dim not in joint]
-    if "x" in axes:
-        axes = ["x" if axis in ("xh", "xd") else axis for axis in axes]
+    axes = [mesh.whole(axis) if mesh.whole(axis) in axes else axis for axis in axes]
     twice = next((axis for axis in axes if axes.count(axis) > 1), None)
     if twice is not None:
-        dims = " and ".join(s.dim for s in layout.splits if s.axis.startswith(twice))
+        dims = " and ".join(s.dim for s in layout.splits if twice in (s.axis, mesh.whole(s.axis)))
         fail(
             "not-partitioned",
             f"{dims} of %{value.name} lie over the axis {twice} at once, so only elements with "

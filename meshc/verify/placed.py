@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshc.analysis.coordinates import RANKED_AXES, ring_core
+from meshc.analysis.coordinates import ring_core
 from meshc.analysis.isl import find_point
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.module import Module
@@ -18,7 +18,7 @@ def check(module: Module) -> None:
     """Prove of each ring, whatever its length, that it visits every core once, at most two hops
     from the one before."""
     mesh = module.the_mesh()
-    for axis in RANKED_AXES:
+    for axis in mesh.ranked:
         if mesh.ring(axis):
             _check_ring(axis, ring_core(mesh.size(axis)), mesh.size(axis))
 

@@ -13,12 +13,6 @@ from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
 
-_NAMES = {
-    "y": frozenset({"y", "rank_y"}),
-    "x": frozenset({"x", "xh", "xd", "rank_x", "rank_xd"}),
-    "r": frozenset[str](),
-}
-
 
 def check(module: Module) -> None:
     """Walk the messages of each channel on one line of the mesh, pass-through cores included."""
@@ -27,7 +21,7 @@ def check(module: Module) -> None:
     values = coordinate_values(mesh)
     used: set[int] = set()
     for channel, line in zip(module.channels, lines, strict=True):
-        _check_line(channel, line)
+        _check_line(mesh, channel, line)
         sent = _colors(mesh, values, channel.send_color, line)
         received = _colors(mesh, values, channel.recv_color, line)
         mine = {sent[s] for s in line.senders}
@@ -35,22 +29,23 @@ def check(module: Module) -> None:
             fail("routes-clash", f"@{channel.name} uses a color of another channel")
         used |= mine
         _check_ends(channel, line, sent, received)
-        _check_routers(channel, line, sent)
+        _check_routers(mesh, channel, line, sent)
     _check_queues(module, lines)
     limit = _limit(module, "colors")
     if limit is not None and len(used) > limit:
         fail("too-many-routes", f"{len(used)} colors are used, {limit} are free")
 
 
-def _check_line(channel: Channel, line: Line) -> None:
+def _check_line(mesh: Mesh, channel: Channel, line: Line) -> None:
     """All lines of the axis look alike, so that walking one of them is enough."""
     named = set[str]()
     for text in (channel.send_color, channel.recv_color):
         named |= parse_piecewise(text).free_vars
-    if "r" not in channel.route.inputs:
+    if len(channel.route.inputs) == 2:
         for piece in channel.route.pieces:
             named |= {n for n in piece.domain.free_vars if not n.startswith("_")}
-    strange = sorted(named - _NAMES[line.axis])
+    along = mesh.coordinates_of(line.axis) if line.axis in mesh.plane else frozenset[str]()
+    strange = sorted(named - along)
     if strange:
         fail(
             "routes-clash",
@@ -62,9 +57,9 @@ def _check_line(channel: Channel, line: Line) -> None:
 def _colors(mesh: Mesh, values: dict[str, Piecewise], text: str, line: Line) -> list[int]:
     """The color at each position of the line, for all positions at once."""
     function = parse_piecewise(text)
-    places = np.arange(mesh.size(line.axis) if line.axis != "r" else mesh.regions)
-    along = places if line.axis != "r" else places * 0
-    core = {"r": places * 0, "y": along, "x": along}
+    places = np.arange(mesh.size(line.axis))
+    along = mesh.plane if line.axis in mesh.plane else ()
+    core = {name: places if name in along else places * 0 for name in mesh.names}
     env = {name: values[name].evaluate(core) for name in function.free_vars}
     found: IntArray = np.broadcast_to(np.asarray(function.evaluate(env)), places.shape)
     return [int(color) for color in found]
@@ -80,10 +75,10 @@ def _check_ends(channel: Channel, line: Line, sent: list[int], received: list[in
             )
 
 
-def _check_routers(channel: Channel, line: Line, sent: list[int]) -> None:
+def _check_routers(mesh: Mesh, channel: Channel, line: Line, sent: list[int]) -> None:
     """No router sees two messages of one color; regions pass activations one after the other, and
     messages of turns pass one after the other too."""
-    if line.axis == "r" or channel.turns:
+    if line.axis not in mesh.plane or channel.turns:
         return
     spans = sorted((sent[s], low, high, s) for s, (low, high) in line.messages().items())
     for (color, _, end, other), (next_color, start, _, sender) in pairwise(spans):

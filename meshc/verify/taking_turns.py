@@ -12,8 +12,6 @@ from meshc.support.diagnostics import fail
 from meshc.verify.transfers import Transfer
 from meshc.verify.walk import mesh_scope, plain, point_text
 
-_OF_AXIS = {"y": {"y", "rank_y"}, "x": {"x", "xh", "xd", "rank_x", "rank_xd"}}
-
 
 def check_turns(module: Module, transfer: Transfer) -> None:
     """On a channel with turns, message t of a round is sent in step t of a loop that goes through
@@ -27,14 +25,14 @@ def check_turns(module: Module, transfer: Transfer) -> None:
         _reject(transfer, "they are sent outside the body of a loop over the steps of a round")
     if not loop.count.is_const or loop.count.constant < turns.messages:
         _reject(transfer, f"a round takes {turns.messages} steps and the loop {loop.count}")
-    if transfer.context.around.free_vars & _OF_AXIS[turns.axis]:
+    if transfer.context.around.free_vars & mesh.coordinates_of(turns.axis):
         _reject(transfer, "only a part of a line runs the loop")
     step = Expr.var(loop.var)
     scope = mesh_scope(module).within(Cond.between(0, step, loop.count))
     sent = plain(mesh, transfer.sends[0].when or Cond.true())
     witness = mismatch_point(sent, turns.sends(step), (), scope)
     if witness is not None:
-        _reject(transfer, f"{_who(turns)} sends in that step, unlike {point_text(witness)}")
+        _reject(transfer, f"{_who(turns)} sends in that step, unlike {point_text(mesh, witness)}")
 
 
 def _who(turns: Turns) -> str:

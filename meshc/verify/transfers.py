@@ -90,7 +90,7 @@ def _one_end_each(module: Module, chain: Transfer, scope: Scope) -> None:
                 fail(
                     "channels-unmatched",
                     f"two statements of a chain on @{chain.channel.name} run at "
-                    f"{point_text(witness)}",
+                    f"{point_text(mesh, witness)}",
                     other.span,
                     help="a core starts, passes on or ends a chain; give other messages of the "
                     "channel a block of their own",

@@ -9,7 +9,7 @@ from meshc.analysis.coordinates import coordinate_functions, position
 from meshc.analysis.isl import Scope
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
-from meshc.ir.mesh import Mesh
+from meshc.ir.mesh import Mesh, rank_name
 from meshc.ir.module import Module
 from meshc.ir.ops import tile
 
@@ -38,11 +38,12 @@ def plain_expr(mesh: Mesh, value: Expr) -> Expr:
 
 
 def _definitions(mesh: Mesh) -> dict[str, Expr | int]:
-    found: dict[str, Expr | int] = {a: position(mesh, a) for a in ("xh", "xd")}
-    for axis in ("y", "x", "xd"):
+    factors = [factor.name for axis in mesh.axes for factor in axis.factors]
+    found: dict[str, Expr | int] = {name: position(mesh, name) for name in factors}
+    for axis in mesh.ranked:
         here = position(mesh, axis)
         ring = mesh.ring(axis) and mesh.size(axis) > 2
-        found[f"rank_{axis}"] = Expr.call(f"ring_{axis}", here) if ring else here
+        found[rank_name(axis)] = Expr.call(f"ring_{axis}", here) if ring else here
     return found
 
 
@@ -50,11 +51,10 @@ def mesh_scope(module: Module) -> Scope:
     """Cores of the mesh and values of the run-time scalars."""
     mesh = module.the_mesh()
     bounds = [
-        Cond.between(0, Expr.var("y"), mesh.rows),
-        Cond.between(0, Expr.var("x"), mesh.columns),
+        Cond.between(0, Expr.var(name), mesh.size(name))
+        for name in (*mesh.plane, *mesh.names[:-2])
+        if name in mesh.plane or mesh.size(name) > 1
     ]
-    if mesh.regions > 1:
-        bounds.append(Cond.between(0, Expr.var("r"), mesh.regions))
     for name, (low, high) in module.scalars.items():
         bounds.append(Cond.between(low, Expr.var(name), high + 1))
     return Scope(Cond.all(bounds), coordinate_functions(mesh))
@@ -88,8 +88,8 @@ def guard_of(op: Op, context: Context) -> Cond:
     return context.known & op.when if op.when is not None else context.known
 
 
-def point_text(point: dict[str, int]) -> str:
+def point_text(mesh: Mesh, point: dict[str, int]) -> str:
     """A witness in words: the core first, then loops and scalars."""
-    core = ", ".join(f"{n}={point[n]}" for n in ("r", "y", "x") if n in point)
-    rest = ", ".join(f"{n}={v}" for n, v in point.items() if n not in ("r", "y", "x"))
+    core = ", ".join(f"{n}={point[n]}" for n in mesh.names if n in point)
+    rest = ", ".join(f"{n}={v}" for n, v in point.items() if n not in mesh.names)
     return f"core ({core})" + (f" with {rest}" if rest else "")

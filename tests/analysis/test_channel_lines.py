@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshes import wafer
 
 from meshc.analysis.channels import line_of, shares_core
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
 from meshc.ir.affine import parse_map
-from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel
 
-MESH = Mesh(4, 6, segments=2, interleaved=("y", "x", "xd"))
+MESH = wafer(4, 6, 1, segments=2, interleaved=("y", "x", "xd"))
 
 
 def channel(route: str, multicast: bool = False) -> Channel:
@@ -56,7 +56,7 @@ def test_lines_of_one_axis_meet_only_at_common_positions() -> None:
 @pytest.mark.parametrize("axis", ["y", "x", "xd"])
 @given(size=st.integers(1, 60))
 def test_ring_and_core_are_inverse(axis: str, size: int) -> None:
-    mesh = Mesh(size, size, interleaved=("y", "x", "xd"))
+    mesh = wafer(size, size, segments=1, interleaved=("y", "x", "xd"))
     functions = coordinate_functions(mesh)
     ring, core = functions[f"ring_{axis}"], functions[f"core_{axis}"]
     ranks = [int(ring.evaluate({"p": place})) for place in range(size)]

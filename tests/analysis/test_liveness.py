@@ -38,7 +38,7 @@ def program(
         [
             "module @m level(tile) {",
             "  dims E = 4",
-            "  mesh rows = 1, columns = 4",
+            "  mesh y = 1, x = 4",
             *lines,
             '  channel @c "{ [y, x] -> [y, x - 1] : x >= 1 }"',
             "  program @m {",

@@ -19,7 +19,7 @@ WSE2 = device("wse2")
 
 def allocated(body, header="", columns=6):
     text = f"""module @p level(tile) {{
-      mesh rows = 1, columns = {columns}
+      mesh y = 1, x = {columns}
       buffer %v : f32[10]
       {header}
       program @main {{ {body} }}

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshes import wafer
 
 from meshc.analysis.channels import line_of
 from meshc.analysis.turns import DOWN, UP, Turns, turn_route, turns_of
 from meshc.ir.affine import Expr, parse_map
-from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel
 from meshc.support.diagnostics import MeshcError
 
@@ -23,7 +23,7 @@ def channel(mesh, axis, way, each=1):
 @settings(max_examples=30, deadline=None)
 @given(rows=SIZES, columns=SIZES, axis=st.sampled_from("yx"), way=WAYS)
 def test_pairs_have_the_senders_receivers_and_longest_ways_of_the_route(rows, columns, axis, way):
-    mesh = Mesh(rows, columns)
+    mesh = wafer(rows, columns)
     line = line_of(channel(mesh, axis, way), mesh)
     place = "yx".index(axis)
     sources, targets = turn_route(mesh, axis, way).pairs((rows, columns))
@@ -49,7 +49,7 @@ def test_every_core_hears_every_other_once_and_itself_going_down(size, way, each
 
 
 def test_routes_read_back_as_they_are_written():
-    mesh = Mesh(3, 4)
+    mesh = wafer(3, 4)
     for axis in "yx":
         for way in (UP, DOWN):
             route = turn_route(mesh, axis, way)
@@ -60,7 +60,7 @@ def test_routes_read_back_as_they_are_written():
 
 
 def test_channels_without_turns_have_none():
-    mesh = Mesh(3, 4)
+    mesh = wafer(3, 4)
     assert turns_of(Channel("c", turn_route(mesh, "x", UP), multicast=True), mesh) is None
 
 
@@ -75,4 +75,4 @@ def test_channels_without_turns_have_none():
 def test_turns_are_for_whole_lines(text):
     lonely = Channel("c", parse_map(text), multicast=True, turns=1)
     with pytest.raises(MeshcError, match="cannot take turns"):
-        turns_of(lonely, Mesh(3, 4))
+        turns_of(lonely, wafer(3, 4))

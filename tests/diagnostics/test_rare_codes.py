@@ -27,7 +27,7 @@ TILE = """\
 module @t level(tile) {
   dims E = 8
   scalars pos = 0..3
-  mesh rows = 1, columns = 2
+  mesh y = 1, x = 2
   buffer %x : f32[4] {role = in}
   buffer %s : f32[4] {role = state}
   buffer %y : f32[4] {role = out}
@@ -102,7 +102,7 @@ MESH = """\
 module @m level(mesh) {
   dims L = 4, E = 8
   options row_dim = L
-  mesh rows = 1, columns = 2
+  mesh y = 1, x = 2
   func @main(in %x: f32[L, E]<E_x:4>) -> (f32[L, E]<E_x:4>) {
     %y = mesh.rope %x {dim = E, rows = L, style = half} : f32[L, E]<E_x:4>
     mesh.return %y

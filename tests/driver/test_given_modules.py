@@ -141,7 +141,7 @@ def test_a_right_operand_that_is_computed_is_refused(tmp_path: Path) -> None:
         """module @squares level(mesh) {
           dims K = 4, N = 6
           options dtype = f32, accumulate = f32
-          mesh rows = 2, columns = 2
+          mesh y = 2, x = 2
           func @main(in %a: f32[K]<K_y:2>, in %b: f32[K, N]<K_y:2 N_x:3>) -> (f32[N]<N_x:3>) {
             %c = mesh.mul %b, %b : f32[K, N]<K_y:2 N_x:3>
             %p = mesh.gemv %a, %c {contract = [K]} : f32[N]<N_x:3 +y>

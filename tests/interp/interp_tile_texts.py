@@ -2,6 +2,8 @@
 
 from math import lcm
 
+from meshes import mesh_text
+
 from meshc.ir.parser import parse_module
 from meshc.support.spans import Source
 
@@ -10,10 +12,10 @@ def module_of(text):
     return parse_module(Source("test.meshir", text))
 
 
-def tile_module(rows, columns, body, header="", mesh=""):
+def tile_module(rows, columns, body, header="", **mesh):
     """A tile module with one program."""
     return module_of(
-        f"module @t level(tile) {{\n mesh rows = {rows}, columns = {columns}{mesh}\n"
+        f"module @t level(tile) {{\n mesh {mesh_text(rows, columns, **mesh)}\n"
         f" {header}\n program @main {{\n{body}\n }}\n}}"
     )
 
@@ -58,7 +60,7 @@ def mesh_gemm(rows, columns, m, k, n, spare=1):
     more = f"t < {chunks - 1}"
     return module_of(f"""module @mesh_gemm level(tile) {{
       dims M = {m}, K = {k}, N = {n}
-      mesh rows = {rows}, columns = {columns}, interleaved = [y, x]
+      mesh y = {rows} interleaved, x = {columns} interleaved
       buffer %a : f32[{b + spare}, {mb}, {kb}] {{role = in}}
       buffer %b : f32[{a + spare}, {kb}, {nb}] {{role = weight}}
       buffer %c : f32[{mb}, {nb}] {{role = out}}
@@ -122,7 +124,7 @@ def tree_all_reduce(rows, columns, depth, combine="add", lanes=3):
         tile.wait %s, %r""")
     return module_of(f"""module @tree level(tile) {{
       dims Y = {rows}, X = {columns}, I = {lanes}
-      mesh rows = {rows}, columns = {columns}
+      mesh y = {rows}, x = {columns}
       buffer %v : f32[{lanes}] {{role = in}}
       buffer %w : f32[{lanes}] {{role = out}}
       {chr(10).join(channels)}
@@ -159,7 +161,7 @@ def split_token(heads, cores, lanes, capacity):
     return module_of(f"""module @split_token level(tile) {{
       dims H = {heads}, S = {capacity}, D = {lanes}
       scalars pos = 0..{capacity - 1}
-      mesh rows = {heads}, columns = {cores}
+      mesh y = {heads}, x = {cores}
       buffer %q : f32[{lanes}] {{role = in}}
       buffer %kn : f32[{lanes}] {{role = in}}
       buffer %vn : f32[{lanes}] {{role = in}}
@@ -218,7 +220,7 @@ def relay_sum(rows, columns, combine="add", dtype="f32", rounds=1):
     return module_of(f"""module @relay_sum level(tile)
         holds(channels_matched, deadlock_free, guards_cover) {{
       dims Y = {rows}, X = {columns}, I = 3
-      mesh rows = {rows}, columns = {columns}
+      mesh y = {rows}, x = {columns}
       buffer %v : {dtype}[3] {{role = in}}
       buffer %w : f32[3] {{role = out}}
       channel @up "{{ [y, x] -> [y - 1, x] : y >= 1 }}"

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from interp_tile_texts import tile_module
+from meshes import wafer
 
 from meshc.interp.places import (
     coordinate_functions,
@@ -15,7 +16,6 @@ from meshc.interp.places import (
 )
 from meshc.interp.resolve import Names
 from meshc.interp.windows import Window
-from meshc.ir.mesh import Mesh
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 9, 100, 101])
@@ -29,7 +29,7 @@ def test_ring_neighbours_are_at_most_two_hops_apart(size):
 
 
 def test_coordinates_of_a_factored_mesh():
-    mesh = Mesh(2, 6, regions=2, segments=2, interleaved=("xd",))
+    mesh = wafer(2, 6, regions=2, segments=2, interleaved=("xd",))
     found = core_coordinates(mesh)
     core = (1 * 2 + 1) * 6 + 4
     assert {n: int(v[core]) for n, v in found.items()} == {
@@ -46,7 +46,7 @@ def test_coordinates_of_a_factored_mesh():
     assert functions["ring_xd"](1) == 2 and functions["core_xd"](2) == 1
     assert functions["ring_y"](1) == 1 and functions["core_x"](4) == 4
     assert core_text(mesh, core) == "core (r=1, y=1, x=4)"
-    assert core_text(Mesh(2, 6), 7) == "core (y=1, x=1)"
+    assert core_text(wafer(2, 6), 7) == "core (y=1, x=1)"
 
 
 @given(st.data())

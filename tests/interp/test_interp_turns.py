@@ -21,7 +21,7 @@ EXECUTORS = [
 AT_ONCE = """\
 module @at_once level(tile) {
   dims Y = 2, X = 4, P = 4
-  mesh rows = 2, columns = 4
+  mesh y = 2, x = 4
   buffer %own : f32[1] {role = in}
   buffer %all : f32[4] {role = out}
   channel @up "{ [y, x] -> [y, _x] : x < _x and _x <= 3 }" {multicast = true, turns = 1}

@@ -26,7 +26,7 @@ def run(line, out, dtype="f32", scalars=None, **arrays):
     text = ["dims " + ", ".join(f"{d} = {n}" for n, d in DIMS.items())]
     if scalars:
         text.append("scalars " + ", ".join(f"{n} = 0..100" for n in scalars))
-    text.append("mesh rows = 1, columns = 1")
+    text.append("mesh y = 1, x = 1")
     for name, array in arrays.items():
         kind = "i32" if array.dtype.kind == "i" else dtype
         lanes = ", ".join(f"i{k}" for k in range(array.ndim))

@@ -22,7 +22,7 @@ EMBED = """module @m level(graph) {
 KEPT = "buffer %s : f32[2] {role = state}\n"
 PAIRS = """module @m level(mesh) {
   dims L = 1, D = 6
-  mesh rows = 1, columns = 2
+  mesh y = 1, x = 2
   func @f(in %x: f32[L, D]<D_x:3>) -> (f32[L, D]<D_x:3>) {
     %y = mesh.rope %x {dim = D, rows = L, style = interleaved} : f32[L, D]<D_x:3>
     mesh.return %y

@@ -11,7 +11,7 @@ RANDOM = np.random.default_rng(17)
 DIMS = "L = 5, E = 10, F = 13, H = 6, G = 2, D = 6, S = 11, N = 3"
 
 
-def mesh_module(params, result, body, mesh="rows = 3, columns = 4, segments = 2", dims=DIMS):
+def mesh_module(params, result, body, mesh="y = 3, x = 4 (xh = 2, xd = 2)", dims=DIMS):
     return module_of(
         f"module @t level(mesh) {{\n dims {dims}\n mesh {mesh}\n"
         f" func @f({params}) -> ({result}) {{\n{body}\n }}\n}}"
@@ -23,9 +23,9 @@ def noise(*shape):
 
 
 MESHES = [
-    "rows = 3, columns = 4, segments = 2",
-    "rows = 3, columns = 4, segments = 2, interleaved = [y, xd]",
-    "rows = 3, columns = 4, segments = 2, interleaved = [y, x], regions = 2",
+    "y = 3, x = 4 (xh = 2, xd = 2)",
+    "y = 3 interleaved, x = 4 (xh = 2, xd = 2 interleaved)",
+    "r = 2, y = 3 interleaved, x = 4 interleaved (xh = 2, xd = 2)",
 ]
 
 NORM_AND_PRODUCT = """
@@ -99,7 +99,7 @@ def test_mesh_gemm_reads_skewed_weights(mesh):
     module = mesh_module(
         "in %x: f32[L, E]<L_y%:2 E_x:3>, weight %w: f32[E, F]<E_y>>x:4 F_x:4>",
         "f32[L, F]<L_y%:2 F_x:4>",
-        """%y = mesh.gemm %x, %w {contract = [E]} : f32[L, F]<L_y%:2 F_x:4>
+        """%y = mesh.gemm %x, %w {contract = [E], axis = x} : f32[L, F]<L_y%:2 F_x:4>
            mesh.return %y""",
         mesh,
     )
@@ -265,7 +265,7 @@ def test_layers_are_a_loop_also_over_regions(stack):
         f"in %x: f32[L, E]<E_y:4>, weight %ws: f32[{stack}",
         "f32[L, E]<E_y:4>, f32[N, L, F]<F_x:4>",
         body,
-        "rows = 3, columns = 4, regions = 2, interleaved = [x]",
+        "r = 2, y = 3, x = 4 interleaved",
     )
     x, ws = noise(5, 10), noise(3, 10, 13)
     y, us = run_mesh(module, {"x": x, "ws": ws})

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from meshes import wafer
 
 from meshc.interp.shards import PAD, Sharding, lane_of, split_elements
-from meshc.ir.mesh import Mesh
 from meshc.ir.types import DType, Layout, Split, TensorType
 from meshc.support.diagnostics import MeshcError
 
@@ -25,7 +25,7 @@ def shardings(draw):
     segments = draw(st.integers(1, 3))
     columns = segments * draw(st.integers(1, 3))
     ring = tuple(a for a in ("y", "x", "xd") if draw(st.booleans()))
-    mesh = Mesh(draw(st.integers(1, 4)), columns, draw(st.integers(1, 2)), segments, ring)
+    mesh = wafer(draw(st.integers(1, 4)), columns, draw(st.integers(1, 2)), segments, ring)
     dims = {name: draw(st.integers(1, 9)) for name in "ABC"[: draw(st.integers(1, 3))]}
     axes = list(
         draw(st.permutations(["r", "y", "x"] if draw(st.booleans()) else ["y", "xh", "xd"]))
@@ -69,19 +69,19 @@ def test_padding_holds_zero_and_every_element_is_somewhere(lying):
 
 
 def test_block_cyclic_and_skew_by_hand():
-    mesh = Mesh(2, 3)
+    mesh = wafer(2, 3)
     block = split_elements(Split("E", "x", 2), 5, mesh)
     assert block.tolist() == [[0, 1], [2, 3], [4, PAD]] * 2
     cyclic = split_elements(Split("E", "x", 2, "cyclic"), 5, mesh)
     assert cyclic.tolist() == [[0, 3], [1, 4], [2, PAD]] * 2
     skewed = split_elements(Split("E", "x", 2, skew="y"), 5, mesh)
     assert skewed[3:].tolist() == [[2, 3], [4, PAD], [0, 1]]
-    ring = split_elements(Split("E", "x", 2), 5, Mesh(1, 3, interleaved=("x",)))
+    ring = split_elements(Split("E", "x", 2), 5, wafer(1, 3, interleaved=("x",)))
     assert ring.tolist() == [[0, 1], [4, PAD], [2, 3]]
 
 
 def test_two_dims_on_one_axis_are_split_together():
-    lying = sharding(Mesh(4, 1), {"H": 3, "E": 2, "D": 5}, Split("H", "y", 1), Split("D", "y", 2))
+    lying = sharding(wafer(4, 1), {"H": 3, "E": 2, "D": 5}, Split("H", "y", 1), Split("D", "y", 2))
     assert lying.groups == (("H", "D"), ("E",))
     tensor = np.random.default_rng(0).standard_normal((3, 2, 5))
     lanes = lying.scatter(tensor)
@@ -91,7 +91,7 @@ def test_two_dims_on_one_axis_are_split_together():
 
 
 def test_a_partial_value_is_on_one_part_only():
-    lying = sharding(Mesh(2, 3), {"E": 4}, Split("E", "x", 2), partial=("y",))
+    lying = sharding(wafer(2, 3), {"E": 4}, Split("E", "x", 2), partial=("y",))
     lanes = lying.scatter(np.ones(4))
     assert lanes.sum() == 4 and not lanes[3:].any()
     with pytest.raises(MeshcError, match="'v' is a partial sum over y"):
@@ -99,7 +99,7 @@ def test_a_partial_value_is_on_one_part_only():
 
 
 def test_replicas_that_differ_are_found():
-    lying = sharding(Mesh(2, 2), {"E": 4}, Split("E", "x", 2))
+    lying = sharding(wafer(2, 2), {"E": 4}, Split("E", "x", 2))
     lanes = lying.scatter(np.arange(4.0))
     lanes[3, 1] = 9
     with pytest.raises(MeshcError, match=r"differs between replicas, as on core \(y=\d, x=1\)"):
@@ -107,7 +107,7 @@ def test_replicas_that_differ_are_found():
 
 
 def test_elements_that_no_core_holds_are_found():
-    lying = sharding(Mesh(1, 2), {"E": 5}, Split("E", "x", 2))
+    lying = sharding(wafer(1, 2), {"E": 5}, Split("E", "x", 2))
     with pytest.raises(MeshcError, match="no core holds"):
         lying.gather(np.zeros(lying.shape), "v")
 

@@ -279,6 +279,6 @@ def test_regions_have_routes_of_their_own():
       %b = tile.recv @over, %w {combine = add, when = "r = 1"} : token
       tile.wait %a, %b
       tile.add %w, %w, %v"""
-    module = tile_module(1, 2, body, header, ", regions = 2")
+    module = tile_module(1, 2, body, header, regions=2)
     for executor in EXECUTORS:
         assert TileMachine(module, *executor).run()["o"].tolist() == [[3, 3], [8, 8]]

@@ -95,7 +95,7 @@ def test_rename_keeps_names_unique(module):
 
 def test_users_see_views():
     text = """module @m level(tile) {
-  mesh rows = 1, columns = 1
+  mesh y = 1, x = 1
   buffer %a : f32[4]
   buffer %b : f32[4]
   program @p {

@@ -80,7 +80,7 @@ HEADER = """module @m level(tile) {
   options a = 1, b = -2.5, c = true, d = word, e = "with \\"quotes\\" and \\\\", f = 1e-05, g = inf
   device name = toy, cores_x = 4
   constant @table [1.0, 0.5]
-  mesh rows = 3, columns = 4, regions = 2, segments = 2, interleaved = [y, x],
+  mesh r = 2, y = 3 interleaved, x = 4 interleaved (xh = 2, xd = 2),
     origins = [[0, 0], [4, 0]]
   buffer %a : f32[3, 4] {role = in, address = 0}
   buffer %s : i32[2]
@@ -131,7 +131,13 @@ def test_every_construct_survives():
             "expected true or false",
             2,
         ),
-        ("module @m level(mesh) {\n  mesh rows = 0, columns = 2\n}", "makes no sense", 2),
+        ("module @m level(mesh) {\n  mesh y = 0, x = 2\n}", "at least one part", 2),
+        ("module @m level(mesh) {\n  mesh x = 2\n}", "a plane of two axes", 2),
+        ("module @m level(mesh) {\n  mesh x = 2, x = 2\n}", "two axes are called 'x'", 2),
+        ("module @m level(mesh) {\n  mesh y = 2, x = 6 (a = 2, b = 2)\n}", "make up the 6", 2),
+        ("module @m level(mesh) {\n  mesh y = 2 (a = 1, b = 2), x = 6\n}", "only the last", 2),
+        ("module @m level(mesh) {\n  mesh rows = 3, columns = 2\n}", "'rows' is no name of an", 2),
+        ("module @m level(mesh) {\n  mesh y = 3, lambda = 2\n}", "'lambda' is no name", 2),
         (
             "module @m level(graph) {\n func @f(in %x: f32[L]) -> (f32[L]) {\n"
             "  %y = graph.sillu %x : f32[L]\n }\n}",

@@ -28,7 +28,7 @@ def graph(body, params="in %x: f32[L, E]", results="f32[L, E]", head=""):
 
 def mesh(body, params="in %x: f32[L, E]<E_x:2>", results="f32[L, E]<E_x:2>"):
     return (
-        "module @m level(mesh) {\n  dims L = 2, E = 4\n  mesh rows = 2, columns = 2\n"
+        "module @m level(mesh) {\n  dims L = 2, E = 4\n  mesh y = 2, x = 2\n"
         f"  func @f({params}) -> ({results}) {{\n{body}\n  }}\n}}\n"
     )
 
@@ -36,7 +36,7 @@ def mesh(body, params="in %x: f32[L, E]<E_x:2>", results="f32[L, E]<E_x:2>"):
 def tile(body, head=""):
     return (
         "module @m level(tile) {\n  dims E = 4\n  scalars pos = 0..3\n"
-        "  mesh rows = 2, columns = 2\n  buffer %a : f32[4] {role = in}\n"
+        "  mesh y = 2, x = 2\n  buffer %a : f32[4] {role = in}\n"
         f'  buffer %b : f32[2, 4]\n  channel @c "{{ [y, x] -> [y, x - 1] : x >= 1 }}"\n{head}'
         f"  program @p {{\n{body}\n  }}\n}}\n"
     )
@@ -66,7 +66,7 @@ def test_sound_modules_pass():
         (graph("%y = mesh.silu %x : f32[L, E]\n graph.return %y"), "in a module of the graph"),
         (graph(SILU, head="  options dtype = f64\n"), "option dtype is 'f64'"),
         (graph(SILU, head="  scalars pos = 3..0\n"), "the empty range 3..0"),
-        (graph(SILU, head="  mesh rows = 1, columns = 1\n"), "those of graph none"),
+        (graph(SILU, head="  mesh y = 1, x = 1\n"), "those of graph none"),
         (graph("graph.return %x", params="in %x: f32[2]", results="f32[2]"), "the tile level"),
         (
             graph("%y = graph.matmul %x, %x {contract = [F]} : f32[L, E]\n graph.return %y"),
@@ -209,8 +209,8 @@ def test_options_of_others_are_kept():
     ("route", "words"),
     [
         ("{ [y, x] -> [y] : x >= 1 }", "gives 2 coordinates, not 1"),
-        ("{ [y] -> [y - 1] : y >= 1 }", "maps [y, x] or [r, y, x]"),
-        ("{ [x, y] -> [x, y - 1] : y >= 1 }", "maps [y, x] or [r, y, x]"),
+        ("{ [y] -> [y - 1] : y >= 1 }", "a route maps [y, x], not"),
+        ("{ [x, y] -> [x, y - 1] : y >= 1 }", "a route maps [y, x], not"),
         ("{ [y, x] -> [y - 1, x - 1] : x >= 1 }", "stays in its row or in its column"),
         ("{ [y, x] -> [y - 1, x] : x >= 1; [y, x] -> [y, x - 1] : x = 0 }", "stays in its row"),
         ("{ [y, x] -> [y, x - n] : x >= 1 }", "'n' is unknown here"),

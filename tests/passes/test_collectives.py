@@ -41,7 +41,7 @@ def collective(rows, columns, given, body, result, option=""):
     module = parse(f"""module @m level(mesh) holds(padding_safe, partitioned) {{
       dims Y = {rows}, X = {columns}, I = 5, N = {n}, U = {n + 1}
       options phase = main, dtype = f32, accumulate = f32{option}
-      mesh rows = {rows}, columns = {columns}
+      mesh y = {rows}, x = {columns}
       func @main(in %v: f32{given}) -> (f32{result}) {{
         {body}
         mesh.return %r

@@ -9,7 +9,7 @@ from meshc.verify.given import read_module
 TEXT = """module @m level(mesh) {
   dims L = 2, E = 4
   device DEVICE
-  mesh rows = 2, columns = 2
+  mesh y = 2, x = 2
   func @f(in %x: f32[L, E]<E_x:2>) -> (f32[L, E]<E_x:2>) {
     mesh.return %x
   }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from compiled_texts import changed, parse, text_after
+from meshes import wafer
 
 from meshc.ir.affine import Expr, Piecewise
-from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import MeshcError, known_codes
 from meshc.verify import FACTS, check_claims, check_fact, placed
 
@@ -138,7 +138,7 @@ def test_an_order_that_misses_a_core_is_not_placed(monkeypatch: pytest.MonkeyPat
 
 def test_the_proof_of_a_ring_does_not_grow_with_it() -> None:
     module = parse(text_after("place-interleave", grid="5x5"))
-    module.mesh = Mesh(1, 1 << 24, interleaved=("x",))
+    module.mesh = wafer(1, 1 << 24, interleaved=("x",))
     check_fact(module, "placed")
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from meshc.analysis.channels import line_of
 from meshc.analysis.turns import turns_of
 from meshc.backends.csl.descriptors import Descriptors
-from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.queues import assign_queues
 from meshc.backends.csl.turns import check_colors, handover
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.core import Block, Op
+from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.types import DType
@@ -33,6 +33,7 @@ class End:
     verb: str  # send or recv
     color: str
     queue_name: str
+    coordinates: frozenset[str]
     queue: int = -1
     uses: Cond = field(default_factory=Cond.false)
     places: Cond = field(default_factory=Cond.true)
@@ -40,9 +41,11 @@ class End:
     @property
     def static_uses(self) -> Cond:
         """Where the end is in use at some time, as far as the coordinates decide it."""
-        if self.uses.free_vars <= COORDINATES:
+        if self.uses.free_vars <= self.coordinates:
             return self.uses
-        known = [[c for c in cl if c.expr.free_vars <= COORDINATES] for cl in self.uses.clauses]
+        known = [
+            [c for c in cl if c.expr.free_vars <= self.coordinates] for cl in self.uses.clauses
+        ]
         return Cond.any(Cond.all(map(Cond.of, clause)) for clause in known) & self.places
 
     @property
@@ -81,7 +84,9 @@ class Ends:
                 if (name, verb) not in self.of:
                     color = names.fresh(f"{name}_{'out' if verb == 'send' else 'in'}")
                     queue = names.fresh(f"{color}_queue")
-                    self.of[name, verb] = End(module.channel(name), verb, color, queue)
+                    self.of[name, verb] = End(
+                        module.channel(name), verb, color, queue, self.mesh.coordinates
+                    )
                 end = self.of[name, verb]
                 end.uses = end.uses | guard
         self._assign_queues(module)
@@ -115,7 +120,7 @@ class Ends:
         end = self.of[name, "send"]
         turns = turns_of(end.channel, self.mesh)
         assert turns is not None
-        colors = colors_on(end.colors, self.mesh.rows, self.mesh.columns)
+        colors = colors_on(end.colors, self.mesh)
         check_colors(name, colors, self.archs)
         wavelets = handover(turns)
         count = len(wavelets.words)
@@ -169,11 +174,12 @@ def guarded(block: Block, outside: Cond = _ALWAYS) -> Iterator[tuple[Op, Cond]]:
             yield from guarded(region, guard)
 
 
-def colors_on(colors: Piecewise, rows: int, columns: int) -> set[int]:
+def colors_on(colors: Piecewise, mesh: Mesh) -> set[int]:
     """The colors that a function of the position takes on a mesh."""
-    y = np.arange(rows if "y" in colors.free_vars else 1)[:, None]
-    x = np.arange(columns if "x" in colors.free_vars else 1)[None, :]
-    return {int(c) for c in np.unique(colors.evaluate({"y": y, "x": x, "r": 0}, default=0))}
+    row = np.arange(mesh.rows if mesh.down in colors.free_vars else 1)[:, None]
+    column = np.arange(mesh.columns if mesh.across in colors.free_vars else 1)[None, :]
+    place = dict.fromkeys(mesh.names, 0) | {mesh.down: row, mesh.across: column}
+    return {int(c) for c in np.unique(colors.evaluate(place, default=0))}
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Floor, Mod, Var
 
-COORDINATES = frozenset({"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"})
-
 
 @dataclass(frozen=True)
 class Spelling:
@@ -43,11 +41,6 @@ HELPERS = {
         "}",
     ],
 }
-
-
-def varies(value: Expr | Cond) -> bool:
-    """Whether ``value`` may differ between cores."""
-    return bool(value.free_vars & COORDINATES)
 
 
 def expression(value: Expr, spell: Spelling) -> str:

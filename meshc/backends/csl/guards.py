@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.analysis.coordinates import coordinate_values
-from meshc.backends.csl.expressions import COORDINATES, PLAIN, Spelling, condition, expression
+from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression
 from meshc.backends.csl.names import Names
 from meshc.ir.affine import Cond, Piecewise
 from meshc.ir.mesh import Mesh
@@ -22,11 +22,16 @@ from meshc.ir.ops.tile import For
 class Guards:
     """Spelling of names in run-time code, parameters for guards, coordinates in use."""
 
+    mesh: Mesh
     names: Names
     params: dict[Cond, str] = field(default_factory=dict)
     coordinates: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for axis in self.mesh.plane:  # as PE programs spell them in other places too
+            self.names.of("coordinate", f"my_{axis}")
 
     @property
     def spelling(self) -> Spelling:
@@ -37,10 +42,10 @@ class Guards:
         """A name in run-time code; names of functions' own variables stand for themselves."""
         if name in self.variables:
             return self.variables[name]
-        if name in COORDINATES:
+        if name in self.mesh.coordinates:
             if name not in self.coordinates:
                 self.coordinates.append(name)
-            return f"my_{name}" if name in ("y", "x") else self.names.of("coordinate", f"my_{name}")
+            return self.names.of("coordinate", f"my_{name}")
         return name
 
     def declare(self, name: str) -> str:
@@ -52,7 +57,7 @@ class Guards:
         """``cond`` as a boolean expression of a PE program."""
         if cond.is_true or cond.is_false:
             return "true" if cond.is_true else "false"
-        if cond.free_vars <= COORDINATES:
+        if cond.free_vars <= self.mesh.coordinates:
             if cond not in self.params:
                 self.params[cond] = self.names.fresh(hint)
             return self.params[cond]
@@ -63,8 +68,8 @@ def largest(module: Module) -> dict[str, int]:
     """The largest value of each name that is bounded: coordinates (ranks are as many as
     positions), scalars, and variables of loops whose counts are constants."""
     mesh = module.the_mesh()
-    axes = {name: name.removeprefix("rank_") for name in sorted(COORDINATES)}
-    found = {name: mesh.size(axis) - 1 for name, axis in axes.items()}
+    found = {name: mesh.size(name) - 1 for name in mesh.parts}
+    found |= {mesh.index(name): mesh.size(name) - 1 for name in mesh.ranked}
     found |= {name: high for name, (_, high) in module.scalars.items()}
     loops = [op for op in module.walk() if isinstance(op, For)]
     for op in loops:
@@ -76,17 +81,17 @@ def largest(module: Module) -> dict[str, int]:
 
 
 def layout_spelling(mesh: Mesh) -> dict[str, str]:
-    """Coordinates as the layout spells them: ``y`` and ``x`` are its loop variables, others are
-    functions of theirs."""
+    """Coordinates as the layout spells them: the axes of the plane are its loop variables, others
+    are functions of theirs."""
     found = {}
     for name, value in coordinate_values(mesh).items():
         single = value.expr
-        if name in ("y", "x") or (single is not None and str(single) in ("y", "x")):
-            found[name] = name if name in ("y", "x") else str(single)
+        if name in mesh.plane or (single is not None and str(single) in mesh.plane):
+            found[name] = name if name in mesh.plane else str(single)
         elif single is not None and single.is_const:
             found[name] = str(single)
         else:
-            found[name] = f"{name}({', '.join(sorted(value.free_vars, reverse=True))})"
+            found[name] = f"{name}({', '.join(in_order(mesh, value))})"
     return found
 
 
@@ -96,13 +101,19 @@ def coordinate_functions(mesh: Mesh, used: set[str]) -> list[str]:
     for name, value in coordinate_values(mesh).items():
         spelled = layout_spelling(mesh)[name]
         if name in used and spelled.startswith(f"{name}("):
-            lines += ["", *piecewise_function(name, value)]
+            lines += ["", *piecewise_function(mesh, name, value)]
     return lines[1:]
 
 
-def piecewise_function(name: str, value: Piecewise, result: str = "i16") -> list[str]:
-    """``fn name(y: i16, x: i16)``: the value of the first piece whose condition holds."""
-    params = ", ".join(f"{n}: i16" for n in sorted(value.free_vars, reverse=True))
+def in_order(mesh: Mesh, value: Piecewise) -> list[str]:
+    """The axes that ``value`` depends on, outermost first."""
+    return [name for name in mesh.names if name in value.free_vars]
+
+
+def piecewise_function(mesh: Mesh, name: str, value: Piecewise, result: str = "i16") -> list[str]:
+    """``fn name(y: i16, x: i16)``, of the axes that ``value`` depends on: the value of the first
+    piece whose condition holds."""
+    params = ", ".join(f"{n}: i16" for n in in_order(mesh, value))
     lines = [f"fn {name}({params}) {result} {{"]
     for cond, expr in value.pieces:
         text = expression(expr, PLAIN)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
-from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
 from meshc.ir.affine import Piecewise
+from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
@@ -50,7 +50,7 @@ def host_file(module: Module, symbols: Mapping[str, Buffer], state: str) -> str:
     coordinates = [
         (name, _piecewise(value, "self."))
         for name, value in values.items()
-        if name not in ("r", "y", "x") and _mentions(used, name)
+        if name not in mesh.names and _mentions(used, name)
     ]
     functions = [
         (name, _piecewise(value, ""))
@@ -63,6 +63,8 @@ def host_file(module: Module, symbols: Mapping[str, Buffer], state: str) -> str:
         model=re.sub(r"[\"\\]", "", plain(module.name)),
         rows=mesh.rows,
         columns=mesh.columns,
+        down=mesh.down,
+        across=mesh.across,
         coordinates=coordinates,
         functions=functions,
         ports=ports,
@@ -103,9 +105,9 @@ def _piecewise(value: Piecewise, owner: str) -> str:
     return text
 
 
-def _check_names(port: Port) -> None:
+def _check_names(mesh: Mesh, port: Port) -> None:
     """What a lane holds depends on the core and the lane only."""
-    known = COORDINATES | set(port.lanes) | {name for name, _ in port.lets}
+    known = mesh.coordinates | set(port.lanes) | {name for name, _ in port.lets}
     values = [*port.element, *(value for _, value in port.lets)]
     used = {n for value in values for n in value.free_vars}
     used |= port.where.free_vars if port.where is not None else set()
@@ -120,7 +122,7 @@ def _check_names(port: Port) -> None:
 def _port(port: Port, module: Module, names: Names, symbol: str) -> HostPort:
     kind = port.buffer.type
     assert isinstance(kind, BufferType)
-    _check_names(port)
+    _check_names(module.the_mesh(), port)
     lanes = [f"lane_{n}" for n in range(len(port.lanes))]
     known = dict(zip(port.lanes, lanes, strict=True))
     body = []

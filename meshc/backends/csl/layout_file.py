@@ -10,6 +10,7 @@ from meshc.backends.csl.channels import End, Ends, colors_on
 from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import (
     coordinate_functions,
+    in_order,
     layout_spelling,
     piecewise_function,
 )
@@ -38,13 +39,14 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     routes = _routes(module, pe.ends, colors, names, functions)
     body = [
         f"@set_rectangle({mesh.columns}, {mesh.rows});",
-        f"for (@range(i16, {mesh.rows})) |y| {{",
-        f"{_PAD}for (@range(i16, {mesh.columns})) |x| {{",
-        f'{2 * _PAD}@set_tile_code(x, y, "{phase}.csl", .{{',
-        *(3 * _PAD + line for line in _tile_params(pe, colors, spelling)),
-        f"{2 * _PAD}}});",
-        f"{_PAD}}}",
-        "}",
+        *_over_cores(
+            mesh,
+            [
+                f'@set_tile_code({mesh.across}, {mesh.down}, "{phase}.csl", .{{',
+                *(_PAD + line for line in _tile_params(mesh, pe, colors, spelling)),
+                "});",
+            ],
+        ),
         *routes,
         "",
         *_exports(pe, module),
@@ -69,7 +71,7 @@ def _table(pe: PeFile, mesh: Mesh) -> list[str]:
     """What channels take, as a comment."""
     rows = [("Channel", "end", "colors", "queue", "hops")]
     for (name, verb), end in pe.ends.of.items():
-        colors = sorted(colors_on(end.colors, mesh.rows, mesh.columns))
+        colors = sorted(colors_on(end.colors, mesh))
         hops = line_of(end.channel, mesh).hops
         rows.append((plain(name)[:40], verb, " ".join(map(str, colors)), str(end.queue), str(hops)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -82,9 +84,9 @@ def _indent(line: str) -> str:
 
 
 def _tile_params(
-    pe: PeFile, colors: dict[tuple[str, str], str], spelling: dict[str, str]
+    mesh: Mesh, pe: PeFile, colors: dict[tuple[str, str], str], spelling: dict[str, str]
 ) -> list[str]:
-    lines = [".memcpy_params = memcpy.get_params(x),"]
+    lines = [f".memcpy_params = memcpy.get_params({mesh.across}),"]
     for key, end in pe.ends.of.items():
         lines.append(f".{end.color} = @get_color({colors[key]}),")
     for cond, name in pe.guards.params.items():
@@ -94,9 +96,9 @@ def _tile_params(
 
 def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
     """``value`` without the pieces and conditions that decide nothing on ``mesh``."""
-    rows = mesh.rows if "y" in value.free_vars else 1
-    columns = mesh.columns if "x" in value.free_vars else 1
-    here = {"y": np.arange(rows)[:, None], "x": np.arange(columns)[None, :]}
+    rows = mesh.rows if mesh.down in value.free_vars else 1
+    columns = mesh.columns if mesh.across in value.free_vars else 1
+    here = {mesh.down: np.arange(rows)[:, None], mesh.across: np.arange(columns)[None, :]}
     left = np.ones((rows, columns), bool)
     kept: list[tuple[Cond, Expr]] = []
     for cond, expr in value.pieces:
@@ -108,7 +110,7 @@ def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
 
 
 def _color_function(end: End, mesh: Mesh, names: Names, functions: list[str]) -> str:
-    """The color of an end as an expression of ``y`` and ``x``."""
+    """The color of an end as an expression of the axes of the plane."""
     value = _live(end.colors, mesh)
     if value.expr is not None and value.expr.is_const:
         return str(value.expr)
@@ -116,8 +118,8 @@ def _color_function(end: End, mesh: Mesh, names: Names, functions: list[str]) ->
     verb = "sends" if end.verb == "send" else "receives"
     functions += [""] if functions else []
     functions.append(f"// The color on which a PE {verb} on {plain(end.channel.name)}.")
-    functions += piecewise_function(name, value)
-    return f"{name}({', '.join(sorted(value.free_vars, reverse=True))})"
+    functions += piecewise_function(mesh, name, value)
+    return f"{name}({', '.join(in_order(mesh, value))})"
 
 
 # --- routes
@@ -143,13 +145,13 @@ def _routes(
     return lines
 
 
-def _axis(channel: Channel) -> str:
+def _axis(channel: Channel, mesh: Mesh) -> str:
     """The axis along which a channel runs. Raises ``csl-route`` for other geometries."""
     pieces = channel.route.pieces
-    if all(p.outputs[1] == Expr.var("x") for p in pieces):
-        return "y"
-    if all(p.outputs[0] == Expr.var("y") for p in pieces):
-        return "x"
+    for place, axis in enumerate(mesh.plane):
+        other = mesh.plane[1 - place]
+        if all(p.outputs[1 - place] == Expr.var(other) for p in pieces):
+            return axis
     fail(
         "csl-route",
         f"channel @{channel.name} runs neither along rows nor along columns",
@@ -161,18 +163,18 @@ def _messages(
     channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
 ) -> list[str]:
     """One message per sender, to the target that its map gives; -1 for none."""
-    axis = _axis(channel)
-    place = 0 if axis == "y" else 1
+    axis = _axis(channel, mesh)
+    place = mesh.plane.index(axis)
     pieces = [(p.domain, p.outputs[place]) for p in channel.route.pieces]
     target = _live(Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))]), mesh)
     name = names.fresh(f"{channel.name}_to")
     functions += [""] if functions else []
-    line = "row" if axis == "y" else "column"
+    line = "column" if place else "row"
     functions.append(f"// The {line} that a message on {plain(channel.name)} goes to; -1 for none.")
-    functions += piecewise_function(name, target)
-    params = ", ".join(sorted(target.free_vars, reverse=True))
-    size, paint = (mesh.rows, "column") if axis == "y" else (mesh.columns, "row")
-    other = "x" if axis == "y" else "y"
+    functions += piecewise_function(mesh, name, target)
+    params = ", ".join(in_order(mesh, target))
+    size, paint = mesh.size(axis), "row" if place else "column"
+    other = mesh.other(axis)
     inner = [
         f"const to = {name}({params});",
         f"if (to >= 0 and to < {size}) {{ {paint}_message({color}, {other}, {axis}, to); }}",
@@ -184,8 +186,8 @@ def _multicast(
     channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
 ) -> list[str]:
     """One message per sender, to all cores between the first and the last that its map gives."""
-    axis = _axis(channel)
-    place = 0 if axis == "y" else 1
+    axis = _axis(channel, mesh)
+    place = mesh.plane.index(axis)
     lines = [f"// {plain(channel.name)}"]
     for piece in channel.route.pieces:
         ranged = range_name(piece.outputs[place])
@@ -196,8 +198,7 @@ def _multicast(
                 notes=(violates("R"),),
             )
         first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
-        paint = "column" if axis == "y" else "row"
-        other = "x" if axis == "y" else "y"
+        paint, other = "row" if place else "column", mesh.other(axis)
         ends = f"{expression(first, PLAIN)}, {expression(last, PLAIN)}"
         call = f"{paint}_multicast({color}, {other}, {axis}, {ends});"
         test = condition(domain, PLAIN)
@@ -212,11 +213,11 @@ def _in_turn(
     """The routers of every line along which cores take turns."""
     turns = turns_of(channel, mesh)
     assert turns is not None
-    count, name = (mesh.columns, "x") if turns.axis == "y" else (mesh.rows, "y")
+    name = mesh.other(turns.axis)
     return [
         f"// {plain(channel.name)}",
-        f"for (@range(i16, {count})) |{name}| {{",
-        f"{_PAD}{painter(turns)}({color}, {name}, {turns.size});",
+        f"for (@range(i16, {mesh.size(name)})) |{name}| {{",
+        f"{_PAD}{painter(turns.axis == mesh.across, turns.way)}({color}, {name}, {turns.size});",
         "}",
     ]
 
@@ -242,8 +243,8 @@ def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
 
 def _over_cores(mesh: Mesh, inner: list[str]) -> list[str]:
     return [
-        f"for (@range(i16, {mesh.rows})) |y| {{",
-        f"{_PAD}for (@range(i16, {mesh.columns})) |x| {{",
+        f"for (@range(i16, {mesh.rows})) |{mesh.down}| {{",
+        f"{_PAD}for (@range(i16, {mesh.columns})) |{mesh.across}| {{",
         *(2 * _PAD + line for line in inner),
         f"{_PAD}}}",
         "}",

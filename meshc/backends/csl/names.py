@@ -20,7 +20,6 @@ union unreachable ut_id var void volatile while EAST WEST NORTH SOUTH RAMP
 _OWN = """
 memcpy memcpy_params sys time position pc step run resume cycles_of_run cycles_ptr
 mod floor row factor places i j k l h0 h1 h2 h3 a_at b_at c_at
-my_y my_x
 """
 _FIRST = ("given_", "joined", "next_", "ended_")
 _LAST = ("_ptr", "_id", "_now", "_wanted")

@@ -50,7 +50,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     ``csl-tasks``, ``csl-overlap`` and ``csl-scratch`` for what cannot be emitted.
     """
     names = Names()
-    guards = Guards(names, most=largest(module))
+    guards = Guards(module.the_mesh(), names, most=largest(module))
     scalars = [guards.declare(scalar_name(name)) for name in module.scalars]
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
@@ -105,7 +105,7 @@ def needs(module: Module, arch: str) -> Needs:
     except MeshcError as problem:
         refused = problem.diagnostics[0]
     names = Names()
-    descriptors = Descriptors(names, Guards(names).spelling, shifts(module))
+    descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
     kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
     for op in module.walk():
         if isinstance(op, Compute):
@@ -174,7 +174,7 @@ def _colors(ends: Ends, module: Module) -> set[int]:
     mesh = module.the_mesh()
     found: set[int] = set()
     for end in ends.of.values():
-        found |= {int(v) for v in colors_on(end.colors, mesh.rows, mesh.columns)}
+        found |= {int(v) for v in colors_on(end.colors, mesh)}
     return found
 
 
@@ -294,15 +294,16 @@ def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str
 
 def _coordinates(guards: Guards, module: Module) -> list[str]:
     """Set the coordinates that run-time code uses."""
-    values = coordinate_values(module.the_mesh())
+    mesh = module.the_mesh()
+    values = coordinate_values(mesh)
     needed = {n for name in guards.coordinates for n in values[name].free_vars}
     lines = []
-    for axis in ("y", "x"):
+    for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
             own = "" if axis in guards.coordinates else "const "
-            lines.append(f"{own}my_{axis} = @as(i16, position.get_{axis}_coord());")
+            lines.append(f"{own}{OWN(axis)} = @as(i16, position.{place}());")
     for name in guards.coordinates:
-        if name in ("y", "x"):
+        if name in mesh.plane:
             continue
         target = guards.spell(name)
         for number, (cond, value) in enumerate(values[name].pieces):

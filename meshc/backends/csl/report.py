@@ -22,7 +22,7 @@ def report(module: Module, pe: PeFile, archs: tuple[str, ...]) -> dict[str, Any]
     channels: dict[str, dict[str, Any]] = {}
     taken: set[int] = set()
     for (name, verb), end in pe.ends.of.items():
-        colors = sorted(colors_on(end.colors, mesh.rows, mesh.columns))
+        colors = sorted(colors_on(end.colors, mesh))
         taken |= set(colors)
         entry = channels.setdefault(name, {"hops": line_of(end.channel, mesh).hops})
         entry[verb] = {"colors": colors, "queue": end.queue}

@@ -13,7 +13,6 @@ follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,6 @@ from meshc.analysis.turns import turns_of
 from meshc.backends.csl import costs, scalar
 from meshc.backends.csl.cases import Cases
 from meshc.backends.csl.costs import Costs
-from meshc.backends.csl.expressions import COORDINATES
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.scalar import Scalar
 from meshc.backends.csl.transfers import Choice, Group, Transfers
@@ -85,8 +83,9 @@ class Timing:
         self.scalar = Scalar(kernels.descriptors.spell)
         self.local: set[str] = set()
         rows, columns = self.mesh.rows, self.mesh.columns
-        y, x = np.indices((rows, columns))
-        base: Mapping[str, IntLike] = {"r": 0, "y": y, "x": x}
+        places = zip(self.mesh.plane, np.indices((rows, columns)), strict=True)
+        base: dict[str, IntLike] = dict.fromkeys(self.mesh.names, 0)
+        base |= dict(places)
         self.functions = coordinate_functions(self.mesh)
         self.env: dict[str, IntLike] = {
             name: value.evaluate(base) for name, value in coordinate_values(self.mesh).items()
@@ -115,7 +114,7 @@ class Timing:
     def _block(self, block: Block, cores: Mask) -> None:
         shared: Cond | None = None
         for op in block.ops:
-            if op.when != shared and _runs(op.when):
+            if op.when != shared and self._runs(op.when):
                 assert op.when is not None
                 self.clock[cores] += self.scalar.test(op.when, self.local)
             shared = op.when
@@ -230,11 +229,15 @@ class Timing:
         elif isinstance(op, Relay):
             self._relay(op, cores, words)
 
+    def _runs(self, when: Cond | None) -> bool:
+        """Whether a guard is decided when the program runs."""
+        return when is not None and not when.free_vars <= self.mesh.coordinates
+
     def _in_turn(self, op: Send, name: str, cores: Mask, words: int) -> _Message:
         """The messages of lines whose cores take turns; the next turn begins when the control
         wavelets of this one have passed."""
         turns, over = self.turns[name], self.over[name]
-        axis = 0 if turns.axis == "y" else 1
+        axis = self.mesh.plane.index(turns.axis)
         place = np.indices(cores.shape)[axis]
         root = np.where(cores, place, -1).max(axis, keepdims=True)
         clock = np.where(cores, self.clock, 0).max(axis, keepdims=True)
@@ -354,11 +357,6 @@ def _below(group: Group, task: str, ends: dict[Value, Clock]) -> list[Clock]:
         if not join.inner and join.then is not None and join.then.task == task:
             found += _below(group, join.task, ends)
     return found
-
-
-def _runs(when: Cond | None) -> bool:
-    """Whether a guard is decided when the program runs."""
-    return when is not None and not when.free_vars <= COORDINATES
 
 
 class _Route:

@@ -77,22 +77,21 @@ def check_colors(name: str, colors: set[int], archs: tuple[str, ...]) -> None:
         )
 
 
-def painter(turns: Turns) -> str:
-    """Name of the layout's function that sets the routers of a line."""
-    line = "row" if turns.axis == "x" else "column"
-    return f"{line}_turns_{'up' if turns.way > 0 else 'down'}"
+def painter(row: bool, way: int) -> str:
+    """Name of the layout's function that sets the routers of a row, or else of a column."""
+    return f"{'row' if row else 'column'}_turns_{'up' if way > 0 else 'down'}"
 
 
 def painters(code: str) -> list[str]:
     """The functions that set the routers of a line, as far as ``code`` calls them."""
     lines: list[str] = []
-    for axis, ahead, behind in (("x", "EAST", "WEST"), ("y", "SOUTH", "NORTH")):
+    for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH")):
         for way, write in ((1, _paint_up), (-1, _paint_down)):
-            name = painter(Turns(axis, 0, way, 1))
+            name = painter(row, way)
             if f"{name}(" in code:
                 lines += [
                     "",
-                    *write(name, "at, line" if axis == "x" else "line, at", ahead, behind),
+                    *write(name, "at, line" if row else "line, at", ahead, behind),
                 ]
     return lines
 

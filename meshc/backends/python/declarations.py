@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NoReturn
 
 from meshc.backends.python.expressions import (
-    COORDINATES,
     comparison,
     condition,
     expression,
@@ -25,7 +24,6 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 _INDENT = 4
-_AXES = {2: ("y", "x"), 3: ("r", "y", "x")}
 
 
 def buffers(module: Module, writer: Writer) -> list[str]:
@@ -83,7 +81,7 @@ def channels(module: Module, writer: Writer) -> list[str]:
 def _channel(
     channel: Channel, module: Module, writer: Writer, every: dict[tuple[str, int], str]
 ) -> list[str]:
-    for name in sorted(channel.route.free_vars - COORDINATES):
+    for name in sorted(channel.route.free_vars - writer.coordinates):
         _refuse(channel, f"depends on '{name}'")
     hops: list[Argument] = [
         line for p in channel.route.pieces for line in _hop(p, channel, writer, every)
@@ -97,7 +95,7 @@ def _refuse(channel: Channel, what: str) -> NoReturn:
         "unsupported-route",
         f"the route of channel '{channel.name}' {what}",
         notes=[str(channel.route)],
-        help="a route leads from the coordinates of a core to [y, x] or [r, y, x]",
+        help="a route leads from the coordinates of a core to those of another",
     )
 
 
@@ -105,11 +103,12 @@ def _hop(
     piece: MapPiece, channel: Channel, writer: Writer, every: dict[tuple[str, int], str]
 ) -> list[str]:
     """``Hop(to=(row, column), where=guard)``; a multicast reaches all of an axis."""
-    if len(piece.outputs) not in _AXES:
-        _refuse(channel, f"leads to {len(piece.outputs)} coordinates, not 2 or 3")
+    axes = channel.route.inputs
+    if len(piece.outputs) != len(axes):
+        _refuse(channel, f"leads to {len(piece.outputs)} coordinates, not {len(axes)}")
     names = {n: f"core.{n}" for n in channel.route.inputs}
     count = 0
-    for output, axis in zip(piece.outputs, _AXES[len(piece.outputs)], strict=True):
+    for output, axis in zip(piece.outputs, axes, strict=True):
         name = range_name(output)
         if name:
             fresh = every.get((axis, count)) or writer.names.fresh(f"every_{axis}")
@@ -193,7 +192,7 @@ def _port(port: Port, module: Module, writer: Writer) -> list[str]:
 
 def _check_port(port: Port, module: Module) -> None:
     """Ports depend on coordinates and lanes only, and what they load is no state."""
-    known = COORDINATES | set(port.lanes) | {name for name, _ in port.lets}
+    known = module.the_mesh().coordinates | set(port.lanes) | {name for name, _ in port.lets}
     parts = [*port.element, *(value for _, value in port.lets)]
     free = {n for part in parts for n in part.free_vars}
     free |= port.where.free_vars if port.where is not None else set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from meshc.backends.python.expressions import COORDINATES
 from meshc.ir.attributes import attribute_text
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -41,11 +40,11 @@ class Exchange:
         tokens: dict[Value, int] = {}
         return "; ".join(_text(op, tokens) for op in self.ops)
 
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Loop variables and run-time scalars that guards and ranks depend on."""
+    def variables(self, coordinates: frozenset[str]) -> tuple[str, ...]:
+        """Loop variables and run-time scalars, anything but ``coordinates``, that guards and ranks
+        depend on."""
         names = {name for op in _walk(self.ops) for name in _free(op)}
-        return tuple(sorted(names - COORDINATES))
+        return tuple(sorted(names - coordinates))
 
     def name(self, module: Module) -> str:
         """What it does, as far as its channels tell."""

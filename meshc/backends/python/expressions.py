@@ -8,18 +8,14 @@ from meshc.backends.python.text import Argument, Chain, joined
 from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Mod, Var
 from meshc.ir.ops.tile import ParamValue
 
-COORDINATES = frozenset({"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"})
-
 Spelling = Callable[[str], str]  # how a name is written
 
 
 def spelled(names: Mapping[str, str]) -> Spelling:
-    """Names by ``names``; coordinates of the core unless ``names`` has them."""
+    """Names by ``names``; what ``names`` does not have are coordinates of the core."""
 
     def spell(name: str) -> str:
-        if name in COORDINATES and name not in names:
-            return f"core.{name}"
-        return names[name]
+        return names.get(name, f"core.{name}")
 
     return spell
 
@@ -72,11 +68,6 @@ def comparison(constraint: Constraint, spell: Spelling) -> str:
     if plus.terms and expr.constant == -1:
         return f"{expression(minus, spell)} < {expression(plus, spell)}"
     return f"{expression(minus, spell)} <= {expression(plus + expr.constant, spell)}"
-
-
-def varies(value: Expr | Cond) -> bool:
-    """Whether ``value`` may differ between cores."""
-    return bool(value.free_vars & COORDINATES)
 
 
 def parameter(name: str, value: ParamValue, spell: Spelling) -> Argument:

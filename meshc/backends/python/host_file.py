@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from meshc.backends.python.names import file_stem
@@ -90,7 +91,7 @@ def _cores(mesh: Mesh) -> str:
 
 
 def _mesh(mesh: Mesh) -> str:
-    values = {"rows": mesh.rows, "columns": mesh.columns}
-    values |= {"regions": mesh.regions} if mesh.regions > 1 else {}
-    values |= {"segments": mesh.segments} if mesh.segments > 1 else {}
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+    """The arguments of the emitted program's ``Mesh``."""
+    sizes = {axis.name: axis.size for axis in mesh.axes}
+    factors = {a.name: {f.name: f.size for f in a.factors} for a in mesh.axes if a.factors}
+    return json.dumps(sizes) + (f", factors={json.dumps(factors)}" if factors else "")

@@ -26,7 +26,7 @@ def phase_file(module: Module, function: str) -> str:
     """
     if module.level != "tile":
         fail("not-tile-level", f"module '{module.name}' is at the {module.level} level")
-    writer = Writer(Names(frozenset({function})))
+    writer = Writer(Names(frozenset({function})), module.the_mesh().coordinates)
     scalars = [writer.declare(name) for name in module.scalars]
     memory = declarations.buffers(module, writer)
     routes = declarations.channels(module, writer)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from meshc.backends.python.exchanges import Exchange, exchanges
-from meshc.backends.python.expressions import condition, parameter, varies
+from meshc.backends.python.expressions import condition, parameter
 from meshc.backends.python.names import Names
 from meshc.backends.python.text import Argument, call
 from meshc.backends.python.views import Writer
@@ -39,7 +39,7 @@ class Statements:
         for key, first in self.exchanges.items():
             self.local = _local_names(first, self.writer.names)
             name = self.functions[key] = self.writer.names.fresh(first.name(module))
-            inner = [self.writer.declare(v) for v in first.variables]
+            inner = [self.writer.declare(v) for v in first.variables(self.writer.coordinates)]
             lines += ["", f"    def {name}({', '.join(['view', *inner])}):"]
             lines.append(f'        """Along {", ".join(first.channels)}."""')
             self.writer.renamed[first.view] = "view"
@@ -84,7 +84,7 @@ class Statements:
 
     def exchange(self, exchange: Exchange, indent: int) -> list[str]:
         """A call of the function of an exchange."""
-        variables = [self.writer.variables[v] for v in exchange.variables]
+        variables = [self.writer.variables[v] for v in exchange.variables(self.writer.coordinates)]
         head = self.functions[exchange.key]
         return call(indent, head, [self.writer.view(exchange.view), *variables])
 
@@ -95,7 +95,7 @@ class Statements:
     def run(self, ops: Sequence[Op], indent: int, depth: int, block: Block) -> list[str]:
         """Ops that share a guard; one that is equal on all cores becomes an ``if``."""
         guard = ops[0].when
-        if guard is None or varies(guard):
+        if guard is None or self.writer.varies(guard):
             return [line for op in ops for line in self.op(op, indent, depth)]
         lines = []
         inside = {id(op) for op in ops}
@@ -167,7 +167,7 @@ class Statements:
         """A loop, or a chain that is run core by core; a guard is put around the whole."""
         pad = " " * indent
         (body,) = op.regions
-        if op.when is not None and varies(op.when):
+        if op.when is not None and self.writer.varies(op.when):
             name = self.writer.guard(op.when, f"{_subject(body)}_members")
             inner = self.opened(op, indent + 4, depth + 1)
             return [f"{pad}with fabric.only({name}):", *inner]
@@ -190,7 +190,7 @@ class Statements:
 
     def on(self, op: Op, hint: str) -> list[str]:
         """The guard as an argument; an ``if`` around the statement has the others."""
-        if op.when is None or not varies(op.when):
+        if op.when is None or not self.writer.varies(op.when):
             return []
         return [f"on={self.writer.guard(op.when, hint)}"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from meshc.backends.python.expressions import COORDINATES, condition, expression, spelled, varies
+from meshc.backends.python.expressions import condition, expression, spelled
 from meshc.backends.python.names import Names
 from meshc.backends.python.text import Argument, call
 from meshc.ir.affine import Cond, Expr
@@ -25,10 +25,12 @@ class Hoisted:
 
 
 class Writer:
-    """Spells the names of one phase: buffers, channels, scalars, loop variables, tokens."""
+    """Spells the names of one phase: buffers, channels, scalars, loop variables, tokens;
+    ``coordinates`` are those of its cores."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, coordinates: frozenset[str]) -> None:
         self.names = names
+        self.coordinates = coordinates
         self.hoisted = Hoisted()
         self.extents: dict[Expr, str] = {}
         self.variables: dict[str, str] = {}
@@ -42,6 +44,10 @@ class Writer:
     def spell(self, name: str) -> str:
         """Spelling of a name in an expression."""
         return spelled(self.variables)(name)
+
+    def varies(self, value: Expr | Cond) -> bool:
+        """Whether ``value`` may differ between cores."""
+        return bool(value.free_vars & self.coordinates)
 
     def number(self, value: Expr) -> str:
         """An expression where it is used; extents that have a name are spelled by it."""
@@ -72,7 +78,7 @@ class Writer:
         if not isinstance(index, Range):
             return ":"
         start, extent = self.start(owner, index.start), self.number(index.extent)
-        if varies(index.start) or index.step != 1:
+        if self.varies(index.start) or index.step != 1:
             step = f", {index.step}" if index.step != 1 else ""
             return f"span({start}, {extent}{step})"
         end = self.number(index.start + index.extent)
@@ -82,7 +88,7 @@ class Writer:
 
     def start(self, owner: str, at: Expr) -> str:
         """Where a window begins; places that differ between cores are computed beforehand."""
-        if not varies(at):
+        if not self.varies(at):
             return self.number(at)
         text = expression(at, self.spell)
         return self._hoist(self.hoisted.places, f"{owner}_place", at, [text], "")
@@ -91,10 +97,21 @@ class Writer:
 
     def guard(self, cond: Cond, hint: str) -> str:
         """The set of cores on which ``cond`` holds."""
-        short = _short_name(cond)
+        short = self.short_name(cond)
         return self._hoist(
             self.hoisted.guards, short or hint, cond, [condition(cond, self.spell)], "phase.where"
         )
+
+    def short_name(self, cond: Cond) -> str | None:
+        """``y_is_0`` for ``y = 0``; None for anything longer."""
+        if len(cond.clauses) != 1 or len(cond.clauses[0]) != 1:
+            return None
+        (constraint,) = cond.clauses[0]
+        terms = constraint.expr.terms
+        plain = len(terms) == 1 and str(terms[0][0]) in self.coordinates and terms[0][1] == 1
+        if constraint.relation != "=" or not plain:
+            return None
+        return f"{terms[0][0]}_is_{-constraint.expr.constant}"
 
     def chain(self, op: Sweep, hint: str) -> str:
         """The sweep of ``op``, without its body."""
@@ -113,7 +130,7 @@ class Writer:
         text = f"{function}({', '.join(map(str, arguments))})"
         if text not in self.hoisted.known:
             name = self.names.fresh(hint)
-            moving = sorted(self.variables[n] for n in value.free_vars - COORDINATES)
+            moving = sorted(self.variables[n] for n in value.free_vars - self.coordinates)
             pad = " " * _INDENT
             if moving:
                 blank = [""] if into and into[-1] else []
@@ -130,15 +147,3 @@ def _value(head: str, function: str, arguments: list[Argument], indent: int) -> 
     if function:
         return call(indent, f"{head} {function}", arguments)
     return [f"{' ' * indent}{head} {arguments[0]}"]
-
-
-def _short_name(cond: Cond) -> str | None:
-    """``y_is_0`` for ``y = 0``; None for anything longer."""
-    if len(cond.clauses) != 1 or len(cond.clauses[0]) != 1:
-        return None
-    (constraint,) = cond.clauses[0]
-    terms = constraint.expr.terms
-    plain = len(terms) == 1 and str(terms[0][0]) in COORDINATES and terms[0][1] == 1
-    if constraint.relation != "=" or not plain:
-        return None
-    return f"{terms[0][0]}_is_{-constraint.expr.constant}"

@@ -37,16 +37,21 @@ class Gemv(Op):
 class Gemm(Op):
     """Distributed matrix product by cyclic shifts (MeshGEMM, WaferLLM section 5.3).
 
-    The left operand moves along ``axis`` and the right ones along ``y``. ``algo`` is
+    The left operand moves along ``axis`` and the right ones along the axis that crosses it.
+    ``algo`` is
     ``cyclic_shift``; the placement of the axes makes its hops constant.
     ``left_aligned`` says that the left operand already lies skewed.
     """
 
     contract: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
-    axis: str = "x"
+    axis: str = ""
     algo: str = "cyclic_shift"
     left_aligned: bool = False
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if not self.axis:
+            self.reject("it names no axis along which the left operand moves")
 
 
 @register("mesh.gemm_t")
@@ -54,14 +59,19 @@ class Gemm(Op):
 class GemmT(Op):
     """``left @ right^T`` without a transpose (dist-GEMM-T, WaferLLM section 5.4).
 
-    The right operand moves along ``y`` and the accumulators along ``axis``, so that the result
+    The right operand moves along the axis that crosses ``axis``, the accumulators along ``axis``,
+    so that the result
     lies skewed as a following ``gemm`` wants its left operand.
     """
 
     contract: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
-    axis: str = "x"
+    axis: str = ""
     algo: str = "cyclic_shift"
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if not self.axis:
+            self.reject("it names no axis along which the sums move")
 
 
 def standing(kind: TensorType, axis: str, dim: str) -> tuple[str, Layout]:
@@ -217,7 +227,7 @@ class Relayout(Op):
 @register("mesh.append")
 @dataclass(eq=False)
 class Append(Op):
-    """New rows enter a KV cache spread over ``y``.
+    """New rows enter a KV cache that is spread over the rows of the mesh.
 
     ``policy`` is one of ``CACHE_POLICIES``: ``shift`` (WaferLLM section 4.3), ``concat`` (the last
     row keeps everything new) or ``cyclic`` (row ``pos mod rows`` stores, nothing moves).

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.tiling import choose_tiling, find_heads, has_many_rows
+from meshc.devices.axes import WAFER
 from meshc.ir.core import tensor_type
-from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.types import DType
 from meshc.passes.base import Pass
@@ -37,7 +37,7 @@ class Partition(Pass):
 
     After::
 
-        mesh rows = 4, columns = 4
+        mesh y = 4, x = 4
         %x: f32[L, E]<E_y:2>, weight %w: f32[E, F]<E_y:2 F_x:2>
         %y_1 = mesh.gemv %x, %w {contract = [E]} : f32[L, F]<F_x:2 +y>
         %y = mesh.all_reduce %y_1 {axis = y} : f32[L, F]<F_x:2>
@@ -62,7 +62,7 @@ class Partition(Pass):
         row_dim = _row_dim(module)
         capacity = module.dims[heads.keys] if heads else module.dims.get(row_dim, 1)
         tiling = choose_tiling(module.dims, heads, rows, columns, capacity)
-        mesh = Mesh(rows, columns, segments=tiling.segments)
+        mesh = WAFER.plane(rows, columns, tiling.segments if heads else None)
         kind = PrefillPlan if has_many_rows(module, row_dim) else DecodePlan
         plan: Plan = kind(module, mesh, tiling, report)
         plan.row_dim = row_dim

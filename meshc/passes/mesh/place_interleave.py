@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshc.analysis.coordinates import RANKED_AXES, ring_core
+from meshc.analysis.coordinates import ring_core
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.mesh.select_gemm import NATURAL
@@ -19,18 +19,19 @@ class PlaceInterleave(Pass):
     """Order axes by INTERLEAVE (WaferLLM section 5.2, Algorithm 1).
 
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
-    this order every message is at most two hops, for every N. ``axes`` names those to order.
+    this order every message is at most two hops, for every N. ``axes`` names those to order; empty
+    means all of the plane, and the cores of a segment.
     Cannon's algorithm and SUMMA are made for the natural order, which the module's option ``gemm``
     asks for. Prefill and decode share the KV cache and must be placed alike, so the option counts
     for both, whether or not a phase has such products.
 
     Before::
 
-        mesh rows = 4, columns = 4
+        mesh y = 4, x = 4
 
     After::
 
-        mesh rows = 4, columns = 4, interleaved = [y, x, xd]
+        mesh y = 4 interleaved, x = 4 interleaved
     """
 
     NAME: ClassVar[str] = "place-interleave"
@@ -39,15 +40,16 @@ class PlaceInterleave(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"placed"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
-    axes: str = "y x xd"
+    axes: str = ""
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        axes = [] if natural_order(module) else self.axes.split()
-        unknown = [a for a in axes if a not in RANKED_AXES]
-        if unknown:
-            fail("bad-option", f"no axis '{unknown[0]}' to place; there are y, x and xd")
         mesh = module.the_mesh()
-        module.mesh = mesh.with_interleaved(tuple(a for a in RANKED_AXES if a in axes))
+        axes = [] if natural_order(module) else self.axes.split() or list(mesh.ranked)
+        unknown = [a for a in axes if a not in mesh.ranked]
+        if unknown:
+            there = ", ".join(mesh.ranked)
+            fail("bad-option", f"no axis '{unknown[0]}' to place; there are {there}")
+        module.mesh = mesh.with_interleaved(axes)
         for axis in axes:
             size = mesh.size(axis)
             if size > 2:

@@ -91,39 +91,42 @@ class SelectCollective(Pass):
     ) -> dict[str, Reduction]:
         """The algorithm for each axis: jointly cheapest within the queues and colors."""
         mesh = module.the_mesh()
-        payload = {axis: words_on(module, reductions, axis) for axis in ("y", "x", "xd")}
-        ways_y = self.ways(module, "y", payload["y"], False)
-        ways_x = self.ways(
-            module, "x", payload["x"] + payload["xd"], bool(payload["xd"]) and mesh.segments > 1
-        )
+        down, across = mesh.plane
+        words_down, words_across = (words_on(module, reductions, axis) for axis in mesh.plane)
+        inside = words_on(module, reductions, mesh.inner) if mesh.group else []
+        words_across += inside
+        ways_down = self.ways(module, down, words_down, False)
+        ways_across = self.ways(module, across, words_across, bool(inside) and mesh.segments > 1)
         rings = ring_axes(module)
         free_inputs, free_colors = free(module, "input_queues"), free(module, "colors")
         fitting = []
-        for y, x in product(ways_y, ways_x):
-            extra = len((y.rings | x.rings) - rings)
-            inputs = len(rings) + extra + y.inputs + x.inputs
-            colors = 3 * (len(rings) + extra) + y.colors + x.colors
+        for one, other in product(ways_down, ways_across):
+            extra = len((one.rings | other.rings) - rings)
+            inputs = len(rings) + extra + one.inputs + other.inputs
+            colors = 3 * (len(rings) + extra) + one.colors + other.colors
             if (free_inputs is None or inputs <= free_inputs) and (
                 free_colors is None or colors <= free_colors
             ):
-                fitting.append((y.way.cycles + x.way.cycles, inputs, colors, y.way, x.way))
+                cycles = one.way.cycles + other.way.cycles
+                fitting.append((cycles, inputs, colors, one.way, other.way))
         if not fitting:
             self.refuse(free_inputs, free_colors, len(rings))
-        cycles, inputs, colors, y_way, x_way = min(fitting, key=lambda f: f[0])
-        self.explain(module, report, "y", y_way, ways_y, (len(payload["y"]), inputs, colors))
-        count = len(payload["x"] + payload["xd"])
-        self.explain(module, report, "x", x_way, ways_x, (count, inputs, colors))
-        best = min(o.way.cycles for o in ways_y) + min(o.way.cycles for o in ways_x)
+        cycles, inputs, colors, way_down, way_across = min(fitting, key=lambda f: f[0])
+        use = (len(words_down), inputs, colors)
+        self.explain(module, report, down, way_down, ways_down, use)
+        use = (len(words_across), inputs, colors)
+        self.explain(module, report, across, way_across, ways_across, use)
+        best = min(o.way.cycles for o in ways_down) + min(o.way.cycles for o in ways_across)
         if cycles > 1.5 * best:
             report.remark(
                 "collective",
                 f"routing resources cost {cycles / best:.1f} times the cycles of the best "
                 "reductions; a KV cache without a ring (--kv cyclic) or wider segments free queues",
             )
-        inner = x_way
-        if mesh.segments > 1 and x_way.algo == "k_tree":
-            inner = Reduction(x_way.algo, x_way.groups[:-1], x_way.cycles)
-        return {"y": y_way, "x": x_way, "xd": inner}
+        within = way_across
+        if mesh.segments > 1 and way_across.algo == "k_tree":
+            within = Reduction(way_across.algo, way_across.groups[:-1], way_across.cycles)
+        return {mesh.inner: within, down: way_down, across: way_across}
 
     def refuse(self, inputs: int | None, colors: int | None, rings: int) -> NoReturn:
         """Say that what is asked for, or anything at all, needs more routing than there is."""
@@ -142,7 +145,7 @@ class SelectCollective(Pass):
         """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``
         says that some of them stay inside segments."""
         mesh, link = module.the_mesh(), link_cost(module)
-        size, segments = mesh.size(axis), mesh.segments if axis == "x" else 1
+        size, segments = mesh.size(axis), mesh.segments if axis == mesh.across else 1
         segment = size // segments if inside else size
         found = []
         wanted = TREES.get(self.algo, self.k)
@@ -156,7 +159,7 @@ class SelectCollective(Pass):
         full = all(w >= size for w in words)  # a part of a ring is never less than one word
         if self.algo == "ring" or (self.algo == "auto" and not self.k and size > 1 and full):
             way = Reduction("ring", (), sum(ring_cycles(size, w, link) for w in words))
-            axes = {axis, "xd"} if inside else {axis}
+            axes = {axis, mesh.inner} if inside else {axis}
             found.append(Option(way, frozenset(axes if words and size > 1 else ()), 0, 0))
         return found
 
@@ -205,13 +208,13 @@ def ring_axes(module: Module) -> frozenset[str]:
     axes = set()
     for op in module.walk():
         if isinstance(op, (ops.Gemm, ops.GemmT)):
-            axes |= {"y", op.axis}
+            axes |= {mesh.down, op.axis}
         if isinstance(op, ops.Collective) and not isinstance(op, _BY_TREE):
             axes.add(op.axis)
         if isinstance(op, ops.Append) and module.option("phase", "") == "decode":
-            axes |= {"y"} if op.policy == "shift" else set()
-    if mesh.segments == 1 and "xd" in axes:
-        axes = (axes - {"xd"}) | {"x"}
+            axes |= {mesh.down} if op.policy == "shift" else set()
+    if mesh.segments == 1 and mesh.inner in axes:
+        axes = (axes - {mesh.inner}) | {mesh.across}
     return frozenset(axis for axis in axes if mesh.size(axis) > 1)
 
 

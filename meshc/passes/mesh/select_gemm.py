@@ -61,7 +61,9 @@ class SelectGemm(Pass):
             )
         if wanted != "auto":
             module.options["gemm"] = wanted
-        products = [o for o in module.walk() if isinstance(o, ops.Gemm) and of_parameters(o)]
+        products = [
+            o for o in module.walk() if isinstance(o, ops.Gemm) and of_parameters(module, o)
+        ]
         if not products:
             return module
         chosen = self.choose(module, products, wanted, report)
@@ -142,9 +144,9 @@ def tiles_of(module: Module, op: ops.Gemm) -> Tiles:
     return Tiles(mesh.rows, mesh.columns, m, k, n, size, not op.left_aligned, not turned)
 
 
-def of_parameters(op: ops.Gemm) -> bool:
+def of_parameters(module: Module, op: ops.Gemm) -> bool:
     """Whether the right operands are weights or inputs, and not a KV cache."""
-    return op.axis == "x"
+    return op.axis == module.the_mesh().across
 
 
 def unskew(module: Module) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.tiling import ceil_div
+from meshc.devices.axes import WAFER
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
@@ -28,11 +29,11 @@ class SplitRegions(Pass):
 
     Before::
 
-        mesh rows = 2, columns = 2
+        mesh y = 2, x = 2
 
     After::
 
-        mesh rows = 2, columns = 2, regions = 2
+        mesh r = 2, y = 2, x = 2
     """
 
     NAME: ClassVar[str] = "split-regions"
@@ -63,7 +64,7 @@ class SplitRegions(Pass):
             )
         if count > 1:
             origins = tuple(places[:count]) if places is not None else ()
-            module.mesh = replace(mesh, regions=count, origins=origins)
+            module.mesh = mesh.in_regions(WAFER.outer, origins, count)
             carry_through(module)
             self.explain(module, report)
         return module

@@ -20,8 +20,6 @@ from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
 
-_AXES = ("y", "x", "xh", "xd")
-
 
 @dataclass(frozen=True)
 class AllocateRoutes(Pass):
@@ -147,11 +145,13 @@ def _output(module: Module, queue: int) -> int:
 def color(channel: Channel, mesh: Mesh) -> Coloring:
     """Colors of one channel, by its geometry."""
     line = line_of(channel, mesh)
-    if channel.multicast or line.axis == "r" or len(line.pairs) <= 1:
+    if channel.multicast or line.axis not in mesh.plane or len(line.pairs) <= 1:
         return multicast_coloring()
     kind, _, rest = channel.name.partition("_")
     axis, _, stride = rest.partition("_")
-    if axis not in _AXES:  # a name of the user's own: neighbours, or else a ring
+    if (
+        axis not in mesh.parts or mesh.whole(axis) not in mesh.plane
+    ):  # a name of the user's own: neighbours, or else a ring
         kind, axis, stride = "chain" if line.hops <= 1 else "ring", line.axis, "1"
     if kind in ("chain", "up"):
         found = chain_coloring(int(stride.partition("_")[0]))

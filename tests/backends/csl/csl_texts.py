@@ -1,7 +1,11 @@
 """Tile programs by hand, as text."""
 
+from types import MappingProxyType
 
-def tile_program(body, header="", rows=1, columns=3, dtype="f32", mesh=""):
+from meshes import mesh_text
+
+
+def tile_program(body, header="", rows=1, columns=3, dtype="f32", mesh=MappingProxyType({})):
     """A module with three buffers of four elements, all loaded and read back, and ``header``."""
     names = "abc"
     buffers = "".join(f"  buffer %{n} : {dtype}[4] {{role = in}}\n" for n in names)
@@ -12,7 +16,7 @@ def tile_program(body, header="", rows=1, columns=3, dtype="f32", mesh=""):
     )
     return (
         f"module @t level(tile) {{\n  dims Y = {rows}, X = {columns}, N = 4\n"
-        f"  scalars pos = 0..2\n  mesh rows = {rows}, columns = {columns}{mesh}\n"
+        f"  scalars pos = 0..2\n  mesh {mesh_text(rows, columns, **mesh)}\n"
         f"{buffers}{header}{ports}  program @main {{\n{body}  }}\n}}\n"
     )
 

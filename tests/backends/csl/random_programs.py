@@ -48,7 +48,7 @@ class Program:
             "module @random level(tile) holds(channels_matched, deadlock_free, guards_cover) {",
             f"  dims Y = {rows}, X = {columns}, S = {slots}, L = {lanes}",
             *(["  scalars pos = 0..2"] if self.scalar else []),
-            f"  mesh rows = {rows}, columns = {columns}",
+            f"  mesh y = {rows}, x = {columns}",
             *(f"  buffer %b{n} : {kind}[{slots}, {lanes}] {{role = in}}"
               for n, kind in enumerate(self.types)),
             *channels(rows, columns),

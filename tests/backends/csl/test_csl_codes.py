@@ -126,9 +126,9 @@ def test_routes_without_colors():
 
 
 def test_regions():
-    assert refused_text(COPY, mesh=", regions = 2").code == "csl-regions"
+    assert refused_text(COPY, mesh={"regions": 2}).code == "csl-regions"
     between = chain().replace("[y, x] -> [", "[r, y, x] -> [r, ")
-    found = refused_text(exchange("chain_x_1"), between, mesh=", regions = 2")
+    found = refused_text(exchange("chain_x_1"), between, mesh={"regions": 2})
     assert found.code == "csl-regions"
 
 

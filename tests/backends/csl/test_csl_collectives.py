@@ -104,7 +104,7 @@ class Case:
         return f"""module @collective level(mesh) {{
   dims {dims}
   options dtype = {self.dtype}, accumulate = {self.dtype}
-  mesh rows = {self.rows}, columns = {self.columns}
+  mesh y = {self.rows}, x = {self.columns}
   func @main(in %v: {given}) -> ({self.layout(stands, terms)}) {{
     {body}
     mesh.return {value}
@@ -193,7 +193,7 @@ def test_sums_over_any_dim(op, dim, tmp_path, monkeypatch):
     text = f"""module @sums level(mesh) {{
   dims P = 3, Q = 4, R = 5
   options dtype = f32, accumulate = f32
-  mesh rows = 1, columns = 2
+  mesh y = 1, x = 2
   func @main(in %v: f32[P, Q, R]<>) -> (f32[{rest}]<>) {{
     %r = mesh.{op} %v {{dim = {dim}}} : f32[{rest}]<>
     mesh.return %r

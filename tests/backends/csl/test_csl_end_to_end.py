@@ -82,7 +82,7 @@ def test_inputs_that_are_missing_or_wrong(tmp_path, stand_ins):
 COUNTER = """\
 module @count level(tile) {{
   dims Y = 1, X = 2, N = 4
-  mesh rows = 1, columns = 2
+  mesh y = 1, x = 2
   buffer %a : f32[4] {{role = in}}
   buffer %sum : f32[4] {{role = state}}
   buffer %out : f32[4] {{role = out}}

@@ -70,7 +70,7 @@ def test_products_of_wide_tiles(sizes, turned, arch, tmp_path, monkeypatch):
     right = (n, k) if turned == "true" else (k, n)
     ports = [("p", "in", (m, k)), ("q", "in", right), ("r", "out", (m, n))]
     text = f"module @t level(tile) {{\n  dims M = {m}, K = {k}, N = {n}\n"
-    text += "  mesh rows = 1, columns = 1\n"
+    text += "  mesh y = 1, x = 1\n"
     for name, role, (rows, columns) in ports:
         text += f"  buffer %{name} : f32[{rows}, {columns}] {{role = {role}}}\n"
     for name, way, dims in zip("pqr", ("in", "in", "out"), ("MK", "NK", "MN"), strict=True):

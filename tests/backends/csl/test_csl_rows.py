@@ -27,7 +27,7 @@ def program(dtype, statements=STATEMENTS):
     lines = [
         "module @rows level(tile) holds(channels_matched) {",
         f"  dims R = {ROWS}, C = {COLUMNS}",
-        "  mesh rows = 2, columns = 2",
+        "  mesh y = 2, x = 2",
         f"  buffer %a : {all_} {{role = in}}",
         f"  buffer %gain : {dtype}[{COLUMNS}] {{role = in}}",
         *(f"  buffer %{name} : {row}" for name in ("sums", "most", "squares")),

@@ -13,7 +13,7 @@ HEAD = """\
 module @t level(tile) holds(channels_matched, deadlock_free, guards_cover) {
   dims Y = 1, X = 3, N = 4
   scalars pos = 0..2
-  mesh rows = 1, columns = 3
+  mesh y = 1, x = 3
   buffer %a : f32[4] {role = in}
   buffer %b : f32[4] {role = in}
   buffer %c : f32[4] {role = in}

@@ -2,6 +2,8 @@
 
 from math import lcm
 
+from meshes import mesh_text
+
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.ir.parser import parse_module
 from meshc.passes.mesh.partition import Partition
@@ -17,10 +19,10 @@ def module_of(text):
     return parse_module(Source("test.meshir", text))
 
 
-def tile_module(rows, columns, header, body, mesh="", name="t"):
+def tile_module(rows, columns, header, body, name="t", **mesh):
     """A tile module with one program."""
     return module_of(
-        f"module @{name} level(tile) {{\n mesh rows = {rows}, columns = {columns}{mesh}\n"
+        f"module @{name} level(tile) {{\n mesh {mesh_text(rows, columns, **mesh)}\n"
         f" {header}\n program @main {{\n{body}\n }}\n}}"
     )
 
@@ -69,7 +71,7 @@ def ring_gemm(rows, columns, m, k, n, dtype="f32"):
     return module_of(f"""module @ring_gemm level(tile) {{
       dims M = {m}, K = {k}, N = {n}
       options dtype = {dtype}
-      mesh rows = {rows}, columns = {columns}, interleaved = [y, x]
+      mesh y = {rows} interleaved, x = {columns} interleaved
       buffer %a : {dtype}[{b + 1}, {mb}, {kb}] {{role = in}}
       buffer %w : {dtype}[{a}, {kb}, {nb}] {{role = weight}}
       buffer %b : {dtype}[{a + 1}, {kb}, {nb}]
@@ -285,7 +287,7 @@ def relayed_sum(rows, columns, dtype):
         holds(channels_matched, deadlock_free, guards_cover) {{
       dims Y = {rows}, X = {columns}, I = 4
       options dtype = {dtype}
-      mesh rows = {rows}, columns = {columns}
+      mesh y = {rows}, x = {columns}
       buffer %v : {dtype}[4] {{role = in}}
       buffer %s : {dtype}[4] {{role = out}}
       buffer %m : {dtype}[4] {{role = out}}

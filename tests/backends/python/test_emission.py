@@ -284,7 +284,7 @@ def test_phases_that_make_no_program_are_diagnosed():
 
 def test_an_op_of_another_level_is_diagnosed():
     module = module_of("""module @t level(tile) {
-      mesh rows = 1, columns = 1
+      mesh y = 1, x = 1
       program @main { graph.return }
     }""")
     assert error_of(lambda: text_of(module)).startswith("not-a-tile-op")

@@ -195,7 +195,7 @@ def test_regions_run_one_after_the_other(tmp_path):
         tile.add %v, %v, %k
         %sent = tile.send @next, %v {when = "r <= 1"} : token
       }"""
-    module = tile_module(1, 2, header, body, mesh=", regions = 3")
+    module = tile_module(1, 2, header, body, regions=3)
     v, k = RANDOM.standard_normal((2, 2)), RANDOM.standard_normal((3, 2))
     got = program_of(tmp_path, module, {"k": k}).run({"v": v})["w"]
     np.testing.assert_allclose(got, v + k.sum(0), rtol=1e-6)

@@ -5,13 +5,13 @@ import pytest
 from emitted_texts import program_of, ring_gemm, tile_module, tree_sum
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshes import runtime_wafer
 
 from meshc.backends.python.runtime import (
     ChannelError,
     Fabric,
     Hop,
     IsolationError,
-    Mesh,
     Phase,
     wait,
 )
@@ -21,7 +21,7 @@ RANDOM = np.random.default_rng(8)
 
 
 def small_phase():
-    phase = Phase(Fabric(Mesh(rows=2, columns=3)), "p")
+    phase = Phase(Fabric(runtime_wafer(2, 3)), "p")
     return phase, phase.buffer("v", "f32", 4), phase.buffer("w", "f32", 4)
 
 
@@ -63,7 +63,7 @@ def test_results_do_not_depend_on_how_cores_are_numbered(seed, tmp_path):
 
 def test_no_permutation_is_refused():
     with pytest.raises(ValueError, match="no permutation"):
-        Fabric(Mesh(2, 2), [0, 1, 2, 2])
+        Fabric(runtime_wafer(2, 2), [0, 1, 2, 2])
 
 
 def mixing(statement):
@@ -226,7 +226,7 @@ def test_a_message_of_another_size():
 def test_messages_are_matched_in_order_on_each_core(data):
     """Sends and receives in any grouping of the cores: the n-th is the n-th."""
     rows, count = 4, data.draw(st.integers(1, 4))
-    fabric = Fabric(Mesh(rows, 1), data.draw(st.permutations(range(rows))))
+    fabric = Fabric(runtime_wafer(rows, 1), data.draw(st.permutations(range(rows))))
     phase = Phase(fabric, "p")
     v = phase.buffer("v", "f32", 1)
     got = phase.buffer("got", "f32", count, role="state")

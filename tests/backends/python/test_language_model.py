@@ -212,7 +212,7 @@ def test_run_time_scalars_are_checked(tmp_path):
     module = module_of("""module @t level(tile) {
       dims I = 2
       scalars n = 0..3
-      mesh rows = 1, columns = 1
+      mesh y = 1, x = 1
       buffer %v : f32[2] {role = out}
       port @v out f32[I] : %v {lanes = [i], element = [i]}
       program @main { tile.fill %v {value = 1.0} }

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshes import runtime_wafer, wafer
 
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.python.runtime import Coordinates, Fabric, PerCore, Phase, Sweep, memo
-from meshc.backends.python.runtime import Mesh as RuntimeMesh
 from meshc.backends.python.runtime.kernels import fill
-from meshc.ir.mesh import Mesh
 
 SHAPES = [(1, 1, 1, 1), (2, 3, 1, 1), (5, 8, 2, 4), (4, 7, 1, 7), (3, 6, 3, 2)]
 
@@ -17,8 +16,8 @@ SHAPES = [(1, 1, 1, 1), (2, 3, 1, 1), (5, 8, 2, 4), (4, 7, 1, 7), (3, 6, 3, 2)]
 @pytest.mark.parametrize("interleaved", [(), ("y",), ("xd", "y"), ("x", "xd", "y")])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_coordinates_are_those_of_the_ir(shape, interleaved):
-    mesh = Mesh(*shape, interleaved=interleaved)
-    core = Coordinates(RuntimeMesh(*shape), interleaved)
+    mesh = wafer(*shape, interleaved=interleaved)
+    core = Coordinates(runtime_wafer(*shape), interleaved)
     r, y, x = np.indices((mesh.regions, mesh.rows, mesh.columns))
     for name, value in coordinate_values(mesh).items():
         expected = np.broadcast_to(value.evaluate({"r": r, "y": y, "x": x}), r.shape)
@@ -35,7 +34,7 @@ def test_coordinates_are_those_of_the_ir(shape, interleaved):
 @given(st.data())
 def test_sets_of_cores(data):
     """Intersection, difference and slices, for every numbering of the cores."""
-    fabric = Fabric(RuntimeMesh(3, 4, 2), data.draw(st.permutations(range(24))))
+    fabric = Fabric(runtime_wafer(3, 4, 2), data.draw(st.permutations(range(24))))
     draws = st.lists(st.booleans(), min_size=24, max_size=24)
     masks = [np.array(data.draw(draws)) for _ in range(2)]
     first, second = (fabric.where(PerCore(mask.reshape(2, 3, 4))) for mask in masks)
@@ -54,7 +53,7 @@ def test_sets_of_cores(data):
 
 
 def test_regular_sets_are_slices_and_regular_products_are_grids():
-    fabric = Fabric(RuntimeMesh(6, 4))
+    fabric = Fabric(runtime_wafer(6, 4))
     core = Coordinates(fabric.mesh)
     for guard, key, grid in (
         (core.y >= 0, slice(0, 24, 1), True),
@@ -67,11 +66,11 @@ def test_regular_sets_are_slices_and_regular_products_are_grids():
         cores = fabric.where(guard)
         assert (cores.key == key) if key else not isinstance(cores.key, slice)
         assert (fabric.grid_key(cores.lanes) is not None) is grid
-    assert Fabric(RuntimeMesh(2, 2), [1, 0, 2, 3]).grid_key(np.array([0])) is None
+    assert Fabric(runtime_wafer(2, 2), [1, 0, 2, 3]).grid_key(np.array([0])) is None
 
 
 def test_sweeps_and_blocks_nest():
-    phase = Phase(Fabric(RuntimeMesh(3, 3)), "p")
+    phase = Phase(Fabric(runtime_wafer(3, 3)), "p")
     count = phase.buffer("count", "f32", 9, role="state")
     phase.load({})
     inner = phase.sweep(phase.core.x, 2)  # the last column takes no part
@@ -92,14 +91,14 @@ def test_sweeps_and_blocks_nest():
 
 
 def test_an_error_inside_a_block_does_not_leave_it_open():
-    fabric = Fabric(RuntimeMesh(2, 2))
+    fabric = Fabric(runtime_wafer(2, 2))
     with pytest.raises(RuntimeError), fabric.only(fabric.nobody):
         raise RuntimeError
     assert fabric.active is fabric.everyone
 
 
 def test_values_with_lanes_are_no_guards():
-    fabric = Fabric(RuntimeMesh(2, 2))
+    fabric = Fabric(runtime_wafer(2, 2))
     core = Coordinates(fabric.mesh)
     with pytest.raises(TypeError, match="further axes"):
         fabric.where(core.every(3) == core.x)
@@ -108,7 +107,7 @@ def test_values_with_lanes_are_no_guards():
 
 
 def test_memo_gives_the_very_same_set():
-    fabric = Fabric(RuntimeMesh(2, 2))
+    fabric = Fabric(runtime_wafer(2, 2))
     core = Coordinates(fabric.mesh)
     calls = []
 

@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from meshes import runtime_wafer
 
-from meshc.backends.python.runtime import Fabric, Mesh, Phase, span
+from meshc.backends.python.runtime import Fabric, Phase, span
 from meshc.backends.python.runtime import kernels as runtime_kernels
 from meshc.interp.kernels import MICROKERNELS
 from meshc.ir.kernels import KERNELS
@@ -82,7 +83,7 @@ def test_the_catalogue_is_complete_here_and_in_the_runtime():
 @pytest.mark.parametrize(("name", "operands", "params"), CASES)
 def test_kernel_means_what_the_interpreter_says(name, operands, params, where):
     rng = np.random.default_rng(len(name))
-    phase = Phase(Fabric(Mesh(ROWS, COLUMNS)), "p")
+    phase = Phase(Fabric(runtime_wafer(ROWS, COLUMNS)), "p")
     place = phase.core.x - phase.core.y
     buffers = [
         phase.buffer(f"b{n}", kind, *shape, role="state")
@@ -116,7 +117,7 @@ def test_kernel_means_what_the_interpreter_says(name, operands, params, where):
 
 
 def test_results_may_lie_over_operands():
-    phase = Phase(Fabric(Mesh(2, 2)), "p")
+    phase = Phase(Fabric(runtime_wafer(2, 2)), "p")
     v, w = (phase.buffer(name, "f32", 2, 4, role="state") for name in "vw")
     freq = phase.buffer("freq", "f32", 2, role="state")
     phase.load({})
@@ -135,7 +136,7 @@ def test_results_may_lie_over_operands():
 
 @pytest.mark.parametrize("form", ["erf", "tanh"])
 def test_gelu_is_exact_over_its_whole_range(form):
-    phase = Phase(Fabric(Mesh(1, 1)), "p")
+    phase = Phase(Fabric(runtime_wafer(1, 1)), "p")
     v = phase.buffer("v", "f32", 4001, role="state")
     phase.load({})
     a = np.linspace(-10, 10, 4001, dtype=np.float32)
@@ -150,7 +151,7 @@ def test_gelu_is_exact_over_its_whole_range(form):
 
 
 def test_turns_are_remembered_for_constants_only():
-    phase = Phase(Fabric(Mesh(1, 2)), "p")
+    phase = Phase(Fabric(runtime_wafer(1, 2)), "p")
     v = phase.buffer("v", "f32", 1, 2, role="state")
     table = phase.buffer("table", "f32", 1, role="weight")
     phase.load({})
@@ -170,7 +171,7 @@ def test_turns_are_remembered_for_constants_only():
 
 
 def test_large_products_use_threads_and_stay_the_same(monkeypatch):
-    phase = Phase(Fabric(Mesh(3, 3)), "p")
+    phase = Phase(Fabric(runtime_wafer(3, 3)), "p")
     out = phase.buffer("out", "f32", 1, 16, role="state")
     a, b = phase.buffer("a", "f32", 1, 8), phase.buffer("b", "f32", 8, 16)
     phase.load({})
@@ -186,7 +187,7 @@ def test_large_products_use_threads_and_stay_the_same(monkeypatch):
 
 
 def test_scattered_results_are_put_back():
-    phase = Phase(Fabric(Mesh(2, 2)), "p")
+    phase = Phase(Fabric(runtime_wafer(2, 2)), "p")
     v = phase.buffer("v", "f32", 3, 4, role="state")
     one = phase.buffer("one", "f32", 2, role="state")
     phase.load({})

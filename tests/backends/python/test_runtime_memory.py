@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshes import runtime_wafer
 
-from meshc.backends.python.runtime import Fabric, Mesh, Phase, span
+from meshc.backends.python.runtime import Fabric, Phase, span
 from meshc.backends.python.runtime.kernels import copy
 from meshc.backends.python.runtime.memory import round_bf16, round_f16
 
@@ -60,7 +61,7 @@ def refactored(shape):
 @given(st.data())
 def test_views_are_slices_of_each_core(data):
     """Read and written, on sets of cores, in any numbering of the cores."""
-    fabric = Fabric(Mesh(ROWS, COLUMNS), data.draw(st.permutations(range(ROWS * COLUMNS))))
+    fabric = Fabric(runtime_wafer(ROWS, COLUMNS), data.draw(st.permutations(range(ROWS * COLUMNS))))
     phase = Phase(fabric, "p")
     buffer = phase.buffer("b", "f32", *SHAPE, role="state")
     phase.load({})
@@ -111,7 +112,7 @@ def test_views_are_slices_of_each_core(data):
 
 
 def test_views_are_made_once():
-    phase = Phase(Fabric(Mesh(2, 2)), "p")
+    phase = Phase(Fabric(runtime_wafer(2, 2)), "p")
     buffer = phase.buffer("b", "f32", 4, 6)
     place = phase.core.x % 2
     assert buffer[1] is buffer[1]
@@ -124,7 +125,7 @@ def test_views_are_made_once():
 
 
 def test_views_of_many_runs_do_not_pile_up():
-    phase = Phase(Fabric(Mesh(1, 1)), "p")
+    phase = Phase(Fabric(runtime_wafer(1, 1)), "p")
     buffer = phase.buffer("b", "f32", 10_000)
     for at in range(10_000):
         assert buffer[at].shape == ()
@@ -132,7 +133,7 @@ def test_views_of_many_runs_do_not_pile_up():
 
 
 def test_windows_beyond_the_buffer_are_refused():
-    buffer = Phase(Fabric(Mesh(1, 1)), "p").buffer("b", "f32", 4, 6)
+    buffer = Phase(Fabric(runtime_wafer(1, 1)), "p").buffer("b", "f32", 4, 6)
     with pytest.raises(IndexError, match="a window ends at 5, beyond the extent 4"):
         buffer[0:5]
     with pytest.raises(ValueError, match="no shape"):
@@ -162,7 +163,7 @@ def test_rounding_is_to_the_nearest_and_ties_to_even(rounds, bits):
 
 
 def test_halves_are_rounded_when_they_are_stored():
-    phase = Phase(Fabric(Mesh(2, 2)), "p")
+    phase = Phase(Fabric(runtime_wafer(2, 2)), "p")
     half, full = phase.buffer("h", "f16", 3), phase.buffer("f", "f32", 3)
     phase.load({})
     full.memory.array[...] = 1 / 3

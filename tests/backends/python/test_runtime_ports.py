@@ -5,8 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 from emitted_texts import program_of, tile_module
+from meshes import runtime_wafer
 
-from meshc.backends.python.runtime import Fabric, Mesh, Phase, PortError, element
+from meshc.backends.python.runtime import Fabric, Phase, PortError, element
 from meshc.backends.python.runtime import ports as runtime_ports
 from meshc.interp.ports import PortMap
 
@@ -66,8 +67,8 @@ def module_with(name, direction="in", role="weight"):
         header += f"""
       buffer %o : f32{shape} {{role = out}}
       port @o out f32[{tensor}] : %o {{{port}}}"""
-    mesh = ", segments = 3, interleaved = [y, x, xd]"
-    return tile_module(4, 6, header, "tile.copy %o, %t" if direction == "in" else "", mesh)
+    mesh = {"segments": 3, "interleaved": ("y", "x", "xd")}
+    return tile_module(4, 6, header, "tile.copy %o, %t" if direction == "in" else "", **mesh)
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -134,7 +135,7 @@ def test_several_ports_fill_one_buffer(tmp_path):
 
 def phases_that_load(*lanes):
     """Phases on one fabric, each with a buffer of constants loaded from the tensor t."""
-    fabric = Fabric(Mesh(2, 3))
+    fabric = Fabric(runtime_wafer(2, 3))
     found = []
     for number, function in enumerate(lanes):
         phase = Phase(fabric, str(number))
@@ -160,7 +161,7 @@ def test_equal_packings_share_their_memory():
 
 
 def test_tensors_that_do_not_fit():
-    phase = Phase(Fabric(Mesh(1, 1)), "p")
+    phase = Phase(Fabric(runtime_wafer(1, 1)), "p")
     weight = phase.buffer("w", "f32", 2, role="weight")
     phase.port("in", "t", {"A": 2}, weight, lambda i: element(i))
     with pytest.raises(PortError, match="no tensor 't'"):
@@ -182,7 +183,7 @@ def test_packing_needs_little_memory_beside_the_tensor(tmp_path):
         {lanes = [n, i, j], element = [n, "64*y + i", "128*rank_x + j"]}
       port @o out f32[N, A, B] : %t
         {lanes = [n, i, j], element = [n, "64*y + i", "128*rank_x + j"]}"""
-    module = tile_module(4, 4, header, "", ", interleaved = [x]")
+    module = tile_module(4, 4, header, "", interleaved=["x"])
     tensor = np.zeros((8, 256, 512), np.float32)
     program_of(tmp_path, module, {"t": tensor})  # imports
     tracemalloc.start()

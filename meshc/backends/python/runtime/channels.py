@@ -315,8 +315,8 @@ class Channel:
 def _pairs(fabric: Fabric, hop: Hop) -> tuple[Lanes, Lanes]:
     """Lanes of the senders and receivers of one hop."""
     mesh = fabric.mesh
-    regions = PerCore(np.arange(mesh.regions).reshape(-1, 1, 1))
-    to = hop.to if len(hop.to) == 3 else (regions, *hop.to)
+    outer = PerCore(np.arange(mesh.grid[0]).reshape(-1, 1, 1))
+    to = hop.to if len(hop.to) == 3 else (outer, *hop.to)
     grids = [grid_of(part) for part in (hop.where, *to)]
     rank = max(grid.ndim for grid in grids)
     grids = [grid.reshape(grid.shape + (1,) * (rank - grid.ndim)) for grid in grids]

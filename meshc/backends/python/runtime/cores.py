@@ -116,20 +116,18 @@ class Fabric:
         return Only(self, cores)
 
     def grid_key(self, lanes: Lanes) -> tuple[slice, slice, slice] | None:
-        """Slices of the axes (regions, rows, columns) whose product is ``lanes``, if there are."""
+        """Slices of the axes of cores whose product is ``lanes``, if there are."""
         if not self.natural or not len(lanes):
             return None
         places = [np.unique(axis) for axis in np.unravel_index(lanes, self.mesh.grid)]
-        r, y, x = (progression(axis) for axis in places)
+        first, second, third = (progression(axis) for axis in places)
         if len(lanes) != np.prod([len(axis) for axis in places]):
             return None
-        return (r, y, x) if r and y and x else None
+        return (first, second, third) if first and second and third else None
 
     def place(self, lane: int) -> str:
         """The coordinates of the core in ``lane``, for messages."""
-        r, y, x = np.unravel_index(self.core_of_lane[lane], self.mesh.grid)
-        region = f"r={r}, " if self.mesh.regions > 1 else ""
-        return f"({region}y={y}, x={x})"
+        return self.mesh.place(int(self.core_of_lane[lane]))
 
     def __array__(self, *args: object, **kwargs: object) -> NDArray[Any]:
         raise IsolationError("a fabric is no array")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
+from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-Grid = NDArray[Any]  # [regions, rows, columns, further axes..], axes of extent 1 are broadcast
+Grid = NDArray[Any]  # [three axes of cores, further axes..], axes of extent 1 are broadcast
 
 
 class IsolationError(Exception):
@@ -109,28 +111,34 @@ def _extended(grid: Grid, rank: int) -> Grid:
     return grid.reshape(grid.shape + (1,) * (rank - grid.ndim))
 
 
-@dataclass(frozen=True)
 class Mesh:
-    """``regions`` rectangles of ``rows`` x ``columns`` cores; ``segments`` divides the columns."""
+    """Axes of cores by name with their sizes, outermost first, at most three.
 
-    rows: int
-    columns: int
-    regions: int = 1
-    segments: int = 1
+    ``factors`` divide an axis into parts, ``{axis: {factor: size, ..}}``, outermost first.
+    """
 
-    @property
-    def grid(self) -> tuple[int, int, int]:
-        """Extents of the core axes: regions, rows, columns."""
-        return self.regions, self.rows, self.columns
+    def __init__(
+        self, axes: Mapping[str, int], factors: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        self.axes = dict(axes)
+        self.factors = {axis: dict(parts) for axis, parts in (factors or {}).items()}
+        sizes = tuple(self.axes.values())
+        self.grid: tuple[int, ...] = (1,) * (3 - len(sizes)) + sizes
+        self.count = prod(sizes)
 
-    @property
-    def count(self) -> int:
-        """Number of cores."""
-        return self.regions * self.rows * self.columns
+    def place(self, core: int) -> str:
+        """The coordinates of ``core``, for messages; those of outer axes of one part are left
+        out."""
+        at = np.unravel_index(core, tuple(self.axes.values()))
+        named = list(zip(self.axes.items(), at, strict=True))
+        inner = len(named) - 2
+        shown = [f"{n}={i}" for k, ((n, size), i) in enumerate(named) if k >= inner or size > 1]
+        return f"({', '.join(shown)})"
 
 
 class Coordinates:
-    """Where a core is: ``r``, ``y``, ``x``; its segment ``xh`` and place in it ``xd``; its ranks.
+    """Where a core is, as attributes: its position on every axis, its place by the factors of an
+    axis, and its rank ``rank_A`` on A. Functions: ``core_A(rank)`` and ``ring_A(position)``.
 
     On an axis in ``interleaved`` the ranks 0, 1, 2, .. visit positions 0, 2, 4, .. and come back
     over the odd ones, so that neighbours in rank are at most two hops apart; elsewhere rank is
@@ -138,42 +146,31 @@ class Coordinates:
     """
 
     def __init__(self, mesh: Mesh, interleaved: tuple[str, ...] = ()) -> None:
-        self._sizes = {"y": mesh.rows, "x": mesh.columns, "xd": mesh.columns // mesh.segments}
+        self._sizes = dict(mesh.axes)
         self._interleaved = interleaved
-        self.r, self.y, self.x = (PerCore(axis) for axis in np.indices(mesh.grid, sparse=True))
-        self.xh = self.x // self._sizes["xd"]
-        self.xd = self.x % self._sizes["xd"]
-        self.rank_y = self._rank("y", self.y)
-        self.rank_x = self._rank("x", self.x)
-        self.rank_xd = self._rank("xd", self.xd)
+        self._places: dict[str, PerCore] = {}
+        places = list(np.indices(mesh.grid, sparse=True))[3 - len(mesh.axes) :]
+        for axis, place in zip(mesh.axes, places, strict=True):
+            self._places[axis] = rest = PerCore(place)
+            for factor, size in reversed(mesh.factors.get(axis, {}).items()):
+                self._places[factor] = rest % size
+                self._sizes[factor] = size
+                rest = rest // size
+
+    def __getattr__(self, name: str) -> Any:
+        places = self.__dict__["_places"]
+        if name in places:
+            return places[name]
+        kind, _, axis = name.partition("_")
+        if axis in places and kind == "rank":
+            return self._rank(axis, places[axis])
+        if axis in places and kind in ("ring", "core"):
+            return partial(self._rank if kind == "ring" else self._position, axis)
+        raise AttributeError(f"a core has no coordinate '{name}'")
 
     def every(self, extent: int, axis: int = 0) -> PerCore:
         """All of ``0 .. extent - 1`` on each core, along the further axis number ``axis``."""
         return PerCore(np.arange(extent).reshape((1,) * (3 + axis) + (extent,)))
-
-    def core_y(self, rank: PerCore | int) -> PerCore:
-        """The row that has ``rank``."""
-        return self._position("y", rank)
-
-    def core_x(self, rank: PerCore | int) -> PerCore:
-        """The column that has ``rank``."""
-        return self._position("x", rank)
-
-    def core_xd(self, rank: PerCore | int) -> PerCore:
-        """The place inside a segment that has ``rank``."""
-        return self._position("xd", rank)
-
-    def ring_y(self, position: PerCore | int) -> PerCore:
-        """The rank of a row."""
-        return self._rank("y", position)
-
-    def ring_x(self, position: PerCore | int) -> PerCore:
-        """The rank of a column."""
-        return self._rank("x", position)
-
-    def ring_xd(self, position: PerCore | int) -> PerCore:
-        """The rank of a place inside a segment."""
-        return self._rank("xd", position)
 
     def _rank(self, axis: str, position: PerCore | int) -> PerCore:
         at, size = grid_of(position), self._sizes[axis]

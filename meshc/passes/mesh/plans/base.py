@@ -230,9 +230,9 @@ class Plan:
         raise NotImplementedError
 
     def cache_layout(self, dims: tuple[str, ...]) -> Layout:
-        """KV caches: rows of the sequence over y, heads over x (WaferLLM section 4.3)."""
+        """KV caches: rows of the sequence over rows, heads over columns (WaferLLM section 4.3)."""
         heads = self.heads()
-        splits = [Split(heads.keys, "y", self.tiling.row_lanes, "shift")]
+        splits = [Split(heads.keys, self.mesh.down, self.tiling.row_lanes, "shift")]
         return Layout(tuple(splits) + self.head_splits(dims))
 
     def heads(self) -> HeadDims:
@@ -251,16 +251,16 @@ class Plan:
         return heads is not None and heads.keys in value_type(value).dims
 
     def head_splits(self, dims: tuple[str, ...]) -> tuple[Split, ...]:
-        """Whole head groups over xh, then pairs of lanes over xd."""
+        """Whole head groups over segments of columns, then pairs of lanes inside them."""
         found = []
         heads, tiling = self.tiling.heads, self.tiling
         for dim in dims:
             if heads is not None and dim == heads.query and dim != heads.key:
-                found.append(Split(dim, "xh", tiling.query_block))
+                found.append(Split(dim, self.mesh.group, tiling.query_block))
             elif heads is not None and dim == heads.key:
-                found.append(Split(dim, "xh", tiling.key_block))
+                found.append(Split(dim, self.mesh.group, tiling.key_block))
             elif heads is not None and dim == heads.lane:
-                found.append(Split(dim, "xd", tiling.lane_block))
+                found.append(Split(dim, self.mesh.inner, tiling.lane_block))
         return tuple(found)
 
     def has_heads(self, dims: tuple[str, ...]) -> bool:
@@ -269,8 +269,8 @@ class Plan:
         return heads is not None and heads.lane in dims and bool({heads.query, heads.key} & {*dims})
 
     def column_splits(self, dims: tuple[str, ...], axis: str) -> tuple[Split, ...]:
-        """Splits of a matmul's new dims over ``axis``: heads on x, else the largest dim."""
-        if self.has_heads(dims) and axis == "x":
+        """Splits of a matmul's new dims over ``axis``: heads on columns, else the largest dim."""
+        if self.has_heads(dims) and axis == self.mesh.across:
             return self.head_splits(dims)
         if not dims:
             return ()

@@ -15,18 +15,17 @@ from meshc.passes.mesh.plans.base import Unnormalised, value_type
 from meshc.passes.mesh.plans.common import CommonOps
 from meshc.support.diagnostics import fail
 
-_OTHER = {"y": "x", "x": "y"}
-
 
 class DecodePlan(CommonOps):
     """Lowers a function whose activations are single rows."""
 
     def input_layout(self, dims: tuple[str, ...]) -> Layout:
-        """The last dim over y, as ``BE_yL^x`` of the paper."""
+        """The last dim over rows, as ``BE_yL^x`` of the paper."""
         others = [d for d in dims if d != self.row_dim]
         if not others:
             return Layout()
-        return Layout((Split(others[-1], "y", self.lanes(others[-1], "y")),))
+        down = self.mesh.down
+        return Layout((Split(others[-1], down, self.lanes(others[-1], down)),))
 
     def matmul(self, op: graph.Matmul) -> None:
         """Local products, then the reduction over the axis that split the contraction."""
@@ -44,11 +43,11 @@ class DecodePlan(CommonOps):
         """A GEMV with constants, placed where the vector is."""
         contract = self.contracted(op, left, rights)
         axis = self.axis_of(left, contract)
-        target = _OTHER[axis]
+        target = self.mesh.other(axis)
         new_dims = [self.new_dims(op, left, r) for r in rights]
-        if target == "y" and any(self.has_heads(d) for d in new_dims):
-            left = self.move(left, self.on_axis(left, "y"), op)
-            axis, target = "y", "x"
+        if target == self.mesh.down and any(self.has_heads(d) for d in new_dims):
+            axis, target = self.mesh.plane
+            left = self.move(left, self.on_axis(left, axis), op)
         held = self.restricted(left, contract).splits
         results = []
         for old, right, dims in zip(op.results, rights, new_dims, strict=True):
@@ -97,9 +96,10 @@ class DecodePlan(CommonOps):
         return tuple(d for d in value_type(right).dims if d not in old)
 
     def axis_of(self, value: Value, dims: tuple[str, ...]) -> str:
-        """The mesh axis over which ``dims`` lie: ``y``, or ``x`` also when factored."""
-        axes = {"y" if s.axis == "y" else "x" for s in self.splits(value) if s.dim in dims}
-        return axes.pop() if len(axes) == 1 else "x"
+        """The axis of the plane over which ``dims`` lie, be it over its factors; columns where they
+        lie over none or both."""
+        axes = {self.mesh.whole(s.axis) for s in self.splits(value) if s.dim in dims}
+        return axes.pop() if len(axes) == 1 else self.mesh.across
 
     def on_axis(self, value: Value, axis: str) -> Layout:
         """The layout with the (only) split dim over ``axis`` instead."""
@@ -110,7 +110,7 @@ class DecodePlan(CommonOps):
         """Bring a vector from one axis to the other: a masked copy and a reduction."""
         old, new = self.splits(value), layout.splits
         single = len(old) == len(new) == 1 and old[0].dim == new[0].dim
-        if not single or {old[0].axis, new[0].axis} != {"x", "y"}:
+        if not single or {old[0].axis, new[0].axis} != set(self.mesh.plane):
             return super().move(value, layout, op)
         hops = self.mesh.size(old[0].axis) - 1
         self.report.remark(

@@ -36,11 +36,12 @@ class PrefillPlan(CommonOps):
         if not others:
             return Layout((self.row_split(),))
         last = others[-1]
-        return Layout((self.row_split(), Split(last, "x", self.lanes(last, "x"))))
+        across = self.mesh.across
+        return Layout((self.row_split(), Split(last, across, self.lanes(last, across))))
 
     def row_split(self) -> Split:
         """Rows of the prompt over y."""
-        return Split(self.row_dim, "y", self.tiling.row_lanes, "cyclic")
+        return Split(self.row_dim, self.mesh.down, self.tiling.row_lanes, "cyclic")
 
     def matmul(self, op: graph.Matmul) -> None:
         """MeshGEMM with constants, dist-GEMM-T for scores, MeshGEMM for weighted values."""
@@ -76,15 +77,15 @@ class PrefillPlan(CommonOps):
             )
         contract = self.contracted(op, left, rights)
         contracted = self.restricted(left, contract).splits
-        chunks = self.mesh.size("y")
+        down, across = self.mesh.plane
         results = []
         skew = self.skew_of(rights, op)
         for old, right in zip(op.results, rights, strict=True):
             taken = {*value_type(left).dims}
             new = tuple(d for d in value_type(right).dims if d not in taken)
-            columns = self.column_splits(new, "x")
+            columns = self.column_splits(new, across)
             held = tuple(
-                Split(s.dim, "y", ceil_div(self.extents[s.dim], chunks), skew=skew)
+                Split(s.dim, down, ceil_div(self.extents[s.dim], self.mesh.rows), skew=skew)
                 for s in contracted
             )
             order = value_type(right).dims
@@ -95,7 +96,13 @@ class PrefillPlan(CommonOps):
             dtype = self.source.accumulate() if self.is_returned(old) else self.dtype
             results.append((old.name, TensorType(dtype, tensor_type(old).dims, layout)))
         aligned = self.align_input(op, left)
-        made = mesh.Gemm([left, *rights], contract=contract, group=op.group, left_aligned=aligned)
+        made = mesh.Gemm(
+            [left, *rights],
+            contract=contract,
+            group=op.group,
+            axis=across,
+            left_aligned=aligned,
+        )
         values = self.emit(made, *results)
         self.env.update(zip(op.results, values, strict=True))
 
@@ -114,17 +121,18 @@ class PrefillPlan(CommonOps):
         contract = self.contracted(op, left, [right])
         (new,) = (d for d in value_type(right).dims if d not in contract)
         extent, skew = self.extents[new], self.skew_of([right], op)
-        rows = Split(new, "y", ceil_div(extent, self.mesh.size("y")), skew=skew)
+        down, across = self.mesh.plane
+        rows = Split(new, down, ceil_div(extent, self.mesh.rows), skew=skew)
         held = (*self.restricted(left, contract).splits, rows)
         order = value_type(right).dims
         self.lay_weight(right, Layout(tuple(s for d in order for s in held if s.dim == d)), op)
-        columns = Split(new, "x", ceil_div(extent, self.mesh.size("x")), skew="y")
+        columns = Split(new, across, ceil_div(extent, self.mesh.columns), skew=down)
         kind = TensorType(
             self.source.accumulate(),
             tensor_type(op.result).dims,
             Layout((self.row_split(), columns)),
         )
-        made = mesh.GemmT([left, right], contract=contract, group=op.group)
+        made = mesh.GemmT([left, right], contract=contract, group=op.group, axis=across)
         (self.env[op.result],) = self.emit(made, (op.result.name, kind))
 
     def skew_of(self, rights: list[Value], op: graph.Matmul) -> str:
@@ -132,7 +140,7 @@ class PrefillPlan(CommonOps):
         turned = {self.aligned_by_host(r) for r in rights}
         if len(turned) > 1:
             fail("unsupported-op", "one product with weights and inputs at once", op.span)
-        return "x" if turned == {True} else ""
+        return self.mesh.across if turned == {True} else ""
 
     def align_input(self, op: graph.Matmul, left: Value) -> bool:
         """Let the host place the left operand skewed, if it may and only this product reads it."""
@@ -141,7 +149,8 @@ class PrefillPlan(CommonOps):
         if str(self.source.option("align", "")) != "host" or users != [op] or not given:
             return False
         kind = value_type(left)
-        turned = [replace(s, skew="y") if s.axis == "x" else s for s in layout_of(kind).splits]
+        down, across = self.mesh.plane
+        turned = [replace(s, skew=down) if s.axis == across else s for s in layout_of(kind).splits]
         left.type = kind.with_layout(Layout(tuple(turned)))
         return True
 
@@ -150,9 +159,9 @@ class PrefillPlan(CommonOps):
         heads, tiling = self.heads(), self.tiling
         kept = tuple(s for s in self.restricted(left, (heads.rows, heads.query)).splits)
         lanes = tiling.chunks_x * (tiling.row_lanes // tiling.chunks_y)
-        keys = Split(heads.keys, "xd", lanes, "cyclic", skew="y")
+        keys = Split(heads.keys, self.mesh.inner, lanes, "cyclic", skew=self.mesh.down)
         layout = Layout((*kept, keys))
-        made = mesh.GemmT([left, right], contract=op.contract, group=op.group, axis="xd")
+        made = mesh.GemmT([left, right], contract=op.contract, group=op.group, axis=self.mesh.inner)
         kind = TensorType(self.dtype, tensor_type(op.result).dims, layout)
         (self.env[op.result],) = self.emit(made, (op.result.name, kind))
 
@@ -167,7 +176,11 @@ class PrefillPlan(CommonOps):
         layout = Layout((self.row_split(), *self.head_splits(dims)))
         sums = self.completed(soft.sums, left, soft.dim, "sum") if soft else None
         made = mesh.Gemm(
-            [left, right], contract=op.contract, group=op.group, axis="xd", left_aligned=True
+            [left, right],
+            contract=op.contract,
+            group=op.group,
+            axis=self.mesh.inner,
+            left_aligned=True,
         )
         kind = TensorType(self.dtype, dims, layout)
         (value,) = self.emit(made, (op.result.name, kind))

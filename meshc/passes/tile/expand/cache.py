@@ -9,7 +9,7 @@ from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType, DType
 from meshc.ir.views import View, Whole
 from meshc.passes.tile.expand import rings
-from meshc.passes.tile.expand.emitter import Emitter, Place, index_of, point, window
+from meshc.passes.tile.expand.emitter import Emitter, Place, point, window
 
 
 class Cache:
@@ -56,13 +56,13 @@ class Cache:
             emitter.compute("copy", slots, emitter.view(place, shape, (1, 0, 2)))
         size = emitter.mesh.rows
         total = emitter.scalar("len")
-        count = (total + (size - 1) - index_of("y")) // size
+        count = (total + (size - 1) - self.emitter.index_of(self.emitter.mesh.down)) // size
         emitter.compute("ring_set", self.state, count=count)
 
     def append(self, op: mesh.Append, new: Sequence[Place]) -> None:
         """Decode: one new row enters, by the policy of the op."""
         size = self.emitter.mesh.rows
-        row, pos = index_of("y"), self.emitter.scalar("pos")
+        row, pos = self.emitter.index_of(self.emitter.mesh.down), self.emitter.scalar("pos")
         if size == 1:
             self.push(new, None)
         elif op.policy == "shift":
@@ -92,7 +92,7 @@ class Cache:
         with emitter.under(gives):
             emitter.compute("ring_oldest", oldest, self.every(), self.state)
             emitter.compute("ring_drop", self.state, capacity=self.slots)
-        up = rings.ring(emitter, "y")
+        up = rings.ring(emitter, emitter.mesh.down)
         got = emitter.recv(up, risen, when=takes)
         sent = emitter.send(up, oldest, when=gives)
         emitter.wait(sent, got)

@@ -14,8 +14,9 @@ from meshc.ir.mesh import Mesh
 class Chunks:
     """``count`` = lcm(rows, columns) chunks of ``lanes`` lanes each.
 
-    A core holds ``per_column`` of the left operand, whose contracted dim lies over x, and
-    ``per_row`` of the right one, whose lies over y. Each step of an algorithm uses up one of each.
+    A core holds ``per_column`` of the left operand, whose contracted dim lies over columns,
+    and ``per_row`` of the right one, whose lies over rows. Each step of an algorithm uses up one
+    of each.
     """
 
     mesh: Mesh
@@ -27,6 +28,16 @@ class Chunks:
         """The chunks when a core holds ``left_lanes`` lanes of the left operand."""
         count = lcm(mesh.rows, mesh.columns)
         return Chunks(mesh, count, ceil_div(left_lanes, count // mesh.columns))
+
+    @property
+    def row(self) -> Expr:
+        """Which row of the mesh a core holds, by rank."""
+        return Expr.var(self.mesh.index(self.mesh.down))
+
+    @property
+    def column(self) -> Expr:
+        """Which column of the mesh a core holds, by rank."""
+        return Expr.var(self.mesh.index(self.mesh.across))
 
     @property
     def per_row(self) -> int:
@@ -41,21 +52,21 @@ class Chunks:
     @property
     def ahead_left(self) -> Expr:
         """By how many chunks Cannon's alignment turns the left operand of a row."""
-        return Expr.var("rank_y") * self.per_row
+        return self.row * self.per_row
 
     @property
     def ahead_right(self) -> Expr:
         """By how many chunks it turns the right operand of a column."""
-        return Expr.var("rank_x") * self.per_column
+        return self.column * self.per_column
 
     def left(self, slot: Expr, aligned: bool) -> Expr:
         """Which chunk of the left operand a core holds in ``slot``."""
-        own = Expr.var("rank_x") * self.per_column + slot
+        own = self.column * self.per_column + slot
         return (own + self.ahead_left) % self.count if aligned else own
 
     def right(self, slot: Expr, aligned: bool) -> Expr:
         """Which chunk of the right operand a core holds in ``slot``."""
-        own = Expr.var("rank_y") * self.per_row + slot
+        own = self.row * self.per_row + slot
         return (own + self.ahead_right) % self.count if aligned else own
 
     def lets(self, chunk: Expr) -> list[tuple[str, Expr]]:
@@ -64,7 +75,7 @@ class Chunks:
         k = Expr.var("k")
         return [
             ("k", chunk),
-            ("home", Expr.call("core_x", k // self.per_column)),
+            ("home", Expr.call(f"core_{self.mesh.across}", k // self.per_column)),
             ("lane", (k % self.per_column) * self.lanes + Expr.var("q")),
         ]
 
@@ -74,10 +85,11 @@ class Chunks:
         return Cond.true() if exact else Cond.lt(Expr.var("lane"), lanes)
 
     def parts(self) -> dict[str, Expr]:
-        """Which part of x, and of its factors, ``home`` is."""
-        home, segment = Expr.var("home"), self.mesh.size("xd")
-        return {
-            "x": Expr.call("ring_x", home),
-            "xh": home // segment,
-            "xd": Expr.call("ring_xd", home % segment),
-        }
+        """Which column, and which part of the factors of columns, ``home`` is."""
+        home, mesh = Expr.var("home"), self.mesh
+        segment = mesh.size(mesh.inner)
+        found = {mesh.across: Expr.call(f"ring_{mesh.across}", home)}
+        if mesh.group:
+            found[mesh.group] = home // segment
+            found[mesh.inner] = Expr.call(f"ring_{mesh.inner}", home % segment)
+        return found

@@ -9,7 +9,7 @@ from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType
 from meshc.ir.views import View
 from meshc.passes.tile.expand import rings
-from meshc.passes.tile.expand.emitter import Emitter, index_of, point, window
+from meshc.passes.tile.expand.emitter import Emitter, point, window
 from meshc.passes.tile.expand.moves import COMBINE
 
 
@@ -85,7 +85,7 @@ def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: Ex
     with emitter.loop("p", size) as p:
         emitter.compute("copy", _slot(slots, p, rows), _lanes_of(emitter, parts, p, part, rows))
     channel = rings.ring(emitter, op.axis)
-    rank = index_of(op.axis)
+    rank = emitter.index_of(op.axis)
     with emitter.loop("t", size - 1) as t:
         sent = emitter.send(channel, _slot(slots, (rank + t) % size, rows))
         into = _slot(slots, (rank + t + 1) % size, rows)

@@ -27,7 +27,7 @@ class Distributed(Values):
         else:
             view = self.view(first)
         if self.emitter.mesh.size(op.axis) > 1:
-            with self.emitter.under(moves.at_roots(op)):
+            with self.emitter.under(moves.at_roots(self.emitter, op)):
                 collectives.all_reduce(self.emitter, op, view, lanes, first.rows)
         for result, place in zip(op.results, places, strict=True):
             self.settle(result, place)
@@ -37,7 +37,7 @@ class Distributed(Values):
         for value, result in zip(op.tensors(), op.results, strict=True):
             (place,) = self.overwritten(op, [value])
             if self.emitter.mesh.size(op.axis) > 1:
-                with self.emitter.under(moves.at_roots(op)):
+                with self.emitter.under(moves.at_roots(self.emitter, op)):
                     collectives.reduce(self.emitter, op, self.view(place))
             self.settle(result, place)
 
@@ -45,7 +45,7 @@ class Distributed(Values):
         """In place: only the first core of the axis had anything there."""
         (place,) = self.overwritten(op, op.tensors())
         if self.emitter.mesh.size(op.axis) > 1:
-            with self.emitter.under(moves.at_roots(op)):
+            with self.emitter.under(moves.at_roots(self.emitter, op)):
                 collectives.broadcast(self.emitter, op.axis, self.view(place))
         self.settle(op.result, place)
 
@@ -58,7 +58,7 @@ class Distributed(Values):
             self.settle(op.result, Place(parts.buffer, shape))
         else:
             target = self.result_place(op)
-            with self.emitter.under(moves.at_roots(op)):
+            with self.emitter.under(moves.at_roots(self.emitter, op)):
                 self.emitter.compute("copy", self.view(target), parts.first(extent))
 
     def all_gather(self, op: mesh.AllGather) -> None:
@@ -68,7 +68,7 @@ class Distributed(Values):
         """The core's own part, in a buffer of its own."""
         parts = moves.divide(self.emitter, op, self.place_of(cast(Value, op.operands[0])))
         target = self.result_place(op)
-        with self.emitter.under(moves.at_roots(op)):
+        with self.emitter.under(moves.at_roots(self.emitter, op)):
             self.emitter.compute("copy", self.view(target), parts.part(parts.rank))
 
     def reduce_scatter(self, op: mesh.ReduceScatter) -> None:

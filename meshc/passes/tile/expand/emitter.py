@@ -20,13 +20,6 @@ from meshc.support.spans import Span
 
 Number = Expr | int
 
-INDEX = {"r": "r", "y": "rank_y", "x": "rank_x", "xh": "xh", "xd": "rank_xd"}
-
-
-def index_of(axis: str) -> Expr:
-    """Which part of ``axis`` a core holds."""
-    return Expr.var(INDEX[axis])
-
 
 def expr(value: Number) -> Expr:
     """``value`` as an expression."""
@@ -80,6 +73,10 @@ class Place:
 
 class Emitter:
     """Builds one tile-level module."""
+
+    def index_of(self, axis: str) -> Expr:
+        """Which part of ``axis`` a core holds."""
+        return Expr.var(self.mesh.index(axis))
 
     def __init__(self, source: Module, tiling: Tiling) -> None:
         self.source = source

@@ -16,7 +16,7 @@ from meshc.ir.views import View
 from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.contractions import Contractions
 from meshc.passes.tile.expand.distributed import Distributed
-from meshc.passes.tile.expand.emitter import Place, index_of
+from meshc.passes.tile.expand.emitter import Place
 from meshc.passes.tile.expand.packing import LaneMap
 from meshc.passes.tile.expand.pointwise import Pointwise
 from meshc.passes.tile.expand.weights import Stack
@@ -54,9 +54,9 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             return
         place = self.settle(param.value, self.emitter.new_place(param.value.name, kind, "in"))
         roots = (kind.layout or Layout()).roots
-        holds = [Cond.eq(index_of(axis), 0) for axis in roots]
+        holds = [Cond.eq(self.emitter.index_of(axis), 0) for axis in roots]
         if self.emitter.mesh.regions > 1:
-            holds.append(Cond.eq(Expr.var("r"), 0))
+            holds.append(Cond.eq(Expr.var(self.emitter.mesh.outer), 0))
         where = Cond.all(holds) if holds else None
         self.io_port(param.value.name, "in", kind, place, where)
 
@@ -129,14 +129,15 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         regions = emitter.mesh.regions
         share = ceil_div(layers, regions)
         (body,) = op.regions
-        region = Expr.var("r")
         carried = self.carried_places(op)
         if regions == 1:
             self.layer_loop(op, body, share, carried, None)
         else:
+            region = Expr.var(emitter.mesh.outer)
             with emitter.sweep(region, regions):
                 given = [
-                    (p, self.spread_over_x(a)) for p, a in zip(carried, body.args, strict=False)
+                    (p, self.spread_over_columns(a))
+                    for p, a in zip(carried, body.args, strict=False)
                 ]
                 self.from_region(given)
                 self.layer_loop(op, body, share, carried, layers)
@@ -166,35 +167,36 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
                 found[position] = place
         return [place for place in found if place]
 
-    def spread_over_x(self, value: Value) -> bool:
-        """Whether ``value`` crosses regions at an edge, to be spread over x: all columns have the
+    def spread_over_columns(self, value: Value) -> bool:
+        """Whether ``value`` crosses regions at an edge, to be spread over columns: all have the
         same of it."""
         layout = tensor_type(value).layout or Layout()
-        alike = not {"x", "xh", "xd"} & {split.axis for split in layout.splits}
-        return alike and not self.emitter.many_rows and self.emitter.mesh.columns > 1
+        mesh = self.emitter.mesh
+        alike = all(mesh.whole(split.axis) != mesh.across for split in layout.splits)
+        return alike and not self.emitter.many_rows and mesh.columns > 1
 
     def from_region(self, carried: Sequence[tuple[Place, bool]]) -> None:
-        """Take the carried values from the region before, where they are to be spread at x = 0."""
-        emitter, column = self.emitter, Expr.var("x")
-        later = Cond.ge(Expr.var("r"), 1)
+        """Take the carried values from the region before; to be spread, they come to column 0."""
+        emitter, mesh = self.emitter, self.emitter.mesh
+        column, later = Expr.var(mesh.across), Cond.ge(Expr.var(mesh.outer), 1)
         for place, spread in carried:
             way = rings.next_region(emitter, spread)
             edge = later & Cond.eq(column, 0) if spread else later
             emitter.wait(emitter.recv(way, self.view(place), when=edge))
             if spread:
-                cast = rings.multicast(emitter, "x")
+                cast = rings.multicast(emitter, mesh.across)
                 sent = emitter.send(cast, self.view(place), when=edge)
                 got = emitter.recv(cast, self.view(place), when=later & Cond.ge(column, 1))
                 emitter.wait(sent, got)
 
     def to_region(self, carried: Sequence[tuple[Place, bool]]) -> None:
         """Hand the carried values to the next region."""
-        emitter = self.emitter
-        last = emitter.mesh.columns - 1
-        more = Cond.le(Expr.var("r"), emitter.mesh.regions - 2)
+        emitter, mesh = self.emitter, self.emitter.mesh
+        last = mesh.columns - 1
+        more = Cond.le(Expr.var(mesh.outer), mesh.regions - 2)
         for place, spread in carried:
             way = rings.next_region(emitter, spread)
-            edge = more & Cond.eq(Expr.var("x"), last) if spread else more
+            edge = more & Cond.eq(Expr.var(mesh.across), last) if spread else more
             emitter.send(way, self.view(place), when=edge)
 
     def layer_loop(
@@ -206,7 +208,7 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             exists = Cond.true()
             stride = 0
             if layers is not None:
-                exists = Cond.lt(layer + Expr.var("r") * share, layers)
+                exists = Cond.lt(layer + Expr.var(emitter.mesh.outer) * share, layers)
                 stride = share
             outer, self.layers = self.layers, (share, layer)
             outer_carried, self.carried = self.carried, list(body.args[: op.carried])
@@ -291,17 +293,14 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
     def first_copy(self, kind: TensorType) -> list[Cond]:
         """Of replicas, the first core is read."""
         used = {s.axis for s in (kind.layout.splits if kind.layout else ())}
-        conds = []
-        for axis in ("y", "x", "xh", "xd"):
-            inside = axis in used or (axis == "x" and used & {"xh", "xd"})
-            covered = axis in ("xh", "xd") and "x" in used
-            if (
-                not inside
-                and not covered
-                and not (axis in ("xh", "xd") and not used & {"xh", "xd"})
-            ):
-                conds.append(Cond.eq(index_of(axis), 0))
-        return conds
+        mesh, free = self.emitter.mesh, []
+        for axis in (mesh.parts[name] for name in mesh.plane):
+            factors = [factor.name for factor in axis.factors]
+            if used.isdisjoint((axis.name, *factors)):
+                free.append(axis.name)
+            elif axis.name not in used:
+                free += [name for name in factors if name not in used]
+        return [Cond.eq(self.emitter.index_of(axis), 0) for axis in free]
 
 
 def _read_by_others(move: _Move, pending: Sequence[_Move]) -> bool:

@@ -19,7 +19,7 @@ from meshc.ir.values import Value
 from meshc.ir.views import Index, Symbol, View
 from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.chunks import Chunks
-from meshc.passes.tile.expand.emitter import Emitter, Place, expr, index_of, point, window
+from meshc.passes.tile.expand.emitter import Emitter, Place, expr, point, window
 from meshc.passes.tile.expand.packing import LaneMap
 from meshc.passes.tile.expand.slots import Slots, Turn, align
 from meshc.passes.tile.expand.weights import Weights
@@ -80,10 +80,12 @@ def _cyclic_shift(emitter: Emitter, weights: Weights, product: Product, target: 
     given = isinstance(product.left, Param)
     if not product.op.left_aligned and emitter.mesh.rows > 1:
         ahead, stride = chunks.ahead_left, chunks.per_row
-        turns += _turn(emitter, moving, "x", ahead, stride, chunks.count, given, rows)
+        turns += _turn(
+            emitter, moving, emitter.mesh.across, ahead, stride, chunks.count, given, rows
+        )
     if not aligned and isinstance(stationary, Slots):
         ahead, stride = chunks.ahead_right, chunks.per_column
-        turns += _turn(emitter, stationary, "y", ahead, stride, chunks.count, given)
+        turns += _turn(emitter, stationary, emitter.mesh.down, ahead, stride, chunks.count, given)
     align(emitter, turns)
     if isinstance(product.left, Place):
         moving.settle(*rows)
@@ -135,7 +137,7 @@ def _whole(emitter: Emitter, weights: Weights, product: Product) -> tuple[View, 
 def _moving_left(emitter: Emitter, product: Product) -> Slots:
     """The left operand in chunks that move along x, its own buffer if it is an input."""
     chunks = product.chunks
-    channel = rings.ring(emitter, "x") if emitter.mesh.columns > 1 else None
+    channel = rings.ring(emitter, emitter.mesh.across) if emitter.mesh.columns > 1 else None
     if isinstance(product.left, Param):
         buffer = _left_input(emitter, product, 1 if channel else 0)
         return Slots.over(emitter, buffer, chunks.per_column, channel)
@@ -229,7 +231,7 @@ def _moving_right(
     if it is an input, which the host loads anew; of weights a copy, as the next run needs them."""
     chunks = product.chunks
     fresh = all(weights.stacks[v].role == "in" for v in product.rights)
-    channel = rings.ring(emitter, "y") if emitter.mesh.rows > 1 else None
+    channel = rings.ring(emitter, emitter.mesh.down) if emitter.mesh.rows > 1 else None
     aligned = product.right_aligned or channel is None or emitter.mesh.columns == 1
     spare = 1 if fresh and channel else 0
     given = (product.rights, product.op.contract, product.splits, chunks)
@@ -254,8 +256,8 @@ def _allgather(emitter: Emitter, weights: Weights, product: Product, target: Vie
     needs, then multiplies alone: what clusters of GPUs do (section 5.1)."""
     chunks = product.chunks
     rows = row_index(emitter)
-    left = _Gathered(emitter, "x", chunks.count, chunks.per_column)
-    right = _Gathered(emitter, "y", chunks.count, chunks.per_row)
+    left = _Gathered(emitter, emitter.mesh.across, chunks.count, chunks.per_column)
+    right = _Gathered(emitter, emitter.mesh.down, chunks.count, chunks.per_row)
     a = _gathered_left(emitter, product, left)
     b = _gathered_right(emitter, weights, product, right)
     left.run(a, rows, right, b)
@@ -277,7 +279,7 @@ class _Gathered:
     @property
     def first(self) -> Expr:
         """A core's first own chunk."""
-        return index_of(self.axis) * self.own
+        return self.emitter.index_of(self.axis) * self.own
 
     @property
     def steps(self) -> int:
@@ -286,7 +288,7 @@ class _Gathered:
 
     def is_own(self) -> Cond:
         """That slot ``s`` is one of the core's own."""
-        return Cond.eq(Expr.var("s") // self.own, index_of(self.axis))
+        return Cond.eq(Expr.var("s") // self.own, self.emitter.index_of(self.axis))
 
     def pass_on(self, buffer: Value, step: Expr, rest: tuple[Index, ...]) -> list[Value]:
         """Give the block that came last to the next core."""
@@ -301,7 +303,7 @@ class _Gathered:
             return View(buffer, (index, *rest))
 
         more = Cond.lt(step, self.steps)
-        rank = index_of(self.axis)
+        rank = emitter.index_of(self.axis)
         sent = emitter.send(channel, block(rank + step), when=more)
         return [sent, emitter.recv(channel, block(rank + step + 1), when=more)]
 
@@ -417,7 +419,7 @@ class _Panels:
         if self.panels is None:
             return []
         emitter, own, panel = self.emitter, self.own(step, rest), self.view(step, rest)
-        owner, here = step // self.per_core, index_of(self.axis)
+        owner, here = step // self.per_core, self.emitter.index_of(self.axis)
         up = rings.in_turn(emitter, self.axis, 1, self.per_core)
         down = rings.in_turn(emitter, self.axis, -1, self.per_core)
         mine = Cond.eq(here, owner)
@@ -442,14 +444,14 @@ def _left_panels(emitter: Emitter, product: Product) -> _Panels:
         slots = Slots(emitter, "left_chunks", chunks.per_column, shape, product.dtype, None)
         _cut(emitter, product.left, chunks, slots.view, product.dtype)
         own = slots.buffer
-    return _Panels(emitter, "x", chunks.per_column, View(own), "left_panels")
+    return _Panels(emitter, emitter.mesh.across, chunks.per_column, View(own), "left_panels")
 
 
 def _right_panels(emitter: Emitter, weights: Weights, product: Product) -> _Panels:
     """Panels of the right operands, which travel along columns."""
     chunks = product.chunks
     own = weights.gemm(product.rights, product.op.contract, product.splits, chunks, False)
-    return _Panels(emitter, "y", chunks.per_row, own, "right_panels")
+    return _Panels(emitter, emitter.mesh.down, chunks.per_row, own, "right_panels")
 
 
 def _has_room(emitter: Emitter, operands: tuple[_Panels, ...]) -> bool:

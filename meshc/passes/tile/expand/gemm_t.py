@@ -74,7 +74,7 @@ class Transposed:
         emitter = self.emitter
         rows = row_index(emitter)
         moving = self._moving()
-        across = rings.ring(emitter, "x") if emitter.mesh.columns > 1 else None
+        across = rings.ring(emitter, emitter.mesh.across) if emitter.mesh.columns > 1 else None
         shape = (emitter.tiling.row_lanes, self.lanes)
         total = emitter.source.accumulate()
         sums = Slots(emitter, self.op.result.name, self.per_column, shape, total, across)
@@ -100,7 +100,7 @@ class Transposed:
         emitter = self.emitter
         layout = tensor_type(self.right).layout
         by_host = any(s.skew for s in layout.splits) if layout else False
-        channel = rings.ring(emitter, "y") if emitter.mesh.rows > 1 else None
+        channel = rings.ring(emitter, emitter.mesh.down) if emitter.mesh.rows > 1 else None
         slots = Slots.over(
             emitter, self._input(by_host, channel is not None), self.per_row, channel
         )
@@ -109,7 +109,9 @@ class Transposed:
         if channel is None:
             slots.offset = self.ahead
             return slots
-        back = rings.ring(emitter, "y", 1) if self.chunks > 2 * self.per_column else None
+        back = (
+            rings.ring(emitter, emitter.mesh.down, 1) if self.chunks > 2 * self.per_column else None
+        )
         align(emitter, [Turn(slots, self.ahead, self.per_column, self.chunks, back)])
         return slots
 

@@ -9,7 +9,7 @@ from meshc.ir.module import Port
 from meshc.ir.ops import mesh
 from meshc.ir.types import DType, TensorType
 from meshc.ir.views import Index, Point, View, Whole
-from meshc.passes.tile.expand.emitter import Emitter, Place, expr, index_of, window
+from meshc.passes.tile.expand.emitter import Emitter, Place, expr, window
 from meshc.support.diagnostics import fail
 
 
@@ -24,7 +24,7 @@ def rope(emitter: Emitter, op: mesh.Rope, source: Place, target: Place) -> None:
     if source.rows:
         order = (1, 0, 2)
         views = [emitter.view(p, (heads, local), order) for p in (target, source)]
-        start, step = index_of("y"), emitter.mesh.rows
+        start, step = emitter.index_of(emitter.mesh.down), emitter.mesh.rows
     else:
         views = [emitter.view(p, (heads, 1, local)) for p in (target, source)]
         start, step = Expr.const(0), 1
@@ -47,7 +47,7 @@ def _frequency_table(
         buffer = emitter.buffer(name + "_lanes", (local // 2,), DType.F32, "weight")
         split = kind.layout.split_of(op.dim) if kind.layout else None
         lane = Expr.var("i")
-        element = index_of(split.axis) * (local // 2) + lane if split else lane
+        element = emitter.index_of(split.axis) * (local // 2) + lane if split else lane
         tensor = TensorType(DType.F32, (dim,))
         emitter.port(Port(name, "in", tensor, buffer, ("i",), (), (element,)))
     buffer = next(p.buffer for p in module.ports if p.name == name)
@@ -64,7 +64,9 @@ def mask(emitter: Emitter, op: mesh.Mask, place: Place) -> None:
     query, query_step = limit, 0
     if op.kind == "causal":
         rows = place.rows and op.dim != emitter.row_dim
-        query, query_step = (index_of("y"), emitter.mesh.rows) if rows else (Expr.const(0), 0)
+        query, query_step = (
+            (emitter.index_of(emitter.mesh.down), emitter.mesh.rows) if rows else (Expr.const(0), 0)
+        )
         if "pos" in emitter.source.scalars:
             query = query + Expr.var("pos")
     others = [d for d in dims if d not in (op.dim, emitter.row_dim)]
@@ -98,8 +100,8 @@ def _elements(emitter: Emitter, op: mesh.Mask, kind: TensorType) -> tuple[Expr, 
     if split.skew or split.kind == "shift":
         fail("unsupported-op", f"{op.NAME} of {op.dim}, which lies as {split}", op.span)
     if split.kind == "cyclic":
-        return index_of(split.axis), emitter.mesh.size(split.axis)
-    return index_of(split.axis) * split.block, 1
+        return emitter.index_of(split.axis), emitter.mesh.size(split.axis)
+    return emitter.index_of(split.axis) * split.block, 1
 
 
 def mask_scores(emitter: Emitter, place: Place) -> None:
@@ -108,14 +110,16 @@ def mask_scores(emitter: Emitter, place: Place) -> None:
     limit = Expr.var("len") if "len" in emitter.source.scalars else expr(_capacity(emitter))
     with emitter.loop("m", tiling.chunks_x) as slot:
         chunk = (
-            index_of("y") * tiling.chunks_y + index_of("xd") * tiling.chunks_x + slot
+            emitter.index_of(emitter.mesh.down) * tiling.chunks_y
+            + emitter.index_of(emitter.mesh.inner) * tiling.chunks_x
+            + slot
         ) % tiling.chunks
         key = chunk // tiling.chunks_y + (chunk % tiling.chunks_y) * emitter.mesh.rows
         view = score_slot(emitter, place, slot, order=(1, 0, 2))
         emitter.compute(
             "mask_causal",
             view,
-            query=index_of("y"),
+            query=emitter.index_of(emitter.mesh.down),
             query_step=emitter.mesh.rows,
             key=key,
             key_step=emitter.mesh.rows * tiling.chunks_y,

@@ -15,7 +15,7 @@ from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, View, Whole
 from meshc.passes.tile.expand import rings
-from meshc.passes.tile.expand.emitter import Emitter, Place, index_of, point, window
+from meshc.passes.tile.expand.emitter import Emitter, Place, point, window
 from meshc.support.diagnostics import fail
 
 COMBINE = {"sum": "add", "max": "max"}
@@ -39,7 +39,7 @@ class Parts:
     @property
     def rank(self) -> Expr:
         """Which part is the core's own."""
-        return index_of(self.axis)
+        return self.emitter.index_of(self.axis)
 
     def part(self, number: Expr) -> View:
         """The part of a rank."""
@@ -89,11 +89,11 @@ class Parts:
             emitter.wait(sent, emitter.recv(channel, into, combine=combine))
 
 
-def at_roots(op: mesh.Collective) -> Cond:
+def at_roots(emitter: Emitter, op: mesh.Collective) -> Cond:
     """Where the operand is, as far as other axes go: a collective of roots is theirs alone."""
     layout = tensor_type(op.operands[0]).layout
     axes = [a for a in (layout.roots if layout else ()) if a != op.axis]
-    return Cond.all(Cond.eq(index_of(axis), 0) for axis in axes)
+    return Cond.all(Cond.eq(emitter.index_of(axis), 0) for axis in axes)
 
 
 def parts_for(emitter: Emitter, op: mesh.Collective, split: Value, dtype: DType) -> Parts:
@@ -113,7 +113,7 @@ def spread(emitter: Emitter, op: mesh.Gather | mesh.AllGather, source: Place) ->
     """Own parts in their places, then those of others, on rank 0 or everywhere."""
     value = op.tensors()[0]
     parts = parts_for(emitter, op, value, tensor_type(value).dtype)
-    with emitter.under(at_roots(op)):
+    with emitter.under(at_roots(emitter, op)):
         emitter.compute("copy", parts.part(parts.rank), emitter.view(source))
         if parts.size > 1 and isinstance(op, mesh.Gather):
             parts.collect()
@@ -127,14 +127,14 @@ def divide(emitter: Emitter, op: mesh.Scatter | mesh.ReduceScatter, source: Plac
     value = op.tensors()[0]
     parts = parts_for(emitter, op, op.result, tensor_type(value).dtype)
     extent = emitter.source.dims[op.along]
-    holds = at_roots(op)
+    holds = at_roots(emitter, op)
     if isinstance(op, mesh.Scatter):
         holds &= Cond.eq(parts.rank, 0)
     with emitter.under(holds):
         if extent < parts.size * parts.block:
             emitter.compute("fill", parts.rest(extent), value=0.0)
         emitter.compute("copy", parts.first(extent), emitter.view(source))
-    with emitter.under(at_roots(op)):
+    with emitter.under(at_roots(emitter, op)):
         if parts.size > 1 and isinstance(op, mesh.Scatter):
             parts.deal()
         elif parts.size > 1 and isinstance(op, mesh.ReduceScatter):
@@ -154,7 +154,7 @@ def shift(emitter: Emitter, op: mesh.Shift, source: Place, target: Place) -> Non
             help=f"use an extent that {size} divides",
         )
     steps = op.by % size
-    with emitter.under(at_roots(op)):
+    with emitter.under(at_roots(emitter, op)):
         if steps == 0:
             emitter.compute("copy", emitter.view(target), emitter.view(source))
             return

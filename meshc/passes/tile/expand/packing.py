@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.types import Split, TensorType
-from meshc.passes.tile.expand.emitter import Emitter, index_of
+from meshc.passes.tile.expand.emitter import Emitter
 
 
 class LaneMap:
@@ -46,7 +46,7 @@ class LaneMap:
         """Logical index of lane ``lane`` of ``dim``."""
         found = lane
         if split is not None:
-            part = parts.get(split.axis, index_of(split.axis))
+            part = parts.get(split.axis, self.emitter.index_of(split.axis))
             size = self.emitter.mesh.size(split.axis)
             found = part * split.block + lane if split.kind == "block" else part + lane * size
         heads = self.emitter.tiling.heads

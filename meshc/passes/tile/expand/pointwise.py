@@ -12,7 +12,6 @@ from meshc.ir.types import Layout
 from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.passes.tile.expand import local
-from meshc.passes.tile.expand.emitter import index_of
 from meshc.passes.tile.expand.values import Values
 from meshc.support.diagnostics import fail
 
@@ -137,7 +136,10 @@ class Pointwise(Values):
         source, target = self.place_of(value), self.result_place(op)
         (old,) = (tensor_type(value).layout or Layout()).splits
         (new,) = (tensor_type(op.result).layout or Layout()).splits
-        shift = index_of(new.axis) * new.block - index_of(old.axis) * old.block
+        shift = (
+            self.emitter.index_of(new.axis) * new.block
+            - self.emitter.index_of(old.axis) * old.block
+        )
         self.emitter.compute("select_lanes", self.view(target), self.view(source), shift=shift)
 
 

@@ -8,7 +8,7 @@ from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.ir.views import View, Whole
 from meshc.passes.tile.expand import rings
-from meshc.passes.tile.expand.emitter import Emitter, Place, expr, index_of, point, window
+from meshc.passes.tile.expand.emitter import Emitter, Place, expr, point, window
 from meshc.passes.tile.expand.local import score_slot
 from meshc.passes.tile.expand.slots import Slots
 from meshc.passes.tile.expand.weights import Weights
@@ -30,14 +30,14 @@ class Attention:
         self.cache = cache
         self.tiling = emitter.tiling
         segment = self.tiling.segment
-        self.across = rings.ring(emitter, "xd") if segment > 1 else None
-        self.along = rings.ring(emitter, "y") if emitter.mesh.rows > 1 else None
+        self.across = rings.ring(emitter, emitter.mesh.inner) if segment > 1 else None
+        self.along = rings.ring(emitter, emitter.mesh.down) if emitter.mesh.rows > 1 else None
         self.groups = self.tiling.key_block
         self.shared = self.tiling.query_block // self.groups
         self.chunk_lanes = self.tiling.row_lanes // self.tiling.chunks_y
 
     def scores(self, queries: Place, out: Place, dtype: DType) -> None:
-        """Scores of all keys: keys move along y, accumulators along xd.
+        """Scores of all keys: keys move along rows, accumulators in segments.
 
         Step t of core (i, c) works on key chunk (a*i + b*c + t) mod n, so that after n steps each
         accumulator is back where the weighted values want it.
@@ -71,7 +71,7 @@ class Attention:
             emitter.compute("copy", score_slot(emitter, out, m), last)
 
     def values(self, weights: Place, out: Place, dtype: DType) -> None:
-        """Weighted values: weights move along xd, values along y."""
+        """Weighted values: weights move in segments, values along rows."""
         emitter, tiling = self.emitter, self.tiling
         chunks = self.key_chunks("value_chunks", 1)
         rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_rows)
@@ -114,7 +114,7 @@ class Attention:
             emitter.compute("copy", slots.view(c, Whole(), lanes), cached)
         if tiling.segment == 1:
             return slots
-        ahead = index_of("xd") * tiling.chunks_x
+        ahead = self.emitter.index_of(self.emitter.mesh.inner) * tiling.chunks_x
         if self.along is not None:
             with emitter.loop("a", tiling.chunks_x * (tiling.segment - 1)) as step:
                 moved = slots.shift(step, Whole(), lanes, when=Cond.gt(ahead, step))

@@ -9,11 +9,9 @@ from meshc.analysis.placement import ring_step
 from meshc.analysis.tiling import ceil_div
 from meshc.analysis.turns import turn_route
 from meshc.ir.affine import AffineMap, Cond, Expr
+from meshc.ir.mesh import Mesh
 from meshc.ir.views import Symbol
 from meshc.passes.tile.expand.emitter import Emitter
-
-_INPUTS = ("y", "x")
-_Y, _X = Expr.var("y"), Expr.var("x")
 
 
 def ring(emitter: Emitter, axis: str, step: int = -1) -> Symbol:
@@ -23,9 +21,9 @@ def ring(emitter: Emitter, axis: str, step: int = -1) -> Symbol:
     base = _base(emitter, axis)
     pieces: list[tuple[tuple[Expr, Expr], Cond]] = []
     for cond, target in _steps(mesh.size(axis), here, mesh.ring(axis), step):
-        pieces.append((_at(axis, base + target), cond))
+        pieces.append((_at(mesh, axis, base + target), cond))
     name = f"ring_{axis}" if step < 0 else f"back_{axis}"
-    return emitter.channel(name, AffineMap.of(_INPUTS, pieces))
+    return emitter.channel(name, AffineMap.of(emitter.mesh.plane, pieces))
 
 
 def _steps(size: int, here: Expr, interleaved: bool, step: int) -> list[tuple[Cond, Expr]]:
@@ -42,8 +40,9 @@ def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
     """From each member of a group to the member before it, ``stride`` positions away."""
     here = position(emitter.mesh, axis)
     where = Cond.eq(here % stride, 0) & Cond.ge(member(emitter, axis, stride, group), 1)
-    target = _at(axis, (_Y if axis == "y" else _X) - _step(emitter, axis, stride))
-    route = AffineMap.of(_INPUTS, [(target, where)])
+    along = Expr.var(emitter.mesh.whole(axis))
+    target = _at(emitter.mesh, axis, along - _step(emitter, axis, stride))
+    route = AffineMap.of(emitter.mesh.plane, [(target, where)])
     return emitter.channel(f"chain_{axis}_{stride}", route)
 
 
@@ -83,10 +82,12 @@ def multicast(emitter: Emitter, axis: str) -> Symbol:
     """From position 0 of ``axis`` to all others."""
     here = position(emitter.mesh, axis)
     size = emitter.mesh.size(axis)
-    far = Expr.var(f"_{axis[0]}")
+    far = Expr.var(f"_{emitter.mesh.whole(axis)}")
     base = _base(emitter, axis)
     reach = Cond.between(base + 1, far, base + size)
-    route = AffineMap.of(_INPUTS, [(_at(axis, far), Cond.eq(here, 0) & reach)])
+    route = AffineMap.of(
+        emitter.mesh.plane, [(_at(emitter.mesh, axis, far), Cond.eq(here, 0) & reach)]
+    )
     return emitter.channel(f"cast_{axis}", route, multicast=True)
 
 
@@ -100,29 +101,34 @@ def in_turn(emitter: Emitter, axis: str, way: int, each: int) -> Symbol:
 
 
 def next_region(emitter: Emitter, replicated: bool) -> Symbol:
-    """From each region to the next: core to same core, or, for a value that is replicated over x,
+    """From each region to the next: core to same core, or, for a value that all columns have,
     from the last column to the first."""
-    region = Expr.var("r")
-    where = Cond.le(region, emitter.mesh.regions - 2)
-    last = emitter.mesh.columns - 1
+    mesh = emitter.mesh
+    region, row, column = map(Expr.var, mesh.names)
+    where = Cond.le(region, mesh.regions - 2)
+    last = mesh.columns - 1
     if not replicated or last == 0:
-        route = AffineMap.of(("r", "y", "x"), [((region + 1, _Y, _X), where)])
+        route = AffineMap.of(mesh.names, [((region + 1, row, column), where)])
     else:
-        edge = where & Cond.eq(_X, last)
-        route = AffineMap.of(("r", "y", "x"), [((region + 1, _Y, Expr.const(0)), edge)])
+        edge = where & Cond.eq(column, last)
+        route = AffineMap.of(mesh.names, [((region + 1, row, Expr.const(0)), edge)])
     return emitter.channel("next_region", route)
 
 
-def _at(axis: str, along: Expr) -> tuple[Expr, Expr]:
-    return (along, _X) if axis == "y" else (_Y, along)
+def _at(mesh: Mesh, axis: str, along: Expr) -> tuple[Expr, Expr]:
+    row, column = map(Expr.var, mesh.plane)
+    return (along, column) if axis == mesh.down else (row, along)
 
 
 def _base(emitter: Emitter, axis: str) -> Expr:
     """First position of the segment, for an axis inside segments."""
-    if axis != "xd" or emitter.mesh.segments == 1:
+    mesh = emitter.mesh
+    if axis == mesh.across or axis != mesh.inner or mesh.segments == 1:
         return Expr.const(0)
-    return _X - _X % emitter.mesh.size("xd")
+    column = Expr.var(mesh.across)
+    return column - column % mesh.size(mesh.inner)
 
 
 def _step(emitter: Emitter, axis: str, stride: int) -> Expr:
-    return Expr.const(stride * (emitter.mesh.size("xd") if axis == "xh" else 1))
+    mesh = emitter.mesh
+    return Expr.const(stride * (mesh.size(mesh.inner) if axis == mesh.group else 1))

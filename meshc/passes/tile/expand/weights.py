@@ -140,10 +140,12 @@ class Weights:
         if stack.layers is not None:
             names = ["layer", *names]
             layer = Expr.var("layer")
-            share = layer + Expr.var("r") * stack.stride if stack.stride else layer
+            share = (
+                layer + Expr.var(self.emitter.mesh.outer) * stack.stride if stack.stride else layer
+            )
             element = [share, *element]
         elif self.emitter.mesh.regions > 1:
-            last = Cond.eq(Expr.var("r"), self.emitter.mesh.regions - 1)
+            last = Cond.eq(Expr.var(self.emitter.mesh.outer), self.emitter.mesh.regions - 1)
             more += [guard for guard in self.emitter.guards if guard == last]
         self.emitter.port(
             Port(
