@@ -136,14 +136,14 @@ def test_hostile_names_of_buffers_channels_and_tokens(tmp_path):
 
 def test_two_hash_seeds_give_the_same_bytes(tmp_path):
     script = (
-        "import sys; sys.path[:0] = sys.argv[1:3]\n"
+        "import sys; sys.path[:0] = sys.argv[1:4]\n"
         "from emitted_texts import model_files\n"
         "files = model_files('4x3') | model_files('6x2', algo='ring', phases=('decode',))\n"
         "sys.stdout.write(''.join(f'{p}\\n{t}' for p, t in files.items()))"
     )
     found = [
         subprocess.run(
-            [sys.executable, "-c", script, str(ROOT), str(HERE)],
+            [sys.executable, "-c", script, str(ROOT), str(HERE), str(ROOT / "tests")],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,

@@ -15,7 +15,7 @@ import numpy as np
 from main_phase import main_phase
 from mesh_runtime import Fabric, HostError, Mesh, PortError, TensorProgram, Weights
 
-MESH = Mesh(rows=2, columns=3)
+MESH = Mesh({"y": 2, "x": 3})
 
 
 def load(weights=Path(__file__).parent / "weights", order=None):

@@ -18,7 +18,7 @@ from mesh_runtime.kernels import copy, fill, gemm
 
 def main_phase(fabric: Fabric) -> Phase:
     """Bind the program to the cores of ``fabric``."""
-    phase = Phase(fabric, "main_phase", interleaved=("y", "x", "xd"))
+    phase = Phase(fabric, "main_phase", interleaved=("y", "x"))
     core = phase.core
 
     # Memory of each core: name, element type, extents.

@@ -16,7 +16,7 @@ from decode import decode
 from mesh_runtime import Fabric, HostError, LanguageModel, Mesh, PortError, Weights
 from prefill import prefill
 
-MESH = Mesh(rows=2, columns=2)
+MESH = Mesh({"y": 2, "x": 2}, factors={"x": {"xh": 1, "xd": 2}})
 EMBEDDING = "embedding"
 VOCAB = 256
 CAPACITY = 16  # tokens of prompt and answer together
