@@ -72,7 +72,7 @@ def given_module(
     module = clone_module(loaded.module)
     module.options = {**request.options(), **module.options}
     if module.level == "graph":
-        module.options.setdefault("grid", request.mesh)
+        module.options.setdefault("grid", request.grid)
     if not module.device:
         module.device = dict(device(request.device_name).numbers)
     for fact in GIVEN[module.level]:
@@ -90,7 +90,7 @@ def graph_module(
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
     declared = str(module.option("weights", "f32"))
     dtype = element_type(loaded, declared, request, numbers, report or Diagnostics())
-    module.options |= {"dtype": dtype, "grid": request.mesh}
+    module.options |= {"dtype": dtype, "grid": request.grid}
     module.options.setdefault("accumulate", "f32")
     module.options |= request.options()
     module.device = dict(numbers.numbers)

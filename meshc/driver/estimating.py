@@ -9,10 +9,10 @@ from meshc.analysis.growth import faster
 from meshc.analysis.plmr import Profile, profile
 from meshc.backends import csl
 from meshc.devices import Device, device
+from meshc.devices.axes import WAFER
 from meshc.driver.growing import Laws, laws
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.ir.module import Module
-from meshc.passes.mesh.partition import parse_grid
 from meshc.support.diagnostics import MeshcError
 from meshc.support.plmr import letter_of
 
@@ -84,7 +84,7 @@ def violations(
 
 def _parallelism(question: Question, kind: str) -> str:
     """Cores without work: a dim that is shorter than the axes it is dealt to."""
-    columns, rows = parse_grid(question.mesh)
+    columns, rows = WAFER.size_of(question.mesh)
     extents = {"M": (question.m, rows), "K": (question.k, lcm(rows, columns))}
     if kind == "gemv":
         extents = {"K": (question.k, rows)}
@@ -106,7 +106,7 @@ def _latency(question: Question, found: Estimate) -> str:
         far = step.hops > _NEAR_HOPS or step.stages > _NEAR_STAGES
         ways = f"a step goes {step.hops} hops in {step.stages} stages"
         return f"{ways}, O({how.step})" if grows and far else ""
-    _, rows = parse_grid(question.mesh)
+    _, rows = WAFER.size_of(question.mesh)
     if how.path_stages == "P" and total.stages >= rows > 3:
         return f"{total.stages} routing stages for {rows} cores, O({how.path})"
     return ""

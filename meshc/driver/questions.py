@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.devices import device
+from meshc.devices.axes import WAFER
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.types import DType
 from meshc.passes.manager import PassManager
-from meshc.passes.mesh.partition import parse_grid
 from meshc.pipelines import pipeline_to
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Source
@@ -31,9 +31,15 @@ class Question:
     dtype: str = ""
     accumulate: str = "f32"
 
+    @property
+    def grid(self) -> str:
+        """Columns x rows."""
+        columns, rows = WAFER.size_of(self.mesh)
+        return f"{columns}x{rows}"
+
     def check(self) -> None:
         """Raise ``bad-argument`` or ``bad-mesh``."""
-        parse_grid(self.mesh)
+        WAFER.size_of(self.mesh)
         for name, extent in (("M", self.m), ("K", self.k), ("N", self.n)):
             if not 1 <= extent <= _MOST:
                 fail("bad-argument", f"{name} is {extent}, not 1 to {_MOST}")
@@ -52,7 +58,7 @@ def tile_module(question: Question, kind: str, algo: str) -> Module:
     text = f"""module @estimate level(graph) {{
       dims M = {question.m}, K = {question.k}, N = {question.n}
       options phase = main, dtype = {dtype}, accumulate = {question.accumulate},
-        grid = "{question.mesh}", {option} = "{algo}"
+        grid = "{question.grid}", {option} = "{algo}"
       func @main(in %a: {dtype}[M, K], {"in" if kind == "gemm" else "weight"} %b: {dtype}[{rights}])
           -> ({dtype}[M, N]) {{
         %c = graph.matmul %a, %b {{contract = [K]}} : {dtype}[M, N]

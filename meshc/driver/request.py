@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from meshc.analysis.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.analysis.reduction import TREES
+from meshc.devices.axes import WAFER
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.ir.options import ALIGNMENTS, RESULTS
 from meshc.ir.types import DType
-from meshc.passes.mesh.partition import parse_grid
 from meshc.support.diagnostics import Diagnostics
 
 ALGORITHMS_OF = {
@@ -72,6 +72,12 @@ class CompileRequest:
             return "graph"
         return next((level for level in LEVELS if level == self.compile_to), "tile")
 
+    @property
+    def grid(self) -> str:
+        """Columns x rows of the mesh."""
+        columns, rows = WAFER.size_of(self.mesh)
+        return f"{columns}x{rows}"
+
     def settings(self) -> dict[str, str]:
         """Specs of passes that differ from their defaults."""
         chosen = {"cluster": self.cluster, "dataflow": self.dataflow}
@@ -111,7 +117,7 @@ class CompileRequest:
         _within(found, "--seq", self.seq, _MAX_SEQ)
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
-        parse_grid(self.mesh)
+        WAFER.size_of(self.mesh)
 
 
 def _algorithm(found: Diagnostics, text: str) -> None:

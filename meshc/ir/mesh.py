@@ -181,6 +181,16 @@ class Mesh:
         return f"{self.columns}x{self.rows}"
 
 
+def plane_of(names: tuple[str, str], rows: int, columns: int, segments: int | None) -> Mesh:
+    """A mesh of ``rows`` x ``columns`` cores, counted by the axes ``names``; the columns divided
+    into ``segments`` (heads, hence the letter) and cores of one segment, unless None."""
+    down, across = names
+    factors: tuple[Axis, ...] = ()
+    if segments is not None:
+        factors = (Axis(f"{across}h", segments), Axis(f"{across}d", columns // segments))
+    return Mesh((Axis(down, rows), Axis(across, columns, factors=factors)))
+
+
 def is_axis_name(name: str) -> bool:
     """Whether an axis may be called ``name``: small letters and digits that are a word neither of
     this text form nor of the languages that are emitted."""

@@ -20,8 +20,8 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--mesh",
         default="8x8",
-        metavar="WxH",
-        help="columns x rows of one region of cores; default: %(default)s",
+        metavar="WxH|AXIS=N,..",
+        help="columns x rows of one region of cores, or its axes by name; default: %(default)s",
     )
     group.add_argument(
         "--seq", type=int, metavar="N", help="tokens that the KV cache holds; default: 1024"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.tiling import choose_tiling, find_heads, has_many_rows
 from meshc.devices.axes import WAFER
 from meshc.ir.core import tensor_type
+from meshc.ir.mesh import plane_of
 from meshc.ir.module import Module
 from meshc.ir.types import DType
 from meshc.passes.base import Pass
@@ -18,8 +18,6 @@ from meshc.passes.mesh.plans.prefill import PrefillPlan
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.verify import check_fact
 
-_MAX_CORES = 16_000_000
-
 
 @dataclass(frozen=True)
 class Partition(Pass):
@@ -28,7 +26,8 @@ class Partition(Pass):
     Many rows of tokens get the prefill plan of WaferLLM Fig. 3 (``BL_y E_x``, MeshGEMM), single
     rows the decode plan of Fig. 4 (``E_y`` replicated over x, MeshGEMV). Heads go whole groups
     first over a factor of x, then pairs of lanes, in the split that leaves the fewest lanes per
-    core. ``grid`` is columns x rows; empty takes the module's option of that name.
+    core. ``grid`` is columns x rows, or such as ``y=6,x=10``; empty takes the module's option of
+    that name.
 
     Before::
 
@@ -52,7 +51,7 @@ class Partition(Pass):
     grid: str = ""
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        columns, rows = parse_grid(self.grid or str(module.option("grid", "1x1")))
+        columns, rows = WAFER.size_of(self.grid or str(module.option("grid", "1x1")))
         batch = module.dims.get("B", 1)
         if batch != 1:
             fail(
@@ -62,7 +61,7 @@ class Partition(Pass):
         row_dim = _row_dim(module)
         capacity = module.dims[heads.keys] if heads else module.dims.get(row_dim, 1)
         tiling = choose_tiling(module.dims, heads, rows, columns, capacity)
-        mesh = WAFER.plane(rows, columns, tiling.segments if heads else None)
+        mesh = plane_of(WAFER.plane, rows, columns, tiling.segments if heads else None)
         kind = PrefillPlan if has_many_rows(module, row_dim) else DecodePlan
         plan: Plan = kind(module, mesh, tiling, report)
         plan.row_dim = row_dim
@@ -91,17 +90,6 @@ class Partition(Pass):
         lowered.functions = [plan.function()]
         check_fact(lowered, "padding_safe")
         return lowered
-
-
-def parse_grid(text: str) -> tuple[int, int]:
-    """Columns and rows from ``WxH``; fails with ``bad-mesh`` on anything else."""
-    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
-    if match is None or "0" in (match[1].lstrip("0") or "0", match[2].lstrip("0") or "0"):
-        fail("bad-mesh", f"'{text}' is no mesh", help="write columns x rows, such as 24x24")
-    columns, rows = int(match[1]), int(match[2])
-    if columns * rows > _MAX_CORES:
-        fail("bad-mesh", f"a mesh of {columns * rows} cores is more than any device has")
-    return columns, rows
 
 
 def _row_dim(module: Module) -> str:

@@ -35,12 +35,12 @@ class SelectGemm(Pass):
     Before::
 
         weight %w: f32[E, F]<E_y>>x:4 F_x:3>
-        %y = mesh.gemm %x, %w {contract = [E]}
+        %y = mesh.gemm %x, %w {contract = [E], axis = x}
 
     After::
 
         weight %w: f32[E, F]<E_y:4 F_x:3>
-        %y = mesh.gemm %x, %w {contract = [E], algo = summa}
+        %y = mesh.gemm %x, %w {contract = [E], axis = x, algo = summa}
     """
 
     NAME: ClassVar[str] = "select-gemm"

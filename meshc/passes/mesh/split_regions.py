@@ -29,11 +29,11 @@ class SplitRegions(Pass):
 
     Before::
 
-        mesh y = 2, x = 2
+        mesh y = 2 interleaved, x = 2 interleaved
 
     After::
 
-        mesh r = 2, y = 2, x = 2
+        mesh r = 2, y = 2 interleaved, x = 2 interleaved
     """
 
     NAME: ClassVar[str] = "split-regions"

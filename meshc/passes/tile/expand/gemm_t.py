@@ -67,7 +67,7 @@ class Transposed:
     @property
     def ahead(self) -> Expr:
         """By how many chunks the right operand of a column is turned."""
-        return Expr.var("rank_x") * self.per_column
+        return self.emitter.index_of(self.emitter.mesh.across) * self.per_column
 
     def expand(self) -> None:
         """The statements, and the ports of the right operand and of the result."""
@@ -121,7 +121,7 @@ class Transposed:
         kind = tensor_type(self.right)
         shape = (self.per_row + spare, self.lanes, self.left.width)
         buffer = emitter.buffer(self.right.name, shape, kind.dtype, "in")
-        chunk = Expr.var("rank_y") * self.per_row + Expr.var("s")
+        chunk = self.emitter.index_of(self.emitter.mesh.down) * self.per_row + Expr.var("s")
         chunk = (chunk + self.ahead) % self.chunks if turned else chunk
         lane_map = LaneMap(emitter, False)
         lanes = lane_map.add(self.op.contract, tensor_type(self.op.operands[0]), Expr.var("q"))
@@ -147,7 +147,7 @@ class Transposed:
         emitter = self.emitter
         kind = tensor_type(self.op.result)
         place = (Expr.var("s") - self.chunks) % sums.size
-        own = Expr.var("rank_y") * self.per_row + self.ahead
+        own = self.emitter.index_of(self.emitter.mesh.down) * self.per_row + self.ahead
         lane_map = LaneMap(emitter, False)
         lane_map.add([emitter.row_dim], kind, Expr.var("i"))
         elements = {**lane_map.elements, self.new: Expr.var("k") * self.lanes + Expr.var("j")}
