@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshc.devices.device import Device, Number
+from meshc.devices.device import Device
 from meshc.devices.keys import KEYS
+from meshc.devices.numbers import Number
 
 _CORES = {"mesh": "processing element", "cluster": "thread block", "node": "GPU"}
 _LINKS = {"mesh": "neighbours on a mesh", "all_to_all": "every core with every core"}
