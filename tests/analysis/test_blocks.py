@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,11 +19,11 @@ from meshc.analysis.blocks import (
     shared_memory,
     waves,
 )
-from meshc.analysis.clusters import collectives, misfits
 from meshc.analysis.dsmem import Attention, traffic
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.cost.clusters import collectives, misfits
 from meshc.devices import device
 
 H100 = device("h100")
@@ -184,5 +182,5 @@ def test_waves_hold_all_clusters(clusters: int, cluster: int, resident: int) -> 
 
 
 def test_a_cluster_that_no_group_of_cores_holds() -> None:
-    small = replace(H100, clusters=replace(H100.clusters, domains=(6, 6)))
+    small = H100.with_numbers(cluster_domains="6,6")
     assert waves(small, 4, 8, 1) == ()

@@ -12,8 +12,10 @@ PACKAGE = ROOT / "meshc"
 # Each part may import the parts below it, never its own row: parts of a row are siblings.
 ROWS = (
     ("support", "version"),
-    ("ir", "devices"),
+    ("devices",),
+    ("ir",),
     ("analysis",),
+    ("cost",),
     ("verify",),
     ("frontend", "passes", "backends", "interp", "sim", "serving"),
     ("pipelines",),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshc.devices import Number
 from meshc.ir.clone import clone_module
 from meshc.ir.compare import equal, first_difference
 from meshc.ir.core import OP_CLASSES
@@ -78,7 +79,10 @@ HEADER = """module @m level(tile) {
   dims D = 4
   scalars pos = 0..7
   options a = 1, b = -2.5, c = true, d = word, e = "with \\"quotes\\" and \\\\", f = 1e-05, g = inf
-  device name = toy, cores_x = 4
+  device name = toy, kind = mesh, push = true, enforced = false
+    datasheet cores_x = 4, memory_bytes = unlimited
+    calibrated relay_cycles = none, route_cycles = 24.5
+    assumed free_task_ids = "0-2,5"
   constant @table [1.0, 0.5]
   mesh r = 2, y = 3 interleaved, x = 4 interleaved (xh = 2, xd = 2),
     origins = [[0, 0], [4, 0]]
@@ -108,6 +112,8 @@ def test_every_construct_survives():
     assert print_module(parse(print_module(module))) == print_module(module)
     assert module.options["e"] == 'with "quotes" and \\'
     assert module.options["g"] == float("inf")
+    assert module.device.limit("memory_bytes") is None and module.device.link.push
+    assert module.device.number("route_cycles") == Number(24.5, "calibrated")
     assert module.mesh.origins == ((0, 0), (4, 0))
     assert module.ports[0].pad == float("-inf")
 
@@ -131,13 +137,25 @@ def test_every_construct_survives():
             "expected true or false",
             2,
         ),
-        ("module @m level(mesh) {\n  mesh y = 0, x = 2\n}", "at least one part", 2),
-        ("module @m level(mesh) {\n  mesh x = 2\n}", "a plane of two axes", 2),
-        ("module @m level(mesh) {\n  mesh x = 2, x = 2\n}", "two axes are called 'x'", 2),
-        ("module @m level(mesh) {\n  mesh y = 2, x = 6 (a = 2, b = 2)\n}", "make up the 6", 2),
-        ("module @m level(mesh) {\n  mesh y = 2 (a = 1, b = 2), x = 6\n}", "only the last", 2),
-        ("module @m level(mesh) {\n  mesh rows = 3, columns = 2\n}", "'rows' is no name of an", 2),
-        ("module @m level(mesh) {\n  mesh y = 3, lambda = 2\n}", "'lambda' is no name", 2),
+        ("module @m level(mesh) {\n  mesh y = 0, x = 2 (xh = 1, xd = 2)\n}", "makes no sense", 2),
+        ("module @m level(mesh) {\n  device kind = mesh\n}", "the device has no name", 2),
+        ("module @m level(mesh) {\n  device name = m, color = 1\n}", "has no 'color'", 2),
+        (
+            "module @m level(mesh) {\n  device name = m\n    assumed colours = 1\n}",
+            "has no 'colours'",
+            2,
+        ),
+        (
+            "module @m level(mesh) {\n  device name = m\n    assumed colors = 1\n"
+            "    datasheet colors = 1\n}",
+            "'colors' of the device is given twice",
+            2,
+        ),
+        (
+            "module @m level(mesh) {\n  device name = m, cores_x = 4\n}",
+            "'cores_x' of the device does not say where it comes from",
+            2,
+        ),
         (
             "module @m level(graph) {\n func @f(in %x: f32[L]) -> (f32[L]) {\n"
             "  %y = graph.sillu %x : f32[L]\n }\n}",

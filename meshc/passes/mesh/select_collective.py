@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, NoReturn
 
-from meshc.analysis.reduction import (
+from meshc.analysis.tiling import has_many_rows, tiling_of
+from meshc.cost.reductions import (
     TREES,
     Reduction,
     candidates,
     most_inputs,
-    ring_cycles,
-    tree_cycles,
+    ring_cost,
+    tree_cost,
 )
-from meshc.analysis.tiling import has_many_rows, tiling_of
+from meshc.cost.terms import Cost
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
-from meshc.passes.mesh.links import link_cost
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
 
@@ -82,7 +82,9 @@ class SelectCollective(Pass):
         for op in reductions:
             way = chosen[op.axis]
             if isinstance(op, ops.Reduce) and way.algo == "ring":
-                way = next(candidates(module.the_mesh().size(op.axis), 1, 1, link_cost(module), 2))
+                way = next(
+                    candidates(module.the_mesh().size(op.axis), 1, 1, module.the_device(), 2)
+                )
             op.algo, op.groups = way.algo, way.groups
         return module
 
@@ -98,7 +100,8 @@ class SelectCollective(Pass):
         ways_down = self.ways(module, down, words_down, False)
         ways_across = self.ways(module, across, words_across, bool(inside) and mesh.segments > 1)
         rings = ring_axes(module)
-        free_inputs, free_colors = free(module, "input_queues"), free(module, "colors")
+        device = module.the_device()
+        free_inputs, free_colors = device.free("input_queues"), device.free("colors")
         fitting = []
         for one, other in product(ways_down, ways_across):
             extra = len((one.rings | other.rings) - rings)
@@ -125,7 +128,7 @@ class SelectCollective(Pass):
             )
         within = way_across
         if mesh.segments > 1 and way_across.algo == "k_tree":
-            within = Reduction(way_across.algo, way_across.groups[:-1], way_across.cycles)
+            within = Reduction(way_across.algo, way_across.groups[:-1], way_across.cost)
         return {mesh.inner: within, down: way_down, across: way_across}
 
     def refuse(self, inputs: int | None, colors: int | None, rings: int) -> NoReturn:
@@ -144,21 +147,22 @@ class SelectCollective(Pass):
     def ways(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
         """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``
         says that some of them stay inside segments."""
-        mesh, link = module.the_mesh(), link_cost(module)
+        mesh, device = module.the_mesh(), module.the_device()
         size, segments = mesh.size(axis), mesh.segments if axis == mesh.across else 1
         segment = size // segments if inside else size
         found = []
         wanted = TREES.get(self.algo, self.k)
-        for tree in candidates(size, segments, 1, link, wanted):
+        for tree in candidates(size, segments, 1, device, wanted):
             if self.algo != "ring":
-                cycles = sum(tree_cycles(tree.groups, size, w, link) for w in words)
-                way = Reduction("k_tree", tree.groups, cycles)
+                costs = (tree_cost(tree.groups, size, w, device) for w in words)
+                way = Reduction("k_tree", tree.groups, sum(costs, Cost()))
                 inputs = most_inputs(size, tree.groups, segment) if words else 0
                 colors = 2 * sum(g > 1 for g in tree.groups) + 1 + inside
                 found.append(Option(way, frozenset(), inputs, colors))
         full = all(w >= size for w in words)  # a part of a ring is never less than one word
         if self.algo == "ring" or (self.algo == "auto" and not self.k and size > 1 and full):
-            way = Reduction("ring", (), sum(ring_cycles(size, w, link) for w in words))
+            costs = (ring_cost(size, w, device) for w in words)
+            way = Reduction("ring", (), sum(costs, Cost()))
             axes = {axis, mesh.inner} if inside else {axis}
             found.append(Option(way, frozenset(axes if words and size > 1 else ()), 0, 0))
         return found
@@ -192,14 +196,6 @@ def forced_way(module: Module) -> tuple[str, int] | None:
         return None
     name, _, phases = text.partition(":")
     return name, int(phases) if phases.isdecimal() else 5 if phases else 0
-
-
-def free(module: Module, what: str) -> int | None:
-    """How many of the device's ``what`` a program may use; None where it is not limited."""
-    total = module.device.get(what, 0)
-    if not total or not module.device.get("enforced", False):
-        return None
-    return int(total) - int(module.device.get(f"reserved_{what}", 0))
 
 
 def ring_axes(module: Module) -> frozenset[str]:
