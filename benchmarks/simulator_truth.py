@@ -107,9 +107,9 @@ fn run() void {{
 
 def vectors(n: int, shift: int, step: int = 1) -> str:
     """Registers over f32 arrays: ``dst`` and ``s0`` on one, ``s1`` on one ``shift`` words on."""
-    size = n * step + 4
+    size = n * step + 4 - n * step % 4
     return f"""
-var a = @zeros([{size + size % 2}]f32); var b = @zeros([{size + size % 2}]f32);
+var a = @zeros([{size}]f32); var b = @zeros([{size}]f32);
 const a_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> a[{step} * i] }});
 const b_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> b[i + {shift}] }});
 const dst = @get_dsr(dsr_dest, 1); const s0 = @get_dsr(dsr_src0, 1);

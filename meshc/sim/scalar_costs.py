@@ -19,13 +19,13 @@ class ScalarCosts:
     """Cycles of the parts of scalar code; the fields are those of the table."""
 
     operation: int
-    wide: int
     wide_product: int
     divide: int
     divide_f32: int
     to_integer: int
     branch: int
     routine: int
+    rebase: int
     slot: int
     start_of_copy: int
     call: int
@@ -43,12 +43,18 @@ class ScalarCosts:
         if not isinstance(node.type, ty.Int) or node.type.bits <= 16:
             return self.operation
         known = isinstance(node.left, ir.Const) or isinstance(node.right, ir.Const)
-        return self.wide_product if node.op == "*" and not known else self.wide
+        return self.wide_product if node.op == "*" and not known else self.operation
 
     def conversion(self, have: ty.Type, want: ty.Type) -> int:
         """A change of type that keeps the value."""
         routine = have == ty.F32 and isinstance(want, ty.Int)
         return self.to_integer if routine else self.operation
+
+    def runtime(self, name: str) -> int:
+        """A function of the machine; registers are operands as they stand."""
+        if name.startswith("dsr_"):
+            return 0
+        return self.rebase if name == "set_base" else self.routine
 
     def operand(self, node: ir.Expr) -> int:
         """An operand of a vector operation: a descriptor made at run time goes to a register."""

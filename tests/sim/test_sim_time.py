@@ -52,7 +52,7 @@ comptime {{ @export_symbol(out_ptr, "out"); @export_symbol(run); }}
 
 def registers(n: int, conflict: bool) -> str:
     """Two f32 arrays whose elements fall in the same bank group, or in different ones."""
-    size = n + 2 + n % 2  # an even number of elements keeps both arrays alike modulo 8 bytes
+    size = n + 4 - n % 4  # whole rows of the banks keep both arrays alike modulo 16 bytes
     text = REGISTERS.replace("SIZE", str(size)).replace("N}", f"{n}}}")
     return text.replace("SHIFT", "0" if conflict else "1")
 

@@ -9,10 +9,11 @@ where rows are short, because the cost of a call is paid once for many of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from meshc.backends.csl import scalar
-from meshc.backends.csl.costs import CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
+from meshc.backends.csl.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
 from meshc.backends.csl.descriptors import element, plain
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.types import DType
@@ -117,11 +118,11 @@ def _rows_cycles(product: Product, costs: Costs) -> int:
 
 def _meetings(product: Product) -> int:
     """Pairs of rows in one bank group, which are read one after the other: sums begin an element
-    later than factors, so these are rows an odd number of elements further on."""
+    later than factors."""
     m, k, _ = product.extents
-    odd_sums = m // 2 if product.c.dims[0].stride % 2 else 0
-    odd_factors = k // 2 if product.b.dims[0].stride % 2 else 0
-    return odd_sums * (k - odd_factors) + (m - odd_sums) * odd_factors
+    sums = Counter((1 + i * product.c.dims[0].stride) % BANKS for i in range(m))
+    factors = Counter(j * product.b.dims[0].stride % BANKS for j in range(k))
+    return sum(count * factors[bank] for bank, count in sums.items())
 
 
 def _mapped(product: Product, costs: Costs) -> Plan | None:
@@ -184,7 +185,7 @@ def _round_steps(product: Product, depth: int, costs: Costs) -> int:
     steps = costs.vector("mul", dtype, depth * part, inner)
     once = costs.vector("add", dtype, part, ())
     if dtype == DType.F32:
-        return steps + depth * once + (depth // 2 * part if part % 2 else 0)
+        return steps + depth * once + part * sum((j * part - 1) % BANKS == 0 for j in range(depth))
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
 
