@@ -30,6 +30,7 @@ class ScalarCosts:
     start_of_copy: int
     call: int
     effect: int
+    register_base: int
     timestamp: int
     trace_timestamp: int
     descriptor: int
@@ -66,7 +67,11 @@ class ScalarCosts:
 
     def of_effect(self, name: str) -> int:
         """An effect on the machine."""
-        known = {"tsc_read": self.timestamp, "trace_time": self.trace_timestamp}
+        known = {
+            "tsc_read": self.timestamp,
+            "trace_time": self.trace_timestamp,
+            "set_dsr_base": self.register_base,
+        }
         return known.get(name, self.effect)
 
     def of_call(self, callee: ir.Function | None) -> int:
