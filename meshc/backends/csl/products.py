@@ -19,9 +19,10 @@ from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.types import DType
 
 MOST_SCRATCH_BYTES = 8192
-_PASS = 5  # scalar cycles of one pass of a loop
+_PASS = 4  # scalar cycles of one pass of a loop
+_START = 3  # of the start of a loop
 _MOVED = 5  # of a DSD moved by a multiple of the loop's variable
-_ELEMENT = 4  # of an element's address and load
+_ELEMENT = 3  # of an element's address and load
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
     loads = LOAD if product.one_row else 3 * LOAD * m
-    passes = m * (_PASS + 2 * _MOVED) if m > 1 else 0
+    passes = _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
     return Plan("mapped", product, scalar.CALL + body + loads + passes, steps=steps)
 
 
@@ -145,7 +146,8 @@ def _looped(product: Product, costs: Costs) -> Plan:
     m, k, _ = product.extents
     once = SETUP + _ELEMENT + (_PASS + _MOVED + DESCRIPTOR if k > 1 else 0)
     once += _MOVED + 2 * DESCRIPTOR if m > 1 else 0
-    passes = m * _PASS if m > 1 else 0
+    passes = _START + m * _PASS if m > 1 else 0
+    passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)
     cycles = scalar.CALL + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
@@ -159,7 +161,7 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     depth = _power_of_two(min(k, free_bytes // (m * n * dtype.bytes)))
     rounds, rest = divmod(k, depth)
     cycles = scalar.CALL + rounds * _round_cycles(product, depth, costs)
-    cycles += rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
+    cycles += _START + rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
     cycles += _round_cycles(product, rest, costs) if rest else 0
     steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
     return Plan("outer", product, cycles, depth, steps)
@@ -169,8 +171,8 @@ def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
     """All products of ``depth`` columns and rows, and their sum into the result."""
     steps = _round_steps(product, depth, costs)
     if product.c.dtype == DType.F32:
-        passes = _PASS + _MOVED + DESCRIPTOR if depth > 1 else 0
-        return steps + SETUP + depth * (SETUP + passes)
+        passes = _START + depth * (_PASS + _MOVED + DESCRIPTOR) if depth > 1 else 0
+        return steps + SETUP + depth * SETUP + passes
     return steps + SETUP * (2 + len(halvings(depth)))
 
 
