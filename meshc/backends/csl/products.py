@@ -22,7 +22,6 @@ MOST_SCRATCH_BYTES = 8192
 _PASS = 4  # scalar cycles of one pass of a loop
 _START = 3  # of the start of a loop
 _MOVED = 5  # of a DSD moved by a multiple of the loop's variable
-_ELEMENT = 3  # of an element's address and load
 
 
 @dataclass(frozen=True)
@@ -144,13 +143,25 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
 
 def _looped(product: Product, costs: Costs) -> Plan:
     m, k, _ = product.extents
-    once = SETUP + _ELEMENT + (_PASS + _MOVED + DESCRIPTOR if k > 1 else 0)
-    once += _MOVED + 2 * DESCRIPTOR if m > 1 else 0
+    once = SETUP + _element(product.a)
+    once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
+    once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
     passes = _START + m * _PASS if m > 1 else 0
     passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)
     cycles = scalar.CALL + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
+
+
+def _moved(rows: Window) -> int:
+    """Scalar cycles of a DSD moved to the row that a loop's variable numbers."""
+    return _MOVED if rows.dims[0].stride != 1 else _MOVED - 1
+
+
+def _element(left: Window) -> int:
+    """Scalar cycles of the address of a left factor, and of its load."""
+    strides = [dim.stride for dim in left.dims if dim.extent > 1]
+    return sum(stride != 1 for stride in strides) + max(len(strides), 1)
 
 
 def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
