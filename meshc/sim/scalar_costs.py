@@ -19,17 +19,18 @@ class ScalarCosts:
     """Cycles of the parts of scalar code; the fields are those of the table."""
 
     operation: int
-    wide: int
     wide_product: int
     divide: int
     divide_f32: int
     to_integer: int
     branch: int
     routine: int
+    rebase: int
     slot: int
     start_of_copy: int
     call: int
     effect: int
+    register_base: int
     timestamp: int
     trace_timestamp: int
     descriptor: int
@@ -43,12 +44,18 @@ class ScalarCosts:
         if not isinstance(node.type, ty.Int) or node.type.bits <= 16:
             return self.operation
         known = isinstance(node.left, ir.Const) or isinstance(node.right, ir.Const)
-        return self.wide_product if node.op == "*" and not known else self.wide
+        return self.wide_product if node.op == "*" and not known else self.operation
 
     def conversion(self, have: ty.Type, want: ty.Type) -> int:
         """A change of type that keeps the value."""
         routine = have == ty.F32 and isinstance(want, ty.Int)
         return self.to_integer if routine else self.operation
+
+    def runtime(self, name: str) -> int:
+        """A function of the machine; registers are operands as they stand."""
+        if name.startswith("dsr_"):
+            return 0
+        return self.rebase if name == "set_base" else self.routine
 
     def operand(self, node: ir.Expr) -> int:
         """An operand of a vector operation: a descriptor made at run time goes to a register."""
@@ -60,7 +67,11 @@ class ScalarCosts:
 
     def of_effect(self, name: str) -> int:
         """An effect on the machine."""
-        known = {"tsc_read": self.timestamp, "trace_time": self.trace_timestamp}
+        known = {
+            "tsc_read": self.timestamp,
+            "trace_time": self.trace_timestamp,
+            "set_dsr_base": self.register_base,
+        }
         return known.get(name, self.effect)
 
     def of_call(self, callee: ir.Function | None) -> int:

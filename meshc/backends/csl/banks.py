@@ -1,6 +1,6 @@
 """Where f32 buffers begin, so that the two sources of an operation lie in different banks.
 
-Two 32-bit sources whose addresses are equal modulo eight bytes are read one after the other
+Two 32-bit sources whose addresses are equal modulo sixteen bytes are read one after the other
 (vendor's appendix on performance): twice the cycles. Buffers are aligned, so sums of products begin
 one element later than the factors that they are added to.
 """

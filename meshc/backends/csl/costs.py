@@ -16,7 +16,7 @@ from meshc.ir.types import DType
 CALL = 6  # one call of a mapped function and the set-up of its operation
 SETUP = 5  # an operation on memory
 LOAD = 28  # a register loaded at run time
-DESCRIPTOR = 5  # an operand whose descriptor was made at run time
+DESCRIPTOR = 1  # an operand whose descriptor was made at run time
 JOIN = 10  # a task that joins two ends: started, blocked again, a signal
 FABRIC = 2  # set-up of an operation with a fabric operand
 RAMP = 2  # between a PE and its router
@@ -28,6 +28,7 @@ LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next ca
 FRAME = 5  # between the time stamps: reading the counter, and the call of the program
 WRITE_EVERY = 8  # one step of an f32 multiply-accumulate in so many loses a cycle to its result
 STAY_EVERY = 32  # the same, on top of one in each, where results go to the bank of the sums
+BANKS = 4  # f32 words from one bank group to the same again
 
 _LANES = {
     ("wse2", "mac", DType.F16): 4,
@@ -68,9 +69,11 @@ class Costs:
 
 def writes(extent: int, strides: tuple[int, ...] = ()) -> int:
     """Cycles that multiply-accumulates of ``extent`` f32 lose to the write of their results; the
-    first stride is that of the sums."""
-    stays = bool(strides) and strides[0] != 0 and strides[0] % 4 == 0
-    return extent + extent // STAY_EVERY if stays else extent // WRITE_EVERY
+    first stride is that of the sums, the other that of the factors."""
+    if not strides or strides[0] == 0 or strides[0] % BANKS:
+        return extent // WRITE_EVERY
+    turns = len(strides) > 1 and all(s and s % (2 * BANKS) == 0 for s in strides)
+    return extent + extent // STAY_EVERY + (extent if turns else 0)
 
 
 def stride_lanes(stride: int, lanes: int) -> int:

@@ -9,18 +9,19 @@ where rows are short, because the cost of a call is paid once for many of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from meshc.backends.csl import scalar
-from meshc.backends.csl.costs import CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
+from meshc.backends.csl.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
 from meshc.backends.csl.descriptors import element, plain
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.types import DType
 
 MOST_SCRATCH_BYTES = 8192
-_PASS = 5  # scalar cycles of one pass of a loop
+_PASS = 4  # scalar cycles of one pass of a loop
+_START = 3  # of the start of a loop
 _MOVED = 5  # of a DSD moved by a multiple of the loop's variable
-_ELEMENT = 4  # of an element's address and load
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,11 @@ def _rows_cycles(product: Product, costs: Costs) -> int:
 
 def _meetings(product: Product) -> int:
     """Pairs of rows in one bank group, which are read one after the other: sums begin an element
-    later than factors, so these are rows an odd number of elements further on."""
+    later than factors."""
     m, k, _ = product.extents
-    odd_sums = m // 2 if product.c.dims[0].stride % 2 else 0
-    odd_factors = k // 2 if product.b.dims[0].stride % 2 else 0
-    return odd_sums * (k - odd_factors) + (m - odd_sums) * odd_factors
+    sums = Counter((1 + i * product.c.dims[0].stride) % BANKS for i in range(m))
+    factors = Counter(j * product.b.dims[0].stride % BANKS for j in range(k))
+    return sum(count * factors[bank] for bank, count in sums.items())
 
 
 def _mapped(product: Product, costs: Costs) -> Plan | None:
@@ -136,18 +137,31 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
     loads = LOAD if product.one_row else 3 * LOAD * m
-    passes = m * (_PASS + 2 * _MOVED) if m > 1 else 0
+    passes = _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
     return Plan("mapped", product, scalar.CALL + body + loads + passes, steps=steps)
 
 
 def _looped(product: Product, costs: Costs) -> Plan:
     m, k, _ = product.extents
-    once = SETUP + _ELEMENT + (_PASS + _MOVED + DESCRIPTOR if k > 1 else 0)
-    once += _MOVED + 2 * DESCRIPTOR if m > 1 else 0
-    passes = m * _PASS if m > 1 else 0
+    once = SETUP + _element(product.a)
+    once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
+    once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
+    passes = _START + m * _PASS if m > 1 else 0
+    passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)
     cycles = scalar.CALL + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
+
+
+def _moved(rows: Window) -> int:
+    """Scalar cycles of a DSD moved to the row that a loop's variable numbers."""
+    return _MOVED if rows.dims[0].stride != 1 else _MOVED - 1
+
+
+def _element(left: Window) -> int:
+    """Scalar cycles of the address of a left factor, and of its load."""
+    strides = [dim.stride for dim in left.dims if dim.extent > 1]
+    return sum(stride != 1 for stride in strides) + max(len(strides), 1)
 
 
 def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
@@ -158,7 +172,7 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     depth = _power_of_two(min(k, free_bytes // (m * n * dtype.bytes)))
     rounds, rest = divmod(k, depth)
     cycles = scalar.CALL + rounds * _round_cycles(product, depth, costs)
-    cycles += rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
+    cycles += _START + rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
     cycles += _round_cycles(product, rest, costs) if rest else 0
     steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
     return Plan("outer", product, cycles, depth, steps)
@@ -168,8 +182,8 @@ def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
     """All products of ``depth`` columns and rows, and their sum into the result."""
     steps = _round_steps(product, depth, costs)
     if product.c.dtype == DType.F32:
-        passes = _PASS + _MOVED + DESCRIPTOR if depth > 1 else 0
-        return steps + SETUP + depth * (SETUP + passes)
+        passes = _START + depth * (_PASS + _MOVED + DESCRIPTOR) if depth > 1 else 0
+        return steps + SETUP + depth * SETUP + passes
     return steps + SETUP * (2 + len(halvings(depth)))
 
 
@@ -184,7 +198,7 @@ def _round_steps(product: Product, depth: int, costs: Costs) -> int:
     steps = costs.vector("mul", dtype, depth * part, inner)
     once = costs.vector("add", dtype, part, ())
     if dtype == DType.F32:
-        return steps + depth * once + (depth // 2 * part if part % 2 else 0)
+        return steps + depth * once + part * sum((j * part - 1) % BANKS == 0 for j in range(depth))
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
 

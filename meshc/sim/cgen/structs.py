@@ -86,8 +86,8 @@ class PeClass(ct.Structure):
 class CCosts(ct.Structure):
     """The cycle model."""
 
-    names = ("memory", "fabric_out", "fabric_in", "load_dsr", "task", "hop", "ramp",
-             "relay", "configure", "map_call", "stay_every")  # fmt: skip
+    names = ("memory", "fabric_out", "fabric_in", "load_dsr", "task", "data_task",
+             "hop", "ramp", "relay", "configure", "map_call", "period", "stay_every")  # fmt: skip
     _fields_ = (
         *[(name, _I64) for name in names], ("lanes", _I64 * KINDS), ("write_every", _I64 * KINDS),
         ("output_depth", _I64 * QUEUES), ("input_depth", _I64), ("host_depth", _I64),

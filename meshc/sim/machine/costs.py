@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from math import gcd
 from typing import Any
 
 from meshc.sim.descriptors import Mem
@@ -21,12 +22,14 @@ class Costs:
     fabric_in: int
     load_dsr: int
     task: int
+    data_task: int
     print_call: int
     hop: int
     ramp: int
     relay: int
     configure: int
     map_call: int
+    period: int
     stay_every: int
     lanes: dict[str, int]
     write_every: dict[str, int]
@@ -44,30 +47,30 @@ class Costs:
         cycles = -(-n // lanes)
         if any(operand.esize != 4 for operand in memory):
             return cycles
-        lost = _reads_that_meet(memory, n)
+        lost = _reads_that_meet(memory, self.period, n)
         if any(_stays_in_its_bank(dst, source) for source in memory):
-            lost = n + n // self.stay_every
+            lost = n + n // self.stay_every + (n if _takes_turns(memory) else 0)
         every = self.write_every.get(spec.kind, 0) if isinstance(dst, Mem) else 0
         return cycles + (lost or (n // every if every else 0))
 
 
-def _reads_that_meet(memory: list[Mem], n: int) -> int:
+def _reads_that_meet(memory: list[Mem], period: int, n: int) -> int:
     """Steps in which the first two sources lie in one bank group; two reads share no group.
 
-    Groups repeat every eight bytes, so that elements of unequal strides may meet in every second
-    step. A source that does not move is read once.
+    Groups repeat every ``period`` bytes, so that elements of unequal strides meet in some steps
+    only. A source that does not move is read once.
     """
     if len(memory) < 2:
         return 0
     first, second = pace(memory[0]), pace(memory[1])
     if not first or not second:
         return 0
-    apart = (memory[0].addr - memory[1].addr) % 8
-    if (first - second) % 8 == 0:
-        return n if apart == 0 else 0
-    if (first - second) % 8 != 4 or apart % 4:
-        return 0
-    return (n + 1) // 2 if apart == 0 else n // 2
+    apart, drift = memory[0].addr - memory[1].addr, first - second
+    every = period // gcd(drift, period)
+    for step in range(min(every, n)):
+        if (apart + step * drift) % period == 0:
+            return -(-(n - step) // every)
+    return 0
 
 
 def _stays_in_its_bank(dst: Any, source: Mem) -> bool:
@@ -80,6 +83,11 @@ def _stays_in_its_bank(dst: Any, source: Mem) -> bool:
         and pace(dst) != 0
         and pace(dst) % 16 == 0
     )
+
+
+def _takes_turns(memory: list[Mem]) -> bool:
+    """Whether two sources have strides of the slowest class, multiples of eight words."""
+    return len(memory) > 1 and all(pace(m) and pace(m) % 32 == 0 for m in memory)
 
 
 def pace(mem: Mem) -> int:
@@ -108,12 +116,14 @@ def costs_of(arch: str) -> Costs:
         setup["fabric_in"],
         setup["load_dsr"],
         setup["task"],
+        setup["data_task"][column],
         setup["print"],
         fabric["hop"],
         fabric["ramp"],
         fabric["relay"],
         fabric["configure"],
         table["map"]["call"],
+        table["banks"]["period"],
         table["banks"]["stay_every"],
         {kind: lanes[column] for kind, lanes in table["lanes"].items()},
         table["write_every"],

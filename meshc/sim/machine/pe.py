@@ -256,7 +256,7 @@ class Pe(PeMemory):
             elif rank < best:
                 best, kind, what = rank, "wavelet", color
         if kind:
-            self.t = now + self.costs.task
+            self.t = now + (self.costs.data_task if kind == "wavelet" else self.costs.task)
             self.start(now, kind, what)
         elif later < 1 << 62:
             self.wake(later)

@@ -71,7 +71,7 @@ class ExpressionWriter:
                 cond, then, other = (self.expr(e) for e in (node.cond, node.then, node.other))
                 return self.select(cond, then, other)
             case ir.Runtime():
-                self.cost += 0 if node.name.startswith("dsr_") else SCALAR.routine
+                self.cost += SCALAR.runtime(node.name)
                 return self.runtime(node)
             case ir.FnAddr():
                 return str(self.numbers[node.name])

@@ -21,8 +21,8 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 enum { KINDS = 32, MATHS = 16 };
 typedef struct {
-    int64_t memory, fabric_out, fabric_in, load_dsr, task;
-    int64_t hop, ramp, relay, configure, map_call, stay_every;
+    int64_t memory, fabric_out, fabric_in, load_dsr, task, data_task;
+    int64_t hop, ramp, relay, configure, map_call, period, stay_every;
     int64_t lanes[KINDS], write_every[KINDS];
     int64_t output_depth[QUEUES], input_depth, host_depth;
     int64_t math[MATHS];

@@ -296,7 +296,7 @@ static void dispatch(machine *m, int64_t now, void *subject, void *argument)
         }
     }
     if (wavelet || local >= 0 || launched) {
-        p->t = now + m->costs.task;
+        p->t = now + (wavelet ? m->costs.data_task : m->costs.task);
         if (wavelet)
             start_wavelet(c, now, wavelet);
         else if (local >= 0)

@@ -221,18 +221,18 @@ static int64_t pace(const dsd *d)
     return d->ndims ? d->step[d->ndims - 1] : d->stride;
 }
 
-/* Steps in which two sources lie in one bank group; groups repeat every eight bytes. */
-static int64_t reads_that_meet(const dsd *a, const dsd *b, int64_t n)
+/* Steps in which two sources lie in one bank group; groups repeat every period bytes. */
+static int64_t reads_that_meet(const dsd *a, const dsd *b, int64_t period, int64_t n)
 {
-    int64_t first = pace(a), second = pace(b), apart = (a->addr - b->addr) & 7;
+    int64_t first = pace(a), second = pace(b), apart = a->addr - b->addr, every = 1;
     if (!first || !second)
         return 0;
-    int64_t drift = (first - second) & 7;
-    if (drift == 0)
-        return apart == 0 ? n : 0;
-    if (drift != 4 || apart & 3)
-        return 0;
-    return apart == 0 ? (n + 1) / 2 : n / 2;
+    while (every * (first - second) % period)
+        every++;
+    for (int64_t step = 0; step < min64(every, n); step++)
+        if ((apart + step * (first - second)) % period == 0)
+            return ceil_div(n - step, every);
+    return 0;
 }
 
 /* Whether results go to the bank that the same source is read from, in every step. */
@@ -241,6 +241,9 @@ static int stays_in_its_bank(const dsd *to, const dsd *source)
     return to->kind == MEM && !to->scalar && to->addr == source->addr &&
            pace(to) == pace(source) && pace(to) != 0 && pace(to) % 16 == 0;
 }
+
+/* Whether a source has a stride of the slowest class, a multiple of eight words. */
+static int is_slow(const dsd *source) { return pace(source) && pace(source) % 32 == 0; }
 
 /* Cycles for n elements between memory operands, without the set-up. */
 int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int64_t n)
@@ -262,11 +265,12 @@ int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int6
     int64_t cycles = ceil_div(n, lanes);
     if (!words)
         return cycles;
+    int turns = found > 1 && is_slow(memory[0]) && is_slow(memory[1]);
     if (found > 1)
-        lost = reads_that_meet(memory[0], memory[1], n);
+        lost = reads_that_meet(memory[0], memory[1], m->costs.period, n);
     for (int k = 0; k < found; k++)
         if (stays_in_its_bank(&operands[0], memory[k]))
-            lost = n + n / m->costs.stay_every;
+            lost = n + n / m->costs.stay_every + (turns ? n : 0);
     if (!lost && every && operands[0].kind == MEM)
         lost = n / every;
     return cycles + lost;
