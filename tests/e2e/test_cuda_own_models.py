@@ -137,6 +137,22 @@ def test_weights_in_another_order_are_refused(declared, turned, read, words, tmp
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ("bq[D], bk[H, D], bv[H, D]", "the bias %bq_1 is over D, what it is added to over H, D"),
+        ("bq[H, D], bk[H, D], bv[H]", "the bias %bv_1 is over H, what it is added to over H, D"),
+        ("bq[D], bk[D], bv[D]", "the bias %bq_1 is over D"),
+    ],
+)
+def test_biases_that_heads_or_lanes_share_are_refused(declared, words, tmp_path: Path):
+    text = MODEL.replace("bq[H, D], bk[H, D], bv[H, D]", declared)
+    with pytest.raises(MeshcError) as caught:
+        compiled(tmp_path, text)
+    assert [d.code for d in caught.value.diagnostics] == ["cuda-graph"]
+    assert words in str(caught.value)
+
+
 # Parts of MODEL: its layer, the attention block and the feed-forward block in it, what it returns.
 LAYER = MODEL[MODEL.index("    repeat") : MODEL.index("    return x")]
 ATTENTION = MODEL[
