@@ -75,6 +75,10 @@ TEXTS = {
     .replace(", b1[F]", "")
     .replace(", b2[E]", ""),
     "silu without gate": SHARED.replace("gelu(", "silu("),
+    "a table that is turned around, tied": MODEL.replace("embedding[V, E]", "embedding[E, V]")
+    .replace("embed(tokens, embedding)", "embed(tokens, transpose(embedding))")
+    .replace(", lm_head[E, V]", "")
+    .replace("@ lm_head", "@ embedding"),
     "exact gelu as gate": MODEL.replace("silu(", "gelu("),
 }
 
