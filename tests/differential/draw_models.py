@@ -88,8 +88,8 @@ class Model:
         inputs: tuple[Tensor, ...] = ()
         if tokens:
             self.batch = ("B",)
-            table = top.param("table", "V", "E")
-            x = top.apply(Embed("tokens"), table, stem="x", inline=20)
+            top.param("table", *(("V", "E") if draw.chance(88) else ("E", "V")))
+            x = top.apply(Embed("tokens"), self._table(top, "V", "E"), stem="x", inline=20)
         else:
             x = "x"
             inputs = (Tensor("x", (*self.batch, "L", "E")),)
@@ -246,10 +246,16 @@ class Model:
         down = body.weighted(wide, ("F",), ("E",), "down")
         return self._biased(body, down, "outer", "E")
 
+    def _table(self, top: Builder, *dims: str) -> str:
+        """The table of the vocabulary with its dims in this order."""
+        stored = top.params[0].name
+        if top.dims(stored) == dims:
+            return stored
+        return top.apply(Transpose(), stored, stem="turned", inline=90)
+
     def _head(self, top: Builder, x: str) -> str:
         if not self._odd(20):
             x = self._norm(top, x, "E")
         if self.draw.chance(40):
-            turned = top.apply(Transpose(), top.params[0].name, stem="tied", inline=90)
-            return top.apply(Product(("E",)), x, turned, stem="logits")
+            return top.apply(Product(("E",)), x, self._table(top, "E", "V"), stem="logits")
         return top.weighted(x, ("E",), ("V",), "head", self.draw.of(["", "", "transposed"]))

@@ -39,7 +39,7 @@ def test_random_programs_in_csl() -> None:
 def test_random_models_in_cuda() -> None:
     """Models that differ in attention alone, one of them latent, so that few kernels are compiled:
     by tokens, by lanes, and with the inputs of a prompt's products in f16."""
-    tally = judged(0, 4, "cuda", 22)
+    tally = judged(1, 3, "cuda", 22)
     assert tally.kinds["cuda", "match"] >= 3
     assert tally.features["latent attention of a low rank"]["match"]
 
