@@ -17,8 +17,8 @@ from operations import Binary, Product, Scale
 from reducing import reduced
 
 
-def drawn(count: int, target: str = "python") -> list[Case]:
-    return [draw_case(11, index, {target: 1.0}) for index in range(count)]
+def drawn(count: int) -> list[Case]:
+    return [draw_case(11, index, {"python": 1.0}) for index in range(count)]
 
 
 def results(case: Case) -> list[list[np.ndarray]]:
@@ -63,11 +63,10 @@ def test_every_mistake_that_shows_is_seen() -> None:
 
 def test_mistakes_in_models_of_kernels_are_seen() -> None:
     """Their results may all be off by the same part of the largest, which hides little."""
-    cases = [case for case in drawn(60, "cuda")[::2] if case.form == "requests"]
-    seen, small = mistakes(cases, 9)
-    assert seen["f16"] > 40 and seen["bf16"] > 40
-    assert small["f16"] <= 0.03 * seen["f16"]
-    assert small["bf16"] <= 0.08 * seen["bf16"]
+    drawn_apart = (draw_case(11, index, {"cuda": 1.0}) for index in range(1, 61, 7))
+    seen, small = mistakes([case for case in drawn_apart if case.form == "requests"], 6)
+    assert seen["f16"] > 10 and seen["bf16"] > 20
+    assert small.total() <= 0.05 * seen.total()
 
 
 @pytest.mark.parametrize("stored", ["f32", "f16", "bf16"])
