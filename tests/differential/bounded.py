@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -246,3 +246,22 @@ class Rules:
             error[..., first] * np.abs(sin) + error[..., second] * np.abs(cos) + own
         )
         return self._stored(a.dims, np.moveaxis(value, -1, axis), np.moveaxis(bound, -1, axis))
+
+
+class Plain(Rules):
+    """The same values without their errors, for programs that are judged in another way."""
+
+    def _stored(self, dims: Sequence[str], value: np.ndarray, error: np.ndarray) -> Bounded:
+        self._seen(value)
+        return Bounded(tuple(dims), value, np.zeros_like(value))
+
+
+class Rounding(Plain):
+    """The values that a program gets which rounds what it multiplies to its type, as where keys and
+    values are cached and tensor cores compute. Weights are of the type already."""
+
+    def contract(self, a: Bounded, b: Bounded, summed: Sequence[str]) -> Bounded:
+        return super().contract(self._rounded(a), self._rounded(b), summed)
+
+    def _rounded(self, x: Bounded) -> Bounded:
+        return replace(x, value=rounded(x.value, self.kinds.stored).astype(np.float64))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
@@ -9,11 +11,13 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from bounded import Arithmetic, Bounded, rounded
+from bounded import Arithmetic, Bounded, Plain, Rounding, Rules, rounded
 from building import Drawing
+from draw_clusters import cluster_features, cluster_model, cluster_options, cluster_runs
 from draw_models import cached_model
 from draw_tensors import tensor_program
 from drawn_programs import Program, Reference, features
+from serving import Turn, turns
 
 GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
 REDUCE = ("auto", "ring", "pipeline", "tree", "two_phase", "k_tree", "k_tree:1", "k_tree:2")
@@ -22,15 +26,28 @@ SHARP = {"f32": 1e-3, "f16": 0.06, "bf16": 0.1}
 """A case is judged only if rounding explains less than this part of its largest result."""
 
 
+TIMES = 4
+"""What kernels give may be off by so many units of the model's type of the largest result, or by so
+many times what rounding all operands of products moves any result.
+
+Kernels add in f32, and round to the type what they cache, what tensor cores multiply and, for many
+heads, the weights of scores; which of these depends on shapes. The bound of running errors takes
+all of them at their worst and in one direction, which over heads of 64 lanes explains anything.
+Independent errors add like their root: four units are 16 roundings at their worst.
+"""
+_NEIGHBOURS = 20
+"""So many cases in a row share what :func:`draw_clusters.cluster_model` calls common."""
+
+
 class Unsharp(Exception):
     """Values leave the range of their type, or rounding may explain too much."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """``form`` is main, generate, decode or prefill; ``prompt`` counts its tokens or rows,
-    ``steps`` the runs. ``options`` are arguments of ``meshc.compile``; ``seed`` is that of all
-    numbers; with ``order`` the cores are numbered at random."""
+    """``form`` is main, generate, decode, prefill or requests; ``prompt`` counts its tokens or
+    rows, ``steps`` the runs. ``options`` are arguments of ``meshc.compile``; ``seed`` is that of
+    all numbers; with ``order`` the cores are numbered at random."""
 
     program: Program
     target: str
@@ -92,6 +109,11 @@ class Case:
         random = np.random.default_rng([self.seed, 7])
         return [int(i) for i in random.integers(0, self.program.extents["V"], self.prompt)]
 
+    def turns(self) -> list[list[Turn]]:
+        """Who takes which tokens in each step, in the form of requests."""
+        batch = int(self.options.get("batch", 1))
+        return turns(self.seed, batch, self.prompt, self.steps, self.program.extents["V"])
+
     def words(self) -> str:
         """The command line that compiles the program, and what it is run on."""
         flags = " ".join(
@@ -106,12 +128,16 @@ class Case:
     def features(self) -> set[str]:
         """What takes part, in words, for counting."""
         options = self.options
-        columns, rows = map(int, str(options.get("mesh", "1x1")).split("x"))
         found = features(self.program) | {f"target {self.target}", f"form {self.form}"}
         found |= {f"algo {a}" for a in options.get("algo", ())}
-        for name in ("kv", "align", "dtype", "result", "device"):
+        for name in _COUNTED:
             if name in options:
                 found.add(f"{name} {options[name]}")
+        if self.form == "requests":
+            return found | cluster_features(self.program)
+        if "mesh" not in options:
+            return found
+        columns, rows = map(int, options["mesh"].split("x"))
         shape = (
             "1x1" if columns * rows == 1 else "one row or column" if 1 in (columns, rows) else ""
         )
@@ -119,17 +145,18 @@ class Case:
         return found
 
 
+_COUNTED = ("kv", "align", "dtype", "result", "device", "page", "batch", "cluster", "dataflow")
+"""Options whose values are counted."""
+
+
 def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
     """Case number ``index`` of a run with ``seed``; the same for the same arguments."""
     random = Random(f"{seed}:{index}")
     draw = Drawing(random)
     kind = draw.weighted(targets)
-    form = draw.weighted(_FORMS) if kind == "python" else "main"
-    kinds = _kinds(draw, 60 if form == "main" else 75) if kind == "python" else _csl_kinds(draw)
+    drawn = _DRAWN[kind](draw, lambda: Drawing(Random(f"{seed}:{index // _NEIGHBOURS}:common")))
     for attempt in count():
-        # What rounding blurs too much in a small type is drawn in f32 in the end.
-        kinds = kinds if attempt < 40 else Arithmetic()
-        case = _python(draw, form, kinds) if kind == "python" else _csl(draw, kinds)
+        case = drawn(attempt)
         case = replace(case, seed=random.randrange(2**31), origin=f"--seed {seed} --case {index}")
         try:
             expected(case)
@@ -140,6 +167,40 @@ def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
 
 
 _FORMS = {"main": 58, "generate": 30, "decode": 8, "prefill": 4}
+
+
+Attempts = Callable[[int], Case]
+"""Draws a case; the argument counts those before that rounding blurs too much."""
+Common = Callable[[], Drawing]
+"""A source that makes the same choices for some cases in a row."""
+
+
+def _python_cases(draw: Drawing, common: Common) -> Attempts:
+    form = draw.weighted(_FORMS)
+    kinds = _kinds(draw, 60 if form == "main" else 75)
+    # What is blurred in a small type is drawn in f32 in the end.
+    return lambda attempt: _python(draw, form, kinds if attempt < 40 else Arithmetic())
+
+
+def _csl_cases(draw: Drawing, common: Common) -> Attempts:
+    kinds = _csl_kinds(draw)
+    return lambda attempt: _csl(draw, kinds if attempt < 40 else Arithmetic())
+
+
+def _cuda_cases(draw: Drawing, common: Common) -> Attempts:
+    if draw.chance(12):
+        drawn = _python_cases(draw, common)
+        return lambda attempt: asked_of_cuda(drawn(attempt))
+    return lambda attempt: _cuda(draw, common())
+
+
+def asked_of_cuda(case: Case) -> Case:
+    """A case of Python for the target cuda, which makes kernels of hardly any."""
+    kept = {n: v for n, v in case.options.items() if n in ("seq", "dtype", "phase", "align")}
+    return replace(case, target="cuda", options=kept, order=False)
+
+
+_DRAWN = {"python": _python_cases, "csl": _csl_cases, "cuda": _cuda_cases}
 
 
 def _kinds(draw: Drawing, plain: int) -> Arithmetic:
@@ -202,13 +263,24 @@ def _csl(draw: Drawing, kinds: Arithmetic) -> Case:
     return Case(program, "csl", "main", options, 0)
 
 
+def _cuda(draw: Drawing, common: Drawing) -> Case:
+    program = cluster_model(draw, common)
+    options = cluster_options(draw, common, program)
+    prompt, steps = cluster_runs(draw, program)
+    options["seq"] = prompt + steps - 1 + (0 if draw.chance(30) else draw.number(0, 40))
+    return Case(program, "cuda", "requests", options, 0, prompt, steps)
+
+
 def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]:
     """The results of every run. Of a model of tokens ``chosen`` are those that it generated (any,
     when it has not run). Raises :class:`Unsharp`."""
-    reference = Reference(case.program, case.weights(), case.capacity)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = list(_RUNS[case.form](case, reference, chosen))
-    scale = reference.scope.rules.largest
+    if case.target == "cuda":
+        found, scale = _computed(case, chosen, Plain)
+        moved, _ = _computed(case, chosen, Rounding)
+        pairs = (zip(*runs, strict=True) for runs in zip(found, moved, strict=True))
+        found = [[_off(*pair, case.program.kinds.unit) for pair in run] for run in pairs]
+    else:
+        found, scale = _computed(case, chosen, Rules)
     limit = 3e4 if "f16" in (case.program.kinds.stored, case.program.kinds.sums) else 1e9
     if not scale < limit:
         raise Unsharp(f"values up to {scale}")
@@ -218,6 +290,22 @@ def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]
         if not size > 1e-6 or not result.error.max() <= sharp * size:
             raise Unsharp(f"{result.error.max()} of {size}")
     return found
+
+
+def _computed(
+    case: Case, chosen: list[int] | None, rules: type[Rules]
+) -> tuple[list[list[Bounded]], float]:
+    """The results of every run by these rules, and the largest value on the way."""
+    reference = Reference(case.program, case.weights(), case.capacity, rules)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = list(_RUNS[case.form](case, reference, chosen))
+    return found, reference.scope.rules.largest
+
+
+def _off(result: Bounded, moved: Bounded, unit: float) -> Bounded:
+    """The result with the error that kernels may have: see :data:`TIMES`."""
+    most = max(unit * np.abs(result.value).max(), np.abs(moved.value - result.value).max())
+    return replace(result, error=np.full_like(result.value, TIMES * most))
 
 
 def _main(case: Case, reference: Reference, chosen: list[int] | None):
@@ -246,4 +334,25 @@ def _prefill(case: Case, reference: Reference, chosen: list[int] | None):
     yield reference.step(case.inputs(0), 0, True)
 
 
-_RUNS = {"main": _main, "generate": _generate, "decode": _decode, "prefill": _prefill}
+def _requests(case: Case, reference: Reference, chosen: list[int] | None):
+    """Each request as if it were alone: caches of its own, the same numbers."""
+    caches: dict[int, dict] = defaultdict(dict)
+    name = case.program.tokens
+    for step in case.turns():
+        results = []
+        for turn in step:
+            reference.scope.caches = caches[turn.request]
+            *before, last = turn.ids
+            if before:
+                reference.step({name: np.array(before)}, turn.cached, True)
+            results += reference.step({name: np.array([last])}, turn.cached + len(before))
+        yield results
+
+
+_RUNS = {
+    "main": _main,
+    "generate": _generate,
+    "decode": _decode,
+    "prefill": _prefill,
+    "requests": _requests,
+}

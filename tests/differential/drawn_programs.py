@@ -256,12 +256,18 @@ def _repeat_lines(statement: Repeat, pad: str, known: dict[str, Fragment]) -> li
 
 class Reference:
     """The program in float64. ``weights`` and what each step is given are numbers of its type;
-    caches keep from step to step."""
+    caches keep from step to step. ``rules`` say which errors are followed."""
 
-    def __init__(self, program: Program, weights: Mapping[str, np.ndarray], capacity: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, np.ndarray],
+        capacity: int,
+        rules: type[Rules] = Rules,
+    ) -> None:
         self.program = program
         self.weights = weights
-        self.scope = Scope(Rules(program.kinds), program.extents, capacity=capacity)
+        self.scope = Scope(rules(program.kinds), program.extents, capacity=capacity)
 
     def step(
         self, inputs: Mapping[str, np.ndarray], position: int = 0, prefill: bool = False

@@ -139,6 +139,8 @@ def _with_fewer_options(case: Case) -> Iterator[Case]:
         yield _optioned(case, {**case.options, "algo": (choice,)})
     if case.order:
         yield replace(case, order=False)
+    if "mesh" not in case.options:
+        return
     columns, rows = map(int, case.options["mesh"].split("x"))
     for smaller in ((1, 1), (columns, 1), (1, rows), (columns - 1, rows), (columns, rows - 1)):
         if min(smaller) >= 1 and smaller != (columns, rows):
@@ -160,6 +162,7 @@ def _with_smaller_runs(case: Case) -> Iterator[Case]:
         "generate": case.prompt + case.steps - 1,
         "decode": case.steps,
         "prefill": case.prompt,
+        "requests": case.prompt + case.steps - 1,
     }.get(case.form, 0)
     if case.capacity > used > 0:
         yield _optioned(case, {**case.options, "seq": used})
@@ -169,7 +172,7 @@ def _with_smaller_runs(case: Case) -> Iterator[Case]:
 def _with_smaller_extents(case: Case) -> Iterator[Case]:
     extents = dict(case.program.extents)
     for dim, extent in extents.items():
-        for smaller in dict.fromkeys((1, 2, extent // 2, extent - 2, extent - 1)):
+        for smaller in dict.fromkeys((1, 2, 8, extent // 2, extent - 8, extent - 2, extent - 1)):
             if 1 <= smaller < extent:
                 changed = {**extents, dim: smaller}
                 yield replace(case, program=replace(case.program, extents=changed))

@@ -1,4 +1,5 @@
-"""Running what was compiled: emitted Python in this process, emitted CSL on the simulator."""
+"""Running what was compiled: emitted Python in this process, emitted CSL on the simulator, CUDA
+kernels in the executor."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import numpy as np
 from cases import Case
 
 import meshc
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import SCHEDULES, Mode
 from meshc.backends.python import load_program
 from meshc.sim import cs_python, cslc
 from meshc.sim.host import runtime
@@ -73,6 +76,29 @@ def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
     ], []
 
 
+def run_cuda(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
+    """The emitted kernels in the executor, in any of its schedules, with pages of the cache in any
+    order. Requests that have not begun compute a token that nobody asks for."""
+    program = from_json(compiled.files["manifest.json"])
+    random = np.random.default_rng([case.seed, 11])
+    mode = Mode(str(random.choice(SCHEDULES)), bool(random.integers(2)), case.seed)
+    machine = CpuMachine(program.kernels, compiled.files, mode)
+    model = LanguageModel(program, machine, case.weights())
+    pages = random.permutation(machine.read("pages").ravel()).reshape(program.batch, -1)
+    machine.write("pages", pages)
+    if program.prefill is not None:
+        machine.write("chunk_pages", pages[:1])
+    first, *others = case.turns()
+    found = [[model.prefill(first[0].ids)]]
+    for step in others:
+        ids, cached = [0] * program.batch, [0] * program.batch
+        for turn in step:
+            ids[turn.request], cached[turn.request] = turn.ids[0], turn.cached
+        logits = model.step(ids, cached)
+        found.append([logits[turn.request] for turn in step])
+    return [[row.reshape(1, 1, -1) for row in rows] for rows in found], []
+
+
 @contextmanager
 def _process_restored(folder: Path) -> Iterator[None]:
     """Work in ``folder``; what a host script changes in this process is put back."""
@@ -93,4 +119,5 @@ def _process_restored(folder: Path) -> Iterator[None]:
 RUNNERS: dict[str, Callable[[Case, meshc.Compiled, Path], Found]] = {
     "python": run_python,
     "csl": run_csl,
+    "cuda": run_cuda,
 }

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from cases import draw_case
+from cases import asked_of_cuda, draw_case
 from drawn_programs import source
 from judging import judge
 from run import TARGETS, Tally
 
+from meshc.backends.cuda.executor import CXX
+
 SEED = 20
 
 
-def judged(first: int, count: int, target: str) -> Tally:
+def judged(first: int, count: int, target: str, seed: int = SEED) -> Tally:
     """The counts of some cases; the first one that fails ends the test with its text."""
     tally = Tally()
     for index in range(first, first + count):
-        case = draw_case(SEED, index, {target: 1.0})
+        case = draw_case(seed, index, {target: 1.0})
         outcome = judge(case)
         tally.add(case, outcome)
         failed = outcome.kind in ("mismatch", "fault")
@@ -33,10 +35,25 @@ def test_random_programs_in_csl() -> None:
     assert tally.kinds["csl", "match"] >= 1
 
 
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+def test_random_models_in_cuda() -> None:
+    """Models that differ in attention alone, so that few kernels are compiled: by lanes of heads,
+    latent with queries of a low rank, and with a norm that no kernel has."""
+    tally = judged(0, 4, "cuda", 22)
+    assert tally.kinds == {("cuda", "match"): 3, ("cuda", "refused"): 1}
+    assert tally.features["latent attention of a low rank"]["match"]
+
+
+def test_what_has_no_kernels_is_refused() -> None:
+    """Programs and models as they are drawn for Python."""
+    cases = [asked_of_cuda(draw_case(SEED, index, {"python": 1.0})) for index in range(25)]
+    assert {judge(case).kind for case in cases} == {"refused"}
+
+
 @pytest.mark.slow
 def test_many_random_programs() -> None:
     """Everything that is drawn takes part in a match, and most of what is drawn does."""
     tally = judged(100, 700, "python")
     assert tally.kinds["python", "match"] >= 560
     assert not [name for name, counts in tally.features.items() if not counts["match"]]
-    assert set(TARGETS) == {"python", "csl"}
+    assert set(TARGETS) == {"python", "csl", "cuda"}

@@ -75,6 +75,10 @@ TEXTS = {
     .replace(", b1[F]", "")
     .replace(", b2[E]", ""),
     "silu without gate": SHARED.replace("gelu(", "silu("),
+    "a table that is turned around, tied": MODEL.replace("embedding[V, E]", "embedding[E, V]")
+    .replace("embed(tokens, embedding)", "embed(tokens, transpose(embedding))")
+    .replace(", lm_head[E, V]", "")
+    .replace("@ lm_head", "@ embedding"),
     "exact gelu as gate": MODEL.replace("silu(", "gelu("),
 }
 
@@ -134,6 +138,22 @@ def test_weights_in_another_order_are_refused(declared, turned, read, words, tmp
     with pytest.raises(MeshcError) as caught:
         compiled(tmp_path, text)
     assert [d.code for d in caught.value.diagnostics] == ["cuda-shape"]
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ("bq[D], bk[H, D], bv[H, D]", "the bias %bq_1 is over D, what it is added to over H, D"),
+        ("bq[H, D], bk[H, D], bv[H]", "the bias %bv_1 is over H, what it is added to over H, D"),
+        ("bq[D], bk[D], bv[D]", "the bias %bq_1 is over D"),
+    ],
+)
+def test_biases_that_heads_or_lanes_share_are_refused(declared, words, tmp_path: Path):
+    text = MODEL.replace("bq[H, D], bk[H, D], bv[H, D]", declared)
+    with pytest.raises(MeshcError) as caught:
+        compiled(tmp_path, text)
+    assert [d.code for d in caught.value.diagnostics] == ["cuda-graph"]
     assert words in str(caught.value)
 
 

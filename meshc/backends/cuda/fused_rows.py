@@ -100,9 +100,8 @@ def head(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     kernel = step.shared("head")
     _rows_kernel(step, kernel, shape, op)
     name = body.name(product, 1)
-    by_rows = tensor_type(matrix).dims[0] == vocabulary
     step.add_weight("norm_of_head", "plain", (body.name(norm, 1),), (hidden,), 0)
-    stored = _table(step, name, (words, hidden), "plain" if by_rows else "transposed")
+    stored = _table(step, name, (words, hidden), tensor_type(matrix).dims[0] == vocabulary)
     step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")
     return Launch(kernel, (step.row("residual"), "norm_of_head", stored, step.own("logits")))
 
@@ -117,15 +116,17 @@ def embed(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     name = step.own("embed")
     text = rows.embed_text(name, hidden, words, step.dtype)
     step.add_kernel(name, text, step.columns, 1, Arena(), 256)
-    table = _table(step, body.name(lookup, 1), (words, hidden), "plain")
+    table = _table(step, body.name(lookup, 1), (words, hidden), kind.dims[0] == lookup.dim)
     stream = (step.own("residual"), step.own("sums"))
     for part in stream:
         step.buffers[part] = Buffer("f32", (step.columns, hidden), "scratch")
     return Launch(name, (step.own("tokens"), table, *stream))
 
 
-def _table(step: Step, source: str, shape: tuple[int, int], pack: str) -> str:
-    """The name of a table of the vocabulary; one that is tied to another is kept once."""
+def _table(step: Step, source: str, shape: tuple[int, int], by_rows: bool) -> str:
+    """The name of a table of the vocabulary, which is given by its rows or turned around; one that
+    is tied to another is kept once."""
+    pack = "plain" if by_rows else "transposed"
     for name, weight in step.weights.items():
         if weight.sources == (source,) and weight.pack == pack:
             return name

@@ -134,9 +134,21 @@ def _projections(flow: Flow, wanted: tuple[Operand, ...], at: Op) -> _Projection
     )
     if sums and len(sums) < len(made):
         raise Mismatch("some of query, key and value have a bias, others none", sums[0])
+    for op, weight in zip(sums, weights, strict=False):
+        _whole_bias(op, weight)
     biases = tuple(op.operands[1] for op in sums)
     values = tuple(value for value in made if isinstance(value, Value))
     return _Projections(only_dim(products[0]), values, (*products, *sums), tuple(weights), biases)
+
+
+def _whole_bias(op: graph.Add, weight: Value) -> None:
+    """A bias is packed beside the rows of its weight, so it has a value for each of them."""
+    bias = dims_of(op.operands[1])
+    rows = tuple(d for d in dims_of(op.result) if d in dims_of(weight))
+    if bias != rows:
+        over, wanted = (", ".join(dims) for dims in (bias, rows))
+        words = f"the bias {op.operands[1]} is over {over}, what it is added to over {wanted}"
+        raise Mismatch(words, op)
 
 
 def products_of(

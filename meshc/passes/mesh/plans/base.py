@@ -133,7 +133,18 @@ class Plan:
         return cast(Callable[[Op], None], method)
 
     def embedded(self, op: graph.Embed) -> Param:
-        """The host looks tokens up; the rows enter as an input."""
+        """The host looks tokens up in a table of the checkpoint; the rows enter as an input."""
+        table = op.tensors()[1]
+        rows = [p.value for p in self.source.function.params if p.role == "weight"]
+        if table not in rows or tensor_type(table).dims[0] != op.dim:
+            over = ", ".join(tensor_type(table).dims)
+            fail(
+                "unsupported-op",
+                f"tokens are looked up in {table} over {over}, which is no weight with a row for "
+                "each of them",
+                op.span,
+                help=f"declare the table with {op.dim} first; products can transpose it",
+            )
         dims = tensor_type(op.result).dims
         layout = self.input_layout(dims)
         value = self.value(op.result.name, TensorType(self.dtype, dims, layout))
