@@ -11,8 +11,9 @@ def defaults(tree):
     """Lines that look something up in a device and would go on without it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            of = ast.unparse(node.func.value)
-            if node.func.attr == "get" and of.split(".")[-1] in LOOKUPS | {"device"}:
+            *parents, last = ast.unparse(node.func.value).split(".")
+            of_device = last == "device" or (last in LOOKUPS and parents[-1:] == ["device"])
+            if node.func.attr == "get" and of_device:
                 yield node.lineno
 
 
@@ -28,5 +29,5 @@ def test_no_number_of_a_device_has_a_default():
 
 
 def test_the_rule_can_fail():
-    text = "module.device.get('colors', 0)\ndevice.numbers.get('colors')\nother.get('colors')\n"
+    text = "module.device.get('colors', 0)\ndevice.numbers.get('colors')\nfacts.get('colors')\n"
     assert list(defaults(ast.parse(text))) == [1, 2]

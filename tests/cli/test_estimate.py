@@ -26,7 +26,17 @@ def test_the_table(capsys):
 
 
 def test_json(capsys):
-    arguments = ["estimate", "--plmr", "--json", "--mesh", "4x6", "--dtype", "f16"]
+    arguments = [
+        "estimate",
+        "--plmr",
+        "--json",
+        "--mesh",
+        "4x6",
+        "--dtype",
+        "f16",
+        "--device",
+        "ideal",
+    ]
     assert main([*arguments, "24", "24", "24"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["m"], found["mesh"], found["dtype"]) == (24, "4x6", "f16")
