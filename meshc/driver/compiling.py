@@ -73,8 +73,8 @@ def given_module(
     module.options = {**request.options(), **module.options}
     if module.level == "graph":
         module.options.setdefault("grid", request.mesh)
-    if not module.device:
-        module.device = dict(device(request.device_name).numbers)
+    if module.device is None:
+        module.device = device(request.device_name)
     for fact in GIVEN[module.level]:
         if fact not in module.holds:
             check_fact(module, fact)
@@ -93,7 +93,7 @@ def graph_module(
     module.options |= {"dtype": dtype, "grid": request.mesh}
     module.options.setdefault("accumulate", "f32")
     module.options |= request.options()
-    module.device = dict(numbers.numbers)
+    module.device = numbers
     if request.batch > 1:
         module.dims["B"] = request.batch
     return module
