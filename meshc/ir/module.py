@@ -178,8 +178,8 @@ class Module:
             fail(
                 "device-number",
                 f"module '{self.name}' names no device, whose numbers are needed here",
-                help="write its header with 'meshc compile --compile-to graph --device NAME', or "
-                "give --device",
+                help="add the section 'device' that 'meshc compile MODEL --compile-to graph' prints; "
+                "'meshc compile' takes --device instead",
             )
         return self.device
 
