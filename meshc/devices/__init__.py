@@ -1,5 +1,6 @@
 """Devices as PLMR numbers: cores, links, memory and routing resources, from a catalogue of TOML."""
 
+from meshc.devices.axes import WAFER, AxisNames
 from meshc.devices.catalogue import device, device_names, load_device
 from meshc.devices.checks import check_device, device_of
 from meshc.devices.describe import describe
@@ -12,6 +13,8 @@ __all__ = [
     "KEYS",
     "KINDS",
     "NUMBERS",
+    "WAFER",
+    "AxisNames",
     "Clusters",
     "Device",
     "Kind",

@@ -1,8 +1,9 @@
-"""The axes that devices of each kind give to meshes of their cores.
+"""The axes that a device gives to meshes of its cores.
 
 A mesh of a wafer has rows (``y``) of cores beside each other (``x``), in several rectangles
-(regions, ``r``) if one does not hold the layers. Whatever is compiled for a device takes the names
-from here or from the module that was given, and spells none itself.
+(regions, ``r``) if one does not hold the layers; another device says what its axes are called.
+Whatever is compiled takes the names from the device or from the module that was given, and spells
+none itself.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ class AxisNames:
     outer: str
     down: str
     across: str
+
+    def __str__(self) -> str:
+        return f"{self.outer} {self.down} {self.across}"
 
     @property
     def plane(self) -> tuple[str, str]:
@@ -68,4 +72,4 @@ class AxisNames:
 
 
 WAFER = AxisNames(outer="r", down="y", across="x")
-"""Of every device in the catalogue so far: one GPU of a node is a core of a single row."""
+"""Those of a device that does not name its own."""

@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping
 
+from meshc.devices.axes import WAFER
 from meshc.devices.device import Device
 from meshc.devices.keys import (
     CLUSTERS,
@@ -34,7 +35,7 @@ MAX_TEXT = 200
 UNSOURCED = "stated without a source"
 """The source of a number that a device file gives as a bare value."""
 
-_FLAGS = {"push": False, "enforced": True}
+_USUAL: dict[str, str | bool] = {"axes": str(WAFER), "push": False, "enforced": True}
 _TABLE = ("value", "unit", "kind", "source")
 
 
@@ -68,8 +69,8 @@ def device_of(
     sources: Mapping[str, str] | None = None,
 ) -> Device:
     """A device in the order of the keys; a word such as ``unlimited`` stands for no number. What is
-    not said of a flag is that data waits in queues and that limits are enforced."""
-    said = {**_FLAGS, **facts}
+    not said is that axes are those of a wafer, data waits in queues and limits are enforced."""
+    said = {**_USUAL, **facts}
     ordered = {k.name: numbers[k.name] for k in NUMBERS if k.name in numbers}
     spoken = {
         name: Number(None, number.kind, number.source)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from meshc.devices.axes import AxisNames
 from meshc.devices.keys import KEYS, KINDS, Kind, Scalar, counts, ids, points
 from meshc.devices.numbers import Number, Numbers
 
@@ -145,6 +146,11 @@ class Device(Numbers):
     def description(self) -> str:
         """One line."""
         return str(self.fact("description"))
+
+    @property
+    def axes(self) -> AxisNames:
+        """The names of a mesh's axes."""
+        return AxisNames(*str(self.fact("axes")).split())
 
     @property
     def default_dtype(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scalar = int | float | str | bool
-Shape = Literal["int", "number", "text", "bool", "ids", "counts", "points"]
+Shape = Literal["int", "number", "text", "bool", "axes", "ids", "counts", "points"]
 Kind = Literal["datasheet", "published", "calibrated", "assumed"]
 
 KINDS: tuple[Kind, ...] = ("datasheet", "published", "calibrated", "assumed")
@@ -49,6 +49,7 @@ FACTS = (
     _fact("kind", "text", "what a core is", ("mesh", "cluster", "node")),
     _fact("description", "text", "one line"),
     _fact("topology", "text", "how cores are joined", ("mesh", "all_to_all")),
+    _fact("axes", "axes", "axes of a mesh: what counts regions, rows, columns"),
     _fact("default_dtype", "text", "dtype when none is asked for", DTYPES),
     _fact("push", "bool", "data lands in the receiver's memory"),
     _fact("enforced", "bool", "whether exceeding the limits is an error"),
@@ -134,6 +135,7 @@ NUMBERS = (
 
 KEYS = {key.name: key for key in (*FACTS, *NUMBERS)}
 
+_AXES = re.compile(r"[a-z][a-z0-9]{0,9}( [a-z][a-z0-9]{0,9}){2}\Z")
 _COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
 _POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
 _POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")
@@ -170,6 +172,10 @@ SHAPES: dict[Shape, tuple[str, Callable[[object], bool]]] = {
     ),
     "text": ("text in quotes", lambda v: isinstance(v, str)),
     "bool": ("true or false", lambda v: isinstance(v, bool)),
+    "axes": (
+        'three short names in small letters, such as "r y x"',
+        lambda v: isinstance(v, str) and bool(_AXES.match(v)) and len(set(v.split())) == 3,
+    ),
     "ids": (
         'ids as text, such as "0-20,24"',
         lambda v: isinstance(v, str) and bool(_IDS.match(v)) and bool(ids(v)),

@@ -9,7 +9,6 @@ from meshc.analysis.growth import faster
 from meshc.backends import csl
 from meshc.cost.programs import Profile, profile
 from meshc.devices import Device, Kind, device
-from meshc.devices.axes import WAFER
 from meshc.driver.growing import Laws, laws
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.ir.module import Module
@@ -89,7 +88,7 @@ def violations(
 
 def _parallelism(question: Question, kind: str) -> str:
     """Cores without work: a dim that is shorter than the axes it is dealt to."""
-    columns, rows = WAFER.size_of(question.mesh)
+    columns, rows = device(question.device).axes.size_of(question.mesh)
     extents = {"M": (question.m, rows), "K": (question.k, lcm(rows, columns))}
     if kind == "gemv":
         extents = {"K": (question.k, rows)}
@@ -111,7 +110,7 @@ def _latency(question: Question, found: Estimate) -> str:
         far = step.hops > _NEAR_HOPS or step.stages > _NEAR_STAGES
         ways = f"a step goes {step.hops} hops in {step.stages} stages"
         return f"{ways}, O({how.step})" if grows and far else ""
-    _, rows = WAFER.size_of(question.mesh)
+    _, rows = device(question.device).axes.size_of(question.mesh)
     if how.path_stages == "P" and total.stages >= rows > 3:
         return f"{total.stages} routing stages for {rows} cores, O({how.path})"
     return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.devices import device
-from meshc.devices.axes import WAFER
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.types import DType
@@ -34,12 +33,12 @@ class Question:
     @property
     def grid(self) -> str:
         """Columns x rows."""
-        columns, rows = WAFER.size_of(self.mesh)
+        columns, rows = device(self.device).axes.size_of(self.mesh)
         return f"{columns}x{rows}"
 
     def check(self) -> None:
         """Raise ``bad-argument`` or ``bad-mesh``."""
-        WAFER.size_of(self.mesh)
+        device(self.device).axes.size_of(self.mesh)
         for name, extent in (("M", self.m), ("K", self.k), ("N", self.n)):
             if not 1 <= extent <= _MOST:
                 fail("bad-argument", f"{name} is {extent}, not 1 to {_MOST}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
-from meshc.devices.axes import WAFER
+from meshc.devices import device
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.ops.mesh import CACHE_POLICIES
@@ -74,8 +74,8 @@ class CompileRequest:
 
     @property
     def grid(self) -> str:
-        """Columns x rows of the mesh."""
-        columns, rows = WAFER.size_of(self.mesh)
+        """Columns x rows of the mesh, whose axes are called as the device calls them."""
+        columns, rows = device(self.device_name).axes.size_of(self.mesh)
         return f"{columns}x{rows}"
 
     def settings(self) -> dict[str, str]:
@@ -117,7 +117,7 @@ class CompileRequest:
         _within(found, "--seq", self.seq, _MAX_SEQ)
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
-        WAFER.size_of(self.mesh)
+        device(self.device_name).axes.size_of(self.mesh)
 
 
 def _algorithm(found: Diagnostics, text: str) -> None:

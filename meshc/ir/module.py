@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meshc.devices import Device
+from meshc.devices import WAFER, AxisNames, Device
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
@@ -172,14 +172,19 @@ class Module:
             raise ValueError(f"module '{self.name}' has no mesh")
         return self.mesh
 
+    @property
+    def axes(self) -> AxisNames:
+        """The names that the device gives to axes of a mesh; without one those of a wafer."""
+        return WAFER if self.device is None else self.device.axes
+
     def the_device(self) -> Device:
         """The device, for who needs its numbers. Raises ``device-number`` when none is named."""
         if self.device is None:
             fail(
                 "device-number",
                 f"module '{self.name}' names no device, whose numbers are needed here",
-                help="add the section 'device' that 'meshc compile MODEL --compile-to graph' prints; "
-                "'meshc compile' takes --device instead",
+                help="add the section 'device' that 'meshc compile MODEL --compile-to graph' "
+                "prints; 'meshc compile' takes --device instead",
             )
         return self.device
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis.liveness import align, assign_addresses, largest_buffers
-from meshc.devices.axes import WAFER
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
@@ -59,5 +58,5 @@ def _expanded(module: Module, layer_dim: str, layers: int, regions: int) -> Modu
     trial = parse_module(Source("<footprint>", print_module(module)))
     trial.dims[layer_dim] = layers * regions
     if regions > 1:
-        trial.mesh = trial.the_mesh().in_regions(WAFER.outer, (), regions)
+        trial.mesh = trial.the_mesh().in_regions(module.axes.outer, (), regions)
     return ExpandPrograms().run(trial, Diagnostics())

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.tiling import choose_tiling, find_heads, has_many_rows
-from meshc.devices.axes import WAFER
 from meshc.ir.core import tensor_type
 from meshc.ir.mesh import plane_of
 from meshc.ir.module import Module
@@ -51,7 +50,7 @@ class Partition(Pass):
     grid: str = ""
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        columns, rows = WAFER.size_of(self.grid or str(module.option("grid", "1x1")))
+        columns, rows = module.axes.size_of(self.grid or str(module.option("grid", "1x1")))
         batch = module.dims.get("B", 1)
         if batch != 1:
             fail(
@@ -61,7 +60,7 @@ class Partition(Pass):
         row_dim = _row_dim(module)
         capacity = module.dims[heads.keys] if heads else module.dims.get(row_dim, 1)
         tiling = choose_tiling(module.dims, heads, rows, columns, capacity)
-        mesh = plane_of(WAFER.plane, rows, columns, tiling.segments if heads else None)
+        mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
         kind = PrefillPlan if has_many_rows(module, row_dim) else DecodePlan
         plan: Plan = kind(module, mesh, tiling, report)
         plan.row_dim = row_dim

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.tiling import ceil_div
-from meshc.devices.axes import WAFER
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
@@ -63,7 +62,7 @@ class SplitRegions(Pass):
             )
         if count > 1:
             origins = tuple(places[:count]) if places is not None else ()
-            module.mesh = mesh.in_regions(WAFER.outer, origins, count)
+            module.mesh = mesh.in_regions(module.axes.outer, origins, count)
             carry_through(module)
             self.explain(module, report)
         return module
