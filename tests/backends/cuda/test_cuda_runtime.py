@@ -70,6 +70,19 @@ def test_a_ring_brings_every_tile_once(tiles):
         assert counts.copied_bytes == tiles * 384
 
 
+@pytest.mark.parametrize("first", [0, 5])
+def test_pages_are_looked_up_by_all_lanes_ahead_of_their_use(first):
+    """The first 64 are those of the table as it was when the first was asked for."""
+    for mode in modes((1, 2)):
+        table, end = np.arange(1000, 1055, dtype=np.int32), 109
+        wanted = table[np.arange(first, end) // 2]
+        found = np.zeros((end - first, 32), np.int32)
+        arguments = [table, found, np.int32(first), np.int32(end)]
+        library("primitives").run("pages_ahead", Grid(1, 32, 1, 0), arguments, mode)
+        assert (found[:64] == wanted[:64, None]).all(), mode
+        assert (found[64:] == -1).all(), mode
+
+
 def test_warps_exchange_values():
     x = values(32)
     y = np.zeros((5, 32), np.float32)
