@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from meshc.analysis.blocks import (
     SHARED_LINE_BYTES,
     SharedMemory,
-    block_memory,
     latent_memory,
     latent_shared_bytes,
+    memory_limits,
     waves,
 )
 from meshc.analysis.clusters import (
@@ -84,7 +84,7 @@ def misfits(device: Device, shape: LatentAttention, cluster: int) -> list[str]:
         found.append(f"{device.name} has no clusters of {cluster} blocks")
     if found:
         return found
-    memory = latent_memory(shape, cluster, block_memory(device))
+    memory = latent_memory(shape, cluster, memory_limits(device))
     if not memory.fits:
         found.append(memory_misfit(memory))
     if not waves(device, 1, cluster, 1):
@@ -155,14 +155,14 @@ def step_seconds(device: Device, shape: LatentAttention, context: int, cluster: 
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_seconds(device, collectives(shape, cluster), cluster)
-    memory = latent_memory(shape, cluster, block_memory(device))
-    whole = read_bytes(shape, context) / busy_share(device, memory)
+    memory = latent_memory(shape, cluster, memory_limits(device))
+    whole = read_bytes(shape, context)
     attending = _attention_seconds(device, shape, context, cluster)
     total = 0.0
     for clusters in runs:
-        part = clusters / shape.clusters
         blocks = clusters * cluster
-        total += max(streamed_seconds(device, part * whole, blocks), attending) + exposed
+        count = whole * clusters / shape.clusters / busy_share(device, memory, blocks)
+        total += max(streamed_seconds(device, count, blocks), attending) + exposed
     return total
 
 
@@ -177,7 +177,7 @@ def _candidate(device: Device, shape: LatentAttention, context: int, cluster: in
     return LatentChoice(
         shape.group,
         cluster,
-        latent_memory(shape, cluster, block_memory(device)),
+        latent_memory(shape, cluster, memory_limits(device)),
         shape.clusters * cluster,
         len(waves(device, shape.clusters, cluster, 1)),
         shape.clusters * traffic(collectives(shape, cluster), cluster),

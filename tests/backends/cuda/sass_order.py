@@ -13,7 +13,7 @@ from dataclasses import dataclass
 PARAMETERS = 0x210  # where the parameters of a kernel begin in constant bank 0 on sm_90
 GLOBAL = {
     "ATOM", "ATOMG", "LD", "LDG", "LDGMC", "LDGSTS", "RED", "REDG", "ST", "STG", "STGMC", "UBLKCP",
-    "UBLKRED", "UTMALDG", "UTMASTG",
+    "UBLKPF", "UBLKRED", "UTMALDG", "UTMASTG",
 }  # fmt: skip
 
 _CODE = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")

@@ -247,6 +247,30 @@ def test_copies_that_hardware_would_refuse(bytes_, at, message):
         assert message in seen
 
 
+@pytest.mark.parametrize(
+    ("bytes_", "at", "message"),
+    [
+        (24, 0, "no multiple of 16"),
+        (16, 8, "no multiple of 16"),
+        (0, 0, "no multiple of 16"),
+        (272, 0, "not all in one array"),
+        (32, 240, "not all in one array"),
+        (16, 256, "not all in one array"),
+        (16, -16, "not all in one array"),
+    ],
+)
+def test_prefetches_of_what_is_not_there(bytes_, at, message):
+    arguments = [values(64), None, np.int32(bytes_), np.int32(at)]
+    for seen in found("odd_prefetch", Grid(1, 32, 1, 0), arguments):
+        assert message in seen
+
+
+def test_prefetched_bytes_are_counted():
+    arguments = [values(64), values(64), np.int32(96), np.int32(160)]
+    counts = library("faults").run("odd_prefetch", Grid(3, 32, 1, 0), arguments)
+    assert (counts.prefetched_bytes, counts.copied_bytes) == (3 * 96, 0)
+
+
 def test_bytes_that_never_come():
     for seen in found("short_copy", Grid(1, 32, 1, 256), [values(64), None]):
         assert "deadlock: 1 threads wait for ever: block 0 thread 0 in wait on an mbarrier" in seen

@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.cuda_compiler,
     pytest.mark.skipif(find_program("nvdisasm") is None, reason="no nvdisasm"),
 ]
+AHEAD = "mc::prefetch_groups<"
 TEXT = """
 #include "mc.cuh"
 extern "C" __global__ void __launch_bounds__(64, 1)
@@ -81,7 +82,13 @@ def test_only_what_never_changes_is_reached_early(model, options):
         sizes = cubin.kernels[launch.kernel].parameters
         found = before_the_wait(disassemble(cubin), launch.kernel, sizes)
         names = [str(argument).partition("[")[0] for argument in launch.arguments]
-        assert {names[n] for n in found} <= {*program.weights, *constants}, launch.kernel
+        # What is prefetched may be nothing.
+        assert {names[n] for n in found} <= {*program.weights, *constants, ""}, launch.kernel
+        assert {n for n, codes in found.items() if "UBLKPF" in codes} == {
+            n
+            for n in range(len(names))
+            if AHEAD in result.files[kernel.file] and n == len(names) - 1
+        }, launch.kernel
         # Weights come early, and gains, which a compiler would move to where they are needed.
         if kernel.shared_bytes:
             assert any("UBLKCP.S.G" in codes for codes in found.values()), launch.kernel
