@@ -8,14 +8,13 @@ latency. Only weights, which no kernel writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import CORE_BYTES, RESERVED_BYTES
 from meshc.backends.cuda.program import Kernel, Launch, Prefill
 
-Parts = Mapping[str, tuple[Launch, ...]]
+Parts = dict[str, tuple[Launch, ...]]
 
 
 def with_prefetches(

@@ -1,12 +1,14 @@
 """What the next kernel reads first is brought towards L2 where its blocks find no room yet."""
 
+import json
 from functools import cache
 
 import mutation_judge
 import numpy as np
 import pytest
+from test_cuda_grids import CONFIG
 
-from meshc.backends.cuda import from_json
+from meshc.backends.cuda import CpuMachine, LanguageModel, ahead, from_json
 from meshc.backends.cuda.executor import CXX, Library
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import most_bytes
@@ -111,3 +113,28 @@ def test_prefetched_bytes(kernel):
         arguments = [*rig.arguments()[:-1], following]
         found = Library(rig.text).run(rig.kernel, rig.grid, arguments)
         assert found.prefetched_bytes == count
+
+
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+def test_a_step_that_prefetches_gives_the_same_logits(tmp_path, monkeypatch):
+    """Of a model so small that all kernels would leave room: a prompt in a chunk, then a token."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    found = []
+    for room in (True, False):
+        monkeypatch.setattr(ahead, "_fit_together", lambda *_, room=room: room)
+        report = Diagnostics()
+        request = CompileRequest(target="cuda", dtype="f16", seq=64)
+        result = compile_loaded(load_any(str(tmp_path), report), request, (), report)
+        program = from_json(result.files["manifest.json"])
+        module, rng = result.modules["decode"], np.random.default_rng(1)
+        weights = {
+            param.value.name: rng.standard_normal(param.value.type.shape(module.dims)) * 0.1
+            for param in module.function.params
+            if param.role == "weight"
+        }
+        machine = CpuMachine(program.kernels, result.files)
+        model = LanguageModel(program, machine, weights)
+        found.append([model.prefill([3, 1]).tobytes(), model.step([5], [2]).tobytes()])
+        following = [launch.arguments[-1] for launch in program.layer]
+        assert ("gate_up[]" in following, "down[]" in following) == (not room, not room)
+    assert found[0] == found[1]
