@@ -265,12 +265,12 @@ RIGS = {
         3,
         "split_head",
     ),
-    "weights fit the ring": lambda: _attention(_shape(1, 64, 1, 1, 64), 3, [5], 32768, 6),
+    "weights fit the ring": lambda: _attention(_shape(1, 64, 1, 1, 64), 3, [5], 16384, 6),
     "lanes, weights fit the ring": lambda: _attention(
-        _shape(1, 64, 1, 1, 64), 4, [5], 32768, 6, "split_head"
+        _shape(1, 64, 1, 1, 64), 4, [5], 16384, 6, "split_head"
     ),
     "latents, weights fit the ring": lambda: _latent(
-        latent.shape(1, hidden=64, heads=1), 4, [70], 32768, 6
+        latent.shape(1, hidden=64, heads=1), 4, [70], 16384, 6
     ),
     "latents, one block": lambda: _latent(latent.shape(4, latent=96), 1, [70], 36864),
     "latents, odd cluster": lambda: _latent(

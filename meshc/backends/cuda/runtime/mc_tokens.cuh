@@ -11,7 +11,7 @@ struct Lengths {
 
     MC_INLINE explicit Lengths(const int* cached) : own(lane() < BATCH ? cached[lane()] : 0) {}
 
-    // Of request ``b``. All lanes ask, for any.
+    // Of request ``b``, 0 behind the last one. All lanes ask, for any.
     MC_INLINE int operator[](int b) const { return shuffle(own, b); }
 };
 
@@ -81,14 +81,15 @@ struct Angles {
         }
     }
 
-    // Whose pair ``i`` is; the last one's where there is none.
-    static MC_INLINE int request(int i) { return min(i / PAIRS, BATCH - 1); }
+    // Whose pair ``i`` is; behind the last pair those of requests without tokens.
+    static MC_INLINE int request(int i) { return i / PAIRS; }
 
     // Cosine and sine of the thread's ``n``th pair, number ``i`` of all, at position ``length``.
     MC_INLINE void get(int n, int i, int length, float (&angle)[2]) const {
         if (!HELD) return load(i, length, angle);
-        angle[0] = held[HELD ? n : 0][0];
-        angle[1] = held[HELD ? n : 0][1];
+        const int own = HELD && OWN > 1 ? n : 0;
+        angle[0] = held[own][0];
+        angle[1] = held[own][1];
     }
 
 private:

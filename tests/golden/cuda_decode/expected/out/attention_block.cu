@@ -204,6 +204,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
             float pair[2] = {all[b * ROWS + row], all[b * ROWS + row + 1]}, angle[2];
             angles.get(n, i, length, angle);
             if (part <= GROUP) rotate(pair, angle[0], angle[1]);
+#pragma unroll
             for (int k = 0; k < 2; k++) {
                 const T stored = mc::narrow<T>(pair[k]);
                 projected[b * ROWS + row + k] = part < GROUP ? pair[k] * SCALE : mc::widen(stored);
