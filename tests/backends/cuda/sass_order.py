@@ -89,7 +89,7 @@ def _origins(text: str, state: Origins, sizes: Sequence[int]) -> frozenset[int]:
 def _written(one: Instruction) -> list[tuple[str, int]]:
     """The registers that an instruction gives new values."""
     operands = one.operands.split(", ")
-    if one.stem in ("SHFL", "LOP3", "PLOP3", "VOTE") and re.match(r"!?U?P", operands[0]):
+    if one.stem in ("SHFL", "LOP3", "PLOP3", "VOTE", "R2UR") and re.match(r"!?U?P", operands[0]):
         operands = operands[1:]
     first = _REGISTER.fullmatch(operands[0].split(".")[0]) if operands else None
     if not first:
