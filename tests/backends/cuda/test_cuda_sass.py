@@ -115,7 +115,7 @@ def test_only_what_never_changes_is_reached_early(model, options):
         # Where attention is, the warp that copies has waited by then.
         product = AHEAD in result.files[kernel.file] and "attention" not in launch.kernel
         prefetched = {n for n, codes in found.items() if "UBLKPF" in map(stem, codes)}
-        assert prefetched == ({len(names) - 1} if product else set()), launch.kernel
+        assert (len(names) - 1 in prefetched) == product, launch.kernel
         # Weights come early, and gains, which a compiler would move to where they are needed.
         if kernel.shared_bytes:
             assert any("UBLKCP.S.G" in codes for codes in found.values()), launch.kernel
