@@ -156,8 +156,8 @@ class Core:
         if self.exhausted:
             fail(
                 "csl-comptime",
-                f"compile-time code takes more than {self.most_steps:,} iterations and calls: it runs too "
-                "long, or without end",
+                f"compile-time code takes more than {self.most_steps:,} iterations and calls: it "
+                "runs too long, or without end",
                 span,
                 help="check the condition and the step of the loop, or do the work at run time",
             )
