@@ -18,7 +18,7 @@ from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.kernels.attention import Attention
 from meshc.backends.cuda.launch import Kernel
 from meshc.backends.cuda.program import Kernel as Planned
-from meshc.backends.cuda.program import Launch, StepProgram, Weight
+from meshc.backends.cuda.program import Launch, StepProgram, Weight, part_of
 from meshc.backends.cuda.streams import Graph
 
 _NOISE_THREADS = 256
@@ -158,9 +158,11 @@ class Step:
     def _argument(self, argument: str | int, layer: int) -> np.generic:
         if isinstance(argument, int):
             return np.int32(argument)
-        name = argument.removesuffix("[]")
+        if not argument:
+            return np.uint64(0)
+        name, part = part_of(argument, layer)
         buffer, of_layer = self._memory[name]
-        return buffer.address(layer * of_layer if name != argument else 0)
+        return buffer.address((part or 0) * of_layer)
 
     def _fill(self) -> None:
         program = self.program

@@ -7,7 +7,7 @@ that share a core (``resident`` of them) get equal parts of its memory, which sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from meshc.analysis.dsmem import VALUE_BYTES, Attention, LatentAttention
@@ -41,6 +41,8 @@ ATTENTION_TILES, GOOD_STAGES = (32_768, 16_384, 8_192), 3
 large for that."""
 BUSY_BYTES = 49_152
 """On their way at once that keep memory busy: what an H200 asks of each core."""
+OVERLAPPING = 2
+"""Blocks that a core has room for where a grid starts before the one in front has ended."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
 """Blocks that may share the width of a product; row groups of which they add sums at once."""
 SCHEDULERS = 4
@@ -106,6 +108,14 @@ def block_memory(device: Device, resident: int = 1) -> int:
     return min(own, device.data_bytes or own)
 
 
+def memory_limits(device: Device, resident: int = 1) -> tuple[int, ...]:
+    """Bytes of shared memory that a block may have where ``resident`` blocks of its grid share a
+    core: first what leaves room beside it for one of the next grid, which then fills its ring
+    before this grid has ended, then all there is. Plans take the first that costs no bandwidth."""
+    shares = dict.fromkeys((max(resident, OVERLAPPING), resident))
+    return tuple(block_memory(device, share) for share in shares)
+
+
 def shared_memory(
     device: Device,
     shape: Attention,
@@ -116,19 +126,28 @@ def shared_memory(
 ) -> SharedMemory:
     """The plan of an attention block in clusters of ``cluster`` blocks on ``device``; see
     :func:`attention_memory`."""
-    limit = block_memory(device, resident)
-    return attention_memory(shape, cluster, dataflow, context, limit)
+    limits = memory_limits(device, resident)
+    return attention_memory(shape, cluster, dataflow, context, limits)
 
 
 def attention_memory(
-    shape: Attention, cluster: int, dataflow: str, context: int, limit: int
+    shape: Attention, cluster: int, dataflow: str, context: int, limits: Sequence[int]
 ) -> SharedMemory:
-    """The plan of an attention block in clusters of ``cluster`` blocks within ``limit`` bytes.
+    """The plan of an attention block in clusters of ``cluster`` blocks within the first of
+    ``limits`` whose ring keeps memory busy, or else within the last.
 
     The inputs' memory is used again once queries, keys and values are computed. ``split_head``
     keeps the scores of all ``context`` tokens that a query sees and an output vector. Tiles are
     the largest of which there are ``GOOD_STAGES``.
     """
+    return _first_busy(
+        _attention_memory(shape, cluster, dataflow, context, limit) for limit in limits
+    )
+
+
+def _attention_memory(
+    shape: Attention, cluster: int, dataflow: str, context: int, limit: int
+) -> SharedMemory:
     tiles = [t for t in ATTENTION_TILES if t >= 4 * FRAGMENT * shape.head]
     plans = []
     for tile in tiles:
@@ -224,13 +243,18 @@ def _out_columns(batch: int, attended: int) -> Part:
     return Part("OUT_COLUMNS", 2 * fragment_columns(batch) * attended)
 
 
-def latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
-    """The plan of latent attention in clusters of ``cluster`` blocks within ``limit`` bytes, with
-    tiles of that size of ``LATENT_TILE_BYTES`` of which more bytes are on their way.
+def latent_memory(shape: LatentAttention, cluster: int, limits: Sequence[int]) -> SharedMemory:
+    """The plan of latent attention in clusters of ``cluster`` blocks within the first of ``limits``
+    whose ring keeps memory busy, or else within the last, with tiles of that size of
+    ``LATENT_TILE_BYTES`` of which more bytes are on their way.
 
     What follows the projections has the memory of their columns; the values' columns have that of
     the queries. Sums over latents that peers read are kept twice where there are several rounds.
     """
+    return _first_busy(_latent_memory(shape, cluster, limit) for limit in limits)
+
+
+def _latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
     plans = []
     least = 2 * shape.key * (FRAGMENT if latent_by_tiles(shape) else 1)
     for tile in LATENT_TILE_BYTES:
@@ -337,7 +361,7 @@ class ProductPlan:
 def rows_plan(device: Device, width: int, rows: int, batch: int) -> ProductPlan:
     """The plan of a product of ``batch`` vectors of ``width`` values with ``rows`` rows of a matrix
     on ``device``."""
-    limits = block_memory(device, 2), block_memory(device)
+    limits = memory_limits(device)
     return product_plan(
         width, rows, batch, product_cluster(width, rows, batch, device.cores, limits), limits
     )
@@ -370,6 +394,12 @@ def product_cluster(width: int, rows: int, batch: int, cores: int, limits: Seque
     return good[0]
 
 
+def _first_busy(plans: Iterable[SharedMemory]) -> SharedMemory:
+    """The first plan whose ring keeps memory busy, else the last."""
+    found = list(plans)
+    return next((plan for plan in found if plan.bytes_in_flight >= BUSY_BYTES), found[-1])
+
+
 def _keeps_busy(plan: SharedMemory) -> bool:
     """Whether the ring keeps memory busy, or has all the tiles that a ring may."""
     return plan.bytes_in_flight >= BUSY_BYTES or plan.stages == MOST_STAGES
@@ -379,9 +409,6 @@ def product_memory(width: int, batch: int, cluster: int, limits: Sequence[int]) 
     """The plan of a product whose width ``cluster`` blocks share, within the first of ``limits``
     that leaves room for a ring which keeps memory busy, or for all tiles that a ring has; the
     largest tiles that do it, down to halves.
-
-    The first is that of two blocks on a core: the next grid's blocks, which fill their rings before
-    this one has ended, find room beside those of this one.
     """
     own = -(-_up(width, FRAGMENT) // FRAGMENT // cluster)
     tiles = -(-own * FRAGMENT_BYTES // TILE_BYTES)

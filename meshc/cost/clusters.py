@@ -275,11 +275,12 @@ def step_cost(
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_cost(device, collectives(shape, cluster, dataflow, context), cluster)
-    whole = attention_bytes(shape, context) / busy_share(device, memory, resident)
+    whole = attention_bytes(shape, context)
     total = Cost()
     for clusters in runs:
-        count = whole * clusters / shape.kv_heads
-        total += streamed_cost(device, count, clusters * cluster) + exposed
+        blocks = clusters * cluster
+        count = whole * clusters / shape.kv_heads / busy_share(device, memory, blocks)
+        total += streamed_cost(device, count, blocks) + exposed
     return total
 
 
@@ -289,11 +290,13 @@ def streamed_cost(device: Device, count: float, blocks: int) -> Cost:
     return Cost(transfer=count / rate)
 
 
-def busy_share(device: Device, memory: SharedMemory | None, resident: int = 1) -> float:
-    """The share of the bandwidth of global memory that the rings of a core's blocks ask for."""
+def busy_share(device: Device, memory: SharedMemory | None, blocks: int) -> float:
+    """The share of the bandwidth of global memory that the rings of a core's blocks ask for, where
+    ``blocks`` run at once: evenly over the cores, so two of a core only where all have one."""
     if memory is None or not device.bytes_in_flight:
         return 1.0
-    return min(1.0, resident * memory.bytes_in_flight / device.bytes_in_flight)
+    on_core = max(1.0, blocks / device.cores)
+    return min(1.0, on_core * memory.bytes_in_flight / device.bytes_in_flight)
 
 
 def exposed_cost(device: Device, exchanged: Sequence[Collective], cluster: int) -> Cost:

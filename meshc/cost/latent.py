@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from meshc.analysis.blocks import (
     SHARED_LINE_BYTES,
     SharedMemory,
-    block_memory,
     latent_memory,
     latent_shared_bytes,
+    memory_limits,
     waves,
 )
 from meshc.analysis.dsmem import Collective, LatentAttention, split_token_latent, traffic
@@ -91,7 +91,7 @@ def misfits(device: Device, shape: LatentAttention, cluster: int) -> list[str]:
         found.append(f"{device.name} has no clusters of {cluster} blocks")
     if found:
         return found
-    memory = latent_memory(shape, cluster, block_memory(device))
+    memory = latent_memory(shape, cluster, memory_limits(device))
     if not memory.fits:
         found.append(memory_misfit(memory))
     if not waves(device, 1, cluster, 1):
@@ -162,14 +162,14 @@ def step_cost(device: Device, shape: LatentAttention, context: int, cluster: int
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_cost(device, collectives(shape, cluster), cluster)
-    memory = latent_memory(shape, cluster, block_memory(device))
-    whole = read_bytes(shape, context) / busy_share(device, memory)
+    memory = latent_memory(shape, cluster, memory_limits(device))
+    whole = read_bytes(shape, context)
     attending = _attention_cost(device, shape, context, cluster)
     total = Cost()
     for clusters in runs:
-        part = clusters / shape.clusters
         blocks = clusters * cluster
-        streamed = streamed_cost(device, part * whole, blocks)
+        count = whole * clusters / shape.clusters / busy_share(device, memory, blocks)
+        streamed = streamed_cost(device, count, blocks)
         total += max(streamed, attending, key=lambda cost: cost.total) + exposed
     return total
 
@@ -186,7 +186,7 @@ def _candidate(device: Device, shape: LatentAttention, context: int, cluster: in
     return LatentChoice(
         shape.group,
         cluster,
-        latent_memory(shape, cluster, block_memory(device)),
+        latent_memory(shape, cluster, memory_limits(device)),
         shape.clusters * cluster,
         len(waves(device, shape.clusters, cluster, 1)),
         shape.clusters * traffic(collectives(shape, cluster), cluster),

@@ -40,8 +40,10 @@ def compile_loaded(
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
 
+    regions = _common_regions(given, request)
+
     def lowered(phase: str) -> Module:
-        passes = _passes(given[phase], request)
+        passes = _passes(given[phase], request, regions)
         return PassManager(passes, instruments).run(given[phase], report)
 
     modules = in_each(phases, lowered)
@@ -55,11 +57,33 @@ def compile_loaded(
     return Compiled(request, modules, files, report, facts, loaded)
 
 
-def _passes(module: Module, request: CompileRequest) -> list[Pass]:
-    """The passes that the target and the level to stop at ask for."""
+def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]:
+    """The passes that the target and the level to stop at ask for; the layers go to ``regions``
+    rectangles, or with 0 to as many as they need."""
+    settings = request.settings()
+    if regions:
+        settings["split-regions"] = f"split-regions{{regions={regions}}}"
     if request.target == "cuda":
-        return pipeline_to_kernels(request.settings())
-    return pipeline_from(module, request.level(), request.settings())
+        return pipeline_to_kernels(settings)
+    return pipeline_from(module, request.level(), settings)
+
+
+def _common_regions(given: Mapping[str, Module], request: CompileRequest) -> int:
+    """The most regions that a phase needs for its layers: a core has the same layers in all phases,
+    whose caches it keeps. 0 for one phase alone, where memory is no limit, and where a phase does
+    not get so far, as its passes will say."""
+    bounded = all(module.the_device().room_bytes is not None for module in given.values())
+    if len(given) < 2 or request.level() == "graph" or not bounded:
+        return 0
+    needed = 1
+    for module in given.values():
+        passes = pipeline_from(module, "mesh", request.settings())
+        try:
+            found = PassManager(passes).run(clone_module(module))
+        except (MeshcError, InternalError):
+            return 0
+        needed = max(needed, found.the_mesh().regions)
+    return needed
 
 
 def given_module(

@@ -46,10 +46,10 @@ class PeAnalyzer(Analyzer):
         self.found = Diagnostics()
 
     def problems(self, problem: MeshcError) -> None:
-        """Keep errors and go on, unless the code has become too long to go on."""
+        """Keep errors and go on, unless the code is too long, or runs too long, to go on."""
         for diagnostic in problem.diagnostics:
             self.found.add(diagnostic)
-        if not self.unit.code_fits:
+        if self.exhausted or not self.unit.code_fits:
             self.found.raise_errors()
 
     def run(self, path: str, folder: str, bindings: dict[str, Val]) -> None:

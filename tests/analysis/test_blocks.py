@@ -13,14 +13,17 @@ from meshc.analysis.blocks import (
     MOST_STAGES,
     block_memory,
     coresident,
+    latent_memory,
+    memory_limits,
     most_resident,
     registers,
     rows_plan,
     shared_memory,
     waves,
 )
-from meshc.analysis.dsmem import Attention, traffic
+from meshc.analysis.dsmem import Attention, LatentAttention, traffic
 from meshc.backends.cuda.kernels import attention, rows
+from meshc.backends.cuda.kernels.arena import limits
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.toolkit import compile_cubin
 from meshc.cost.clusters import collectives, misfits
@@ -121,9 +124,25 @@ def test_a_plan_that_fits_is_within_its_limit(head, group, eights, batch, cluste
 def test_two_blocks_of_a_core_share_its_memory() -> None:
     assert block_memory(H100) == 227 * 1024
     assert block_memory(H100, 2) == 113 * 1024
-    shape = Attention(4096, 32, 32, 128)
-    assert shared_memory(H100, shape, 4).stages == 6
-    assert shared_memory(H100, shape, 4, resident=2).stages == 5
+    assert memory_limits(H100) == (113 * 1024, 227 * 1024)
+    assert memory_limits(H100, 2) == (113 * 1024,)
+    assert memory_limits(H100) == limits() and memory_limits(H100, 2) == limits(2)
+
+
+def test_attention_leaves_room_for_the_next_grid_where_that_costs_no_bandwidth() -> None:
+    few, many = Attention(4096, 32, 32, 128), Attention(4096, 32, 32, 128, batch=8)
+    held, whole = shared_memory(H100, few, 4), shared_memory(H100, many, 4)
+    assert held == shared_memory(H100, few, 4, resident=2)
+    assert held.bytes_in_flight >= BUSY_BYTES
+    assert shared_memory(H100, many, 4, resident=2).bytes_in_flight < BUSY_BYTES
+    assert whole.bytes_in_flight >= BUSY_BYTES and whole.bytes > block_memory(H100, 2)
+
+
+def test_latent_attention_does_so_too() -> None:
+    few, many = (LatentAttention(2048, 16, 512, 64, 128, 128, n, 1) for n in (1, 16))
+    held, whole = (latent_memory(one, 8, memory_limits(H100)) for one in (few, many))
+    assert held.bytes <= block_memory(H100, 2) < whole.bytes
+    assert held.bytes_in_flight >= BUSY_BYTES
 
 
 def test_one_block_has_a_plan_too() -> None:

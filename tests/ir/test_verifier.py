@@ -96,6 +96,45 @@ def test_sound_modules_pass():
             "the new entries %w do not lie where the cache %x has them",
         ),
         (
+            mesh(
+                "%y = mesh.gemv %x, %w {contract = [E, attention]} : f32[L, F]<+x>\n"
+                " mesh.return %y",
+                params="in %x: f32[L, E]<E_x:2>, weight %w: f32[E, F]<E_x:2>",
+            ),
+            "mesh.gemv: contracts attention, not a dim of both sides",
+        ),
+        (
+            mesh(
+                "%y = mesh.gemv %x, %w {contract = [E]} : f32[L, E]<E_x:2>\n mesh.return %y",
+                params="in %x: f32[L, E]<E_x:2>, weight %w: f32[E, F]<E_x:2>",
+            ),
+            "mesh.gemv: the dims of %y are not L, F, which are left",
+        ),
+        (
+            mesh(
+                "%y = mesh.gemm %x, %w {contract = [E], group = [L], axis = x} : f32[L, E]<E_x:2>\n"
+                " mesh.return %y",
+                params="in %x: f32[L, E]<E_x:2>, weight %w: f32[E, F]<E_x:2>",
+            ),
+            "mesh.gemm: 'group' names 1 dims",
+        ),
+        (
+            mesh("%y = mesh.row_max %x {dim = Z} : f32[L]<+x>\n mesh.return %x"),
+            "mesh.row_max: does not take [L, E] by 'Z' to [L]",
+        ),
+        (
+            mesh("%y = mesh.square_sum %x {dim = E} : f32[E]<+x>\n mesh.return %x"),
+            "mesh.square_sum: does not take [L, E] by 'E' to [E]",
+        ),
+        (
+            mesh("%y = mesh.mask %x {dim = F} : f32[L, E]<E_x:2>\n mesh.return %y"),
+            "mesh.mask: 'F' is no dim of the scores",
+        ),
+        (
+            mesh("%y = mesh.mask %x {dim = E, rows = Z} : f32[L, E]<E_x:2>\n mesh.return %y"),
+            "mesh.mask: there is no dim 'Z' of rows",
+        ),
+        (
             graph(
                 "%y = graph.repeat %x {dim = E} : f32[L, E] (%h: f32[L, E]) {\n"
                 "%z = graph.silu %h : f32[L, E]\n}\n graph.return %y"

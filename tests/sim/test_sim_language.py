@@ -93,6 +93,54 @@ def test_unassigned_enum_members_take_the_smallest_free_numbers(tmp_path: Path) 
     assert list(function(tmp_path, body, "u16", 3, head)) == [0, 4, 2]
 
 
+@pytest.mark.parametrize("base", ["u3", "i5", "u15", "u24", "i40"])
+def test_enums_of_any_width_live_in_memory(tmp_path: Path, base: str) -> None:
+    head = f"const E = enum({base}) {{ a, b = 3 }};\nvar e = E.b;\nvar many = [2]E{{ E.a, E.b }};"
+    body = "out[0] = @as(u16, e); e = many[0]; out[1] = @as(u16, e); out[2] = @as(u16, many[1]);"
+    assert list(function(tmp_path, body, "u16", 3, head)) == [3, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ("const E = enum(f16) { a };\nvar e = E.a;", "an enum takes an integer type, not 'f16'"),
+        ("const E = enum(u2) { a, b = 4 };\nvar e = E.b;", "member 'b' is 4, which 'u2' does not"),
+        ("const E = enum(u1) { a, b, c };\nvar e = E.a;", "member 'c' is 2, which 'u1' does not"),
+    ],
+)
+def test_enums_that_their_type_does_not_hold(tmp_path: Path, head: str, words: str) -> None:
+    with pytest.raises(MeshcError, match=words):
+        function(tmp_path, "out[0] = @as(u16, e);", "u16", 1, head)
+
+
+def test_an_unrolled_loop_ends_with_the_first_iteration_that_has_errors(tmp_path: Path) -> None:
+    for body in (
+        "inline for (@range(u16, 60000)) |k| { out[k + 9] = 1; }",
+        "inline for (@range(u16, 60000)) |k| { if (out[0] == 1) { break; } out[k + 9] = 1; }",
+        "comptime var k: u16 = 9; inline while (k < 60000) : (k += 1) { out[k] = 1; }",
+    ):
+        with pytest.raises(MeshcError, match="index 9 is outside") as caught:
+            function(tmp_path, body, "u16")
+        assert len(caught.value.diagnostics) == 1
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "fn f() i16 { while (true) {} return 1; }",
+        "fn g(n: u32) u32 { return 1; }\n"
+        "fn f() i16 { for (@range(u32, 200000)) |i| { var k = g(i); } return 1; }",
+    ],
+)
+def test_endless_compile_time_code_is_an_error(tmp_path: Path, head: str) -> None:
+    body = "out[0] = comptime f();"
+    with pytest.raises(MeshcError, match="more than 262,144 iterations and calls") as caught:
+        function(tmp_path, body, "i16", 1, head)
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-comptime" and found.help
+    assert found.span and found.span.line == len(head.splitlines()) + 4
+
+
 def test_structs_live_in_memory(tmp_path: Path) -> None:
     head = """
 const Pair = struct { small: u16, large: u32 };

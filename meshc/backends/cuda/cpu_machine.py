@@ -61,5 +61,7 @@ class CpuMachine:
     def _argument(self, argument: str | int, layer: int) -> Argument:
         if isinstance(argument, int):
             return np.int32(argument)
+        if not argument:
+            return np.uint64(0)
         name, part = part_of(argument, layer)
         return self.arrays[name] if part is None else self.arrays[name][part, ...]

@@ -85,7 +85,7 @@ class Grid:
 class Counts:
     """What a run moved: bytes of counted copies, bytes between blocks of a cluster, cycles and
     number of quarter-warp 16-byte loads from shared memory (with ``lint``), switches of fibers,
-    blocks that let the next grid start before they ended."""
+    blocks that let the next grid start before they ended, bytes brought towards L2."""
 
     copied_bytes: int
     dsmem_bytes: int
@@ -93,6 +93,7 @@ class Counts:
     shared_load_cycles: int
     switches: int
     early_blocks: int
+    prefetched_bytes: int
 
 
 class _Launch(ct.Structure):
@@ -107,6 +108,10 @@ class _Launch(ct.Structure):
 
 class _Array(ct.Structure):
     _fields_ = [(name, ct.c_uint64) for name in ("at", "bytes", "written")]
+
+
+class _Given(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in ("at", "bytes")]
 
 
 class _Counts(ct.Structure):
@@ -156,13 +161,22 @@ class Library:
         if written is not None:
             arrays = _arrays(arguments, written)
             self._library.mc_watch_arrays(arrays, len(arrays))
+        given = _given(arguments)
+        self._library.mc_give_arrays(given, len(given))
         entry = getattr(self._library, f"run_{kernel}")
         failed = entry(ct.byref(launch), addresses, ct.byref(counts), message, _MESSAGE_BYTES)
+        self._library.mc_give_arrays(None, 0)
         if written is not None:
             self._library.mc_watch_arrays(None, 0)
         if failed:
             raise ExecutorError(f"{kernel}: {message.value.decode(errors='replace')}")
         return Counts(*(getattr(counts, name) for name in Counts.__dataclass_fields__))
+
+
+def _given(arguments: Sequence[Argument]) -> ct.Array[_Given]:
+    """Where the arrays of a launch lie."""
+    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+    return (_Given * len(arrays))(*(_Given(a.ctypes.data, a.nbytes) for a in arrays))
 
 
 def _arrays(arguments: Sequence[Argument], written: Collection[int]) -> ct.Array[_Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 
 from meshc.analysis.blocks import THREADS
@@ -59,6 +60,8 @@ def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], laye
         name, attention.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
         plan.dsmem_bytes([plan.context or step.module.dims["S"]] * step.batch),
     )  # fmt: skip
+    step.first_reads[name] = plan.first_reads("qkv[]")
+    step.renderers[name] = partial(attention.text, plan, name)
     step.add_weight("norm_of_attention", "plain", (body.name(norm, 1),), (shape.hidden,), layers)
     step.add_matrix(
         "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers, parts

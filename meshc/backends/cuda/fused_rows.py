@@ -4,6 +4,7 @@ table of the vocabulary."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.fused_body import Body, check_dims, value_of
@@ -45,10 +46,10 @@ def feed_forward(
         step.columns, features, hidden, step.dtype, "plain", "residual", bias=bool(outer_bias)
     )
     step.shared_products += [first, second]
-    _rows_kernel(step, step.own("ffn_inner"), first, op)
-    _rows_kernel(step, step.own("ffn_outer"), second, op)
-    step.add_weight("norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
     inner_name = "gate_up" if sides > 1 else "up"
+    _rows_kernel(step, step.own("ffn_inner"), first, op, f"{inner_name}[]")
+    _rows_kernel(step, step.own("ffn_outer"), second, op, "down[]")
+    step.add_weight("norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
     step.add_matrix(inner_name, pack, gates, (sides * features, hidden), layers)
     if inner_bias:
         name = f"bias_of_{inner_name}"
@@ -98,10 +99,10 @@ def head(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     hidden, words = step.module.dims[norm.dim], step.module.dims[vocabulary]
     shape = rows.RowsProduct(step.batch, hidden, words, step.dtype, "normed", "stored", norm.eps)
     kernel = step.shared("head")
-    _rows_kernel(step, kernel, shape, op)
     name = body.name(product, 1)
     step.add_weight("norm_of_head", "plain", (body.name(norm, 1),), (hidden,), 0)
     stored = _table(step, name, (words, hidden), tensor_type(matrix).dims[0] == vocabulary)
+    _rows_kernel(step, kernel, shape, op, stored)
     step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")
     return Launch(kernel, (step.row("residual"), "norm_of_head", stored, step.own("logits")))
 
@@ -135,7 +136,9 @@ def _table(step: Step, source: str, shape: tuple[int, int], by_rows: bool) -> st
     return name
 
 
-def _rows_kernel(step: Step, name: str, shape: rows.RowsProduct, op: graph.Fuse) -> None:
+def _rows_kernel(
+    step: Step, name: str, shape: rows.RowsProduct, op: graph.Fuse, weight: str
+) -> None:
     try:
         plan = rows.plan(shape, step.cores)
     except DoesNotFit as reason:
@@ -144,3 +147,5 @@ def _rows_kernel(step: Step, name: str, shape: rows.RowsProduct, op: graph.Fuse)
         name, rows.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
         plan.dsmem_bytes,
     )  # fmt: skip
+    step.first_reads[name] = plan.first_reads(weight)
+    step.renderers[name] = partial(rows.text, plan, name)

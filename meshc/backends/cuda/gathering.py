@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from meshc.analysis.blocks import FRAGMENT
 from meshc.backends.cuda.kernels import rows
 from meshc.backends.cuda.kernels.arena import Arena
+from meshc.backends.cuda.kernels.tiles import FirstReads
 from meshc.backends.cuda.program import Buffer, Kernel, Weight
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
@@ -26,6 +27,8 @@ class Step:
     kernels: dict[str, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
+    first_reads: dict[str, FirstReads | None] = field(default_factory=dict)
+    renderers: dict[str, Callable[[FirstReads], str]] = field(default_factory=dict)
     frequencies: tuple[float, ...] = ()
     shared_products: list[rows.RowsProduct] = field(default_factory=list)
 

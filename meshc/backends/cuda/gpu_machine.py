@@ -101,6 +101,8 @@ class GpuMachine:
     def _argument(self, argument: str | int, layer: int) -> np.generic:
         if isinstance(argument, int):
             return np.int32(argument)
+        if not argument:
+            return np.uint64(0)
         name, part = part_of(argument, layer)
         buffer, shape, _ = self._memory[name]
         return buffer.address(0 if part is None else part * buffer.nbytes // shape[0])

@@ -77,8 +77,9 @@ class Weight:
 class Launch:
     """A kernel with its arguments: names of buffers and weights, or integers.
 
-    A name with ``[]`` behind it stands for the part of the layer that is computed, with ``[3]`` for
-    row 3 of its first dim, with ``[t]`` for the row of a token of a chunk.
+    A name with ``[]`` behind it stands for the part of the layer that is computed, with ``[+1]``
+    for that of the next layer, with ``[3]`` for row 3 of its first dim, with ``[t]`` for the row of
+    a token of a chunk. An empty name is no memory, address 0.
     """
 
     kernel: str
@@ -96,6 +97,16 @@ class Launch:
             for a in self.arguments
         )
         return Launch(self.kernel, tuple(rows))
+
+    def of_layer(self, layer: int, layers: int) -> Launch:
+        """For this layer, the last of which has no next one."""
+
+        def named(argument: str | int) -> str | int:
+            if not isinstance(argument, str) or not argument.endswith("[+1]"):
+                return argument
+            return argument.replace("[+1]", f"[{layer + 1}]") if layer + 1 < layers else ""
+
+        return Launch(self.kernel, tuple(map(named, self.arguments)))
 
 
 def part_of(argument: str, layer: int) -> tuple[str, int | None]:
@@ -184,7 +195,7 @@ def _in_order(
     before: Sequence[Launch], layer: Sequence[Launch], layers: int, after: Sequence[Launch]
 ) -> list[tuple[Launch, int]]:
     found = [(launch, 0) for launch in before]
-    found += [(launch, n) for n in range(layers) for launch in layer]
+    found += [(launch.of_layer(n, layers), n) for n in range(layers) for launch in layer]
     return found + [(launch, 0) for launch in after]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from meshc.backends.cuda.ahead import with_prefetches
 from meshc.backends.cuda.chain import check_chain
 from meshc.backends.cuda.fused_attention import attention_block
 from meshc.backends.cuda.fused_latent import latent_block
@@ -44,6 +45,7 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
     launches, layers = _launches(step)
     chunk = chunk_of(step)
     prefill = joined(step, chunk, _launches(chunk)[0]) if chunk else None
+    launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
         model,
         module.the_device().name,

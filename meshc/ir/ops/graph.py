@@ -23,6 +23,23 @@ def matmul_dims(
     return tuple(d for d in left if d not in contract) + tuple(d for d in right if d not in shared)
 
 
+def check_product(
+    op: Op, extents: Mapping[str, int], contract: tuple[str, ...], group: tuple[str, ...]
+) -> None:
+    """Raise ``invalid-ir`` unless both sides of every product of ``op``, whose first operand is on
+    the left, have the dims ``contract``, and ``group`` is empty or two dims of which the second
+    divides the first."""
+    left = tensor_type(op.operands[0])
+    for right in op.operands[1:]:
+        missing = [d for d in contract if d not in left.dims or d not in tensor_type(right).dims]
+        if missing or not contract:
+            op.reject(f"contracts {', '.join(missing) or 'nothing'}, not a dim of both sides")
+    if len(group) not in (0, 2):
+        op.reject(f"'group' names {len(group)} dims: it takes heads, and those that they share")
+    if group and extents[group[0]] % extents[group[1]]:
+        op.reject(f"{group[0]} is no multiple of {group[1]}")
+
+
 def check_cache(op: Op, extents: Mapping[str, int], dim: str, rows: str) -> None:
     """Raise ``invalid-ir`` unless the caches among the operands of ``op``, which are caches and new
     entries in turn, have the dim ``dim`` and room for as many ``rows`` as come at once."""
@@ -56,15 +73,7 @@ class Matmul(Op):
         ]
 
     def verify(self, extents: Mapping[str, int]) -> None:
-        left = tensor_type(self.operands[0])
-        for right in self.operands[1:]:
-            missing = [
-                d for d in self.contract if d not in left.dims or d not in tensor_type(right).dims
-            ]
-            if missing or not self.contract:
-                self.reject(f"contracts {', '.join(missing) or 'nothing'}, not a dim of both sides")
-        if self.group and extents[self.group[0]] % extents[self.group[1]]:
-            self.reject(f"{self.group[0]} is no multiple of {self.group[1]}")
+        check_product(self, extents, self.contract, self.group)
 
 
 @register("graph.transpose")

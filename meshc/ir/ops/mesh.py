@@ -19,57 +19,68 @@ CACHE_POLICIES = ("shift", "concat", "cyclic")
 __all__ = ["LOCAL_POINTWISE"]
 
 
-@register("mesh.gemv")
 @dataclass(eq=False)
-class Gemv(Op):
-    """Local products of the left operand with one or more right ones (WaferLLM section 6.2).
-
-    Contracts what the core holds of ``contract``; results are partial over the axes that
-    split it. ``group`` as for ``graph.matmul``.
-    """
+class Product(Op):
+    """The left operand times one or more right ones; ``contract`` and ``group`` as for
+    ``graph.matmul``."""
 
     contract: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """Operands have the dims that are contracted, and results those that are left."""
+        graph.check_product(self, extents, self.contract, self.group)
+        left = tensor_type(self.operands[0]).dims
+        for right, result in zip(self.operands[1:], self.results, strict=True):
+            wanted = graph.matmul_dims(left, tensor_type(right).dims, self.contract, self.group)
+            if tensor_type(result).dims != wanted:
+                self.reject(f"the dims of {result} are not {', '.join(wanted)}, which are left")
+
+
+@register("mesh.gemv")
+@dataclass(eq=False)
+class Gemv(Product):
+    """Local products of the left operand with one or more right ones (WaferLLM section 6.2).
+
+    Contracts what the core holds of ``contract``; results are partial over the axes that
+    split it.
+    """
 
 
 @register("mesh.gemm")
 @dataclass(eq=False)
-class Gemm(Op):
+class Gemm(Product):
     """Distributed matrix product by cyclic shifts (MeshGEMM, WaferLLM section 5.3).
 
     The left operand moves along ``axis`` and the right ones along the axis that crosses it.
-    ``algo`` is
-    ``cyclic_shift``; the placement of the axes makes its hops constant.
+    ``algo`` is ``cyclic_shift``; the placement of the axes makes its hops constant.
     ``left_aligned`` says that the left operand already lies skewed.
     """
 
-    contract: tuple[str, ...] = ()
-    group: tuple[str, ...] = ()
     axis: str = ""
     algo: str = "cyclic_shift"
     left_aligned: bool = False
 
     def verify(self, extents: Mapping[str, int]) -> None:
+        super().verify(extents)
         if not self.axis:
             self.reject("it names no axis along which the left operand moves")
 
 
 @register("mesh.gemm_t")
 @dataclass(eq=False)
-class GemmT(Op):
+class GemmT(Product):
     """``left @ right^T`` without a transpose (dist-GEMM-T, WaferLLM section 5.4).
 
     The right operand moves along the axis that crosses ``axis``, the accumulators along ``axis``,
-    so that the result
-    lies skewed as a following ``gemm`` wants its left operand.
+    so that the result lies skewed as a following ``gemm`` wants its left operand.
     """
 
-    contract: tuple[str, ...] = ()
-    group: tuple[str, ...] = ()
     axis: str = ""
     algo: str = "cyclic_shift"
 
     def verify(self, extents: Mapping[str, int]) -> None:
+        super().verify(extents)
         if not self.axis:
             self.reject("it names no axis along which the sums move")
 
@@ -254,12 +265,24 @@ class Append(Op):
                 self.reject(f"the new entries {new} do not lie where the cache {cache} has them")
 
 
-@register("mesh.row_max")
 @dataclass(eq=False)
-class RowMax(Op):
-    """Largest of the elements of ``dim`` that a core holds and the mask lets through."""
+class RowReduction(Op):
+    """One number for the elements of ``dim`` that a core holds."""
 
     dim: str = ""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """The result has all dims of the operand but ``dim``."""
+        given, gives = (tensor_type(v).dims for v in (self.operands[0], self.result))
+        if self.dim not in given or gives != tuple(d for d in given if d != self.dim):
+            before, after = ", ".join(given), ", ".join(gives)
+            self.reject(f"does not take [{before}] by '{self.dim}' to [{after}]")
+
+
+@register("mesh.row_max")
+@dataclass(eq=False)
+class RowMax(RowReduction):
+    """Largest of the elements of ``dim`` that a core holds and the mask lets through."""
 
 
 @register("mesh.mask")
@@ -272,6 +295,13 @@ class Mask(Op):
     rows: str = ""
     kind: str = "causal"
 
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """``dim`` is a dim of the scores, and ``rows``, where it is stated, of the module."""
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"'{self.dim}' is no dim of the scores")
+        if self.rows and self.rows not in extents:
+            self.reject(f"there is no dim '{self.rows}' of rows")
+
 
 @register("mesh.exp_sub")
 @dataclass(eq=False)
@@ -281,18 +311,14 @@ class ExpSub(Op):
 
 @register("mesh.row_sum")
 @dataclass(eq=False)
-class RowSum(Op):
+class RowSum(RowReduction):
     """Sum of the elements of ``dim`` that a core holds."""
-
-    dim: str = ""
 
 
 @register("mesh.square_sum")
 @dataclass(eq=False)
-class SquareSum(Op):
+class SquareSum(RowReduction):
     """Sum of squares of the elements of ``dim`` that a core holds."""
-
-    dim: str = ""
 
 
 @register("mesh.rms_scale")

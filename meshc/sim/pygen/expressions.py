@@ -18,7 +18,7 @@ _COMPARE = ("==", "!=", "<", "<=", ">", ">=")
 def machine_type(kind: Type) -> Type:
     """The number type that represents ``kind`` in memory."""
     if isinstance(kind, Enum):
-        return kind.base
+        return machine_type(kind.base)
     if isinstance(kind, Int):
         for bits in (8, 16, 32, 64):
             if kind.bits <= bits:

@@ -88,6 +88,7 @@ class Calls(Places):
         """The result of running ``fn`` now."""
         if fn.decl.body is None:
             fail("csl-unsupported", f"function '{fn.name}' has no body", span)
+        self.tick(span)
         inner = Frame(fn.module, True, in_layout=frame.in_layout, function=fn.name)
         for param, value in zip(fn.decl.params, args, strict=True):
             inner.names[0][param.name] = value

@@ -15,6 +15,11 @@ from meshc.sim.sema.values import FnVal, Frame, Module, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
+# Iterations and calls at compile time: ten for each 16-bit word of a PE's memory, and for a layout
+# as many for each PE of a wafer.
+MOST_STEPS = 1 << 18
+MOST_LAYOUT_STEPS = 10_000_000
+
 
 class Core:
     """State of one analysis: a PE program or a layout."""
@@ -26,6 +31,7 @@ class Core:
         self.modules: list[Module] = []
         self.layout: Any = None
         self.steps = 0
+        self.mistakes = 0
 
     # provided by the other parts
     eval: Callable[..., Val]
@@ -134,8 +140,24 @@ class Core:
         )
         return Fn(params, self.type_from(fn.decl.result, frame), fn.decl.task)
 
+    @property
+    def most_steps(self) -> int:
+        """The iterations and calls that may be made at compile time."""
+        return MOST_STEPS if self.layout is None else MOST_LAYOUT_STEPS
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether they are used up."""
+        return self.steps > self.most_steps
+
     def tick(self, span: Span) -> None:
-        """Count a step of compile-time execution; endless comptime loops end in an error."""
+        """Count an iteration or call at compile time; endless ones end in an error."""
         self.steps += 1
-        if self.steps > 50_000_000:
-            fail("csl-comptime", "compile-time code runs too long", span)
+        if self.exhausted:
+            fail(
+                "csl-comptime",
+                f"compile-time code takes more than {self.most_steps:,} iterations and calls: it "
+                "runs too long, or without end",
+                span,
+                help="check the condition and the step of the loop, or do the work at run time",
+            )

@@ -257,6 +257,8 @@ class Expressions(Names):
 
     def eval_EnumDecl(self, node: t.EnumDecl, frame: Frame, want: Type | None) -> Val:
         base = self.type_from(node.base, frame) if node.base is not None else ty.U16
+        if not isinstance(base, Int):
+            fail("csl-type", f"an enum takes an integer type, not '{base}'", node.span)
         given = {
             name: self.number(value, frame)
             for name, value in zip(node.members, node.values, strict=True)
@@ -271,6 +273,10 @@ class Expressions(Names):
                 following += 1
             taken.add(following)
             members.append((name, following))
+        for name, number in members:
+            if not base.low <= number <= base.high:
+                words = f"member '{name}' is {number}, which '{base}' does not hold"
+                fail("csl-range", words, node.span)
         return Val(ty.TYPE, Enum(f"enum at {node.span}", base, tuple(members)))
 
     def eval_StructDecl(self, node: t.StructDecl, frame: Frame, want: Type | None) -> Val:

@@ -54,17 +54,19 @@ class Loops(Statements):
                 self.exec(stmt.step, frame)
 
     def _run_body(self, stmt: t.While | t.For, frame: Frame) -> bool:
-        """Run a loop body once at compile time; whether the loop was left."""
+        """Run a loop body once at compile time; whether the loop was left. It also ends with an
+        iteration that has errors: those of the others would say the same once more."""
+        before = self.mistakes
         if frame.loops and frame.loops[-1].unrolled is stmt:
             self._lower_iteration(stmt, frame, frame.loops[-1])
-            return False
+            return self.mistakes > before
         try:
             self._scoped(stmt.body, frame)
         except LoopSignal as signal:
             if signal.label not in (None, stmt.label):
                 raise
             return not signal.again
-        return False
+        return self.mistakes > before
 
     def _lower_iteration(self, stmt: t.While | t.For, frame: Frame, loop: LoopFrame) -> None:
         self.unit.temps += 1

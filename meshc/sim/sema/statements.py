@@ -51,6 +51,7 @@ class Statements(Calls):
         try:
             self.exec(stmt, frame)
         except MeshcError as problem:
+            self.mistakes += 1
             self.problems(problem)
         if not self.unit.code_fits:
             fail(

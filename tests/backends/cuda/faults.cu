@@ -49,6 +49,13 @@ extern "C" __global__ void __launch_bounds__(32, 1) copy_nobody_awaits(const flo
 MC_EXPORT(copy_nobody_awaits)
 
 extern "C" __global__ void __launch_bounds__(32, 1)
+    odd_prefetch(const float* x, float* y, int bytes, int at) {
+    if (mc::thread() == 0) mc::prefetch((const unsigned char*)x + at, bytes);
+    y[mc::lane()] = 0.0f;
+}
+MC_EXPORT(odd_prefetch)
+
+extern "C" __global__ void __launch_bounds__(32, 1)
     odd_copy(const float* x, float* y, int bytes, int at) {
     mc::Barrier* b = (mc::Barrier*)mc::arena();
     if (mc::thread() == 0) {

@@ -49,7 +49,7 @@ from meshc.support.cache import cache_folder
 from meshc.support.native import BuildError, Toolchain
 
 MOST_SECONDS = 10
-LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh")
+LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_tokens.cuh")
 DRIVERS = ("attention_tile.cu", "primitives.cu")  # call the library; not emitted
 # One of each kind, which find most; behind a run that looks for races, all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
@@ -98,6 +98,7 @@ def _attention(
     stages: int,
     by: str = "split_token",
     heads: int = 0,
+    ahead: bool = False,
 ) -> Rig:
     # The plan of a much larger shape: rings that wrap often.
     with patch.multiple(blocks, ATTENTION_TILES=(tile,), MOST_STAGES=stages):
@@ -115,13 +116,14 @@ def _attention(
             case.residual, sums, case.norm, weights, *bias, out, *out_bias,
             in_parts(case.keys, parts).copy(), in_parts(case.values, parts).copy(), case.pages,
             np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
+            *([NEXT] if ahead else []),
         ]  # fmt: skip
 
     first = 5 + len(bias) + len(out_bias)
     return Rig(
         "attention_block.cu" if by == "split_token" else "attention_split_head.cu",
         "attention",
-        attention.text(chosen, "attention"),
+        attention.text(chosen, "attention", FOLLOWING if ahead else None),
         Grid(chosen.blocks, blocks.THREADS, cluster, chosen.arena.bytes),
         arguments,
         (1, first, first + 1),
@@ -149,7 +151,7 @@ def _latent(
     return Rig("latent_block.cu", latent.NAME, text, grid, arguments, (1, pool), written)
 
 
-def _rows(one: RowsProduct, cores: int, cluster: int = 1) -> Rig:
+def _rows(one: RowsProduct, cores: int, cluster: int = 1, ahead: bool = False) -> Rig:
     chosen, given = rows.plan(one, cores, cluster), inputs(one)
     given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
     names = ["input", *(["gain"] if one.input == "normed" else []), "matrix"]
@@ -159,13 +161,14 @@ def _rows(one: RowsProduct, cores: int, cluster: int = 1) -> Rig:
     def arguments() -> list[np.ndarray | np.generic]:
         columns = one.rows // 2 if one.output == "gated" else one.rows
         output = np.full((one.batch, columns), np.nan, np.float32)
-        return [*(given[n] for n in names), *([given["sums"].copy()] if residual else []), output]
+        sums = [given["sums"].copy()] if residual else []
+        return [*(given[n] for n in names), *sums, output, *([NEXT] if ahead else [])]
 
     last = len(names) + residual
     return Rig(
         "rows_product.cu",
         "product",
-        rows.text(chosen, "product"),
+        rows.text(chosen, "product", FOLLOWING if ahead else None),
         Grid(chosen.blocks, blocks.THREADS, cluster, chosen.arena.bytes),
         arguments,
         (last - 1, last) if residual else (last,),
@@ -222,6 +225,10 @@ def _shape(
     )
 
 
+# What the next grid reads first, of a matrix of just so many bytes.
+FOLLOWING = rows.plan(RowsProduct(1, 1000, 200, "f16"), 5).first_reads("")
+NEXT = np.zeros(FOLLOWING.groups * FOLLOWING.group_bytes // 2, np.uint16)
+
 # Small rings wrap; there are clusters of 1 to 4, requests without tokens, windows, head sizes that
 # are no power of two, rows that are no multiple of the workers.
 RIGS = {
@@ -258,12 +265,12 @@ RIGS = {
         3,
         "split_head",
     ),
-    "weights fit the ring": lambda: _attention(_shape(1, 64, 1, 1, 64), 3, [5], 32768, 6),
+    "weights fit the ring": lambda: _attention(_shape(1, 64, 1, 1, 64), 3, [5], 16384, 6),
     "lanes, weights fit the ring": lambda: _attention(
-        _shape(1, 64, 1, 1, 64), 4, [5], 32768, 6, "split_head"
+        _shape(1, 64, 1, 1, 64), 4, [5], 16384, 6, "split_head"
     ),
     "latents, weights fit the ring": lambda: _latent(
-        latent.shape(1, hidden=64, heads=1), 4, [70], 32768, 6
+        latent.shape(1, hidden=64, heads=1), 4, [70], 16384, 6
     ),
     "latents, one block": lambda: _latent(latent.shape(4, latent=96), 1, [70], 36864),
     "latents, odd cluster": lambda: _latent(
@@ -284,6 +291,15 @@ RIGS = {
     "latents, wide rotary part": lambda: _latent(latent.shape(1, rope=136, heads=1), 1, [5]),
     "latents, sixteen heads": lambda: _latent(latent.shape(16, heads=16), 1, [20]),
     "latents by tiles, one request": lambda: _latent(latent.shape(4, latent=96, rope=32), 2, [70]),
+    "attention, then weights of the next": lambda: _attention(
+        _shape(1, 64, 2, 2, 64), 1, [5], 8192, 2, ahead=True
+    ),
+    "lanes, then weights of the next": lambda: _attention(
+        _shape(1, 64, 1, 1, 64), 4, [5], 8192, 2, "split_head", ahead=True
+    ),
+    "product, then weights of the next": lambda: _rows(
+        RowsProduct(1, 72, 140, "f16"), 3, ahead=True
+    ),
     "sum of three": lambda: _collective("sum", 3),
     "maximum of three": lambda: _collective("max", 3),
     "gather of four": lambda: _collective("gather", 4, 9),
@@ -321,7 +337,11 @@ OF_LIBRARY = {
     ),
     "mc_fragments.cuh": (
         "gated", "residual, wide rows", "bias, held", "logits", "sixteen",
-        "twelve query heads, by tiles", "a block left over",
+        "twelve query heads, by tiles", "a block left over", "product, then weights of the next",
+    ),
+    "mc_tokens.cuh": (
+        "grouped, ring of two", "lanes, ring of two", "latents, odd cluster", "lanes of 48",
+        "nine requests", "window, cluster of three",
     ),
 }  # fmt: skip
 

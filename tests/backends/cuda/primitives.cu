@@ -101,6 +101,20 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(128, 1)
 }
 MC_EXPORT(ring_sum)
 
+// Pages of the runs from ``first`` to ``end``, two of which are a page; all entries of the table become -1 once
+// the first page is known.
+extern "C" __global__ void __launch_bounds__(32, 1) pages_ahead(int* pages, int* found, int first, int end) {
+    mc::PageLookup<2> lookup(pages, first, end);
+    for (int n = 0; first + n < end; n++) {
+        found[32 * n + mc::lane()] = lookup.page(n);
+        if (n > 0) continue;
+        mc::warp_sync();
+        for (int i = mc::lane(); 2 * i < end; i += 32) pages[i] = -1;
+        mc::warp_sync();
+    }
+}
+MC_EXPORT(pages_ahead)
+
 extern "C" __global__ void __launch_bounds__(32, 1) warps(const float* x, float* y) {
     const float v = x[mc::lane()];
     y[mc::lane()] = mc::warp_sum(v);

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 PARAMETERS = 0x210  # where the parameters of a kernel begin in constant bank 0 on sm_90
 GLOBAL = {
     "ATOM", "ATOMG", "LD", "LDG", "LDGMC", "LDGSTS", "RED", "REDG", "ST", "STG", "STGMC", "UBLKCP",
-    "UBLKRED", "UTMALDG", "UTMASTG",
+    "UBLKPF", "UBLKRED", "UTMALDG", "UTMASTG",
 }  # fmt: skip
 
 _CODE = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:(@!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
@@ -89,7 +89,7 @@ def _origins(text: str, state: Origins, sizes: Sequence[int]) -> frozenset[int]:
 def _written(one: Instruction) -> list[tuple[str, int]]:
     """The registers that an instruction gives new values."""
     operands = one.operands.split(", ")
-    if one.stem in ("SHFL", "LOP3", "PLOP3", "VOTE") and re.match(r"!?U?P", operands[0]):
+    if one.stem in ("SHFL", "LOP3", "PLOP3", "VOTE", "R2UR") and re.match(r"!?U?P", operands[0]):
         operands = operands[1:]
     first = _REGISTER.fullmatch(operands[0].split(".")[0]) if operands else None
     if not first:

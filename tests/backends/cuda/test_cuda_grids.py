@@ -95,6 +95,20 @@ def test_what_the_grid_before_writes_is_read_behind_the_wait(name):
                 watched(rig, "\n".join(edited))
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_lengths_that_are_read_early_are_found(place):
+    """By the warp that copies, and by those that compute."""
+    rig, lengths = (
+        mutation_judge.rig("weights fit the ring"),
+        "const mc::Lengths<BATCH> lengths(cached);",
+    )
+    early = rig.text.split(WAIT)
+    early[place] += lengths
+    early[place + 1] = early[place + 1].replace(lengths, "", 1)
+    with pytest.raises(ExecutorError, match=r"reads byte 0 of array \d+ while the grid in front"):
+        watched(rig, WAIT.join(early))
+
+
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
     "head_dim": 64, "intermediate_size": 16, "num_hidden_layers": 2, "vocab_size": 20,

@@ -70,6 +70,19 @@ def test_a_ring_brings_every_tile_once(tiles):
         assert counts.copied_bytes == tiles * 384
 
 
+@pytest.mark.parametrize("first", [0, 5])
+def test_pages_are_looked_up_by_all_lanes_ahead_of_their_use(first):
+    """The first 64 are those of the table as it was when the first was asked for."""
+    for mode in modes((1, 2)):
+        table, end = np.arange(1000, 1055, dtype=np.int32), 109
+        wanted = table[np.arange(first, end) // 2]
+        found = np.zeros((end - first, 32), np.int32)
+        arguments = [table, found, np.int32(first), np.int32(end)]
+        library("primitives").run("pages_ahead", Grid(1, 32, 1, 0), arguments, mode)
+        assert (found[:64] == wanted[:64, None]).all(), mode
+        assert (found[64:] == -1).all(), mode
+
+
 def test_warps_exchange_values():
     x = values(32)
     y = np.zeros((5, 32), np.float32)
@@ -232,6 +245,30 @@ def test_copies_that_hardware_would_refuse(bytes_, at, message):
     arguments = [values(64), None, np.int32(bytes_), np.int32(at)]
     for seen in found("odd_copy", Grid(1, 32, 1, 256), arguments):
         assert message in seen
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "at", "message"),
+    [
+        (24, 0, "no multiple of 16"),
+        (16, 8, "no multiple of 16"),
+        (0, 0, "no multiple of 16"),
+        (272, 0, "not all in one array"),
+        (32, 240, "not all in one array"),
+        (16, 256, "not all in one array"),
+        (16, -16, "not all in one array"),
+    ],
+)
+def test_prefetches_of_what_is_not_there(bytes_, at, message):
+    arguments = [values(64), None, np.int32(bytes_), np.int32(at)]
+    for seen in found("odd_prefetch", Grid(1, 32, 1, 0), arguments):
+        assert message in seen
+
+
+def test_prefetched_bytes_are_counted():
+    arguments = [values(64), values(64), np.int32(96), np.int32(160)]
+    counts = library("faults").run("odd_prefetch", Grid(3, 32, 1, 0), arguments)
+    assert (counts.prefetched_bytes, counts.copied_bytes) == (3 * 96, 0)
 
 
 def test_bytes_that_never_come():

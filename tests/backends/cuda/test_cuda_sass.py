@@ -1,11 +1,13 @@
 """What emitted kernels reach before they wait for the grid in front, by their machine code."""
 
+import re
 from functools import cache
 
 import pytest
 from sass_order import before_the_wait
 
 from meshc.backends.cuda import from_json
+from meshc.backends.cuda.kernels import attention
 from meshc.backends.cuda.locations import find_program
 from meshc.backends.cuda.toolkit import compile_cubin, disassemble
 from meshc.driver import CompileRequest, compile_loaded, load_any
@@ -15,6 +17,7 @@ pytestmark = [
     pytest.mark.cuda_compiler,
     pytest.mark.skipif(find_program("nvdisasm") is None, reason="no nvdisasm"),
 ]
+AHEAD = "mc::prefetch_groups<"
 TEXT = """
 #include "mc.cuh"
 extern "C" __global__ void __launch_bounds__(64, 1)
@@ -49,6 +52,7 @@ def test_what_is_behind_the_wait_is_not_early():
         ("const float* p = shift & 1 ? x + 9 : x - 7; if (p[shift] > 0.0f) shift++;", X, "LDG"),
         (COPY, X, "UBLKCP"),
         (f"if (me) {COPY}", X, "UBLKCP"),
+        ("if (me == 0) mc::prefetch(x + 4 * shift, 256);", X, "UBLKPF"),
     ],
 )
 def test_what_is_in_front_of_the_wait_is_found(before, parameter, opcode):
@@ -58,6 +62,31 @@ def test_what_is_in_front_of_the_wait_is_found(before, parameter, opcode):
 @pytest.mark.parametrize("wait", ["", f"if (me) {WAIT}", f"while (shift-- > 0) {WAIT}"])
 def test_a_wait_that_some_pass_by_does_not_count(wait):
     assert {X, WEIGHTS, Y} <= set(early(wait=wait))
+
+
+def stem(opcode):
+    """An opcode without its modifiers."""
+    return opcode.split(".")[0]
+
+
+LENGTHS = "const mc::Lengths<BATCH> lengths(cached);"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_lengths_that_are_read_early_are_found(place):
+    """By the warp that copies, and by those that compute."""
+    shape = attention.Attention(1, 256, 2, 1, 64, "f16", 16, 1e-5, 0.125)
+    text = attention.text(attention.plan(shape, 2), "block")
+    parameters = re.search(r" block\((.*?)\) \{", text, re.DOTALL)[1].split(",")
+    names = [re.findall(r"\w+", parameter)[-1] for parameter in parameters]
+    early = text.split(WAIT)
+    assert len(early) == 3 and text.count(LENGTHS) == 2
+    early[place] += LENGTHS
+    early[place + 1] = early[place + 1].replace(LENGTHS, "", 1)
+    for one, wanted in ((text, set()), (WAIT.join(early), {"cached"})):
+        cubin = compile_cubin(one)
+        found = before_the_wait(disassemble(cubin), "block", cubin.kernels["block"].parameters)
+        assert {names[n] for n in found} == {"norm", "qkv"} | wanted
 
 
 @pytest.mark.parametrize(
@@ -81,7 +110,12 @@ def test_only_what_never_changes_is_reached_early(model, options):
         sizes = cubin.kernels[launch.kernel].parameters
         found = before_the_wait(disassemble(cubin), launch.kernel, sizes)
         names = [str(argument).partition("[")[0] for argument in launch.arguments]
-        assert {names[n] for n in found} <= {*program.weights, *constants}, launch.kernel
+        # What is prefetched may be nothing.
+        assert {names[n] for n in found} <= {*program.weights, *constants, ""}, launch.kernel
+        # Where attention is, the warp that copies has waited by then.
+        product = AHEAD in result.files[kernel.file] and "attention" not in launch.kernel
+        prefetched = {n for n, codes in found.items() if "UBLKPF" in map(stem, codes)}
+        assert (len(names) - 1 in prefetched) == product, launch.kernel
         # Weights come early, and gains, which a compiler would move to where they are needed.
         if kernel.shared_bytes:
             assert any("UBLKCP.S.G" in codes for codes in found.values()), launch.kernel

@@ -15,8 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshc.analysis import blocks, dsmem
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, check_cluster, literal
+from meshc.backends.cuda.kernels.arena import Arena, limits
+from meshc.backends.cuda.kernels.tiles import (
+    DoesNotFit,
+    FirstReads,
+    arena,
+    check_cluster,
+    first_reads,
+    literal,
+)
 from meshc.backends.templates import render
 
 HEADS = (64, 96, 128, 256)
@@ -105,6 +112,15 @@ class AttentionPlan:
         """Blocks of the grid."""
         return self.clusters * self.cluster
 
+    def first_reads(self, weight: str) -> FirstReads | None:
+        """What the grid begins with of its projections, the argument ``weight``; None where
+        clusters share a key/value head, whose row groups they have in turns."""
+        if self.sharers > 1:
+            return None
+        groups = self.shape.kv_heads * self.shape.rows // blocks.FRAGMENT
+        ring = self.stages * self.tile_bytes
+        return first_reads(weight, self.blocks, 1, groups, self.shape.hidden, ring)
+
     def dsmem_bytes(self, seen: Sequence[int]) -> int:
         """Bytes between blocks of clusters in one launch, all clusters together, when the queries
         of each request see ``seen`` tokens, the new one included."""
@@ -186,8 +202,8 @@ def plan(
     if dataflow == "split_head" and shape.hidden % (4 * cluster):
         raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
     seen = min(context, shape.window) if shape.window else context
-    limit = most_bytes(resident)
-    memory = blocks.attention_memory(_sizes(shape, heads), cluster, dataflow, seen, limit)
+    sizes = _sizes(shape, heads)
+    memory = blocks.attention_memory(sizes, cluster, dataflow, seen, limits(resident))
     made = arena(memory)
     return AttentionPlan(
         shape, cluster, dataflow, seen, resident, heads, memory.tile_bytes, memory.stages, made
@@ -214,14 +230,16 @@ def _check(shape: Attention, dataflow: str, heads: int) -> None:
         raise DoesNotFit(f"a hidden size of {shape.hidden} is no whole number of eights")
 
 
-def text(chosen: AttentionPlan, name: str) -> str:
-    """The kernel called ``name``."""
+def text(chosen: AttentionPlan, name: str, following: FirstReads | None = None) -> str:
+    """The kernel called ``name``, which at its end prefetches what the ``following`` one reads
+    first."""
     shape = chosen.shape
     return render(
         "meshc.backends.cuda",
         _TEMPLATES[chosen.dataflow],
         kernel=name,
         resident=chosen.resident,
+        following=following,
         cluster=chosen.cluster,
         dtype=shape.dtype,
         batch=shape.batch,

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from meshc.analysis import blocks, dsmem
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.backends.cuda.kernels.arena import Arena, limits
 from meshc.backends.cuda.kernels.attention import PAGES
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, check_cluster, literal
 from meshc.backends.templates import render
@@ -73,7 +73,7 @@ def plan(shape: Latent, cluster: int) -> LatentPlan:
         misfits.append(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
     if misfits:
         raise DoesNotFit("; ".join(misfits))
-    memory = blocks.latent_memory(shape.sizes, cluster, most_bytes())
+    memory = blocks.latent_memory(shape.sizes, cluster, limits())
     return LatentPlan(shape, cluster, memory.tile_bytes, memory.stages, arena(memory))
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis import blocks
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, literal
+from meshc.backends.cuda.kernels.arena import Arena, limits
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, FirstReads, arena, first_reads, literal
 from meshc.backends.templates import render
 
 TITLES = {
@@ -66,6 +66,11 @@ class RowsPlan:
         cores = self.cores if self.cluster <= 2 else max(self.cores // 16 * 16, self.cluster)
         return max(min(cores // self.cluster, self.groups), 1) * self.cluster
 
+    def first_reads(self, weight: str) -> FirstReads | None:
+        """What the grid begins with of its matrix, the argument ``weight``."""
+        units, ring = self.blocks // self.cluster, self.stages * self.tile_bytes
+        return first_reads(weight, units, self.cluster, self.groups, self.shape.width, ring)
+
 
 def plan(shape: RowsProduct, cores: int = 132, cluster: int = 0) -> RowsPlan:
     """The division of work over ``cores`` multiprocessors, by clusters of the size that
@@ -74,17 +79,18 @@ def plan(shape: RowsProduct, cores: int = 132, cluster: int = 0) -> RowsPlan:
         raise DoesNotFit(f"rows of {shape.width} values are no whole number of eights")
     if shape.output == "gated" and shape.rows % 2:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
-    limits = most_bytes(2), most_bytes()
-    chosen = cluster or blocks.product_cluster(shape.width, shape.rows, shape.batch, cores, limits)
-    found = blocks.product_plan(shape.width, shape.rows, shape.batch, chosen, limits)
+    sizes = shape.width, shape.rows, shape.batch
+    chosen = cluster or blocks.product_cluster(*sizes, cores, limits())
+    found = blocks.product_plan(*sizes, chosen, limits())
     tile_bytes, stages = found.memory.tile_bytes, found.memory.stages
     return RowsPlan(
         shape, chosen, cores, tile_bytes, stages, arena(found.memory), found.dsmem_bytes
     )
 
 
-def text(chosen: RowsPlan, name: str) -> str:
-    """The kernel called ``name``."""
+def text(chosen: RowsPlan, name: str, following: FirstReads | None = None) -> str:
+    """The kernel called ``name``, which at its end prefetches what the ``following`` one reads
+    first."""
     shape = chosen.shape
     return render(
         "meshc.backends.cuda",
@@ -102,6 +108,7 @@ def text(chosen: RowsPlan, name: str) -> str:
         epsilon=literal(shape.epsilon),
         cluster=chosen.cluster,
         round=blocks.ROUND,
+        following=following,
         tile_blocks=chosen.tile_bytes // blocks.FRAGMENT_BYTES,
         stages=chosen.stages,
         shared=chosen.arena.parts,

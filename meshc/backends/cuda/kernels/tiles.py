@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from meshc.analysis.blocks import LEAST_STAGES, Part, SharedMemory
+from meshc.analysis.blocks import (
+    BUSY_BYTES,
+    FRAGMENT,
+    FRAGMENT_BYTES,
+    LEAST_STAGES,
+    Part,
+    SharedMemory,
+)
 from meshc.backends.cuda.kernels.arena import Arena
 
 MOST_CLUSTER = 16
@@ -38,6 +46,31 @@ NOTES = {
     "VALUES": "of all blocks",
     "OWN_COLUMNS": "of the cluster's output",
 }
+
+
+@dataclass(frozen=True)
+class FirstReads:
+    """What a grid reads first: ``units``, blocks or clusters of them, share the ``groups`` row
+    groups of ``weight`` in runs, unit n from group ``groups * n / units`` on, and begin with
+    ``bytes``."""
+
+    weight: str
+    units: int
+    groups: int
+    group_bytes: int
+    bytes: int
+
+
+def first_reads(
+    weight: str, units: int, cluster: int, groups: int, width: int, ring_bytes: int
+) -> FirstReads | None:
+    """Of a matrix of ``width`` values by units of ``cluster`` blocks with rings of ``ring_bytes``:
+    no more than keeps memory busy. None where some units have no row group."""
+    if groups < units:
+        return None
+    group_bytes = -(-width // FRAGMENT) * FRAGMENT_BYTES
+    count = min(groups // units * group_bytes, cluster * min(ring_bytes, BUSY_BYTES))
+    return FirstReads(weight, units, groups, group_bytes, count)
 
 
 class DoesNotFit(Exception):

@@ -122,6 +122,12 @@ inline float shuffle(float v, u32 from, Site site = Site::current()) {
     return here().warps[warp()].values[half][from % WARP];
 }
 
+inline int shuffle(int v, u32 from, Site site = Site::current()) {
+    const u32 half = gather_warp(
+        site, [&](Warp& w, u32 h) { w.words[h][lane()][0] = (u32)v; }, [](Warp&, u32) {});
+    return (int)here().warps[warp()].words[half][from % WARP][0];
+}
+
 inline float shuffle_xor(float v, u32 mask, Site site = Site::current()) {
     const u32 half = gather_warp(
         site, [&](Warp& w, u32 h) { w.values[h][lane()] = v; }, [](Warp&, u32) {});

@@ -13,6 +13,13 @@
 #include "mc_loads.h"
 #include "mc_memory.h"
 
+// The arrays of the next launches, which outlive them; null where the host does not say.
+extern "C" __attribute__((visibility("default"))) void mc_give_arrays(const mc::Given* arrays,
+                                                                      mc::u32 count) {
+    mc::machine.given = arrays;
+    mc::machine.given_count = count;
+}
+
 // The symbol ``run_KERNEL`` of the compiled library.
 #define MC_EXPORT(kernel)                                                                      \
     extern "C" __attribute__((visibility("default"))) int run_##kernel(                        \

@@ -75,6 +75,8 @@ inline void load_constant(const T* p, u32 (&words)[4]) {
     load_fragment(p, words);
 }
 
+inline float load_constant(const float* p) { return *p; }
+
 // Every lane deposits its row; then each picks two values of each matrix.
 inline void load_rows(u32 (&words)[4], const void* row, bool transposed, Site site) {
     if ((uintptr_t)row % 16) fail("load_matrices of a row that is no multiple of 16");

@@ -37,6 +37,7 @@ struct Launch {
 // ``early_blocks`` let the next grid start before they ended.
 struct Counts {
     u64 copied_bytes, dsmem_bytes, shared_loads, shared_load_cycles, switches, early_blocks;
+    u64 prefetched_bytes;
 };
 
 typedef std::source_location Site;
@@ -104,6 +105,12 @@ struct Copy {
     Barrier* barrier;
 };
 
+// An array of the device that a launch was given.
+struct Given {
+    const unsigned char* at;
+    u64 bytes;
+};
+
 struct Machine {
     Launch launch;
     Counts counts;
@@ -118,6 +125,8 @@ struct Machine {
     size_t shared_bytes;  // of a block, rounded up to pages
     char message[512];
     bool failed;
+    const Given* given;  // null: the host does not say
+    u32 given_count;
 };
 
 inline Machine machine;

@@ -53,7 +53,22 @@ inline void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b) {
 }
 
 inline void copy_fence() { MC_RACE(copy_fence()); }
-inline void prefetch(const void*, u32) {}
+
+// Changes nothing but where memory is found, so all it must do is to stay within an array of the launch.
+inline void prefetch(const void* from, u32 bytes) {
+    if (((uintptr_t)from | bytes) % 16 || !bytes) {
+        fail("a prefetch of %u bytes whose size or address is no multiple of 16", bytes);
+    }
+    const auto holds = [&](const Given& g) {
+        const size_t at = (const unsigned char*)from - g.at;
+        return at < g.bytes && bytes <= g.bytes - at;
+    };
+    const Given *first = machine.given, *end = first + machine.given_count;
+    if (first && std::none_of(first, end, holds)) {
+        fail("a prefetch of %u bytes that are not all in one array of the launch", bytes);
+    }
+    machine.counts.prefetched_bytes += bytes;
+}
 
 // ---- Grids that follow each other -----------------------------------------------------------------
 

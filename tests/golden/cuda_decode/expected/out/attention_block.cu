@@ -35,7 +35,6 @@ constexpr int ALL_GROUPS = GROUPS + (SHARERS - 1) * QUERY_GROUPS;  // of a key/v
 constexpr int BLOCKS = (HIDDEN + 15) / 16;  // of 16 x 16 values in a row group
 constexpr int TILE_BLOCKS = 8;
 constexpr int TILE_TOKENS = 128;
-constexpr int RUN = TILE_TOKENS < PAGE ? TILE_TOKENS : PAGE;  // tokens of one copy
 constexpr int ATTENDED = GROUP * HEAD;  // values of a cluster that the output projection takes
 constexpr int OUT_GROUPS = (HIDDEN + 15) / 16;  // row groups of the output projection
 constexpr int OUT_BLOCKS = ATTENDED / 16;
@@ -43,25 +42,26 @@ constexpr int OUT_TILE_BLOCKS = 64;
 constexpr int TOKEN_LANES = mc::least_power_of_two(HEAD / 8);  // threads that share a token
 constexpr int TOKENS = WORKERS / TOKEN_LANES;  // tokens at once
 typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
+typedef mc::Angles<BATCH, ROWS / 2, HEAD / 2, HEAD / 2, WORKERS> Angles;
 constexpr bool HELD_QUERIES = GROUP <= 4;  // in registers
 constexpr int AT_ONCE = GROUP == 1 ? 2 : 1;  // tokens of a thread; several heads keep it busy alone
 constexpr float LOWEST = -1e30f;
 
-// ---- Shared memory, 202112 bytes ---------------------------------------------------------------
+// ---- Shared memory, 103808 bytes ---------------------------------------------------------------
 constexpr int TILE_BYTES = 32768;
-constexpr int STAGES = 6;
+constexpr int STAGES = 3;
 constexpr int RING = 0;
-constexpr int BARRIERS = 196608;
-constexpr int PARTS = 196736;  // sums of the warps
-constexpr int ALL = 197760;  // rows of all blocks
-constexpr int COLUMNS = 198528;  // inputs
-constexpr int PROJECTED = 198528;  // queries, keys, values
-constexpr int OUT_COLUMNS = 198528;  // inputs of the output projection
-constexpr int JOINED = 199296;  // attention sums of the warps
-constexpr int JOINED_MOST = 201344;  // their highest scores and weights
-constexpr int HIGHEST = 201472;
-constexpr int SHARES = 201600;  // of the blocks in the cluster's sums
-constexpr int ATTENDED_AT = 201728;  // attention sums of this block
+constexpr int BARRIERS = 98304;
+constexpr int PARTS = 98432;  // sums of the warps
+constexpr int ALL = 99456;  // rows of all blocks
+constexpr int COLUMNS = 100224;  // inputs
+constexpr int PROJECTED = 100224;  // queries, keys, values
+constexpr int OUT_COLUMNS = 100224;  // inputs of the output projection
+constexpr int JOINED = 100992;  // attention sums of the warps
+constexpr int JOINED_MOST = 103040;  // their highest scores and weights
+constexpr int HIGHEST = 103168;
+constexpr int SHARES = 103296;  // of the blocks in the cluster's sums
+constexpr int ATTENDED_AT = 103424;  // attention sums of this block
 
 // The tiles of cached tokens that a block reads of one request.
 struct Tokens {
@@ -80,9 +80,9 @@ struct Tokens {
     }
 };
 
-// Where token ``t`` of a request lies in the pool of pages, for one head.
-MC_INLINE size_t cached_at(const int* pages, int t, int head) {
-    return (((size_t)pages[t / PAGE] * KV_HEADS + head) * PAGE + t % PAGE) * HEAD;
+// Where token ``t`` of a request lies in the pool of pages, for one head; ``page`` is that of the token.
+MC_INLINE size_t cached_at(int page, int t, int head) {
+    return (((size_t)page * KV_HEADS + head) * PAGE + t % PAGE) * HEAD;
 }
 
 // Which row group of the key/value head is ``group`` of one of its clusters.
@@ -135,29 +135,28 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
     if (warp == WARPS) {
         // ---- Bring the tiles, in the order in which they are read. Weights do not change in a step, so
         // they need not wait for the grid before; lengths, pages and what is cached may.
+        int item = 0;
         if (lane == 0) {
-            int item = 0;
             for (int group = first_group; group < end_group; group++) {
                 const size_t at = (size_t)head * ALL_GROUPS + group_of_head(group, sharer);
                 mc::bring_blocks(ring, item, qkv + at * BLOCKS * 256, BLOCKS, TILE_BLOCKS);
             }
-            mc::wait_for_previous_grid();
-            for (int b = 0; b < BATCH; b++) {
-                const Tokens mine(cached[b], rank);
-                const int* own_pages = pages + (size_t)b * max_pages;
-                for (int i = 0; i < mine.tiles; i++, item++) {
-                    const int begin = (mine.tile + i) * TILE_TOKENS;
-                    const int end = min(begin + TILE_TOKENS, mine.end);
-                    ring.acquire(item, 2 * (end - begin) * HEAD * (int)sizeof(T));
-                    for (int t = begin; t < end; t += RUN) {
-                        const size_t from = cached_at(own_pages, t, head);
-                        const int at = (t - begin) * HEAD * (int)sizeof(T);
-                        const mc::u32 bytes = min(RUN, end - t) * HEAD * (int)sizeof(T);
-                        ring.fill(item, at, keys + from, bytes);
-                        ring.fill(item, at + TILE_BYTES / 2, values + from, bytes);
-                    }
-                }
-            }
+        }
+        mc::wait_for_previous_grid();
+        const mc::Lengths<BATCH> lengths(cached);
+        for (int b = 0; b < BATCH; b++) {
+            const Tokens mine(lengths[b], rank);
+            mc::bring_tokens<TILE_TOKENS, PAGE>(
+                ring, item, pages + (size_t)b * max_pages, mine.tile, mine.tiles, mine.end, 2 * HEAD * (int)sizeof(T),
+                [&](int token, int page, int begin, int count) {
+                    const size_t from = cached_at(page, token, head);
+                    const int at = begin * HEAD * (int)sizeof(T);
+                    const mc::u32 bytes = count * HEAD * (int)sizeof(T);
+                    ring.fill(item, at, keys + from, bytes);
+                    ring.fill(item, at + TILE_BYTES / 2, values + from, bytes);
+                });
+        }
+        if (lane == 0) {
             const T* outs = out + (size_t)cluster * OUT_GROUPS * OUT_BLOCKS * 256;
             mc::bring_blocks(ring, item, outs + (size_t)first_out * OUT_BLOCKS * 256,
                              (end_out - first_out) * OUT_BLOCKS, OUT_TILE_BLOCKS);
@@ -169,11 +168,15 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         const mc::Gains<T, HIDDEN, WORKERS> gains(norm, me);  // do not change in a step
         mc::wait_for_previous_grid();
         mc::let_next_grid_start();
+        const mc::Lengths<BATCH> lengths(cached);
         float* all = (float*)(arena + ALL);  // [BATCH, ROWS]
         // ---- RMSNorm, in every block: the vectors come from L2
         float* parts = (float*)(arena + PARTS);
         T* columns = (T*)(arena + COLUMNS);
         mc::put_normed_columns<T, BATCH, HIDDEN, WORKERS>(columns, residual, gains, EPSILON, parts, me, 1);
+
+        // ---- Angles of the new tokens, whose lengths have come, a projection before they are needed
+        const Angles angles(cosines, sines, lengths, me);
 
         // ---- Queries, keys and values: this block's row groups
         for (int group = first_group; group < end_group; group++) {
@@ -193,21 +196,22 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
 
         // ---- Queries and keys rotated; keys and values as the cache will hold them
         float* projected = (float*)(arena + PROJECTED);
-        for (int i = me; i < BATCH * ROWS / 2; i += WORKERS) {
-            const int b = i / (ROWS / 2), row = i % (ROWS / 2) * 2;
-            float pair[2] = {all[b * ROWS + row], all[b * ROWS + row + 1]};
-            const int part = row / HEAD, j = row % HEAD / 2;
-            if (part <= GROUP) {
-                const size_t at = (size_t)cached[b] * (HEAD / 2) + j;
-                rotate(pair, cosines[at], sines[at]);
-            }
+#pragma unroll Angles::HELD ? Angles::OWN : 1
+        for (int n = 0; n < Angles::OWN; n++) {
+            const int i = me + n * WORKERS, row = i % (ROWS / 2) * 2, part = row / HEAD;
+            const int b = Angles::request(i), length = lengths[b];
+            if (BATCH * ROWS / 2 % WORKERS && i >= BATCH * ROWS / 2) break;
+            float pair[2] = {all[b * ROWS + row], all[b * ROWS + row + 1]}, angle[2];
+            angles.get(n, i, length, angle);
+            if (part <= GROUP) rotate(pair, angle[0], angle[1]);
+#pragma unroll
             for (int k = 0; k < 2; k++) {
                 const T stored = mc::narrow<T>(pair[k]);
                 projected[b * ROWS + row + k] = part < GROUP ? pair[k] * SCALE : mc::widen(stored);
                 if (part >= GROUP && rank == CLUSTER - 1 && sharer == 0) {
                     T* pool = part == GROUP ? keys : values;
-                    const int* own_pages = pages + (size_t)b * max_pages;
-                    pool[cached_at(own_pages, cached[b], head) + row % HEAD + k] = stored;
+                    const int page = pages[(size_t)b * max_pages + length / PAGE];
+                    pool[cached_at(page, length, head) + row % HEAD + k] = stored;
                 }
             }
         }
@@ -220,7 +224,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
         float* attended = (float*)(arena + ATTENDED_AT);  // [BATCH, GROUP, HEAD], then weights
         float* weights = attended + BATCH * ATTENDED;  // [BATCH, GROUP]
         for (int b = 0; b < BATCH; b++) {
-            const Tokens mine(cached[b], rank);
+            const Tokens mine(lengths[b], rank);
             const float* query = projected + b * ROWS;
             float q[HELD_QUERIES ? GROUP : 1][8], sum[GROUP][8], most[GROUP], weight[GROUP];
 #pragma unroll

@@ -128,6 +128,7 @@ MC_INLINE void grid_sync(u32* counter, u32 target) {
 // ---- Warps ----------------------------------------------------------------------------------
 
 MC_INLINE float shuffle(float v, u32 from) { return __shfl_sync(0xffffffffu, v, from); }
+MC_INLINE int shuffle(int v, u32 from) { return __shfl_sync(0xffffffffu, v, from); }
 MC_INLINE float shuffle_xor(float v, u32 mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 
 // Sum over groups of W neighbouring lanes, W a power of two; every lane gets it.
@@ -334,13 +335,19 @@ MC_INLINE void store8(T* p, const float* from) {
 
 // ---- Fragments of tensor cores --------------------------------------------------------------------
 
-// Eight neighbours of 16 bits that never change, from global memory, now and not where they are needed.
+// Eight neighbours of 16 bits, or a float, that never change, from global memory, now and not where they are needed.
 template <class T>
 MC_INLINE void load_constant(const T* p, u32 (&words)[4]) {
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "l"(p)
                  : "memory");
+}
+
+MC_INLINE float load_constant(const float* p) {
+    float v;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
 }
 
 // Eight or four neighbours of 16 bits as a lane's words, from shared memory.
@@ -415,3 +422,4 @@ MC_INLINE void store_to_gpus(uint4* p, uint4 v) {
 #include "mc_attention.cuh"
 #include "mc_collectives.cuh"
 #include "mc_fragments.cuh"
+#include "mc_tokens.cuh"
