@@ -20,7 +20,9 @@ from keyword import iskeyword
 from math import prod
 
 _NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
-_WORDS = frozenset({"rows", "columns", "regions", "segments", "interleaved", "origins", "rank"})
+_WORDS = frozenset(
+    {"rows", "columns", "regions", "segments", "interleaved", "origins", "rank", "all"}
+)
 
 
 @dataclass(frozen=True)

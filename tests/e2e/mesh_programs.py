@@ -80,11 +80,12 @@ def mesh_program(
     seq: int,
     weights: Path | None = None,
     passes: dict[str, str] | None = None,
+    device: str = "",
 ) -> MeshProgram:
     """Compile ``model`` in f32; ``passes`` replaces specs of passes by name."""
     report = Diagnostics()
     loaded = load_any(model, report)
-    request = CompileRequest(mesh=mesh, seq=seq, dtype="f32")
+    request = CompileRequest(device=device, mesh=mesh, seq=seq, dtype="f32")
     manager = PassManager(pipeline_to("tile", passes))
     modules = {p: manager.run(graph_module(loaded, p, request)) for p in loaded.phases()}
     source = weights or loaded.weights

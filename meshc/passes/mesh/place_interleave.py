@@ -19,8 +19,8 @@ class PlaceInterleave(Pass):
     """Order axes by INTERLEAVE (WaferLLM section 5.2, Algorithm 1).
 
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
-    this order every message is at most two hops, for every N. ``axes`` names those to order; empty
-    means all of the plane, and the cores of a segment.
+    this order every message is at most two hops, for every N. ``axes`` names those to order;
+    ``all`` are those of the plane and the cores of a segment.
     Cannon's algorithm and SUMMA are made for the natural order, which the module's option ``gemm``
     asks for. Prefill and decode share the KV cache and must be placed alike, so the option counts
     for both, whether or not a phase has such products.
@@ -40,11 +40,12 @@ class PlaceInterleave(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"placed"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
-    axes: str = ""
+    axes: str = "all"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
-        axes = [] if natural_order(module) else self.axes.split() or list(mesh.ranked)
+        axes = list(mesh.ranked) if self.axes == "all" else self.axes.split()
+        axes = [] if natural_order(module) else axes
         unknown = [a for a in axes if a not in mesh.ranked]
         if unknown:
             there = ", ".join(mesh.ranked)
