@@ -15,13 +15,11 @@ Predictions used to choose; ``meshc estimate`` counts the programs themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, lcm
 
-from meshc.analysis.reduction import LinkCost
-
-Number = int | float | bool | str
+from meshc.analysis.cost import link_cost
+from meshc.devices import Device
 
 ALGORITHMS = ("cyclic_shift", "cannon", "summa", "allgather")
 
@@ -74,16 +72,14 @@ class ProductCost:
         )
 
 
-def product_costs(
-    tiles: Tiles, link: LinkCost, numbers: Mapping[str, Number]
-) -> dict[str, ProductCost]:
-    """Costs of all algorithms by name; ``numbers`` are those of the device."""
-    word = float(numbers.get("word_bytes", 4))
+def product_costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
+    """Costs of all algorithms by name."""
+    link, word = link_cost(device), device.link.word_bytes
     left, right = (
         ceil(extent * tiles.chunk * tiles.bytes_each / word) * link.word_cycles
         for extent in (tiles.m, tiles.n)
     )
-    work = _work(tiles, numbers)
+    work = _work(tiles, device)
     small = min(2, tiles.side - 1)
 
     def message(words: float, hops: int) -> float:
@@ -115,13 +111,12 @@ def product_costs(
     }
 
 
-def _work(tiles: Tiles, numbers: Mapping[str, Number]) -> float:
+def _work(tiles: Tiles, device: Device) -> float:
     """Cycles of the product of two chunks."""
     dtype = "f32" if tiles.bytes_each == 4 else "f16"
-    rate = float(numbers.get(f"{dtype}_macs_per_cycle", 1))
-    macs = tiles.m * tiles.chunk * tiles.n / rate
-    vectors = tiles.chunk * tiles.n * float(numbers.get("vector_cycles", 0))
-    return macs + vectors + tiles.m * tiles.chunk * float(numbers.get("scalar_cycles", 0))
+    macs = tiles.m * tiles.chunk * tiles.n / device.macs(dtype)
+    vectors = tiles.chunk * tiles.n * device.vector_cycles
+    return macs + vectors + tiles.m * tiles.chunk * device.scalar_cycles
 
 
 def _room(tiles: Tiles, algo: str) -> tuple[int, int]:

@@ -1,20 +1,28 @@
 """Devices as PLMR numbers: cores, links, memory and routing resources, from a catalogue of TOML."""
 
 from meshc.devices.catalogue import device, device_names, load_device
+from meshc.devices.checks import check_device, device_of
 from meshc.devices.describe import describe
-from meshc.devices.device import Clusters, Device, Link, Resource, Routing
-from meshc.devices.schema import check_numbers, device_of_numbers
+from meshc.devices.device import Clusters, Device, Link, Number, Resource, Routing, WatchedDevice
+from meshc.devices.keys import FACTS, KEYS, KINDS, NUMBERS, Kind
 
 __all__ = [
+    "FACTS",
+    "KEYS",
+    "KINDS",
+    "NUMBERS",
     "Clusters",
     "Device",
+    "Kind",
     "Link",
+    "Number",
     "Resource",
     "Routing",
-    "check_numbers",
+    "WatchedDevice",
+    "check_device",
     "describe",
     "device",
     "device_names",
-    "device_of_numbers",
+    "device_of",
     "load_device",
 ]

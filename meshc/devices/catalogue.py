@@ -9,8 +9,8 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from meshc.devices.checks import device_of_file
 from meshc.devices.device import Device
-from meshc.devices.schema import device_of_numbers
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Source, Span
 
@@ -75,7 +75,7 @@ def _parsed(source: Source) -> Device:
         fail("unreadable-device", f"not TOML: {error}", _place(source, str(error)))
     except RecursionError:
         fail("unreadable-device", "device file nests too deeply", Span(source, 1, 1))
-    return device_of_numbers(values, source)
+    return device_of_file(values, source)
 
 
 def _place(source: Source, message: str) -> Span:

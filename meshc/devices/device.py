@@ -1,34 +1,32 @@
 """What a device is to the compiler: the numbers of the PLMR model (WaferLLM section 3).
 
 P: how many cores. L: what a hop and a routing stage cost. M: memory per core. R: how many routes,
-queues and transfers at once. ``None`` for M or R means that the device does not limit it.
+queues and transfers at once. ``None`` for M or R means that the device does not limit it, which its
+file says in words. A number that the device does not give is an error where it is asked for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-Number = int | float | str | bool
+from meshc.devices.keys import KEYS, KINDS, NUMBERS, Kind, Scalar, counts, ids, points
+from meshc.support.diagnostics import fail
 
 
 @dataclass(frozen=True)
-class Link:
-    """How cores are joined: ``mesh`` (neighbours, hops add up) or ``all_to_all`` (one hop).
+class Number:
+    """One number of a device, in the unit of its key: ``None`` where the device has none (memory
+    that is not limited), and text for a list of numbers.
 
-    ``relay_cycles``: from a word's arrival at a core of a chain, which adds its own, to the sum's
-    departure; None where a core has the whole message before it passes it on.
-
-    ``push``: data arrives in the receiver's memory, so a send needs the receiver's slot to be
-    free; otherwise it waits in a queue of ``Routing``.
+    ``kind`` says how much to trust it and ``source`` where it is from; a dump of a module keeps the
+    kind and leaves the source to the device's file.
     """
 
-    topology: str
-    hop_cycles: float
-    route_cycles: float
-    word_bytes: int
-    words_per_cycle: float
-    relay_cycles: float | None = None
-    push: bool = False
+    value: int | float | str | None
+    kind: Kind
+    source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -76,65 +74,365 @@ class Clusters:
 
 
 @dataclass(frozen=True)
+class Link:
+    """How the cores of ``device`` are joined."""
+
+    device: Device
+
+    @property
+    def topology(self) -> str:
+        """``mesh`` (neighbours, hops add up) or ``all_to_all`` (one hop)."""
+        return str(self.device.fact("topology"))
+
+    @property
+    def push(self) -> bool:
+        """Whether data arrives in the receiver's memory, so that a send needs the receiver's slot
+        to be free; otherwise it waits in a queue of ``Routing``."""
+        return bool(self.device.fact("push"))
+
+    @property
+    def hop_cycles(self) -> float:
+        """Cycles of one hop (alpha)."""
+        return self.device.real("hop_cycles")
+
+    @property
+    def route_cycles(self) -> float:
+        """Cycles to receive, combine and send again (beta)."""
+        return self.device.real("route_cycles")
+
+    @property
+    def relay_cycles(self) -> float | None:
+        """Cycles from a word's arrival at a core of a chain, which adds its own, to the sum's
+        departure; None where a core has the whole message before it passes it on."""
+        value = self.device.number("relay_cycles").value
+        return None if value is None else float(value)
+
+    @property
+    def word_bytes(self) -> int:
+        """Bytes of one message word."""
+        return self.device.whole("word_bytes")
+
+    @property
+    def words_per_cycle(self) -> float:
+        """Words that a link takes per cycle."""
+        return self.device.real("words_per_cycle")
+
+
+@dataclass(frozen=True)
 class Device:
-    """One device. ``numbers`` is its flat form: what its TOML file says, and what the header of a
-    module carries. When ``enforced`` is false, exceeding M or R is no error.
+    """One device: ``facts`` such as its name and topology, and its numbers by key.
+
+    Whatever asks for a fact or number that is not there raises ``device-number``. When the fact
+    ``enforced`` is false, exceeding M or R is no error. ``sources`` spells out the short names that
+    the sources of numbers start with.
 
     ``kind`` is ``mesh`` (wafer), ``cluster`` (thread blocks of one GPU) or ``node`` (GPUs).
     ``memory_bytes`` is the whole memory of a core, of which ``reserved_bytes`` hold code and stack.
     ``read_bytes_per_second`` is what kernels reach of the bandwidth of global memory where at least
     ``bytes_in_flight`` are on their way to each core.
-    ``macs_per_cycle`` of one core is keyed by dtype; ``mixed`` is half-width factors into f32.
     """
 
-    name: str
-    kind: str
-    description: str
-    cores_x: int
-    cores_y: int
-    cores: int
-    clock_hz: int
-    link: Link
-    default_dtype: str
-    macs_per_cycle: dict[str, float] = field(hash=False)
-    lanes_per_cycle: dict[str, float] = field(hash=False)
-    op_cycles: float
-    vector_cycles: float
-    scalar_cycles: float
-    step_cycles: float
-    memory_bytes: int | None = None
-    reserved_bytes: int = 0
-    routing: Routing | None = None
-    global_memory_bytes: int = 0
-    global_bytes_per_second: float = 0.0
-    read_bytes_per_second: float = 0.0
-    global_latency_cycles: float = 0.0
-    bytes_in_flight: int = 0
-    clusters: Clusters | None = None
-    enforced: bool = True
-    numbers: dict[str, Number] = field(default_factory=dict, repr=False, compare=False)
+    facts: Mapping[str, str | bool]
+    numbers: Mapping[str, Number]
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return hash((self.facts.get("name"), len(self.numbers)))
+
+    # --- lookups, each of which fails for what is not there
+
+    def fact(self, name: str) -> str | bool:
+        """The fact ``name``."""
+        if name not in self.facts:
+            self._lacks(name)
+        return self.facts[name]
+
+    def number(self, name: str) -> Number:
+        """The number ``name`` with its kind and source."""
+        if name not in self.numbers:
+            self._lacks(name)
+        return self.numbers[name]
+
+    def limit(self, name: str) -> int | None:
+        """A whole number, or None where the device says that it has none."""
+        value = self.number(name).value
+        return None if value is None else int(value)
+
+    def whole(self, name: str) -> int:
+        """A whole number."""
+        return int(self._value(name))
+
+    def real(self, name: str) -> float:
+        """A number."""
+        return float(self._value(name))
+
+    def _value(self, name: str) -> int | float | str:
+        value = self.number(name).value
+        if value is None:
+            fail(
+                "device-number",
+                f"device '{self.name}' says '{KEYS[name].without}' for '{name}' where a number is "
+                "needed",
+                help=_line_of(name),
+            )
+        return value
+
+    def _lacks(self, name: str) -> None:
+        called = self.facts.get("name", "")
+        others = [k.name for k in NUMBERS if k.name not in self.numbers and k.name != name]
+        fail(
+            "device-number",
+            f"device '{called}' does not give '{name}' ({KEYS[name].doc}), which is needed here",
+            notes=[f"nor does it give {', '.join(others)}"] if others else [],
+            help=_line_of(name),
+        )
+
+    def with_numbers(self, **values: int | float | str | None) -> Device:
+        """This device with other values for some numbers, which are then assumed."""
+        changed = {name: Number(value, "assumed") for name, value in values.items()}
+        return replace(self, numbers={**self.numbers, **changed})
+
+    def watched(self) -> WatchedDevice:
+        """This device, remembering which of its numbers are asked for."""
+        return WatchedDevice(self.facts, self.numbers, self.sources)
+
+    def unlimited(self) -> Device:
+        """This device where exceeding M or R is no error."""
+        return replace(self, facts={**self.facts, "enforced": False})
+
+    # --- what it is
 
     @property
-    def data_bytes(self) -> int | None:
-        """Bytes of a core's memory that buffers may take; None when not limited."""
-        return None if self.memory_bytes is None else self.memory_bytes - self.reserved_bytes
+    def name(self) -> str:
+        """What ``--device`` calls it."""
+        return str(self.fact("name"))
 
     @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Element types the cores compute with."""
-        return tuple(d for d in self.macs_per_cycle if d != "mixed")
+    def kind(self) -> str:
+        """What a core is: ``mesh``, ``cluster`` or ``node``."""
+        return str(self.fact("kind"))
 
-    def macs(self, dtype: str, accumulate: str | None = None) -> float:
-        """Multiply-accumulates per cycle of one core, ``accumulate`` being the type of the sum."""
-        mixed = accumulate is not None and accumulate != dtype
-        if mixed and "mixed" in self.macs_per_cycle:
-            return self.macs_per_cycle["mixed"]
-        return self.macs_per_cycle.get(dtype, self.macs_per_cycle[self.default_dtype])
+    @property
+    def description(self) -> str:
+        """One line."""
+        return str(self.fact("description"))
 
-    def lanes(self, dtype: str) -> float:
-        """Elementwise operations per cycle of one core."""
-        return self.lanes_per_cycle.get(dtype, self.lanes_per_cycle[self.default_dtype])
+    @property
+    def default_dtype(self) -> str:
+        """The element type when none is asked for."""
+        return str(self.fact("default_dtype"))
+
+    @property
+    def enforced(self) -> bool:
+        """Whether exceeding M or R is an error."""
+        return bool(self.fact("enforced"))
+
+    # --- P
+
+    @property
+    def cores_x(self) -> int:
+        """Most columns of a mesh."""
+        return self.whole("cores_x")
+
+    @property
+    def cores_y(self) -> int:
+        """Most rows of a mesh."""
+        return self.whole("cores_y")
+
+    @property
+    def cores(self) -> int:
+        """Cores in all: all columns and rows, where no smaller number is given."""
+        return self.whole("cores") if "cores" in self.numbers else self.cores_x * self.cores_y
+
+    @property
+    def clock_hz(self) -> int:
+        """Cycles per second."""
+        return self.whole("clock_hz")
 
     def seconds(self, cycles: float) -> float:
         """Time of ``cycles`` at the device's clock."""
         return cycles / self.clock_hz
+
+    @cached_property
+    def clusters(self) -> Clusters | None:
+        """Clusters of thread blocks; None for what is not a GPU of blocks."""
+        if self.kind != "cluster":
+            return None
+        return Clusters(
+            sizes=ids(str(self._value("cluster_sizes"))),
+            domains=counts(str(self._value("cluster_domains"))),
+            bytes_per_second=points(str(self._value("cluster_bytes_per_second"))),
+            core_memory_bytes=self.whole("core_memory_bytes"),
+            block_reserved_bytes=self.whole("block_reserved_bytes"),
+            core_registers=self.whole("core_registers"),
+        )
+
+    # --- compute
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types the cores compute with."""
+        suffix = "_macs_per_cycle"
+        rates = (name.removesuffix(suffix) for name in self.numbers if name.endswith(suffix))
+        return tuple(dtype for dtype in rates if dtype != "mixed")
+
+    def macs(self, dtype: str, accumulate: str | None = None) -> float:
+        """Multiply-accumulates per cycle of one core, ``accumulate`` being the type of the sum."""
+        mixed = accumulate is not None and accumulate != dtype
+        return self.real(f"{'mixed' if mixed else dtype}_macs_per_cycle")
+
+    def lanes(self, dtype: str) -> float:
+        """Elementwise operations per cycle of one core."""
+        return self.real(f"{dtype}_lanes_per_cycle")
+
+    @property
+    def op_cycles(self) -> float:
+        """Cycles to start one local vector operation."""
+        return self.real("op_cycles")
+
+    @property
+    def vector_cycles(self) -> float:
+        """Cycles to issue a vector instruction in a loop."""
+        return self.real("vector_cycles")
+
+    @property
+    def scalar_cycles(self) -> float:
+        """Cycles to fetch a scalar operand in a loop."""
+        return self.real("scalar_cycles")
+
+    @property
+    def step_cycles(self) -> float:
+        """Cycles of the loop and the task switch of a communication step."""
+        return self.real("step_cycles")
+
+    # --- L
+
+    @property
+    def link(self) -> Link:
+        """The links between cores."""
+        return Link(self)
+
+    # --- M
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of a core; None when not limited."""
+        return self.limit("memory_bytes")
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The part of a core's memory that holds code and stack."""
+        return self.whole("reserved_bytes")
+
+    @property
+    def data_bytes(self) -> int | None:
+        """Bytes of a core's memory that buffers may take; None when not limited."""
+        total = self.memory_bytes
+        return None if total is None else total - self.reserved_bytes
+
+    @property
+    def room_bytes(self) -> int | None:
+        """Bytes that buffers may take without an error; None when any number may."""
+        return self.data_bytes if self.enforced else None
+
+    @property
+    def global_memory_bytes(self) -> int:
+        """Memory that all cores share; 0 where there is none."""
+        return self.whole("global_memory_bytes")
+
+    @property
+    def global_bytes_per_second(self) -> float:
+        """Bandwidth of the memory that all cores share."""
+        return self.real("global_bytes_per_second")
+
+    @property
+    def read_bytes_per_second(self) -> float:
+        """What kernels reach of that bandwidth."""
+        return self.real("read_bytes_per_second")
+
+    @property
+    def global_latency_cycles(self) -> float:
+        """Cycles from asking the shared memory to its answer."""
+        return self.real("global_latency_cycles")
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes on their way to each core that fill the bandwidth of the shared memory."""
+        return self.whole("bytes_in_flight")
+
+    # --- R
+
+    def first(self, what: str) -> int:
+        """The lowest number of ``input_queues`` or ``output_queues`` that programs may use."""
+        return 0 if self.limit(what) is None else self.whole(f"reserved_{what}")
+
+    def free(self, what: str) -> int | None:
+        """How many ``colors``, ``input_queues`` or ``output_queues`` a program may use without an
+        error; None when any number may be used."""
+        total = self.limit(what) if self.enforced else None
+        return None if total is None else total - self.whole(f"reserved_{what}")
+
+    @cached_property
+    def routing(self) -> Routing | None:
+        """Colors, queues and tasks; None where routes are not limited."""
+        colors = self.limit("colors")
+        if colors is None:
+            return None
+        return Routing(
+            colors=Resource(colors, tuple(range(colors - self.whole("reserved_colors")))),
+            input_queues=self._low_reserved("input_queues"),
+            output_queues=self._low_reserved("output_queues"),
+            microthreads=self._low_reserved("microthreads"),
+            task_ids=Resource(self.whole("task_ids"), ids(str(self._value("free_task_ids")))),
+            input_queue_words=self.whole("input_queue_words"),
+            output_queue_words=self.whole("output_queue_words"),
+        )
+
+    def _low_reserved(self, name: str) -> Resource:
+        total, reserved = self.whole(name), self.whole(f"reserved_{name}")
+        return Resource(total, tuple(range(reserved, total)))
+
+    def flat(self) -> dict[str, Scalar | None]:
+        """Facts and values by key, in the order of the keys."""
+        values: dict[str, Scalar | None] = {**self.facts, "cores": self.cores}
+        values |= {name: number.value for name, number in self.numbers.items()}
+        return {name: values[name] for name in KEYS if name in values}
+
+
+@dataclass(frozen=True)
+class WatchedDevice(Device):
+    """A device that remembers which numbers were ``asked`` for, so that whoever prints what was
+    computed from them can say how far to trust it."""
+
+    asked: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    __hash__ = Device.__hash__
+
+    def number(self, name: str) -> Number:
+        """The number ``name``, which is remembered."""
+        self.asked.add(name)
+        return super().number(name)
+
+    def inputs(self) -> dict[Kind, tuple[str, ...]]:
+        """The numbers that were asked for by their kind, in the order of the keys."""
+        found = {
+            kind: tuple(
+                name
+                for name, number in self.numbers.items()
+                if number.kind == kind and name in self.asked
+            )
+            for kind in KINDS
+        }
+        return {kind: names for kind, names in found.items() if names}
+
+
+def _line_of(name: str) -> str:
+    """How a file of a device gives ``name``."""
+    key = KEYS[name]
+    if not key.unit:
+        return f"write {name} = {'true' if key.shape == 'bool' else '..'} in the device's file"
+    or_word = f' (or "{key.without}")' if key.without else ""
+    return (
+        f'write {name} = {{value = ..{or_word}, unit = "{key.unit}", kind = "assumed", '
+        'source = ".."} in the device\'s file'
+    )

@@ -21,7 +21,6 @@ from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
-from meshc.passes.tile.plan_memory import memory_room
 from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
 from meshc.verify import check_fact
@@ -73,8 +72,9 @@ def _common_regions(given: Mapping[str, Module], request: CompileRequest) -> int
     """The most regions that a phase needs for its layers: a core has the same layers in all phases,
     whose caches it keeps. 0 for one phase alone, where memory is no limit, and where a phase does
     not get so far, as its passes will say."""
-    bounded = all(memory_room(module) is not None for module in given.values())
-    if len(given) < 2 or request.level() == "graph" or not bounded:
+    if len(given) < 2 or request.level() == "graph":
+        return 0
+    if any(module.the_device().room_bytes is None for module in given.values()):
         return 0
     needed = 1
     for module in given.values():
@@ -98,8 +98,8 @@ def given_module(
     module.options = {**request.options(), **module.options}
     if module.level == "graph":
         module.options.setdefault("grid", request.mesh)
-    if not module.device:
-        module.device = dict(device(request.device_name).numbers)
+    if module.device is None:
+        module.device = device(request.device_name)
     for fact in GIVEN[module.level]:
         if fact not in module.holds:
             check_fact(module, fact)
@@ -118,7 +118,7 @@ def graph_module(
     module.options |= {"dtype": dtype, "grid": request.mesh}
     module.options.setdefault("accumulate", "f32")
     module.options |= request.options()
-    module.device = dict(numbers.numbers)
+    module.device = numbers
     if request.batch > 1:
         module.dims["B"] = request.batch
     return module

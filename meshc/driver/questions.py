@@ -60,5 +60,5 @@ def tile_module(question: Question, kind: str, algo: str) -> Module:
       }}
     }}"""
     module = parse_module(Source("<estimate>", text))
-    module.device = {**numbers.numbers, "enforced": False}
+    module.device = numbers.unlimited()
     return PassManager(pipeline_to("tile")).run(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from meshc.devices import Device
 from meshc.driver.request import CompileRequest
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
@@ -37,7 +38,7 @@ def summary(
         ops = sum(1 for _ in module.walk())
         words = [f"{module.level} level", f"{ops} ops"]
         if module.mesh is not None and module.mesh.regions > 1:
-            words.append(_regions(module.mesh, module.device))
+            words.append(_regions(module.mesh, module.the_device()))
         ends = [b.address + b.type.bytes for b in module.buffers if b.address is not None]
         if ends:
             words.append(f"{max(ends)} bytes of memory per core")
@@ -74,12 +75,12 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _regions(mesh: Mesh, device: Mapping[str, object]) -> str:
+def _regions(mesh: Mesh, device: Device) -> str:
     """Where the regions are, and what they leave of the device."""
     text = f"{mesh.regions} regions of {mesh} cores"
     if mesh.origins:
         text += " at columns and rows " + " ".join(f"({x}, {y})" for x, y in mesh.origins)
-    width, height = device.get("cores_x"), device.get("cores_y")
-    if isinstance(width, int) and isinstance(height, int) and device.get("enforced"):
-        text += f" ({width * height - mesh.cores} of {width * height} cores left over)"
+    if device.enforced:
+        every = device.cores_x * device.cores_y
+        text += f" ({every - mesh.cores} of {every} cores left over)"
     return text

@@ -21,7 +21,6 @@ def clone_module(module: Module) -> Module:
         dims=dict(module.dims),
         scalars=dict(module.scalars),
         options=dict(module.options),
-        device=dict(module.device),
         holds=set(module.holds),
     )
     copy.buffers = [Buffer(_fresh(b.value, values), b.role, b.address) for b in module.buffers]

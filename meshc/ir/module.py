@@ -1,7 +1,7 @@
 """Modules: what one phase of a model is at one level, with all that a later pass needs.
 
-The header carries dims, run-time scalars, options, device numbers and the mesh, so that a dump
-taken between any two passes can be read back and the rest of the pipeline run on it.
+The header carries dims, run-time scalars, options, the device and the mesh, so that a dump taken
+between any two passes can be read back and the rest of the pipeline run on it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from meshc.devices import Device
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
 from meshc.ir.types import BufferType, DType, TensorType, Type
 from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
 Level = Literal["graph", "mesh", "tile"]
@@ -124,7 +126,7 @@ class Module:
     dims: dict[str, int] = field(default_factory=dict)
     scalars: dict[str, tuple[int, int]] = field(default_factory=dict)
     options: dict[str, Scalar] = field(default_factory=dict)
-    device: dict[str, Scalar] = field(default_factory=dict)
+    device: Device | None = None
     mesh: Mesh | None = None
     holds: set[str] = field(default_factory=set)
     functions: list[Function] = field(default_factory=list)
@@ -169,6 +171,17 @@ class Module:
         if self.mesh is None:
             raise ValueError(f"module '{self.name}' has no mesh")
         return self.mesh
+
+    def the_device(self) -> Device:
+        """The device, for who needs its numbers. Raises ``device-number`` when none is named."""
+        if self.device is None:
+            fail(
+                "device-number",
+                f"module '{self.name}' names no device, whose numbers are needed here",
+                help="add a section 'device', as 'meshc compile MODEL --compile-to graph' prints; "
+                "'meshc compile' takes --device instead",
+            )
+        return self.device
 
     def option(self, name: str, default: Scalar) -> Scalar:
         """The option ``name``, or ``default``."""

@@ -14,6 +14,7 @@ from meshc.ir.attributes import (
     unquoted,
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
+from meshc.ir.header import read_device
 from meshc.ir.kernels import KERNELS
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
@@ -81,7 +82,7 @@ class _Parser(Tokens):
         elif word == "options":
             module.options = {k: self.as_scalar(v, start) for k, v in self.pairs().items()}
         elif word == "device":
-            module.device = {k: self.as_scalar(v, start) for k, v in self.pairs().items()}
+            module.device = read_device(self, start)
         elif word == "mesh":
             module.mesh = self.mesh(start)
         elif word == "constant":

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from meshc.ir.attributes import attribute_text, quoted
 from meshc.ir.core import Block, Op
+from meshc.ir.header import device_lines, pairs_text
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Channel, Function, Module, Port, Program
 from meshc.ir.ops.tile import Compute
@@ -42,11 +43,11 @@ def _header(module: Module) -> list[str]:
         ranges = (f"{k} = {lo}..{hi}" for k, (lo, hi) in module.scalars.items())
         lines.append("scalars " + ", ".join(ranges))
     if module.options:
-        lines.append("options " + _pairs(module.options))
-    if module.device:
-        lines.append("device " + _pairs(module.device))
+        lines.append("options " + pairs_text(module.options))
+    if module.device is not None:
+        lines += device_lines(module.device)
     if module.mesh is not None:
-        lines.append("mesh " + _pairs(_changed(module.mesh)))
+        lines.append("mesh " + pairs_text(_changed(module.mesh)))
     return lines
 
 
@@ -55,10 +56,6 @@ def _changed(mesh: Mesh) -> dict[str, object]:
     plain = Mesh(mesh.rows, mesh.columns)
     values = {f.name: getattr(mesh, f.name) for f in fields(mesh)}
     return {k: v for k, v in values.items() if k in ("rows", "columns") or v != getattr(plain, k)}
-
-
-def _pairs(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{k} = {attribute_text(v)}" for k, v in values.items())
 
 
 def _buffer(buffer: Buffer) -> str:
@@ -93,7 +90,7 @@ def _port(port: Port) -> str:
 
 
 def _braced(values: Mapping[str, object]) -> str:
-    return f" {{{_pairs(values)}}}" if values else ""
+    return f" {{{pairs_text(values)}}}" if values else ""
 
 
 def _function(function: Function) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.devices import check_numbers
+from meshc.devices import check_device
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.verifier import verify_module
@@ -25,8 +25,10 @@ def read_module(source: Source) -> Module:
 
 def _check_device(module: Module) -> None:
     """Fail with ``bad-device`` at the section of the header."""
+    if module.device is None:
+        return
     try:
-        check_numbers(module.device)
+        check_device(module.device)
     except MeshcError as error:
         place = module.places.get("device")
         raise MeshcError(

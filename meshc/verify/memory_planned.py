@@ -26,8 +26,7 @@ def check(module: Module) -> None:
                     f"buffers '{buffer.value.name}' and '{rival.value.name}' overlap while both "
                     "are alive",
                 )
-    limit = int(module.device.get("memory_bytes", 0)) if module.device.get("enforced") else 0
-    room = limit - int(module.device.get("reserved_bytes", 0))
+    room = module.the_device().room_bytes
     used = max((high for _, high, _, _ in placed), default=0)
-    if limit and used > room:
+    if room is not None and used > room:
         fail("does-not-fit", f"buffers take {used} bytes of a core, which has {room}")

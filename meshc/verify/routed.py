@@ -37,7 +37,7 @@ def check(module: Module) -> None:
         _check_ends(channel, line, sent, received)
         _check_routers(channel, line, sent)
     _check_queues(module, lines)
-    limit = _limit(module, "colors")
+    limit = module.the_device().free("colors")
     if limit is not None and len(used) > limit:
         fail("too-many-routes", f"{len(used)} colors are used, {limit} are free")
 
@@ -106,15 +106,11 @@ def _check_queues(module: Module, lines: list[Line]) -> None:
                     "routes-clash",
                     f"@{channel.name} and @{rival.name} share input queue {channel.queue}",
                 )
-    limit = _limit(module, "input_queues")
-    reserved = int(module.device.get("reserved_input_queues", 0))
-    over = [c for c in module.channels if limit and (c.queue or 0) - reserved >= limit]
+    device = module.the_device()
+    limit = device.free("input_queues")
+    if limit is None:
+        return
+    first = device.first("input_queues")
+    over = [c for c in module.channels if (c.queue or 0) - first >= limit]
     if over:
         fail("too-many-routes", f"@{over[0].name} has no input queue left on some core")
-
-
-def _limit(module: Module, what: str) -> int | None:
-    total = int(module.device.get(what, 0))
-    if not total or not module.device.get("enforced", False):
-        return None
-    return total - int(module.device.get(f"reserved_{what}", 0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,5 +201,5 @@ def test_waves_hold_all_clusters(clusters: int, cluster: int, resident: int) -> 
 
 
 def test_a_cluster_that_no_group_of_cores_holds() -> None:
-    small = replace(H100, clusters=replace(H100.clusters, domains=(6, 6)))
+    small = H100.with_numbers(cluster_domains="6,6")
     assert waves(small, 4, 8, 1) == ()

@@ -125,7 +125,7 @@ def test_short_rings_do_not_fill_the_bandwidth() -> None:
     best = choose(H200, Attention(4096, 32, 8, 128, 8), context)
     assert best.seconds < short.seconds and best.memory.bytes_in_flight >= H200.bytes_in_flight
     # Without that number nothing is known of rings.
-    assert choose(replace(H200, bytes_in_flight=0), shape, context).seconds <= full
+    assert choose(H200.with_numbers(bytes_in_flight=0), shape, context).seconds <= full
 
 
 def test_arithmetic_takes_no_longer_than_the_bytes() -> None:
@@ -142,7 +142,7 @@ def test_bandwidth_between_known_sizes() -> None:
     assert link_bytes_per_second(H100, 2) == known[2]
     assert link_bytes_per_second(H100, 16) == known[16]
     assert known[16] < link_bytes_per_second(H100, 8) < link_bytes_per_second(H100, 4) < known[2]
-    flat = replace(H100, clusters=replace(H100.clusters, bytes_per_second=((4, 3e12),)))
+    flat = H100.with_numbers(cluster_bytes_per_second="4:3e12")
     assert [link_bytes_per_second(flat, n) for n in (2, 4, 16)] == [3e12] * 3
 
 

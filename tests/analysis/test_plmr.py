@@ -27,6 +27,7 @@ def allocated(body, header="", columns=6):
     passes = "allocate-routes,plan-memory"
     module = parse_module(Source("p", text))
     module.holds |= {"channels_matched", "deadlock_free"}
+    module.device = device("ideal")
     return PassManager(parse_pipeline(passes)).run(module)
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from meshc.analysis.cost import link_cost
 from meshc.analysis.products import Tiles, product_costs
 from meshc.devices import device
 
@@ -14,7 +13,7 @@ WSE2 = device("wse2")
 def costs(side, extent=2048, **changes):
     share = -(-extent // side)
     tiles = Tiles(side, side, share, share, share, 2, False, False)
-    return product_costs(replace(tiles, **changes), link_cost(WSE2), WSE2.numbers)
+    return product_costs(replace(tiles, **changes), WSE2)
 
 
 @pytest.mark.parametrize("side", [4, 16, 90, 360, 720])

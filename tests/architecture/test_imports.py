@@ -12,7 +12,8 @@ PACKAGE = ROOT / "meshc"
 # Each part may import the parts below it, never its own row: parts of a row are siblings.
 ROWS = (
     ("support", "version"),
-    ("ir", "devices"),
+    ("devices",),
+    ("ir",),
     ("analysis",),
     ("verify",),
     ("frontend", "passes", "backends", "interp", "sim", "serving"),

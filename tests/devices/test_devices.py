@@ -1,11 +1,14 @@
 """The device catalogue and a user's own device file."""
 
 import os
+import re
 import time
+from pathlib import Path
 
 import pytest
 
-from meshc.devices import describe, device, device_names, device_of_numbers, load_device
+from meshc.devices import KEYS, KINDS, Number, describe, device, device_names, load_device
+from meshc.devices.checks import UNSOURCED
 from meshc.support.diagnostics import MeshcError, known_codes
 
 GOOD = """
@@ -42,13 +45,43 @@ def test_catalogue_is_complete():
 def test_catalogue_entries_are_consistent(name):
     found = device(name)
     assert found.name == name
-    assert device_of_numbers(found.numbers) == found
-    assert all(isinstance(v, (int, float, str)) for v in found.numbers.values())
     assert found.default_dtype in found.dtypes
     assert found.cores <= found.cores_x * found.cores_y
     text = describe(found)
     assert text.startswith(f"{name}: ") and found.description in text
     hash(found)
+
+
+@pytest.mark.parametrize("name", ["h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"])
+def test_every_number_of_the_catalogue_says_where_it_is_from(name):
+    found = device(name)
+    text = describe(found)
+    for key, number in found.numbers.items():
+        assert number.kind in KINDS and number.source, key
+        assert number.source != UNSOURCED
+        (row,) = [line for line in text.splitlines() if line.split()[:1] == [key]]
+        assert KEYS[key].unit in row and number.kind in row and row.endswith(number.source)
+    named = {number.source.split(":")[0] for number in found.numbers.values()}
+    for short, title in found.sources.items():
+        assert any(re.search(rf"\b{short}\b", source) for source in named), short
+        assert title in text
+    shorts = {source for source in named if re.fullmatch(r"[A-Z]+", source)}
+    assert shorts <= found.sources.keys()
+
+
+@pytest.mark.parametrize("name", ["h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"])
+def test_the_catalogue_leaves_nothing_to_be_asked_for(name):
+    """What passes, estimates and back ends read of any device is there, if only as unlimited."""
+    found = device(name)
+    assert found.link.words_per_cycle > 0
+    for number in ("op_cycles", "vector_cycles", "scalar_cycles", "step_cycles"):
+        assert found.real(number) >= 0
+    assert found.room_bytes is None or found.room_bytes > 0
+    for what in ("colors", "input_queues", "output_queues"):
+        assert found.free(what) is None or found.free(what) > 0
+    assert (found.clusters is None) == (found.kind != "cluster")
+    for dtype in found.dtypes:
+        assert min(found.macs(dtype), found.lanes(dtype), found.macs(dtype, "other")) > 0
 
 
 def test_wafer_resources_after_memcpy():
@@ -64,7 +97,7 @@ def test_wafer_resources_after_memcpy():
 def test_ideal_has_no_limits():
     found = device("ideal")
     assert found.routing is None and found.data_bytes is None and not found.enforced
-    assert "memory per core  unlimited" in describe(found)
+    assert re.search(r"memory_bytes +unlimited +bytes +assumed", describe(found))
 
 
 def test_rates_by_dtype():
@@ -78,7 +111,89 @@ def test_a_users_device(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD)
     found = device(str(path))
-    assert (found.cores, found.link.route_cycles, found.routing) == (16, 20.5, None)
+    assert (found.cores, found.real("route_cycles"), found.enforced) == (16, 20.5, True)
+    assert found.number("hop_cycles") == Number(1, "assumed")
+    assert found.number("hop_cycles").source == UNSOURCED
+    assert "UNSOURCED" not in describe(found) and UNSOURCED in describe(found)
+
+
+def test_a_number_that_is_missing_is_an_error_where_it_is_needed(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    found = device(str(path))
+    for ask, name in (
+        (lambda: found.room_bytes, "memory_bytes"),
+        (lambda: found.routing, "colors"),
+        (lambda: found.link.relay_cycles, "relay_cycles"),
+        (lambda: found.step_cycles, "step_cycles"),
+        (lambda: found.macs("f16"), "f16_macs_per_cycle"),
+        (lambda: found.macs("f16", "f32"), "mixed_macs_per_cycle"),
+    ):
+        with pytest.raises(MeshcError) as caught:
+            ask()
+        (error,) = caught.value.diagnostics
+        assert error.code == "device-number" and f"does not give '{name}'" in error.message
+        assert f"write {name} = {{value = .." in error.help and KEYS[name].unit in error.help
+
+
+def test_a_watched_device_knows_what_was_asked_for():
+    found = device("wse2").watched()
+    assert found == device("wse2").watched() and found.inputs() == {}
+    assert found.link.route_cycles == 24.5 and found.link.hop_cycles == 1 and found.cores_x == 750
+    assert found.inputs() == {
+        "datasheet": ("cores_x", "hop_cycles"),
+        "calibrated": ("route_cycles",),
+    }
+
+
+def test_unlimited_is_said_in_words(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD + 'memory_bytes = "unlimited"\ncolors = "unlimited"\n')
+    found = device(str(path))
+    assert (found.room_bytes, found.routing, found.free("colors")) == (None, None, None)
+    assert found.first("colors") == 0
+    with pytest.raises(MeshcError, match="says 'unlimited' for 'memory_bytes'"):
+        found.whole("memory_bytes")
+
+
+STATED = '{value = 20.5, unit = "cycles", kind = "published", source = "P: Table 1"}'
+
+
+def test_a_stated_number(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace("20.5", STATED) + '[sources]\nP = "a paper"\n')
+    found = device(str(path))
+    assert found.number("route_cycles") == Number(20.5, "published")
+    assert found.number("route_cycles").source == "P: Table 1"
+    assert found.sources == {"P": "a paper"}
+    assert describe(found).endswith("  P  a paper")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ((', unit = "cycles"', ""), "'route_cycles' has no unit"),
+        ((', source = "P: Table 1"', ""), "'route_cycles' has no source"),
+        (("value = 20.5, ", ""), "'route_cycles' has no value"),
+        (('"cycles"', '"ns"'), "'route_cycles' is in cycles, not in ns"),
+        (('"published"', '"guessed"'), "must be one of datasheet, published, calibrated, assumed"),
+        (('"P: Table 1"', '""'), "the source of 'route_cycles' must have 1 to 200 characters"),
+        (("{value", "{vlaue = 1, value"), "'route_cycles' has no place for 'vlaue'"),
+        (("20.5", '"none"'), "'route_cycles' must be a number"),
+        (("20.5", "-1"), "'route_cycles' must be between"),
+    ],
+)
+def test_wrong_statements(tmp_path, change, words):
+    found = errors(tmp_path, GOOD.replace("20.5", STATED.replace(*change)))
+    assert {d.code for d in found} == {"bad-device"}
+    assert any(words in d.message for d in found), [d.message for d in found]
+    assert found[0].span.line == 10
+
+
+@pytest.mark.parametrize("text", ["sources = 1\n", "[sources]\nP = 1\n", '[sources]\nP = ""\n'])
+def test_wrong_sources(tmp_path, text):
+    (found,) = errors(tmp_path, GOOD + text)
+    assert "'sources' must be a table of texts" in found.message
 
 
 def test_every_fault_is_reported_with_its_line(tmp_path):
@@ -166,4 +281,20 @@ def test_pipes_and_folders_are_refused(tmp_path):
 
 
 def test_codes_are_explained():
-    assert {"unknown-device", "unreadable-device", "bad-device"} <= known_codes().keys()
+    assert {
+        "unknown-device",
+        "unreadable-device",
+        "bad-device",
+        "device-number",
+    } <= known_codes().keys()
+
+
+def test_the_documented_device_file(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    path = tmp_path / "mine.toml"
+    path.write_text(example)
+    found = device(str(path))
+    assert found.number("route_cycles").kind == "calibrated"
+    assert found.link.relay_cycles is None and found.room_bytes is None
+    assert found.step_cycles == 207 and found.free("input_queues") is None

@@ -82,7 +82,7 @@ def test_options_end_in_the_header():
     module = compile_loaded(loaded, request).modules["decode"]
     assert module.options["dtype"] == "f16"
     assert (module.mesh.columns, module.mesh.rows) == (3, 2)
-    assert module.device["name"] == "wse2"
+    assert module.device.name == "wse2"
     assert module.scalars == {"pos": (0, 23)}
     assert module.dims["layers"] == 2
     assert "ring_y" not in [channel.name for channel in module.channels]

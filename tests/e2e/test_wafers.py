@@ -42,7 +42,7 @@ def test_the_refusal_names_the_most_layers_that_fit(phase: str, mesh: str, numbe
     most = int(re.search(r"--layers (\d+) is the largest", found.help or "")[1])
 
     module, _ = compiled(phase, mesh, numbers, most)
-    room = int(module.device["memory_bytes"]) - int(module.device["reserved_bytes"])
+    room = module.device.data_bytes
     assert max((b.address or 0) + b.type.bytes for b in module.buffers) <= room
     with pytest.raises(MeshcError, match=f"^error.does-not-fit.: {most + 1} layers"):
         compiled(phase, mesh, numbers, most + 1)
@@ -53,8 +53,8 @@ def test_all_layers_fit_the_regions_of_a_larger_wafer() -> None:
     mesh = module.the_mesh()
     assert mesh.regions == len(mesh.origins) == len(set(mesh.origins)) == 6
     for x, y in mesh.origins:
-        assert x + mesh.columns <= module.device["cores_x"]
-        assert y + mesh.rows <= module.device["cores_y"]
+        assert x + mesh.columns <= module.device.cores_x
+        assert y + mesh.rows <= module.device.cores_y
     for (x, y), (next_x, next_y) in zip(mesh.origins, mesh.origins[1:], strict=False):
         assert abs(x - next_x) + abs(y - next_y) == 360, "neighbours in order touch"
     remarks = {message.code: message.message for message in report.messages}

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshc.devices import Number
 from meshc.ir.clone import clone_module
 from meshc.ir.compare import equal, first_difference
 from meshc.ir.core import OP_CLASSES
@@ -78,7 +79,10 @@ HEADER = """module @m level(tile) {
   dims D = 4
   scalars pos = 0..7
   options a = 1, b = -2.5, c = true, d = word, e = "with \\"quotes\\" and \\\\", f = 1e-05, g = inf
-  device name = toy, cores_x = 4
+  device name = toy, kind = mesh, push = true, enforced = false
+    datasheet cores_x = 4, memory_bytes = unlimited
+    calibrated relay_cycles = none, route_cycles = 24.5
+    assumed free_task_ids = "0-2,5"
   constant @table [1.0, 0.5]
   mesh rows = 3, columns = 4, regions = 2, segments = 2, interleaved = [y, x],
     origins = [[0, 0], [4, 0]]
@@ -108,6 +112,8 @@ def test_every_construct_survives():
     assert print_module(parse(print_module(module))) == print_module(module)
     assert module.options["e"] == 'with "quotes" and \\'
     assert module.options["g"] == float("inf")
+    assert module.device.limit("memory_bytes") is None and module.device.link.push
+    assert module.device.number("route_cycles") == Number(24.5, "calibrated")
     assert module.mesh.origins == ((0, 0), (4, 0))
     assert module.ports[0].pad == float("-inf")
 
@@ -132,6 +138,24 @@ def test_every_construct_survives():
             2,
         ),
         ("module @m level(mesh) {\n  mesh rows = 0, columns = 2\n}", "makes no sense", 2),
+        ("module @m level(mesh) {\n  device kind = mesh\n}", "the device has no name", 2),
+        ("module @m level(mesh) {\n  device name = m, color = 1\n}", "has no 'color'", 2),
+        (
+            "module @m level(mesh) {\n  device name = m\n    assumed colours = 1\n}",
+            "has no 'colours'",
+            2,
+        ),
+        (
+            "module @m level(mesh) {\n  device name = m\n    assumed colors = 1\n"
+            "    datasheet colors = 1\n}",
+            "'colors' of the device is given twice",
+            2,
+        ),
+        (
+            "module @m level(mesh) {\n  device name = m, cores_x = 4\n}",
+            "'cores_x' of the device does not say where it comes from",
+            2,
+        ),
         (
             "module @m level(graph) {\n func @f(in %x: f32[L]) -> (f32[L]) {\n"
             "  %y = graph.sillu %x : f32[L]\n }\n}",

@@ -47,7 +47,7 @@ def collective(rows, columns, given, body, result, option=""):
         mesh.return %r
       }}
     }}""")
-    module.device = dict(device("ideal").numbers)
+    module.device = device("ideal")
     verify_module(module)
     check_claims(module)
     return module

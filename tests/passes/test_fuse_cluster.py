@@ -79,7 +79,7 @@ def block(batch=1, hidden=64, heads=4, kv_heads=2, head=64, capacity=24, biases=
 def fused(text, passes="fuse-cluster"):
     """The module before and after, and the messages."""
     module = meshc.parse(text)
-    module.device = dict(H200.numbers)
+    module.device = H200
     before = clone_module(module)
     report = meshc.Diagnostics()
     return before, meshc.PassManager(parse_pipeline(passes)).run(module, report), report.messages
@@ -129,7 +129,7 @@ def latent_step(**changes):
     sizes = {"E": 64, "R": 16, "N": 16, "P": 8, "D": 16, "F": 96, "V": 64, "layers": 2}
     sizes |= changes
     module = elaborate(library_model("deepseek_v2", sizes), "decode", seq=16)
-    module.device, module.options["dtype"] = dict(H200.numbers), "bf16"
+    module.device, module.options["dtype"] = H200, "bf16"
     before = clone_module(module)
     report = meshc.Diagnostics()
     passes = parse_pipeline("canonicalize,eliminate-transpose,fuse-cluster")
@@ -313,13 +313,13 @@ def test_limits_are_named(sizes, words):
 
 def test_other_devices_and_dtypes():
     module = meshc.parse(block())
-    for numbers, dtype, words in (
-        (device("wse2").numbers, "f16", "device wse2 is no GPU with clusters"),
-        ({}, "f16", "the module names no device"),
-        (H200.numbers, "f32", "kernels compute with f16 or bf16, not f32"),
+    for other, dtype, words in (
+        (device("wse2"), "f16", "device wse2 is no GPU with clusters"),
+        (None, "f16", "the module names no device"),
+        (H200, "f32", "kernels compute with f16 or bf16, not f32"),
     ):
         trial = clone_module(module)
-        trial.device, trial.options["dtype"] = dict(numbers), dtype
+        trial.device, trial.options["dtype"] = other, dtype
         report = meshc.Diagnostics()
         meshc.PassManager(parse_pipeline("fuse-cluster")).run(trial, report)
         assert [m.message for m in report.messages] == [f"nothing is fused: {words}"]

@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytest
 
 import meshc
+from meshc.devices import device
 from meshc.ir.ops import graph
 from meshc.passes.instruments import PrintAfter, Statistics, Timing
 from meshc.verify import FACTS, check_fact
@@ -24,7 +25,9 @@ TEXT = """module @m level(graph) {
 
 def run(pipeline, text=TEXT, instruments=()):
     passes = meshc.parse_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
-    return meshc.PassManager(passes, instruments).run(meshc.parse(text))
+    module = meshc.parse(text)
+    module.device = module.device or device("ideal")
+    return meshc.PassManager(passes, instruments).run(module)
 
 
 def codes(error):

@@ -42,7 +42,7 @@ def product(mesh, size, algo, align="", dtype="f32", accumulate="f32", weight=Fa
       }}
     }}"""
     module = parse_module(Source("product.meshir", text))
-    module.device = dict(device("ideal").numbers)
+    module.device = device("ideal")
     return PassManager(pipeline_to("tile")).run(module)
 
 

@@ -23,7 +23,7 @@ def stages(
     """The text after each pass, by the pass's name; ``settings`` replaces specs of passes."""
     module = elaborate(library_model("llama", SIZES), phase, seq=12)
     module.options |= {"dtype": "f32", "accumulate": "f32", "grid": grid}
-    module.device = dict(device(numbers).numbers)
+    module.device = device(numbers)
     found = {}
     for step in pipeline_to("tile", dict(settings)):
         module = PassManager([step]).run(module)

@@ -38,7 +38,7 @@ def emit(modules: Mapping[str, Module], portable: bool = False) -> dict[str, str
 
 def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str, str]:
     """The files of one phase; ``state`` is where what it keeps between runs lies."""
-    arch = str(module.device.get("name", ""))
+    arch = module.the_device().name
     if arch not in ARCHITECTURES:
         fail(
             "csl-device",

@@ -127,9 +127,8 @@ def buffer_bytes(module: Module) -> int:
 
 def free_bytes(module: Module) -> int:
     """Bytes of a core's memory that the program's buffers leave, code and stack apart."""
-    total = int(module.device.get("memory_bytes", 49152))
-    used = int(module.device.get("reserved_bytes", 11264))
-    return total - used - buffer_bytes(module)
+    device = module.the_device()
+    return device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
 
 
 def _check_memory(module: Module, scratch: int) -> None:

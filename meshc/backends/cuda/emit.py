@@ -17,7 +17,7 @@ def emit(module: Module, model: str, page: int) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name. Raises what
     :func:`step_program` does, and ``does-not-fit`` for more than the GPU's memory."""
     program, texts = step_program(module, model, page)
-    check_memory(program, module.device)
+    check_memory(program, module.the_device())
     runtime = {name: text for name, text in headers().items() if name.endswith(_LIBRARY)}
     run = render("meshc.backends.cuda", "run.py.jinja")
     return {**texts, **runtime, MANIFEST: program.to_json(), "run.py": run}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.backends.cuda.program import StepProgram
+from meshc.devices import Device
 from meshc.support.diagnostics import fail
 
 _BY_POSITION = ("cosines", "sines")
@@ -51,12 +51,10 @@ def capacity_that_fits(program: StepProgram, room: int) -> int:
     return max(0, (room - fixed) // of_page) * program.page
 
 
-def check_memory(program: StepProgram, device: Mapping[str, object]) -> None:
-    """Raise ``does-not-fit`` where ``program`` takes more than the GPU has, whose numbers
-    ``device`` are. Nothing is checked where they do not say how much that is."""
-    room = device.get("global_memory_bytes")
-    found = memory_of(program)
-    if not isinstance(room, int) or not room or found.total <= room or not device.get("enforced"):
+def check_memory(program: StepProgram, device: Device) -> None:
+    """Raise ``does-not-fit`` where ``program`` takes more than the GPU ``device`` has."""
+    room, found = device.global_memory_bytes, memory_of(program)
+    if found.total <= room or not device.enforced:
         return
     fitting = capacity_that_fits(program, room)
     requests = "1 request" if program.batch == 1 else f"each of {program.batch} requests"

@@ -41,14 +41,14 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
             help="--dtype f16 or --dtype bf16",
         )
     check_chain(module)
-    step = Step(module, page, int(module.device.get("cores", 132)), dtype)
+    step = Step(module, page, module.the_device().cores, dtype)
     launches, layers = _launches(step)
     chunk = chunk_of(step)
     prefill = joined(step, chunk, _launches(chunk)[0]) if chunk else None
     launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
         model,
-        str(module.device.get("name", "")),
+        module.the_device().name,
         step.batch,
         module.dims["S"],
         step.buffers["logits"].shape[-1],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from meshc.cli.output import columns, print_json
-from meshc.devices import describe, device, device_names
+from meshc.devices import KEYS, Device, describe, device, device_names
 
 
 def run(options: argparse.Namespace) -> int:
@@ -13,7 +13,7 @@ def run(options: argparse.Namespace) -> int:
     if options.name is not None:
         found = device(options.name)
         if options.json:
-            print_json(found.numbers)
+            print_json(device_object(found))
         else:
             print(describe(found))
         return 0
@@ -23,3 +23,18 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(columns(known.items()))
     return 0
+
+
+def device_object(found: Device) -> dict[str, object]:
+    """What ``--json`` prints: every fact and value by key, then each number with its unit, kind and
+    source (its value null where the device has no such limit), and the titles of the sources."""
+    numbers = {
+        name: {
+            "value": number.value,
+            "unit": KEYS[name].unit,
+            "kind": number.kind,
+            "source": number.source,
+        }
+        for name, number in found.numbers.items()
+    }
+    return {**found.flat(), "numbers": numbers, "sources": dict(found.sources)}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn
 from meshc.analysis import clusters, latent
 from meshc.analysis.clusters import Choice
 from meshc.analysis.latent import LatentChoice
-from meshc.devices import Device, device_of_numbers
+from meshc.devices import Device
 from meshc.ir.builder import Builder
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.module import Module
@@ -77,7 +77,7 @@ class FuseCluster(Pass):
         if why:
             report.missed("fuse-cluster", f"nothing is fused: {why}")
             return module
-        device = device_of_numbers(module.device)
+        device = module.the_device()
         for group in _groups(module, report):
             _fuse(module, device, group, forced, report)
         return module
@@ -107,10 +107,10 @@ def _unfit(module: Module) -> str:
     """Why no kernel fits the whole module, or an empty text."""
     if any(isinstance(op, graph.Fuse) for op in module.walk()):
         return "its ops are in kernels already"
-    kind = module.device.get("kind", "")
-    if kind != "cluster":
-        name = module.device.get("name", "")
-        return f"device {name} is no GPU with clusters" if name else "the module names no device"
+    if module.device is None:
+        return "the module names no device"
+    if module.device.kind != "cluster":
+        return f"device {module.device.name} is no GPU with clusters"
     dtype = str(module.option("dtype", str(module.dtype())))
     if dtype not in _DTYPES:
         return f"kernels compute with {' or '.join(_DTYPES)}, not {dtype}"

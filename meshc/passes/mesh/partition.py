@@ -85,7 +85,7 @@ class Partition(Pass):
                 "row_dim": row_dim,
                 "capacity": capacity,
             },
-            dict(module.device),
+            module.device,
             mesh,
         )
         lowered.functions = [plan.function()]

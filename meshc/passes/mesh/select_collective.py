@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, NoReturn
 
+from meshc.analysis.cost import link_cost
 from meshc.analysis.reduction import (
     TREES,
     Reduction,
@@ -19,7 +20,6 @@ from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
-from meshc.passes.mesh.links import link_cost
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
 
@@ -82,7 +82,8 @@ class SelectCollective(Pass):
         for op in reductions:
             way = chosen[op.axis]
             if isinstance(op, ops.Reduce) and way.algo == "ring":
-                way = next(candidates(module.the_mesh().size(op.axis), 1, 1, link_cost(module), 2))
+                link = link_cost(module.the_device())
+                way = next(candidates(module.the_mesh().size(op.axis), 1, 1, link, 2))
             op.algo, op.groups = way.algo, way.groups
         return module
 
@@ -97,7 +98,8 @@ class SelectCollective(Pass):
             module, "x", payload["x"] + payload["xd"], bool(payload["xd"]) and mesh.segments > 1
         )
         rings = ring_axes(module)
-        free_inputs, free_colors = free(module, "input_queues"), free(module, "colors")
+        device = module.the_device()
+        free_inputs, free_colors = device.free("input_queues"), device.free("colors")
         fitting = []
         for y, x in product(ways_y, ways_x):
             extra = len((y.rings | x.rings) - rings)
@@ -141,7 +143,7 @@ class SelectCollective(Pass):
     def ways(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
         """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``
         says that some of them stay inside segments."""
-        mesh, link = module.the_mesh(), link_cost(module)
+        mesh, link = module.the_mesh(), link_cost(module.the_device())
         size, segments = mesh.size(axis), mesh.segments if axis == "x" else 1
         segment = size // segments if inside else size
         found = []
@@ -189,14 +191,6 @@ def forced_way(module: Module) -> tuple[str, int] | None:
         return None
     name, _, phases = text.partition(":")
     return name, int(phases) if phases.isdecimal() else 5 if phases else 0
-
-
-def free(module: Module, what: str) -> int | None:
-    """How many of the device's ``what`` a program may use; None where it is not limited."""
-    total = module.device.get(what, 0)
-    if not total or not module.device.get("enforced", False):
-        return None
-    return int(total) - int(module.device.get(f"reserved_{what}", 0))
 
 
 def ring_axes(module: Module) -> frozenset[str]:

@@ -13,8 +13,6 @@ from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
-from meshc.passes.mesh.links import link_cost
-from meshc.passes.tile.plan_memory import memory_room
 from meshc.support.diagnostics import Diagnostics, fail
 
 SKEWED = ("cyclic_shift", "cannon")
@@ -80,9 +78,7 @@ class SelectGemm(Pass):
         for it, which is not known of whole layers with heads. The natural order of the others
         stretches the rings of all phases, so it is never the choice of one phase; ``summa`` also
         rests on switch tables, which have run on no hardware."""
-        costs = [
-            product_costs(tiles_of(module, o), link_cost(module), module.device) for o in products
-        ]
+        costs = [product_costs(tiles_of(module, o), module.the_device()) for o in products]
         total = {
             algo: replace(
                 costs[0][algo],
@@ -118,7 +114,7 @@ def gathers_fit(module: Module, gathered: int) -> bool:
     Half of what parameters leave is enough; the rest is for results and activations, which are not
     known yet. Never on a device without a limit of memory, whose programs are to suit any mesh.
     """
-    room = memory_room(module)
+    room = module.the_device().room_bytes
     if room is None:
         return False
     kinds = [tensor_type(p.value) for p in module.function.params]

@@ -12,7 +12,6 @@ from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
 from meshc.passes.footprint import Footprint, fitting_layers, footprint
 from meshc.passes.mesh.carrying import carry_through
-from meshc.passes.tile.plan_memory import memory_room
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
 
@@ -72,7 +71,7 @@ class SplitRegions(Pass):
         self, module: Module, places: list[tuple[int, int]] | None, report: Diagnostics
     ) -> int:
         """Fewest regions whose cores hold their share of the layers."""
-        room = memory_room(module)
+        room = module.the_device().room_bytes
         loop = next((o for o in module.function.body.ops if isinstance(o, ops.Repeat)), None)
         if room is None or loop is None:
             return 1
@@ -97,7 +96,7 @@ class SplitRegions(Pass):
         mesh = module.the_mesh()
         fits = fit[0] * fit[1]
         used = need.fixed_bytes + layers * need.layer_bytes
-        reserved = int(module.device.get("reserved_bytes", 0))
+        reserved = module.the_device().reserved_bytes
         notes = [
             f"{need.layer_bytes} bytes per layer (weights and KV cache) and "
             f"{need.fixed_bytes} bytes that do not depend on the layers, on every core; "
@@ -133,9 +132,8 @@ class SplitRegions(Pass):
 
 def device_size(module: Module) -> tuple[int, int]:
     """Columns and rows of the device; 0 where it does not limit them."""
-    if not module.device.get("enforced", False):
-        return 0, 0
-    return int(module.device.get("cores_x", 0)), int(module.device.get("cores_y", 0))
+    device = module.the_device()
+    return (device.cores_x, device.cores_y) if device.enforced else (0, 0)
 
 
 def region_places(module: Module, mesh: Mesh) -> list[tuple[int, int]] | None:

@@ -13,6 +13,7 @@ from meshc.analysis.placement import (
     multicast_coloring,
     ring_coloring,
 )
+from meshc.devices import Device
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
@@ -59,27 +60,20 @@ class AllocateRoutes(Pass):
         lines = [line_of(c, mesh) for c in module.channels]
         inputs = assign_queues(lines, [line.receivers for line in lines])
         outputs = assign_queues(lines, [line.senders for line in lines])
+        device = module.the_device()
         limits = {
-            "colors": (next_color, free(module, "colors")),
-            "input queues": (max(inputs, default=-1) + 1, free(module, "input_queues")),
+            "colors": (next_color, device.free("colors")),
+            "input queues": (max(inputs, default=-1) + 1, device.free("input_queues")),
         }
         check_limits(module, limits)
         for channel, queue, output in zip(module.channels, inputs, outputs, strict=True):
-            channel.queue = int(module.device.get("reserved_input_queues", 0)) + queue
-            channel.output_queue = _output(module, output)
+            channel.queue = device.first("input_queues") + queue
+            channel.output_queue = _output(device, output)
         used = ", ".join(
             f"{n} {what}" + (f" of {m}" if m else "") for what, (n, m) in limits.items()
         )
         report.remark("routes", f"{len(module.channels)} channels take {used}")
         return module
-
-
-def free(module: Module, what: str) -> int | None:
-    """How many of the device's ``what`` a program may use; None where it is not limited."""
-    total = int(module.device.get(what, 0))
-    if not total or not module.device.get("enforced", False):
-        return None
-    return total - int(module.device.get(f"reserved_{what}", 0))
 
 
 def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> None:
@@ -137,11 +131,10 @@ def _colored(meets: list[set[int]], queues: int) -> list[int] | None:
     return [chosen[i] for i in range(len(meets))] if extend(0) else None
 
 
-def _output(module: Module, queue: int) -> int:
+def _output(device: Device, queue: int) -> int:
     """Output queues are shared in turn when a core has fewer than it has channels to send on."""
-    limit = free(module, "output_queues")
-    first = int(module.device.get("reserved_output_queues", 0))
-    return first + (queue if limit is None else queue % limit)
+    limit = device.free("output_queues")
+    return device.first("output_queues") + (queue if limit is None else queue % limit)
 
 
 def color(channel: Channel, mesh: Mesh) -> Coloring:

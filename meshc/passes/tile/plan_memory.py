@@ -38,20 +38,12 @@ class PlanMemory(Pass):
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         used = assign_addresses(module)
-        room = memory_room(module)
+        room = module.the_device().room_bytes
         if room is not None and used > room:
             explain_shortfall(module, used, room)
         limit = f" of {room}" if room is not None else ""
         report.remark("memory", f"{used}{limit} bytes of each core's memory are used")
         return module
-
-
-def memory_room(module: Module) -> int | None:
-    """Bytes for buffers on a core, or None where the device does not limit them."""
-    if not module.device.get("enforced", False):
-        return None
-    total = int(module.device.get("memory_bytes", 0))
-    return total - int(module.device.get("reserved_bytes", 0))
 
 
 def explain_shortfall(module: Module, used: int, room: int) -> None:
@@ -61,8 +53,7 @@ def explain_shortfall(module: Module, used: int, room: int) -> None:
         f"buffer '{b.value.name}' : {b.type} takes {b.type.bytes} bytes"
         for b in largest_buffers(module)
     ]
-    reserved = int(module.device.get("reserved_bytes", 0))
-    notes.append(f"{reserved} bytes are kept for code and stack")
+    notes.append(f"{module.the_device().reserved_bytes} bytes are kept for code and stack")
     notes.append(violates("M"))
     fail(
         "does-not-fit",

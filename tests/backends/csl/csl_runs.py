@@ -97,5 +97,5 @@ def bound(x, w, dtype, accumulate):
 def tile_text(text, arch):
     """A tile-level module of a text, with the numbers and routes of a device."""
     module = parse_module(Source("tile.meshir", text))
-    module.device = dict(device(arch).numbers)
+    module.device = device(arch)
     return AllocateRoutes().run(module, Diagnostics())

@@ -7,6 +7,7 @@ from csl_runs import tile_text
 from csl_texts import cast, chain, exchange, tile_program
 
 from meshc.backends.csl import emit
+from meshc.devices import device
 from meshc.ir.affine import Cond, parse_expr
 from meshc.ir.ops import graph
 from meshc.support.diagnostics import MeshcError
@@ -27,7 +28,7 @@ def refused_text(body, header="", arch="wse2", **options):
 
 def test_device():
     module = tile_text(tile_program(COPY), "wse2")
-    module.device["name"] = "ideal"
+    module.device = device("ideal")
     assert refused(module).code == "csl-device"
 
 

@@ -32,7 +32,7 @@ COLORS = {
 def example(name, arch):
     (text,) = (text for text in BLOCKS if f"module @{name} " in text)
     module = parse_module(Source("example", text))
-    module.device = dict(device(arch).numbers)
+    module.device = device(arch)
     for channel in module.channels:
         channel.send_color, channel.recv_color = COLORS[channel.name]
     return module

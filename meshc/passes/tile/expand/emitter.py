@@ -91,7 +91,7 @@ class Emitter:
             dict(source.dims),
             dict(source.scalars),
             dict(source.options),
-            dict(source.device),
+            source.device,
             source.mesh,
         )
         self.block = Block()

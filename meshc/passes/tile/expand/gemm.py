@@ -454,13 +454,9 @@ def _right_panels(emitter: Emitter, weights: Weights, product: Product) -> _Pane
 
 def _has_room(emitter: Emitter, operands: tuple[_Panels, ...]) -> bool:
     """Whether a core can hold two panels of each operand beside all that is declared so far."""
-    device = emitter.source.device
-    total = int(device.get("memory_bytes", 0))
-    if not total or not device.get("enforced", False):
-        return True
+    room = emitter.source.the_device().room_bytes
     used = sum(buffer.type.bytes for buffer in emitter.module.buffers)
-    used += int(device.get("reserved_bytes", 0)) + 2 * sum(o.panel_bytes for o in operands)
-    return used <= total
+    return room is None or used + 2 * sum(o.panel_bytes for o in operands) <= room
 
 
 def row_index(emitter: Emitter) -> tuple[Index, ...]:

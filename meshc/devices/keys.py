@@ -1,0 +1,185 @@
+"""The keys of a device: which facts and numbers there are, their units, limits and meaning."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Scalar = int | float | str | bool
+Shape = Literal["int", "number", "text", "bool", "ids", "counts", "points"]
+Kind = Literal["datasheet", "published", "calibrated", "assumed"]
+
+KINDS: tuple[Kind, ...] = ("datasheet", "published", "calibrated", "assumed")
+"""Where a number comes from: the vendor's documents; a publication, measured or stated; a fit to
+measurements; nobody's measurement."""
+
+DTYPES = ("f32", "f16", "bf16")
+MAX_ID = 4095
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a device: the shape of its value, least and greatest value, unit and meaning.
+
+    A key without a unit is a fact, such as the name or the topology. A ``required`` key stands in
+    every device file; any other is asked for where it is needed. ``without`` is the word that is
+    written in place of a number that the device does not have: ``unlimited`` or ``none``.
+    """
+
+    name: str
+    shape: Shape
+    unit: str
+    doc: str
+    low: float = 0
+    high: float = 1e18
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    without: str = ""
+
+
+def _fact(name: str, shape: Shape, doc: str, choices: tuple[str, ...] = ()) -> Key:
+    return Key(name, shape, "", doc, required=shape == "text", choices=choices)
+
+
+FACTS = (
+    _fact("name", "text", "what --device calls it"),
+    _fact("kind", "text", "what a core is", ("mesh", "cluster", "node")),
+    _fact("description", "text", "one line"),
+    _fact("topology", "text", "how cores are joined", ("mesh", "all_to_all")),
+    _fact("default_dtype", "text", "dtype when none is asked for", DTYPES),
+    _fact("push", "bool", "data lands in the receiver's memory"),
+    _fact("enforced", "bool", "whether exceeding the limits is an error"),
+)
+
+_MOST_CYCLES = 10**9
+
+
+def _cycles(name: str, doc: str, required: bool = False, without: str = "") -> Key:
+    return Key(name, "number", "cycles", doc, 0, _MOST_CYCLES, required, without=without)
+
+
+def _count(name: str, unit: str, doc: str, low: float = 1, high: float = 4096) -> Key:
+    return Key(name, "int", unit, doc, low, high)
+
+
+def _limited(name: str, unit: str, doc: str, high: float = 4096) -> Key:
+    return Key(name, "int", unit, doc, 1, high, without="unlimited")
+
+
+def _rate(name: str, unit: str, doc: str) -> Key:
+    return Key(name, "number", unit, doc, 1e-6, 10**9)
+
+
+ROUTING = (
+    _limited("colors", "colors", "routable colors of a router"),
+    _count("reserved_colors", "colors", "the highest of them, not left to programs", 0),
+    _limited("input_queues", "queues", "input queues of a core"),
+    _count("reserved_input_queues", "queues", "the lowest of them, not left to programs", 0),
+    _limited("output_queues", "queues", "output queues of a core"),
+    _count("reserved_output_queues", "queues", "the lowest of them, not left to programs", 0),
+    _limited("microthreads", "microthreads", "transfers of a core under way at once"),
+    _count("reserved_microthreads", "microthreads", "the lowest of them, not left to programs", 0),
+    _limited("task_ids", "ids", "local task ids of a core"),
+    Key("free_task_ids", "ids", "ids", "local task ids left to programs"),
+    _count("input_queue_words", "words", "depth of the shallowest free input queue", 1, 10**6),
+    _count("output_queue_words", "words", "depth of the shallowest free output queue", 1, 10**6),
+)
+
+CLUSTERS = (
+    Key("cluster_sizes", "ids", "blocks", "numbers of blocks a cluster may have"),
+    Key("cluster_domains", "counts", "cores", "cores of each group that a cluster must lie in"),
+    Key(
+        "cluster_bytes_per_second", "points", "bytes/s", "bandwidth between blocks by their number"
+    ),
+    _count("core_memory_bytes", "bytes", "shared memory of a core, for all its blocks", 1, 10**12),
+    _count("block_reserved_bytes", "bytes", "part that a block takes beside its own", 0, 10**12),
+    _count("core_registers", "registers", "registers of 32 bits of a core", 1, 10**9),
+)
+
+NUMBERS = (
+    Key("cores_x", "int", "cores", "most columns a mesh may have", 1, 10**6, True),
+    Key("cores_y", "int", "cores", "most rows a mesh may have", 1, 10**6, True),
+    _count("cores", "cores", "most cores in all, where less than cores_x * cores_y", 1, 10**9),
+    Key("clock_hz", "int", "Hz", "cycles per second", 1, 10**12, True),
+    _limited("memory_bytes", "bytes", "memory of a core", 10**15),
+    _count("reserved_bytes", "bytes", "part of it for code and stack", 0, 10**15),
+    _cycles("hop_cycles", "latency of one hop (alpha)", True),
+    _cycles("route_cycles", "receive, combine and send again (beta)", True),
+    _cycles(
+        "relay_cycles",
+        "pass a word of a chain on; none where a core stores messages whole",
+        without="none",
+    ),
+    Key("word_bytes", "int", "bytes", "bytes of one message word", 1, 1024, True),
+    Key("words_per_cycle", "number", "words/cycle", "words a link takes per cycle", 1e-6, 10**6),
+    *(_rate(f"{d}_macs_per_cycle", "multiply-adds/cycle", f"{d} multiply-adds") for d in DTYPES),
+    _rate("mixed_macs_per_cycle", "multiply-adds/cycle", "half-width factors, f32 sum"),
+    *(_rate(f"{d}_lanes_per_cycle", "operations/cycle", f"{d} elementwise ops") for d in DTYPES),
+    _cycles("op_cycles", "start of one local vector operation"),
+    _cycles("vector_cycles", "issue of a vector instruction in a loop"),
+    _cycles("scalar_cycles", "fetch of a scalar operand in a loop"),
+    _cycles("step_cycles", "loop and task switch of a communication step"),
+    _count("global_memory_bytes", "bytes", "memory all cores share", 0, 10**15),
+    Key("global_bytes_per_second", "number", "bytes/s", "its bandwidth", 0, 1e16),
+    Key("read_bytes_per_second", "number", "bytes/s", "what kernels reach of it", 0, 1e16),
+    _cycles("global_latency_cycles", "from asking it to the answer"),
+    _count("bytes_in_flight", "bytes", "on their way to each core that fill it", 0, 10**9),
+    *CLUSTERS,
+    *ROUTING,
+)
+
+KEYS = {key.name: key for key in (*FACTS, *NUMBERS)}
+
+_COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
+_POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
+_POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")
+_IDS = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*\Z")
+
+
+def ids(text: str) -> tuple[int, ...]:
+    """``"0-2,5"`` as ``(0, 1, 2, 5)``; empty when a range runs backwards."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        found += range(int(low), min(int(high or low), MAX_ID) + 1)
+        if int(high or low) < int(low):
+            return ()
+    return tuple(sorted(set(found)))
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """``"18,16"`` as ``(18, 16)``."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def points(text: str) -> tuple[tuple[int, float], ...]:
+    """``"2:3e12,16:2e12"`` as ``((2, 3e12), (16, 2e12))``, in the order of sizes."""
+    parts = (part.split(":") for part in text.split(","))
+    return tuple(sorted((int(size), float(number)) for size, number in parts))
+
+
+SHAPES: dict[Shape, tuple[str, Callable[[object], bool]]] = {
+    "int": ("a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool)),
+    "number": (
+        "a number",
+        lambda v: isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v),
+    ),
+    "text": ("text in quotes", lambda v: isinstance(v, str)),
+    "bool": ("true or false", lambda v: isinstance(v, bool)),
+    "ids": (
+        'ids as text, such as "0-20,24"',
+        lambda v: isinstance(v, str) and bool(_IDS.match(v)) and bool(ids(v)),
+    ),
+    "counts": (
+        'positive counts as text, such as "18,16,16"',
+        lambda v: isinstance(v, str) and bool(_COUNTS.match(v)),
+    ),
+    "points": (
+        'sizes and their numbers as text, such as "2:3.3e12,16:2.9e12"',
+        lambda v: isinstance(v, str) and bool(_POINTS.match(v)),
+    ),
+}
+"""What a value of each shape is called, and whether something is one."""
