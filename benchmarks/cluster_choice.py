@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from meshc.analysis.blocks import THREADS
-from meshc.analysis.clusters import Attention, Choice, choose, collectives, step_seconds, traffic
 from meshc.backends.cuda.executor import Grid, Library
 from meshc.backends.cuda.kernels import attention
+from meshc.cost.clusters import Attention, Choice, choose, collectives, step_cost, traffic
 from meshc.devices import Device, device
 
 HIDDEN = 4096
@@ -103,7 +103,7 @@ def _sizes(target: Device) -> Iterator[Sequence[object]]:
         for context in CONTEXTS[1:]:
             shape = Attention(128 * heads, heads, heads, 128)
             times = {
-                n: step_seconds(target, shape, context, n, resident=PUBLISHED_RESIDENT)
+                n: step_cost(target, shape, context, n, resident=PUBLISHED_RESIDENT).total
                 for n in SIZES
             }
             best = min(times, key=times.__getitem__)
@@ -121,7 +121,7 @@ def _dataflows(target: Device) -> Iterator[Sequence[object]]:
     shape = Attention(HIDDEN, 32, 32, 128)
     for context in (1024, 2048, 4096, 8192, 16384):
         flows = "split_token", "split_head"
-        times = (step_seconds(target, shape, context, 4, f, PUBLISHED_RESIDENT) for f in flows)
+        times = (step_cost(target, shape, context, 4, f, PUBLISHED_RESIDENT).total for f in flows)
         moved = (32 * traffic(collectives(shape, 4, f, context), 4) for f in flows)
         yield context, *(f"{1e6 * seconds:.1f}" for seconds in times), *moved
 

@@ -3,8 +3,9 @@
 from meshc.devices.catalogue import device, device_names, load_device
 from meshc.devices.checks import check_device, device_of
 from meshc.devices.describe import describe
-from meshc.devices.device import Clusters, Device, Link, Number, Resource, Routing, WatchedDevice
+from meshc.devices.device import Clusters, Device, Link, Resource, Routing, WatchedDevice
 from meshc.devices.keys import FACTS, KEYS, KINDS, NUMBERS, Kind
+from meshc.devices.numbers import Number
 
 __all__ = [
     "FACTS",

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping
 
-from meshc.devices.device import Device, Number
+from meshc.devices.device import Device
 from meshc.devices.keys import (
     CLUSTERS,
     DTYPES,
@@ -24,6 +24,7 @@ from meshc.devices.keys import (
     ids,
     points,
 )
+from meshc.devices.numbers import Number
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source, Span
 

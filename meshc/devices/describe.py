@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshc.devices.device import Device, Number
+from meshc.devices.device import Device
 from meshc.devices.keys import KEYS
+from meshc.devices.numbers import Number
 
 _CORES = {"mesh": "processing element", "cluster": "thread block", "node": "GPU"}
 _LINKS = {"mesh": "neighbours on a mesh", "all_to_all": "every core with every core"}
@@ -39,12 +40,12 @@ def _left(device: Device) -> Iterator[tuple[str, str]]:
     """What a device with limits leaves to programs."""
     numbers = device.numbers
     if {"memory_bytes", "reserved_bytes"} <= numbers.keys() and device.data_bytes is not None:
-        yield "left for data", f"{device.data_bytes} of {device.memory_bytes} bytes of a core"
+        yield "free for data", f"{device.data_bytes} of {device.memory_bytes} bytes of a core"
     if "colors" in numbers and device.routing is not None:
         routing = device.routing
         for name in ("colors", "input_queues", "output_queues", "microthreads", "task_ids"):
             found = getattr(routing, name)
-            yield f"left {name}", f"{found.count} of {found.total}"
+            yield f"free {name}", f"{found.count} of {found.total}"
 
 
 def _row(name: str, number: Number) -> tuple[str, str, str, str]:

@@ -7,26 +7,11 @@ file says in words. A number that the device does not give is an error where it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from meshc.devices.keys import KEYS, KINDS, NUMBERS, Kind, Scalar, counts, ids, points
-from meshc.support.diagnostics import fail
-
-
-@dataclass(frozen=True)
-class Number:
-    """One number of a device, in the unit of its key: ``None`` where the device has none (memory
-    that is not limited), and text for a list of numbers.
-
-    ``kind`` says how much to trust it and ``source`` where it is from; a dump of a module keeps the
-    kind and leaves the source to the device's file.
-    """
-
-    value: int | float | str | None
-    kind: Kind
-    source: str = field(default="", compare=False)
+from meshc.devices.keys import KEYS, KINDS, Kind, Scalar, counts, ids, points
+from meshc.devices.numbers import Number, Numbers
 
 
 @dataclass(frozen=True)
@@ -77,7 +62,7 @@ class Clusters:
 class Link:
     """How the cores of ``device`` are joined."""
 
-    device: Device
+    device: Numbers
 
     @property
     def topology(self) -> str:
@@ -119,12 +104,8 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Device:
-    """One device: ``facts`` such as its name and topology, and its numbers by key.
-
-    Whatever asks for a fact or number that is not there raises ``device-number``. When the fact
-    ``enforced`` is false, exceeding M or R is no error. ``sources`` spells out the short names that
-    the sources of numbers start with.
+class Device(Numbers):
+    """One device. When the fact ``enforced`` is false, exceeding M or R is no error.
 
     ``kind`` is ``mesh`` (wafer), ``cluster`` (thread blocks of one GPU) or ``node`` (GPUs).
     ``memory_bytes`` is the whole memory of a core, of which ``reserved_bytes`` hold code and stack.
@@ -132,60 +113,8 @@ class Device:
     ``bytes_in_flight`` are on their way to each core.
     """
 
-    facts: Mapping[str, str | bool]
-    numbers: Mapping[str, Number]
-    sources: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-
     def __hash__(self) -> int:
         return hash((self.facts.get("name"), len(self.numbers)))
-
-    # --- lookups, each of which fails for what is not there
-
-    def fact(self, name: str) -> str | bool:
-        """The fact ``name``."""
-        if name not in self.facts:
-            self._lacks(name)
-        return self.facts[name]
-
-    def number(self, name: str) -> Number:
-        """The number ``name`` with its kind and source."""
-        if name not in self.numbers:
-            self._lacks(name)
-        return self.numbers[name]
-
-    def limit(self, name: str) -> int | None:
-        """A whole number, or None where the device says that it has none."""
-        value = self.number(name).value
-        return None if value is None else int(value)
-
-    def whole(self, name: str) -> int:
-        """A whole number."""
-        return int(self._value(name))
-
-    def real(self, name: str) -> float:
-        """A number."""
-        return float(self._value(name))
-
-    def _value(self, name: str) -> int | float | str:
-        value = self.number(name).value
-        if value is None:
-            fail(
-                "device-number",
-                f"device '{self.name}' says '{KEYS[name].without}' for '{name}' where a number is "
-                "needed",
-                help=_line_of(name),
-            )
-        return value
-
-    def _lacks(self, name: str) -> None:
-        called = self.facts.get("name", "")
-        others = [k.name for k in NUMBERS if k.name not in self.numbers and k.name != name]
-        fail(
-            "device-number",
-            f"device '{called}' does not give '{name}' ({KEYS[name].doc}), which is needed here",
-            notes=[f"nor does it give {', '.join(others)}"] if others else [],
-            help=_line_of(name),
-        )
 
     def with_numbers(self, **values: int | float | str | None) -> Device:
         """This device with other values for some numbers, which are then assumed."""
@@ -259,9 +188,9 @@ class Device:
         if self.kind != "cluster":
             return None
         return Clusters(
-            sizes=ids(str(self._value("cluster_sizes"))),
-            domains=counts(str(self._value("cluster_domains"))),
-            bytes_per_second=points(str(self._value("cluster_bytes_per_second"))),
+            sizes=ids(str(self.value("cluster_sizes"))),
+            domains=counts(str(self.value("cluster_domains"))),
+            bytes_per_second=points(str(self.value("cluster_bytes_per_second"))),
             core_memory_bytes=self.whole("core_memory_bytes"),
             block_reserved_bytes=self.whole("block_reserved_bytes"),
             core_registers=self.whole("core_registers"),
@@ -383,7 +312,7 @@ class Device:
             input_queues=self._low_reserved("input_queues"),
             output_queues=self._low_reserved("output_queues"),
             microthreads=self._low_reserved("microthreads"),
-            task_ids=Resource(self.whole("task_ids"), ids(str(self._value("free_task_ids")))),
+            task_ids=Resource(self.whole("task_ids"), ids(str(self.value("free_task_ids")))),
             input_queue_words=self.whole("input_queue_words"),
             output_queue_words=self.whole("output_queue_words"),
         )
@@ -424,15 +353,3 @@ class WatchedDevice(Device):
             for kind in KINDS
         }
         return {kind: names for kind, names in found.items() if names}
-
-
-def _line_of(name: str) -> str:
-    """How a file of a device gives ``name``."""
-    key = KEYS[name]
-    if not key.unit:
-        return f"write {name} = {'true' if key.shape == 'bool' else '..'} in the device's file"
-    or_word = f' (or "{key.without}")' if key.without else ""
-    return (
-        f'write {name} = {{value = ..{or_word}, unit = "{key.unit}", kind = "assumed", '
-        'source = ".."} in the device\'s file'
-    )

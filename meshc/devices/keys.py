@@ -121,6 +121,7 @@ NUMBERS = (
     _cycles("op_cycles", "start of one local vector operation"),
     _cycles("vector_cycles", "issue of a vector instruction in a loop"),
     _cycles("scalar_cycles", "fetch of a scalar operand in a loop"),
+    _cycles("combine_cycles", "receive, add and send on one word in a tree of stored messages"),
     _cycles("step_cycles", "loop and task switch of a communication step"),
     _count("global_memory_bytes", "bytes", "memory all cores share", 0, 10**15),
     Key("global_bytes_per_second", "number", "bytes/s", "its bandwidth", 0, 1e16),

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from meshc.analysis.growth import faster
-from meshc.analysis.plmr import Profile, profile
 from meshc.backends import csl
-from meshc.devices import Device, device
+from meshc.cost.programs import Profile, profile
+from meshc.devices import Device, Kind, device
 from meshc.driver.growing import Laws, laws
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.ir.module import Module
@@ -24,8 +24,9 @@ class Estimate:
     """One algorithm: what it takes, how that grows with the mesh, and which letters of PLMR it
     violates, each with the reason.
 
-    ``bytes`` and ``cycles`` are those of emitted CSL (cycles predicted) on a device that has it;
-    elsewhere those of the profile, by the device's numbers.
+    ``bytes`` and ``cycles`` are those of emitted CSL (cycles predicted) on a device that has it, as
+    ``emitted`` says; elsewhere those of the profile, by the device's numbers. ``inputs`` are the
+    numbers that the profile's cycles were computed from, by their kind.
     """
 
     kind: str
@@ -34,6 +35,8 @@ class Estimate:
     laws: Laws
     bytes: int
     cycles: float
+    emitted: bool
+    inputs: dict[Kind, tuple[str, ...]]
     violates: dict[str, str]
 
 
@@ -49,11 +52,13 @@ def estimate(question: Question, kind: str, algo: str) -> Estimate:
     """One algorithm of ``gemm`` or ``gemv``."""
     numbers = device(question.device)
     module = tile_module(question, kind, algo)
-    counted = profile(module, numbers)
+    watched = numbers.watched()
+    counted = profile(module, watched)
     needs = _needs(module, counted, numbers)
     cycles = counted.total.cycles if needs.cycles is None else needs.cycles
     grows = laws(kind, algo, question.device)
-    found = Estimate(kind, algo, counted, grows, needs.bytes, cycles, {})
+    emitted, inputs = needs.cycles is not None, watched.inputs()
+    found = Estimate(kind, algo, counted, grows, needs.bytes, cycles, emitted, inputs, {})
     return replace(found, violates=violations(question, module, found, needs, numbers))
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from math import lcm
 
 from meshc.analysis.growth import growth, latency
-from meshc.analysis.plmr import Profile, profile
+from meshc.cost.programs import Profile, profile
 from meshc.devices import device
 from meshc.driver.questions import Question, tile_module
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis.products import ALGORITHMS as GEMM_ALGORITHMS
-from meshc.analysis.reduction import TREES
+from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
+from meshc.cost.reductions import TREES
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.ops.mesh import CACHE_POLICIES

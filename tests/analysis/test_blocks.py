@@ -21,12 +21,12 @@ from meshc.analysis.blocks import (
     shared_memory,
     waves,
 )
-from meshc.analysis.clusters import collectives, misfits
 from meshc.analysis.dsmem import Attention, LatentAttention, traffic
 from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import limits
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.cost.clusters import collectives, misfits
 from meshc.devices import device
 
 H100 = device("h100")

@@ -15,6 +15,7 @@ ROWS = (
     ("devices",),
     ("ir",),
     ("analysis",),
+    ("cost",),
     ("verify",),
     ("frontend", "passes", "backends", "interp", "sim", "serving"),
     ("pipelines",),

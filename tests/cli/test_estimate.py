@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
 from meshc.cli import main
+from meshc.cost.terms import MECHANISMS
+from meshc.devices import device
 
 
 def test_the_table(capsys):
@@ -13,16 +17,40 @@ def test_the_table(capsys):
     assert "GEMM on P x P cores" in out and "O(a P + b P^(1/2))" in out
     row = next(line for line in out.splitlines() if line.startswith("cannon "))
     assert "3a + 1b" in row and row.endswith("L")
+    assert "GEMM: cycles of the tile program by what they are spent on" in out
+    heads = [line.split() for line in out.splitlines() if line.startswith("algorithm  ")]
+    assert ["algorithm", *MECHANISMS, "total"] in heads
+    assert "numbers of wse2 in it" in out
+    (fitted, *_) = [line for line in out.splitlines() if line.startswith("  calibrated: ")]
+    assert fitted.endswith("route_cycles, op_cycles, vector_cycles, scalar_cycles, step_cycles")
 
 
 def test_json(capsys):
-    arguments = ["estimate", "--plmr", "--json", "--mesh", "4x6", "--dtype", "f16"]
+    arguments = [
+        "estimate",
+        "--plmr",
+        "--json",
+        "--mesh",
+        "4x6",
+        "--dtype",
+        "f16",
+        "--device",
+        "ideal",
+    ]
     assert main([*arguments, "24", "24", "24"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["m"], found["mesh"], found["dtype"]) == (24, "4x6", "f16")
     first = found["algorithms"][0]
     assert first["algo"] == "cyclic_shift" and first["step"] == {"alpha": 2, "beta": 1}
     assert all(e["cycles"] > 0 for e in found["algorithms"])
+    numbers = device("ideal").numbers
+    for one in found["algorithms"]:
+        parts = one["breakdown"]
+        total = parts.pop("total")
+        assert list(parts) == list(MECHANISMS) and sum(parts.values()) == pytest.approx(total)
+        assert one["cycles_of"] == "tile program" and one["cycles"] == round(total)
+        assert list(one["inputs"]) == ["assumed"]
+        assert {"hop_cycles", "route_cycles"} <= set(one["inputs"]["assumed"]) <= numbers.keys()
     assert first["growth"]["step"] == "a + b" and first["growth"]["bytes"] == "1/P^2"
 
 

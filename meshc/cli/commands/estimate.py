@@ -6,6 +6,8 @@ import argparse
 from dataclasses import asdict
 
 from meshc.cli.output import print_json
+from meshc.cost.terms import MECHANISMS
+from meshc.devices import KEYS, KINDS
 from meshc.driver.estimating import Estimate, estimates
 from meshc.driver.questions import Question
 from meshc.support.diagnostics import fail
@@ -47,6 +49,9 @@ def _object(estimate: Estimate) -> dict[str, object]:
         "path": {"alpha": counted.total.hops, "beta": counted.total.stages},
         "bytes": estimate.bytes,
         "cycles": round(estimate.cycles),
+        "cycles_of": "emitted CSL" if estimate.emitted else "tile program",
+        "breakdown": counted.total.cost.parts() | {"total": counted.total.cycles},
+        "inputs": estimate.inputs,
         "growth": {
             "routing_paths": estimate.laws.paths,
             "step": estimate.laws.step,
@@ -68,6 +73,9 @@ def _tables(question: Question, found: list[Estimate]) -> list[str]:
         for estimate in mine:
             reasons = [f"{letter}: {why}" for letter, why in estimate.violates.items()]
             lines += [f"  {estimate.algo}: {'; '.join(reasons)}"] if reasons else []
+        lines += ["", f"{kind.upper()}: cycles of the tile program by what they are spent on"]
+        lines += _table([("algorithm", *MECHANISMS, "total"), *map(_parts, mine)])
+        lines += _inputs(question.device, mine)
         lines += ["", f"{kind.upper()} on P x P cores"]
         lines += _table([_LAWS, *map(_laws, mine)])
     return lines[1:]
@@ -86,6 +94,25 @@ def _row(estimate: Estimate) -> tuple[str, ...]:
         f"{estimate.cycles:.0f}",
         " ".join(estimate.violates) or "-",
     )
+
+
+def _parts(estimate: Estimate) -> tuple[str, ...]:
+    total = estimate.profile.total
+    return (
+        estimate.algo,
+        *(f"{part:.0f}" for part in total.cost.parts().values()),
+        f"{total.cycles:.0f}",
+    )
+
+
+def _inputs(name: str, found: list[Estimate]) -> list[str]:
+    """The numbers of the device ``name`` behind the cycles of ``found``, a line for each kind."""
+    lines = [f"numbers of {name} in it"]
+    for kind in KINDS:
+        asked = {number for estimate in found for number in estimate.inputs.get(kind, ())}
+        if asked:
+            lines.append(f"  {kind}: {', '.join(key for key in KEYS if key in asked)}")
+    return lines
 
 
 def _laws(estimate: Estimate) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
-from meshc.analysis import clusters, latent
-from meshc.analysis.clusters import Choice
-from meshc.analysis.latent import LatentChoice
+from meshc.cost import clusters, latent
+from meshc.cost.clusters import Choice
+from meshc.cost.latent import LatentChoice
 from meshc.devices import Device
 from meshc.ir.builder import Builder
 from meshc.ir.core import Block, Op, tensor_type
@@ -299,7 +299,7 @@ def _rows_remark(device: Device, group: Group) -> str:
     if group.kernel == "embed":
         return f"embed: {group.batch} rows of {group.matrices[0][0]} values"
     plans = [clusters.rows_plan(device, *matrix, group.batch) for matrix in group.matrices]
-    seconds = clusters.rows_seconds(device, group.matrices)
+    seconds = clusters.rows_cost(device, group.matrices).total
     return (
         f"{group.kernel}: clusters of {' and '.join(str(p.cluster) for p in plans)}, "
         f"{sum(p.dsmem_bytes for p in plans)} bytes of DSMEM per step, "

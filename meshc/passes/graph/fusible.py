@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meshc.analysis.clusters import Attention, LatentAttention
+from meshc.cost.clusters import Attention, LatentAttention
 from meshc.ir.core import Op, Operand
 from meshc.ir.ops import graph
 from meshc.ir.values import Value

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import ClassVar, NoReturn
 
-from meshc.analysis.cost import link_cost
-from meshc.analysis.reduction import (
+from meshc.analysis.tiling import has_many_rows, tiling_of
+from meshc.cost.reductions import (
     TREES,
     Reduction,
     candidates,
     most_inputs,
-    ring_cycles,
-    tree_cycles,
+    ring_cost,
+    tree_cost,
 )
-from meshc.analysis.tiling import has_many_rows, tiling_of
+from meshc.cost.terms import Cost
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
@@ -82,8 +82,9 @@ class SelectCollective(Pass):
         for op in reductions:
             way = chosen[op.axis]
             if isinstance(op, ops.Reduce) and way.algo == "ring":
-                link = link_cost(module.the_device())
-                way = next(candidates(module.the_mesh().size(op.axis), 1, 1, link, 2))
+                way = next(
+                    candidates(module.the_mesh().size(op.axis), 1, 1, module.the_device(), 2)
+                )
             op.algo, op.groups = way.algo, way.groups
         return module
 
@@ -124,7 +125,7 @@ class SelectCollective(Pass):
             )
         inner = x_way
         if mesh.segments > 1 and x_way.algo == "k_tree":
-            inner = Reduction(x_way.algo, x_way.groups[:-1], x_way.cycles)
+            inner = Reduction(x_way.algo, x_way.groups[:-1], x_way.cost)
         return {"y": y_way, "x": x_way, "xd": inner}
 
     def refuse(self, inputs: int | None, colors: int | None, rings: int) -> NoReturn:
@@ -143,21 +144,22 @@ class SelectCollective(Pass):
     def ways(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
         """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``
         says that some of them stay inside segments."""
-        mesh, link = module.the_mesh(), link_cost(module.the_device())
+        mesh, device = module.the_mesh(), module.the_device()
         size, segments = mesh.size(axis), mesh.segments if axis == "x" else 1
         segment = size // segments if inside else size
         found = []
         wanted = TREES.get(self.algo, self.k)
-        for tree in candidates(size, segments, 1, link, wanted):
+        for tree in candidates(size, segments, 1, device, wanted):
             if self.algo != "ring":
-                cycles = sum(tree_cycles(tree.groups, size, w, link) for w in words)
-                way = Reduction("k_tree", tree.groups, cycles)
+                costs = (tree_cost(tree.groups, size, w, device) for w in words)
+                way = Reduction("k_tree", tree.groups, sum(costs, Cost()))
                 inputs = most_inputs(size, tree.groups, segment) if words else 0
                 colors = 2 * sum(g > 1 for g in tree.groups) + 1 + inside
                 found.append(Option(way, frozenset(), inputs, colors))
         full = all(w >= size for w in words)  # a part of a ring is never less than one word
         if self.algo == "ring" or (self.algo == "auto" and not self.k and size > 1 and full):
-            way = Reduction("ring", (), sum(ring_cycles(size, w, link) for w in words))
+            costs = (ring_cost(size, w, device) for w in words)
+            way = Reduction("ring", (), sum(costs, Cost()))
             axes = {axis, "xd"} if inside else {axis}
             found.append(Option(way, frozenset(axes if words and size > 1 else ()), 0, 0))
         return found

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
-from meshc.analysis.products import ALGORITHMS, Tiles, product_costs
+from meshc.cost.products import ALGORITHMS, Tiles, product_costs
+from meshc.cost.terms import Cost
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
@@ -82,7 +83,7 @@ class SelectGemm(Pass):
         total = {
             algo: replace(
                 costs[0][algo],
-                cycles=sum(c[algo].cycles for c in costs),
+                cost=sum((c[algo].cost for c in costs), Cost()),
                 bytes=max(c[algo].bytes for c in costs),
             )
             for algo in ALGORITHMS

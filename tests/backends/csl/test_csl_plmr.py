@@ -35,7 +35,7 @@ def test_the_table_says_what_is_emitted(kind, algo, mesh, tmp_path):
     assert row.profile.paths == counted.colors
     assert row.profile.inputs == counted.input_queues
     assert row.profile.reach == counted.reach
-    assert row.bytes == counted.bytes
+    assert row.bytes == counted.bytes and row.emitted
     step = row.profile.step
     assert (step.hops, step.stages) == max(counted.chains, key=slowest, default=(0, 0))
 

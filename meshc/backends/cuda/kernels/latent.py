@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meshc.analysis import blocks, dsmem, latent
+from meshc.analysis import blocks, dsmem
 from meshc.backends.cuda.kernels.arena import Arena, limits
 from meshc.backends.cuda.kernels.attention import PAGES
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, check_cluster, literal
 from meshc.backends.templates import render
+from meshc.cost import latent
 
 _TEMPLATE = "attention_latent.cu.jinja"
 _LOG2E = math.log2(math.e)

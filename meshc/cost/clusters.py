@@ -44,6 +44,7 @@ from meshc.analysis.dsmem import (
     split_token_latent,
     traffic,
 )
+from meshc.cost.terms import Cost
 from meshc.devices import Device
 
 __all__ = [
@@ -58,11 +59,11 @@ __all__ = [
     "collectives",
     "link_bytes_per_second",
     "misfits",
+    "rows_cost",
     "rows_plan",
-    "rows_seconds",
     "shared_memory",
     "split_token_latent",
-    "step_seconds",
+    "step_cost",
     "traffic",
 ]
 
@@ -77,8 +78,8 @@ ELEMENT_BYTES = 2
 @dataclass(frozen=True)
 class Choice:
     """How an attention block is computed: blocks of a cluster, blocks that share a core
-    (``resident``), query heads of a cluster, and the ``seconds`` that one layer's step is predicted
-    to take.
+    (``resident``), query heads of a cluster, and the predicted ``cost`` of one layer's step in
+    seconds.
 
     ``dsmem_bytes`` are those between blocks in one launch, all clusters together.
     """
@@ -91,7 +92,12 @@ class Choice:
     blocks: int
     waves: int
     dsmem_bytes: int
-    seconds: float
+    cost: Cost
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time of one layer's step."""
+        return self.cost.total
 
 
 def choose(
@@ -233,7 +239,7 @@ def _candidate(
         shape.kv_heads * cluster,
         len(waves(device, shape.kv_heads, cluster, resident)),
         shape.kv_heads * moved,
-        step_seconds(device, shape, context, cluster, dataflow, resident, memory),
+        step_cost(device, shape, context, cluster, dataflow, resident, memory),
     )
 
 
@@ -254,7 +260,7 @@ def attention_bytes(shape: Attention, context: int) -> int:
     return ELEMENT_BYTES * (weights + cached)
 
 
-def step_seconds(
+def step_cost(
     device: Device,
     shape: Attention,
     context: int,
@@ -262,25 +268,26 @@ def step_seconds(
     dataflow: str = "split_token",
     resident: int = 1,
     memory: SharedMemory | None = None,
-) -> float:
-    """Predicted time of one layer's step, with rings that keep global memory busy or those of the
-    plan ``memory``. Raises ValueError where no cluster fits the device."""
+) -> Cost:
+    """Predicted seconds of one layer's step, with rings that keep global memory busy or those of
+    the plan ``memory``. Raises ValueError where no cluster fits the device."""
     runs = waves(device, shape.kv_heads, cluster, resident)
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
-    exposed = exposed_seconds(device, collectives(shape, cluster, dataflow, context), cluster)
+    exposed = exposed_cost(device, collectives(shape, cluster, dataflow, context), cluster)
     whole = attention_bytes(shape, context)
-    total = 0.0
+    total = Cost()
     for clusters in runs:
         blocks = clusters * cluster
         count = whole * clusters / shape.kv_heads / busy_share(device, memory, blocks)
-        total += streamed_seconds(device, count, blocks) + exposed
+        total += streamed_cost(device, count, blocks) + exposed
     return total
 
 
-def streamed_seconds(device: Device, count: float, blocks: int) -> float:
-    """Time to stream ``count`` bytes into ``blocks`` blocks."""
-    return count / (device.read_bytes_per_second * min(1.0, blocks / device.cores))
+def streamed_cost(device: Device, count: float, blocks: int) -> Cost:
+    """Seconds to stream ``count`` bytes into ``blocks`` blocks."""
+    rate = device.read_bytes_per_second * min(1.0, blocks / device.cores)
+    return Cost(transfer=count / rate)
 
 
 def busy_share(device: Device, memory: SharedMemory | None, blocks: int) -> float:
@@ -292,16 +299,17 @@ def busy_share(device: Device, memory: SharedMemory | None, blocks: int) -> floa
     return min(1.0, on_core * memory.bytes_in_flight / device.bytes_in_flight)
 
 
-def exposed_seconds(device: Device, exchanged: Sequence[Collective], cluster: int) -> float:
-    """Time that no copy of tiles hides, in each wave."""
+def exposed_cost(device: Device, exchanged: Sequence[Collective], cluster: int) -> Cost:
+    """Seconds that no copy of tiles hides, in each wave: memory and barriers that are waited for,
+    round trips of collectives, and their bytes."""
     hop = device.link.hop_cycles
     barriers = 2 * hop if cluster > 1 else 0.0
-    trips = 2 * hop * len(exchanged)
-    waiting = device.seconds(2 * device.global_latency_cycles + barriers + trips)
+    waits = device.seconds(2 * device.global_latency_cycles + barriers)
     if cluster == 1:
-        return waiting
+        return Cost(waits=waits)
     one_block = traffic(exchanged, cluster) / cluster
-    return waiting + one_block / (link_bytes_per_second(device, cluster) / device.cores)
+    moved = one_block / (link_bytes_per_second(device, cluster) / device.cores)
+    return Cost(transfer=moved, stages=device.seconds(2 * hop * len(exchanged)), waits=waits)
 
 
 def link_bytes_per_second(device: Device, cluster: int) -> float:
@@ -320,14 +328,14 @@ def link_bytes_per_second(device: Device, cluster: int) -> float:
     return slow + (fast - slow) * log2(cluster / low) / log2(high / low)
 
 
-def rows_seconds(device: Device, matrices: Iterable[tuple[int, int]]) -> float:
-    """Predicted time of products of up to 16 vectors with matrices of given width and rows, one
+def rows_cost(device: Device, matrices: Iterable[tuple[int, int]]) -> Cost:
+    """Predicted seconds of products of up to 16 vectors with matrices of given width and rows, one
     kernel each, with a block on every core."""
-    total = 0.0
+    total = Cost()
     for width, rows in matrices:
         blocks = min(device.cores, -(-rows // FRAGMENT))
-        total += streamed_seconds(device, ELEMENT_BYTES * width * rows, blocks)
-        total += exposed_seconds(device, (), 1)
+        total += streamed_cost(device, ELEMENT_BYTES * width * rows, blocks)
+        total += exposed_cost(device, (), 1)
     return total
 
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshc.analysis.plmr import Path, profile, routing_paths
+from meshc.cost.programs import Path, profile, routing_paths
+from meshc.cost.terms import Cost
 from meshc.devices import device
 from meshc.driver.estimating import estimates
 from meshc.driver.questions import GEMMS, Question, tile_module
@@ -42,7 +43,7 @@ def test_relays_let_words_flow():
       %r = tile.recv @chain_x_1, %v {combine = add, when = "x = 0"} : token
     }"""
     found = profile(allocated(body, CHAIN), WSE2)
-    assert found.total == Path(5, 5, 5 + 24.5 + 10 + 4 * 6)
+    assert found.total == Path(5, 5, Cost(transfer=5 + 10, stages=24.5 + 4 * 6))
     assert (found.step.hops, found.step.stages) == (5, 5)
     assert (found.paths, found.inputs, found.bytes) == (2, 1, 40)
 
@@ -56,8 +57,19 @@ def test_a_wait_hides_what_is_underway():
     alone = profile(allocated(gemm, header), WSE2).total
     both = profile(allocated(f"{ends} {gemm} tile.wait %s, %r", header), WSE2).total
     after = profile(allocated(f"{ends} tile.wait %s, %r {gemm}", header), WSE2).total
-    assert both.cycles == alone.cycles and (both.hops, both.stages) == (1, 1)
-    assert after.cycles == alone.cycles + 1 + 10 + 24.5
+    assert both.cost == alone.cost and (both.hops, both.stages) == (1, 1)
+    assert after.cost == alone.cost + Cost(transfer=1 + 10, stages=24.5)
+
+
+def test_what_work_hides_only_in_part_is_waited_for():
+    header = CHAIN + " buffer %a : f32[1, 1] buffer %b : f32[1, 1] buffer %c : f32[1, 1]"
+    gemm = "tile.gemm %c, %a, %b {accumulate = false, transposed = false}"
+    ends = """%s = tile.send @chain_x_1, %v {when = "x >= 1"} : token
+      %r = tile.recv @chain_x_1, %v {when = "x <= 4"} : token"""
+    alone = profile(allocated(gemm, header), WSE2).total.cost
+    both = profile(allocated(f"{ends} {gemm} tile.wait %s, %r", header), WSE2).total.cost
+    assert both.compute == alone.compute > 0 and both.transfer == both.stages == 0
+    assert both.total == pytest.approx(1 + 10 + 24.5) and both.waits > 0
 
 
 def test_loops_count_their_bodies():
@@ -66,7 +78,8 @@ def test_loops_count_their_bodies():
       %r = tile.recv @chain_x_1, %v {when = "x <= 4"} : token
     }"""
     found = profile(allocated(body, CHAIN), WSE2)
-    assert found.total == Path(7, 7, 7 * (1 + 10 + 24.5 + WSE2.step_cycles))
+    each = Cost(transfer=1 + 10, stages=24.5, overhead=WSE2.step_cycles)
+    assert found.total == Path(7, 7, each * 7)
 
 
 def test_cores_that_only_pass_messages_on_count():

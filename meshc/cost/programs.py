@@ -11,6 +11,7 @@ numbers, so cycles are predictions (the fabric simulator measures).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,7 +19,8 @@ import numpy as np
 
 from meshc.analysis.channels import Line, line_of
 from meshc.analysis.coordinates import coordinate_values
-from meshc.analysis.cost import Tile, product_cycles
+from meshc.cost.operations import Tile, message, product
+from meshc.cost.terms import NOTHING, Cost
 from meshc.devices import Device
 from meshc.ir.affine import Expr, IntArray, parse_piecewise
 from meshc.ir.core import Block
@@ -31,19 +33,28 @@ from meshc.ir.views import View
 
 @dataclass(frozen=True)
 class Path:
-    """A critical path: hops (alpha), routing stages (beta) and cycles."""
+    """A critical path: hops (alpha), routing stages (beta) and what it costs in cycles."""
 
     hops: int = 0
     stages: int = 0
-    cycles: float = 0.0
+    cost: Cost = NOTHING
+
+    @property
+    def cycles(self) -> float:
+        """Predicted cycles."""
+        return self.cost.total
 
     def then(self, other: Path) -> Path:
         """One after the other."""
-        return Path(self.hops + other.hops, self.stages + other.stages, self.cycles + other.cycles)
+        return Path(self.hops + other.hops, self.stages + other.stages, self.cost + other.cost)
 
     def times(self, count: int) -> Path:
         """Repeated."""
-        return Path(self.hops * count, self.stages * count, self.cycles * count)
+        return Path(self.hops * count, self.stages * count, self.cost * count)
+
+    def and_of(self, cost: Cost) -> Path:
+        """This path and then something on the spot."""
+        return Path(self.hops, self.stages, self.cost + cost)
 
 
 @dataclass(frozen=True)
@@ -122,32 +133,29 @@ class _Walk:
         """The critical path of the statements of a block."""
         now = before = Path()
         last: tile.Sweep | None = None
-        open_: dict[Value, Path] = {}
+        open_: dict[Value, _Underway] = {}
         for op in block.ops:
             if isinstance(op, (tile.Send, tile.Recv)):
-                open_[op.result] = now.then(self.message(op))
+                open_[op.result] = _Underway(now, self.message(op))
             elif isinstance(op, tile.Wait):
-                for token in op.tensors():
-                    now = _later(now, open_.pop(token, now))
+                now = _after(now, [open_.pop(t) for t in op.tensors() if t in open_])
             elif isinstance(op, tile.For):
                 body = self.iteration(op.regions[0])
                 now = now.then(body.times(self.number(op.count)))
             elif isinstance(op, tile.Sweep):
                 # Chains that leave a core in opposite directions are on different cores.
                 start = before if last is not None and self.opposite(last, op) else now
-                before, now = start, _later(now, start.then(self.chain(op)))
+                before, now = start, _after(now, [_Underway(start, self.chain(op))])
                 last = op
             elif isinstance(op, tile.Compute):
-                now = replace(now, cycles=now.cycles + self.work(op))
-        for end in open_.values():
-            now = _later(now, end)
-        return now
+                now = now.and_of(self.work(op))
+        return _after(now, open_.values())
 
     def iteration(self, body: Block) -> Path:
         """One round of a loop; a round that moves something costs a step of the program."""
         found = self.block(body)
         if any(isinstance(op, (tile.Send, tile.Recv)) for op in body.ops):
-            found = replace(found, cycles=found.cycles + self.device.step_cycles)
+            found = found.and_of(Cost(overhead=self.device.step_cycles))
         return found
 
     def opposite(self, one: tile.Sweep, other: tile.Sweep) -> bool:
@@ -173,25 +181,23 @@ class _Walk:
         link = self.device.link
         words = max((self.words(v) for o in body.ops for v in o.views()), default=0)
         relays = any(isinstance(o, tile.Relay) for o in body.ops)
-        cycles = hops * link.hop_cycles + link.route_cycles + words / link.words_per_cycle
+        cost = message(words, hops, self.device)
         if relays and link.relay_cycles is not None:
-            cycles += (links - 1) * link.relay_cycles
+            cost += Cost(stages=(links - 1) * link.relay_cycles)
         elif not relays and any(isinstance(o, tile.Wait) for o in body.ops):
             # Stored and sent on by each core; the next message is already on its way behind.
-            cycles += link.route_cycles + words / link.words_per_cycle
+            cost += message(words, 0, self.device)
         else:
-            cycles *= links
-        found = Path(hops, links, cycles)
+            cost *= links
+        found = Path(hops, links, cost)
         self.note(found)
         return found
 
     def message(self, op: tile.Send | tile.Recv) -> Path:
         """One transfer to the furthest receiver of its channel."""
-        link = self.device.link
         hops = self.lines[op.channel].hops
         (view,) = op.views()
-        words = self.words(view) / link.words_per_cycle
-        found = Path(hops, 1, hops * link.hop_cycles + words + link.route_cycles)
+        found = Path(hops, 1, message(self.words(view), hops, self.device))
         self.note(found)
         return found
 
@@ -202,19 +208,20 @@ class _Walk:
         def latency(way: Path) -> float:
             return way.hops * link.hop_cycles + way.stages * link.route_cycles
 
-        self.longest = max(self.longest, replace(path, cycles=0.0), key=latency)
+        self.longest = max(self.longest, replace(path, cost=NOTHING), key=latency)
 
-    def work(self, op: tile.Compute) -> float:
-        """Cycles of a microkernel."""
+    def work(self, op: tile.Compute) -> Cost:
+        """A microkernel."""
         views = op.views()
         dtype = str(views[-1].buffer_type.dtype)
         if op.kernel == "gemm":
             m, n = (self.number(e) for e in views[0].shape()[-2:])
             k = self.number(views[1].shape()[-1])
             batch = prod(self.number(e) for e in views[0].shape()[:-2])
-            return batch * product_cycles(Tile(m, k, n, dtype), self.device)
+            return product(Tile(m, k, n, dtype), self.device) * batch
         elements = prod(self.number(e) for e in views[0].shape())
-        return self.device.op_cycles + elements / self.device.lanes(dtype)
+        compute = elements / self.device.lanes(dtype)
+        return Cost(compute=compute, overhead=self.device.op_cycles)
 
     def words(self, view: View) -> float:
         """Link words of a view."""
@@ -227,7 +234,31 @@ class _Walk:
         return int(value.evaluate(env))
 
 
-def _later(one: Path, other: Path) -> Path:
-    """When both have ended."""
-    cycles = max(one.cycles, other.cycles)
-    return Path(max(one.hops, other.hops), max(one.stages, other.stages), cycles)
+@dataclass(frozen=True)
+class _Underway:
+    """What was started at ``since`` and takes ``way``, while the core does other things."""
+
+    since: Path
+    way: Path
+
+    @property
+    def end(self) -> Path:
+        """When it has arrived."""
+        return self.since.then(self.way)
+
+
+def _after(now: Path, ends: Iterable[_Underway]) -> Path:
+    """When the core at ``now`` and all of ``ends`` are through.
+
+    Who did nothing since the start pays the hops, words and stages of the longest way; who worked
+    waits for what is left of it.
+    """
+    every = list(ends)
+    hops = max([now.hops, *(e.end.hops for e in every)])
+    stages = max([now.stages, *(e.end.stages for e in every)])
+    last = max(every, key=lambda e: e.end.cycles, default=None)
+    if last is None or last.end.cycles <= now.cycles:
+        return Path(hops, stages, now.cost)
+    if last.since.cycles == now.cycles:
+        return Path(hops, stages, now.cost + last.way.cost)
+    return Path(hops, stages, now.cost + Cost(waits=last.end.cycles - now.cycles))

@@ -20,16 +20,17 @@ from meshc.analysis.blocks import (
     memory_limits,
     waves,
 )
-from meshc.analysis.clusters import (
+from meshc.analysis.dsmem import Collective, LatentAttention, split_token_latent, traffic
+from meshc.cost.clusters import (
     ELEMENT_BYTES,
     MOST_BATCH,
     busy_share,
-    exposed_seconds,
+    exposed_cost,
     memory_misfit,
-    streamed_seconds,
+    streamed_cost,
     together,
 )
-from meshc.analysis.dsmem import Collective, LatentAttention, split_token_latent, traffic
+from meshc.cost.terms import Cost
 from meshc.devices import Device
 
 GROUPS = (1, 2, 4, 8, 16)
@@ -40,7 +41,8 @@ MOST_LATENT = 512
 
 @dataclass(frozen=True)
 class LatentChoice:
-    """Clusters of ``cluster`` blocks with ``group`` heads each; ``seconds`` of one layer's step.
+    """Clusters of ``cluster`` blocks with ``group`` heads each; predicted ``cost`` of one
+    layer's step in seconds.
 
     ``dsmem_bytes`` are those between blocks in one launch, ``read_bytes`` those that blocks read of
     weights and caches, all clusters together.
@@ -53,7 +55,12 @@ class LatentChoice:
     waves: int
     dsmem_bytes: int
     read_bytes: int
-    seconds: float
+    cost: Cost
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time of one layer's step."""
+        return self.cost.total
 
 
 def choose(
@@ -149,28 +156,30 @@ def collectives(shape: LatentAttention, cluster: int) -> tuple[Collective, ...]:
     return split_token_latent(shape, cluster) if cluster > 1 else ()
 
 
-def step_seconds(device: Device, shape: LatentAttention, context: int, cluster: int) -> float:
-    """Predicted time of one layer's step. Raises ValueError where no cluster fits the device."""
+def step_cost(device: Device, shape: LatentAttention, context: int, cluster: int) -> Cost:
+    """Predicted seconds of one layer's step. Raises ValueError where no cluster fits the device."""
     runs = waves(device, shape.clusters, cluster, 1)
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
-    exposed = exposed_seconds(device, collectives(shape, cluster), cluster)
+    exposed = exposed_cost(device, collectives(shape, cluster), cluster)
     memory = latent_memory(shape, cluster, memory_limits(device))
     whole = read_bytes(shape, context)
-    attending = _attention_seconds(device, shape, context, cluster)
-    total = 0.0
+    attending = _attention_cost(device, shape, context, cluster)
+    total = Cost()
     for clusters in runs:
         blocks = clusters * cluster
         count = whole * clusters / shape.clusters / busy_share(device, memory, blocks)
-        total += max(streamed_seconds(device, count, blocks), attending) + exposed
+        streamed = streamed_cost(device, count, blocks)
+        total += max(streamed, attending, key=lambda cost: cost.total) + exposed
     return total
 
 
-def _attention_seconds(device: Device, shape: LatentAttention, context: int, cluster: int) -> float:
-    """Time in which a block reads what attention to its tokens takes from shared memory. Products
-    with weights are faster than their bytes arrive."""
+def _attention_cost(device: Device, shape: LatentAttention, context: int, cluster: int) -> Cost:
+    """Seconds in which a block reads what attention to its tokens takes from shared memory.
+    Products with weights are faster than their bytes arrive."""
     tokens = shape.batch * context / cluster
-    return device.seconds(tokens * latent_shared_bytes(shape) / SHARED_LINE_BYTES)
+    reads = tokens * latent_shared_bytes(shape) / SHARED_LINE_BYTES
+    return Cost(compute=device.seconds(reads))
 
 
 def _candidate(device: Device, shape: LatentAttention, context: int, cluster: int) -> LatentChoice:
@@ -182,7 +191,7 @@ def _candidate(device: Device, shape: LatentAttention, context: int, cluster: in
         len(waves(device, shape.clusters, cluster, 1)),
         shape.clusters * traffic(collectives(shape, cluster), cluster),
         read_bytes(shape, context),
-        step_seconds(device, shape, context, cluster),
+        step_cost(device, shape, context, cluster),
     )
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis.clusters import (
+from meshc.cost.clusters import (
     Attention,
     attention_bytes,
     candidates,
     choose,
     link_bytes_per_second,
     misfits,
-    rows_seconds,
-    step_seconds,
+    rows_cost,
+    step_cost,
 )
 from meshc.devices import device
 
@@ -35,7 +35,7 @@ def mha(heads: int, hidden: int | None = None, head: int = 128) -> Attention:
 def test_figure_11(heads: int, best: int, context: int) -> None:
     """Four blocks are best for 32 and 64 heads, two for 128; eight and sixteen are worse."""
     seconds = {
-        n: step_seconds(H100, mha(heads), context, n, resident=PUBLISHED_RESIDENT) for n in SIZES
+        n: step_cost(H100, mha(heads), context, n, resident=PUBLISHED_RESIDENT).total for n in SIZES
     }
     assert min(seconds, key=seconds.__getitem__) == best
     assert min(seconds[8], seconds[16]) > seconds[best]
@@ -57,7 +57,7 @@ def test_split_token_wins_as_the_context_grows(cluster: int) -> None:
     excess = []
     for context in (1024, 2048, 4096, 8192, 16384):
         token, head = (
-            step_seconds(H100, shape, context, cluster, flow, 2)
+            step_cost(H100, shape, context, cluster, flow, 2).total
             for flow in ("split_token", "split_head")
         )
         excess.append(head - token)
@@ -96,7 +96,8 @@ def test_no_choice_is_faster_than_memory(head, heads, hidden, batch, context) ->
 @given(st.integers(64, 16384), st.sampled_from(SIZES), st.sampled_from([1, 2]))
 def test_time_grows_with_the_context(context: int, cluster: int, resident: int) -> None:
     short, long = (
-        step_seconds(H100, mha(32), c, cluster, resident=resident) for c in (context, context + 64)
+        step_cost(H100, mha(32), c, cluster, resident=resident).total
+        for c in (context, context + 64)
     )
     assert short < long
 
@@ -104,7 +105,7 @@ def test_time_grows_with_the_context(context: int, cluster: int, resident: int) 
 def test_requests_share_the_weights_but_not_the_caches() -> None:
     def seconds(batch: int, context: int) -> float:
         shape = Attention(4096, 32, 32, 128, batch)
-        return step_seconds(H100, shape, context, 4, resident=2)
+        return step_cost(H100, shape, context, 4, resident=2).total
 
     assert seconds(1, 64) < seconds(16, 64) < 1.2 * seconds(1, 64)
     few, many = (attention_bytes(Attention(4096, 32, 32, 128, b), 16384) for b in (1, 16))
@@ -119,7 +120,7 @@ def test_short_rings_do_not_fill_the_bandwidth() -> None:
         c for c in candidates(H200, shape, context, 8, resident=2, heads=2) if c.resident == 2
     )
     assert (short.memory.stages, short.memory.tile_bytes) == (3, 8192)
-    full = step_seconds(H200, shape, context, 8, resident=2)
+    full = step_cost(H200, shape, context, 8, resident=2).total
     streamed = attention_bytes(shape, context) / H200.read_bytes_per_second * 132 / 128
     assert short.seconds - full == pytest.approx(2 * streamed)
     best = choose(H200, Attention(4096, 32, 8, 128, 8), context)
@@ -190,6 +191,6 @@ def test_a_share_of_a_key_head() -> None:
 
 def test_rows_of_the_step() -> None:
     """Feed-forward of Llama-2-7B: 270.5 MB at what kernels reach, and two launches' latency."""
-    seconds = rows_seconds(H200, [(4096, 22016), (11008, 4096)])
+    seconds = rows_cost(H200, [(4096, 22016), (11008, 4096)]).total
     stream = 2 * 3 * 4096 * 11008 / H200.read_bytes_per_second
     assert stream < seconds < stream + 2e-6

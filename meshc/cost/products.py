@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, lcm
 
-from meshc.analysis.cost import link_cost
+from meshc.cost.operations import Tile, message, overlapped, product, shifts
+from meshc.cost.terms import Cost
 from meshc.devices import Device
 
 ALGORITHMS = ("cyclic_shift", "cannon", "summa", "allgather")
@@ -49,6 +50,12 @@ class Tiles:
         return ceil(self.k * self.columns / self.steps)
 
     @property
+    def product(self) -> Tile:
+        """The product of two chunks; types of two bytes are computed at the rate of f16."""
+        dtype = "f32" if self.bytes_each == 4 else "f16"
+        return Tile(self.m, self.chunk, self.n, dtype, self.bytes_each)
+
+    @property
     def side(self) -> int:
         """Cores along the longer axis."""
         return max(self.rows, self.columns)
@@ -56,14 +63,19 @@ class Tiles:
 
 @dataclass(frozen=True)
 class ProductCost:
-    """One algorithm: predicted cycles, longest way of a step, colors and bytes of operands."""
+    """One algorithm: predicted cost, longest way of a step, colors and bytes of operands."""
 
     algo: str
-    cycles: float
+    cost: Cost
     hops: int
     stages: int
     colors: int
     bytes: int
+
+    @property
+    def cycles(self) -> float:
+        """Predicted cycles."""
+        return self.cost.total
 
     def __str__(self) -> str:
         return (
@@ -74,49 +86,34 @@ class ProductCost:
 
 def product_costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
     """Costs of all algorithms by name."""
-    link, word = link_cost(device), device.link.word_bytes
-    left, right = (
-        ceil(extent * tiles.chunk * tiles.bytes_each / word) * link.word_cycles
-        for extent in (tiles.m, tiles.n)
-    )
-    work = _work(tiles, device)
-    small = min(2, tiles.side - 1)
+    chunk = tiles.product
+    words = max(chunk.words(extent, tiles.chunk, device) for extent in (tiles.m, tiles.n))
+    work = product(chunk, device)
+    small, far = min(2, tiles.side - 1), tiles.side - 1
 
-    def message(words: float, hops: int) -> float:
-        return hops * link.hop_cycles + words + link.route_cycles
-
-    def shifting(hops: int) -> float:
-        once = max(work, message(max(left, right), hops))
+    def shifting(hops: int) -> Cost:
         turns = tiles.steps // 2 if tiles.turn_left or tiles.turn_right else 0
-        align = turns * (message(max(left, right), hops) + link.step_cycles)
-        return tiles.steps * (once + link.step_cycles) + align
+        moved = message(words, hops, device)
+        each = overlapped(work, moved, tiles.steps, tiles.steps, device)
+        return each + shifts(turns, words, hops, device)
 
-    hand = message(2 * max(left, right), tiles.side - 1)
-    gather = (tiles.side - 1) * (message(max(left, right), small) + link.step_cycles)
-    cycles = {
+    hand = message(2 * words, far, device)
+    costs = {
         "cyclic_shift": shifting(small),
-        "cannon": shifting(tiles.side - 1),
-        "summa": hand + tiles.steps * (max(work, hand) + link.step_cycles),
-        "allgather": gather + tiles.steps * work,
+        "cannon": shifting(far),
+        "summa": hand + overlapped(work, hand, tiles.steps, tiles.steps, device),
+        "allgather": shifts(far, words, small, device) + work * tiles.steps,
     }
     ways = {
         "cyclic_shift": (small, 1),
-        "cannon": (tiles.side - 1, 1),
-        "summa": (tiles.side - 1, 1),
+        "cannon": (far, 1),
+        "summa": (far, 1),
         "allgather": (small, 1),
     }
     return {
-        algo: ProductCost(algo, cycles[algo], *ways[algo], *_room(tiles, algo))
+        algo: ProductCost(algo, costs[algo], *ways[algo], *_room(tiles, algo))
         for algo in ALGORITHMS
     }
-
-
-def _work(tiles: Tiles, device: Device) -> float:
-    """Cycles of the product of two chunks."""
-    dtype = "f32" if tiles.bytes_each == 4 else "f16"
-    macs = tiles.m * tiles.chunk * tiles.n / device.macs(dtype)
-    vectors = tiles.chunk * tiles.n * device.vector_cycles
-    return macs + vectors + tiles.m * tiles.chunk * device.scalar_cycles
 
 
 def _room(tiles: Tiles, algo: str) -> tuple[int, int]:

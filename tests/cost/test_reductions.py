@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis import reduction
+from meshc.cost import reductions
+from meshc.devices import device
 
-LINK = reduction.LinkCost(1.0, 24.0)
+MESH = device("ideal").with_numbers(step_cycles=0)
 
 
 def reduced(size, groups):
@@ -30,25 +31,25 @@ def reduced(size, groups):
 
 @given(st.integers(1, 300), st.integers(1, 4))
 def test_a_tree_reaches_every_core_once(size, phases):
-    groups = reduction.tree_groups(size, phases)
+    groups = reductions.tree_groups(size, phases)
     assert prod(groups) >= size and len(groups) <= phases
     total, inbound = reduced(size, groups)
     assert total == frozenset(range(size))
     for p in range(size):
         chains = inbound[p] + (p >= 1)
-        assert reduction.tree_inputs(p, size, groups, size) == chains
+        assert reductions.tree_inputs(p, size, groups, size) == chains
 
 
 @given(st.integers(2, 300), st.integers(1, 4))
 def test_groups_are_balanced(size, phases):
-    groups = reduction.tree_groups(size, phases)
+    groups = reductions.tree_groups(size, phases)
     if len(groups) == phases:
         assert (max(groups) - 1) ** phases < size
 
 
 @pytest.mark.parametrize(("size", "segments"), [(12, 3), (24, 4), (8, 8), (9, 1)])
 def test_candidates_keep_segments_apart(size, segments):
-    for option in reduction.candidates(size, segments, 4, LINK):
+    for option in reductions.candidates(size, segments, 4, MESH):
         total, _ = reduced(size, option.groups)
         assert total == frozenset(range(size))
         inner = option.groups[:-1] if segments > 1 else option.groups
@@ -57,7 +58,7 @@ def test_candidates_keep_segments_apart(size, segments):
 
 def test_more_words_or_cores_never_cost_less():
     for groups in ((64,), (8, 8), (4, 4, 4)):
-        costs = [reduction.tree_cycles(groups, 64, w, LINK) for w in (1, 2, 64)]
+        costs = [reductions.tree_cost(groups, 64, w, MESH).total for w in (1, 2, 64)]
         assert costs == sorted(costs)
-    rings = [reduction.ring_cycles(n, 64, LINK) for n in (2, 4, 8, 64)]
+    rings = [reductions.ring_cost(n, 64, MESH).total for n in (2, 4, 8, 64)]
     assert rings == sorted(rings)

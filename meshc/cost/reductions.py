@@ -21,6 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshc.analysis.tiling import ceil_div
+from meshc.cost.operations import message, shifts
+from meshc.cost.terms import Cost
+from meshc.devices import Device
 
 MAX_PHASES = 4
 TREES = {"pipeline": 1, "two_phase": 2, "tree": 64}
@@ -28,24 +31,17 @@ TREES = {"pipeline": 1, "two_phase": 2, "tree": 64}
 
 
 @dataclass(frozen=True)
-class LinkCost:
-    """Cycles per hop (alpha), per routing stage (beta), per word on a link, per program step, and
-    to pass a word of a chain on (None: cores store messages before they pass them on)."""
-
-    hop_cycles: float
-    route_cycles: float
-    word_cycles: float = 1.0
-    step_cycles: float = 0.0
-    relay_cycles: float | None = None
-
-
-@dataclass(frozen=True)
 class Reduction:
-    """One way to reduce over an axis: its algorithm, groups, and cycles for the given words."""
+    """One way to reduce over an axis: its algorithm, groups, and cost for the given words."""
 
     algo: str
     groups: tuple[int, ...]
-    cycles: float
+    cost: Cost
+
+    @property
+    def cycles(self) -> float:
+        """Predicted cycles."""
+        return self.cost.total
 
     def __str__(self) -> str:
         if self.algo == "ring":
@@ -68,34 +64,33 @@ def tree_groups(size: int, phases: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def reduce_cycles(groups: tuple[int, ...], words: int, link: LinkCost) -> float:
-    """Cycles until the first core has the sum."""
-    stride, total = 1, 0.0
+def reduce_cost(groups: tuple[int, ...], words: int, device: Device) -> Cost:
+    """Until the first core has the sum."""
+    link = device.link
+    stride, total = 1, Cost()
     for group in groups:
-        stage = link.route_cycles + words * link.word_cycles
-        hops = (group - 1) * stride * link.hop_cycles
+        hops = Cost(transfer=(group - 1) * stride * link.hop_cycles)
         if group > 1 and link.relay_cycles is not None:
-            total += stage + (group - 2) * link.relay_cycles + hops
+            relayed = Cost(stages=(group - 2) * link.relay_cycles)
+            total += message(words, 0, device) + relayed + hops
         else:
-            total += (group - 1) * (stage + link.step_cycles) + hops
+            total += shifts(group - 1, words, 0, device) + hops
         stride *= group
     return total
 
 
-def tree_cycles(groups: tuple[int, ...], size: int, words: int, link: LinkCost) -> float:
-    """Cycles of a K-tree all_reduce, its multicast included."""
-    spread = size * link.hop_cycles + words * link.word_cycles + link.route_cycles
-    return reduce_cycles(groups, words, link) + spread
+def tree_cost(groups: tuple[int, ...], size: int, words: int, device: Device) -> Cost:
+    """A K-tree all_reduce, its multicast included."""
+    return reduce_cost(groups, words, device) + message(words, size, device)
 
 
-def ring_cycles(size: int, words: int, link: LinkCost) -> float:
-    """Cycles of reduce-scatter and all-gather around an interleaved ring."""
-    stage = link.route_cycles + ceil_div(words, size) * link.word_cycles + 2 * link.hop_cycles
-    return 2 * (size - 1) * (stage + link.step_cycles)
+def ring_cost(size: int, words: int, device: Device) -> Cost:
+    """Reduce-scatter and all-gather around an interleaved ring."""
+    return shifts(2 * (size - 1), ceil_div(words, size), 2, device)
 
 
 def candidates(
-    size: int, segments: int, words: int, link: LinkCost, phases: int = 0
+    size: int, segments: int, words: int, device: Device, phases: int = 0
 ) -> Iterator[Reduction]:
     """Ways to reduce over ``size`` cores by trees, or only the one of ``phases`` (as many as there
     are cores for). With ``segments`` the first phases stay inside one segment, so that reductions
@@ -106,7 +101,7 @@ def candidates(
         groups = tree_groups(inner, count)
         if phases or len(groups) == count or (inner == 1 and count == 1):
             every = (*groups, *outer)
-            yield Reduction("k_tree", every, tree_cycles(every, size, words, link))
+            yield Reduction("k_tree", every, tree_cost(every, size, words, device))
 
 
 def tree_inputs(position: int, size: int, groups: tuple[int, ...], segment: int) -> int:

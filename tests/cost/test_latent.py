@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshc.analysis import latent
 from meshc.analysis.blocks import latent_shared_bytes
 from meshc.analysis.dsmem import LatentAttention, split_token_latent, traffic
+from meshc.cost import latent
 from meshc.devices import device
 
 LITE = LatentAttention(2048, 16, latent=512, rope=64, query=128, value=128)

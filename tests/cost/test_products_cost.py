@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshc.analysis.products import Tiles, product_costs
+from meshc.cost.products import Tiles, product_costs
 from meshc.devices import device
 
 WSE2 = device("wse2")
