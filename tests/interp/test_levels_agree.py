@@ -3,6 +3,7 @@
 import pytest
 from interp_model_texts import transformer
 
+from meshc.devices import device
 from meshc.interp.check import Session, check_same, compare, random_trace, reduction_length
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.mesh.partition import Partition
@@ -18,6 +19,7 @@ MESHES = [(1, 1), (2, 2), (3, 3), (2, 4), (4, 2), (3, 7), (5, 6)]
 def lowered(module, rows, columns):
     """The module at mesh and at tile level."""
     report = Diagnostics()
+    module.device = device("ideal")
     mesh = Partition(grid=f"{columns}x{rows}").run(module, report)
     for step in (PlaceInterleave(), SelectCollective(), ShiftKvCache()):
         mesh = step.run(mesh, report)

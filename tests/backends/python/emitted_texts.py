@@ -5,6 +5,7 @@ from math import lcm
 from meshes import mesh_text
 
 from meshc.backends.python import HostFacts, emit, load_program
+from meshc.devices import device
 from meshc.ir.parser import parse_module
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
@@ -259,6 +260,7 @@ def model_weights(rng):
 def lowered(module, grid, algo="auto", policy="shift"):
     """The tile module of a graph module."""
     report = Diagnostics()
+    module.device = device("ideal")
     for a_pass in (
         Partition(grid),
         PlaceInterleave(),
