@@ -32,7 +32,7 @@ IN_CI = (
     "mc_collectives.cuh: <wait_for_peers( => wait(>arrived, parity);",
     "attention_block.cu: <mc::cluster_arrive_relaxed(); => ;> #3",
     "attention_block.cu: const T* tile = (const T*)<ring.ready( => ring.place(>item);",
-    "attention_block.cu: ring.acquire(item, 2 * (end - begin) * HEAD< * (int)sizeof(T) => >);",
+    "mc_tokens.cuh: if (lane() == 0) <ring.acquire(item, count * token_bytes); => ;>",
     "rows_product.cu: ring.set_up(<WARPS => WARPS - 1>);",
     "embed.cu: <mc::wait_for_previous_grid(); => ;>",
 )
