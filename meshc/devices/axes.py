@@ -10,11 +10,40 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import NoReturn
 
 from meshc.support.diagnostics import fail
 
 _MAX_CORES = 16_000_000
+_NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
+_LETTERS = frozenset("oruvwxyz")
+"""Names of one letter that are free: loop variables and lanes of tile programs have the others."""
+_HEADER = frozenset(
+    {"rows", "columns", "regions", "segments", "interleaved", "origins", "rank", "all"}
+)
+_PROGRAM = frozenset({"pos", "len", "request", "layer", "lane", "home"})
+
+
+def is_axis_name(name: str) -> bool:
+    """Whether an axis may be called ``name``: small letters and digits that are a word neither of
+    the text form, nor of the languages that are emitted, nor a name that tile programs use for
+    something else."""
+    free = name not in _HEADER | _PROGRAM and (len(name) > 1 or name in _LETTERS)
+    return bool(_NAME.fullmatch(name)) and free and not iskeyword(name)
+
+
+def factors_of(axis: str) -> tuple[str, str]:
+    """Names of the two factors of the columns, counted by ``axis``: segments, which take groups of
+    heads (hence the letter), and cores of one segment."""
+    return f"{axis}h", f"{axis}d"
+
+
+def are_axis_names(text: str) -> bool:
+    """Whether ``text`` names three axes that differ, also from the factors of the columns."""
+    names = text.split(" ")
+    every = [*names, *factors_of(names[-1])]
+    return len(names) == 3 and len(set(every)) == 5 and all(map(is_axis_name, every))
 
 
 @dataclass(frozen=True)

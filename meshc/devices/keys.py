@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from meshc.devices.axes import are_axis_names
+
 Scalar = int | float | str | bool
 Shape = Literal["int", "number", "text", "bool", "axes", "ids", "counts", "points"]
 Kind = Literal["datasheet", "published", "calibrated", "assumed"]
@@ -135,7 +137,6 @@ NUMBERS = (
 
 KEYS = {key.name: key for key in (*FACTS, *NUMBERS)}
 
-_AXES = re.compile(r"[a-z][a-z0-9]{0,9}( [a-z][a-z0-9]{0,9}){2}\Z")
 _COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
 _POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
 _POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")
@@ -173,8 +174,9 @@ SHAPES: dict[Shape, tuple[str, Callable[[object], bool]]] = {
     "text": ("text in quotes", lambda v: isinstance(v, str)),
     "bool": ("true or false", lambda v: isinstance(v, bool)),
     "axes": (
-        'three short names in small letters, such as "r y x"',
-        lambda v: isinstance(v, str) and bool(_AXES.match(v)) and len(set(v.split())) == 3,
+        "three names in small letters (of single ones o, r, u to z) that programs do not use for "
+        'something else, such as "r y x"',
+        lambda v: isinstance(v, str) and are_axis_names(v),
     ),
     "ids": (
         'ids as text, such as "0-20,24"',

@@ -12,17 +12,12 @@ ranks form a ring (INTERLEAVE, WaferLLM section 5.2); a natural axis has rank = 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from keyword import iskeyword
 from math import prod
 
-_NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
-_WORDS = frozenset(
-    {"rows", "columns", "regions", "segments", "interleaved", "origins", "rank", "all"}
-)
+from meshc.devices.axes import factors_of
 
 
 @dataclass(frozen=True)
@@ -185,18 +180,13 @@ class Mesh:
 
 def plane_of(names: tuple[str, str], rows: int, columns: int, segments: int | None) -> Mesh:
     """A mesh of ``rows`` x ``columns`` cores, counted by the axes ``names``; the columns divided
-    into ``segments`` (heads, hence the letter) and cores of one segment, unless None."""
+    into ``segments`` and cores of one segment, unless None."""
     down, across = names
     factors: tuple[Axis, ...] = ()
     if segments is not None:
-        factors = (Axis(f"{across}h", segments), Axis(f"{across}d", columns // segments))
+        group, inner = factors_of(across)
+        factors = (Axis(group, segments), Axis(inner, columns // segments))
     return Mesh((Axis(down, rows), Axis(across, columns, factors=factors)))
-
-
-def is_axis_name(name: str) -> bool:
-    """Whether an axis may be called ``name``: small letters and digits that are a word neither of
-    this text form nor of the languages that are emitted."""
-    return bool(_NAME.fullmatch(name)) and name not in _WORDS and not iskeyword(name)
 
 
 def rank_name(axis: str) -> str:

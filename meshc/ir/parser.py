@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
+from meshc.devices.axes import is_axis_name
 from meshc.ir.affine import Expr, parse_cond, parse_expr, parse_map
 from meshc.ir.attributes import (
     Raw,
@@ -16,7 +17,7 @@ from meshc.ir.attributes import (
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
 from meshc.ir.header import read_device
 from meshc.ir.kernels import KERNELS
-from meshc.ir.mesh import Axis, Mesh, is_axis_name, mesh_mistake
+from meshc.ir.mesh import Axis, Mesh, mesh_mistake
 from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
 from meshc.ir.module import Role as ParamRole
 from meshc.ir.ops.tile import Compute
@@ -146,7 +147,8 @@ class _Parser(Tokens):
                 "bad-meshir",
                 f"'{name}' is no name of an axis",
                 span,
-                help="axes are short names in small letters; a mesh is such as 'mesh y = 4, x = 8'",
+                help="axes have names in small letters (of single ones o, r, u to z) that programs "
+                "do not use for something else; a mesh is such as 'mesh y = 4, x = 8'",
             )
         self.expect("=")
         size = self.integer()

@@ -59,6 +59,7 @@ class _Verifier:
             if low > high:
                 words = f"scalar {name} has the empty range {low}..{high}"
                 self.wrong(words, module.places.get("scalars"))
+            self.not_coordinates("the header", [name])
         for words in option_mistakes(module.options, module.dims):
             self.wrong(words, module.places.get("options"))
         if (module.mesh is None) != (module.level == "graph"):
@@ -154,6 +155,7 @@ class _Verifier:
             self.wrong(
                 f"{name}: {len(port.element)} elements for a tensor of {len(port.tensor.dims)} dims"
             )
+        self.not_coordinates(name, [*port.lanes, *(let for let, _ in port.lets)])
         known = self.coordinates | set(self.module.scalars) | set(port.lanes)
         for let, expr in port.lets:
             self.names(name, expr.free_vars, known)
@@ -173,6 +175,12 @@ class _Verifier:
     def names(self, where: str, used: frozenset[str], known: Iterable[str]) -> None:
         for name in sorted(used - set(known)):
             self.wrong(f"{where}: '{name}' is unknown here")
+
+    def not_coordinates(self, where: str, names: Iterable[str]) -> None:
+        """Lanes, loop variables and scalars are called other than the coordinates of a core."""
+        for name in names:
+            if name in self.coordinates:
+                self.wrong(f"{where}: '{name}' is a coordinate of a core and nothing else")
 
     # --- code
 
@@ -212,7 +220,10 @@ class _Verifier:
             mistakes += self.own_rules(op)
         for text in mistakes:
             self.wrong(f"{_name(op)}: {text}", op.span)
-        inner = names | {op.var} if isinstance(op, tile.For) else names
+        inner = names
+        if isinstance(op, tile.For):
+            self.not_coordinates("tile.for", [op.var])
+            inner = names | {op.var}
         for region in op.regions:
             self.block(region, set() if isinstance(op, graph.Fuse) else scope, inner)
             if isinstance(op, graph.Repeat):

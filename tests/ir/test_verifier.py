@@ -171,6 +171,17 @@ def test_sound_modules_pass():
         (tile("%t = tile.recv @c, %a {combine = mul} : token"), "combine is one of"),
         (tile("%t = tile.send @c, %a : f32[4]"), "gives a token"),
         (tile("tile.wait %a"), "cannot take %a"),
+        (tile("tile.for {var = x, count = 2} {\n}"), "tile.for: 'x' is a coordinate of a core"),
+        (tile("tile.for {var = rank_y, count = 2} {\n}"), "'rank_y' is a coordinate of a core"),
+        (
+            tile("", '  port @a in f32[E] : %a {lanes = [y], element = ["y"]}\n'),
+            "port @a: 'y' is a coordinate of a core",
+        ),
+        (
+            tile("", '  port @a in f32[E] : %a {lanes = [i], lets = ["x = i"], element = ["i"]}\n'),
+            "port @a: 'x' is a coordinate of a core",
+        ),
+        (tile("", "  scalars x = 0..1\n"), "the header: 'x' is a coordinate of a core"),
         (
             tile("tile.for {var = i, count = 2} {\n%t = tile.send @c, %a : token\n}\ntile.wait %t"),
             "is not defined in this block",
