@@ -23,13 +23,14 @@ _HEADER = frozenset(
     {"rows", "columns", "regions", "segments", "interleaved", "origins", "rank", "all"}
 )
 _PROGRAM = frozenset({"pos", "len", "request", "layer", "lane", "home"})
+_FORMULAS = frozenset({"floor", "mod", "true", "false"})
 
 
 def is_axis_name(name: str) -> bool:
     """Whether an axis may be called ``name``: small letters and digits that are a word neither of
     the text form, nor of the languages that are emitted, nor a name that tile programs use for
     something else."""
-    free = name not in _HEADER | _PROGRAM and (len(name) > 1 or name in _LETTERS)
+    free = name not in _HEADER | _PROGRAM | _FORMULAS and (len(name) > 1 or name in _LETTERS)
     return bool(_NAME.fullmatch(name)) and free and not iskeyword(name)
 
 

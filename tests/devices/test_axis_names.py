@@ -58,7 +58,14 @@ def test_a_device_may_name_its_axes(tmp_path):
     "axes",
     [
         *("line core", "a1 a1 b1", "Aa b1 c1", "a1 b-1 c1", "a1 b1 c1 d1", "a1  c1"),
-        *("b a x", "r y l", "r pos x", "len y x", "layer y x"),  # what programs use themselves
+        *(
+            "b a x",
+            "r y l",
+            "r pos x",
+            "len y x",
+            "layer y x",
+            "mod y x",
+        ),  # what programs use themselves
         *("r xh x", "xd y x"),  # factors of the columns
         *("rows y x", "r for x", "r y " + 16 * "a"),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshc.backends.csl.host_file import host_file
 from meshc.backends.csl.layout_file import layout_file
-from meshc.backends.csl.names import phase_file
+from meshc.backends.csl.names import check_axes, phase_file
 from meshc.backends.csl.pe_file import pe_file
 from meshc.backends.csl.report import report
 from meshc.ir.module import Module
@@ -47,6 +47,7 @@ def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str
         )
     if module.the_mesh().regions > 1:
         fail("csl-regions", "a program of several regions is not emitted as CSL yet")
+    check_axes(module.the_mesh().coordinates)
     archs = ARCHITECTURES if portable else (arch,)
     pe = pe_file(module, phase, arch, archs)
     return {

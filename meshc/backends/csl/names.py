@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from keyword import iskeyword
 from typing import NoReturn
 
@@ -73,6 +74,17 @@ def scalar_name(name: str) -> str:
     if not name.isidentifier() or not _SAFE.match(name) or iskeyword(name) or name in _OPTIONS:
         _refuse(name, f"it is none of {', '.join(_OPTIONS)} and no word of Python")
     return name
+
+
+def check_axes(coordinates: Iterable[str]) -> None:
+    """Fail with ``csl-axis-name`` where a coordinate has a name that emitted files use for
+    something else."""
+    for name in sorted(RESERVED.intersection(coordinates)):
+        fail(
+            "csl-axis-name",
+            f"'{name}' cannot be a coordinate of a core in CSL, where it means something else",
+            help="give the axis another name in the device's fact 'axes'",
+        )
 
 
 def phase_file(phase: str) -> str:

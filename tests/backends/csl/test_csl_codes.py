@@ -162,3 +162,11 @@ def test_names_of_scalars(name):
     module = tile_text(tile_program(COPY), "wse2")
     module.scalars = {name: (0, 2)}
     assert refused(module).code == "csl-port-name"
+
+
+@pytest.mark.parametrize("name", ["fn", "param", "row"])
+def test_names_of_axes(name):
+    module = tile_text(tile_program(COPY), "wse2")
+    axes = tuple(replace(axis, name=name) for axis in module.mesh.axes[-1:])
+    module.mesh = replace(module.mesh, axes=(*module.mesh.axes[:-1], *axes))
+    assert refused(module).code == "csl-axis-name"
