@@ -10,18 +10,21 @@ from meshc.support.diagnostics import fail
 
 
 def check(module: Module) -> None:
-    """k_tree groups must reach every core of the axis; a cache append must have a known policy."""
+    """k_tree groups must reach every core of the axis, each phase some; a cache append must have a
+    known policy."""
     mesh = module.the_mesh()
     for op in module.walk():
         if isinstance(op, (ops.AllReduce, ops.Reduce)):
             size = mesh.size(op.axis)
-            tree = op.algo == "k_tree" and prod(op.groups) >= size
+            idle = size > 1 and prod(op.groups[:-1]) >= size
+            tree = op.algo == "k_tree" and prod(op.groups) >= size and not idle
             ring = op.algo == "ring" and isinstance(op, ops.AllReduce)
             if not tree and not ring:
                 fail(
                     "collective-unselected",
                     f"{op.NAME.partition('.')[2]} over {op.axis} has algo '{op.algo}' with groups "
-                    f"{list(op.groups)} for {size} cores",
+                    f"{list(op.groups)} for {size} cores"
+                    + (", of which one is left before the last phase" if idle else ""),
                     op.span,
                 )
         if isinstance(op, ops.Append) and op.policy not in ops.CACHE_POLICIES:

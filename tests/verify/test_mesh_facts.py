@@ -74,6 +74,12 @@ CHANGES = {
         r"over y has algo 'k_tree' with groups \[2\] for 3 cores",
         ("{axis = y, algo = k_tree, groups = [3]}", "{axis = y, algo = k_tree, groups = [2]}"),
     ),
+    "tree with a phase too many": (
+        "collectives_selected",
+        "collective-unselected",
+        r"with groups \[3, 2\] for 3 cores, of which one is left before the last phase",
+        ("{axis = y, algo = k_tree, groups = [3]}", "{axis = y, algo = k_tree, groups = [3, 2]}"),
+    ),
     "reduction without algorithm": (
         "collectives_selected",
         "collective-unselected",
