@@ -23,7 +23,7 @@ module @scores level(graph) {
 LAID_OUT = """\
 module @scores level(mesh) holds(partitioned) {
   dims L = 8, S = 8, E = 12
-  options row_dim = L, capacity = 8
+  rows dim = L, capacity = L
   mesh y = 4, x = 5
   func @main(in %x: f32[L, E]<L_y%:2 E_x:3>, weight %w: f32[S, E]<S_x:2 E_y>>x:3>) \
 -> (f32[L, S]<L_y%:2 S_x:2>) {

@@ -1,4 +1,4 @@
-"""How the dims of a model meet the mesh: head dims, segments of x, chunks of rows.
+"""How the dims of a model meet the mesh: heads, segments of x, chunks of rows.
 
 One place computes the numbers that prefill and decode must agree on, so that the KV cache which
 prefill leaves is the one that decode continues (no transition between the phases).
@@ -10,28 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
 
+from meshc.ir.header import names_text
 from meshc.ir.module import Module
-from meshc.ir.ops import graph
+from meshc.ir.recording import attention_of
+from meshc.ir.rows import Attention
 from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
 
 
 def ceil_div(a: int, b: int) -> int:
     """``a / b`` rounded up."""
     return -(-a // b)
-
-
-@dataclass(frozen=True)
-class HeadDims:
-    """Names of the dims that attention uses: query heads, key/value heads, head dim, keys, rows."""
-
-    query: str
-    key: str
-    lane: str
-    keys: str
-    rows: str
-
-    def __str__(self) -> str:
-        return " ".join((self.query, self.key, self.lane, self.keys, self.rows))
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,7 @@ class Tiling:
     rows: int
     columns: int
     segments: int
-    heads: HeadDims | None
+    heads: Attention | None
     query_block: int
     key_block: int
     lane_block: int
@@ -75,35 +64,40 @@ def has_many_rows(module: Module, row_dim: str) -> bool:
     return "len" in module.scalars or module.dims.get(row_dim, 1) > 1
 
 
-def find_heads(module: Module) -> HeadDims | None:
-    """Dims of the attention in ``module``, or None when there is none."""
-    append = next((o for o in module.walk() if isinstance(o, graph.Append)), None)
-    if append is None:
-        return None
-    softmaxes = (o for o in module.walk() if isinstance(o, graph.Softmax))
-    softmax = next((o for o in softmaxes if o.dim == append.dim), None)
-    if softmax is None:
-        return None
-    scores = next(
-        (
-            o
-            for o in module.walk()
-            if isinstance(o, graph.Matmul)
-            and len(o.operands) == 2
-            and softmax.dim in _dims(o, 1)
-            and softmax.dim not in o.contract
-        ),
-        None,
-    )
-    if scores is None or len(scores.contract) != 1:
-        return None
-    lane = scores.contract[0]
-    query, key = scores.group or _shared_head(scores, append.dim, lane)
-    return HeadDims(query, key, lane, append.dim, append.rows)
+def heads_of(module: Module) -> Attention | None:
+    """The attention that ``module`` records, whose heads are dealt to the mesh; None without one.
+
+    Fails with ``unsupported-op`` where keys have no heads and where there are several kinds of
+    attention, for which a mesh has no layout yet.
+    """
+    for found in module.attention:
+        if not found.key:
+            fail(
+                "unsupported-op",
+                "keys and values without a head dim have no distributed form yet",
+                _place(module, found),
+                help="give them one of extent 1, and declare that the query heads share it",
+            )
+    if len(module.attention) > 1:
+        first, second = module.attention[:2]
+        fail(
+            "unsupported-op",
+            f"attention of {names_text(second)} beside one of {names_text(first)} has no "
+            "distributed form yet",
+            _place(module, second),
+            help="give all layers of the model the same dims of heads and lanes",
+        )
+    return module.attention[0] if module.attention else None
+
+
+def _place(module: Module, wanted: Attention) -> Span | None:
+    """Where ``wanted`` is: its product in a graph, else the header's section."""
+    products = (op.span for found, op in attention_of(module) if found == wanted)
+    return next(products, module.places.get("attention"))
 
 
 def choose_tiling(
-    extents: Mapping[str, int], heads: HeadDims | None, rows: int, columns: int, capacity: int
+    extents: Mapping[str, int], heads: Attention | None, rows: int, columns: int, capacity: int
 ) -> Tiling:
     """The tiling whose cores hold the fewest lanes of q, k and v; ties go to fewer segments."""
     if heads is None:
@@ -117,17 +111,14 @@ def choose_tiling(
 
 
 def tiling_of(module: Module) -> Tiling:
-    """The tiling of a mesh-level module, from what partition wrote into its header."""
-    words = str(module.option("head_dims", "")).split()
-    heads = HeadDims(*words) if words else None
-    mesh = module.the_mesh()
-    capacity = int(module.option("capacity", 1))
-    return make_tiling(module.dims, heads, mesh.rows, mesh.columns, capacity, mesh.segments)
+    """The tiling of a mesh-level module."""
+    heads, mesh = heads_of(module), module.the_mesh()
+    return make_tiling(module.dims, heads, mesh.rows, mesh.columns, module.capacity, mesh.segments)
 
 
 def make_tiling(
     extents: Mapping[str, int],
-    heads: HeadDims | None,
+    heads: Attention | None,
     rows: int,
     columns: int,
     capacity: int,
@@ -147,7 +138,7 @@ def make_tiling(
 
 
 def _head_lanes(
-    extents: Mapping[str, int], heads: HeadDims, group: int, columns: int, segments: int
+    extents: Mapping[str, int], heads: Attention, group: int, columns: int, segments: int
 ) -> int:
     block = ceil_div(extents[heads.key], segments)
     return block * (group + 2) * _lane_block(extents[heads.lane], columns // segments)
@@ -156,22 +147,3 @@ def _head_lanes(
 def _lane_block(lanes: int, cores: int) -> int:
     """Lanes of a head on each core: whole pairs, so that rotation stays local."""
     return 2 * ceil_div(ceil_div(lanes, 2), cores)
-
-
-def _dims(op: graph.Matmul, position: int) -> tuple[str, ...]:
-    kind = op.tensors()[position].type
-    return getattr(kind, "dims", ())
-
-
-def _shared_head(op: graph.Matmul, keys: str, lane: str) -> tuple[str, str]:
-    """Heads of plain multi-head attention: the dim that queries and keys share beside the batch."""
-    right = _dims(op, 1)
-    shared = [d for d in _dims(op, 0) if d in right and d not in (keys, lane, "B")]
-    if not shared:
-        fail(
-            "unsupported-op",
-            "keys and values without a head dim have no distributed form yet",
-            op.span,
-            help="give them one of extent 1, and declare that the query heads share it",
-        )
-    return shared[-1], shared[-1]

@@ -183,7 +183,7 @@ def _row_dims(module: Module) -> Iterator[str]:
     """Dims that hold prompt rows: those the ops, or at tile level the header, name as such."""
     named = {str(getattr(op, "rows", "")) for op in module.walk()}
     if module.level == "tile":
-        named.add(str(module.option("row_dim", "L")))
+        named.add(module.row_dim)
     return (dim for dim in module.dims if dim in named)
 
 

@@ -1,19 +1,24 @@
-"""The device in the header of a module: facts first, then its numbers by where they come from.
+"""Sections of the header of a module that are values with named fields: device, rows, attention.
+
+Of the device facts stand first, then its numbers by where they come from:
 
     device name = toy, kind = mesh, topology = mesh, push = false, enforced = true
       datasheet cores_x = 16, cores_y = 16, memory_bytes = 8192
       calibrated route_cycles = 24.5
       assumed colors = unlimited
 
-Units are those of the keys. The source of a number stays in the device's file.
+Units are those of the keys. The source of a number stays in the device's file. Rows and attention
+name dims (:mod:`meshc.ir.rows`); a name that is empty is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from meshc.devices import FACTS, KEYS, KINDS, NUMBERS, Device, Number, device_of
 from meshc.ir.attributes import Raw, attribute_text
+from meshc.ir.rows import Attention, Rows
 from meshc.ir.tokens import Tokens
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
@@ -25,6 +30,45 @@ _NUMBERS = {key.name for key in NUMBERS}
 def pairs_text(values: Mapping[str, object]) -> str:
     """``a = 1, b = 2``, as every section of a header is written."""
     return ", ".join(f"{name} = {attribute_text(value)}" for name, value in values.items())
+
+
+def names_text(value: Rows | Attention) -> str:
+    """``dim = L, capacity = S``: the fields that are not empty."""
+    given = {f.name: getattr(value, f.name) for f in fields(value)}
+    return pairs_text({name: dim for name, dim in given.items() if dim})
+
+
+def read_rows(tokens: Tokens, start: Span) -> Rows:
+    """The rows of a header, from the token behind their word on. Fails with ``bad-meshir``."""
+    named = _names(tokens, "rows", ("dim", "capacity"), (), start)
+    return Rows(named["dim"], named["capacity"])
+
+
+def read_attention(tokens: Tokens, start: Span) -> Attention:
+    """One attention of a header, from the token behind its word on. Fails with ``bad-meshir``."""
+    named = _names(tokens, "attention", ("lane", "keys"), ("query", "key"), start)
+    query, key = named.get("query", ""), named.get("key", "")
+    if key and not query:
+        fail("bad-meshir", "attention with heads of keys names no query heads", start)
+    return Attention(query, key, named["lane"], named["keys"])
+
+
+def _names(
+    tokens: Tokens, section: str, needed: tuple[str, ...], others: tuple[str, ...], start: Span
+) -> dict[str, str]:
+    """The names of dims that a section gives, ``needed`` ones and perhaps ``others``."""
+    found: dict[str, str] = {}
+    for name, raw in tokens.pairs().items():
+        if name not in needed + others:
+            known = ", ".join(needed + others)
+            fail("bad-meshir", f"{section} has no '{name}'; there are {known}", start)
+        if not isinstance(raw, str):
+            fail("bad-meshir", f"'{name}' of {section} is no name of a dim", start)
+        found[name] = raw
+    missing = [name for name in needed if not found.get(name)]
+    if missing:
+        fail("bad-meshir", f"{section} does not say its {missing[0]}", start)
+    return found
 
 
 def device_lines(device: Device) -> list[str]:

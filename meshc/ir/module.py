@@ -1,7 +1,7 @@
 """Modules: what one phase of a model is at one level, with all that a later pass needs.
 
-The header carries dims, run-time scalars, options, the device and the mesh, so that a dump taken
-between any two passes can be read back and the rest of the pipeline run on it.
+The header carries dims, run-time scalars, rows and attention, options, the device and the mesh, so
+that a dump taken between any two passes can be read back and the rest of the pipeline run on it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from meshc.devices import WAFER, AxisNames, Device
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
+from meshc.ir.rows import Attention, Rows
 from meshc.ir.types import BufferType, DType, TensorType, Type
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
@@ -117,8 +118,9 @@ class Module:
     """A phase of a model at one level; ``holds`` are the facts that have been checked.
 
     ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
-    of the same name loads them. ``places`` says where the sections of the header stand in the text
-    that the module was read from.
+    of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
+    has an entry for each kind of attention over cached keys. ``places`` says where the sections of
+    the header stand in the text that the module was read from.
     """
 
     name: str
@@ -126,6 +128,8 @@ class Module:
     dims: dict[str, int] = field(default_factory=dict)
     scalars: dict[str, tuple[int, int]] = field(default_factory=dict)
     options: dict[str, Scalar] = field(default_factory=dict)
+    rows: Rows | None = None
+    attention: tuple[Attention, ...] = ()
     device: Device | None = None
     mesh: Mesh | None = None
     holds: set[str] = field(default_factory=set)
@@ -187,6 +191,17 @@ class Module:
                 "prints; 'meshc compile' takes --device instead",
             )
         return self.device
+
+    @property
+    def row_dim(self) -> str:
+        """The dim that counts rows of tokens; empty where nothing has rows."""
+        return "" if self.rows is None else self.rows.dim
+
+    @property
+    def capacity(self) -> int:
+        """The most rows of tokens that are ever known: the length of the caches, if there are any;
+        1 where nothing has rows."""
+        return 1 if self.rows is None else self.dims[self.rows.capacity]
 
     def option(self, name: str, default: Scalar) -> Scalar:
         """The option ``name``, or ``default``."""

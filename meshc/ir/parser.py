@@ -1,4 +1,7 @@
-"""Parser of ``.meshir`` text, the exact inverse of :mod:`meshc.ir.printer`: descent by hand."""
+"""Parser of ``.meshir`` text, the exact inverse of :mod:`meshc.ir.printer`: descent by hand.
+
+What is left out in a graph that is written by hand, rows and attention, is read off its ops.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,13 @@ from meshc.ir.attributes import (
     unquoted,
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
-from meshc.ir.header import read_device
+from meshc.ir.header import read_attention, read_device, read_rows
 from meshc.ir.kernels import KERNELS
 from meshc.ir.mesh import Axis, Mesh, mesh_mistake
 from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
 from meshc.ir.module import Role as ParamRole
 from meshc.ir.ops.tile import Compute
+from meshc.ir.recording import record
 from meshc.ir.tokens import Tokens, shown
 from meshc.ir.types import BufferType, DType, Layout, Split, TensorType, TokenType, Type
 from meshc.ir.values import Value
@@ -70,6 +74,8 @@ class _Parser(Tokens):
             self.section(module)
         if self.kind != "end":
             self.wrong("expected the end of the text; one file holds one module")
+        if level == "graph":
+            record(module)
         return module
 
     def section(self, module: Module) -> None:
@@ -80,6 +86,12 @@ class _Parser(Tokens):
             module.dims = {k: self.as_int(v, start) for k, v in self.pairs().items()}
         elif word == "scalars":
             module.scalars = self.scalars()
+        elif word == "rows":
+            if module.rows is not None:
+                fail("bad-meshir", "the header says its rows twice", start)
+            module.rows = read_rows(self, start)
+        elif word == "attention":
+            module.attention += (read_attention(self, start),)
         elif word == "options":
             module.options = {k: self.as_scalar(v, start) for k, v in self.pairs().items()}
         elif word == "device":

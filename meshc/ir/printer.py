@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from meshc.ir.attributes import attribute_text, quoted
 from meshc.ir.core import Block, Op
-from meshc.ir.header import device_lines, pairs_text
+from meshc.ir.header import device_lines, names_text, pairs_text
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Channel, Function, Module, Port, Program
 from meshc.ir.ops.tile import Compute
@@ -41,6 +41,9 @@ def _header(module: Module) -> list[str]:
     if module.scalars:
         ranges = (f"{k} = {lo}..{hi}" for k, (lo, hi) in module.scalars.items())
         lines.append("scalars " + ", ".join(ranges))
+    if module.rows is not None:
+        lines.append("rows " + names_text(module.rows))
+    lines += ["attention " + names_text(one) for one in module.attention]
     if module.options:
         lines.append("options " + pairs_text(module.options))
     if module.device is not None:

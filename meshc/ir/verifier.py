@@ -12,9 +12,12 @@ from collections.abc import Iterable
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.builder import defined_values
 from meshc.ir.core import Block, Op
+from meshc.ir.header import names_text
 from meshc.ir.module import Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
+from meshc.ir.recording import attention_of
+from meshc.ir.rows import Rows, attention_mistakes, rows_mistakes
 from meshc.ir.signatures import count_mistake
 from meshc.ir.types import BufferType, Layout, TensorType, Type
 from meshc.ir.values import Value
@@ -35,6 +38,7 @@ def verify_module(module: Module) -> None:
         checker.function(function)
     for program in module.programs:
         checker.block(program.body, {b.value for b in module.buffers}, frozenset(module.scalars))
+    checker.recorded()
     checker.found.raise_errors()
 
 
@@ -60,7 +64,11 @@ class _Verifier:
                 words = f"scalar {name} has the empty range {low}..{high}"
                 self.wrong(words, module.places.get("scalars"))
             self.not_coordinates("the header", [name])
-        for words in option_mistakes(module.options, module.dims):
+        for words in rows_mistakes(module.rows, module.dims):
+            self.wrong(words, module.places.get("rows"))
+        for words in attention_mistakes(module.attention, module.rows, module.dims):
+            self.wrong(words, module.places.get("attention"))
+        for words in option_mistakes(module.options):
             self.wrong(words, module.places.get("options"))
         if (module.mesh is None) != (module.level == "graph"):
             self.wrong("modules of the mesh and tile levels have a mesh, those of graph none")
@@ -181,6 +189,23 @@ class _Verifier:
         for name in names:
             if name in self.coordinates:
                 self.wrong(f"{where}: '{name}' is a coordinate of a core and nothing else")
+
+    def recorded(self) -> None:
+        """The header says what a graph, once it is otherwise right, shows of rows and attention."""
+        module = self.module
+        if module.level != "graph" or self.found.messages:
+            return
+        for op in module.walk():
+            if isinstance(op, graph.Append) and op.rows:
+                words = names_text(Rows(op.rows, op.dim))
+                header = "nothing" if module.rows is None else names_text(module.rows)
+                if words != header:
+                    words = f"{op.NAME}: its rows have {words}, but the header says {header}"
+                    self.wrong(f"{words} of them", op.span)
+        for found, product in attention_of(module):
+            if found not in module.attention:
+                words = f"{product.NAME}: the header does not say attention {names_text(found)}"
+                self.wrong(words, product.span)
 
     # --- code
 

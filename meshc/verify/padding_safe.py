@@ -32,8 +32,8 @@ class _Checker:
         for param in module.function.params:
             state = "any" if param.role == "state" else "zero"
             states = dict.fromkeys(tensor_type(param.value).dims, state)
-            if param.role == "in":
-                states[str(module.option("row_dim", "L"))] = "any"
+            if param.role == "in" and module.row_dim:
+                states[module.row_dim] = "any"
             self.states[param.value] = states
         self.block(module.function.body)
 

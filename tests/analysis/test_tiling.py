@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from math import lcm
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis.tiling import HeadDims, choose_tiling, find_heads, make_tiling
-from meshc.frontend.language import elaborate, library_model
+from meshc.analysis.tiling import choose_tiling, make_tiling
+from meshc.ir.rows import Attention
 
-HEADS = HeadDims("H", "G", "D", "S", "L")
-SIZES = {"E": 12, "H": 6, "G": 2, "D": 8, "F": 20, "V": 23, "layers": 2}
+HEADS = Attention("H", "G", "D", "S")
 
 mesh_sides = st.integers(1, 40)
 
@@ -49,14 +47,6 @@ def test_rows_and_chunks_cover_the_cache(rows: int, columns: int, capacity: int)
     assert tiling.chunks_y * rows == tiling.chunks_x * columns == tiling.chunks
     assert tiling.row_lanes * rows >= capacity
     assert tiling.row_lanes % tiling.chunks_y == 0
-
-
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_the_heads_of_a_model_are_found(phase: str) -> None:
-    module = elaborate(library_model("llama", SIZES), phase, seq=12)
-    heads = find_heads(module)
-    assert heads is not None
-    assert (heads.query, heads.key, heads.lane, heads.keys) == ("H", "G", "D", "S")
 
 
 def test_a_module_without_attention_has_no_heads() -> None:

@@ -101,7 +101,7 @@ def test_what_the_tile_interpreter_cannot_place() -> None:
 MESH = """\
 module @m level(mesh) {
   dims L = 4, E = 8
-  options row_dim = L
+  rows dim = L, capacity = L
   mesh y = 1, x = 2
   func @main(in %x: f32[L, E]<E_x:4>) -> (f32[L, E]<E_x:4>) {
     %y = mesh.rope %x {dim = E, rows = L, style = half} : f32[L, E]<E_x:4>

@@ -47,7 +47,7 @@ def test_builder_infers_types_and_names(module):
     assert made.type == TensorType(DType.F32, ("L", "E"))
     verify_module(module)
     assert "%a_2 = graph.silu %a_1 : f32[L, E]" in lines(module)
-    assert lines(module)[4].startswith("%a_1")
+    assert lines(module)[5].startswith("%a_1")
 
 
 def test_builder_refuses_a_wrong_number_of_results(module):

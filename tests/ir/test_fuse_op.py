@@ -13,6 +13,7 @@ from meshc.passes.registry import parse_pipeline
 
 MODULE = """module @m level(graph) {
   dims L = 2, E = 4
+  rows dim = L, capacity = L
   func @main(in %x: f32[L, E], weight %w: f32[E]) -> (f32[L, E]) {
     %z = graph.fuse %x, %w {kernel = head, cluster = 2} : f32[L, E] (%a: f32[L, E], %b: f32[E]) {
       %c = graph.mul %a, %b : f32[L, E]

@@ -230,12 +230,12 @@ def test_place_of_a_mistake():
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("capacity = inf", "no whole number from 1"),
-        ("capacity = 0", "no whole number from 1"),
+        ("seq = inf", "no whole number from 1"),
+        ("seq = 0", "no whole number from 1"),
         ("seq = true", "no whole number from 1"),
-        ("row_dim = Z", "no dim of this module"),
-        ('head_dims = "L E F L"', "does not name five dims"),
-        ('head_dims = "E F L L L"', "3 heads do not divide 4"),
+        ("row_dim = L", "such as: rows dim = L, capacity = S; compile again"),
+        ("capacity = 8", "such as: rows dim = L, capacity = S; compile again"),
+        ('head_dims = "H G D S L"', "such as: attention query = H, key = G, lane = D, keys = S"),
         ("grid = 4", "no mesh"),
         ("align = sideways", "none of host, device"),
         ("gemm = 3", "no text"),

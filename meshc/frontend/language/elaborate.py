@@ -41,6 +41,8 @@ from meshc.frontend.language.parameters import (
 from meshc.frontend.language.scope import Poisoned, Scope
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
+from meshc.ir.recording import record
+from meshc.ir.rows import Rows
 from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import MeshcError, fail
@@ -67,6 +69,7 @@ def elaborate(
     layers only. The module has one function named after the phase: inputs, used params in order of
     declaration, caches; it returns the values of ``return`` and then the new caches. Its run-time
     scalar is ``pos`` (tokens cached before, decode) or ``len`` (valid rows of the prompt, prefill).
+    Its header records the rows of tokens and every attention over a cache.
     Raises MeshcError with every error found.
     """
     if phase not in phases(model):
@@ -111,7 +114,11 @@ class _Elaborator(Evaluator):
             scalars["len"] = (1, self.extents.used[CAPACITY])
         name = f"{self.model.name}_{self.phase}"
         dims = self.extents.ordered()
-        return Module(name, "graph", dims=dims, scalars=scalars, functions=[function])
+        module = Module(name, "graph", dims=dims, scalars=scalars, functions=[function])
+        if self.phase != "main":
+            module.rows = Rows(ROWS, CAPACITY)
+        record(module)
+        return module
 
     def run(self, block: Block, scope: Scope) -> list[Value]:
         """Execute a body up to its return."""

@@ -39,10 +39,9 @@ def carry_through(module: Module) -> None:
 def _made_before(module: Module, ops: list[Op]) -> set[Value]:
     """Results of ``ops`` and the inputs with rows of tokens; the host places all others where they
     are used."""
-    row_dim = module.options.get("row_dim")
     inputs = (p.value for p in module.function.params if p.role == "in")
     return {v for op in ops for v in op.results} | {
-        v for v in inputs if row_dim in tensor_type(v).dims or not row_dim
+        v for v in inputs if not module.row_dim or module.row_dim in tensor_type(v).dims
     }
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.tiling import choose_tiling, find_heads, has_many_rows
-from meshc.ir.core import tensor_type
+from meshc.analysis.tiling import choose_tiling, has_many_rows, heads_of
 from meshc.ir.mesh import plane_of
 from meshc.ir.module import Module
-from meshc.ir.types import DType
 from meshc.passes.base import Pass
 from meshc.passes.mesh.plans.base import Plan
 from meshc.passes.mesh.plans.decode import DecodePlan
@@ -56,10 +54,8 @@ class Partition(Pass):
             fail(
                 "unsupported-batch", f"a batch of {batch} is not supported; compile for one request"
             )
-        heads = find_heads(module)
-        row_dim = _row_dim(module)
-        capacity = module.dims[heads.keys] if heads else module.dims.get(row_dim, 1)
-        tiling = choose_tiling(module.dims, heads, rows, columns, capacity)
+        heads, row_dim = heads_of(module), module.row_dim
+        tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity)
         mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
         kind = PrefillPlan if has_many_rows(module, row_dim) else DecodePlan
         plan: Plan = kind(module, mesh, tiling, report)
@@ -76,35 +72,12 @@ class Partition(Pass):
             "mesh",
             dict(module.dims),
             dict(module.scalars),
-            {
-                **module.options,
-                "grid": f"{columns}x{rows}",
-                "head_dims": str(heads or ""),
-                "row_dim": row_dim,
-                "capacity": capacity,
-            },
+            {**module.options, "grid": f"{columns}x{rows}"},
+            module.rows,
+            module.attention,
             module.device,
             mesh,
         )
         lowered.functions = [plan.function()]
         check_fact(lowered, "padding_safe")
         return lowered
-
-
-def _row_dim(module: Module) -> str:
-    """The dim that counts rows of tokens: that of the cache, or the first of the first input, or
-    the last where that has token ids.
-
-    A vector of numbers has none but its batch, or nothing.
-    """
-    heads = find_heads(module)
-    if heads is not None:
-        return heads.rows
-    for param in module.function.params:
-        kind = tensor_type(param.value)
-        if param.role == "in" and kind.dims:
-            inner = [d for d in kind.dims if d != "B"]
-            if kind.dtype is DType.I32 and inner:
-                return inner[-1]
-            return inner[0] if len(inner) > 1 else "B" if "B" in kind.dims else ""
-    fail("unsupported-op", "the function has no input to partition by")

@@ -217,7 +217,7 @@ def ring_axes(module: Module) -> frozenset[str]:
 def words_on(module: Module, reductions: list[ops.AllReduce | ops.Reduce], axis: str) -> list[int]:
     """Words per core of each reduction over ``axis`` (rows of a full prompt included)."""
     tiling = tiling_of(module)
-    row_dim = str(module.option("row_dim", "L"))
+    row_dim = module.row_dim
     found = []
     for op in reductions:
         if op.axis != axis:

@@ -52,14 +52,14 @@ class ShiftKvCache(Pass):
             op.policy = self.policy
         if appends:
             if self.policy == "concat":
-                widen_rows(module, int(module.option("capacity", 1)))
+                widen_rows(module, module.capacity)
             self.explain(module, report)
         return module
 
     def explain(self, module: Module, report: Diagnostics) -> None:
         """What one row of the mesh must be able to hold."""
         rows = module.the_mesh().rows
-        capacity = int(module.option("capacity", 1))
+        capacity = module.capacity
         share = capacity if self.policy == "concat" else ceil_div(capacity, rows)
         report.remark(
             "kv-cache",

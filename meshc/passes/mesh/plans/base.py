@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from meshc.analysis.tiling import HeadDims, Tiling, ceil_div
+from meshc.analysis.tiling import Tiling, ceil_div
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Function, Module, Param
 from meshc.ir.ops import graph, mesh
+from meshc.ir.rows import Attention
 from meshc.ir.types import DType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
 from meshc.support.diagnostics import Diagnostics, fail
@@ -246,7 +247,7 @@ class Plan:
         splits = [Split(heads.keys, self.mesh.down, self.tiling.row_lanes, "shift")]
         return Layout(tuple(splits) + self.head_splits(dims))
 
-    def heads(self) -> HeadDims:
+    def heads(self) -> Attention:
         """Dims of the attention; what gets here belongs to one."""
         if self.tiling.heads is None:
             fail(
@@ -377,7 +378,7 @@ class Plan:
         """New rows must lie on the columns where the cache has them."""
         heads = self.heads()
         want = tuple(s for s in layout_of(value_type(cache)).splits if s.dim != heads.keys)
-        have = tuple(s for s in layout_of(value_type(new)).splits if s.dim != heads.rows)
+        have = tuple(s for s in layout_of(value_type(new)).splits if s.dim != self.row_dim)
         if set(want) != set(have):
             fail("unsupported-layout", f"new rows lie as {value_type(new).layout}", op.span)
         return new

@@ -157,7 +157,7 @@ class PrefillPlan(CommonOps):
     def times_keys(self, op: graph.Matmul, left: Value, right: Value) -> None:
         """dist-GEMM-T; the scores' key dim ends on xd, skewed by the row."""
         heads, tiling = self.heads(), self.tiling
-        kept = tuple(s for s in self.restricted(left, (heads.rows, heads.query)).splits)
+        kept = tuple(s for s in self.restricted(left, (self.row_dim, heads.query)).splits)
         lanes = tiling.chunks_x * (tiling.row_lanes // tiling.chunks_y)
         keys = Split(heads.keys, self.mesh.inner, lanes, "cyclic", skew=self.mesh.down)
         layout = Layout((*kept, keys))

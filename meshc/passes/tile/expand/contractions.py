@@ -109,8 +109,9 @@ class Contractions(Values):
 
     def append(self, op: mesh.Append) -> None:
         if self.emitter.tiling.heads is None:
-            words = "the options do not say which dims are heads, keys and rows"
-            fail("unsupported-layout", words, op.span, help="give the option head_dims")
+            words = "the header does not say which dims are heads, lanes and keys of this cache"
+            line = f"attention query = H, key = G, lane = D, keys = {op.dim}"
+            fail("unsupported-layout", words, op.span, help=f"add a section such as: {line}")
         tensors = op.tensors()
         count = len(tensors) // 2
         layers, layer = self.layers if self.layers else (None, None)

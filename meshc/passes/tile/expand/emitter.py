@@ -88,6 +88,8 @@ class Emitter:
             dict(source.dims),
             dict(source.scalars),
             dict(source.options),
+            source.rows,
+            source.attention,
             source.device,
             source.mesh,
         )
@@ -95,7 +97,7 @@ class Emitter:
         self.guards: list[Cond] = []
         self.span: Span | None = None
         self.names: set[str] = set()
-        self.row_dim = str(source.option("row_dim", "L"))
+        self.row_dim = source.row_dim
         self.many_rows = has_many_rows(source, self.row_dim)
 
     # --- extents that depend on the run

@@ -43,7 +43,7 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
         """A tensor that the host provides. What only one product reads is placed as that wants
         it; what has no rows of tokens may be placed at will."""
         kind = tensor_type(param.value)
-        rows = self.module.options.get("row_dim")
+        rows = self.module.row_dim
         users = [op for op in body.walk() if param.value in op.operands]
         matrix = bool(users) and all(is_matrix(op, param.value) for op in users)
         if rows not in kind.dims if rows else matrix:

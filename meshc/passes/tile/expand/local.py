@@ -107,7 +107,7 @@ def _elements(emitter: Emitter, op: mesh.Mask, kind: TensorType) -> tuple[Expr, 
 def mask_scores(emitter: Emitter, place: Place) -> None:
     """Minus infinity where a row of the prompt must not see a cached key, in place."""
     tiling = emitter.tiling
-    limit = Expr.var("len") if "len" in emitter.source.scalars else expr(_capacity(emitter))
+    limit = Expr.var("len") if "len" in emitter.source.scalars else expr(emitter.source.capacity)
     with emitter.loop("m", tiling.chunks_x) as slot:
         chunk = (
             emitter.index_of(emitter.mesh.down) * tiling.chunks_y
@@ -125,12 +125,6 @@ def mask_scores(emitter: Emitter, place: Place) -> None:
             key_step=emitter.mesh.rows * tiling.chunks_y,
             limit=limit,
         )
-
-
-def _capacity(emitter: Emitter) -> int:
-    value = emitter.source.option("capacity", 1)
-    assert isinstance(value, int)
-    return value
 
 
 def score_slot(emitter: Emitter, place: Place, slot: Expr, order: tuple[int, ...] = ()) -> View:

@@ -1,0 +1,73 @@
+"""What a module knows of its tokens: the dim of their rows, and how attention meets the cache.
+
+The frontend records both, a graph that is read from text without them gets them once
+(:mod:`meshc.ir.recording`), and every level prints them in its header:
+
+    rows dim = L, capacity = S
+    attention query = H, key = G, lane = D, keys = S
+
+All entries are names of dims, so that their extents stand in one place, the section ``dims``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of tokens: ``dim`` counts those of a step, and at most as many as the dim ``capacity``
+    are ever known, which is the one of the caches; without caches it is ``dim`` itself."""
+
+    dim: str
+    capacity: str
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Dims of products of queries with cached keys whose softmax runs over the keys.
+
+    ``query`` heads share ``key`` heads in equal groups (both are one dim where each has its own;
+    ``key`` is empty where keys have no heads and all queries share them), ``lane`` is what the
+    product contracts, and ``keys`` counts the cached keys.
+    """
+
+    query: str
+    key: str
+    lane: str
+    keys: str
+
+    def dims(self) -> tuple[str, ...]:
+        """The names that are given."""
+        return tuple(d for d in (self.query, self.key, self.lane, self.keys) if d)
+
+
+def rows_mistakes(rows: Rows | None, dims: Mapping[str, int]) -> Iterator[str]:
+    """What is wrong with ``rows`` of a module that declares ``dims``, a sentence each."""
+    for name in () if rows is None else dict.fromkeys((rows.dim, rows.capacity)):
+        if name not in dims:
+            yield f"rows: {name} is no dim of this module"
+
+
+def attention_mistakes(
+    attention: tuple[Attention, ...], rows: Rows | None, dims: Mapping[str, int]
+) -> Iterator[str]:
+    """What is wrong with ``attention`` beside ``rows``, a sentence each."""
+    for one in attention:
+        unknown = [name for name in dict.fromkeys(one.dims()) if name not in dims]
+        for name in unknown:
+            yield f"attention: {name} is no dim of this module"
+        if unknown:
+            continue
+        if one.key and dims[one.query] % max(dims[one.key], 1):
+            yield (
+                f"attention: the {dims[one.key]} heads of {one.key} do not divide the "
+                f"{dims[one.query]} of {one.query}"
+            )
+        if rows is None:
+            yield "attention: the header says no rows, whose capacity counts the keys"
+        elif rows.capacity != one.keys:
+            yield f"attention: its keys are {one.keys}, but the capacity of rows is {rows.capacity}"
+    if len(set(attention)) < len(attention):
+        yield "attention: the same one is recorded twice"
