@@ -64,15 +64,12 @@ def bound_inputs(
 def in_pairs(module: Module, value: Value, array: Array) -> Array:
     """``array`` with rotate-half lanes brought next to each other, where the module wants it.
 
-    canonicalize turns rotate-half RoPE into interleaved pairs and names the weights whose lanes
-    the packing reorders in the option ``paired``; inputs are the model's own tensors at every
-    level. Lane 2i of the rotated dim is then lane i of the tensor, and 2i + 1 is i + D/2.
+    canonicalize turns rotate-half RoPE into interleaved pairs, and ``paired`` of the header names
+    the weights whose lanes the packing reorders; inputs are the model's own tensors at every level.
+    Lane 2i of the dim is then lane i of the tensor, and 2i + 1 is i + D/2.
     """
-    if value.name not in str(module.option("paired", "")).split(","):
-        return array
-    rotated = {op.dim for op in module.walk() if isinstance(op, graph.Rope)}
     for axis, dim in enumerate(_tensor(value).dims):
-        if dim in rotated:
+        if dim == module.paired.get(value.name):
             lane = np.arange(array.shape[axis])
             array = array.take(lane // 2 + lane % 2 * (array.shape[axis] // 2), axis)
     return array

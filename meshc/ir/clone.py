@@ -20,6 +20,7 @@ def clone_module(module: Module) -> Module:
         module,
         dims=dict(module.dims),
         scalars=dict(module.scalars),
+        paired=dict(module.paired),
         options=dict(module.options),
         holds=set(module.holds),
     )

@@ -1,4 +1,4 @@
-"""Sections of the header of a module that are values with named fields: device, rows, attention.
+"""Sections of the header of a module that are values of their own: device, rows, attention, pairs.
 
 Of the device facts stand first, then its numbers by where they come from:
 
@@ -51,6 +51,16 @@ def read_attention(tokens: Tokens, start: Span) -> Attention:
     if key and not query:
         fail("bad-meshir", "attention with heads of keys names no query heads", start)
     return Attention(query, key, named["lane"], named["keys"])
+
+
+def read_paired(tokens: Tokens, start: Span) -> dict[str, str]:
+    """A dim for each weight, from the token behind the word ``paired`` on."""
+    found: dict[str, str] = {}
+    for name, raw in tokens.pairs().items():
+        if not isinstance(raw, str):
+            fail("bad-meshir", f"what is paired of '{name}' is no name of a dim", start)
+        found[name] = raw
+    return found
 
 
 def _names(

@@ -119,8 +119,9 @@ class Module:
 
     ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
-    has an entry for each kind of attention over cached keys. ``places`` says where the sections of
-    the header stand in the text that the module was read from.
+    has an entry for each kind of attention over cached keys; ``paired`` names weights of the model
+    whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, .. (canonicalize). ``places``
+    says where the sections of the header stand in the text that the module was read from.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Module:
     options: dict[str, Scalar] = field(default_factory=dict)
     rows: Rows | None = None
     attention: tuple[Attention, ...] = ()
+    paired: dict[str, str] = field(default_factory=dict)
     device: Device | None = None
     mesh: Mesh | None = None
     holds: set[str] = field(default_factory=set)

@@ -24,6 +24,7 @@ _GRID = re.compile(r"\d{1,5}x\d{1,5}")
 _SECTIONS = {
     "row_dim": "rows dim = L, capacity = S",
     "capacity": "rows dim = L, capacity = S",
+    "paired": "paired wq = D, wk = D",
     "head_dims": "attention query = H, key = G, lane = D, keys = S",
 }
 
@@ -52,7 +53,7 @@ def _mistake(name: str, value: Scalar) -> str:
     if name == "grid":
         sound = isinstance(value, str) and _GRID.fullmatch(value)
         return "" if sound else "no mesh: write columns x rows, such as 24x24"
-    if name in ("phase", "paired", "gemm", "all_reduce", "model"):
+    if name in ("phase", "gemm", "all_reduce", "model"):
         return "" if isinstance(value, str) else "no text"
     return ""
 

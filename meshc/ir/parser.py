@@ -18,7 +18,7 @@ from meshc.ir.attributes import (
     unquoted,
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
-from meshc.ir.header import read_attention, read_device, read_rows
+from meshc.ir.header import read_attention, read_device, read_paired, read_rows
 from meshc.ir.kernels import KERNELS
 from meshc.ir.mesh import Axis, Mesh, mesh_mistake
 from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
@@ -92,6 +92,8 @@ class _Parser(Tokens):
             module.rows = read_rows(self, start)
         elif word == "attention":
             module.attention += (read_attention(self, start),)
+        elif word == "paired":
+            module.paired = read_paired(self, start)
         elif word == "options":
             module.options = {k: self.as_scalar(v, start) for k, v in self.pairs().items()}
         elif word == "device":

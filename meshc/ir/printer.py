@@ -44,6 +44,8 @@ def _header(module: Module) -> list[str]:
     if module.rows is not None:
         lines.append("rows " + names_text(module.rows))
     lines += ["attention " + names_text(one) for one in module.attention]
+    if module.paired:
+        lines.append("paired " + pairs_text(module.paired))
     if module.options:
         lines.append("options " + pairs_text(module.options))
     if module.device is not None:

@@ -1,10 +1,12 @@
 """What a module knows of its tokens: the dim of their rows, and how attention meets the cache.
 
 The frontend records both, a graph that is read from text without them gets them once
-(:mod:`meshc.ir.recording`), and every level prints them in its header:
+(:mod:`meshc.ir.recording`), and every level prints them in its header. Weights whose lanes the
+packing reorders stand beside them:
 
     rows dim = L, capacity = S
     attention query = H, key = G, lane = D, keys = S
+    paired wq = D, wk = D
 
 All entries are names of dims, so that their extents stand in one place, the section ``dims``.
 """
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from meshc.ir.types import TensorType
 
 
 @dataclass(frozen=True)
@@ -71,3 +75,15 @@ def attention_mistakes(
             yield f"attention: its keys are {one.keys}, but the capacity of rows is {rows.capacity}"
     if len(set(attention)) < len(attention):
         yield "attention: the same one is recorded twice"
+
+
+def paired_mistakes(
+    paired: Mapping[str, str], weights: Mapping[str, TensorType], dims: Mapping[str, int]
+) -> Iterator[str]:
+    """What is wrong with ``paired`` of a module that takes ``weights``, a sentence each."""
+    for name, dim in paired.items():
+        kind = weights.get(name)
+        if kind is None:
+            yield f"paired: there is no weight '{name}'"
+        elif dim not in kind.dims or dims.get(dim, 1) % 2:
+            yield f"paired: {dim} is no dim of '{name}' with an even number of lanes"

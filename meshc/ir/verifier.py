@@ -17,7 +17,7 @@ from meshc.ir.module import Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.recording import attention_of
-from meshc.ir.rows import Rows, attention_mistakes, rows_mistakes
+from meshc.ir.rows import Rows, attention_mistakes, paired_mistakes, rows_mistakes
 from meshc.ir.signatures import count_mistake
 from meshc.ir.types import BufferType, Layout, TensorType, Type
 from meshc.ir.values import Value
@@ -68,6 +68,8 @@ class _Verifier:
             self.wrong(words, module.places.get("rows"))
         for words in attention_mistakes(module.attention, module.rows, module.dims):
             self.wrong(words, module.places.get("attention"))
+        for words in paired_mistakes(module.paired, _weights(module), module.dims):
+            self.wrong(words, module.places.get("paired"))
         for words in option_mistakes(module.options):
             self.wrong(words, module.places.get("options"))
         if (module.mesh is None) != (module.level == "graph"):
@@ -309,6 +311,13 @@ def _inner(op: graph.Repeat, position: int, kind: Type) -> Type | None:
     if not isinstance(kind, TensorType) or kind.dims[:1] != (op.dim,):
         return None
     return TensorType(kind.dtype, kind.dims[1:], kind.layout)
+
+
+def _weights(module: Module) -> dict[str, TensorType]:
+    """What the host packs, by name."""
+    params = (p.value for f in module.functions for p in f.params if p.role == "weight")
+    found = {value.name: value.type for value in params if isinstance(value.type, TensorType)}
+    return found | {port.name: port.tensor for port in module.ports if port.direction == "in"}
 
 
 def _name(op: Op) -> str:

@@ -119,7 +119,7 @@ def paired(text):
     return module_of(
         f"""module @m level(graph) {{
           dims L = 3, E = 4, D = 6
-          options {text}
+          {text}
           func @m(in %x: f32[L, E], weight %w: f32[E, D], weight %v: f32[E, D]) -> (f32[L, L2]) {{
             %q, %k = graph.matmul %x, %w, %v {{contract = [E]}} : f32[L, D], f32[L, D]
             %a = graph.rope %q {{dim = D, rows = L, theta = 9.0, style = STYLE}} : f32[L, D]
@@ -135,7 +135,7 @@ def paired(text):
 
 def test_weights_of_paired_lanes_stay_the_models_own_tensors():
     """Rotate-half on the tensors as they are, or interleaved pairs of reordered lanes: the same."""
-    half, pairs = paired("rope = none"), paired('paired = "w,v"')
+    half, pairs = paired("options rope = none"), paired("paired w = D, v = D")
     assert check_same(half, pairs).max_error < 1e-12
 
 

@@ -39,7 +39,7 @@ def test_every_level_computes_the_same(rows, columns, length):
 def test_lanes_that_packing_reorders_take_the_same_weights(length):
     graph = transformer(length, style="half")
     pairs = Canonicalize().run(transformer(length, style="half"), Diagnostics())
-    assert str(pairs.options["paired"]).split(",") == ["wqs", "wks"]
+    assert list(pairs.paired) == ["wqs", "wks"]
     assert check_same(graph, pairs).max_error < 1e-12
     mesh, tile = lowered(pairs, 2, 4)
     assert check_same(graph, mesh).max_error < 1e-12

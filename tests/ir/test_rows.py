@@ -75,6 +75,7 @@ def test_keys_without_heads_and_several_kinds_are_read_back():
         ("  rows dim = L, capacity = S, cores = S\n", "rows has no 'cores'; there are dim", 4),
         ("  rows dim = L, capacity = S\n" * 2, "the header says its rows twice", 5),
         ("  attention query = H, key = G, lane = D\n", "attention does not say its keys", 4),
+        ("  paired k = 3\n", "what is paired of 'k' is no name of a dim", 4),
         ("  attention key = G, lane = D, keys = S\n", "names no query heads", 4),
     ],
 )
@@ -106,6 +107,48 @@ def test_mistakes_that_the_verifier_finds(old, new, words, line):
     assert found, [d.message for d in caught.value.diagnostics]
     assert found[0].code == "invalid-ir"
     assert found[0].span.line == line
+
+
+PAIRED = """module @m level(graph) {
+  dims L = 1, E = 4, D = 8, F = 3
+  rows dim = L, capacity = L
+  paired w = D, v = D
+  func @f(in %x: f32[L, E], weight %w: f32[E, D], weight %v: f32[D, F]) -> (f32[L, F]) {
+    %y = graph.matmul %x, %w {contract = [E]} : f32[L, D]
+    %z = graph.matmul %y, %v {contract = [D]} : f32[L, F]
+    graph.return %z
+  }
+}
+"""
+
+
+def test_weights_whose_lanes_are_paired():
+    module = parse(PAIRED)
+    verify_module(module)
+    assert module.paired == {"w": "D", "v": "D"}
+    assert print_module(clone_module(module)) == PAIRED
+    clone_module(module).paired.clear()
+    assert print_module(module) == PAIRED
+
+
+@pytest.mark.parametrize(
+    ("paired", "words"),
+    [
+        ("x = E", "paired: there is no weight 'x'"),
+        ("v = E", "paired: E is no dim of 'v' with an even number of lanes"),
+        ("v = F", "paired: F is no dim of 'v' with an even number of lanes"),
+    ],
+)
+def test_mistakes_in_pairs(paired, words):
+    found = refused(verify_module, parse(PAIRED.replace("w = D, v = D", paired)))
+    assert (found.message, found.span.line) == (words, 4)
+
+
+def test_a_weight_that_is_dropped_is_paired_no_more():
+    unused = "weight %v: f32[D, F], weight %u: f32[E, D]"
+    text = PAIRED.replace("weight %v: f32[D, F]", unused).replace("v = D\n", "v = D, u = D\n")
+    module = PassManager(pipeline_to("graph")).run(parse(text))
+    assert module.paired == {"w": "D", "v": "D"}
 
 
 def test_a_graph_must_say_what_it_shows():

@@ -235,6 +235,7 @@ def test_place_of_a_mistake():
         ("seq = true", "no whole number from 1"),
         ("row_dim = L", "such as: rows dim = L, capacity = S; compile again"),
         ("capacity = 8", "such as: rows dim = L, capacity = S; compile again"),
+        ('paired = "wq,wk"', "such as: paired wq = D, wk = D"),
         ('head_dims = "H G D S L"', "such as: attention query = H, key = G, lane = D, keys = S"),
         ("grid = 4", "no mesh"),
         ("align = sideways", "none of host, device"),

@@ -52,13 +52,13 @@ def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], laye
     rope = body.all(graph.Rope)[0]
     step.frequencies = rope_frequencies(rope, head)
     plan = attention.plan(
-        shape, op.cluster, op.dataflow, step.module.dims["S"], op.resident, op.heads
+        shape, op.cluster, op.dataflow, step.module.capacity, op.resident, op.heads
     )
     parts = op.cluster if op.dataflow == "split_head" else 1
     name = step.shared("attention_block")
     step.add_kernel(
         name, attention.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
-        plan.dsmem_bytes([plan.context or step.module.dims["S"]] * step.batch),
+        plan.dsmem_bytes([plan.context or step.module.capacity] * step.batch),
     )  # fmt: skip
     step.first_reads[name] = plan.first_reads("qkv[]")
     step.renderers[name] = partial(attention.text, plan, name)
@@ -72,7 +72,7 @@ def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], laye
         step.add_weight("bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers, parts)
     if out_bias:
         step.add_weight("bias_of_out", "plain", out_bias, (shape.hidden,), layers)
-    pages = step.batch * -(-step.module.dims["S"] // step.page)
+    pages = step.batch * -(-step.module.capacity // step.page)
     pool = (layers, pages, kv_heads, step.page, head)
     step.buffers["keys"] = Buffer(step.dtype, pool, "state")
     step.buffers["values"] = Buffer(step.dtype, pool, "state")

@@ -45,7 +45,7 @@ def latent_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers:
         extent = step.module.dims[norm.dim]
         step.add_weight(f"norm_of_{what}", "plain", (body.name(norm, 1),), (extent,), layers)
     _add_matrices(step, body, sizes, layers)
-    pages = step.batch * -(-step.module.dims["S"] // step.page)
+    pages = step.batch * -(-step.module.capacity // step.page)
     step.buffers["latents"] = Buffer(step.dtype, (layers, pages, step.page, sizes.key), "state")
     of_query = ("norm_of_query[]", "query_latent[]") if sizes.query_rank else ()
     return Launch(

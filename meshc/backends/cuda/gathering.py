@@ -61,8 +61,7 @@ class Step:
 
     def paired(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those weights whose lanes the graph has in the order of pairs."""
-        known = str(self.module.option("paired", "")).split(",")
-        return tuple(name for name in names if name in known)
+        return tuple(name for name in names if name in self.module.paired)
 
     def add_kernel(
         self,
@@ -119,7 +118,7 @@ class Step:
 
     def add_fixed_buffers(self) -> None:
         """What the host gives: tokens, lengths, pages and angles."""
-        capacity, pairs = self.module.dims["S"], len(self.frequencies)
+        capacity, pairs = self.module.capacity, len(self.frequencies)
         self.buffers |= {
             self.own("tokens"): Buffer("i32", (self.columns,), "input"),
             self.own("cached"): Buffer("i32", (self.columns,), "input"),

@@ -50,7 +50,7 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
         model,
         module.the_device().name,
         step.batch,
-        module.dims["S"],
+        module.capacity,
         step.buffers["logits"].shape[-1],
         page,
         layers,

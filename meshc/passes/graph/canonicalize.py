@@ -21,10 +21,10 @@ class Canonicalize(Pass):
 
     Rotate-half RoPE turns lane ``i`` with lane ``i + D/2``, which splitting D would tear apart. It
     becomes the interleaved form, whose pairs are neighbours, where the lanes may be reordered for
-    free: in the weights that make them. Those are named in the module's option ``paired``, and
-    whoever packs weights reorders them. Products with the same left operand and contraction (q, k
-    and v; gate and up) become one with several right operands, which moves the left one once. What
-    is written twice, such as the norm that two blocks begin with, is computed once.
+    free: in the weights that make them. Those are named in the section ``paired`` of the header,
+    and whoever packs weights reorders them. Products with the same left operand and contraction
+    (q, k and v; gate and up) become one with several right operands, which moves the left one once.
+    What is written twice, such as the norm that two blocks begin with, is computed once.
 
     Before::
 
@@ -34,7 +34,7 @@ class Canonicalize(Pass):
 
     After::
 
-        options ... paired = "wq,wk"
+        paired wq = D, wk = D
         %a, %b = graph.matmul %x, %wq, %wk {contract = [E]} : f32[L, H, D], f32[L, G, D]
         %q = graph.rope %a {dim = D, rows = L, style = interleaved} : f32[L, H, D]
     """

@@ -24,6 +24,7 @@ def remove_dead(module: Module, report: Diagnostics) -> None:
         if param.role == "weight" and param.value not in used:
             report.remark("dead-weight", f"weight {param.value} is not used and is dropped")
             module.function.params.remove(param)
+            module.paired.pop(param.value.name, None)
 
 
 def _used(module: Module) -> set[Value]:

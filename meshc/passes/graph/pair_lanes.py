@@ -37,8 +37,7 @@ def pair_lanes(module: Module, report: Diagnostics) -> None:
             continue
         for rope in mine:
             rope.style = "interleaved"
-        known = [n for n in str(module.option("paired", "")).split(",") if n]
-        module.options["paired"] = ",".join(dict.fromkeys([*known, *weights]))
+        module.paired |= dict.fromkeys(weights, dim)
         report.remark(
             "rope-paired",
             f"RoPE over {dim} turns neighbouring lanes: those of {', '.join(weights)} are "

@@ -75,6 +75,7 @@ class Partition(Pass):
             {**module.options, "grid": f"{columns}x{rows}"},
             module.rows,
             module.attention,
+            dict(module.paired),
             module.device,
             mesh,
         )

@@ -90,6 +90,7 @@ class Emitter:
             dict(source.options),
             source.rows,
             source.attention,
+            dict(source.paired),
             source.device,
             source.mesh,
         )

@@ -69,7 +69,7 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
     ) -> None:
         """Port of an activation: rows and lanes as its layout says."""
         lanes: list[str] = []
-        lane_map = LaneMap(self.emitter, False)
+        lane_map = LaneMap(self.emitter)
         for dim in self.emitter.held_dims(kind):
             lanes.append(f"i_{dim.lower()}")
             lane_map.add([dim], kind, Expr.var(lanes[-1]))

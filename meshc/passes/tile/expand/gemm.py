@@ -198,7 +198,7 @@ def left_port(
     assert isinstance(product.left, Param)
     value, chunks = product.left.value, product.chunks
     kind = tensor_type(value)
-    lane_map = LaneMap(emitter, False)
+    lane_map = LaneMap(emitter)
     lane_map.add([emitter.row_dim], kind, Expr.var("i"))
     contract = product.op.contract
     lanes = lane_map.add(contract, kind, Expr.var("lane"), chunks.parts(), product.splits)

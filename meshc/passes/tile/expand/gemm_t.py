@@ -123,7 +123,7 @@ class Transposed:
         buffer = emitter.buffer(self.right.name, shape, kind.dtype, "in")
         chunk = self.emitter.index_of(self.emitter.mesh.down) * self.per_row + Expr.var("s")
         chunk = (chunk + self.ahead) % self.chunks if turned else chunk
-        lane_map = LaneMap(emitter, False)
+        lane_map = LaneMap(emitter)
         lanes = lane_map.add(self.op.contract, tensor_type(self.op.operands[0]), Expr.var("q"))
         assert lanes == self.left.width
         elements = {**lane_map.elements, self.new: Expr.var("k") * self.lanes + Expr.var("j")}
@@ -148,7 +148,7 @@ class Transposed:
         kind = tensor_type(self.op.result)
         place = (Expr.var("s") - self.chunks) % sums.size
         own = self.emitter.index_of(self.emitter.mesh.down) * self.per_row + self.ahead
-        lane_map = LaneMap(emitter, False)
+        lane_map = LaneMap(emitter)
         lane_map.add([emitter.row_dim], kind, Expr.var("i"))
         elements = {**lane_map.elements, self.new: Expr.var("k") * self.lanes + Expr.var("j")}
         inside = lane_map.where(Cond.lt(Expr.var("m"), self.per_column))

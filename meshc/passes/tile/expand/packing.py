@@ -10,9 +10,12 @@ from meshc.passes.tile.expand.emitter import Emitter
 
 
 class LaneMap:
-    """Logical indices of a flattened group of dims, from a lane number."""
+    """Logical indices of a flattened group of dims, from a lane number.
 
-    def __init__(self, emitter: Emitter, paired: bool) -> None:
+    Lanes of the dim ``paired`` lie as pairs: lane 2i is the element i, lane 2i + 1 is i + D/2.
+    """
+
+    def __init__(self, emitter: Emitter, paired: str = "") -> None:
         self.emitter = emitter
         self.paired = paired
         self.elements: dict[str, Expr] = {}
@@ -49,8 +52,7 @@ class LaneMap:
             part = parts.get(split.axis, self.emitter.index_of(split.axis))
             size = self.emitter.mesh.size(split.axis)
             found = part * split.block + lane if split.kind == "block" else part + lane * size
-        heads = self.emitter.tiling.heads
-        if self.paired and heads is not None and dim == heads.lane:
+        if dim == self.paired:
             extent = self.emitter.source.dims[dim]
             self.conds.append(Cond.lt(found, extent))
             found = found // 2 + (found % 2) * (extent // 2)

@@ -40,10 +40,9 @@ class Weights:
         layer = self.stacks[value].layer
         return (Point(layer),) if layer is not None else ()
 
-    def paired(self, value: Value) -> bool:
-        """Whether canonicalize reorders the head lanes of this weight into pairs."""
-        names = str(self.emitter.source.option("paired", "")).split(",")
-        return self.stacks[value].param.name in names
+    def paired(self, value: Value) -> str:
+        """The dim of this weight whose lanes canonicalize reorders into pairs, or nothing."""
+        return self.emitter.source.paired.get(self.stacks[value].param.name, "")
 
     def lanes(self, value: Value) -> Place:
         """A constant that is no matrix of a product: the lanes that its layout gives a core."""
