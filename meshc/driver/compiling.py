@@ -94,7 +94,6 @@ def given_module(
     if loaded.module is None:
         return graph_module(loaded, phase, request, report)
     module = clone_module(loaded.module)
-    module.options = {**request.options(), **module.options}
     if module.level == "graph":
         module.options.setdefault("grid", request.grid)
     if module.device is None:
@@ -116,7 +115,6 @@ def graph_module(
     dtype = element_type(loaded, declared, request, numbers, report or Diagnostics())
     module.options |= {"dtype": dtype, "grid": request.grid}
     module.options.setdefault("accumulate", "f32")
-    module.options |= request.options()
     module.device = numbers
     if request.batch > 1:
         module.dims["B"] = request.batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.devices import device
+from meshc.driver.request import algorithm_settings, spec
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.types import DType
@@ -53,11 +54,10 @@ def tile_module(question: Question, kind: str, algo: str) -> Module:
     numbers = device(question.device)
     dtype = question.dtype or numbers.default_dtype
     rights = "N, K" if algo == "transposed" else "K, N"
-    option = "gemm" if kind == "gemm" else "all_reduce"
     text = f"""module @estimate level(graph) {{
       dims M = {question.m}, K = {question.k}, N = {question.n}
       options phase = main, dtype = {dtype}, accumulate = {question.accumulate},
-        grid = "{question.grid}", {option} = "{algo}"
+        grid = "{question.grid}"
       func @main(in %a: {dtype}[M, K], {"in" if kind == "gemm" else "weight"} %b: {dtype}[{rights}])
           -> ({dtype}[M, N]) {{
         %c = graph.matmul %a, %b {{contract = [K]}} : {dtype}[M, N]
@@ -66,4 +66,7 @@ def tile_module(question: Question, kind: str, algo: str) -> Module:
     }}"""
     module = parse_module(Source("<estimate>", text))
     module.device = numbers.unlimited()
-    return PassManager(pipeline_to("tile")).run(module)
+    settings = algorithm_settings(**{"gemm" if kind == "gemm" else "all_reduce": algo})
+    if kind == "gemm":
+        settings["partition"] = spec("partition", {"gemm": algo})
+    return PassManager(pipeline_to("tile", settings)).run(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
@@ -9,9 +10,9 @@ from meshc.cost.reductions import TREES
 from meshc.devices import device
 from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
-from meshc.ir.ops.mesh import CACHE_POLICIES
-from meshc.ir.options import ALIGNMENTS, RESULTS
+from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.types import DType
+from meshc.passes.mesh.select_gemm import NATURAL
 from meshc.support.diagnostics import Diagnostics
 
 ALGORITHMS_OF = {
@@ -80,19 +81,15 @@ class CompileRequest:
 
     def settings(self) -> dict[str, str]:
         """Specs of passes that differ from their defaults."""
-        chosen = {"cluster": self.cluster, "dataflow": self.dataflow}
-        fused = ",".join(f"{name}={value}" for name, value in chosen.items() if value)
-        return {
-            "shift-kv-cache": f"shift-kv-cache{{policy={self.kv}}}",
-            "fuse-cluster": f"fuse-cluster{{{fused}}}" if fused else "fuse-cluster",
+        algorithms = dict(text.split("=", 1) for text in self.algo)
+        specs = algorithm_settings(**algorithms)
+        partition = {"gemm": algorithms.get("gemm"), "align": self.align, "result": self.result}
+        fused = {"cluster": self.cluster, "dataflow": self.dataflow}
+        return specs | {
+            "partition": spec("partition", partition),
+            "shift-kv-cache": spec("shift-kv-cache", {"policy": self.kv}),
+            "fuse-cluster": spec("fuse-cluster", fused),
         }
-
-    def options(self) -> dict[str, str]:
-        """What goes into the header of a module for passes to read; ``auto`` asks for nothing."""
-        asked = (text.split("=", 1) for text in self.algo)
-        found = {op: name for op, name in asked if name != "auto"}
-        chosen = {"align": self.align, "result": self.result}
-        return found | {name: value for name, value in chosen.items() if value}
 
     def check(self) -> None:
         """Raise every ``bad-option`` and ``bad-mesh`` at once."""
@@ -118,6 +115,25 @@ class CompileRequest:
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         device(self.device_name).axes.size_of(self.mesh)
+
+
+def spec(name: str, settings: Mapping[str, str | int | None]) -> str:
+    """The text of a pass with those ``settings`` that are not empty."""
+    given = ",".join(f"{key}={value}" for key, value in settings.items() if value)
+    return f"{name}{{{given}}}" if given else name
+
+
+def algorithm_settings(gemm: str = "auto", all_reduce: str = "auto") -> dict[str, str]:
+    """Specs of the passes behind partition for algorithms of products and reductions, one of
+    ``ALGORITHMS_OF``; ``k_tree:2`` says the phases of a tree."""
+    tree, _, phases = all_reduce.partition(":")
+    specs = {
+        "select-gemm": spec("select-gemm", {"algo": gemm}),
+        "select-collective": spec("select-collective", {"algo": tree, "k": phases}),
+    }
+    if gemm in NATURAL:
+        specs["place-interleave"] = spec("place-interleave", {"axes": "none"})
+    return specs
 
 
 def _algorithm(found: Diagnostics, text: str) -> None:

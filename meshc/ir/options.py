@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from meshc.ir.module import Scalar
 
 MAX_EXTENT = 2**40
-ALIGNMENTS = ("host", "device")
-RESULTS = ("roots", "everywhere")
 
 _DTYPES = tuple(d.value for d in DType)
-_CHOICES = {"align": ("", *ALIGNMENTS), "result": ("", *RESULTS)}
 _GRID = re.compile(r"\d{1,5}x\d{1,5}")
 _SECTIONS = {
     "row_dim": "rows dim = L, capacity = S",
@@ -29,12 +26,23 @@ _SECTIONS = {
 }
 
 
+_SETTINGS = {
+    "gemm": "partition{gemm=transposed}, select-gemm{algo=cannon} or --algo gemm=cannon",
+    "align": "partition{align=host} or --align host",
+    "result": "partition{result=roots} or --result roots",
+    "all_reduce": "select-collective{algo=k_tree,k=2} or --algo all_reduce=k_tree:2",
+}
+
+
 def option_mistakes(options: Mapping[str, Scalar]) -> Iterator[str]:
     """What is wrong with ``options`` of a module, a sentence each."""
     for name, value in options.items():
         if name in _SECTIONS:
             words = f"a section of the header now says {name}, such as: {_SECTIONS[name]}"
             yield f"{words}; compile again what an older version printed"
+            continue
+        if name in _SETTINGS:
+            yield f"{name} is no option of a header but a setting of passes: {_SETTINGS[name]}"
             continue
         words = _mistake(name, value)
         if words:
@@ -47,13 +55,10 @@ def _mistake(name: str, value: Scalar) -> str:
         return "" if value in _DTYPES else "no element type"
     if name == "seq":
         return "" if _is_count(value) else f"no whole number from 1 to {MAX_EXTENT}"
-    if name in _CHOICES:
-        known = ", ".join(c for c in _CHOICES[name] if c)
-        return "" if value in _CHOICES[name] else f"none of {known}"
     if name == "grid":
         sound = isinstance(value, str) and _GRID.fullmatch(value)
         return "" if sound else "no mesh: write columns x rows, such as 24x24"
-    if name in ("phase", "gemm", "all_reduce", "model"):
+    if name in ("phase", "model"):
         return "" if isinstance(value, str) else "no text"
     return ""
 

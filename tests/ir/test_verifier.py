@@ -238,8 +238,11 @@ def test_place_of_a_mistake():
         ('paired = "wq,wk"', "such as: paired wq = D, wk = D"),
         ('head_dims = "H G D S L"', "such as: attention query = H, key = G, lane = D, keys = S"),
         ("grid = 4", "no mesh"),
-        ("align = sideways", "none of host, device"),
-        ("gemm = 3", "no text"),
+        ("align = host", "a setting of passes: partition{align=host} or --align host"),
+        ("gemm = cannon", "a setting of passes: partition{gemm=transposed}, select-gemm"),
+        ("result = roots", "a setting of passes: partition{result=roots}"),
+        ("all_reduce = ring", "a setting of passes: select-collective{algo=k_tree,k=2}"),
+        ("phase = 3", "no text"),
         ("dtype = f64", "no element type"),
     ],
 )

@@ -5,6 +5,7 @@ import pytest
 
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.devices import device
+from meshc.driver.request import algorithm_settings
 from meshc.interp.mesh import run_mesh
 from meshc.interp.tile import TileMachine
 from meshc.ir.clone import clone_module
@@ -35,12 +36,12 @@ def parse(text):
     return parse_module(Source("collective.meshir", text))
 
 
-def collective(rows, columns, given, body, result, option=""):
+def collective(rows, columns, given, body, result):
     """A mesh-level module that gives %r for its input %v of type ``given``."""
     n = 2 * rows * columns
     module = parse(f"""module @m level(mesh) holds(padding_safe, partitioned) {{
       dims Y = {rows}, X = {columns}, I = 5, N = {n}, U = {n + 1}
-      options phase = main, dtype = f32, accumulate = f32{option}
+      options phase = main, dtype = f32, accumulate = f32
       mesh y = {rows}, x = {columns}
       func @main(in %v: f32{given}) -> (f32{result}) {{
         {body}
@@ -53,13 +54,14 @@ def collective(rows, columns, given, body, result, option=""):
     return module
 
 
-def lowered(module, interleave=True):
+def lowered(module, interleave=True, way="auto"):
+    settings = algorithm_settings(all_reduce=way)["select-collective"]
     place = "place-interleave" if interleave else 'place-interleave{axes=""}'
-    passes = f"{place},select-collective,expand-programs,allocate-routes,schedule-tasks,plan-memory"
+    passes = f"{place},{settings},expand-programs,allocate-routes,schedule-tasks,plan-memory"
     return PassManager(parse_pipeline(passes)).run(module)
 
 
-def check(module, expected, folder):
+def check(module, expected, folder, way="auto"):
     """The mesh level, the tile level and the emitted program agree with ``expected``."""
     (param,) = module.function.params
     shape = tensor_type(param.value).shape(module.dims)
@@ -68,7 +70,7 @@ def check(module, expected, folder):
     (at_mesh,) = run_mesh(clone_module(module), {"v": v})
     np.testing.assert_allclose(at_mesh, wanted, rtol=1e-5, atol=1e-5)
     for interleave in (True, False):
-        tile = lowered(clone_module(module), interleave)
+        tile = lowered(clone_module(module), interleave, way)
         check_claims(tile)
         for executor in (("early", "round-robin"), ("late", "random(1)")):
             machine = TileMachine(tile, *executor)
@@ -91,10 +93,9 @@ def block(extent, parts):
 def test_all_reduce_along_rows(rows, columns, algo, tmp_path):
     body = """%s = mesh.row_sum %v {dim = X} : f32[Y, I]<Y_y:1 +x>
         %r = mesh.all_reduce %s {axis = x} : f32[Y, I]<Y_y:1>"""
-    option = f', all_reduce = "{algo}"'
     given = "[Y, I, X]<Y_y:1 X_x:1>"
-    module = collective(rows, columns, given, body, "[Y, I]<Y_y:1>", option)
-    check(module, lambda v: v.sum(2), tmp_path)
+    module = collective(rows, columns, given, body, "[Y, I]<Y_y:1>")
+    check(module, lambda v: v.sum(2), tmp_path, algo)
 
 
 @pytest.mark.parametrize("algo", ["ring", "two_phase"])
@@ -104,9 +105,8 @@ def test_all_reduce_along_both(rows, columns, algo, tmp_path):
         %t = mesh.all_reduce %s {axis = x} : f32[I, Y]<Y_y:1>
         %p = mesh.row_sum %t {dim = Y} : f32[I]<+y>
         %r = mesh.all_reduce %p {axis = y} : f32[I]<>"""
-    option = f", all_reduce = {algo}"
-    module = collective(rows, columns, "[I, Y, X]<Y_y:1 X_x:1>", body, "[I]<>", option)
-    check(module, lambda v: v.sum((1, 2)), tmp_path)
+    module = collective(rows, columns, "[I, Y, X]<Y_y:1 X_x:1>", body, "[I]<>")
+    check(module, lambda v: v.sum((1, 2)), tmp_path, algo)
 
 
 @pytest.mark.parametrize("algo", ["pipeline", "two_phase", "tree", "ring"])
@@ -117,19 +117,18 @@ def test_reduce_to_one_core_and_broadcast_from_it(rows, columns, algo, tmp_path)
         %t = mesh.reduce %s {axis = x} : f32[I, Y]<Y_y:1 @x>
         %p = mesh.row_sum %t {dim = Y} : f32[I]<+y @x>
         """
-    option = f", all_reduce = {algo}"
     given = "[I, Y, X]<Y_y:1 X_x:1>"
     root = reduce + "%r = mesh.reduce %p {axis = y} : f32[I]<@x @y>"
-    module = collective(rows, columns, given, root, "[I]<@x @y>", option)
-    check(module, lambda v: v.sum((1, 2)), tmp_path / "root")
+    module = collective(rows, columns, given, root, "[I]<@x @y>")
+    check(module, lambda v: v.sum((1, 2)), tmp_path / "root", algo)
     back = (
         reduce
         + """%q = mesh.reduce %p {axis = y} : f32[I]<@x @y>
         %b = mesh.broadcast %q {axis = y} : f32[I]<@x>
         %r = mesh.broadcast %b {axis = x} : f32[I]<>"""
     )
-    module = collective(rows, columns, given, back, "[I]<>", option)
-    check(module, lambda v: v.sum((1, 2)), tmp_path / "all")
+    module = collective(rows, columns, given, back, "[I]<>")
+    check(module, lambda v: v.sum((1, 2)), tmp_path / "all", algo)
 
 
 @pytest.mark.parametrize("dim", ["N", "U"])
@@ -218,9 +217,7 @@ def test_a_collective_that_does_not_fit_its_layouts_is_refused(body, result, wor
 def test_an_unknown_way_to_reduce_is_refused():
     body = """%s = mesh.row_sum %v {dim = X} : f32[Y, I]<Y_y:1 +x>
         %r = mesh.all_reduce %s {axis = x} : f32[Y, I]<Y_y:1>"""
-    for option in ("butterfly", '"k_tree:x"', '"k_tree:9"'):
-        module = collective(
-            2, 2, "[Y, I, X]<Y_y:1 X_x:1>", body, "[Y, I]<Y_y:1>", f", all_reduce = {option}"
-        )
+    for way in ("butterfly", "k_tree:9"):
+        module = collective(2, 2, "[Y, I, X]<Y_y:1 X_x:1>", body, "[Y, I]<Y_y:1>")
         with pytest.raises(MeshcError, match="no collective"):
-            lowered(module)
+            lowered(module, way=way)

@@ -11,6 +11,7 @@ import pytest
 
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.devices import device
+from meshc.driver.request import algorithm_settings, spec
 from meshc.interp.tile import TileMachine
 from meshc.ir.parser import parse_module
 from meshc.passes.manager import PassManager
@@ -31,7 +32,8 @@ def product(mesh, size, algo, align="", dtype="f32", accumulate="f32", weight=Fa
     m, k, n = size
     dims = "N, K" if algo == "transposed" else "K, N"
     options = f'phase = main, dtype = {dtype}, accumulate = {accumulate}, grid = "{mesh}"'
-    options += f", gemm = {algo}" + (f", align = {align}" if align else "")
+    settings = algorithm_settings(gemm=algo)
+    settings["partition"] = spec("partition", {"gemm": algo, "align": align})
     text = f"""module @product level(graph) {{
       dims M = {m}, K = {k}, N = {n}
       options {options}
@@ -43,7 +45,7 @@ def product(mesh, size, algo, align="", dtype="f32", accumulate="f32", weight=Fa
     }}"""
     module = parse_module(Source("product.meshir", text))
     module.device = device("ideal")
-    return PassManager(pipeline_to("tile")).run(module)
+    return PassManager(pipeline_to("tile", settings)).run(module)
 
 
 def operands(size, algo, dtype="f32"):
@@ -144,5 +146,5 @@ def test_inputs_are_not_copied():
 
 
 def test_an_unknown_algorithm_is_refused():
-    with pytest.raises(MeshcError, match="no algorithm 'strassen' of products"):
+    with pytest.raises(MeshcError, match="no gemm 'strassen' of partition"):
         product("2x2", SIZES[0], "strassen")

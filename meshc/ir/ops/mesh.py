@@ -14,6 +14,10 @@ from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.types import Layout, TensorType, Type
 
+ALIGNMENTS = ("host", "device")
+"""Who skews the operands of products that move in rings."""
+RESULTS = ("roots", "everywhere")
+"""Where reduced results of main end: on the first cores of the axis, or on all."""
 CACHE_POLICIES = ("shift", "concat", "cyclic")
 
 __all__ = ["LOCAL_POINTWISE"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -105,9 +104,9 @@ def _saved(module: Module, op: graph.Transpose) -> str:
 def _cost(module: Module, op: graph.Transpose) -> str:
     """What the transpose moves and how far."""
     elements = prod(tensor_type(op.operands[0]).shape(module.dims))
-    grid = re.fullmatch(r"(\d{1,6})x(\d{1,6})", str(module.option("grid", "")))
+    grid = str(module.option("grid", ""))
     hops = "columns + rows - 2"
-    if grid is not None:
-        columns, rows = int(grid[1]), int(grid[2])
+    if grid:
+        columns, rows = module.axes.size_of(grid)
         hops += f" = {columns} + {rows} - 2 = {columns + rows - 2}"
     return f"an all-to-all of {elements} elements over {hops} hops"

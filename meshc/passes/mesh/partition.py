@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.tiling import choose_tiling, has_many_rows, heads_of
+from meshc.cost.products import ALGORITHMS
 from meshc.ir.mesh import plane_of
 from meshc.ir.module import Module
+from meshc.ir.ops.mesh import ALIGNMENTS, RESULTS
 from meshc.passes.base import Pass
 from meshc.passes.mesh.plans.base import Plan
 from meshc.passes.mesh.plans.decode import DecodePlan
@@ -24,7 +26,9 @@ class Partition(Pass):
     rows the decode plan of Fig. 4 (``E_y`` replicated over x, MeshGEMV). Heads go whole groups
     first over a factor of x, then pairs of lanes, in the split that leaves the fewest lanes per
     core. ``grid`` is columns x rows, or such as ``y=6,x=10``; empty takes the module's option of
-    that name.
+    that name. ``gemm`` ``transposed`` multiplies with transposed inputs (dist-GEMM-T). ``align``
+    says who skews operands of products, ``host`` or ``device``; empty is the host for weights, the
+    cores for inputs. ``result`` ``roots`` leaves reduced results of main on the first cores.
 
     Before::
 
@@ -46,8 +50,12 @@ class Partition(Pass):
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
     grid: str = ""
+    gemm: str = "auto"
+    align: str = ""
+    result: str = "everywhere"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
+        self._check()
         columns, rows = module.axes.size_of(self.grid or str(module.option("grid", "1x1")))
         batch = module.dims.get("B", 1)
         if batch != 1:
@@ -60,6 +68,7 @@ class Partition(Pass):
         kind = PrefillPlan if has_many_rows(module, row_dim) else DecodePlan
         plan: Plan = kind(module, mesh, tiling, report)
         plan.row_dim = row_dim
+        plan.gemm, plan.align, plan.result = self.gemm, self.align, self.result
         if tiling.heads is not None:
             report.remark(
                 "partition-heads",
@@ -82,3 +91,15 @@ class Partition(Pass):
         lowered.functions = [plan.function()]
         check_fact(lowered, "padding_safe")
         return lowered
+
+    def _check(self) -> None:
+        """Fail with ``bad-option`` for a setting that is none."""
+        settings = (
+            ("gemm", self.gemm, ("auto", "transposed", *ALGORITHMS)),
+            ("align", self.align, ("", *ALIGNMENTS)),
+            ("result", self.result, RESULTS),
+        )
+        for name, value, known in settings:
+            if value not in known:
+                words = ", ".join(k for k in known if k)
+                fail("bad-option", f"no {name} '{value}' of partition", help=f"it is {words}")

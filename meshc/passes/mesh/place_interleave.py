@@ -9,6 +9,7 @@ import numpy as np
 
 from meshc.analysis.coordinates import ring_core
 from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
 from meshc.passes.mesh.select_gemm import NATURAL
 from meshc.support.diagnostics import Diagnostics, fail
@@ -20,10 +21,10 @@ class PlaceInterleave(Pass):
 
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
     this order every message is at most two hops, for every N. ``axes`` names those to order;
-    ``all`` are those of the plane and the cores of a segment.
-    Cannon's algorithm and SUMMA are made for the natural order, which the module's option ``gemm``
-    asks for. Prefill and decode share the KV cache and must be placed alike, so the option counts
-    for both, whether or not a phase has such products.
+    ``all`` are those of the plane and the cores of a segment, ``none`` keeps the natural order.
+    Cannon's algorithm and SUMMA are made for that: products that have them keep all axes as they
+    are. Prefill and decode share the KV cache and must be placed alike, so ``--algo gemm=cannon``
+    means ``none`` for both, whether or not a phase has such products.
 
     Before::
 
@@ -44,7 +45,8 @@ class PlaceInterleave(Pass):
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
-        axes = list(mesh.ranked) if self.axes == "all" else self.axes.split()
+        named = {"all": mesh.ranked, "none": ()}.get(self.axes)
+        axes = list(self.axes.split() if named is None else named)
         axes = [] if natural_order(module) else axes
         unknown = [a for a in axes if a not in mesh.ranked]
         if unknown:
@@ -63,8 +65,8 @@ class PlaceInterleave(Pass):
 
 
 def natural_order(module: Module) -> bool:
-    """Whether the algorithm of the model's products counts on ranks being positions."""
-    return module.option("gemm", "") in NATURAL
+    """Whether the algorithm of a product counts on ranks being positions."""
+    return any(isinstance(op, ops.Gemm) and op.algo in NATURAL for op in module.walk())
 
 
 def hops(size: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar, NoReturn
 
@@ -45,8 +45,7 @@ class SelectCollective(Pass):
     the fewest predicted cycles over all of them, among those whose inbound channels and colors fit
     the device together with the rings of the phase. ``algo`` forces ``pipeline`` (one chain),
     ``two_phase`` (chains of about the square root of the cores, then one of their roots), ``tree``
-    (groups of two), ``k_tree`` or ``ring``; ``k`` is the number of phases of a ``k_tree``. Without
-    it the module's option ``all_reduce`` counts, such as ``k_tree:2``.
+    (groups of two), ``k_tree`` or ``ring``; ``k`` is the number of phases of a ``k_tree``.
 
     Before::
 
@@ -67,10 +66,6 @@ class SelectCollective(Pass):
     k: int = 0
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        own = (self.algo, self.k)
-        forced = forced_way(module) if own == ("auto", 0) else None
-        if forced is not None and forced != own:
-            return replace(self, algo=forced[0], k=forced[1]).run(module, report)
         if self.algo not in ("auto", "k_tree", "ring", *TREES) or not 0 <= self.k <= 4:
             fail(
                 "bad-option",
@@ -187,15 +182,6 @@ class SelectCollective(Pass):
             f"{count} reductions over {axis}: {chosen}, {chosen.cycles:.0f} cycles predicted "
             f"({others}); at most {inputs} inbound channels per core and {colors} colors in all",
         )
-
-
-def forced_way(module: Module) -> tuple[str, int] | None:
-    """Algorithm and number of phases that the module's option ``all_reduce`` asks for, if any."""
-    text = str(module.option("all_reduce", "auto"))
-    if text in ("", "auto"):
-        return None
-    name, _, phases = text.partition(":")
-    return name, int(phases) if phases.isdecimal() else 5 if phases else 0
 
 
 def ring_axes(module: Module) -> frozenset[str]:

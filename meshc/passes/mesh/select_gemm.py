@@ -28,8 +28,7 @@ class SelectGemm(Pass):
     ``cyclic_shift`` is MeshGEMM and ``cannon`` the same program on axes in natural order; ``summa``
     hands panels along rows and columns; ``allgather`` lets each core gather all it needs. All
     products of a model share the algorithm, since they share channels and placement. ``algo``
-    forces one and writes it into the module's option ``gemm``, which counts where ``algo`` is
-    empty. Products of attention stay as they are.
+    forces one. Products of attention stay as they are.
 
     Before::
 
@@ -48,18 +47,16 @@ class SelectGemm(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"partitioned"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset({"placed"})
 
-    algo: str = ""
+    algo: str = "auto"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        wanted = self.algo or str(module.option("gemm", "")) or "auto"
+        wanted = self.algo
         if wanted not in ("auto", "transposed", *ALGORITHMS):
             fail(
                 "bad-option",
                 f"no algorithm '{wanted}' of products",
                 help=f"it is auto, transposed or one of {', '.join(ALGORITHMS)}",
             )
-        if wanted != "auto":
-            module.options["gemm"] = wanted
         products = [
             o for o in module.walk() if isinstance(o, ops.Gemm) and of_parameters(module, o)
         ]

@@ -36,9 +36,13 @@ class Unnormalised:
 
 
 class Plan:
-    """Lowers one function; subclasses choose the layouts. ``row_dim`` counts rows of tokens."""
+    """Lowers one function; subclasses choose the layouts. ``row_dim`` counts rows of tokens;
+    ``gemm``, ``align`` and ``result`` are settings of partition."""
 
     row_dim: str = ""
+    gemm: str = "auto"
+    align: str = ""
+    result: str = "everywhere"
 
     def __init__(self, module: Module, the_mesh: Mesh, tiling: Tiling, report: Diagnostics) -> None:
         self.source = module
@@ -207,8 +211,8 @@ class Plan:
 
     def reduced(self, values: list[Value], axis: str, users: list[Value]) -> list[Value]:
         """Complete the results of a product, graph values ``users``: on every core of the axis or,
-        if they leave main and the option ``result`` is ``roots``, on the first core only."""
-        at_roots = str(self.source.option("result", "")) == "roots"
+        if they leave main and the setting ``result`` is ``roots``, on the first core only."""
+        at_roots = self.result == "roots"
         if not at_roots or self.mesh.size(axis) == 1 or not all(map(self.is_returned, users)):
             return self.all_reduce(values, axis)
         kinds = [value_type(v) for v in values]

@@ -25,10 +25,10 @@ class PrefillPlan(CommonOps):
     """Lowers a function whose activations are many rows."""
 
     def aligned_by_host(self, value: Value) -> bool:
-        """Whether ``value``, a parameter, is placed skewed: weights, if the option ``align`` does
+        """Whether ``value``, a parameter, is placed skewed: weights, if the setting ``align`` does
         not say ``device``; inputs, if it says ``host``."""
         usual = "device" if value in self.inputs else "host"
-        return (str(self.source.option("align", "")) or usual) == "host"
+        return (self.align or usual) == "host"
 
     def input_layout(self, dims: tuple[str, ...]) -> Layout:
         """Rows over y, the last other dim over x."""
@@ -108,13 +108,12 @@ class PrefillPlan(CommonOps):
 
     def is_transposed(self, op: graph.Matmul, right: Value) -> bool:
         """Whether the product is dist-GEMM-T: of an input that the model transposes, or of any if
-        the option ``gemm`` says so; the result must leave main as it is."""
-        wanted = str(self.source.option("gemm", ""))
+        the setting ``gemm`` says so; the result must leave main as it is."""
         dims = value_type(right).dims
         new = [d for d in dims if d not in op.contract]
         free = right in self.inputs and len(new) == 1 and self.is_returned(op.result)
         stored = dims[-1] in op.contract
-        return free and (wanted == "transposed" or (not wanted and stored))
+        return free and (self.gemm == "transposed" or (self.gemm == "auto" and stored))
 
     def times_transposed(self, op: graph.Matmul, left: Value, right: Value) -> None:
         """dist-GEMM-T: rows of the right operand over y, the result's new dim skewed over x."""
@@ -146,7 +145,7 @@ class PrefillPlan(CommonOps):
         """Let the host place the left operand skewed, if it may and only this product reads it."""
         users = [o for o in self.source.walk() if op.operands[0] in o.operands]
         given = any(p.value is op.operands[0] for p in self.source.function.params)
-        if str(self.source.option("align", "")) != "host" or users != [op] or not given:
+        if self.align != "host" or users != [op] or not given:
             return False
         kind = value_type(left)
         down, across = self.mesh.plane
