@@ -114,6 +114,12 @@ def _rms_scale(out: Array, operands: Sequence[Array], params: Params) -> Array:
 
 
 @microkernel
+def _inverse_rms(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    (squares,) = operands
+    return np.asarray(1 / np.sqrt(squares / params["count"] + params["eps"]))
+
+
+@microkernel
 def _exp_sub(out: Array, operands: Sequence[Array], params: Params) -> Array:
     a, top = operands
     return np.asarray(np.exp(a - _leading(top, a)))

@@ -195,6 +195,12 @@ def _rms_scale(shards: Shards, op: mesh.RmsScale) -> list[Array]:
     return [shards.of(x) / root * _beside(shards, x, gain)]
 
 
+@meaning(mesh.InverseRms)
+def _inverse_rms(shards: Shards, op: mesh.InverseRms) -> list[Array]:
+    mean = shards.of(op.operands[0]) / shards.extents[op.dim]
+    return [1 / np.sqrt(mean + op.eps)]
+
+
 @meaning(mesh.Mask)
 def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
     (x,) = op.operands

@@ -56,6 +56,13 @@ _CATALOGUE = (
         3,
     ),
     Kernel(
+        "inverse_rms",
+        ("out", "in"),
+        "out = 1 / sqrt(s / count + eps)",
+        (("count", "int"), ("eps", "float")),
+        3,
+    ),
+    Kernel(
         "rope",
         ("out", "in", "in"),
         "out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]",

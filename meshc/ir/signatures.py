@@ -61,6 +61,7 @@ SIGNATURES: dict[str, Signature] = {
     "mesh.row_sum": _UNARY,
     "mesh.square_sum": _UNARY,
     "mesh.rms_scale": Signature(3, 3),
+    "mesh.inverse_rms": _UNARY,
     "mesh.rope": _UNARY,
     "mesh.add": _BINARY,
     "mesh.mul": _BINARY,

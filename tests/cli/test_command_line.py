@@ -305,7 +305,10 @@ def test_passes(command):
         assert "levels" in command("passes", cls.NAME)[1]
     found = json.loads(command("passes", "--json")[1])["passes"]
     assert found[2]["requires"] == ["transpose_free"]
-    assert json.loads(command("passes", "partition", "--json")[1])["options"] == {"grid": ""}
+    assert json.loads(command("passes", "partition", "--json")[1])["options"] == {
+        "grid": "",
+        "forms": [],
+    }
 
 
 def test_explain(command):

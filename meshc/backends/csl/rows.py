@@ -42,6 +42,7 @@ class Rows:
             "div": self._div,
             "exp_sub": self._exp_sub,
             "rms_scale": self._rms_scale,
+            "inverse_rms": self._inverse_rms,
             "silu": self._silu,
             "gelu": self._gelu,
         }
@@ -120,6 +121,18 @@ class Rows:
             ]
 
         return self._each(squares, (to, source, squares), write)
+
+    def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, squares = windows
+        _same(op, to, squares)
+        self.kernels.uses_math = True
+        count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
+
+        def write(row: Row) -> list[str]:
+            mean = f"@as(f32, {self._cell(row[1])}) / {count}.0 + {eps!r}"
+            return [f"{self._cell(row[0])} = 1.0 / math.sqrt_f32({mean});"]
+
+        return self._each(squares, (to, squares), write)
 
     # --- functions of elements
 

@@ -334,6 +334,21 @@ class RmsScale(Op):
     eps: float = 1e-5
 
 
+@register("mesh.inverse_rms")
+@dataclass(eq=False)
+class InverseRms(Op):
+    """``1 / sqrt(s / extent + eps)``, of sums of squares over the dim ``dim``; a product with it
+    scales what was computed of values that are not normalised yet."""
+
+    dim: str = ""
+    eps: float = 1e-5
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """``dim`` is one of the module's; the sums have it no more."""
+        if self.dim not in extents or self.dim in tensor_type(self.operands[0]).dims:
+            self.reject(f"its sums are not of squares over a dim '{self.dim}'")
+
+
 @register("mesh.rope")
 @dataclass(eq=False)
 class Rope(graph.Rope):
@@ -402,7 +417,7 @@ class Return(Op):
     """Ends a function."""
 
 
-LOCAL_POINTWISE = (ExpSub, Add, Mul, Div, Scale, Silu, Gelu, Mask, RmsScale, Rope)
+LOCAL_POINTWISE = (ExpSub, Add, Mul, Div, Scale, Silu, Gelu, Mask, RmsScale, InverseRms, Rope)
 
 
 def result_tensor(op: Op) -> TensorType:

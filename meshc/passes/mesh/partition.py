@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.tiling import choose_tiling, has_many_rows, heads_of
+from meshc.analysis.tiling import choose_tiling, heads_of
 from meshc.cost.products import ALGORITHMS
-from meshc.ir.mesh import plane_of
-from meshc.ir.module import Module
+from meshc.ir.mesh import Mesh, plane_of
+from meshc.ir.module import Function, Module
 from meshc.ir.ops.mesh import ALIGNMENTS, RESULTS
+from meshc.ir.values import Value
 from meshc.passes.base import Pass
-from meshc.passes.mesh.plans.base import Plan
-from meshc.passes.mesh.plans.decode import DecodePlan
-from meshc.passes.mesh.plans.prefill import PrefillPlan
+from meshc.passes.mesh.form_search import Search
+from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.problem import Problem, problem_of
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.verify import check_fact
 
@@ -53,22 +54,23 @@ class Partition(Pass):
     gemm: str = "auto"
     align: str = ""
     result: str = "everywhere"
+    forms: tuple[str, ...] = ()
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         self._check()
-        columns, rows = module.axes.size_of(self.grid or str(module.option("grid", "1x1")))
         batch = module.dims.get("B", 1)
         if batch != 1:
             fail(
                 "unsupported-batch", f"a batch of {batch} is not supported; compile for one request"
             )
-        heads, row_dim = heads_of(module), module.row_dim
-        tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity)
-        mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
-        kind = PrefillPlan if has_many_rows(module, row_dim) else DecodePlan
-        plan: Plan = kind(module, mesh, tiling, report)
-        plan.row_dim = row_dim
-        plan.gemm, plan.align, plan.result = self.gemm, self.align, self.result
+        problem = self.problem(module)
+        tiling, mesh = problem.tiling, problem.mesh
+        search = Search(problem, _pins(self.forms), _room(module, mesh))
+        best, *others = search.run()
+        for words, span in best.moves:
+            report.remark("relayout", words, span)
+        if search.several and problem.costs is not None:
+            report.remark("forms", _choice(search, best, others))
         if tiling.heads is not None:
             report.remark(
                 "partition-heads",
@@ -81,16 +83,24 @@ class Partition(Pass):
             "mesh",
             dict(module.dims),
             dict(module.scalars),
-            {**module.options, "grid": f"{columns}x{rows}"},
+            {**module.options, "grid": str(mesh)},
             module.rows,
             module.attention,
             dict(module.paired),
             module.device,
             mesh,
         )
-        lowered.functions = [plan.function()]
+        lowered.functions = [_finished(best)]
         check_fact(lowered, "padding_safe")
         return lowered
+
+    def problem(self, module: Module) -> Problem:
+        """``module`` with its mesh, and how its heads and rows meet that."""
+        columns, rows = module.axes.size_of(self.grid or str(module.option("grid", "1x1")))
+        heads = heads_of(module)
+        tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity)
+        mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
+        return problem_of(module, mesh, tiling, self.gemm, self.align, self.result)
 
     def _check(self) -> None:
         """Fail with ``bad-option`` for a setting that is none."""
@@ -103,3 +113,66 @@ class Partition(Pass):
             if value not in known:
                 words = ", ".join(k for k in known if k)
                 fail("bad-option", f"no {name} '{value}' of partition", help=f"it is {words}")
+
+
+def _choice(search: Search, best: Lowering, others: list[Lowering]) -> str:
+    """Which forms were chosen where there were several, what they cost, and the next best."""
+    taken = dict(best.chosen)
+    words = ", ".join(f"{name} {taken[name]}" for name in search.several if name in taken)
+    found = f"{words}: {best.cost.total:.0f} cycles"
+    for other in others:
+        instead = {name: form for name, form in other.chosen if taken.get(name) != form}
+        changed = ", ".join(f"{name} {form}" for name, form in instead.items())
+        found += f"; next best with {changed}: {other.cost.total:.0f} cycles"
+    return found
+
+
+def _pins(forms: tuple[str, ...]) -> dict[str, str]:
+    """``name=form`` texts as a table. Fails with ``bad-option`` for anything else."""
+    found = {}
+    for text in forms:
+        name, equals, form = text.partition("=")
+        if not (name and equals and form):
+            fail(
+                "bad-option",
+                f"'{text}' pins no form",
+                help="write the result=form, such as q=gemv_y",
+            )
+        found[name] = form
+    return found
+
+
+def _room(module: Module, mesh: Mesh) -> int | None:
+    """Bytes of weights that a core can have if the layers go to as many regions as there is room
+    for; None where memory is no limit."""
+    device = module.device
+    if device is None or device.room_bytes is None:
+        return None
+    regions = (device.cores_x // mesh.columns) * (device.cores_y // mesh.rows)
+    return device.room_bytes * max(1, regions)
+
+
+def _finished(way: Lowering) -> Function:
+    """The function that a way has come to, with the layouts of its weights in their types and
+    results called as the model calls them."""
+    source = way.problem.source.function
+    values = [p.value for p in way.params]
+    values += [v for op in way.block.walk() for region in op.regions for v in region.args]
+    for value in values:
+        value.type = way.type_of(value).with_layout(way.layout_of(value))
+    for asked, value in zip(
+        source.body.ops[-1].tensors(), way.block.ops[-1].tensors(), strict=True
+    ):
+        if value.name.startswith(f"{asked.name}_"):
+            _swap_names(way, value, asked.name)
+    return Function(
+        source.name, list(way.params), [v.type for v in way.block.ops[-1].tensors()], way.block
+    )
+
+
+def _swap_names(way: Lowering, value: Value, name: str) -> None:
+    """Call ``value`` by ``name``, which a value on the way to it may have taken; that one gets the
+    name of ``value``."""
+    other = way.names[name]
+    value.name, other.name = name, value.name
+    way.names |= {v.name: v for v in (value, other)}

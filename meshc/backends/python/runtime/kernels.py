@@ -230,6 +230,15 @@ def rms_scale(out: Array, a: Array, s: Array, gain: Array, count: int, eps: floa
     out *= _trailing(gain, out)
 
 
+@_kernel()
+def inverse_rms(out: Array, s: Array, count: int, eps: float) -> None:
+    """out = 1 / sqrt(s / count + eps)"""
+    np.divide(s, np.float32(count), out=out)
+    out += np.float32(eps)
+    np.sqrt(out, out=out)
+    np.reciprocal(out, out=out)
+
+
 def rope(
     out: View, a: View, freq: View, *, position: PerCore | int, step: int, on: Cores | None = None
 ) -> None:

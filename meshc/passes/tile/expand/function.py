@@ -97,15 +97,14 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             self.emitter.span = outer
 
     def join(self, block: Block) -> None:
-        """Values that travel in one message, or come from one product, share a buffer."""
-        for op in block.ops:
-            several = isinstance(op, (mesh.Gemv, mesh.Gemm)) and len(op.results) > 1
-            if several:
-                self.place_jointly(op.results)
-            elif isinstance(op, mesh.AllReduce) and len(op.operands) > 1:
-                values = op.tensors()
-                if any(v not in self.places for v in values):
-                    self.place_jointly(values)
+        """Values that travel in one message, or come from one product, share a buffer: those of a
+        message may be more than those of the product that it completes."""
+        messages = [op for op in block.ops if isinstance(op, mesh.AllReduce)]
+        products = [op for op in block.ops if isinstance(op, (mesh.Gemv, mesh.Gemm))]
+        joint = [op.tensors() for op in messages] + [op.results for op in products]
+        for values in joint:
+            if len(values) > 1 and any(v not in self.places for v in values):
+                self.place_jointly(values)
 
     def place_jointly(self, values: Sequence[Value]) -> None:
         """One buffer for ``values``."""

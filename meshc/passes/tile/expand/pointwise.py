@@ -115,6 +115,9 @@ class Pointwise(Values):
         count = self.module.dims[op.dim]
         self.emitter.compute("rms_scale", *views, self.view(sums), scale, count=count, eps=op.eps)
 
+    def inverse_rms(self, op: mesh.InverseRms) -> None:
+        self.unary(op, "inverse_rms", count=self.module.dims[op.dim], eps=op.eps)
+
     def rope(self, op: mesh.Rope) -> None:
         source = self.place_of(cast(Value, op.operands[0]))
         target = self.result_place(op, op.operands[0])

@@ -1,4 +1,4 @@
-"""Run gemv_main on 2 x 36 PEs.
+"""Run gemv_main on 36 x 36 PEs.
 
 Inputs are DATA/NAME.npy, weights that or weights/NAME.npy; results are written to DATA/NAME.npy.
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from cerebras.sdk.runtime.sdkruntimepybind import MemcpyDataType, MemcpyOrder, SdkRuntime
 
-ROWS, COLUMNS = 36, 2
+ROWS, COLUMNS = 36, 36
 
 
 class Core:
@@ -23,7 +23,7 @@ class Core:
         y, x = np.indices((ROWS, COLUMNS))
         self.y, self.x = y.reshape(shape), x.reshape(shape)
         self.rank_y = np.where(self.y % 2 == 0, self.y // 2, 36 - (self.y + 1) // 2)
-        self.rank_x = self.x
+        self.rank_x = np.where(self.x % 2 == 0, self.x // 2, 36 - (self.x + 1) // 2)
 
 
 def element(*index, where=()):
@@ -36,22 +36,22 @@ def x_lanes(core, lane_0):
 
 
 def w_lanes(core, lane_0, lane_1):
-    return element(lane_0 + core.rank_y, lane_1 + 5 * core.rank_x)
+    return element(lane_0 + core.rank_y, lane_1 + core.rank_x)
 
 
 def result_lanes(core, lane_0):
-    return element(0, lane_0 + 5 * core.rank_x, where=(core.rank_y == 0,))
+    return element(0, lane_0 + core.rank_x, where=(core.rank_y == 0,))
 
 
 # Tensor, its extents; symbol on the PE, its extents and type; what each lane holds; padding.
 INPUTS = [
     ("x", (1, 24), "x", (1,), np.float32,
      x_lanes, 0.0),
-    ("w", (24, 10), "w", (1, 5), np.float32,
+    ("w", (24, 10), "w", (1, 1), np.float32,
      w_lanes, 0.0),
 ]
 OUTPUTS = [
-    ("result", (1, 10), "result", (5,), np.float32,
+    ("result", (1, 10), "result", (1,), np.float32,
      result_lanes, 0.0),
 ]
 

@@ -7,10 +7,12 @@ through. Only channels carry data from core to core; wait ends the transfers it 
 
 Kernels, the result first:
     add          out = a + b
+    copy         out = a
     div          out = a / b, b repeated over trailing dims
     exp_sub      out = exp(a - m), m repeated over trailing dims
     gemm         out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n,
                  k] if `transposed`
+    inverse_rms  out = 1 / sqrt(s / count + eps)
     mask_slots   s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
                  nothing
     mul          out = a * b
@@ -18,7 +20,6 @@ Kernels, the result first:
     ring_grow    state count + 1
     ring_oldest  b[.., :] = the oldest slot of ring a[.., cap, :]
     ring_push    the newest slot of ring a[.., cap, :] = b[.., :]
-    rms_scale    out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]
     rope         out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
     row_max      out[..] = largest of a over trailing dims
     row_sum      out[..] = sum of a over trailing dims
@@ -30,16 +31,17 @@ Kernels, the result first:
 from mesh_runtime import Fabric, Hop, Phase, element, memo, wait
 from mesh_runtime.kernels import (
     add,
+    copy,
     div,
     exp_sub,
     gemm,
+    inverse_rms,
     mask_slots,
     mul,
     ring_drop,
     ring_grow,
     ring_oldest,
     ring_push,
-    rms_scale,
     rope,
     row_max,
     row_sum,
@@ -56,10 +58,10 @@ def decode(fabric: Fabric) -> Phase:
 
     # Memory of each core: name, element type, extents.
     x = phase.buffer("x", "f32", 24, role="in")
-    q_1_k_1_x_5 = phase.buffer("q_1_k_1_x_5", "f32", 40)
+    result_3_result_1_ss = phase.buffer("result_3_result_1.ss", "f32", 129)
+    q_1_k_1_x_5_h_ss = phase.buffer("q_1_k_1_x_5_h.ss", "f32", 41)
     x_6_s_sum = phase.buffer("x_6_s.sum", "f32", 30)
-    x_8_x_10 = phase.buffer("x_8_x_10", "f32", 128)
-    h_ss = phase.buffer("h.ss", "f32", 1)
+    x_8_x_10_h_1_ss = phase.buffer("x_8_x_10_h_1.ss", "f32", 129)
     attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
     h = phase.buffer("h", "f32", 24)
     wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 24, 40, role="weight")
@@ -72,16 +74,14 @@ def decode(fabric: Fabric) -> Phase:
     s_max = phase.buffer("s.max", "f32", 6)
     x_7 = phase.buffer("x_7", "f32", 24)
     wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight")
-    h_1_ss = phase.buffer("h_1.ss", "f32", 1)
     ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
     h_1 = phase.buffer("h_1", "f32", 24)
     w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 24, 128, role="weight")
     x_12 = phase.buffer("x_12", "f32", 24)
     w_down = phase.buffer("w_down", "f32", 2, 64, 24, role="weight")
-    result_1_ss = phase.buffer("result_1.ss", "f32", 1)
     final_norm = phase.buffer("final_norm", "f32", 24, role="weight")
-    result = phase.buffer("result", "f32", 128, role="out")
     lm_head = phase.buffer("lm_head", "f32", 24, 128, role="weight")
+    result = phase.buffer("result", "f32", 128, role="out")
 
     # Channels: where the messages of each core go.
     every_y = core.every(2)
@@ -152,48 +152,63 @@ def decode(fabric: Fabric) -> Phase:
 
     def step(pos):
         for layer in range(2):
-            square_sum(h_ss, x.shaped(1, 24))
-            all_reduce_add_y(h_ss)
-            rms_scale(h.shaped(1, 24), x.shaped(1, 24), h_ss, attn_norm[layer], count=48, eps=1e-05)
-            gemm(q_1_k_1_x_5[:40].shaped(1, 40), h.shaped(1, 24), wq_wk_wv[layer])
-            all_reduce_add_y(q_1_k_1_x_5[:40])
+            square_sum(q_1_k_1_x_5_h_ss[40:41], x.shaped(1, 24))
+            mul(h, x, attn_norm[layer])
+            gemm(q_1_k_1_x_5_h_ss[:40].shaped(1, 40), h.shaped(1, 24), wq_wk_wv[layer])
+            all_reduce_add_y(q_1_k_1_x_5_h_ss[:41])
+            inverse_rms(q_1_k_1_x_5_h_ss[40:41], q_1_k_1_x_5_h_ss[40:41], count=48, eps=1e-05)
+            mul(
+                q_1_k_1_x_5_h_ss[:24].shaped(6, 4, 1),
+                q_1_k_1_x_5_h_ss[:24].shaped(6, 4, 1),
+                q_1_k_1_x_5_h_ss[40:41],
+            )
+            mul(
+                q_1_k_1_x_5_h_ss[24:32].shaped(2, 4, 1),
+                q_1_k_1_x_5_h_ss[24:32].shaped(2, 4, 1),
+                q_1_k_1_x_5_h_ss[40:41],
+            )
+            mul(
+                q_1_k_1_x_5_h_ss[32:40].shaped(2, 4, 1),
+                q_1_k_1_x_5_h_ss[32:40].shaped(2, 4, 1),
+                q_1_k_1_x_5_h_ss[40:41],
+            )
             rope(
-                q_1_k_1_x_5[:24].shaped(6, 1, 4),
-                q_1_k_1_x_5[:24].shaped(6, 1, 4),
+                q_1_k_1_x_5_h_ss[:24].shaped(6, 1, 4),
+                q_1_k_1_x_5_h_ss[:24].shaped(6, 1, 4),
                 rope_frequency_lanes,
                 position=pos,
                 step=1,
             )
             rope(
-                q_1_k_1_x_5[24:32].shaped(2, 1, 4),
-                q_1_k_1_x_5[24:32].shaped(2, 1, 4),
+                q_1_k_1_x_5_h_ss[24:32].shaped(2, 1, 4),
+                q_1_k_1_x_5_h_ss[24:32].shaped(2, 1, 4),
                 rope_frequency_lanes,
                 position=pos,
                 step=1,
             )
             ring_oldest(kv_oldest, kv_cache[layer], kv_state[layer], on=ring_oldest_cores(pos))
             ring_drop(kv_state[layer], capacity=8, on=ring_oldest_cores(pos))
-            got_4 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
-            sent_4 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
-            wait(got_4, sent_4)
+            got_2_2 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
+            sent_2_2 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
+            wait(got_2_2, sent_2_2)
             ring_push(kv_cache[layer], kv_risen, kv_state[layer], on=ring_y_receivers(pos))
             ring_grow(kv_state[layer], on=ring_y_receivers(pos))
             ring_push(
                 kv_cache[layer, 0],
-                q_1_k_1_x_5[24:32].shaped(2, 4),
+                q_1_k_1_x_5_h_ss[24:32].shaped(2, 4),
                 kv_state[layer],
                 on=ring_push_cores(pos),
             )
             ring_push(
                 kv_cache[layer, 1],
-                q_1_k_1_x_5[32:40].shaped(2, 4),
+                q_1_k_1_x_5_h_ss[32:40].shaped(2, 4),
                 kv_state[layer],
                 on=ring_push_cores(pos),
             )
             ring_grow(kv_state[layer], on=ring_push_cores(pos))
             gemm(
                 s_2.shaped(2, 3, 8),
-                q_1_k_1_x_5[:24].shaped(2, 3, 4),
+                q_1_k_1_x_5_h_ss[:24].shaped(2, 3, 4),
                 kv_cache[layer, 0],
                 transposed=True,
             )
@@ -210,23 +225,39 @@ def decode(fabric: Fabric) -> Phase:
             gemm(x_7.shaped(1, 24), x_6_s_sum[:24].shaped(1, 24), wo[layer])
             all_reduce_add_x(x_7)
             add(x, x, x_7)
-            square_sum(h_1_ss, x.shaped(1, 24))
-            all_reduce_add_y(h_1_ss)
-            rms_scale(
-                h_1.shaped(1, 24), x.shaped(1, 24), h_1_ss, ffn_norm[layer], count=48, eps=1e-05
+            square_sum(x_8_x_10_h_1_ss[128:129], x.shaped(1, 24))
+            mul(h_1, x, ffn_norm[layer])
+            gemm(x_8_x_10_h_1_ss[:128].shaped(1, 128), h_1.shaped(1, 24), w_gate_w_up[layer])
+            all_reduce_add_y(x_8_x_10_h_1_ss[:129])
+            inverse_rms(x_8_x_10_h_1_ss[128:129], x_8_x_10_h_1_ss[128:129], count=48, eps=1e-05)
+            mul(
+                x_8_x_10_h_1_ss[:64].shaped(64, 1),
+                x_8_x_10_h_1_ss[:64].shaped(64, 1),
+                x_8_x_10_h_1_ss[128:129],
             )
-            gemm(x_8_x_10[:128].shaped(1, 128), h_1.shaped(1, 24), w_gate_w_up[layer])
-            all_reduce_add_y(x_8_x_10[:128])
-            silu(x_8_x_10[:64], x_8_x_10[:64])
-            mul(x_8_x_10[:64], x_8_x_10[:64], x_8_x_10[64:128])
-            gemm(x_12.shaped(1, 24), x_8_x_10[:64].shaped(1, 64), w_down[layer])
+            mul(
+                x_8_x_10_h_1_ss[64:128].shaped(64, 1),
+                x_8_x_10_h_1_ss[64:128].shaped(64, 1),
+                x_8_x_10_h_1_ss[128:129],
+            )
+            silu(x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[:64])
+            mul(x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[64:128])
+            gemm(x_12.shaped(1, 24), x_8_x_10_h_1_ss[:64].shaped(1, 64), w_down[layer])
             all_reduce_add_x(x_12)
             add(x, x, x_12)
-        square_sum(result_1_ss, x.shaped(1, 24))
-        all_reduce_add_y(result_1_ss)
-        rms_scale(x.shaped(1, 24), x.shaped(1, 24), result_1_ss, final_norm, count=48, eps=1e-05)
-        gemm(result.shaped(1, 128), x.shaped(1, 24), lm_head)
-        all_reduce_add_y(result)
+        square_sum(result_3_result_1_ss[128:129], x.shaped(1, 24))
+        mul(x, x, final_norm)
+        gemm(result_3_result_1_ss[:128].shaped(1, 128), x.shaped(1, 24), lm_head)
+        all_reduce_add_y(result_3_result_1_ss[:129])
+        inverse_rms(
+            result_3_result_1_ss[128:129], result_3_result_1_ss[128:129], count=48, eps=1e-05
+        )
+        mul(
+            result_3_result_1_ss[:128].shaped(128, 1),
+            result_3_result_1_ss[:128].shaped(128, 1),
+            result_3_result_1_ss[128:129],
+        )
+        copy(result, result_3_result_1_ss[:128])
 
     # Constants of the program.
     phase.constant("rope_frequency", [1.0, 0.1, 0.01, 0.001])

@@ -1,0 +1,217 @@
+"""The search over forms: the cheapest way through a function, by dynamic programming.
+
+Ways go through the ops in order, each taking every form that an op has. Two ways on which all
+values that are still read lie alike have the same future, so only the cheaper goes on; where
+memory is limited, also the one that needs less of it. (The second cheapest goes on too, so that
+the end knows what the choice was worth.) A loop is searched once for each layout of
+what it carries, which is the same at both ends of its body. Where no device is named forms cost
+nothing, and each op takes its first.
+
+The search is exact as long as no more than ``MOST_WAYS`` go on at an op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from meshc.ir.core import Block, Op
+from meshc.ir.module import Param
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.passes.mesh.forms import FORMS
+from meshc.passes.mesh.forms.append import flush
+from meshc.passes.mesh.forms.form import Form
+from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.parameters import enter, is_hosted
+from meshc.passes.mesh.forms.problem import Problem
+from meshc.passes.mesh.forms.repeat import entries
+from meshc.support.diagnostics import MeshcError, fail
+
+MOST_WAYS = 512
+_KEPT = 2
+_ALIKE = 1e-9
+
+
+@dataclass
+class Search:
+    """One search. ``pins`` says which form a result is computed by.
+
+    ``several`` are the results that had a choice, with the forms that they had. ``room`` is the
+    bytes of weights that a core can have, or None.
+    """
+
+    problem: Problem
+    pins: Mapping[str, str] = field(default_factory=dict)
+    room: int | None = None
+    several: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def run(self) -> list[Lowering]:
+        """The cheapest way through the function, and the next one if there is another. Fails with
+        the first way's error where every one ends in an error, and with ``bad-option`` for a pin
+        of nothing that is computed."""
+        body = self.problem.source.function.body
+        self.live = _live_values(body)
+        self.read = tuple(dict.fromkeys(v for op in body.walk() for v in op.tensors()))
+        ways = [Lowering(self.problem)]
+        for param in self.problem.source.function.params:
+            if not is_hosted(ways[0], param):
+                ways = self.entered(ways, param)
+        ways = self.block(ways, body)
+        unknown = [name for name in self.pins if name not in dict(ways[0].chosen)]
+        if unknown:
+            fail("bad-option", f"there is no '{unknown[0]}' whose form could be pinned")
+        fitting = [way for way in ways if self.room is None or way.bytes <= self.room]
+        return sorted(fitting or ways, key=lambda way: way.cost.total)[:_KEPT]
+
+    def entered(self, ways: Sequence[Lowering], param: Param) -> list[Lowering]:
+        """Every way with ``param`` in each layout in which it may enter."""
+        branches = [self.forms(way, param.value.name, enter(way, param)) for way in ways]
+        return self.taken(zip(ways, branches, strict=True), param.value.name, self.read)
+
+    def block(self, ways: Sequence[Lowering], block: Block) -> list[Lowering]:
+        """The ways that come through all ops of ``block``."""
+        found = list(ways)
+        for op in block.ops:
+            found = self.loop(found, op) if isinstance(op, graph.Repeat) else self.op(found, op)
+        return found
+
+    def op(self, ways: Sequence[Lowering], op: Op) -> list[Lowering]:
+        """Every way with each form of ``op``, as far as they differ in what comes later."""
+        name = op.results[0].name if op.results else ""
+        ready, errors = [], []
+        for way in ways:
+            base = way.fork()
+            base.span = op.span
+            try:
+                if not isinstance(op, graph.Append):
+                    flush(base, op)
+                ready.append((base, self.forms(base, name, _forms_of(base, op))))
+            except MeshcError as error:
+                errors.append(error)
+        if not ready:
+            raise errors[0]
+        return self.taken(ready, name, self.live[op])
+
+    def forms(self, way: Lowering, name: str, forms: list[Form]) -> list[Form]:
+        """The forms that a pin leaves."""
+        wanted = self.pins.get(name)
+        if wanted is not None and wanted not in [f.name for f in forms]:
+            fail(
+                "bad-option",
+                f"'{name}' has no form '{wanted}' here",
+                way.span,
+                help=f"it has {', '.join(f.name for f in forms)}",
+            )
+        if len(forms) > 1:
+            had = self.several.get(name, ())
+            self.several[name] = tuple(dict.fromkeys((*had, *(f.name for f in forms))))
+        return [f for f in forms if wanted is None or f.name == wanted]
+
+    def taken(
+        self,
+        ready: Iterable[tuple[Lowering, list[Form]]],
+        name: str,
+        live: Sequence[Value],
+    ) -> list[Lowering]:
+        """The ways after each of their forms. Raises the first error if none gets through."""
+        found, errors = [], []
+        for base, forms in ready:
+            for form in forms:
+                way = base.fork()
+                try:
+                    form.lower(way)
+                except MeshcError as error:
+                    errors.append(error)
+                    continue
+                if name:
+                    way.chosen = (*way.chosen, (name, form.name))
+                found.append(way)
+        if not found:
+            raise errors[0]
+        return self.best(found, live)
+
+    def loop(self, ways: Sequence[Lowering], op: graph.Repeat) -> list[Lowering]:
+        """Every way through the loop, for each layout of what it carries."""
+        name = op.results[0].name if op.results else ""
+        found, errors = [], []
+        for way in ways:
+            base = way.fork()
+            base.span = op.span
+            flush(base, op)
+            every = entries(base, op)
+            kept = self.forms(base, name, [Form(e.form, _nothing) for e in every])
+            for entry in [e for e in every if e.form in [f.name for f in kept]]:
+                start = entry.inside(op)
+                start.chosen = (*start.chosen, (name, entry.form))
+                try:
+                    ends = self.block([start], op.regions[0])
+                except MeshcError as error:
+                    errors.append(error)
+                    continue
+                for end in ends:
+                    entry.leave(end, op)
+                    found.append(end)
+        if not found:
+            raise errors[0]
+        return self.best(found, self.live[op])
+
+    def best(self, ways: Sequence[Lowering], live: Sequence[Value]) -> list[Lowering]:
+        """Of ways with the same future those that no other beats, the cheapest ``MOST_WAYS``."""
+        groups: dict[object, list[Lowering]] = {}
+        for way in ways:
+            waiting = [way.state_of(v) for append in way.appends for v in append.tensors()]
+            key = (tuple(map(way.state_of, live)), tuple(waiting))
+            kept = groups.setdefault(key, [])
+            kept.append(way)
+        found = [way for kept in groups.values() for way in self.unbeaten(kept)]
+        if len(found) > MOST_WAYS:
+            found = sorted(found, key=lambda way: way.cost.total)[:MOST_WAYS]
+        return found
+
+    def unbeaten(self, ways: list[Lowering]) -> list[Lowering]:
+        """The ways that fewer than ``_KEPT`` others beat."""
+        found = []
+        for place, way in enumerate(ways):
+            better = sum(
+                self.beats(other, way) and (at < place or not self.beats(way, other))
+                for at, other in enumerate(ways)
+                if at != place
+            )
+            if better < _KEPT:
+                found.append(way)
+        return found
+
+    def beats(self, one: Lowering, other: Lowering) -> bool:
+        """Whether ``other`` need not go on: it costs as much or more, and needs no less memory."""
+        cheaper = one.cost.total <= other.cost.total * (1 + _ALIKE)
+        return cheaper and (self.room is None or one.bytes <= other.bytes)
+
+
+def _forms_of(way: Lowering, op: Op) -> list[Form]:
+    forms: Callable[[Lowering, Op], list[Form]] | None = FORMS.get(type(op))
+    if forms is None:
+        fail("unsupported-op", f"{op.NAME} cannot be partitioned", op.span)
+    return forms(way, op)
+
+
+def _nothing(way: Lowering) -> None:
+    """What a loop's form emits is its body's."""
+
+
+def _live_values(body: Block) -> dict[Op, tuple[Value, ...]]:
+    """For each op what is read after it, in order of the first reading."""
+    ops = list(body.walk())
+    last: dict[Value, int] = {}
+    first: dict[Value, int] = {}
+    for number, op in enumerate(ops):
+        for value in op.tensors():
+            last[value] = number
+            first.setdefault(value, number)
+    ends = {op: number + len(list(_inside(op))) for number, op in enumerate(ops)}
+    return {op: tuple(v for v in first if last[v] > ends[op]) for op in ops}
+
+
+def _inside(op: Op) -> Iterable[Op]:
+    for region in op.regions:
+        yield from region.walk()

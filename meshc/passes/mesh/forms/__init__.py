@@ -1,0 +1,40 @@
+"""Forms: how each graph op can be distributed, a file for each; ``FORMS`` is their table.
+
+A form says where its operands must lie, where its result will, and which mesh ops compute it. The
+first form of an op is the one that is taken where no device says what forms cost. To add one,
+write it into the file of its op and let that file's function list it.
+"""
+
+from collections.abc import Callable, Mapping
+
+from meshc.ir.core import Op
+from meshc.ir.ops import graph
+from meshc.passes.mesh.forms.append import append
+from meshc.passes.mesh.forms.form import Form
+from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.matmul import matmul
+from meshc.passes.mesh.forms.parameters import embed
+from meshc.passes.mesh.forms.pointwise import of_one, of_two
+from meshc.passes.mesh.forms.results import returned, yielded
+from meshc.passes.mesh.forms.rms_norm import rms_norm
+from meshc.passes.mesh.forms.rope import rope
+from meshc.passes.mesh.forms.softmax import softmax
+
+FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
+    graph.Add: of_two,
+    graph.Append: append,
+    graph.Embed: embed,
+    graph.Gelu: of_one,
+    graph.Matmul: matmul,
+    graph.Mul: of_two,
+    graph.Return: returned,
+    graph.RmsNorm: rms_norm,
+    graph.Rope: rope,
+    graph.Scale: of_one,
+    graph.Silu: of_one,
+    graph.Softmax: softmax,
+    graph.Yield: yielded,
+}
+"""The forms that an op has on a way; loops have theirs in ``repeat``."""
+
+__all__ = ["FORMS"]

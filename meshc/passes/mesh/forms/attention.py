@@ -1,0 +1,97 @@
+"""Products with a cache: scores of cached keys, and cached values weighted by a softmax.
+
+Of single rows each core multiplies with the slots it has, and the sums are completed; of many rows
+keys move along rows of the mesh and sums inside segments (dist-GEMM-T, WaferLLM section 5.4), which
+leaves the scores skewed as the product with the values wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshc.ir.core import Operand, tensor_type
+from meshc.ir.ops import graph, mesh
+from meshc.ir.types import Layout, Split, TensorType
+from meshc.ir.values import Value
+from meshc.passes.mesh.forms.form import Form
+from meshc.passes.mesh.forms.layouts import head_splits, laid_out, row_split
+from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised
+from meshc.support.diagnostics import fail
+
+
+def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
+    """``slots``: single rows, every core against the slots it holds. ``scores`` and ``values``:
+    many rows."""
+    if not way.problem.many_rows:
+        return [Form("slots", lambda way: _slots(way, op))]
+    if way.holds_keys(way.peek(op.operands[0])):
+        return [Form("values", lambda way: _values(way, op))]
+    return [Form("scores", lambda way: _scores(way, op))]
+
+
+def unnormalised(way: Lowering, left: Operand, rights: Sequence[Value]) -> Unnormalised | None:
+    """The softmax whose division can wait until cached values are weighted: ``left``, if nothing
+    but this product reads it."""
+    alone = len(way.problem.used_by(left)) == 1 and all(map(way.holds_keys, rights))
+    waiting = way.pending.get(left) if alone and isinstance(left, Value) else None
+    if not isinstance(left, Value) or not isinstance(waiting, Unnormalised):
+        return None
+    del way.pending[left]
+    return waiting
+
+
+def _slots(way: Lowering, op: graph.Matmul) -> None:
+    right = way.env_of(op.operands[1])
+    soft = unnormalised(way, op.operands[0], [right])
+    left = soft.value if soft else laid_out(way, way.env_of(op.operands[0]))
+    dims, mine = tensor_type(op.result).dims, way.type_of(left).dims
+    theirs = way.layout_of(right).splits
+    new = [s for s in theirs if s.dim in dims and s.dim not in mine]
+    kept = [s for s in way.layout_of(left).splits if s.dim not in op.contract]
+    splits = tuple(s for d in dims for s in (*kept, *new) if s.dim == d)
+    axes = {s.axis for s in theirs if s.dim in op.contract}
+    if len(axes) != 1:
+        fail("unsupported-op", "this product of activations has no distributed form", op.span)
+    (axis,) = axes
+    made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
+    (value,) = way.emit(made, (op.result.name, way.partial(dims, splits, axis)))
+    if soft is None:
+        (way.env[op.result],) = way.all_reduce([value], axis)
+        return
+    value, sums = way.all_reduce([value, soft.sums], axis)
+    way.env[op.result] = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
+
+
+def _scores(way: Lowering, op: graph.Matmul) -> None:
+    right = way.env_of(op.operands[1])
+    left = laid_out(way, way.env_of(op.operands[0]))
+    heads, tiling = way.heads(), way.tiling
+    kept = way.restricted(left, (way.problem.row_dim, heads.query)).splits
+    slots = tiling.chunks_x * (tiling.row_lanes // tiling.chunks_y)
+    keys = Split(heads.keys, way.mesh.inner, slots, "cyclic", skew=way.mesh.down)
+    made = mesh.GemmT([left, right], contract=op.contract, group=op.group, axis=way.mesh.inner)
+    kind = TensorType(way.problem.dtype, tensor_type(op.result).dims, Layout((*kept, keys)))
+    (way.env[op.result],) = way.emit(made, (op.result.name, kind))
+
+
+def _values(way: Lowering, op: graph.Matmul) -> None:
+    """The division by the softmax's sums waits for the weighted values."""
+    right = way.env_of(op.operands[1])
+    soft = unnormalised(way, op.operands[0], [right])
+    left = soft.value if soft else laid_out(way, way.env_of(op.operands[0]))
+    heads, dims = way.heads(), tensor_type(op.result).dims
+    if heads.lane not in dims or heads.keys not in op.contract:
+        fail("unsupported-op", "this product with a cache is none of attention", op.span)
+    sums = way.completed(soft.sums, left, soft.dim, "sum") if soft else None
+    made = mesh.Gemm(
+        [left, right],
+        contract=op.contract,
+        group=op.group,
+        axis=way.mesh.inner,
+        left_aligned=True,
+    )
+    layout = Layout((row_split(way), *head_splits(way, dims)))
+    (value,) = way.emit(made, (op.result.name, TensorType(way.problem.dtype, dims, layout)))
+    if sums is not None:
+        value = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
+    way.env[op.result] = value

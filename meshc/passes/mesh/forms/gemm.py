@@ -1,0 +1,97 @@
+"""Products of many rows with weights: MeshGEMM, by cyclic shifts of both operands.
+
+Rows of tokens lie over the rows of the mesh and features over its columns, in the result too
+(WaferLLM sections 4.1 and 5.3, Fig. 3). ``select-gemm`` chooses how the operands move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshc.analysis.tiling import ceil_div
+from meshc.ir.core import Op, tensor_type
+from meshc.ir.ops import graph, mesh
+from meshc.ir.types import Layout, Split, TensorType
+from meshc.ir.values import Value
+from meshc.passes.mesh.forms.contraction import contracted
+from meshc.passes.mesh.forms.form import Form, only
+from meshc.passes.mesh.forms.layouts import column_splits, laid_out, row_split
+from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.support.diagnostics import fail
+
+
+def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
+    """The weights are stored skewed, the left operand is aligned on the mesh."""
+    return only("gemm", _gemm, op)
+
+
+def _gemm(way: Lowering, op: Op) -> None:
+    assert isinstance(op, graph.Matmul)
+    problem = way.problem
+    rights = [way.env_of(r) for r in op.operands[1:]]
+    left = laid_out(way, way.env_of(op.operands[0]))
+    if problem.row_dim not in way.type_of(left).dims:
+        fail(
+            "unsupported-op",
+            f"the left side of this product has no rows {problem.row_dim}, of which there are "
+            f"{problem.extents[problem.row_dim]}",
+            op.span,
+            help="multiply what has rows of tokens with params",
+        )
+    contract = contracted(way, op, left, rights)
+    down, across = way.mesh.plane
+    skew = skew_of(way, rights, op)
+    held = tuple(
+        Split(s.dim, down, ceil_div(problem.extents[s.dim], way.mesh.rows), skew=skew)
+        for s in way.restricted(left, contract).splits
+    )
+    results = []
+    for old, right in zip(op.results, rights, strict=True):
+        order = way.type_of(right).dims
+        new = tuple(d for d in order if d not in way.type_of(left).dims)
+        columns = column_splits(way, new, across)
+        splits = tuple(s for d in order for s in (*held, *columns) if s.dim == d)
+        way.place(right, Layout(splits), op)
+        dtype = problem.accumulate if problem.is_returned(old) else problem.dtype
+        layout = Layout((row_split(way), *columns))
+        results.append((old.name, TensorType(dtype, tensor_type(old).dims, layout)))
+    made = mesh.Gemm(
+        [left, *rights],
+        contract=contract,
+        group=op.group,
+        axis=across,
+        left_aligned=_align_input(way, op, left),
+    )
+    way.env.update(zip(op.results, way.emit(made, *results), strict=True))
+
+
+def skew_of(way: Lowering, rights: Sequence[Value], op: Op) -> str:
+    """The axis that turns the right operands of a product, or nothing."""
+    turned = {_aligned_by_host(way, right) for right in rights}
+    if len(turned) > 1:
+        fail("unsupported-op", "one product with weights and inputs at once", op.span)
+    return way.mesh.across if turned == {True} else ""
+
+
+def _aligned_by_host(way: Lowering, value: Value) -> bool:
+    """Whether ``value``, a parameter, is placed skewed: weights, if the setting ``align`` does not
+    say ``device``; inputs, if it says ``host``."""
+    usual = "device" if value in way.inputs else "host"
+    return (way.problem.align or usual) == "host"
+
+
+def _align_input(way: Lowering, op: graph.Matmul, left: Value) -> bool:
+    """Let the host place the left operand skewed, if it may and only this product reads it."""
+    problem, given = way.problem, op.operands[0]
+    if (
+        problem.align != "host"
+        or list(problem.used_by(given)) != [op]
+        or not problem.is_given(given)
+    ):
+        return False
+    down, across = way.mesh.plane
+    splits = way.layout_of(left).splits
+    turned = [replace(s, skew=down) if s.axis == across else s for s in splits]
+    way.placed[left] = Layout(tuple(turned))
+    return True

@@ -1,0 +1,61 @@
+"""Forms of ops that compute each element by itself: every core has its own lanes."""
+
+from __future__ import annotations
+
+from meshc.ir.core import Op
+from meshc.ir.ops import graph, mesh
+from meshc.ir.values import Value
+from meshc.passes.mesh.forms.form import Form, only
+from meshc.passes.mesh.forms.layouts import laid_out
+from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.moves import move
+
+_BINARY: dict[type[Op], type[Op]] = {graph.Add: mesh.Add, graph.Mul: mesh.Mul}
+
+
+def of_two(way: Lowering, op: Op) -> list[Form]:
+    """The second operand comes to where the first lies or, where both are whole activations, the
+    first to where the second lies."""
+    found = [Form("as_first", lambda way: _as_first(way, op))]
+    left, right = (way.type_of(way.peek(o)) for o in op.operands)
+    both = left.layout is not None and right.layout is not None
+    if both and left.dims == right.dims and left.layout != right.layout:
+        found.append(Form("as_second", lambda way: _as_second(way, op)))
+    return found
+
+
+def _as_first(way: Lowering, op: Op) -> None:
+    left, right = laid_out(way, way.env_of(op.operands[0])), way.env_of(op.operands[1])
+    wanted = way.restricted(left, way.type_of(right).dims)
+    if way.is_weight(right):
+        way.place(right, wanted, op)
+    elif way.type_of(right).layout != wanted:
+        right = move(way, right, wanted, op)
+    _emit(way, op, left, right)
+
+
+def _as_second(way: Lowering, op: Op) -> None:
+    left, right = (way.env_of(o) for o in op.operands)
+    _emit(way, op, move(way, left, way.layout_of(right), op), right)
+
+
+def _emit(way: Lowering, op: Op, left: Value, right: Value) -> None:
+    made = _BINARY[type(op)]([left, right])
+    way.env[op.result] = way.emit_like(made, op.result.name, left)
+
+
+def of_one(way: Lowering, op: Op) -> list[Form]:
+    """Each core works on the lanes it has."""
+    return only("local", _of_one, op)
+
+
+def _of_one(way: Lowering, op: Op) -> None:
+    value = laid_out(way, way.env_of(op.operands[0]))
+    made: Op
+    if isinstance(op, graph.Scale):
+        made = mesh.Scale([value], factor=op.factor)
+    elif isinstance(op, graph.Gelu):
+        made = mesh.Gelu([value], form=op.form)
+    else:
+        made = mesh.Silu([value])
+    way.env[op.result] = way.emit_like(made, op.result.name, value)

@@ -1,0 +1,116 @@
+"""What is lowered, and what every form may know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from meshc.analysis.tiling import Tiling, has_many_rows
+from meshc.cost.mesh_ops import MeshCosts
+from meshc.ir.core import Op, Operand
+from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.types import DType
+from meshc.ir.values import Value
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A function of ``source`` that is to be laid over ``mesh``.
+
+    ``gemm``, ``align`` and ``result`` are settings of partition. ``row_dim`` counts rows of tokens,
+    of which a run has ``many_rows`` or one. ``users`` are the ops that read a value; ``turned`` are
+    dims of which RoPE turns neighbours; ``constants`` are weights and their slices in loops;
+    ``costs`` predicts mesh ops, or is None where no device is named or none of its cores computes
+    with the module's types.
+    """
+
+    source: Module
+    mesh: Mesh
+    tiling: Tiling
+    gemm: str
+    align: str
+    result: str
+    many_rows: bool
+    users: Mapping[Value, Sequence[Op]]
+    turned: frozenset[str]
+    constants: frozenset[Value]
+    costs: MeshCosts | None
+
+    @property
+    def row_dim(self) -> str:
+        """The dim that counts rows of tokens, or nothing."""
+        return self.source.row_dim
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """Extents of dims."""
+        return self.source.dims
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of activations and weights on the cores."""
+        return self.source.dtype()
+
+    @property
+    def accumulate(self) -> DType:
+        """Element type of sums."""
+        return self.source.accumulate()
+
+    def used_by(self, value: Operand) -> Sequence[Op]:
+        """The ops that read ``value``."""
+        return self.users.get(value, ()) if isinstance(value, Value) else ()
+
+    def is_returned(self, value: Value) -> bool:
+        """Whether main gives ``value`` back, once, and nothing else reads it: the host takes it as
+        it is, in the type of sums."""
+        reads = [op for op in self.used_by(value) for operand in op.operands if operand is value]
+        return len(reads) == 1 and isinstance(reads[0], graph.Return)
+
+    def is_weight(self, value: Operand) -> bool:
+        """Whether ``value`` is a weight, or a layer's slice of one."""
+        return value in self.constants
+
+    def is_given(self, value: Operand) -> bool:
+        """Whether ``value`` is a parameter of the function."""
+        return any(p.value is value for p in self.source.function.params)
+
+
+def problem_of(
+    module: Module, mesh: Mesh, tiling: Tiling, gemm: str, align: str, result: str
+) -> Problem:
+    """The problem of laying ``module`` over ``mesh``, with settings of partition."""
+    users: dict[Value, list[Op]] = {}
+    for op in module.walk():
+        for value in dict.fromkeys(op.tensors()):
+            users.setdefault(value, []).append(op)
+    return Problem(
+        source=module,
+        mesh=mesh,
+        tiling=tiling,
+        gemm=gemm,
+        align=align,
+        result=result,
+        many_rows=has_many_rows(module, module.row_dim),
+        users=users,
+        turned=frozenset(op.dim for op in module.walk() if isinstance(op, graph.Rope)),
+        constants=_constants(module),
+        costs=_costs(module, mesh),
+    )
+
+
+def _constants(module: Module) -> frozenset[Value]:
+    found = {p.value for p in module.function.params if p.role == "weight"}
+    for op in module.walk():
+        if isinstance(op, graph.Repeat):
+            pairs = list(zip(op.tensors(), op.regions[0].args, strict=True))[op.carried :]
+            found |= {arg for stack, arg in pairs if stack in found}
+    return frozenset(found)
+
+
+def _costs(module: Module, mesh: Mesh) -> MeshCosts | None:
+    types = {module.dtype().value, module.accumulate().value}
+    if module.device is None or not types <= set(module.device.dtypes):
+        return None
+    return MeshCosts(mesh, module.device, module.dims)

@@ -1,1 +1,0 @@
-"""The partition plans: one file each, on a common base."""

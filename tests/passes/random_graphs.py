@@ -1,0 +1,115 @@
+"""Random functions of single rows: vectors, weights, norms and sums of vectors, perhaps a loop."""
+
+import random
+
+from meshc.devices import device
+from meshc.ir.parser import parse_module
+from meshc.support.spans import Source
+
+DEVICES = ("ideal", "toy", "wse2", "wse3")
+MESHES = ("1x1", "2x2", "3x2", "2x3", "4x1", "1x5", "3x4", "5x3")
+
+
+def random_graph(seed, ops=6, loops=True):
+    """A graph-level module of at most ``ops`` ops and the mesh to partition it for."""
+    drawn = random.Random(seed)
+    writer = _Writer(drawn, loops)
+    for _ in range(drawn.randint(2, ops)):
+        writer.op()
+    mesh = drawn.choice(MESHES)
+    text = writer.text(mesh)
+    module = parse_module(Source(f"random {seed}", text))
+    module.device = device(drawn.choice(DEVICES))
+    return module, mesh
+
+
+class _Writer:
+    """Draws ops one by one; ``vectors`` are those that later ops may read, with their dims."""
+
+    def __init__(self, drawn, loops):
+        self.drawn, self.loops = drawn, loops
+        self.dims = {"L": 1, **{name: drawn.randint(2, 9) for name in "EFK"}, "N": 2}
+        self.weights, self.lines = [], []
+        self.vectors = [("x", "E")]
+        self.count = 0
+
+    def fresh(self, kind):
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    def weight(self, *dims):
+        self.weights.append((self.fresh("w"), dims))
+        return self.weights[-1][0]
+
+    def line(self, dim, words):
+        self.lines.append(f"    %{self.fresh('v')} = {words} : f32[L, {dim}]")
+        self.vectors.append((f"v{self.count}", dim))
+
+    def op(self):
+        name, dim = self.drawn.choice(self.vectors[-3:])
+        kind = self.drawn.choice(["matmul"] * 4 + ["pair", "norm", "norm", "silu", "add", "loop"])
+        alike = [n for n, d in self.vectors if d == dim and n != name]
+        if kind == "norm":
+            gain = self.weight(dim)
+            self.line(dim, f"graph.rms_norm %{name}, %{gain} {{dim = {dim}}}")
+        elif kind == "silu":
+            self.line(dim, f"graph.silu %{name}")
+        elif kind == "add" and alike:
+            self.line(dim, f"graph.add %{name}, %{self.drawn.choice(alike)}")
+        elif kind == "loop" and self.loops and dim == "E":
+            self.loop(name)
+        elif kind == "pair":
+            self.pair(name, dim)
+        else:
+            new = self.drawn.choice([d for d in "EFK" if d != dim])
+            right = self.weight(dim, new)
+            self.line(new, f"graph.matmul %{name}, %{right} {{contract = [{dim}]}}")
+
+    def pair(self, name, dim):
+        new = self.drawn.choice([d for d in "EFK" if d != dim])
+        rights = [self.weight(dim, new) for _ in range(2)]
+        first, second = self.fresh("v"), self.fresh("v")
+        kind = f"f32[L, {new}]"
+        self.lines.append(
+            f"    %{first}, %{second} = graph.matmul %{name}, %{rights[0]}, %{rights[1]} "
+            f"{{contract = [{dim}]}} : {kind}, {kind}"
+        )
+        self.line(new, f"graph.mul %{first}, %{second}")
+
+    def loop(self, name):
+        """One product up and one down over layers, with or without a residual connection."""
+        up, down = self.weight("N", "E", "F"), self.weight("N", "F", "E")
+        gain = self.weight("N", "E")
+        result, arg = self.fresh("v"), self.fresh("a")
+        inner = [self.fresh("i") for _ in range(4)]
+        slices = [self.fresh("s") for _ in range(3)]
+        last = self.drawn.choice([inner[2], inner[3]])
+        self.lines += [
+            f"    %{result} = graph.repeat %{name}, %{gain}, %{up}, %{down} "
+            "{dim = N, carried = 1} "
+            f": f32[L, E] (%{arg}: f32[L, E], %{slices[0]}: f32[E], %{slices[1]}: f32[E, F], "
+            f"%{slices[2]}: f32[F, E]) {{",
+            f"      %{inner[0]} = graph.rms_norm %{arg}, %{slices[0]} {{dim = E}} : f32[L, E]",
+            f"      %{inner[1]} = graph.matmul %{inner[0]}, %{slices[1]} {{contract = [E]}} "
+            ": f32[L, F]",
+            f"      %{inner[2]} = graph.matmul %{inner[1]}, %{slices[2]} {{contract = [F]}} "
+            ": f32[L, E]",
+            f"      %{inner[3]} = graph.add %{arg}, %{inner[2]} : f32[L, E]",
+            f"      graph.yield %{last}",
+            "    }",
+        ]
+        self.vectors.append((result, "E"))
+
+    def text(self, mesh):
+        name, dim = self.vectors[-1]
+        params = ["in %x: f32[L, E]"]
+        params += [f"weight %{n}: f32[{', '.join(dims)}]" for n, dims in self.weights]
+        dims = ", ".join(f"{n} = {extent}" for n, extent in self.dims.items())
+        body = "\n".join(self.lines)
+        return (
+            "module @random level(graph) holds(transpose_free) {\n"
+            f"  dims {dims}\n"
+            f'  options dtype = f32, accumulate = f32, grid = "{mesh}"\n'
+            f"  func @main({', '.join(params)}) -> (f32[L, {dim}]) {{\n"
+            f"{body}\n    graph.return %{name}\n  }}\n}}\n"
+        )

@@ -1,0 +1,212 @@
+"""Forms: the search finds the cheapest, what it finds is right, and a person may pin others."""
+
+import random
+import re
+
+import pytest
+from random_graphs import random_graph
+
+import meshc
+from meshc.driver import CompileRequest, graph_module, load_any
+from meshc.interp.check import check_same
+from meshc.ir.clone import clone_module
+from meshc.ir.ops import mesh as ops
+from meshc.passes.manager import PassManager
+from meshc.passes.mesh.form_search import Search
+from meshc.passes.mesh.partition import Partition
+from meshc.pipelines import pipeline_to
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+
+class Everything(Search):
+    """Takes every way through the function to its end."""
+
+    def best(self, ways, live):
+        return list(ways)
+
+
+def chosen_forms(module, grid):
+    search = Search(Partition(grid=grid).problem(module))
+    return search, search.run()[0]
+
+
+def judge_search(seeds, ops):
+    """Among all ways through random graphs none is cheaper; how many choices the graphs had."""
+    choices = 0
+    for seed in seeds:
+        module, grid = random_graph(seed, ops)
+        search, best = chosen_forms(module, grid)
+        every = Everything(search.problem).run()
+        assert every[0].cost.total == pytest.approx(best.cost.total, rel=1e-9), seed
+        choices += len(search.several)
+    return choices
+
+
+def test_exhaustive_search_finds_nothing_cheaper():
+    assert judge_search(range(60), 4) > 120
+
+
+@pytest.mark.slow
+def test_exhaustive_search_finds_nothing_cheaper_on_many_graphs():
+    assert judge_search(range(200), 6) > 200
+
+
+def test_the_cost_of_a_way_is_that_of_its_ops():
+    for seed in range(40):
+        module, grid = random_graph(seed)
+        search, best = chosen_forms(module, grid)
+        costs = search.problem.costs
+
+        def total(block, module=module, best=best, costs=costs):
+            found = 0.0
+            for op in block.ops:
+                each = total(op.regions[0]) * module.dims[op.dim] if op.regions else 0.0
+                found += each + costs.of(op, best.type_of).total
+            return found
+
+        assert total(best.block) == pytest.approx(best.cost.total, rel=1e-9)
+
+
+def pinned(module, grid, seed):
+    """Pins of some of the choices that a graph has, drawn at random."""
+    drawn = random.Random(seed)
+    search, _ = chosen_forms(module, grid)
+    return tuple(
+        f"{name}={drawn.choice(forms)}"
+        for name, forms in search.several.items()
+        if drawn.random() < 0.6
+    )
+
+
+def judge_pinned(seeds):
+    """Every level computes what the graph means, whatever is pinned; the refusals by code."""
+    refused = {}
+    for seed in seeds:
+        module, grid = random_graph(seed)
+        pins = pinned(module, grid, seed)
+        partition = str(Partition(grid=grid, forms=pins))
+        passes = pipeline_to("tile", {"partition": partition})[2:]
+        stages = {"mesh": passes[:1], "tile": passes}
+        for steps in stages.values():
+            try:
+                lowered = PassManager(steps).run(clone_module(module))
+            except MeshcError as error:
+                code = error.diagnostics[0].code
+                refused[code] = refused.get(code, 0) + 1
+                continue
+            assert check_same(module, lowered).agrees, (seed, pins)
+    return refused
+
+
+def test_pinned_forms_compute_the_same():
+    refused = judge_pinned(range(30))
+    assert sum(refused.values()) < 20, refused
+    assert set(refused) <= {"bad-option", "unsupported-layout", "weight-used-twice"}, refused
+
+
+@pytest.mark.slow
+def test_many_pinned_forms_compute_the_same():
+    print(judge_pinned(range(2000)))
+
+
+def lowered_model(model, phase, mesh="720x720", device="wse2", **settings):
+    loaded = load_any(model, Diagnostics())
+    request = CompileRequest(device=device, mesh=mesh, seq=4096)
+    module = graph_module(loaded, phase, request)
+    return PassManager(pipeline_to("mesh", settings)[:3]).run(module)
+
+
+def layouts(module):
+    """Split dims of each kind of value by the name that the models give it."""
+    found = {}
+    for param in module.function.params:
+        found[param.value.name] = re.sub(r":\d+", "", str(param.value.type.layout))
+    return found
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "llama-2-13b", "codellama-34b"])
+def test_the_search_finds_the_plan_of_waferllm_for_decode(model):
+    """Fig. 4: the vector lies over y, weights in front of heads and features have their rows over
+    y, those behind them over x; keys over y and heads over x."""
+    found = layouts(lowered_model(model, "decode"))
+    assert found["x"] == "<E_y>"
+    assert found["wq"] == found["wk"].replace("G", "H") == "<E_y H_xh D_xd>"
+    assert found["wo"] == "<H_xh D_xd E_y>"
+    assert found["w_gate"] == found["w_up"] == "<E_y F_x>"
+    assert found["w_down"] == "<F_x E_y>"
+    assert found["cache_k"] == "<S_y~ G_xh D_xd>"
+    assert found["lm_head"] == "<E_y V_x>"
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "llama-2-13b", "codellama-34b"])
+def test_the_search_finds_the_plan_of_waferllm_for_prefill(model):
+    """Fig. 3: rows of tokens over y, features over x; products by cyclic shifts."""
+    module = lowered_model(model, "prefill")
+    found = layouts(module)
+    assert found["x"] == "<L_y% E_x>"
+    assert found["w_gate"] == "<E_y>>x F_x>"
+    products = [op for op in module.walk() if isinstance(op, ops.Product)]
+    kinds = {type(op) for op in products}
+    assert kinds == {ops.Gemm, ops.GemmT}
+    assert [type(op) for op in products].count(ops.GemmT) == 1  # scores
+
+
+def reductions(module):
+    (loop,) = (op for op in module.walk() if isinstance(op, ops.Repeat))
+    return sum(isinstance(op, ops.AllReduce) for op in loop.regions[0].ops)
+
+
+def test_norms_travel_with_products_where_the_type_has_the_range():
+    """A decode layer has nine reductions with norms by themselves, seven without; f16 cannot."""
+    loaded = load_any("llama-3-8b", Diagnostics())
+    counts = {}
+    for dtype in ("f32", "f16"):
+        request = CompileRequest(device="wse2", mesh="256x256", seq=512, dtype=dtype)
+        module = graph_module(loaded, "decode", request)
+        counts[dtype] = reductions(PassManager(pipeline_to("mesh")[:3]).run(module))
+    assert counts == {"f32": 7, "f16": 9}
+
+
+def test_a_pin_is_obeyed_and_the_remark_says_what_it_costs():
+    module, grid = random_graph(3)
+    search, best = chosen_forms(module, grid)
+    name, forms = next(iter(search.several.items()))
+    costs = []
+    for form in forms:
+        report = Diagnostics()
+        Partition(grid=grid, forms=(f"{name}={form}",)).run(clone_module(module), report)
+        (words,) = [m.message for m in report.messages if m.code == "forms"]
+        assert f"{name} {form}" in words
+        costs.append(float(re.search(r": (\d+) cycles", words)[1]))
+    assert min(costs) == pytest.approx(best.cost.total, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("pin", "words"),
+    [
+        ("nothing=gemv_y", "there is no 'nothing'"),
+        ("x=by_magic", "has no form 'by_magic'"),
+        ("v1", "'v1' pins no form"),
+        ("=x", "'=x' pins no form"),
+    ],
+)
+def test_pins_that_name_nothing(pin, words):
+    module, grid = random_graph(3)
+    with pytest.raises(MeshcError) as caught:
+        Partition(grid=grid, forms=(pin,)).run(module, Diagnostics())
+    (found,) = caught.value.diagnostics
+    assert found.code == "bad-option" and words in found.message
+
+
+def test_without_a_device_each_op_takes_its_first_form():
+    module, grid = random_graph(3)
+    module.device = None
+    search, best = chosen_forms(module, grid)
+    taken = dict(best.chosen)
+    assert search.problem.costs is None
+    assert all(taken[name] == forms[0] for name, forms in search.several.items() if name in taken)
+
+
+def test_spec_of_pins_is_read_back():
+    step = Partition(grid="2x2", forms=("q=gemv_y", "h=deferred"))
+    assert meshc.parse_pipeline(str(step)) == [step]
