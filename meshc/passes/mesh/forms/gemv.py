@@ -46,14 +46,15 @@ def _gemv(way: Lowering, op: graph.Matmul, axis: str) -> None:
         order = way.type_of(right).dims
         splits = tuple(s for d in order for s in (*held, *columns) if s.dim == d)
         way.place(right, Layout(splits), op)
-        results.append((old.name, way.partial(tensor_type(old).dims, columns, axis)))
+        kind = way.partial(tensor_type(old).dims, columns, axis)
+        results.append((old.name, kind if held else kind.with_layout(Layout(columns))))
     made = mesh.Gemv([left, *rights], contract=contract, group=op.group)
     values = way.emit(made, *results)
-    if waiting is None:
-        values = _reduced(way, values, axis, op.results)
-    else:
+    if waiting is not None:
         *values, sums = way.all_reduce([*values, waiting.sums], axis)
         values = waiting.scaled(way, sums, values, [r.name for r in op.results])
+    elif held:  # else every core has all that is contracted
+        values = _reduced(way, values, axis, op.results)
     way.env.update(zip(op.results, values, strict=True))
 
 
