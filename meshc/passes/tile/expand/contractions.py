@@ -70,9 +70,11 @@ class Contractions(Values):
     def gemm(self, op: mesh.Gemm) -> None:
         left, *rights = (cast(Value, o) for o in op.operands)
         if rights[0] in self.caches:
-            cache, _ = self.caches[rights[0]]
+            cache, which = self.caches[rights[0]]
             out = self.result_place(op)
-            Attention(self.emitter, cache.place).values(self.place_of(left), out, self.dtype(left))
+            Attention(self.emitter, cache.place, which).values(
+                self.place_of(left), out, self.dtype(left)
+            )
             return
         for result in op.results:
             if result not in self.places:
@@ -98,14 +100,14 @@ class Contractions(Values):
         if right not in self.caches:
             Transposed(self.emitter, op, self.place_of(left)).expand()
             return
-        cache, _ = self.caches[right]
+        cache, which = self.caches[right]
         tiling = self.emitter.tiling
         chunk = tiling.row_lanes // tiling.chunks_y
         shape = (tiling.query_block, tiling.chunks_x, chunk)
         dtype = self.dtype(op.result)
         buffer = self.emitter.buffer(op.result.name, (tiling.row_lanes, *shape), dtype)
         place = self.settle(op.result, Place(buffer, shape, rows=True, chunked=True))
-        Attention(self.emitter, cache.place).scores(self.place_of(left), place, dtype)
+        Attention(self.emitter, cache.place, which).scores(self.place_of(left), place, dtype)
 
     def append(self, op: mesh.Append) -> None:
         if self.emitter.tiling.heads is None:

@@ -23,11 +23,13 @@ def gemv(
 
 
 class Attention:
-    """dist-GEMM-T for the scores and MeshGEMM for the weighted values of one layer."""
+    """dist-GEMM-T for the scores and MeshGEMM for the weighted values of one layer, with the cache
+    that is ``which`` of those that share a buffer."""
 
-    def __init__(self, emitter: Emitter, cache: Place) -> None:
+    def __init__(self, emitter: Emitter, cache: Place, which: int) -> None:
         self.emitter = emitter
         self.cache = cache
+        self.which = which
         self.tiling = emitter.tiling
         segment = self.tiling.segment
         self.across = rings.ring(emitter, emitter.mesh.inner) if segment > 1 else None
@@ -43,7 +45,7 @@ class Attention:
         accumulator is back where the weighted values want it.
         """
         emitter, tiling = self.emitter, self.tiling
-        keys = self.key_chunks("key_chunks", 0)
+        keys = self.key_chunks("key_chunks")
         rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_rows)
         shape = (tiling.row_lanes, tiling.query_block, self.chunk_lanes)
         sums = Slots(emitter, "score_chunks", tiling.chunks_x, shape, dtype, self.across)
@@ -73,7 +75,7 @@ class Attention:
     def values(self, weights: Place, out: Place, dtype: DType) -> None:
         """Weighted values: weights move in segments, values along rows."""
         emitter, tiling = self.emitter, self.tiling
-        chunks = self.key_chunks("value_chunks", 1)
+        chunks = self.key_chunks("value_chunks")
         rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_rows)
         shape = (tiling.row_lanes, tiling.query_block, self.chunk_lanes)
         moving = Slots(emitter, "weight_of_keys", tiling.chunks_x, shape, dtype, self.across)
@@ -100,7 +102,7 @@ class Attention:
                 emitter.wait(*tokens)
         multiply(tiling.chunks - 1)
 
-    def key_chunks(self, name: str, which: int) -> Slots:
+    def key_chunks(self, name: str) -> Slots:
         """The cached rows cut into chunks (row u is in chunk u mod a), aligned along the ring."""
         emitter, tiling = self.emitter, self.tiling
         per_row, lane = tiling.chunks_y, tiling.lane_block
@@ -110,7 +112,7 @@ class Attention:
         lanes = window(0, emitter.chunk_rows)
         with emitter.loop("c", per_row) as c:
             part = window(c, emitter.chunk_rows, per_row)
-            cached = View(self.cache.buffer, (*self.cache.prefix, point(which), Whole(), part))
+            cached = View(self.cache.buffer, (*self.cache.prefix, point(self.which), Whole(), part))
             emitter.compute("copy", slots.view(c, Whole(), lanes), cached)
         if tiling.segment == 1:
             return slots
