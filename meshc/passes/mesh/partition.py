@@ -26,10 +26,13 @@ class Partition(Pass):
     A search over ``passes/mesh/forms`` finds, for the models of WaferLLM on its wafer, the prefill
     plan of Fig. 3 (``BL_y E_x``, MeshGEMM) and the decode plan of Fig. 4 (``E_y`` replicated over
     x, MeshGEMV). Heads go whole groups first over a factor of x, then pairs of lanes, in the split
-    that leaves the fewest lanes per core. ``forms`` pins some, such as ``q=gemv_y``. ``grid`` is columns x rows, or such as ``y=6,x=10``; empty takes the module's option of
-    that name. ``gemm`` ``transposed`` multiplies with transposed inputs (dist-GEMM-T). ``align``
-    says who skews operands of products, ``host`` or ``device``; empty is the host for weights, the
-    cores for inputs. ``result`` ``roots`` leaves reduced results of main on the first cores.
+    that leaves the fewest lanes per core.
+
+    ``forms`` pins some, such as ``q=gemv_y``. ``grid`` is columns x rows, or such as ``y=6,x=10``;
+    empty takes the module's option of that name. ``gemm`` ``transposed`` multiplies with transposed
+    inputs (dist-GEMM-T). ``align`` says who skews operands of products, ``host`` or ``device``;
+    empty is the host for weights, the cores for inputs. ``result`` ``roots`` leaves reduced results
+    of main on the first cores.
 
     Before::
 
