@@ -105,6 +105,12 @@ def test_rms_scale():
     close(got, a / np.sqrt(s / 9 + 0.5)[:, None] * g)
 
 
+def test_inverse_rms():
+    s = 1 + noise(2) ** 2
+    got = run("tile.inverse_rms %out, %s {count = 9, eps = 0.5}", noise(2), s=s)
+    close(got, 1 / np.sqrt(s / 9 + 0.5))
+
+
 def test_rope_turns_pairs_by_row():
     a, f = noise(2, 3, 4), np.array([1.0, 0.1])
     line = "tile.rope %out, %a, %f {position = pos, step = 5}"

@@ -130,7 +130,10 @@ class Rows:
 
         def write(row: Row) -> list[str]:
             mean = f"@as(f32, {self._cell(row[1])}) / {count}.0 + {eps!r}"
-            return [f"{self._cell(row[0])} = 1.0 / math.sqrt_f32({mean});"]
+            value = f"1.0 / math.sqrt_f32({mean})"
+            if to.dtype != DType.F32:
+                value = f"@as({to.dtype}, {value})"
+            return [f"{self._cell(row[0])} = {value};"]
 
         return self._each(squares, (to, squares), write)
 

@@ -75,3 +75,20 @@ def test_erf_is_not_in_the_library():
     text = program("f32", "    tile.gelu %gelu, %a {form = erf}\n")
     with pytest.raises(MeshcError, match="csl-kernel"):
         emit({"main": tile_text(text, "wse2")})
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [("f32", "wse2"), ("f16", "wse3")])
+def test_inverse_of_root_mean_squares(dtype, arch, tmp_path, monkeypatch):
+    kind, tolerance = {"f32": (np.float32, 2e-6), "f16": (np.float16, 1e-2)}[dtype]
+    a = (np.random.default_rng(2).random((ROWS, COLUMNS)) + 0.25).astype(kind)
+    statements = """\
+    tile.square_sum %squares, %a
+    tile.inverse_rms %most, %squares {count = 5, eps = 1e-5}
+    tile.div %quotient, %a, %most
+"""
+    files = emit({"main": tile_text(program(dtype, statements), arch)})
+    gain = np.ones(COLUMNS, kind)
+    found, _ = run_files(files, {"a": a, "gain": gain}, tmp_path, monkeypatch)
+    exact = a.astype(np.float64)
+    value = exact * np.sqrt((exact * exact).mean(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(found["quotient"], value, tolerance, tolerance)

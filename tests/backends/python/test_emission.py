@@ -179,15 +179,14 @@ def test_a_decode_step_reads_like_its_algorithm():
     lines = [line.strip() for line in step.splitlines()]
     order = [
         "for layer in range(2):",
-        "all_reduce_add_y(n1_ss)",
-        "all_reduce_add_y(q_k_v[:10])",
-        "wait(got_6, sent_6)",
+        "all_reduce_add_y(q_k_v_n1_ss[:11])",
+        "wait(got_3_2, sent_3_2)",
         "mask_slots(s, kv_state[layer])",
         "all_reduce_max_y(p_max)",
         "exp_sub(s, s, p_max)",
         "add(x0, x0, a)",
-        "silu(gate_up[:4], gate_up[:4])",
-        "all_reduce_add_y(logits)",
+        "silu(gate_up_n2_ss[:4], gate_up_n2_ss[:4])",
+        "all_reduce_add_y(logits_2_z_ss[:5])",
     ]
     places = [lines.index(line) for line in order]
     assert places == sorted(places)

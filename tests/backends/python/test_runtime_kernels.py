@@ -39,6 +39,7 @@ CASES = [
     ("square_sum", [(F, 2), (F, 2, 3)], {}),
     ("square_sum", [(F, 2), (F, 2, 3, 2)], {}),
     ("rms_scale", [(F, 2, 5), (F, 2, 5), (F, 2), (F, 5)], {"count": 9, "eps": 1e-5}),
+    ("inverse_rms", [(F, 2, 3), (F, 2, 3)], {"count": 9, "eps": 1e-5}),
     ("rope", [(F, 3, 2, 4), (F, 3, 2, 4), (F, 2)], {"position": 7, "step": 3}),
     ("rope", [(F, 2, 4), (F, 2, 4), (F, 2)], {"position": "place", "step": 1}),
     ("row_max", [(F, 2), (F, 2, 3)], {}),
@@ -96,8 +97,9 @@ def test_kernel_means_what_the_interpreter_says(name, operands, params, where):
             memory[...] = rng.integers(0, 5, memory.shape)
         else:
             memory[...] = rng.standard_normal(memory.shape) * 2
-    if name == "rms_scale":
-        np.abs(buffers[2].memory.array, out=buffers[2].memory.array)
+    squares = {"rms_scale": 2, "inverse_rms": 1}.get(name)
+    if squares is not None:
+        np.abs(buffers[squares].memory.array, out=buffers[squares].memory.array)
     before = [buffer.memory.array.copy() for buffer in buffers]
     given = {key: place if value == "place" else value for key, value in params.items()}
     on = None if where == "all" else phase.where(WHERE[where](phase.core))
