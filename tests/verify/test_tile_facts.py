@@ -25,8 +25,8 @@ CHANGES = {
         "guards-uncovered",
         "'layer'",
         (
-            '%got_22 = tile.recv @cast_y, %result {when = "y >= 1"}',
-            '%got_22 = tile.recv @cast_y, %result {when = "y >= layer"}',
+            '%got_20 = tile.recv @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y >= 1"}',
+            '%got_20 = tile.recv @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y >= layer"}',
         ),
     ),
     "sweep that is too short": (
@@ -215,7 +215,7 @@ CHANGES = {
         "memory_planned",
         "memory-unplanned",
         "'lm_head' and|and 'lm_head'",
-        ("%gate_up : f32[10] {address = 2016}", "%gate_up : f32[10] {address = 2000}"),
+        ("%h.ss : f32[1] {address = 2016}", "%h.ss : f32[1] {address = 1900}"),
     ),
     "cache over weights": (
         "memory_planned",
@@ -281,16 +281,19 @@ def test_waiting_inside_a_loop_comes_before_a_later_send() -> None:
     """A wait in a nested block counts where the block stands."""
     module = changed(
         text_after("plan-memory"),
-        ('    %sent_25 = tile.send @cast_y, %result {when = "y = 0"} : token\n', ""),
         (
-            "    tile.wait %sent_25, %got_25\n",
+            '    %sent_19 = tile.send @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y = 0"} : token\n',
+            "",
+        ),
+        (
+            "    tile.wait %sent_19, %got_19\n",
             "    tile.for {var = once, count = 1} {\n"
-            "      tile.wait %got_25\n"
+            "      tile.wait %got_19\n"
             "    }\n"
-            '    %sent_25 = tile.send @cast_y, %result {when = "y = 0"} : token\n',
+            '    %sent_19 = tile.send @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y = 0"} : token\n',
         ),
     )
-    assert "tile.wait %got_25" in print_module(module)
+    assert "tile.wait %got_19" in print_module(module)
     with pytest.raises(MeshcError) as error:
         check_fact(module, "deadlock_free")
     assert error.value.diagnostics[0].code == "deadlock"
