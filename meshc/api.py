@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +97,18 @@ def compile(
 
 
 def run(
-    module: Module, arrays: Mapping[str, ArrayLike] | None = None, /, **scalars: int
+    module: Module,
+    arrays: Mapping[str, ArrayLike] | None = None,
+    /,
+    **scalars: int | Sequence[int],
 ) -> list[NDArray[Any]]:
     """What ``module``, of any level, computes: its results in order, those that are state left out.
 
     ``arrays`` are inputs and weights by the names of the model's parameters; ``scalars`` are those
-    of the module, such as ``pos``. The interpreters compute it, in float64 above the tile level;
-    state starts as zeros (a :class:`Session` keeps it). Raises ``interp-input``, ``interp-scalar``
-    and what executing raises.
+    of the module, such as ``pos``, of which there may be one for each request of a batch. The
+    interpreters compute it, in float64 above the tile level; state starts as zeros (a
+    :class:`Session` keeps it). Raises ``interp-input``, ``interp-scalar`` and what executing
+    raises.
     """
     given = {name: np.asarray(array) for name, array in (arrays or {}).items()}
     known = [want.name for want in wanted_inputs(module)]

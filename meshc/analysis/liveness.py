@@ -44,7 +44,7 @@ class _Uses:
     def __init__(self) -> None:
         self.of: dict[Value, list[_Access]] = {}
         self.loop_end: dict[int, int] = {}
-        self.loop_var: dict[int, str] = {}
+        self.loop_vars: dict[int, frozenset[str]] = {}
         self.position = 0
 
     def collect(self, block: Block, loops: tuple[int, ...], names: frozenset[str]) -> None:
@@ -56,7 +56,7 @@ class _Uses:
             inside = loops
             if isinstance(op, tile.For):
                 inside = (*loops, begin)
-                self.loop_var[begin] = op.var
+                self.loop_vars[begin] = frozenset({op.var, *op.each})
             for region in op.regions:
                 self.collect(region, inside, known)
             self.loop_end[begin] = self.position
@@ -79,14 +79,15 @@ class _Uses:
         """From first to last use; a loop that a buffer enters, leaves or is carried through
         counts whole.
 
-        Nothing is carried when all uses are inside and none depends on the loop's variable: what
+        Nothing is carried when all uses are inside and none depends on what differs from round to
+        round, the loop's variable and the scalars that each round has of its own: what
         the first round reads it has written itself (scratch starts undefined), and every other
         round does the same.
         """
         first, last = min(u.position for u in uses), max(u.position for u in uses)
         for begin in sorted({loop for u in uses for loop in u.loops}, reverse=True):
             inside = [u for u in uses if begin in u.loops]
-            varies = any(self.loop_var[begin] in u.names for u in inside)
+            varies = any(self.loop_vars[begin] & u.names for u in inside)
             if len(inside) < len(uses) or varies:
                 first, last = min(first, begin), max(last, self.loop_end[begin])
         return Range(first, last)

@@ -72,8 +72,9 @@ class Check(Instrument):
             and done[0].module.option("model", "") == module.option("model", "")
         )
         self.prefill, self.stages = done if follows else [], []
-        rows = self.trace.steps[0][1].get(RUN_TIME_ROWS, 0) if follows else 0
-        self.trace = random_trace(module, self.seed, first=rows)
+        rows = [scalars.get(RUN_TIME_ROWS, 0) for _, scalars in self.trace.steps]
+        lengths = [n for n in rows if isinstance(n, int)]
+        self.trace = random_trace(module, self.seed, first=lengths if follows else 0)
         self._run(module)
 
     def _run(self, module: Module) -> None:

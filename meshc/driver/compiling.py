@@ -14,7 +14,9 @@ from meshc.driver.element_types import element_type
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
+from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.clone import clone_module
+from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.ir.printer import print_module
@@ -116,9 +118,27 @@ def graph_module(
     module.options |= {"dtype": dtype, "grid": request.grid}
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
-    if request.batch > 1:
-        module.dims["B"] = request.batch
+    _give_requests(module, request.batch)
     return module
+
+
+def _give_requests(module: Module, asked: int) -> None:
+    """Let a step of decoding work on as many requests as are ``asked`` for, or as the model says;
+    prompts are read one at a time, each into the caches of its request. Fails with
+    ``unsupported-batch`` for a model that knows no requests."""
+    batch = asked if asked > 1 else batch_of(module)
+    if batch == 1:
+        return
+    if not any(BATCH in tensor_type(p.value).dims for p in module.function.params):
+        fail(
+            "unsupported-batch",
+            f"'{module.name}' takes no dim {BATCH}, so there is nothing to batch",
+            help=f"give its inputs the dim {BATCH}, such as main(tokens[{BATCH}, L])",
+        )
+    if module.option("phase", "") == "prefill":
+        module.scalars[REQUEST], module.dims[BATCH] = (0, batch - 1), 1
+    else:
+        module.dims[BATCH] = batch
 
 
 def sequence(loaded: LoadedModel, request: CompileRequest) -> int | None:
@@ -163,7 +183,8 @@ def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
     table, vocab = lookup
     _, last = graphs["decode"].scalars["pos"]
     eos = loaded.config.eos_ids if loaded.config else ()
-    return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos))
+    batch = batch_of(graphs["decode"])
+    return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos), batch)
 
 
 def _embedding(module: Module) -> tuple[str, int] | None:

@@ -11,7 +11,16 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshc.driver.generating import Answer, OnToken, generated, most_tokens, read_prompt
+from meshc.driver.generating import (
+    Answer,
+    OnToken,
+    OnTokenOf,
+    Prompt,
+    generated,
+    generated_all,
+    most_tokens,
+    read_prompts,
+)
 from meshc.driver.hosts import PythonHost, load_host, opened
 from meshc.driver.weights import Array, check_present, open_weights
 from meshc.frontend.models import ModelConfig
@@ -64,11 +73,12 @@ class Executable:
             self._open = stack.pop_all()
 
     def run(
-        self, arrays: Mapping[str, ArrayLike] | None = None, /, **scalars: int
+        self, arrays: Mapping[str, ArrayLike] | None = None, /, **scalars: int | Sequence[int]
     ) -> dict[str, Array]:
         """The outputs of a tensor program by name, for ``arrays`` by the names of its inputs.
 
-        A run-time scalar that is not given is as large as it can be. Raises ``run-refused`` for
+        A run-time scalar that is not given is as large as it can be; of ``pos`` there may be one
+        for each request of a batch. Raises ``run-refused`` for
         inputs that are missing, unknown or ill-shaped, and for a language model.
         """
         if self._program.makes_tokens or not isinstance(self._host, PythonHost):
@@ -97,15 +107,35 @@ class Executable:
         token and the text so far. Raises ``no-tokens`` for a program that maps arrays to arrays,
         ``bad-argument``, ``no-tokenizer`` and ``run-refused``.
         """
+        (read,), stop = self._read([prompt], max_tokens, ignore_eos)
+        mesh, backend = self._program.mesh, self._backend.name
+        return generated(self._host, read, max_tokens, stop, mesh, backend, on_token)
+
+    def generate_all(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        max_tokens: int = 16,
+        *,
+        ignore_eos: bool = False,
+        on_token: OnTokenOf | None = None,
+    ) -> list[Answer]:
+        """As :meth:`generate`, for several prompts at once: as many as the program was compiled
+        for (``batch``), or fewer. ``on_token`` gets the number of the prompt first."""
+        read, stop = self._read(prompts, max_tokens, ignore_eos)
+        mesh, backend = self._program.mesh, self._backend.name
+        return generated_all(self._host, read, max_tokens, stop, mesh, backend, on_token)
+
+    def _read(
+        self, prompts: Sequence[str | Sequence[int]], max_tokens: int, ignore_eos: bool
+    ) -> tuple[list[Prompt], tuple[int, ...]]:
+        """The prompts as token ids, and the tokens that end a text."""
         program = self._program
         if not program.makes_tokens:
             no_tokens(program.name, "run(arrays) maps arrays to arrays")
         most_tokens(max_tokens)
-        read = read_prompt(prompt, program.config, program.weights, program.name)
+        read = read_prompts(prompts, program.config, program.weights, program.name)
         stop = () if ignore_eos or program.config is None else program.config.eos_ids
-        return generated(
-            self._host, read, max_tokens, stop, program.mesh, self._backend.name, on_token
-        )
+        return read, stop
 
     def close(self) -> None:
         """Give a GPU back. The program cannot be used any more."""

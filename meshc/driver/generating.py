@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from meshc.support.diagnostics import fail
 _MAX_NEW_TOKENS = 1 << 20
 
 OnToken = Callable[[int, str], None]
+OnTokenOf = Callable[[int, int, str], None]
+"""Called with the number of a prompt, a token behind it and the text behind it so far."""
 
 
 @dataclass
@@ -52,27 +55,37 @@ class Prompt:
     tokenizer: Tokenizer | None
 
 
-def read_prompt(
-    prompt: str | Sequence[int], config: ModelConfig | None, weights: Path | None, name: str
-) -> Prompt:
-    """``prompt`` for the model ``name``, whose tokenizer lies with its weights.
+Given = str | Sequence[int]
+"""A prompt: a text or token ids."""
+
+
+def read_prompts(
+    prompts: Sequence[Given], config: ModelConfig | None, weights: Path | None, name: str
+) -> list[Prompt]:
+    """``prompts`` for the model ``name``, whose tokenizer lies with its weights.
 
     Raises ``no-tokenizer`` for a text where there is none, and what :func:`load_tokenizer` does.
     """
-    text = isinstance(prompt, str)
+    texts = any(isinstance(prompt, str) for prompt in prompts)
     if config is None or weights is None:
-        if text:
+        if texts:
             fail(
                 "no-tokenizer",
                 f"'{name}' has no tokenizer, so it cannot read a text",
                 help="give token ids, such as 5,17,42",
             )
-        return Prompt([int(token) for token in prompt], None)
-    if not text and not _has_tokenizer(weights):
-        return Prompt([int(token) for token in prompt], None)
-    tokenizer = load_tokenizer(weights, config)
-    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
-    return Prompt(ids, tokenizer)
+        return [Prompt(_ids(prompt, None), None) for prompt in prompts]
+    needed = texts or _has_tokenizer(weights)
+    tokenizer = load_tokenizer(weights, config) if needed else None
+    return [Prompt(_ids(prompt, tokenizer), tokenizer) for prompt in prompts]
+
+
+def _ids(prompt: Given, tokenizer: Tokenizer | None) -> list[int]:
+    """Token ids of ``prompt``."""
+    if isinstance(prompt, str):
+        assert tokenizer is not None
+        return tokenizer.encode(prompt)
+    return [int(token) for token in prompt]
 
 
 def _has_tokenizer(place: Path) -> bool:
@@ -98,6 +111,40 @@ def generated(
     text = prompt.tokenizer.continuation(prompt.ids, tokens) if prompt.tokenizer else None
     seconds = steps.seconds_per_token()
     return Answer(prompt.ids, tokens, text, seconds, mesh, backend, steps.stacked())
+
+
+def generated_all(
+    host: Host,
+    prompts: Sequence[Prompt],
+    count: int,
+    stop: Collection[int],
+    mesh: str,
+    backend: str,
+    on_token: OnTokenOf | None = None,
+) -> list[Answer]:
+    """As :func:`generated`, for several prompts at once. Raises ``run-refused``."""
+
+    def telling(request: int) -> OnToken | None:
+        return None if on_token is None else partial(on_token, request)
+
+    steps = [_Steps(p.ids, p.tokenizer, telling(n)) for n, p in enumerate(prompts)]
+
+    def tell(request: int, token: int, logits: NDArray[np.float32]) -> None:
+        steps[request](token, logits)
+
+    found = host.generate_all([p.ids for p in prompts], count, tell, stop)
+    return [
+        Answer(
+            prompt.ids,
+            tokens,
+            prompt.tokenizer.continuation(prompt.ids, tokens) if prompt.tokenizer else None,
+            own.seconds_per_token(),
+            mesh,
+            backend,
+            own.stacked(),
+        )
+        for prompt, tokens, own in zip(prompts, found, steps, strict=True)
+    ]
 
 
 class _Steps:

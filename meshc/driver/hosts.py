@@ -33,6 +33,15 @@ class Host(Protocol):
     ) -> Iterator[int]:
         """Greedy tokens behind ``prompt``, at most ``count``, up to one in ``stop``."""
 
+    def generate_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        on_token: Callable[[int, int, Array], None],
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """The same for several prompts at once; ``on_token`` gets a prompt's number first."""
+
 
 def known_backends() -> tuple[str, ...]:
     """All names of backends."""
@@ -122,7 +131,21 @@ class PythonHost:
         with self._refusals():
             return iter(self._program.generate(prompt, count, on_token, stop))
 
-    def run(self, arrays: Mapping[str, Array], scalars: Mapping[str, int]) -> dict[str, Array]:
+    def generate_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        on_token: Callable[[int, int, Array], None],
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """As :class:`Host` has it."""
+        with self._refusals():
+            found: list[list[int]] = self._program.generate_all(prompts, count, on_token, stop)
+        return found
+
+    def run(
+        self, arrays: Mapping[str, Array], scalars: Mapping[str, int | Sequence[int]]
+    ) -> dict[str, Array]:
         """The outputs of a tensor program by name. Raises ``run-refused``."""
         known = self._program.phase.scalars
         if unknown := [name for name in scalars if name not in known]:

@@ -26,7 +26,7 @@ PHASES = ("prefill", "decode", "both")
 DEFAULT_SEQ = 1024
 _MAX_SEQ = 1 << 24
 _MAX_CLUSTER = 16
-MOST_REQUESTS = 16
+MOST_REQUESTS = {"python": 256, "cuda": 16}
 _MAX_LAYERS = 1 << 10
 
 
@@ -39,9 +39,10 @@ class CompileRequest:
     ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
     every architecture that has CSL. ``algo`` names algorithms, such as ``gemm=cannon`` and
     ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
-    ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. For CUDA
-    ``cluster`` is the blocks of a cluster, ``dataflow`` how they share attention, both by the cost
-    model when empty, ``page`` the tokens of a page of the cache, ``batch`` the requests of a step.
+    ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``batch``
+    is the requests of a step. For CUDA ``cluster`` is the blocks of a cluster, ``dataflow`` how
+    they share attention, both by the cost model when empty, ``page`` the tokens of a page of the
+    cache.
     """
 
     target: str = "python"
@@ -110,7 +111,11 @@ class CompileRequest:
             found.error(
                 "bad-argument", f"--page cannot be {self.page}", help=f"it is one of {known}"
             )
-        _within(found, "--batch", self.batch, MOST_REQUESTS if self.target == "cuda" else 1)
+        if self.batch != 1 and self.target not in MOST_REQUESTS:
+            words = f"programs for --target {self.target} take one"
+            found.error("bad-argument", f"--batch is {self.batch}, but {words}")
+        else:
+            _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
         _within(found, "--seq", self.seq, _MAX_SEQ)
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()

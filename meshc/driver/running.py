@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from meshc.driver.compiled import Compiled
 from meshc.driver.executable import Program, no_tokens
-from meshc.driver.generating import Answer, OnToken, generated, most_tokens, read_prompt
+from meshc.driver.generating import (
+    Answer,
+    OnTokenOf,
+    generated,
+    generated_all,
+    most_tokens,
+    read_prompts,
+)
 from meshc.driver.hosts import Backend, known_backends, load_host
 from meshc.driver.manifest import config_of, read_program
 from meshc.driver.weights import (
@@ -25,10 +33,9 @@ from meshc.support.scratch import scratch_folder
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What to generate from: a text or token ids, one of the two."""
+    """What to generate from: prompts, texts or token ids, that are continued all at once."""
 
-    prompt: str | None = None
-    prompt_ids: tuple[int, ...] | None = None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
     max_tokens: int = 16
     weights: str | None = None
     backend: str = ""
@@ -36,7 +43,7 @@ class RunRequest:
 
     def check(self) -> None:
         """Raise ``bad-option`` for what makes no sense."""
-        if (self.prompt is None) == (self.prompt_ids is None):
+        if not self.prompts:
             fail("bad-argument", "give one of --prompt and --prompt-ids")
         most_tokens(self.max_tokens)
         if self.backend and self.backend not in known_backends():
@@ -50,8 +57,8 @@ def run_compiled(
     backend: Backend,
     report: Diagnostics,
     on_read: Progress | None = None,
-    on_token: OnToken | None = None,
-) -> Answer:
+    on_token: OnTokenOf | None = None,
+) -> list[Answer]:
     """Run what was just compiled, from a temporary directory."""
     request.check()
     if not compiled.makes_tokens:
@@ -86,9 +93,10 @@ def run_program(
     backend: Backend,
     report: Diagnostics,
     on_read: Progress | None = None,
-    on_token: OnToken | None = None,
-) -> Answer:
-    """Generate with an emitted program on an open backend of its target.
+    on_token: OnTokenOf | None = None,
+) -> list[Answer]:
+    """Generate with an emitted program on an open backend of its target; the answers in the order
+    of the prompts.
 
     Raises ``weights-not-found``, ``no-tokenizer``, ``run-refused`` and what reading the weights and
     the tokenizer raises.
@@ -102,12 +110,14 @@ def run_program(
         )
     tensors = open_weights(program.weights, program.config, program.layers, report, on_read)
     check_present(program.names, tensors)
-    given = request.prompt if request.prompt is not None else request.prompt_ids or ()
-    prompt = read_prompt(given, program.config, program.weights, program.name)
+    prompts = read_prompts(request.prompts, program.config, program.weights, program.name)
     stop = () if request.ignore_eos or program.config is None else program.config.eos_ids
     host = load_host(program.folder, backend, tensors)
     mesh, name = program.mesh, backend.name
-    return generated(host, prompt, request.max_tokens, stop, mesh, name, on_token)
+    if len(prompts) > 1:
+        return generated_all(host, prompts, request.max_tokens, stop, mesh, name, on_token)
+    tell = None if on_token is None else partial(on_token, 0)
+    return [generated(host, prompts[0], request.max_tokens, stop, mesh, name, tell)]
 
 
 def _no_tokens(name: str) -> NoReturn:

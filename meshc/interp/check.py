@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from meshc.interp.bounds import Comparison, compare, reduction_length
 from meshc.interp.fabric import Timing
-from meshc.interp.inputs import RUN_TIME_ROWS, RandomArrays
+from meshc.interp.inputs import RUN_TIME_ROWS, RandomArrays, Scalars
 from meshc.interp.named import Array
 from meshc.interp.sessions import Arrays, Session, state_results
 from meshc.interp.state import State
+from meshc.ir.batch import POSITION, REQUEST, requests_of
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
@@ -47,7 +48,7 @@ class Trace:
     """
 
     constant: Arrays
-    steps: tuple[tuple[Arrays, Mapping[str, int]], ...]
+    steps: tuple[tuple[Arrays, Scalars], ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Outcome:
     state: State
 
 
-def run_any(module: Module, inputs: Arrays, scalars: Mapping[str, int]) -> list[Array]:
+def run_any(module: Module, inputs: Arrays, scalars: Scalars) -> list[Array]:
     """One step from an empty state: the results that are no state, in order.
 
     Graph and mesh level are computed in float64, the tile level as its buffers say.
@@ -83,29 +84,44 @@ def run_from(module: Module, trace: Trace, start: State | None = None) -> Outcom
     return Outcome(results, session.left())
 
 
-def random_trace(module: Module, seed: int, steps: int = 3, first: int = 0) -> Trace:
-    """Random inputs: ``steps`` steps with ``pos`` counting up from ``first``, or one step.
+def random_trace(
+    module: Module, seed: int, steps: int = 3, first: int | Sequence[int] = 0
+) -> Trace:
+    """Random inputs: ``steps`` steps with ``pos`` counting up from ``first``, which may be one for
+    each request of a batch; or one step, for each request where prompts are read one at a time.
 
     Other run-time scalars take the middle of their range, that of rows of a prompt at most a few
-    tens: more would only repeat what the first ones show.
+    tens: more would only repeat what the first ones show. Prompts differ in length.
     """
     scalars = {name: (low + high + 1) // 2 for name, (low, high) in module.scalars.items()}
     if RUN_TIME_ROWS in scalars:
         scalars[RUN_TIME_ROWS] = min(scalars[RUN_TIME_ROWS], _MOST_ROWS)
     constant = RandomArrays(module, seed, scalars, ("weight", "state"))
     made = []
-    for number, pos in enumerate(_positions(module, steps, first)):
-        at = {**scalars, "pos": pos} if "pos" in scalars else scalars
+    for number, at in enumerate(_runs(module, scalars, steps, first)):
         given = dict(RandomArrays(module, seed + number, at, ("in",)))
         made.append(({**given, **_embedded(module, given, constant)}, at))
     return Trace(constant, tuple(made))
 
 
-def _positions(module: Module, steps: int, first: int) -> range:
-    """Values of ``pos``, step by step; one step where there is no such scalar."""
-    low, high = module.scalars.get("pos", (0, 0))
-    start = min(max(low, first), high)
-    return range(start, min(start + steps, high + 1))
+def _runs(
+    module: Module, scalars: Mapping[str, int], steps: int, first: int | Sequence[int]
+) -> Iterator[dict[str, int | Sequence[int]]]:
+    """The scalars of each run."""
+    if REQUEST in scalars:
+        least, _ = module.scalars.get(RUN_TIME_ROWS, (0, 0))
+        for request in range(requests_of(module)):
+            rows = max(least, scalars.get(RUN_TIME_ROWS, 0) - request)
+            own = {RUN_TIME_ROWS: rows} if RUN_TIME_ROWS in scalars else {}
+            yield {**scalars, REQUEST: request, **own}
+    elif POSITION in scalars:
+        low, high = module.scalars[POSITION]
+        starts = [min(max(low, n), high) for n in ([first] if isinstance(first, int) else first)]
+        for step in range(min(steps, high + 1 - max(starts))):
+            each = tuple(start + step for start in starts)
+            yield {**scalars, POSITION: each if len(each) > 1 else each[0]}
+    else:
+        yield dict(scalars)
 
 
 def _embedded(module: Module, given: Arrays, constant: Arrays) -> dict[str, Array]:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshc.interp import formulas
-from meshc.interp.inputs import bound_inputs, checked_scalars
+from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
+from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
@@ -28,13 +29,13 @@ class Scope:
     """The run-time scalars and what each value holds so far."""
 
     extents: Mapping[str, int]
-    scalars: Mapping[str, int]
+    scalars: Scalars
     values: dict[Value, Array] = field(default_factory=dict)
 
     @property
-    def position(self) -> int:
-        """Tokens that are cached already."""
-        return self.scalars.get("pos", 0)
+    def position(self) -> Array:
+        """Tokens that are cached already: one number, or ``[B]`` of each request its own."""
+        return np.asarray(self.scalars.get(POSITION, 0))
 
     def of(self, operand: Operand) -> Array:
         """What ``operand`` holds."""
@@ -50,7 +51,7 @@ MEANINGS: dict[type[Op], Meaning] = {}
 def run_graph(
     module: Module,
     inputs: Mapping[str, Array],
-    scalars: Mapping[str, int] | None = None,
+    scalars: Scalars | None = None,
     dtype: DTypeLike = np.float64,
 ) -> list[Array]:
     """The results of the module's function, in order.
@@ -157,11 +158,29 @@ def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
     dims = _dims(op.operands[0])
     x = np.moveaxis(scope.of(op.operands[0]), dims.index(op.dim), -1)
     rest = tuple(d for d in dims if d != op.dim)
-    rows = x.shape[rest.index(op.rows)] if op.rows in rest else 1
-    position = scope.position + np.arange(rows)
-    angle = np.multiply.outer(position, formulas.frequencies(op, x.shape[-1]))
-    by_row = aligned(angle, (op.rows, op.dim), (*rest, op.dim)) if op.rows in rest else angle[0]
+    angle = np.multiply.outer(
+        _row_positions(scope, op, x, rest), formulas.frequencies(op, x.shape[-1])
+    )
+    by_row = _by_row(scope, op, angle, (op.rows, op.dim), (*rest, op.dim))
     return [np.moveaxis(_turned_lanes(x, by_row, op.style), -1, dims.index(op.dim))]
+
+
+def _row_positions(scope: Scope, op: graph.Rope | graph.Softmax, x: Array, dims: Dims) -> Array:
+    """The position of each row of ``x``, ``[rows]`` or ``[B, rows]``."""
+    rows = x.shape[dims.index(op.rows)] if op.rows in dims else 1
+    return scope.position[..., None] + np.arange(rows)
+
+
+def _by_row(scope: Scope, op: Op, array: Array, dims: Dims, target: Dims) -> Array:
+    """``array`` over the requests, if each has a position of its own, and ``dims``, aligned to
+    ``target``; a single row may have no dim there."""
+    dims = (BATCH, *dims) if scope.position.ndim else dims
+    if scope.position.ndim and BATCH not in target:
+        op.reject(f"has no dim {BATCH}, but each request its own position")
+    for dim in [d for d in dims if d not in target]:
+        array = array.take(0, dims.index(dim))
+        dims = tuple(d for d in dims if d != dim)
+    return aligned(array, dims, target)
 
 
 def _turned_lanes(x: Array, angle: Array, style: str) -> Array:
@@ -186,11 +205,8 @@ def _softmax(scope: Scope, op: graph.Softmax) -> list[Array]:
 def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
     """True where row ``l`` sees element ``s``: ``s <= pos + l``."""
     key = np.arange(x.shape[dims.index(op.dim)])
-    rows = x.shape[dims.index(op.rows)] if op.rows in dims else 1
-    sees = key[None, :] <= (scope.position + np.arange(rows))[:, None]
-    if op.rows not in dims:
-        return aligned(sees[0], (op.dim,), dims)
-    return aligned(sees, (op.rows, op.dim), dims)
+    sees = key <= _row_positions(scope, op, x, dims)[..., None]
+    return _by_row(scope, op, sees, (op.rows, op.dim), dims)
 
 
 @meaning(graph.Append)
@@ -201,15 +217,27 @@ def _append(scope: Scope, op: graph.Append) -> list[Array]:
     fresh_dims = tuple(op.dim if d == op.rows else d for d in _dims(new))
     fresh = aligned(scope.of(new), fresh_dims, dims)
     result = scope.of(cache).copy()
-    first, end = scope.position, scope.position + fresh.shape[axis]
-    if end > result.shape[axis]:
-        fail(
-            "interp-shape",
-            f"{op.NAME}: rows {first} to {end - 1} do not fit {op.dim} = {result.shape[axis]}",
-            op.span,
-        )
-    result[(slice(None),) * axis + (slice(first, end),)] = fresh
+    for request, first in enumerate(np.atleast_1d(scope.position)):
+        end = first + fresh.shape[axis]
+        if end > result.shape[axis]:
+            fail(
+                "interp-shape",
+                f"{op.NAME}: rows {first} to {end - 1} do not fit {op.dim} = {result.shape[axis]}",
+                op.span,
+            )
+        own = _of_request(scope, op, dims, request)
+        place = tuple(slice(first, end) if d == op.dim else own.get(d, slice(None)) for d in dims)
+        result[place] = fresh[tuple(own.get(d, slice(None)) for d in dims)]
     return [result]
+
+
+def _of_request(scope: Scope, op: Op, dims: Dims, request: int) -> dict[str, slice]:
+    """Where a request lies in an array over ``dims``: everywhere, if all have one position."""
+    if not scope.position.ndim:
+        return {}
+    if BATCH not in dims:
+        op.reject(f"has no dim {BATCH}, but each request its own position")
+    return {BATCH: slice(request, request + 1)}
 
 
 @meaning(graph.Embed)

@@ -11,13 +11,18 @@ from typing import Any
 import numpy as np
 
 from meshc.interp.named import Array
+from meshc.ir.batch import POSITION, batch_of
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.types import DType, TensorType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 RUN_TIME_ROWS = "len"
+
+Scalars = Mapping[str, int | Sequence[int]]
+"""Run-time scalars by name; of some there may be one for each request of a batch."""
 
 
 @dataclass(frozen=True)
@@ -104,14 +109,36 @@ def _narrow(extents: dict[str, int], want: Wanted, shape: tuple[int, ...]) -> No
             extents[dim] = min(extents[dim], rows)
 
 
-def checked_scalars(module: Module, scalars: Mapping[str, int]) -> dict[str, int]:
-    """``scalars`` once all that the module declares are given and within their ranges."""
+def checked_scalars(module: Module, scalars: Scalars) -> dict[str, int | tuple[int, ...]]:
+    """``scalars`` once all that the module declares are given and within their ranges.
+
+    Of ``pos`` there may be one for each request of a batch, and of each scalar that rounds of a
+    loop have of their own one for each round; one number stands for as many equal ones. Raises
+    ``interp-scalar``.
+    """
+    several = _several(module)
+    found: dict[str, int | tuple[int, ...]] = {}
+    for name, given in scalars.items():
+        each = tuple(int(one) for one in np.ravel(given))
+        found[name] = each if np.ndim(given) else each[0]
     for name, (low, high) in module.scalars.items():
-        if name not in scalars:
+        if name not in found:
             fail("interp-scalar", f"the run-time scalar '{name}' is not given")
-        if not low <= scalars[name] <= high:
-            fail("interp-scalar", f"{name} = {scalars[name]} is outside {low} .. {high}")
-    return {name: int(value) for name, value in scalars.items()}
+        value = found[name]
+        for one in value if isinstance(value, tuple) else (value,):
+            if not low <= one <= high:
+                fail("interp-scalar", f"{name} = {one} is outside {low} .. {high}")
+    for name, value in found.items():
+        if isinstance(value, tuple) and len(value) != several.get(name):
+            fail("interp-scalar", f"{len(value)} values are given of the run-time scalar '{name}'")
+    return found
+
+
+def _several(module: Module) -> dict[str, int]:
+    """The scalars of which a run may be given several, and how many."""
+    if module.level == "tile":
+        return scalars_of_rounds(module)
+    return {POSITION: batch_of(module)}
 
 
 class RandomArrays(Mapping[str, Array]):
@@ -128,13 +155,13 @@ class RandomArrays(Mapping[str, Array]):
         self,
         module: Module,
         seed: int,
-        scalars: Mapping[str, int] | None = None,
+        scalars: Scalars | None = None,
         roles: Sequence[str] = ("in", "weight", "state"),
     ) -> None:
         self._seed = seed
         self._extents = dict(module.dims)
         rows = (scalars or {}).get(RUN_TIME_ROWS)
-        if rows is not None:
+        if isinstance(rows, int):
             self._extents |= {d: min(rows, self._extents[d]) for d in _row_dims(module)}
         self._stacks = {op.dim for op in module.walk() if isinstance(op, graph.Repeat)}
         ids = [module.dims[op.dim] for op in module.walk() if isinstance(op, graph.Embed)]
@@ -151,9 +178,7 @@ class RandomArrays(Mapping[str, Array]):
         return len(self._wanted)
 
 
-def random_inputs(
-    module: Module, seed: int, scalars: Mapping[str, int] | None = None
-) -> dict[str, Array]:
+def random_inputs(module: Module, seed: int, scalars: Scalars | None = None) -> dict[str, Array]:
     """All :class:`RandomArrays` of ``module``."""
     return dict(RandomArrays(module, seed, scalars))
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshc.interp import formulas
-from meshc.interp.inputs import bound_inputs, checked_scalars
+from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.interp.places import part_indices
 from meshc.interp.shards import PAD, Sharding, lane_of
+from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
@@ -37,14 +38,14 @@ class Shards:
     mesh: Mesh
     extents: Mapping[str, int]
     actual: Mapping[str, int]
-    scalars: Mapping[str, int]
+    scalars: Scalars
     values: dict[Value, Array] = field(default_factory=dict)
     shardings: dict[TensorType, Sharding] = field(default_factory=dict)
 
     @property
-    def position(self) -> int:
-        """Tokens that are cached already."""
-        return self.scalars.get("pos", 0)
+    def position(self) -> Array:
+        """Tokens that are cached already: one number, or ``[B]`` of each request its own."""
+        return np.asarray(self.scalars.get(POSITION, 0))
 
     def of(self, operand: Operand) -> Array:
         """The shards of ``operand``."""
@@ -71,7 +72,7 @@ MEANINGS: dict[type[Op], Meaning] = {}
 def run_mesh(
     module: Module,
     inputs: Mapping[str, Array],
-    scalars: Mapping[str, int] | None = None,
+    scalars: Scalars | None = None,
     dtype: DTypeLike = np.float64,
 ) -> list[Array]:
     """The results of the module's function as logical arrays, in order.
@@ -212,7 +213,7 @@ def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
         if op.rows in _dims(x):
             row = aligned(sharding.of_dim(op.rows), (CORES, op.rows), _dims(x))
         # A pad row sees every key, so that its softmax stays a number.
-        hidden = hidden | ((key > shards.position + row) & (row != PAD))
+        hidden = hidden | ((key > _position(shards, op, x, _dims(x)) + row) & (row != PAD))
     return [np.where(hidden, -np.inf, shards.of(x))]
 
 
@@ -223,17 +224,24 @@ def _rope(shards: Shards, op: mesh.Rope) -> list[Array]:
     lanes = np.moveaxis(shards.of(x), dims.index(op.dim), -1)
     pair = _pairs(sharding.of_dim(op.dim), op)
     frequency = formulas.frequencies(op, shards.extents[op.dim])[pair]
-    position = np.full((lanes.shape[0], 1), shards.position)
-    if op.rows in dims:
-        position = position + np.maximum(sharding.of_dim(op.rows), 0)
-    angle = position[:, :, None] * frequency[:, None, :]
     rest = tuple(d for d in dims if d != op.dim)
+    position = _position(shards, op, x, rest)
     if op.rows in dims:
-        angle = aligned(angle, (CORES, op.rows, op.dim), (*rest, op.dim))
-    else:
-        angle = aligned(angle[:, 0], (CORES, op.dim), (*rest, op.dim))
+        row = np.maximum(sharding.of_dim(op.rows), 0)
+        position = position + aligned(row, (CORES, op.rows), rest)
+    angle = position[..., None] * aligned(frequency, (CORES, op.dim), (*rest, op.dim))
     turned = np.stack(formulas.turned(lanes[..., 0::2], lanes[..., 1::2], angle), -1)
     return [np.moveaxis(turned.reshape(lanes.shape), -1, dims.index(op.dim))]
+
+
+def _position(shards: Shards, op: Op, value: Operand, dims: Dims) -> Array:
+    """The position of each request of ``value`` that a core has, aligned to ``dims``."""
+    if not shards.position.ndim:
+        return shards.position
+    if BATCH not in dims:
+        op.reject(f"has no dim {BATCH}, but each request its own position")
+    request = np.maximum(shards.sharding(value).of_dim(BATCH), 0)
+    return aligned(shards.position[request], (CORES, BATCH), dims)
 
 
 def _pairs(elements: Array, op: mesh.Rope) -> Array:
@@ -409,15 +417,20 @@ def _appended(shards: Shards, op: mesh.Append, cache: Operand, new: Operand) -> 
     axis = dims.index(op.dim)
     fresh_dims = tuple(op.dim if d == op.rows else d for d in tensor_type(new).dims)
     fresh = aligned(rows, fresh_dims, dims)
-    first, end = shards.position, shards.position + fresh.shape[axis]
-    if end > shards.extents[op.dim]:
-        fail("interp-shape", f"{op.NAME}: row {end - 1} does not fit {op.dim}", op.span)
-    before = [(0, 0)] * len(dims)
-    before[axis] = (first, shards.extents[op.dim] - end)
-    entered = sharding.scatter(np.pad(fresh, before))
-    row = sharding.of_dim(op.dim)
-    stored = aligned((row >= first) & (row < end), (CORES, op.dim), _dims(cache))
-    return np.where(stored, entered, shards.of(cache))
+    count = fresh.shape[axis]
+    entered = np.zeros(tensor_type(cache).shape(shards.actual), fresh.dtype)
+    for request, first in enumerate(np.atleast_1d(shards.position)):
+        end = first + count
+        if end > shards.extents[op.dim]:
+            fail("interp-shape", f"{op.NAME}: row {end - 1} does not fit {op.dim}", op.span)
+        every = slice(request, request + 1) if shards.position.ndim else slice(None)
+        own = {BATCH: every, op.dim: slice(first, end)}
+        place = tuple(own.get(d, slice(None)) for d in dims)
+        entered[place] = fresh[tuple(every if d == BATCH else slice(None) for d in dims)]
+    row = aligned(sharding.of_dim(op.dim), (CORES, op.dim), _dims(cache))
+    first = _position(shards, op, cache, _dims(cache))
+    stored = (row >= first) & (row < first + count)
+    return np.where(stored, sharding.scatter(entered), shards.of(cache))
 
 
 # --- layers

@@ -51,9 +51,9 @@ class Names:
     known: frozenset[str]
     functions: Mapping[str, CoordinateFunction]
 
-    def with_name(self, name: str) -> Names:
-        """As this, inside a loop over ``name``."""
-        return Names(self.known | {name}, self.functions)
+    def with_names(self, *names: str) -> Names:
+        """As this, inside a loop over ``names``."""
+        return Names(self.known.union(names), self.functions)
 
     def expr(self, expr: Expr, span: Span | None) -> Memo[int]:
         """``expr`` as a function of a core's environment. Raises ``affine-unbound``."""

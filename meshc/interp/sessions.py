@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from meshc.interp.fabric import Timing
 from meshc.interp.graph import run_graph
-from meshc.interp.inputs import wanted_inputs
+from meshc.interp.inputs import Scalars, wanted_inputs
 from meshc.interp.mesh import run_mesh
 from meshc.interp.named import Array
 from meshc.interp.state import State
 from meshc.interp.tile import TileMachine
+from meshc.ir.batch import BATCH, REQUEST, requests_of
 from meshc.ir.core import Op, Operand
 from meshc.ir.module import Function, Module
 from meshc.ir.ops import graph, mesh
+from meshc.ir.types import TensorType
 from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
 
 Arrays = Mapping[str, Array]
 
@@ -23,6 +28,8 @@ Arrays = Mapping[str, Array]
 class Session:
     """A module of any level with the state it keeps from step to step (KV caches).
 
+    A phase that reads one request at a time (:mod:`meshc.ir.batch`) keeps a state for each; those
+    of all requests, side by side in the dim B, are what it leaves to the phase that follows.
     ``transfers`` and ``schedule`` matter at tile level only (see :mod:`meshc.interp.tile`).
     """
 
@@ -35,20 +42,24 @@ class Session:
     ) -> None:
         self.module = module
         self._constant = dict(constant) if module.level != "tile" else {}
-        self._state: dict[str, Array] = {}
+        self._states: dict[int, dict[str, Array]] = {}
         self._machine = TileMachine(module, transfers, schedule) if module.level == "tile" else None
         if self._machine is not None:
             self._load(constant)
 
-    def step(self, inputs: Arrays, scalars: Mapping[str, int]) -> list[Array]:
+    def step(self, inputs: Arrays, scalars: Scalars) -> list[Array]:
         """The results that are no state, in order."""
         if self._machine is not None:
             self._load(inputs)
             return list(self._machine.run(scalars).values())
         run = run_graph if self.module.level == "graph" else run_mesh
-        results = run(self.module, {**self._constant, **self._state, **inputs}, scalars)
+        request = scalars.get(REQUEST, 0)
+        held = self._states.get(request, {}) if isinstance(request, int) else {}
+        results = run(self.module, {**self._constant, **held, **inputs}, scalars)
         states = state_results(self.module.function)
-        self._state.update({name: results[index] for name, index in states.items()})
+        if isinstance(request, int):
+            now = {name: results[index] for name, index in states.items()}
+            self._states[request] = {**held, **now}
         return [r for i, r in enumerate(results) if i not in states.values()]
 
     def adopt_state(self, other: Session) -> None:
@@ -60,8 +71,12 @@ class Session:
         if self._machine is not None:
             return self._machine.left()
         kinds = {w.name: w.type for w in wanted_inputs(self.module) if w.role == "state"}
-        held = {**self._constant, **self._state}
-        kept = {name: (kind, held[name]) for name, kind in kinds.items() if name in held}
+        kept = {}
+        for name, kind in kinds.items():
+            given = [self._states.get(r, {}) for r in range(self._apart)]
+            arrays = [{**self._constant, **held}.get(name) for held in given]
+            if any(array is not None for array in arrays):
+                kept[name] = kind, self._side_by_side(name, kind, arrays)
         return State(self.module.mesh, kept)
 
     def adopt(self, state: State) -> None:
@@ -73,9 +88,26 @@ class Session:
             return
         for want in wanted_inputs(self.module):
             if want.role == "state":
-                self._state[want.name] = state.handed_over(
-                    want.name, want.type, self.module.mesh, self.module.dims
-                )
+                array = state.handed_over(want.name, want.type, self.module.mesh, self.module.dims)
+                for request, part in enumerate(np.split(array, self._apart, self._axis(want.type))):
+                    self._states.setdefault(request, {})[want.name] = part
+
+    @property
+    def _apart(self) -> int:
+        """Of how many requests the state is kept apart."""
+        return requests_of(self.module) if REQUEST in self.module.scalars else 1
+
+    def _axis(self, kind: TensorType) -> int:
+        """Where the requests are in a state of type ``kind``."""
+        return kind.dims.index(BATCH) if BATCH in kind.dims else 0
+
+    def _side_by_side(self, name: str, kind: TensorType, arrays: list[Array | None]) -> Array:
+        """The state ``name`` of all requests; of those that were not run it is zeros."""
+        empty = np.zeros(kind.shape(self.module.dims))
+        if len(arrays) > 1 and BATCH not in kind.dims:
+            fail("interp-state", f"'{name}' has no dim {BATCH} for the state of several requests")
+        whole = [empty if array is None else array for array in arrays]
+        return np.concatenate(whole, self._axis(kind)) if len(whole) > 1 else whole[0]
 
     def _load(self, arrays: Arrays) -> None:
         assert self._machine is not None

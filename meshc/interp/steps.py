@@ -25,11 +25,15 @@ from meshc.support.diagnostics import fail
 
 @dataclass(eq=False)
 class Core:
-    """One core: its memory (one array for each buffer), its names, the transfers in flight."""
+    """One core: its memory (one array for each buffer), its names, the transfers in flight.
+
+    ``rounds`` has the scalars of which each round of a loop has its own.
+    """
 
     index: int
     name: str
     env: dict[str, int]
+    rounds: Mapping[str, Sequence[int]]
     memory: Sequence[Array]
     fabric: Fabric
     started: dict[Value, Message | Posted] = field(default_factory=dict)
@@ -174,19 +178,24 @@ class WaitStep(Step):
 
 @dataclass(eq=False)
 class LoopStep(Step):
-    """A ``for`` (``var`` bound in turn) or a ``sweep`` (once, no variable)."""
+    """A ``for`` (``var`` bound in turn, and the scalars that each round has of its own) or a
+    ``sweep`` (once, no variable)."""
 
     body: Body
     var: str
     count: Memo[int]
+    each: tuple[str, ...] = ()
 
     def run(self, core: Core) -> Iterator[None]:
         for value in range(self.count(core.env)):
             if self.var:
                 core.env[self.var] = value
+            for name in self.each:
+                core.env[name] = core.rounds[name][value]
             yield from core.run(self.body)
             yield
-        core.env.pop(self.var, None)
+        for name in (self.var, *self.each):
+            core.env.pop(name, None)
 
 
 def _need_receiver(op: Op, core: Core, channel: str) -> None:
@@ -277,8 +286,8 @@ class Compiler:
         """A loop with the same count on every core."""
         if op.var in names.known or not op.var:
             op.reject(f"'{op.var}' cannot be a loop variable here")
-        body = self.body(op.regions[0], names.with_name(op.var))
-        return LoopStep(op, guard, body, op.var, names.expr(op.count, op.span))
+        body = self.body(op.regions[0], names.with_names(op.var, *op.each))
+        return LoopStep(op, guard, body, op.var, names.expr(op.count, op.span), op.each)
 
     def sweep(self, op: tile.Sweep, guard: Memo[bool] | None, names: Names) -> Step:
         """A core just runs the body of a sweep: its messages put the cores in order."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshc.interp.deadlock import report_deadlock
 from meshc.interp.fabric import Fabric, Posted, Route, Timing, route_of
-from meshc.interp.inputs import checked_scalars
+from meshc.interp.inputs import Scalars, checked_scalars
 from meshc.interp.named import Array
 from meshc.interp.places import coordinate_functions, core_coordinates, core_text
 from meshc.interp.ports import PortMap
@@ -24,6 +24,7 @@ from meshc.interp.schedules import Schedule, make_schedule
 from meshc.interp.state import State
 from meshc.interp.steps import Compiler, Core
 from meshc.ir.module import Buffer, Module
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
@@ -62,7 +63,9 @@ class TileMachine:
         for port in module.ports:
             self._ports.setdefault(port.name, []).append(PortMap(port, self.mesh))
         self._functions = coordinate_functions(self.mesh)
-        names = Names(frozenset((*core_coordinates(self.mesh), *module.scalars)), self._functions)
+        self._rounds = scalars_of_rounds(module)
+        scalars = module.scalars.keys() - self._rounds.keys()
+        names = Names(frozenset(core_coordinates(self.mesh)) | scalars, self._functions)
         channels = frozenset(c.name for c in module.channels)
         self._body = Compiler(self._slots, channels).body(module.program.body, names)
         self._loaded: dict[str, Array] = {}
@@ -134,17 +137,26 @@ class TileMachine:
 
     # --- running
 
-    def run(self, scalars: Mapping[str, int] | None = None) -> dict[str, Array]:
+    def run(self, scalars: Scalars | None = None) -> dict[str, Array]:
         """Run the program once on every core; the logical tensors of the out-ports by name.
+
+        Of a scalar that rounds of a loop have of their own, one number stands for as many.
 
         Raises ``interp-deadlock``, ``interp-unconsumed``, ``interp-partner``, ``interp-shape``,
         ``interp-view``, ``interp-uninitialised``, ``interp-port``, ``interp-limit``.
         """
-        values = checked_scalars(self.module, scalars or {})
+        values: dict[str, int] = {}
+        rounds: dict[str, tuple[int, ...]] = {}
+        for name, value in checked_scalars(self.module, scalars or {}).items():
+            several = value if isinstance(value, tuple) else (value,) * self._rounds.get(name, 1)
+            if name in self._rounds:
+                rounds[name] = several
+            else:
+                (values[name],) = several
         self._reset()
         with np.errstate(all="ignore"):
             self._spread(values)
-            self._execute(values)
+            self._execute(values, rounds)
         return {
             name: port.collect(
                 self._memory[self._slots[port.port.buffer]],
@@ -189,10 +201,10 @@ class TileMachine:
         """Whether which elements lie where depends on the run."""
         return any(port.names & {*self.module.scalars} for port in self._ports[name])
 
-    def _execute(self, scalars: Mapping[str, int]) -> None:
+    def _execute(self, scalars: Mapping[str, int], rounds: Mapping[str, tuple[int, ...]]) -> None:
         schedule = make_schedule(self.schedule)
         fabric = Fabric(self._routes(scalars), self.transfers, self._waker(schedule))
-        self._cores = self._make_cores(fabric, scalars)
+        self._cores = self._make_cores(fabric, scalars, rounds)
         scripts = [core.run(self._body) for core in self._cores]
         for core in self._cores:
             schedule.add(core.index)
@@ -236,13 +248,16 @@ class TileMachine:
             c.name: route_of(c, self.mesh, scalars, self._functions) for c in self.module.channels
         }
 
-    def _make_cores(self, fabric: Fabric, scalars: Mapping[str, int]) -> list[Core]:
+    def _make_cores(
+        self, fabric: Fabric, scalars: Mapping[str, int], rounds: Mapping[str, tuple[int, ...]]
+    ) -> list[Core]:
         coordinates = core_coordinates(self.mesh)
         return [
             Core(
                 index,
                 core_text(self.mesh, index),
                 {**{n: int(v[index]) for n, v in coordinates.items()}, **scalars},
+                rounds,
                 [memory[index] for memory in self._memory],
                 fabric,
             )

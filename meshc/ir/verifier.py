@@ -37,7 +37,7 @@ def verify_module(module: Module) -> None:
     for function in module.functions:
         checker.function(function)
     for program in module.programs:
-        checker.block(program.body, {b.value for b in module.buffers}, frozenset(module.scalars))
+        checker.block(program.body, {b.value for b in module.buffers}, checker.scalars)
     checker.recorded()
     checker.found.raise_errors()
 
@@ -47,6 +47,7 @@ class _Verifier:
         self.module = module
         self.axes = module.mesh.parts if module.mesh else {}
         self.coordinates = coordinates_of(module)
+        self.scalars = frozenset(module.scalars.keys() - tile.scalars_of_rounds(module).keys())
         self.found = Diagnostics()
 
     def wrong(self, message: str, span: Span | None = None) -> None:
@@ -150,7 +151,7 @@ class _Verifier:
             self.wrong(f"{where}: a route stays in its row or in its column")
         if not channel.multicast and any(range_name(e) for p in route.pieces for e in p.outputs):
             self.wrong(f"{where}: a route to several cores is of a multicast")
-        self.names(where, route.free_vars, self.module.scalars)
+        self.names(where, route.free_vars, self.scalars)
 
     def port(self, port: Port) -> None:
         name = f"port @{port.name}"
@@ -166,7 +167,7 @@ class _Verifier:
                 f"{name}: {len(port.element)} elements for a tensor of {len(port.tensor.dims)} dims"
             )
         self.not_coordinates(name, [*port.lanes, *(let for let, _ in port.lets)])
-        known = self.coordinates | set(self.module.scalars) | set(port.lanes)
+        known = self.coordinates | self.scalars | set(port.lanes)
         for let, expr in port.lets:
             self.names(name, expr.free_vars, known)
             known = known | {let}
@@ -250,7 +251,7 @@ class _Verifier:
         inner = names
         if isinstance(op, tile.For):
             self.not_coordinates("tile.for", [op.var])
-            inner = names | {op.var}
+            inner = names | {op.var, *op.each}
         for region in op.regions:
             self.block(region, set() if isinstance(op, graph.Fuse) else scope, inner)
             if isinstance(op, graph.Repeat):

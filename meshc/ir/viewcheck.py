@@ -31,6 +31,7 @@ def operand_mistakes(module: Module, op: Op, scope: set[Value], names: frozenset
     found += _kinds(module, op)
     if isinstance(op, tile.For):
         found += unknown_names("the count", op.count.free_vars, names)
+        found += _rounds(module, op, names)
     if isinstance(op, tile.Sweep):
         found += unknown_names("the rank", op.rank.free_vars, coordinates)
     if isinstance(op, tile.Compute):
@@ -43,6 +44,20 @@ def operand_mistakes(module: Module, op: Op, scope: set[Value], names: frozenset
 def unknown_names(where: str, used: frozenset[str], known: Iterable[str]) -> list[str]:
     """One mistake for each name in ``used`` that is not ``known``."""
     return [f"{where} names '{name}', unknown here" for name in sorted(used - set(known))]
+
+
+def _rounds(module: Module, op: tile.For, names: frozenset[str]) -> list[str]:
+    """Scalars of which each round has its own: declared, as many in every loop, and not those of
+    a loop around."""
+    found = [f"names '{n}' as each, which is no scalar" for n in op.each if n not in module.scalars]
+    found += [f"names '{n}' as each inside a loop that does" for n in op.each if n in names]
+    if op.each and not op.count.is_const:
+        found.append(f"has one of each scalar for every round, but the count {op.count}")
+    counts = tile.scalars_of_rounds(module)
+    for name in op.each:
+        if op.count.is_const and op.count.constant != counts[name]:
+            found.append(f"has {op.count} of '{name}', another loop {counts[name]}")
+    return found
 
 
 def _value(module: Module, op: Op, value: Value, scope: set[Value]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -210,6 +211,20 @@ def test_what_depends_on_the_round_may_be_carried() -> None:
     assign_addresses(module)
     found = {b.value.name: b.address for b in module.buffers}
     assert found["a"] not in (found["c"], found["d"])
+
+
+@pytest.mark.parametrize("each", ["", ", each = [pos]"])
+def test_so_may_what_depends_on_a_scalar_that_each_round_has_of_its_own(each: str) -> None:
+    text = f"""tile.for {{var = i, count = 3{each}}} {{
+      tile.scale %a, %b {{factor = 2.0, when = "pos = 0"}}
+      tile.scale %a[0 +: 4], %b[0 +: 4] {{factor = 2.0}}
+      tile.scale %c, %a {{factor = 2.0}}
+      tile.scale %d, %c {{factor = 2.0}}
+    }}"""
+    module = program(text, {"a": 8, "b": 8, "c": 8, "d": 8}, {"b": "in"})
+    assign_addresses(module)
+    found = {b.value.name: b.address for b in module.buffers}
+    assert (found["a"] == found["d"]) == (not each)
 
 
 def test_a_double_buffer_is_not_carried_through_the_outer_loop() -> None:

@@ -17,6 +17,7 @@ from meshc.support.diagnostics import known_codes
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 TINY = ROOT / "tests" / "data" / "tiny"
+TWO_PROMPTS = ("--prompt-ids", "5,17,42", "--prompt-ids", "9")
 ATTENTION = str(EXAMPLES / "attention.mesh")
 MATMUL = str(EXAMPLES / "matmul.mesh")
 
@@ -67,6 +68,7 @@ def test_help_and_version(command):
         ("compile", MATMUL, "--unknown"),
         ("run", "smollm2-135m"),
         ("run", "smollm2-135m", "--prompt", "a", "--prompt-ids", "1"),
+        ("run", "smollm2-135m", "--prompt", "a", "--prompt", "b", "--prompt-ids", "1"),
         ("run", "smollm2-135m", "--prompt-ids", "1,x"),
         ("run", "smollm2-135m", "--prompt-ids", "-1"),
         ("compile", MATMUL, "--seq", "many"),
@@ -104,6 +106,10 @@ def test_usage_errors_leave_with_2(command, words):
         (("run", TINY / "llama-3h1", "--prompt-ids", "1", "--max-tokens", "0"), "bad-argument"),
         (("run", TINY / "llama-3h1", "--prompt-ids", "1", "--backend", "abacus"), "bad-argument"),
         (("run", TINY / "llama-3h1", "--prompt-ids", "1000000"), "run-refused"),
+        (("run", TINY / "llama-3h1", *TWO_PROMPTS, "--batch", "1"), "bad-argument"),
+        (("run", TINY / "llama-3h1", *TWO_PROMPTS, "--batch", "257"), "bad-argument"),
+        (("compile", TINY / "llama-3h1", "--target", "csl", "--batch", "2"), "bad-argument"),
+        (("compile", EXAMPLES / "mlp.mesh", "--batch", "2"), "unsupported-batch"),
         (("opt", "missing.meshir"), "unreadable"),
         (("passes", "canonicalise"), "unknown-pass"),
         (("explain", "no-such-code"), "unknown-code"),

@@ -45,9 +45,10 @@ class Unsharp(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """``form`` is main, generate, decode, prefill or requests; ``prompt`` counts its tokens or
-    rows, ``steps`` the runs. ``options`` are arguments of ``meshc.compile``; ``seed`` is that of
-    all numbers; with ``order`` the cores are numbered at random."""
+    """``form`` is main, generate, batch, decode, prefill or requests; ``prompt`` counts its tokens
+    or rows (of a batch those of the longest one), ``steps`` the runs. ``options`` are arguments of
+    ``meshc.compile``; ``seed`` is that of all numbers; with ``order`` the cores are numbered at
+    random."""
 
     program: Program
     target: str
@@ -108,6 +109,15 @@ class Case:
         """The prompt."""
         random = np.random.default_rng([self.seed, 7])
         return [int(i) for i in random.integers(0, self.program.extents["V"], self.prompt)]
+
+    def prompts(self) -> list[list[int]]:
+        """Those of a batch: the prompt and others that are no longer, not always as many as there
+        is room for."""
+        random = np.random.default_rng([self.seed, 13])
+        count = random.integers(1, int(self.options.get("batch", 1)) + 1)
+        lengths = random.integers(1, self.prompt + 1, count - 1)
+        others = [random.integers(0, self.program.extents["V"], n).tolist() for n in lengths]
+        return [*others[: count // 2], self.ids(), *others[count // 2 :]]
 
     def turns(self) -> list[list[Turn]]:
         """Who takes which tokens in each step, in the form of requests."""
@@ -251,6 +261,8 @@ def _python(draw: Drawing, form: str, kinds: Arithmetic) -> Case:
         options["phase"] = form
     elif draw.chance(12):
         options["phase"] = "decode"
+    if form == "generate" and draw.chance(30):
+        form, options["batch"] = "batch", draw.weighted({2: 40, 3: 30, 4: 20, 7: 10})
     return Case(program, "python", form, options, 0, prompt, steps, draw.chance(15))
 
 
@@ -325,6 +337,26 @@ def _generate(case: Case, reference: Reference, chosen: list[int] | None):
         token = chosen[run] if chosen else int(logits.value.argmax())
 
 
+def _batch(case: Case, reference: Reference, chosen: list[int] | None):
+    """Each prompt as if it were alone: caches of its own, the same numbers. Of what was generated
+    the tokens of a step stand side by side."""
+    caches: dict[int, dict] = defaultdict(dict)
+    name, prompts = case.program.tokens, case.prompts()
+    tokens = [ids[-1] for ids in prompts]
+    for request, ids in enumerate(prompts):
+        reference.scope.caches = caches[request]
+        if len(ids) > 1:
+            reference.step({name: np.array(ids[:-1])}, 0, True)
+    for run in range(case.steps):
+        results = []
+        for request, ids in enumerate(prompts):
+            reference.scope.caches = caches[request]
+            results += reference.step({name: np.array([tokens[request]])}, len(ids) - 1 + run)
+        yield results
+        best = [int(result.value.argmax()) for result in results]
+        tokens = chosen[run * len(prompts) :][: len(prompts)] if chosen else best
+
+
 def _decode(case: Case, reference: Reference, chosen: list[int] | None):
     for run in range(case.steps):
         yield reference.step(case.inputs(run), run)
@@ -352,6 +384,7 @@ def _requests(case: Case, reference: Reference, chosen: list[int] | None):
 _RUNS = {
     "main": _main,
     "generate": _generate,
+    "batch": _batch,
     "decode": _decode,
     "prefill": _prefill,
     "requests": _requests,

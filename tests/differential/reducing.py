@@ -160,6 +160,7 @@ def _with_smaller_runs(case: Case) -> Iterator[Case]:
         yield replace(case, prompt=case.prompt - 1)
     used = {
         "generate": case.prompt + case.steps - 1,
+        "batch": case.prompt + case.steps - 1,
         "decode": case.steps,
         "prefill": case.prompt,
         "requests": case.prompt + case.steps - 1,

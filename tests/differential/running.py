@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from cases import Case
@@ -47,12 +48,25 @@ def run_python(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
             case.ids(), case.steps, lambda _, row: logits.append([row.reshape(1, 1, -1).copy()])
         )
         return logits, tokens
+    if case.form == "batch":
+        return _run_batch(case, program)
     found = []
     for run in range(1 if case.form == "prefill" else case.steps):
         scalars = {"decode": {"pos": run}, "prefill": {"len": case.prompt}}.get(case.form, {})
         results = program.run(case.inputs(run), **scalars)
         found.append([array.copy() for array in results.values()])
     return found, []
+
+
+def _run_batch(case: Case, program: Any) -> Found:
+    """All prompts at once; the logits and tokens of a step side by side."""
+    prompts = case.prompts()
+    logits: list[list[np.ndarray]] = [[] for _ in prompts]
+    tokens = program.generate_all(
+        prompts, case.steps, lambda n, _, row: logits[n].append(row.reshape(1, 1, -1).copy())
+    )
+    steps = range(case.steps)
+    return [[own[s] for own in logits] for s in steps], [own[s] for s in steps for own in tokens]
 
 
 def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:

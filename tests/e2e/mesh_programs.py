@@ -11,6 +11,7 @@ import numpy as np
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.driver import CompileRequest, graph_module, load_any, open_weights
 from meshc.interp.tile import TileMachine
+from meshc.ir.batch import batch_of
 from meshc.ir.module import Module
 from meshc.passes.manager import PassManager
 from meshc.pipelines import pipeline_to
@@ -28,8 +29,9 @@ class MeshProgram:
 
     def files(self) -> dict[str, str]:
         """The emitted Python program."""
-        vocab = self.tensors["embedding"].shape[0]
-        return emit(self.modules, HostFacts(self.name, "embedding", vocab, self.capacity))
+        vocab, batch = self.tensors["embedding"].shape[0], batch_of(self.modules["decode"])
+        facts = HostFacts(self.name, "embedding", vocab, self.capacity, batch=batch)
+        return emit(self.modules, facts)
 
     def interpret(self, ids: list[int], count: int) -> list[int]:
         """``count`` greedy tokens after ``ids``, core by core."""
@@ -81,11 +83,12 @@ def mesh_program(
     weights: Path | None = None,
     passes: dict[str, str] | None = None,
     device: str = "",
+    batch: int = 1,
 ) -> MeshProgram:
     """Compile ``model`` in f32; ``passes`` replaces specs of passes by name."""
     report = Diagnostics()
     loaded = load_any(model, report)
-    request = CompileRequest(device=device, mesh=mesh, seq=seq, dtype="f32")
+    request = CompileRequest(device=device, mesh=mesh, seq=seq, dtype="f32", batch=batch)
     manager = PassManager(pipeline_to("tile", passes))
     modules = {p: manager.run(graph_module(loaded, p, request)) for p in loaded.phases()}
     source = weights or loaded.weights

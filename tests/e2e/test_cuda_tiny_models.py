@@ -48,6 +48,23 @@ def test_the_command_says_the_tokens_of_transformers(name: str, capsys) -> None:
     assert capsys.readouterr().out == ",".join(map(str, want["tokens"])) + "\n"
 
 
+def test_the_command_continues_several_prompts_at_once(capsys) -> None:
+    """One of transformers' prompts among others, longer and shorter than a chunk."""
+    want = recorded("llama-4h2")
+    words = ["run", str(TINY / "llama-4h2"), "--target", "cuda", "--backend", "cuda-cpu"]
+    words += ["--seq", "40", "--max-tokens", "4", "--ignore-eos"]
+    prompts = ["7", ",".join(map(str, want["prompt_ids"])), ",".join(["3"] * 19)]
+    alone = []
+    for prompt in prompts:
+        assert main([*words, "--prompt-ids", prompt]) == 0
+        alone.append(capsys.readouterr().out)
+    assert alone[1] == ",".join(map(str, want["tokens"][:4])) + "\n"
+    assert main([*words, *(w for p in prompts for w in ("--prompt-ids", p))]) == 0
+    assert capsys.readouterr().out == "".join(f"[{n}] {t}" for n, t in enumerate(alone, 1))
+    assert main([*words, *(w for p in prompts for w in ("--prompt-ids", p)), "--batch", "2"]) == 1
+    assert "3 prompts do not go into --batch 2" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", FIXTURES)
 def test_tokens_and_logits_equal_those_of_transformers(name: str) -> None:
     """With the prompt in chunks and token by token."""

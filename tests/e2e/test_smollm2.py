@@ -39,8 +39,8 @@ def tensors() -> Mapping[str, np.ndarray]:
     return {name: np.asarray(found[name], np.float32) for name in found}
 
 
-def compiled(mesh: str, seq: int) -> MeshProgram:
-    return mesh_program(MODEL, mesh, seq, find_packaged_weights(MODEL))
+def compiled(mesh: str, seq: int, batch: int = 1) -> MeshProgram:
+    return mesh_program(MODEL, mesh, seq, find_packaged_weights(MODEL), batch=batch)
 
 
 def check(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Path) -> None:
@@ -51,15 +51,50 @@ def check(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Path) ->
     write(folder, program.files())
     model = load_program(folder).load(program.tensors)
     for prompt in prompts:
-        found = model.generate(prompt["prompt_ids"], count)
-        at = next((i for i in range(count) if found[i] != prompt["tokens"][i]), None)
-        if at is not None:
-            gap = prompt["best_logits"][at] - prompt["second_logits"][at]
-            assert gap <= NEAR_TIE and found[at] == prompt["second_tokens"][at], prompt["prompt"]
+        check_tokens(prompt, model.generate(prompt["prompt_ids"], count))
+
+
+def check_tokens(prompt: dict[str, Any], found: list[int]) -> None:
+    """The tokens of the oracle, as far as its choice is clear."""
+    at = next((i for i, token in enumerate(found) if token != prompt["tokens"][i]), None)
+    if at is not None:
+        gap = prompt["best_logits"][at] - prompt["second_logits"][at]
+        assert gap <= NEAR_TIE and found[at] == prompt["second_tokens"][at], prompt["prompt"]
+
+
+def check_batch(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Path) -> None:
+    """All prompts at once: the tokens of the oracle, and those that each prompt gets alone."""
+    lengths = [len(p["prompt_ids"]) for p in prompts]
+    assert len(set(lengths)) == len(lengths), "prompts of different lengths"
+    program = compiled(mesh, max(lengths) + count, batch=len(prompts))
+    program.tensors = tensors()
+    write(folder, program.files())
+    model = load_program(folder).load(program.tensors)
+    together = model.generate_all([p["prompt_ids"] for p in prompts], count)
+    for prompt, found in zip(prompts, together, strict=True):
+        assert len(found) == count
+        check_tokens(prompt, found)
+        assert model.generate(prompt["prompt_ids"], count) == found
 
 
 def test_first_tokens_on_8x8(tmp_path: Path) -> None:
     check("8x8", PROMPTS[:2], 8, tmp_path)
+
+
+def of_different_lengths(count: int) -> list[dict[str, Any]]:
+    """The first recorded prompts whose lengths differ."""
+    found = {len(p["prompt_ids"]): p for p in reversed(PROMPTS)}
+    return sorted(found.values(), key=PROMPTS.index)[:count]
+
+
+def test_first_tokens_of_a_batch_on_4x4(tmp_path: Path) -> None:
+    check_batch("4x4", of_different_lengths(4), 4, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["1x1", "4x4", "6x10"])
+def test_a_batch_of_prompts(mesh: str, tmp_path: Path) -> None:
+    check_batch(mesh, of_different_lengths(4), NEW_TOKENS, tmp_path)
 
 
 @pytest.mark.slow

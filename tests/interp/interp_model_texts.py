@@ -25,8 +25,29 @@ LAYER = """
         graph.yield %x2, %kc, %vc"""
 
 
-def transformer(rows, capacity=11, layers=2, vocabulary=13, style="interleaved", **dims):
+def batched(rows, requests, **options):
+    """The model for several requests: decode takes one row of each, with a dim B; more rows are the
+    prompt of the request that the scalar ``request`` names."""
+    text = model_text(rows, **options)
+    for dims in ("L", "S"):
+        text = text.replace(f"f32[{dims},", f"f32[B, {dims},")
+    text = text.replace("f32[N, S,", "f32[N, B, S,")
+    text = text.replace("dims ", f"dims B = {requests if rows == 1 else 1}, ", 1)
+    if rows > 1:
+        text = text.replace(f"len = 1..{rows}", f"len = 1..{rows}, request = 0..{requests - 1}")
+    return module_of(text)
+
+
+def transformer(rows, **options):
     """The model for ``rows`` rows at a time: 1 is decode (scalar ``pos``), more is prefill."""
+    return module_of(model_text(rows, **options))
+
+
+def model_text(
+    rows, capacity=11, layers=2, vocabulary=13, style="interleaved", projected=False, **dims
+):
+    """What :func:`transformer` parses. ``projected`` heads come from one more product, so that a
+    vector moves from one axis to the other before them."""
     extents = {"E": 10, "H": 6, "G": 2, "D": 4, "F": 14, **dims}
     extents = {"N": layers, "L": rows, "S": capacity, "V": vocabulary, **extents}
     scalar = f"pos = 0..{capacity - 1}" if rows == 1 else f"len = 1..{rows}"
@@ -42,10 +63,18 @@ def transformer(rows, capacity=11, layers=2, vocabulary=13, style="interleaved",
         "wd": "F, E",
     }
     layer = LAYER.replace("STYLE", style)
+    if projected:
+        extents["P"] = 9
+        weights = {"wp": "E, P"} | weights | {n: f"P, {weights[n][3:]}" for n in ("wq", "wk", "wv")}
+        made = "%p0 = graph.matmul %n1, %wp {contract = [E]} : f32[L, P]\n        %q, %k, %v"
+        layer = layer.replace("%q, %k, %v", made, 1)
+        layer = layer.replace(
+            "%n1, %wq, %wk, %wv {contract = [E]}", "%p0, %wq, %wk, %wv {contract = [P]}"
+        )
     params = ", ".join(f"weight %{n}s: f32[N, {d}]" for n, d in weights.items())
     stacks = ", ".join(f"%{n}s" for n in weights)
     slices = ", ".join(f"%{n}: f32[{d}]" for n, d in weights.items())
-    return module_of(f"""module @model level(graph) holds(transpose_free) {{
+    return f"""module @model level(graph) holds(transpose_free) {{
       dims {", ".join(f"{n} = {e}" for n, e in extents.items())}
       scalars {scalar}
       func @model(in %x0: f32[L, E], {params}, weight %gf: f32[E], weight %wl: f32[E, V],
@@ -59,4 +88,4 @@ def transformer(rows, capacity=11, layers=2, vocabulary=13, style="interleaved",
         %logits = graph.matmul %z, %wl {{contract = [E]}} : f32[L, V]
         graph.return %logits, %kn, %vn
       }}
-    }}""")
+    }}"""

@@ -16,12 +16,12 @@ from meshc.support.diagnostics import Diagnostics
 MESHES = [(1, 1), (2, 2), (3, 3), (2, 4), (4, 2), (3, 7), (5, 6)]
 
 
-def lowered(module, rows, columns):
-    """The module at mesh and at tile level."""
+def lowered(module, rows, columns, cache=None):
+    """The module at mesh and at tile level; ``cache`` says how caches take new rows."""
     report = Diagnostics()
     module.device = device("ideal")
     mesh = Partition(grid=f"{columns}x{rows}").run(module, report)
-    for step in (PlaceInterleave(), SelectCollective(), ShiftKvCache()):
+    for step in (PlaceInterleave(), SelectCollective(), cache or ShiftKvCache()):
         mesh = step.run(mesh, report)
     return mesh, ExpandPrograms().run(mesh, report)
 

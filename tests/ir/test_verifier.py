@@ -3,6 +3,7 @@
 import pytest
 
 from meshc.ir.parser import parse_module
+from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
 from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
@@ -275,3 +276,56 @@ def test_routes_lead_along_a_line(route, words):
     text = tile("tile.silu %a, %a").replace("{ [y, x] -> [y, x - 1] : x >= 1 }", route)
     (message,) = errors(text)
     assert words in message
+
+
+def rounds(body, head="for {var = q, count = 2, each = [pos]}"):
+    return tile(f"tile.{head} {{\n{body}\n}}")
+
+
+ROPE = 'tile.rope %b[q] as [1, 4], %b[q] as [1, 4], %a[0 +: 2] {position = "pos", step = 1}'
+
+
+def test_rounds_of_a_loop_may_have_scalars_of_their_own():
+    assert errors(rounds(ROPE)) == []
+    module = parse_module(Source("t.meshir", rounds(ROPE)))
+    (loop,) = module.program.body.ops
+    assert loop.each == ("pos",)
+    text = print_module(module)
+    assert "tile.for {var = q, count = 2, each = [pos]} {" in text
+    assert print_module(parse_module(Source("again", text))) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (rounds(ROPE, "for {var = q, count = 2, each = [len]}"), "'len' as each, which is no"),
+        (rounds(ROPE, 'for {var = q, count = "pos", each = [pos]}'), "but the count pos"),
+        (rounds(f"tile.for {{var = p, count = 2, each = [pos]}} {{\n{ROPE}\n}}"), "loop that does"),
+        (
+            tile(f"tile.for {{var = q, count = 2, each = [pos]}} {{\n{ROPE}\n}}\n"
+                 f"tile.for {{var = q, count = 1, each = [pos]}} {{\n{ROPE}\n}}"),
+            "has 2 of 'pos', another loop 1",
+        ),
+        (
+            tile(f"tile.for {{var = q, count = 2, each = [pos]}} {{\n{ROPE}\n}}\n"
+                 'tile.silu %a, %a {when = "pos = 0"}'),
+            "names 'pos', unknown here",
+        ),
+        (
+            tile(
+                f"tile.for {{var = q, count = 2, each = [pos]}} {{\n{ROPE}\n}}",
+                '  port @x in f32[E] : %a {lanes = [i], element = ["i + pos"]}\n',
+            ),
+            "'pos' is unknown here",
+        ),
+        (
+            tile(
+                f"tile.for {{var = q, count = 2, each = [pos]}} {{\n{ROPE}\n}}",
+                '  channel @d "{ [y, x] -> [y, x - 1] : x >= 1 and pos = 0 }"\n',
+            ),
+            "'pos' is unknown here",
+        ),
+    ],
+)  # fmt: skip
+def test_scalars_of_rounds_have_no_value_elsewhere(text, words):
+    assert any(words in message for message in errors(text)), errors(text)

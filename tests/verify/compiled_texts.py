@@ -18,10 +18,14 @@ SIZES = {"E": 12, "H": 6, "G": 2, "D": 8, "F": 20, "V": 23, "layers": 2}
 
 @cache
 def stages(
-    phase: str, grid: str, numbers: str = "ideal", settings: tuple[tuple[str, str], ...] = ()
+    phase: str,
+    grid: str,
+    numbers: str = "ideal",
+    settings: tuple[tuple[str, str], ...] = (),
+    batch: int = 1,
 ) -> dict[str, str]:
     """The text after each pass, by the pass's name; ``settings`` replaces specs of passes."""
-    module = elaborate(library_model("llama", SIZES), phase, seq=12)
+    module = elaborate(library_model("llama", SIZES), phase, seq=12, batch=batch)
     module.options |= {"dtype": "f32", "accumulate": "f32", "grid": grid}
     module.device = device(numbers)
     found = {}

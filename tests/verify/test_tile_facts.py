@@ -246,6 +246,37 @@ def test_facts_hold_with_regions() -> None:
         check_claims(parse(stages(phase, "4x3", "ideal", settings)["plan-memory"]))
 
 
+@pytest.mark.parametrize("numbers", ["ideal", "wse2"])
+@pytest.mark.parametrize("grid", ["1x1", "4x3", "1x6"])
+def test_facts_hold_of_steps_of_several_requests(grid: str, numbers: str) -> None:
+    module = parse(stages("decode", grid, numbers, batch=3)["plan-memory"])
+    assert module.holds == set(TILE_FACTS)
+    check_claims(module)
+
+
+@pytest.mark.parametrize(
+    ("fact", "words", "edit"),
+    [
+        (
+            "channels_matched",
+            r"@ring_y has no counterpart at core .*pos=",
+            (
+                '@ring_y, %kv_oldest {when = "pos >= 3 and',
+                '@ring_y, %kv_oldest {when = "pos >= 4 and',
+            ),
+        ),
+        ("guards_cover", "'request'", ('%s.max {when = "y = 0"}', '%s.max {when = "y = request"}')),
+    ],
+)
+def test_a_changed_step_of_several_requests_is_refused(
+    fact: str, words: str, edit: tuple[str, str]
+) -> None:
+    """In a round the position of its request is one number, as if there were no others."""
+    module = changed(stages("decode", "4x3", batch=3)["plan-memory"], edit)
+    with pytest.raises(MeshcError, match=words):
+        check_fact(module, fact)
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_text_is_refused_with_a_witness(change: str) -> None:
     fact, code, words, *edits = CHANGES[change]

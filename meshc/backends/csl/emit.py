@@ -12,7 +12,9 @@ from meshc.backends.csl.layout_file import layout_file
 from meshc.backends.csl.names import check_axes, phase_file
 from meshc.backends.csl.pe_file import pe_file
 from meshc.backends.csl.report import report
+from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail, in_each
 
 ARCHITECTURES = ("wse2", "wse3")
@@ -45,6 +47,8 @@ def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str
             f"CSL is for {' and '.join(ARCHITECTURES)}, not for '{arch}'",
             help="choose it with --device",
         )
+    if scalars_of_rounds(module) or REQUEST in module.scalars:
+        fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
     if module.the_mesh().regions > 1:
         fail("csl-regions", "a program of several regions is not emitted as CSL yet")
     check_axes(module.the_mesh().coordinates)

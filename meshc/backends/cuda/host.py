@@ -33,7 +33,7 @@ class Machine(Protocol):
 
 
 class LanguageModel:
-    """A compiled language model on a machine, with one request."""
+    """A compiled language model on a machine, for as many requests as its steps have."""
 
     def __init__(
         self, program: StepProgram, machine: Machine, tensors: Mapping[str, Array]
@@ -49,10 +49,8 @@ class LanguageModel:
         machine.write("cosines", np.cos(angles).astype(np.float32))
         machine.write("sines", np.sin(angles).astype(np.float32))
         pages = np.arange(np.prod(program.buffers["pages"].shape), dtype=np.int32)
-        table = pages.reshape(program.buffers["pages"].shape)
-        machine.write("pages", table)
-        if program.prefill is not None:
-            machine.write("chunk_pages", table[:1])
+        machine.write("pages", pages.reshape(program.buffers["pages"].shape))
+        self._let_prompts_be_of(0)
 
     def step(self, tokens: Sequence[int], cached: Sequence[int]) -> Array:
         """Logits [batch, vocabulary] behind one token of each request, which has ``cached``
@@ -62,17 +60,26 @@ class LanguageModel:
         self.machine.run(self.program.launches())
         return self.machine.read("logits")
 
-    def prefill(self, prompt: Sequence[int]) -> Array:
-        """Logits [vocabulary] behind ``prompt``, which the first request then has cached.
+    def _let_prompts_be_of(self, request: int) -> None:
+        """Chunks of a prompt go to the pages of ``request`` from now on."""
+        if self.program.prefill is not None:
+            self.machine.write("chunk_pages", self.machine.read("pages")[[request]])
 
-        In chunks where the program reads prompts so; a single token by a decode step.
+    def prefill(
+        self, prompt: Sequence[int], request: int = 0, cached: Sequence[int] | None = None
+    ) -> Array:
+        """Logits [vocabulary] behind ``prompt``, which ``request`` then has cached; the others have
+        ``cached`` tokens each, by default none.
+
+        In chunks where the program reads prompts so; a single token by a decode step, in which the
+        other requests leave something behind their last token that their next one replaces.
         """
         size = self.program.prefill.tokens if self.program.prefill is not None else 1
         logits = np.zeros(0)
         for first in range(0, len(prompt), size):
             tokens = prompt[first : first + size]
             if len(tokens) == 1:
-                logits = self._one(tokens[0], first)
+                logits = self._one(tokens[0], first, request, cached)
             else:
                 logits = self._chunk(tokens, first, size, first + size >= len(prompt))
         return logits
@@ -107,9 +114,52 @@ class LanguageModel:
                 return
             logits = self._one(token, position)
 
-    def _one(self, token: int, cached: int) -> Array:
-        others = self.program.batch - 1
-        found: Array = self.step([token, *[0] * others], [cached, *[0] * others])[0]
+    def generate_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        on_token: Callable[[int, int, Array], None],
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """As :meth:`generate`, for up to as many prompts as a step has requests; ``on_token`` is
+        called with the number of a prompt, a token behind it and its logits.
+
+        A request that has ended computes its last token again, and nobody looks.
+        """
+        batch = self.program.batch
+        if not 1 <= len(prompts) <= batch:
+            fail("run-refused", f"{len(prompts)} prompts, but the program takes 1 to {batch}")
+        for prompt in prompts:
+            _check(self.program, prompt, count)
+        tokens, cached = [0] * batch, [0] * batch
+        logits = []
+        for request, prompt in enumerate(prompts):
+            self._let_prompts_be_of(request)
+            logits.append(self.prefill(prompt, request, cached))
+            cached[request] = len(prompt)
+        self._let_prompts_be_of(0)
+        found: list[list[int]] = [[] for _ in prompts]
+        running = list(range(len(prompts)))
+        while running:
+            for request in running:
+                tokens[request] = token = int(logits[request].argmax())
+                found[request].append(token)
+                on_token(request, token, logits[request])
+            running = [r for r in running if found[r][-1] not in stop and len(found[r]) < count]
+            if running:
+                rows = self.step(tokens, cached)
+            for request in running:
+                logits[request] = rows[request]
+                cached[request] += 1
+        return found
+
+    def _one(
+        self, token: int, cached: int, request: int = 0, others: Sequence[int] | None = None
+    ) -> Array:
+        """Logits behind ``token`` of ``request``, which has ``cached`` before it."""
+        tokens, before = [0] * self.program.batch, list(others or [0] * self.program.batch)
+        tokens[request], before[request] = token, cached
+        found: Array = self.step(tokens, before)[request]
         return found
 
 

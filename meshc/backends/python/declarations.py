@@ -18,7 +18,7 @@ from meshc.ir.affine import Cond, Expr
 from meshc.ir.affine.piecewise import MapPiece, range_name
 from meshc.ir.core import Op
 from meshc.ir.module import Buffer, Channel, Module, Port
-from meshc.ir.ops.tile import Compute, Recv, channel_in, channel_out
+from meshc.ir.ops.tile import Compute, Recv, channel_in, channel_out, scalars_of_rounds
 from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
@@ -230,9 +230,10 @@ def _conditions(where: Cond, names: dict[str, str]) -> list[str]:
 
 def extents(module: Module, writer: Writer) -> list[str]:
     """Names for extents that follow from the run-time scalars and occur more than once."""
+    known = module.scalars.keys() - scalars_of_rounds(module).keys()
     counted: dict[Expr, int] = {}
     for value in (e for op in module.walk() for e in _extents_of(op)):
-        if value.terms and value.free_vars <= module.scalars.keys() and value.depth:
+        if value.terms and value.free_vars <= known and value.depth:
             counted[value] = counted.get(value, 0) + 1
     lines = []
     for value, count in counted.items():

@@ -14,11 +14,12 @@ from meshc.backends.python.host_file import (
 )
 from meshc.backends.python.names import Names
 from meshc.backends.python.phase_file import phase_file
+from meshc.ir.batch import BATCH, POSITION, REQUEST
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 
 _RUNTIME = "meshc.backends.python.runtime"
-_HOST_SCALARS = frozenset({"pos", "len"})
+_HOST_SCALARS = frozenset({POSITION, "len", REQUEST})
 _FILES = frozenset({"main", "mesh_runtime", "weights"})
 
 
@@ -44,7 +45,7 @@ def emit(modules: Mapping[str, Module], host: HostFacts) -> dict[str, str]:
 def _main(modules: Mapping[str, Module], host: HostFacts, phases: list[PhaseFile]) -> str:
     found = list(modules.values())
     if host.embedding is not None and "decode" in modules:
-        _check(modules)
+        _check(modules, host.batch)
         known = [phase for phase in phases if phase.role in ("decode", "prefill")]
         return language_model(host, found[0].the_mesh(), known)
     if len(found) != 1:
@@ -57,7 +58,7 @@ def _main(modules: Mapping[str, Module], host: HostFacts, phases: list[PhaseFile
     return tensor_program(host, found[0], phases[0])
 
 
-def _check(modules: Mapping[str, Module]) -> None:
+def _check(modules: Mapping[str, Module], batch: int) -> None:
     """Phases of a language model share a mesh; their scalars and ports are what its host knows."""
     meshes = {_mesh_text(module): name for name, module in modules.items()}
     if len(meshes) > 1:
@@ -70,8 +71,13 @@ def _check(modules: Mapping[str, Module]) -> None:
         if len(inputs(module)) != 1:
             found = ", ".join(inputs(module)) or "none"
             fail("host-ports", f"phase '{name}' has the inputs {found}; a host gives embeddings")
-    if not any(p.direction == "out" and p.name == "logits" for p in modules["decode"].ports):
+    outputs = [p for p in modules["decode"].ports if p.direction == "out"]
+    logits = next((p for p in outputs if p.name == "logits"), None)
+    if logits is None:
         fail("host-ports", "phase 'decode' has no output 'logits' to choose a token from")
+    if batch > 1 and logits.tensor.dims[:1] != (BATCH,):
+        what = f"gives logits [{', '.join(logits.tensor.dims)}]"
+        fail("host-ports", f"phase 'decode' {what} for {batch} requests, not [{BATCH}, ..]")
 
 
 def _mesh_text(module: Module) -> str:

@@ -24,7 +24,7 @@ class HostFacts:
 
     ``embedding`` is the name of the weight whose rows are the tokens' embeddings, or None for a
     program without tokens; ``vocab`` its extent; ``capacity`` how many tokens fit the KV cache;
-    ``eos`` the ids that end a text.
+    ``eos`` the ids that end a text; ``batch`` the requests of a step.
     """
 
     model: str
@@ -32,6 +32,7 @@ class HostFacts:
     vocab: int = 0
     capacity: int = 0
     eos: tuple[int, ...] = ()
+    batch: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def language_model(facts: HostFacts, mesh: Mesh, phases: list[PhaseFile]) -> str
         vocab=facts.vocab,
         capacity=facts.capacity,
         eos=repr(tuple(facts.eos)),
+        batch=facts.batch,
     )
 
 

@@ -12,6 +12,7 @@ from meshc.backends.python.text import WIDTH, call
 from meshc.backends.python.views import Writer
 from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Module
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail
 
 _PAD = " " * 4
@@ -27,7 +28,11 @@ def phase_file(module: Module, function: str) -> str:
     if module.level != "tile":
         fail("not-tile-level", f"module '{module.name}' is at the {module.level} level")
     writer = Writer(Names(frozenset({function})), module.the_mesh().coordinates)
-    scalars = [writer.declare(name) for name in module.scalars]
+    rounds = scalars_of_rounds(module)
+    scalars = [
+        writer.declare_several(name) if name in rounds else writer.declare(name)
+        for name in module.scalars
+    ]
     memory = declarations.buffers(module, writer)
     routes = declarations.channels(module, writer)
     extents = declarations.extents(module, writer)
@@ -126,9 +131,12 @@ def _section(title: str, lines: list[str]) -> list[str]:
 
 
 def _ranges(module: Module) -> list[str]:
-    """The run-time scalars with their least and largest values."""
+    """The run-time scalars with their least and largest values, and of how many a run is given
+    several."""
     ranges = [f'"{plain(n)}": ({low}, {high})' for n, (low, high) in module.scalars.items()]
-    return [f"{{{', '.join(ranges)}}}"] if ranges else []
+    several = [f'"{plain(n)}": {count}' for n, count in scalars_of_rounds(module).items()]
+    found = [f"{{{', '.join(ranges)}}}"] if ranges else []
+    return found + ([f"several={{{', '.join(several)}}}"] if several else [])
 
 
 def plain(text: str) -> str:

@@ -178,15 +178,32 @@ class Statements:
         pad = " " * indent
         (body,) = op.regions
         if isinstance(op, For):
-            variable = self.writer.declare(op.var)
-            inner = self.block(body, indent + 4, depth + 1)
-            used = any(re.search(rf"\b{variable}\b", line) for line in inner)
-            head = f"for {variable if used else '_'} in range({self.writer.number(op.count)}):"
+            inner, head = self.rounds(op, indent, depth)
         else:
             inner = self.block(body, indent + 4, depth + 1)
             chain = self.writer.chain(op, f"along_{_subject(body)}")
             head = f"for _ in {chain}:  # one core of the chain after the other"
         return [pad + head, *inner]
+
+    def rounds(self, op: For, indent: int, depth: int) -> tuple[list[str], str]:
+        """The body of a loop and the line above it, which binds what the body reads."""
+        variable = self.writer.declare(op.var)
+        inner = self.block(op.regions[0], indent + 4, depth + 1)
+
+        def used(name: str) -> bool:
+            return any(re.search(rf"\b{name}\b", line) for line in inner)
+
+        each = {self.writer.variables[n]: self.writer.several[n] for n in op.each}
+        each = {name: values for name, values in each.items() if used(name)}
+        if not each:
+            head = f"for {variable if used(variable) else '_'} in "
+            return inner, f"{head}range({self.writer.number(op.count)}):"
+        names, values = ", ".join(each), ", ".join(each.values())
+        if len(each) > 1:
+            names, values = f"({names})", f"zip({values}, strict=True)"
+        if not used(variable):
+            return inner, f"for {names} in {values}:"
+        return inner, f"for {variable}, {names} in enumerate({values}):"
 
     def on(self, op: Op, hint: str) -> list[str]:
         """The guard as an argument; an ``if`` around the statement has the others."""

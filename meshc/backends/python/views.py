@@ -34,12 +34,19 @@ class Writer:
         self.hoisted = Hoisted()
         self.extents: dict[Expr, str] = {}
         self.variables: dict[str, str] = {}
+        self.several: dict[str, str] = {}
         self.renamed: dict[View, str] = {}
 
     def declare(self, name: str) -> str:
         """Spelling of a scalar or loop variable."""
         self.variables[name] = self.names.of("variable", name)
         return self.variables[name]
+
+    def declare_several(self, name: str) -> str:
+        """Spelling of the list of a scalar of which each round of a loop has its own."""
+        self.declare(name)
+        self.several[name] = self.names.of("several", f"{name}_of_each")
+        return self.several[name]
 
     def spell(self, name: str) -> str:
         """Spelling of a name in an expression."""

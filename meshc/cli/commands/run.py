@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from meshc.cli.watching import Watching
 from meshc.driver import (
     Answer,
     Backend,
+    CompileRequest,
     RunRequest,
     compile_loaded,
     load_any,
@@ -38,8 +39,7 @@ def run(options: argparse.Namespace) -> int:
     """Run and print what was generated."""
     report = Diagnostics()
     request = RunRequest(
-        options.prompt,
-        options.prompt_ids,
+        tuple(options.prompt or options.prompt_ids),
         options.max_tokens,
         options.weights,
         options.backend,
@@ -48,33 +48,36 @@ def run(options: argparse.Namespace) -> int:
     request.check()
     with Progress() as progress:
         watching = Watching.of(options, progress)
-        live = _Live(progress, not options.json)
+        live = _Live(progress, not options.json and len(request.prompts) == 1)
         try:
-            answer = _answer(options, request, report, watching, live)
+            answers = _answers(options, request, report, watching, live)
         finally:
             watching.finish(report)
-    _save_logits(options.logits, answer)
+    _save_logits(options.logits, answers)
     if options.json:
-        print_json({k: v for k, v in _shown(answer).items() if k != "logits"})
+        print_json(_object(answers))
+    elif len(answers) == 1:
+        live.end(answers[0])
     else:
-        live.end(answer)
+        for number, answer in enumerate(answers, 1):
+            print(f"[{number}] {_text(answer)}")
     return 0
 
 
-def _answer(
+def _answers(
     options: argparse.Namespace,
     request: RunRequest,
     report: Diagnostics,
     watching: Watching,
     live: _Live,
-) -> Answer:
+) -> list[Answer]:
     folder = Path(options.model)
     if os.path.isdir(folder) and read_manifest(folder) is not None:
         program = open_program(folder, request)
         with _opened(program.target, request) as backend:
             return run_program(program, request, backend, report, live.progress.reading, live.token)
     loaded = load_any(options.model, report)
-    compile_request = request_of(options)
+    compile_request = _with_batch(options, request)
     if compile_request.seq is None and loaded.config is not None:
         compile_request = dataclasses.replace(
             compile_request, seq=_capacity(request, loaded.config.max_positions)
@@ -94,19 +97,28 @@ def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
         yield backend
 
 
+def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequest:
+    """What to compile, for as many requests as there are prompts unless a flag says how many."""
+    found, prompts = request_of(options), len(request.prompts)
+    if options.batch is None:
+        return dataclasses.replace(found, batch=prompts)
+    if found.batch < prompts:
+        fail("bad-argument", f"{prompts} prompts do not go into --batch {found.batch}")
+    return found
+
+
 def _capacity(request: RunRequest, most: int) -> int:
-    """A KV cache for the prompt and the answer, in steps so that programs are alike.
+    """A KV cache for the longest prompt and its answer, in steps so that programs are alike.
 
     A text has at most as many tokens as bytes, and a few that start it.
     """
-    ids = request.prompt_ids
-    prompt = len(ids) if ids is not None else len((request.prompt or "").encode()) + 4
-    wanted = -(-(prompt + request.max_tokens) // _SEQ_STEP) * _SEQ_STEP
+    prompts = (len(p.encode()) + 4 if isinstance(p, str) else len(p) for p in request.prompts)
+    wanted = -(-(max(prompts) + request.max_tokens) // _SEQ_STEP) * _SEQ_STEP
     return max(1, min(wanted, most))
 
 
 class _Live:
-    """Prints text as it is generated, on a terminal; otherwise all of it at the end."""
+    """Prints the text of one prompt as it is generated, on a terminal; otherwise all at the end."""
 
     def __init__(self, progress: Progress, text: bool) -> None:
         self.progress = progress
@@ -114,8 +126,8 @@ class _Live:
         self.printed = ""
         self.count = 0
 
-    def token(self, token: int, text: str) -> None:
-        """Called with each token and the text of all so far."""
+    def token(self, request: int, token: int, text: str) -> None:
+        """Called with each token of a request and the text of all its tokens so far."""
         self.count += 1
         if not self.flowing:
             self.progress.generated(self.count)
@@ -126,19 +138,47 @@ class _Live:
 
     def end(self, answer: Answer) -> None:
         """Print what is left of the text, or the ids of a model without a tokenizer."""
-        text = answer.text if answer.text is not None else ",".join(map(str, answer.tokens))
+        text = _text(answer)
         print(text[len(self.printed) :] if text.startswith(self.printed) else f"\n{text}")
 
 
+def _text(answer: Answer) -> str:
+    """What was generated: a text, or the ids of a model without a tokenizer."""
+    return answer.text if answer.text is not None else ",".join(map(str, answer.tokens))
+
+
+_OF_A_REQUEST = ("prompt_ids", "tokens", "text")
+
+
+def _object(answers: Sequence[Answer]) -> dict[str, object]:
+    """What ``--json`` prints: of several prompts the answers are listed as ``requests``."""
+    first, *others = (_shown(answer) for answer in answers)
+    if not others:
+        return first
+    requests = [{name: found[name] for name in _OF_A_REQUEST} for found in (first, *others)]
+    common = {name: value for name, value in first.items() if name not in _OF_A_REQUEST}
+    seconds = [a.seconds_per_token for a in answers if len(a.tokens) > 1] or [0.0]
+    return {"requests": requests, **common, "seconds_per_token": float(np.mean(seconds))}
+
+
 def _shown(answer: Answer) -> dict[str, object]:
-    return {f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)}
+    names = (f.name for f in dataclasses.fields(answer) if f.name != "logits")
+    return {name: getattr(answer, name) for name in names}
 
 
-def _save_logits(path: str | None, answer: Answer) -> None:
+def _save_logits(path: str | None, answers: Sequence[Answer]) -> None:
+    """Write the logits ``[tokens, vocab]`` of one prompt; of several ``[requests, tokens, vocab]``
+    with the tokens of the longest answer, NaN where a text is shorter."""
     if path is None:
         return
+    logits = answers[0].logits
+    if len(answers) > 1:
+        longest = max(len(answer.tokens) for answer in answers)
+        logits = np.full((len(answers), longest, logits.shape[-1]), np.nan, np.float32)
+        for rows, answer in zip(logits, answers, strict=True):
+            rows[: len(answer.logits)] = answer.logits
     try:
         with open(path, "wb") as stream:
-            np.save(stream, answer.logits, allow_pickle=False)
+            np.save(stream, logits, allow_pickle=False)
     except OSError as error:
         fail("unwritable", f"'{path}' cannot be written: {error_words(error)}")

@@ -84,7 +84,7 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--batch",
         type=int,
-        default=1,
+        default=None,
         metavar="N",
-        help="CUDA: requests of a step, up to 16; default: %(default)s",
+        help="requests of a step, up to 256, for CUDA 16; default: 1, of run one for each prompt",
     )

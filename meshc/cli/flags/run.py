@@ -10,7 +10,8 @@ from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
 Generate text with MODEL (as for compile), or with a program that compile wrote to a directory.
-Tokens are the most likely ones (greedy).
+Tokens are the most likely ones (greedy). Several prompts are continued at once, as requests of one
+batch.
 """
 
 
@@ -19,9 +20,15 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("run", help="generate tokens", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL|DIR")
     prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("--prompt", metavar="TEXT")
     prompt.add_argument(
-        "--prompt-ids", type=_ids, metavar="5,17,42", help="token ids; needs no tokenizer"
+        "--prompt", action="append", metavar="TEXT", help="may be repeated, as may --prompt-ids"
+    )
+    prompt.add_argument(
+        "--prompt-ids",
+        type=_ids,
+        action="append",
+        metavar="5,17,42",
+        help="token ids; needs no tokenizer",
     )
     parser.add_argument(
         "--max-tokens", type=int, default=16, metavar="N", help="default: %(default)s"
@@ -38,7 +45,10 @@ def add_to(commands: Any) -> None:
         "cuda-cpu",
     )
     parser.add_argument(
-        "--logits", metavar="FILE.npy", help="write the logits of every step, [tokens, vocab]"
+        "--logits",
+        metavar="FILE.npy",
+        help="write the logits of every step, [tokens, vocab]; "
+        "of several prompts [requests, tokens, vocab], NaN behind the end of a text",
     )
     parser.add_argument(
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"

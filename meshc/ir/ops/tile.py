@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op, Operand, register
 from meshc.ir.kernels import KERNELS, Kernel
+from meshc.ir.module import Module
 from meshc.ir.views import Symbol
 
 ParamValue = Expr | int | float | bool | str
@@ -90,6 +91,13 @@ def _symbol(operand: Operand) -> str:
 Transfer = Send | Recv | Relay
 
 
+def scalars_of_rounds(module: Module) -> dict[str, int]:
+    """The run-time scalars of ``module`` of which a run is given several, and how many: one for
+    each round of the loops that name them as ``each``."""
+    loops = [op for op in module.walk() if isinstance(op, For)]
+    return {name: loop.count.constant for loop in loops for name in loop.each}
+
+
 def channel_in(op: Op) -> str | None:
     """The channel on which ``op`` receives, or None."""
     return op.channel if isinstance(op, (Recv, Relay)) else None
@@ -111,10 +119,16 @@ class Wait(Op):
 @register("tile.for")
 @dataclass(eq=False)
 class For(Op):
-    """The body for ``var`` = 0 .. ``count`` - 1, the same count on every core."""
+    """The body for ``var`` = 0 .. ``count`` - 1, the same count on every core.
+
+    ``each`` names run-time scalars of which a run is given one for every round, such as one
+    position for each request of a batch: in round i they are the i-th ones. Outside of such loops
+    they have no value.
+    """
 
     var: str = ""
     count: Expr = field(default_factory=lambda: Expr.const(0))
+    each: tuple[str, ...] = ()
 
 
 @register("tile.sweep")

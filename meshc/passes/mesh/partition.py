@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.tiling import choose_tiling, heads_of
+from meshc.analysis.tiling import choose_tiling, has_many_rows, heads_of
 from meshc.cost.products import ALGORITHMS
+from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.mesh import Mesh, plane_of
 from meshc.ir.module import Function, Module
 from meshc.ir.ops.mesh import ALIGNMENTS, RESULTS
@@ -61,11 +62,7 @@ class Partition(Pass):
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         self._check()
-        batch = module.dims.get("B", 1)
-        if batch != 1:
-            fail(
-                "unsupported-batch", f"a batch of {batch} is not supported; compile for one request"
-            )
+        _check_batch(module)
         problem = self.problem(module)
         tiling, mesh = problem.tiling, problem.mesh
         search = Search(problem, _pins(self.forms), _room(module, mesh))
@@ -116,6 +113,25 @@ class Partition(Pass):
             if value not in known:
                 words = ", ".join(k for k in known if k)
                 fail("bad-option", f"no {name} '{value}' of partition", help=f"it is {words}")
+
+
+def _check_batch(module: Module) -> None:
+    """Fail with ``unsupported-batch`` where both tokens and requests are rows, or a step of several
+    requests is asked for one of them."""
+    batch, rows = batch_of(module), module.row_dim
+    if batch > 1 and REQUEST in module.scalars:
+        fail(
+            "unsupported-batch",
+            f"a step of {batch} requests takes the run-time scalar '{REQUEST}', which is for "
+            "phases of one request",
+        )
+    if batch > 1 and rows != BATCH and has_many_rows(module, rows):
+        fail(
+            "unsupported-batch",
+            f"a batch of {batch} requests with many rows of tokens {rows} each",
+            help=f"read them one at a time, with {BATCH} = 1; the run-time scalar "
+            f"'{REQUEST} = 0..{batch - 1}' says whose cache a run fills",
+        )
 
 
 def _choice(search: Search, best: Lowering, others: list[Lowering]) -> str:

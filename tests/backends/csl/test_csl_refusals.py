@@ -91,3 +91,13 @@ def test_refused_models_name_the_letter(name, arch, tmp_path):
         compile_loaded(load_any(str(source), report), request, (), report)
     (found,) = caught.value.diagnostics
     assert (found.code, letter_of(found)) == (code, letter)
+
+
+def test_programs_of_several_requests_are_refused():
+    """A loop whose rounds have positions of their own, and a phase that is told its request."""
+    loop = "tile.for {var = q, count = 2, each = [pos]} {\n tile.silu %d[q], %d[q]\n}"
+    for body, scalars in ((loop, "pos = 0..3"), ("tile.silu %d, %d", "request = 0..1")):
+        text = tile_program(body, SLOTS).replace("  mesh ", f"  scalars {scalars}\n  mesh ", 1)
+        with pytest.raises(MeshcError) as caught:
+            emit({"main": tile_text(text, "wse2")})
+        assert [d.code for d in caught.value.diagnostics] == ["unsupported-batch"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,18 +36,45 @@ class Weights(Mapping[str, Array]):
         return sum(1 for _ in self)
 
 
+@dataclass
+class Request:
+    """A request on its way: the step to come reads ``token`` at ``position``, later ones those of
+    the prompt ``ahead``; ``found`` are the tokens generated so far.
+
+    One that has ended stays where it is: steps read its last token again, and nobody looks.
+    """
+
+    token: int = 0
+    position: int = 0
+    ahead: list[int] = field(default_factory=list)
+    found: list[int] = field(default_factory=list)
+    ended: bool = True
+
+    def go_on(self, token: int) -> None:
+        """The step after the one that was done reads ``token``."""
+        self.token, self.position = token, self.position + 1
+
+
 class LanguageModel:
     """Maps prompt ids to token ids with a prefill phase (optional) and a decode phase.
 
-    Prefill takes all prompt tokens but the last, as one block; decode takes one token at a time.
-    Without prefill the prompt goes through decode. ``capacity`` tokens fit the KV cache.
+    Prefill takes all tokens of a prompt but the last, as one block; decode takes one token of each
+    of ``batch`` requests at a time. Without prefill prompts go through decode. ``capacity`` tokens
+    of each request fit the KV cache.
     """
 
     def __init__(
-        self, decode: Phase, prefill: Phase | None, embedding: Array, vocab: int, capacity: int
+        self,
+        decode: Phase,
+        prefill: Phase | None,
+        embedding: Array,
+        vocab: int,
+        capacity: int,
+        batch: int = 1,
     ) -> None:
         self.decode, self.prefill = decode, prefill
         self.embedding, self.vocab, self.capacity = embedding, vocab, capacity
+        self.batch = batch
         self.last_logits: Array = np.full(vocab, np.nan, np.float32)
 
     def generate(
@@ -60,22 +88,47 @@ class LanguageModel:
 
         ``on_token`` is called with each token and its logits ``[vocab]``. Raises ``HostError``.
         """
-        self._check(ids, max_tokens)
-        self.decode.reset()
-        position = self._read(ids[:-1])
-        token, found = ids[-1], list[int]()
-        while len(found) < max_tokens:
-            self._decode(token, position)
-            position += 1
-            logits = self.decode.output("logits").reshape(-1)[: self.vocab]
-            self.last_logits = logits
-            token = int(logits.argmax())
-            found.append(token)
+
+        def tell(request: int, token: int, logits: Array) -> None:
             if on_token is not None:
                 on_token(token, logits)
-            if token in stop:
-                break
-        return found
+
+        return self.generate_all([ids], max_tokens, tell, stop)[0]
+
+    def generate_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        on_token: Callable[[int, int, Array], None] | None = None,
+        stop: Container[int] = (),
+    ) -> list[list[int]]:
+        """As ``generate``, for up to ``batch`` prompts at once.
+
+        ``on_token`` is called with the number of a prompt, a token behind it and its logits.
+        """
+        if not 1 <= len(prompts) <= self.batch:
+            raise HostError(f"{len(prompts)} prompts, but the program takes 1 to {self.batch}")
+        for ids in prompts:
+            self._check(ids, max_tokens)
+        self.decode.reset()
+        requests = [self._begun(number, ids) for number, ids in enumerate(prompts)]
+        while max_tokens > 0 and not all(request.ended for request in requests):
+            logits = self._decode(requests)
+            for number, request in enumerate(requests):
+                if request.ended:
+                    continue
+                if request.ahead:
+                    request.go_on(request.ahead.pop(0))
+                    continue
+                self.last_logits = logits[number]
+                token = int(logits[number].argmax())
+                request.found.append(token)
+                if on_token is not None:
+                    on_token(number, token, logits[number])
+                request.ended = token in stop or len(request.found) == max_tokens
+                if not request.ended:
+                    request.go_on(token)
+        return [request.found for request in requests]
 
     def _check(self, ids: Sequence[int], max_tokens: int) -> None:
         if not ids:
@@ -89,25 +142,34 @@ class LanguageModel:
                 f"{self.capacity} tokens; compile with a larger --seq"
             )
 
-    def _read(self, ids: Sequence[int]) -> int:
-        """Fill the cache with ``ids``; returns how many tokens it holds."""
-        if self.prefill is not None and ids:
-            self._run(self.prefill, ids, 0)
-        elif ids:
-            for position, token in enumerate(ids):
-                self._decode(token, position)
-        return len(ids)
+    def _begun(self, number: int, ids: Sequence[int]) -> Request:
+        """Request ``number``, with what prefill reads of its prompt in the cache."""
+        *before, last = ids
+        if self.prefill is None or not before:
+            return Request(ids[0], 0, list(ids[1:]), ended=False)
+        self._run(self.prefill, before, {"len": len(before), "request": number})
+        return Request(last, len(before), ended=False)
 
-    def _decode(self, token: int, position: int) -> None:
-        self._run(self.decode, [token], position)
+    def _decode(self, requests: Sequence[Request]) -> Array:
+        """A step: the logits ``[batch, vocab]`` behind the token of each request."""
+        every = [*requests, *(Request() for _ in range(self.batch - len(requests)))]
+        positions = [request.position for request in every]
+        several = "pos" in self.decode.several
+        known = {"pos": positions if several else positions[0]}
+        self._run(self.decode, [request.token for request in every], known)
+        return self.decode.output("logits").reshape(self.batch, -1)[:, : self.vocab]
 
-    def _run(self, phase: Phase, ids: Sequence[int], position: int) -> None:
-        """Run a phase on the embeddings of ``ids``, which follow ``position`` cached tokens."""
+    def _run(
+        self, phase: Phase, ids: Sequence[int], known: Mapping[str, int | Sequence[int]]
+    ) -> None:
+        """Run a phase on the embeddings of ``ids``."""
         ((name, shape),) = phase.inputs.items()
         rows = np.asarray(self.embedding[np.asarray(ids)], np.float32)
-        known = {"pos": position, "len": len(ids)}
         scalars = {scalar: known[scalar] for scalar in phase.scalars}
-        phase.run({name: rows.reshape((1,) * (len(shape) - 2) + rows.shape)}, **scalars)
+        ones = (1,) * (len(shape) - 2)
+        together = phase is self.decode and self.batch > 1
+        rows = rows.reshape(shape if together else ones + rows.shape)
+        phase.run({name: rows}, **scalars)
 
 
 class TensorProgram:
@@ -116,13 +178,19 @@ class TensorProgram:
     def __init__(self, phase: Phase) -> None:
         self.phase = phase
 
-    def run(self, inputs: Mapping[str, Array], **scalars: int) -> dict[str, Array]:
-        """The outputs by name. A scalar not given is as large as it can be."""
+    def run(self, inputs: Mapping[str, Array], **scalars: int | Sequence[int]) -> dict[str, Array]:
+        """The outputs by name. A scalar not given is as large as it can be; of one that each
+        request has of its own one number stands for as many."""
         missing = [name for name in self.phase.inputs if name not in inputs]
         unknown = [name for name in inputs if name not in self.phase.inputs]
         if missing or unknown:
             wanted = ", ".join(self.phase.inputs) or "none"
             raise HostError(f"the inputs of this program are: {wanted}")
-        values = {name: scalars.get(name, high) for name, (_, high) in self.phase.scalars.items()}
+        values: dict[str, int | Sequence[int]] = {}
+        for name, (_, high) in self.phase.scalars.items():
+            given, count = scalars.get(name, high), self.phase.several.get(name)
+            values[name] = given
+            if count is not None and isinstance(given, int):
+                values[name] = [given] * count
         self.phase.run(inputs, **values)
         return {name: self.phase.output(name) for name in self.phase.outputs}

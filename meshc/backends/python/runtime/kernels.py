@@ -21,6 +21,7 @@ from .percore import PerCore
 
 _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI = np.float32(0.7978845608028654)
+_TURNS_REMEMBERED = 256  # as many positions as a step has requests
 _THREADED_BYTES = 16 * 2**20  # below this, handing work to a thread hardly pays
 # erfc(z) = t exp(-z*z + p(t)), t = 2/(2 + z), z >= 0: relative error below 1.2e-7
 # (Chebyshev fit of Numerical Recipes, section 6.2)
@@ -251,20 +252,24 @@ def rope(
 def _turns(freq: View, cores: Cores, position: PerCore | int, step: int, rows: int) -> Array:
     """cos + i sin of the angle of each row and pair, ``[cores or 1, rows, pairs]``.
 
-    Remembered with ``freq``: they are equal in all layers.
+    Remembered with ``freq``, since they are equal in all layers: of single rows those of the
+    latest positions, as requests of a step have their own.
     """
     start: Array | int
     if isinstance(position, PerCore):
         key, start = None, freq.fabric.by_lane(position)[cores.lanes]
     else:
         key, start = (cores, position, step, rows), position
-    if key is not None and freq.memory.constant and freq.derived and freq.derived[0] == key:
-        return freq.derived[1]
+    if key is not None and freq.memory.constant and key in freq.derived:
+        return freq.derived[key]
     at = np.reshape(start, (-1, 1, 1)) + step * np.arange(rows)[:, None]
     # double precision: at large positions float32 would lose the last bits of the turn
     angle = at * freq.read(cores).astype(np.float64)[:, None, :]
     turns: Array = np.exp(1j * angle).astype(np.complex64)
-    freq.derived = (key, turns)
+    if rows > 1 or len(freq.derived) >= _TURNS_REMEMBERED:
+        freq.derived.clear()
+    if key is not None:
+        freq.derived[key] = turns
     return turns
 
 

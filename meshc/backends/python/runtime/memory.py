@@ -92,7 +92,7 @@ class View:
             raise ValueError(f"a view of {self._plain} elements has no shape {reshape}")
         if order is not None:
             self.shape = tuple([self.shape[i] for i in order])
-        self.derived: tuple[object, Array] | None = None  # what a kernel remembers of a constant
+        self.derived: dict[object, Array] = {}  # what a kernel remembers of a constant
         self._scattered = any(isinstance(part, (PerCore, Span)) for part in index)
         self._arrays: dict[Cores, Array | None] = {}
         self._places: dict[Cores, Scattered] = {}

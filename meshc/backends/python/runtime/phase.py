@@ -27,6 +27,7 @@ class Phase:
         self.name = name
         self.core = Coordinates(fabric.mesh, interleaved)
         self.scalars: dict[str, tuple[int, int]] = {}
+        self.several: dict[str, int] = {}
         self._step: Step | None = None
         self._channels: list[Channel] = []
         self._constants: dict[str, Array] = {}
@@ -83,9 +84,17 @@ class Phase:
         else:
             self._inputs.append(port)
 
-    def runs(self, step: Step, scalars: Mapping[str, tuple[int, int]] | None = None) -> Phase:
-        """Set the statements: a function of the scalars (each with its least and largest value)."""
-        self._step, self.scalars = step, dict(scalars or {})
+    def runs(
+        self,
+        step: Step,
+        scalars: Mapping[str, tuple[int, int]] | None = None,
+        several: Mapping[str, int] | None = None,
+    ) -> Phase:
+        """Set the statements: a function of the scalars (each with its least and largest value).
+
+        Of those in ``several`` a run is given that many, one for each request.
+        """
+        self._step, self.scalars, self.several = step, dict(scalars or {}), dict(several or {})
         return self
 
     # --- what a host does
@@ -117,7 +126,7 @@ class Phase:
                     self._inlets.append(Inlet(self.fabric, ports))
         return self
 
-    def run(self, inputs: Mapping[str, Array], **scalars: int) -> None:
+    def run(self, inputs: Mapping[str, Array], **scalars: int | Sequence[int]) -> None:
         """Load the inputs and run every statement on every core.
 
         Raises ``ValueError`` for scalars out of range, ``PortError`` for ill-shaped inputs and
@@ -127,8 +136,7 @@ class Phase:
         for name, (least, largest) in self.scalars.items():
             if name not in scalars:
                 raise ValueError(f"the scalar {name} is not given")
-            if not least <= scalars[name] <= largest:
-                raise ValueError(f"{name} = {scalars[name]} is not in {least} .. {largest}")
+            self._check(name, scalars[name], least, largest)
         for buffer, role in self._roles:
             if role not in ("weight", "state"):
                 buffer.memory.poison()
@@ -153,7 +161,18 @@ class Phase:
             if role == "state":
                 buffer.memory.array.fill(0)
 
-    def _execute(self, scalars: Mapping[str, int]) -> None:
+    def _check(self, name: str, given: int | Sequence[int], least: int, largest: int) -> None:
+        """One value of a scalar, or as many as there are requests, all within its range."""
+        values, wanted = np.ravel(given).tolist(), self.several.get(name)
+        if (np.ndim(given) == 0) != (wanted is None) or len(values) != (wanted or 1):
+            raise ValueError(
+                f"{len(values)} values are given of the scalar {name}, not {wanted or 1}"
+            )
+        for value in values:
+            if not least <= value <= largest:
+                raise ValueError(f"{name} = {value} is not in {least} .. {largest}")
+
+    def _execute(self, scalars: Mapping[str, int | Sequence[int]]) -> None:
         assert self._step is not None
         self.fabric.active = self.fabric.everyone
         for channel in self._channels:

@@ -19,7 +19,7 @@ def contracted(
     contract = tuple(d for d in dims if d in op.contract)
     rows = {"B", way.problem.row_dim}
     kept = [d for d in dims if d not in contract and d not in rows]
-    others = [d for d in dims if d not in contract and d != "B"]
+    others = [d for d in dims if d not in contract and (d != "B" or way.problem.extents[d] > 1)]
     shared = [d for d in others if any(d in way.type_of(r).dims for r in rights)]
     if kept or shared or rows & set(contract):
         what = f"{', '.join(contract)} of {left} [{', '.join(dims)}]"

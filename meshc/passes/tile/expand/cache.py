@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 
 from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import REQUEST, requests_of
 from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType, DType
-from meshc.ir.views import View, Whole
+from meshc.ir.views import Index, View, Whole
 from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.emitter import Emitter, Place, point, window
 
 
 class Cache:
-    """Caches of one append: ``[caches, groups, slots, lanes]`` and a (head, count) state."""
+    """Caches of one append: ``[caches, groups, slots, lanes]`` and a (head, count) state, of each
+    request where there are several."""
 
     def __init__(
         self,
@@ -28,20 +32,34 @@ class Cache:
         self.emitter = emitter
         self.count = count
         self.slots = slots
-        lead = () if layers is None else (layers,)
-        prefix = () if layer is None else (point(layer),)
+        requests = requests_of(emitter.source)
+        lead = (() if layers is None else (layers,)) + ((requests,) if requests > 1 else ())
+        prefix: tuple[Index, ...] = () if layer is None else (point(layer),)
+        if requests > 1:
+            prefix += (Whole() if emitter.batch > 1 else point(emitter.scalar(REQUEST)),)
         shape = (count, tiling.key_block, slots, tiling.lane_block)
         buffer = emitter.buffer("kv_cache", (*lead, *shape), dtype, "state")
         state = emitter.buffer("kv_state", (*lead, 2), DType.I32, "state")
         self.place = Place(buffer, shape, prefix)
         self.state = View(state, prefix)
 
+    def of_request(self, request: Expr | None) -> Cache:
+        """The caches of one request."""
+        if request is None:
+            return self
+        own, prefix = copy(self), (*self.place.prefix[:-1], point(request))
+        own.place, own.state = (
+            replace(self.place, prefix=prefix),
+            replace(self.state, indices=prefix),
+        )
+        return own
+
     def every(self) -> View:
         """All caches of the append."""
         return View(self.place.buffer, self.place.prefix)
 
     def one(self, which: int) -> View:
-        """One cache: ``[groups, slots, lanes]``."""
+        """One cache: ``[groups, slots, lanes]``, behind the requests where it is of all."""
         return View(self.place.buffer, (*self.place.prefix, point(which)))
 
     def fill(self, new: Sequence[Place]) -> None:
@@ -60,7 +78,14 @@ class Cache:
         emitter.compute("ring_set", self.state, count=count)
 
     def append(self, op: mesh.Append, new: Sequence[Place]) -> None:
-        """Decode: one new row enters, by the policy of the op."""
+        """Decode: one new row of each request enters its caches."""
+        emitter = self.emitter
+        with emitter.every_request() as request:
+            rows = [emitter.of_request(place, request) for place in new]
+            self.of_request(request).enter(op, rows)
+
+    def enter(self, op: mesh.Append, new: Sequence[Place]) -> None:
+        """One new row enters, by the policy of the op."""
         size = self.emitter.mesh.rows
         row, pos = self.emitter.index_of(self.emitter.mesh.down), self.emitter.scalar("pos")
         if size == 1:

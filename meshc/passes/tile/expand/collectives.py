@@ -76,7 +76,7 @@ def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: Ex
     part = ceil_div(lanes, size)
     kind = view.buffer.type
     assert isinstance(kind, BufferType)
-    capacity = emitter.tiling.row_lanes if emitter.many_rows else 1
+    capacity = emitter.row_room
     parts = emitter.buffer("ring_parts", (capacity, size * part), kind.dtype)
     slots = emitter.buffer("ring_slots", (size, capacity, part), kind.dtype)
     flat = View(view.buffer, view.indices, (rows, Expr.const(lanes)), ())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from meshc.analysis.tiling import Tiling, has_many_rows
 from meshc.ir.affine import AffineMap, Cond, Expr
+from meshc.ir.batch import BATCH, POSITION, REQUEST, batch_of
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Channel, Module, Port, Role
@@ -41,9 +42,10 @@ class Place:
     """Where a value lives: lanes ``offset .. offset + width`` of the last dim of a joint buffer,
     or a buffer of its own (``offset`` None).
 
-    ``prefix`` indexes leading dims of the buffer; ``rows`` says that the rows of tokens come
-    next; ``shape`` are the local extents of the other dims. ``chunked`` scores keep their keys as
-    ``[chunks, keys per chunk]``, of which a run uses the first keys of each chunk.
+    ``prefix`` indexes leading dims of the buffer; ``rows`` says that rows come next, those of
+    tokens or of the requests of a step; ``shape`` are the local extents of the other dims.
+    ``chunked`` scores keep their keys as ``[chunks, keys per chunk]``, of which a run uses the
+    first keys of each chunk.
     """
 
     buffer: Value
@@ -96,17 +98,28 @@ class Emitter:
         )
         self.block = Block()
         self.guards: list[Cond] = []
+        self._of_requests: tuple[tile.For | None, list[Cond]] = None, []
         self.span: Span | None = None
         self.names: set[str] = set()
         self.row_dim = source.row_dim
         self.many_rows = has_many_rows(source, self.row_dim)
+        self.batch = 1 if self.many_rows else batch_of(source)
+        self.held_first = self.row_dim if self.many_rows else BATCH if self.batch > 1 else ""
 
     # --- extents that depend on the run
 
     @property
     def rows(self) -> Expr:
-        """Rows of tokens a core works on in this run: whole chunks, at most ``row_lanes``."""
+        """Rows a core works on in this run: of tokens whole chunks, at most ``row_room``; or one
+        for each request of the step."""
+        if not self.many_rows and self.batch > 1:
+            return Expr.const(self.batch)
         return self.tiling.chunks_y * self.chunk_rows if self.tiling.heads else self.row_extent
+
+    @property
+    def row_room(self) -> int:
+        """Rows a core has room for."""
+        return self.tiling.row_lanes if self.many_rows else self.batch
 
     def scalar(self, name: str) -> Expr:
         """A run-time scalar. Fails with ``unsupported-op`` where the module declares none."""
@@ -214,6 +227,37 @@ class Emitter:
             yield Expr.var(op.var)
 
     @contextmanager
+    def every_request(self) -> Iterator[Expr | None]:
+        """What depends on the position of a request, once for each: yields which one it is, None
+        where a step has a single request. Statements that follow each other share a loop: those of
+        a request touch nothing of another."""
+        if self.batch == 1:
+            yield None
+            return
+        loop, guards = self._of_requests
+        if loop is None or self.block.ops[-1:] != [loop] or guards != self.guards:
+            each = (POSITION,) if POSITION in self.source.scalars else ()
+            loop = tile.For(var=self.fresh(REQUEST), count=Expr.const(self.batch), each=each)
+            self._of_requests = loop, list(self.guards)
+            self.append(loop)
+        with self._body_of(loop):
+            yield Expr.var(loop.var)
+
+    def of_request(self, place: Place, request: Expr | None) -> Place:
+        """What ``place`` holds of a request. Fails with ``unsupported-op`` where that is the same
+        of all, though each has its own position."""
+        if request is None:
+            return place
+        if not place.rows:
+            fail(
+                "unsupported-op",
+                f"{place.buffer} has no dim {BATCH}, but each of {self.batch} requests has its own "
+                "position",
+                self.span,
+            )
+        return replace(place, prefix=(*place.prefix, point(request)), rows=False)
+
+    @contextmanager
     def sweep(self, rank: Expr, count: int, guard: Cond | None = None) -> Iterator[None]:
         """The body once per core, messages going from each rank to the next."""
         with self.under(guard), self._region(tile.Sweep(rank=rank, count=count)):
@@ -222,7 +266,13 @@ class Emitter:
     @contextmanager
     def _region(self, op: Op) -> Iterator[None]:
         self.append(op)
-        outer, self.block = self.block, Block()
+        with self._body_of(op):
+            yield
+
+    @contextmanager
+    def _body_of(self, op: Op) -> Iterator[None]:
+        """Statements inside come behind those in the body of ``op``."""
+        outer, self.block = self.block, op.regions[0] if op.regions else Block()
         guards, self.guards = self.guards, []
         yield
         op.regions = [self.block]
@@ -266,22 +316,23 @@ class Emitter:
     # --- places
 
     def local_dims(self, kind: TensorType) -> tuple[str, ...]:
-        """Dims that take room on a core: not the batch, not a single row."""
-        return tuple(d for d in kind.dims if d != "B" and (d != self.row_dim or self.many_rows))
+        """Dims that take room on a core: not a single row, not a single request."""
+        single = {BATCH, self.row_dim} - {self.held_first}
+        return tuple(d for d in kind.dims if d not in single)
 
     def held_dims(self, kind: TensorType) -> list[str]:
         """The dims of ``local_dims`` in the order of a buffer: the rows first."""
         dims = self.local_dims(kind)
-        return sorted(dims, key=lambda d: d != self.row_dim)
+        return sorted(dims, key=lambda d: d != self.held_first)
 
     def local_shape(self, kind: TensorType) -> tuple[int, ...]:
         """Extents per core of the dims of ``local_dims`` other than the rows."""
         extents = dict(zip(kind.dims, kind.local_shape(self.source.dims), strict=True))
-        return tuple(extents[d] for d in self.local_dims(kind) if d != self.row_dim)
+        return tuple(extents[d] for d in self.local_dims(kind) if d != self.held_first)
 
     def has_rows(self, kind: TensorType) -> bool:
-        """Whether the value has rows of tokens."""
-        return self.many_rows and self.row_dim in kind.dims
+        """Whether the value has rows, of tokens or of requests."""
+        return self.held_first in kind.dims
 
     def new_place(
         self, name: str, kind: TensorType, role: Role | str = "", layers: int = 0
@@ -300,14 +351,14 @@ class Emitter:
 
     def _room(self, shape: tuple[int, ...], rows: bool) -> tuple[int, ...]:
         """Extents of a buffer for one value."""
-        return (self.tiling.row_lanes, *shape) if rows else shape or (1,)
+        return (self.row_room, *shape) if rows else shape or (1,)
 
     def joint_places(self, name: str, kinds: Sequence[TensorType]) -> list[Place]:
         """One buffer for several values side by side."""
         shapes = [self.local_shape(k) for k in kinds]
         rows = self.has_rows(kinds[0])
         widths = [Place(Value("", kinds[0]), s).width for s in shapes]
-        full = ((self.tiling.row_lanes,) if rows else ()) + (sum(widths),)
+        full = ((self.row_room,) if rows else ()) + (sum(widths),)
         buffer = self.buffer(name, full, kinds[0].dtype)
         offsets = [sum(widths[:i]) for i in range(len(widths))]
         return [Place(buffer, s, rows=rows, offset=o) for s, o in zip(shapes, offsets, strict=True)]
@@ -319,7 +370,7 @@ class Emitter:
             keys = (Whole(), Whole(), window(0, self.chunk_rows))
             return View(place.buffer, (window(0, self.rows), *keys))
         if place.rows:
-            indices.append(window(0, self.rows))
+            indices.append(window(0, self.rows) if self.many_rows else Whole())
         if place.offset is not None:
             indices.append(window(place.offset, place.width))
         wanted = shape or (place.shape if place.offset is not None else ())
@@ -330,6 +381,8 @@ class Emitter:
         elif wanted and not same:
             lead = (self.rows,) if place.rows else ()
             reshape = (*lead, *(expr(n) for n in wanted))
+        while indices and isinstance(indices[-1], Whole):
+            indices.pop()
         return View(place.buffer, tuple(indices), reshape, tuple(order))
 
     def flat(self, place: Place) -> View:

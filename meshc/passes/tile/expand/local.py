@@ -13,13 +13,9 @@ from meshc.passes.tile.expand.emitter import Emitter, Place, expr, window
 from meshc.support.diagnostics import fail
 
 
-def rope(emitter: Emitter, op: mesh.Rope, source: Place, target: Place) -> None:
-    """Turn each pair of lanes by its position."""
-    dim = op.dim
-    kind = tensor_type(op.result)
-    lanes = emitter.source.dims[dim]
-    local = dict(zip(kind.dims, kind.local_shape(emitter.source.dims), strict=True))[dim]
-    table = _frequency_table(emitter, op, kind, lanes, local)
+def rope(emitter: Emitter, op: mesh.Rope, table: View, source: Place, target: Place) -> None:
+    """Turn each pair of lanes by its position; ``table`` has the frequencies of the pairs."""
+    local = _lanes(emitter, op)
     heads = source.width // local
     if source.rows:
         order = (1, 0, 2)
@@ -33,9 +29,15 @@ def rope(emitter: Emitter, op: mesh.Rope, source: Place, target: Place) -> None:
     emitter.compute("rope", *views, table, position=start, step=step)
 
 
-def _frequency_table(
-    emitter: Emitter, op: mesh.Rope, kind: TensorType, lanes: int, local: int
-) -> View:
+def _lanes(emitter: Emitter, op: mesh.Rope) -> int:
+    """Lanes of the dim that turns which a core holds."""
+    kind = tensor_type(op.result)
+    return dict(zip(kind.dims, kind.local_shape(emitter.source.dims), strict=True))[op.dim]
+
+
+def frequency_table(emitter: Emitter, op: mesh.Rope) -> View:
+    """The frequencies of a core's pairs, in a buffer that is filled once."""
+    kind, lanes, local = tensor_type(op.result), emitter.source.dims[op.dim], _lanes(emitter, op)
     values = rope_frequencies(op, lanes)
     module = emitter.module
     name = next((n for n, v in module.constants.items() if v == values), None)
@@ -57,7 +59,7 @@ def _frequency_table(
 def mask(emitter: Emitter, op: mesh.Mask, place: Place) -> None:
     """Minus infinity where a row must not see an element, and in lanes that hold none, in place."""
     kind = tensor_type(op.result)
-    dims = emitter.held_dims(kind)
+    dims = [d for d in emitter.held_dims(kind) if place.rows or d != emitter.held_first]
     extent = emitter.source.dims[op.dim]
     limit = Expr.var("len") if _of_the_run(emitter, op.dim) else expr(extent)
     key, key_step = _elements(emitter, op, kind)

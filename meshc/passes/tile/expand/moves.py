@@ -100,7 +100,7 @@ def parts_for(emitter: Emitter, op: mesh.Collective, split: Value, dtype: DType)
     """A new buffer for the parts of ``split``, the value of the op that lies over the axis."""
     kind = tensor_type(split)
     if emitter.has_rows(kind):
-        fail("unsupported-op", f"{op.NAME} of a value with rows of tokens", op.span)
+        fail("unsupported-op", f"{op.NAME} of a value with rows of tokens or requests", op.span)
     shape = list(emitter.local_shape(kind))
     position = emitter.local_dims(kind).index(op.along)
     block = shape[position]

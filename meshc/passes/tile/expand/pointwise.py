@@ -121,18 +121,26 @@ class Pointwise(Values):
     def rope(self, op: mesh.Rope) -> None:
         source = self.place_of(cast(Value, op.operands[0]))
         target = self.result_place(op, op.operands[0])
-        local.rope(self.emitter, op, source, target)
+        table = local.frequency_table(self.emitter, op)
+        with self.emitter.every_request() as request:
+            own = [self.emitter.of_request(place, request) for place in (source, target)]
+            local.rope(self.emitter, op, table, *own)
 
     def mask(self, op: mesh.Mask) -> None:
         (place,) = self.overwritten(op, op.tensors())
         self.settle(op.result, place)
         heads = self.emitter.tiling.heads
-        if heads is None or op.dim != heads.keys:
-            local.mask(self.emitter, op, place)
-        elif place.rows:
+        keys = heads is not None and op.dim == heads.keys
+        if keys and self.emitter.many_rows:
             local.mask_scores(self.emitter, place)
-        else:
-            self.emitter.compute("mask_slots", self.view(place), self.current_cache().state)
+            return
+        with self.emitter.every_request() as request:
+            own = self.emitter.of_request(place, request)
+            if keys:
+                state = self.current_cache().of_request(request).state
+                self.emitter.compute("mask_slots", self.view(own), state)
+            else:
+                local.mask(self.emitter, op, own)
 
     def relayout(self, op: mesh.Relayout) -> None:
         value = cast(Value, op.operands[0])
@@ -143,7 +151,9 @@ class Pointwise(Values):
             self.emitter.index_of(new.axis) * new.block
             - self.emitter.index_of(old.axis) * old.block
         )
-        self.emitter.compute("select_lanes", self.view(target), self.view(source), shift=shift)
+        order = self.order(op, value, self.held(value, new.dim), [])
+        views = [self.emitter.view(place, order=order) for place in (target, source)]
+        self.emitter.compute("select_lanes", *views, shift=shift)
 
 
 def _beside_one(view: View, leading: bool) -> View:
