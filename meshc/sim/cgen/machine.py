@@ -75,7 +75,7 @@ class CMachine(Common):
         costs = structs.costs_struct(self.costs, list(CYCLES.values()))
         self.handle = self.library.csl_machine_new(
             program.width, program.height, len(program.tiles), ct.byref(costs),
-            ct.byref(self._callbacks),
+            ct.byref(self._callbacks), 1,
         )  # fmt: skip
         self._end = weakref.finalize(self, self.library.csl_machine_end, self.handle)
         self._build()
@@ -127,6 +127,7 @@ class CMachine(Common):
         call.csl_set_number(self.handle, _SET_DYNAMIC, sum(1 << c for c in dynamic))
         for pe in self.by_number:
             self._initial_state(pe)
+        call.csl_machine_ready(self.handle)
 
     def _make_pe(self, number: int, x: int, y: int, code: CodeClass) -> None:
         call, program = self.library, code.program
@@ -368,7 +369,7 @@ class CMachine(Common):
         """The first ``count`` wavelets of a stream; the others stay."""
         count = min(count, self.collected(key))
         out = np.zeros(count, np.uint32)
-        self.library.csl_stream_take(self.handle, self.streams[key], count, _words(out))
+        self.library.csl_stream_take(self.streams[key], count, _words(out))
         return out
 
     def enter(self, key: Key, words: Any) -> None:

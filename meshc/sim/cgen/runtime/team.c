@@ -1,0 +1,2 @@
+#include "machine.h"
+void team_end(simulation *s) { (void)s; }
