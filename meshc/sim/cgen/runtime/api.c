@@ -48,12 +48,12 @@ static void part_new(simulation *s, int index, int first, int count, const costs
     }
 }
 
-/* A machine without PEs yet, in as many parts as there are threads, of 64 PEs at least. */
+/* A machine without PEs yet, in as many parts as there are threads. */
 simulation *csl_machine_new(int width, int height, int pe_count, const costs *cycles,
                             const callbacks *python, int threads)
 {
     simulation *s = zeroed(1, sizeof *s);
-    int blocks = (pe_count + 63) / 64, each;
+    int each = (int)ceil_div(max64(1, pe_count), max64(1, threads));
     s->width = width;
     s->height = height;
     s->pe_count = pe_count;
@@ -61,8 +61,8 @@ simulation *csl_machine_new(int width, int height, int pe_count, const costs *cy
     s->pes = zeroed((size_t)pe_count, sizeof(core));
     s->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
     pthread_mutex_init(&s->walking, NULL);
-    each = max64(1, ceil_div(blocks, max64(1, threads))) * 64;
     s->part_count = (int32_t)max64(1, ceil_div(pe_count, each));
+    s->worth = 6000;
     s->parts = zeroed((size_t)s->part_count, sizeof *s->parts);
     for (int i = 0; i < s->part_count; i++)
         part_new(s, i, i * each, (int)min64(each, pe_count - i * each), cycles, python);
@@ -85,7 +85,7 @@ pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
 {
     core *c = &s->pes[number];
     pe *p = &c->head;
-    p->m = s->parts[number / max64(64, s->parts[0]->count)];
+    p->m = s->parts[number / s->parts[0]->count];
     p->x = x;
     p->y = y;
     p->mem = memory;
@@ -382,6 +382,7 @@ int64_t csl_number(simulation *s, int which)
             if (s->parts[i]->waiting_count)
                 found = max64(found, s->parts[i]->waiting[s->parts[i]->waiting_count - 1].number);
         return found;
+    case 12: return s->part_count;
     default: return faulty->fault_numbers[which - 8];
     }
 }
@@ -405,6 +406,8 @@ void csl_set_number(simulation *s, int which, int64_t v)
         s->dynamic |= (uint64_t)v;
     else if (which == 10)
         s->deadline = v;
+    else if (which == 11)
+        s->worth = v;
     for (int i = 0; which > 2 && which < 10 && i < s->part_count; i++)
         set_number(s->parts[i], which, v);
 }

@@ -342,6 +342,7 @@ static void forward(router *r, burst *b, int64_t start)
 /* Forward everything that the router's present position accepts. */
 void pump(machine *m, int64_t now, router *r)
 {
+    (void)m;
     while (!r->teardown) {
         directions rx = router_rx(r);
         int i = 0;

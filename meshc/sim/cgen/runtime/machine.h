@@ -126,6 +126,7 @@ void calendar_note(calendar *c, int64_t now, int64_t time, int64_t place);
 void calendar_turn(calendar *c, int64_t now);
 int64_t calendar_next(const calendar *c, int64_t now);
 int64_t calendar_first(const calendar *c, int64_t now);
+int calendar_after(const calendar *c, int64_t now, int64_t place, int32_t *places, int most);
 void calendar_strike(calendar *c, int64_t now, int64_t place);
 void calendar_end(calendar *c);
 
@@ -426,43 +427,41 @@ typedef struct {
     int64_t word, value;
 } stored;
 
-/* All of a PE. */
+/* All of a PE; what most events touch comes first. */
 typedef struct {
     pe head;
     heap events;
     const pe_class *kind;
     int32_t number, running; /* running: some function has started and waits */
     int64_t started, dispatch_at, resumed, issued, depth;
-    channel *channels[COLORS];
-    uint8_t channel_order[COLORS];
-    int32_t channel_count;
     uint64_t ready_colors, blocked, local_tasks;
     uint64_t urgent_tasks, urgent_colors; /* what goes before other tasks */
     uint64_t ran_local, ran_control, ran_colors; /* tasks that were started, for explanations */
     int32_t rank;                         /* of microthreads that go no further than the code */
-    activation active[2 * TASKS];
-    int32_t active_count;
+    uint32_t flushing;                    /* input queues that are flushed */
+    issue slots;
+    operation *waiting_on;
+    pipe_ ramp_in, ramp_out;
     queue launches; /* of launch_ */
     fifo *fifos;
     dsr *dsrs[3];
     int32_t dsr_room[3];
+    int32_t active_count;
+    activation active[2 * TASKS];
     int32_t in_queue[QUEUES], out_queue[QUEUES]; /* their colors, -1 for none */
-    uint32_t flushing;                           /* input queues that are flushed */
-    stored *registers;                           /* those without a model */
+    channel *channels[COLORS];
+    router *routers[COLORS];
+    operation *threads[COLORS];
+    int64_t out_free[COLORS];
+    int32_t unsent[COLORS];
+    uint8_t channel_order[COLORS], credit_order[COLORS];
+    int32_t channel_count, credit_count;
+    stored *registers; /* those without a model */
     int32_t register_count;
     int64_t tsc_base, tsc_frozen;
     int32_t frozen;
     uint32_t prng;
-    int64_t out_free[COLORS];
-    int32_t unsent[COLORS];
     credit *credits[COLORS];
-    uint8_t credit_order[COLORS];
-    int32_t credit_count;
-    pipe_ ramp_in, ramp_out;
-    issue slots;
-    operation *waiting_on;
-    operation *threads[COLORS];
-    router *routers[COLORS];
     pipe_ links[PORTS];
     uint64_t users[PORTS];
     int64_t load[PORTS];
@@ -538,8 +537,10 @@ struct machine {
     int64_t running;      /* the place of that PE; -1 for none */
     int32_t earlier;      /* an event of this cycle came to a PE before it */
     calendar calendar;
-    outbox *out[2];       /* by parity of the cycle, for each part */
+    int32_t parity;       /* of the cycle, where several threads run */
+    outbox *out[2];       /* by parity, for each part */
     int64_t earliest[2];  /* of what lies there */
+    int64_t kept[3];      /* events, tasks and latest time before the cycle */
     int64_t lagging, wanted; /* PEs that have not unblocked the command stream so often */
     awaited *waiting;
     int64_t waiting_count;
@@ -578,7 +579,8 @@ struct simulation {
     heap host;                  /* events of nobody */
     int32_t goal;               /* see run.c */
     int64_t amount;
-    struct team *team;          /* see team.c */
+    int64_t worth; /* nanoseconds a cycle takes, in the mean, from which on all threads share it */
+    struct team *team; /* see team.c */
 };
 
 enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
@@ -589,8 +591,9 @@ void drop_parcels(machine *m, int parity);
 
 /* --- team.c --- */
 
-int team_pays(simulation *s, int64_t events);
-int64_t team_run(simulation *s, int64_t limit, int64_t most);
+int64_t clock_now(void);
+int team_pays(simulation *s, int64_t spent);
+int team_run(simulation *s, int64_t limit);
 void team_end(simulation *s);
 
 _Noreturn void escape(machine *m, int fault);

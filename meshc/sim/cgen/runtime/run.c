@@ -37,7 +37,7 @@ void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, b
         put(core_of(there), &new);
         return;
     }
-    int parity = (int)(m->now & 1);
+    int parity = m->parity;
     outbox *to = &m->out[parity][there->m->index];
     if (to->count == to->room) {
         to->room = to->room ? 2 * to->room : 64;
@@ -95,11 +95,10 @@ void drop_parcels(machine *m, int parity)
 
 static void exchange(simulation *s)
 {
-    int parity = (int)(s->now & 1);
     for (int i = 0; s->part_count > 1 && i < s->part_count; i++)
-        take_parcels(s->parts[i], parity);
+        take_parcels(s->parts[i], 0);
     for (int i = 0; s->part_count > 1 && i < s->part_count; i++)
-        drop_parcels(s->parts[i], parity);
+        drop_parcels(s->parts[i], 0);
 }
 
 /* --- a cycle --- */
@@ -111,6 +110,31 @@ static void run_events(machine *m, core *c, int64_t time)
         event e = heap_pop(&c->events);
         m->events++;
         e.act(m, time, e.subject, e.argument);
+    }
+}
+
+/* Bring what the next PEs of a cycle begin with nearer: of the fourth one the PE itself, of the
+ * second its events, of the first what its first event is about. */
+static void look_ahead(const machine *m, int64_t time, int64_t place)
+{
+    enum { AHEAD = 4, LINE = 64 };
+    int32_t next[AHEAD];
+    int count = calendar_after(&m->calendar, time, place, next, AHEAD);
+    const core *first = &m->all->pes[m->first];
+    if (count == AHEAD)
+        for (size_t at = 0; at < offsetof(core, active[2]); at += LINE)
+            __builtin_prefetch((const char *)&first[next[AHEAD - 1]] + at);
+    if (count > 1) {
+        const char *events = (const char *)first[next[1]].events.items;
+        __builtin_prefetch(events);
+        __builtin_prefetch(events + LINE);
+        __builtin_prefetch(events + 2 * LINE);
+    }
+    if (count && first[next[0]].events.count) {
+        const event *e = first[next[0]].events.items;
+        __builtin_prefetch(e->subject);
+        __builtin_prefetch((const char *)e->subject + LINE);
+        __builtin_prefetch(e->argument);
     }
 }
 
@@ -130,6 +154,7 @@ int cycle(machine *m, int64_t time)
     m->escape = &here;
     for (int64_t place; (place = calendar_first(&m->calendar, time)) >= 0;) {
         m->running = place;
+        look_ahead(m, time, place);
         run_events(m, &m->all->pes[m->first + place], time);
         if (!m->earlier)
             calendar_strike(&m->calendar, time, place);
@@ -295,7 +320,7 @@ static int64_t events_of(const simulation *s)
  * as most are done. */
 int csl_run(simulation *s, int64_t most)
 {
-    int64_t before = events_of(s), end = before + most, after;
+    int64_t end = events_of(s) + most, before = s->part_count > 1 ? clock_now() : 0;
     for (int64_t cycles = 0; cycles < most; cycles++) {
         if (reached(s))
             return GOAL_REACHED;
@@ -306,9 +331,16 @@ int csl_run(simulation *s, int64_t most)
             return OVERDUE;
         if (!whole_cycle(s, min64(next, host)))
             return -1;
-        after = events_of(s);
-        if (after >= end)
+        if (events_of(s) >= end)
             break;
+        if (s->part_count == 1)
+            continue;
+        int64_t after = clock_now();
+        if (team_pays(s, after - before)) {
+            if (!team_run(s, min64(s->deadline, next_of_host(s) - 1)))
+                return -1;
+            after = clock_now();
+        }
         before = after;
     }
     return PAUSED;
