@@ -140,7 +140,9 @@ def outcome(machine: CMachine, action: Callable[[CMachine], Any]) -> Any:
         result = action(machine)
     except MeshcError as problem:
         return str(problem)
-    pes = {at: (bytes(pe.mem), *(getattr(pe, n) for n in NUMBERS)) for at, pe in machine.pes.items()}
+    pes = {
+        at: (bytes(pe.mem), *(getattr(pe, n) for n in NUMBERS)) for at, pe in machine.pes.items()
+    }
     totals = [getattr(machine, name) for name in TOTALS]
     return result, totals, list(machine.remarks.items()), pes
 

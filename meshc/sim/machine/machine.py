@@ -31,9 +31,8 @@ from meshc.sim.machine.trace import Trace
 from meshc.sim.program import PeProgram, Program
 from meshc.sim.pygen.module import GeneratedModule, generate
 
-Event = tuple[int, int, int, int, int, Callable[..., None], Any]
+Event = tuple[int, int, int, int, int, Callable[..., None], tuple[Any, ...]]
 
-_NOTHING = object()
 _NOBODY = 1 << 22  # a number above that of every PE: events of the host and of the fabric
 # What generated code can raise; the last three only when the file of the program was changed.
 _TRANSLATED = (ZeroDivisionError, IndexError, ValueError, TypeError, OverflowError, NameError,
@@ -70,8 +69,8 @@ class Machine(HostSide, Common):
     def _build(self) -> None:
         program = self.program
         tiles = sorted(program.tiles.items(), key=lambda i: (i[0][1], i[0][0]))
-        for number, ((x, y), kind) in enumerate(tiles):
-            code, module = program.classes[kind], self.modules[kind]
+        for number, ((x, y), of) in enumerate(tiles):
+            code, module = program.classes[of], self.modules[of]
             self.pes[x, y] = self._make_pe(code, module, number, x, y)
         for key, config in program.routes.items():
             self.fabric.configure(key, config)
@@ -91,9 +90,7 @@ class Machine(HostSide, Common):
             self._initial_state(pe)
         self.fabric.settle()
 
-    def _make_pe(
-        self, code: PeProgram, module: GeneratedModule, number: int, x: int, y: int
-    ) -> Pe:
+    def _make_pe(self, code: PeProgram, module: GeneratedModule, number: int, x: int, y: int) -> Pe:
         pe = Pe(self, code, number, x, y)
         bind_functions(pe, module)
         return pe
@@ -111,14 +108,14 @@ class Machine(HostSide, Common):
 
     # --- events ---
 
-    def at(
-        self, time: int, action: Callable[..., None], argument: Any = _NOTHING,
-        owner: int = _NOBODY,
-    ) -> None:  # fmt: skip
-        """Call ``action(time)`` or ``action(time, argument)`` at ``time``.
+    def at(self, time: int, action: Callable[..., None], *argument: Any) -> None:
+        """Call ``action`` with ``time``, and perhaps ``argument``, then: an event of nobody."""
+        self.put(_NOBODY, time, action, argument)
 
-        ``owner`` is the number of the PE whose state changes; what is nobody's comes last.
-        """
+    def put(
+        self, owner: int, time: int, action: Callable[..., None], argument: tuple[Any, ...]
+    ) -> None:
+        """Add an event; ``owner`` is the number of the PE whose state changes."""
         self._number += 1
         key = time, owner, self.now, self._acting, self._number
         heapq.heappush(self._heap, (*key, action, argument))
@@ -165,10 +162,7 @@ class Machine(HostSide, Common):
         if self.watch is not None and not self.events & _WATCH_MASK:
             self.watch(time)
         try:
-            if argument is _NOTHING:
-                action(time)
-            else:
-                action(time, argument)
+            action(time, *argument)
         except _TRANSLATED as problem:
             self._translate(problem, action)
 

@@ -63,9 +63,7 @@ class Pe(PeMemory):
         "unsent", "urgent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
-    def __init__(
-        self, machine: Machine, program: PeProgram, number: int, x: int, y: int
-    ) -> None:
+    def __init__(self, machine: Machine, program: PeProgram, number: int, x: int, y: int) -> None:
         self.machine, self.program, self.number, self.x, self.y = machine, program, number, x, y
         self.costs = machine.costs
         size = (program.end + MARGIN + 7) // 8 * 8
@@ -182,8 +180,8 @@ class Pe(PeMemory):
     # --- tasks ---
 
     def at(self, time: int, action: Callable[..., None], *argument: Any) -> None:
-        """Call ``action(time)`` or ``action(time, argument)`` at ``time``, as an event of this PE."""
-        self.machine.at(time, action, *argument, owner=self.number)
+        """Call ``action`` with ``time``, and perhaps ``argument``, then: an event of this PE."""
+        self.machine.put(self.number, time, action, argument)
 
     def wake(self, time: int) -> None:
         """Look for something to run at ``time`` or as soon as the PE is free."""

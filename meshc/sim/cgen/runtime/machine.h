@@ -586,13 +586,14 @@ struct simulation {
 enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
 int reached_in(machine *m);
 int cycle(machine *m, int64_t time);
+int64_t events_of(const simulation *s);
 void take_parcels(machine *m, int parity);
 void drop_parcels(machine *m, int parity);
 
 /* --- team.c --- */
 
 int64_t clock_now(void);
-int team_pays(simulation *s, int64_t spent);
+int team_pays(simulation *s, int64_t now, int64_t spent, int64_t events);
 int team_run(simulation *s, int64_t limit);
 void team_end(simulation *s);
 

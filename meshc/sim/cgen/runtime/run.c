@@ -218,6 +218,15 @@ static int whole_cycle(simulation *s, int64_t time)
     return 1;
 }
 
+/* Events handled so far. */
+int64_t events_of(const simulation *s)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < s->part_count; i++)
+        sum += s->parts[i]->events;
+    return sum;
+}
+
 /* --- goals --- */
 
 static void act_nothing(machine *m, int64_t time, void *subject, void *argument)
@@ -308,19 +317,12 @@ void csl_at_python(simulation *s, int64_t time, int64_t token)
 
 enum { NOTHING_LEFT, GOAL_REACHED, PAUSED, OVERDUE };
 
-static int64_t events_of(const simulation *s)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < s->part_count; i++)
-        sum += s->parts[i]->events;
-    return sum;
-}
-
 /* Handle events of whole cycles until the goal is reached, nothing is left to do, or about as many
  * as most are done. */
 int csl_run(simulation *s, int64_t most)
 {
-    int64_t end = events_of(s) + most, before = s->part_count > 1 ? clock_now() : 0;
+    int64_t events = events_of(s), end = events + most;
+    int64_t before = s->part_count > 1 ? clock_now() : 0;
     for (int64_t cycles = 0; cycles < most; cycles++) {
         if (reached(s))
             return GOAL_REACHED;
@@ -331,14 +333,17 @@ int csl_run(simulation *s, int64_t most)
             return OVERDUE;
         if (!whole_cycle(s, min64(next, host)))
             return -1;
-        if (events_of(s) >= end)
+        int64_t handled = events_of(s) - events;
+        events += handled;
+        if (events >= end)
             break;
         if (s->part_count == 1)
             continue;
         int64_t after = clock_now();
-        if (team_pays(s, after - before)) {
+        if (team_pays(s, after, after - before, handled)) {
             if (!team_run(s, min64(s->deadline, next_of_host(s) - 1)))
                 return -1;
+            events = events_of(s);
             after = clock_now();
         }
         before = after;

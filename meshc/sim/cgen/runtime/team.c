@@ -11,7 +11,7 @@
 
 #include "machine.h"
 
-enum { PATIENCE = 2000, BATCH = 20000 };
+enum { PATIENCE = 2000, FIRST_BATCH = 64, LAST_BATCH = 1 << 14, MOST_FAILURES = 10 };
 
 /* What a part says about a cycle; next: its own next event or that of what it sent; spent: the
  * nanoseconds that its events took. */
@@ -25,7 +25,9 @@ typedef struct team {
     simulation *s;
     pthread_t *threads;
     account *accounts[2]; /* by parity of the cycle */
-    int64_t limit, most, cycles, activity;
+    int64_t limit, most, activity;
+    int64_t alone_spent, alone_events; /* what one thread needed, in the cycles worth sharing */
+    int64_t failures, rests;           /* batches that did not pay; no other one before this time */
     _Atomic int64_t batch, phase;
     _Atomic int32_t arrived, through;
     int32_t ends;
@@ -105,10 +107,8 @@ static void work(team *t, machine *m)
         report(t, m, parity, clock_now() - before, fault);
         meet(t);
     }
-    if (m->index == 0) {
-        t->cycles = cycles;
+    if (m->index == 0)
         t->activity = activity;
-    }
     m->parity = (int)(cycles & 1); /* the lists of the last cycle are those of the other one */
 }
 
@@ -146,6 +146,7 @@ static team *team_new(simulation *s)
     if (!t)
         abort();
     t->s = s;
+    t->most = FIRST_BATCH;
     s->team = t;
     pthread_mutex_init(&t->mutex, NULL);
     pthread_cond_init(&t->wakes, NULL);
@@ -176,12 +177,33 @@ void team_end(simulation *s)
     free(t);
 }
 
-/* Whether cycles take long enough to share them, after one of so many nanoseconds. */
-int team_pays(simulation *s, int64_t spent)
+/* Whether cycles take long enough to share them, after one that ended now, with so many events in
+ * so many nanoseconds. */
+int team_pays(simulation *s, int64_t now, int64_t spent, int64_t events)
 {
     team *t = s->team ? s->team : team_new(s);
     t->activity += (spent - t->activity) / 16;
-    return t->activity >= s->worth;
+    if (t->activity < s->worth)
+        return 0;
+    t->alone_spent += spent - t->alone_spent / 64;
+    t->alone_events += events - t->alone_events / 64;
+    return now >= t->rests;
+}
+
+/* Look whether a batch was faster than one thread; on a busy computer threads wait for each other,
+ * and the next batch comes the later the more have failed. */
+static void judge(team *t, int64_t began, int64_t events)
+{
+    int64_t now = clock_now(), spent = now - began;
+    double alone = (double)t->alone_spent * (double)events / (double)max64(1, t->alone_events);
+    if (!t->s->worth || (double)spent < 0.9 * alone) {
+        t->failures = 0;
+        t->most = min64(2 * t->most, LAST_BATCH);
+    } else {
+        t->failures = min64(t->failures + 1, MOST_FAILURES);
+        t->most = FIRST_BATCH;
+        t->rests = now + (spent << t->failures);
+    }
 }
 
 /* What one thread would not have done, since a PE of a part before stops the run in this cycle. */
@@ -226,16 +248,17 @@ static int after_batch(simulation *s)
 int team_run(simulation *s, int64_t limit)
 {
     team *t = s->team;
+    int64_t began = clock_now(), before = events_of(s);
     for (int i = 0; i < s->part_count; i++) {
         s->parts[i]->defers = 1;
         s->parts[i]->fault = FAULT_NONE;
         report(t, s->parts[i], 1, 0, 0);
     }
     t->limit = limit;
-    t->most = BATCH;
     begin_batch(t);
     work(t, s->parts[0]);
     for (int64_t tries = 0; atomic_load(&t->through) < s->part_count - 1;)
         pause_a_little(&tries);
+    judge(t, began, events_of(s) - before);
     return after_batch(s);
 }
