@@ -103,16 +103,6 @@ int64_t calendar_first(const calendar *c, int64_t now)
     return -1;
 }
 
-/* The places after the first one that lie in its word of the set; how many, at most most. */
-int calendar_after(const calendar *c, int64_t now, int64_t place, int32_t *places, int most)
-{
-    uint64_t left = set_of(c, now)[c->heads + place / 64] & ~1ull << place % 64;
-    int count = 0;
-    for (; left && count < most; left &= left - 1)
-        places[count++] = (int32_t)(place / 64 * 64 + __builtin_ctzll(left));
-    return count;
-}
-
 /* Take a place out of the set of a cycle. */
 void calendar_strike(calendar *c, int64_t now, int64_t place)
 {

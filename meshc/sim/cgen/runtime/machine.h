@@ -126,7 +126,6 @@ void calendar_note(calendar *c, int64_t now, int64_t time, int64_t place);
 void calendar_turn(calendar *c, int64_t now);
 int64_t calendar_next(const calendar *c, int64_t now);
 int64_t calendar_first(const calendar *c, int64_t now);
-int calendar_after(const calendar *c, int64_t now, int64_t place, int32_t *places, int most);
 void calendar_strike(calendar *c, int64_t now, int64_t place);
 void calendar_end(calendar *c);
 

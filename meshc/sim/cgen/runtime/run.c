@@ -113,31 +113,6 @@ static void run_events(machine *m, core *c, int64_t time)
     }
 }
 
-/* Bring what the next PEs of a cycle begin with nearer: of the fourth one the PE itself, of the
- * second its events, of the first what its first event is about. */
-static void look_ahead(const machine *m, int64_t time, int64_t place)
-{
-    enum { AHEAD = 4, LINE = 64 };
-    int32_t next[AHEAD];
-    int count = calendar_after(&m->calendar, time, place, next, AHEAD);
-    const core *first = &m->all->pes[m->first];
-    if (count == AHEAD)
-        for (size_t at = 0; at < offsetof(core, active[2]); at += LINE)
-            __builtin_prefetch((const char *)&first[next[AHEAD - 1]] + at);
-    if (count > 1) {
-        const char *events = (const char *)first[next[1]].events.items;
-        __builtin_prefetch(events);
-        __builtin_prefetch(events + LINE);
-        __builtin_prefetch(events + 2 * LINE);
-    }
-    if (count && first[next[0]].events.count) {
-        const event *e = first[next[0]].events.items;
-        __builtin_prefetch(e->subject);
-        __builtin_prefetch((const char *)e->subject + LINE);
-        __builtin_prefetch(e->argument);
-    }
-}
-
 /* Handle the events of a cycle at the PEs of a part; 0 when it ends in a fault. */
 int cycle(machine *m, int64_t time)
 {
@@ -154,7 +129,6 @@ int cycle(machine *m, int64_t time)
     m->escape = &here;
     for (int64_t place; (place = calendar_first(&m->calendar, time)) >= 0;) {
         m->running = place;
-        look_ahead(m, time, place);
         run_events(m, &m->all->pes[m->first + place], time);
         if (!m->earlier)
             calendar_strike(&m->calendar, time, place);
