@@ -1,12 +1,14 @@
-"""PE-cycles per second of the CSL simulator with both back ends.
+"""PE-cycles per second of the CSL simulator with both back ends, or on several threads.
 
     python benchmarks/simulator_speed.py DIRECTORY [--backends c,python] [--json] -- COMMAND...
+    python benchmarks/simulator_speed.py DIRECTORY --backends c:1,c:2 -- COMMAND...
 
 Runs COMMAND, a command line as in the program's own scripts, in a scratch copy of DIRECTORY with
 the stand-ins for `cslc` and `cs_python` on PATH, once per back end. Only the time in which the
-machine runs counts, in seconds of the processor; compiling generated C and host code do not. A
-PE-cycle is one simulated cycle of one PE. Prints the rates and their ratio; the cycles must be
-equal. Generated C is cached, so that a first run also compiles it.
+machine runs counts, in seconds of the processor, all threads together; compiling generated C and
+host code do not. The rate on several threads, c:2 say, is by the clock, which is of use where so
+many processors are free. A PE-cycle is one simulated cycle of one PE. Prints the rates and
+their ratio; the cycles must be equal. Generated C is cached, so that a first run also compiles it.
 """
 
 from __future__ import annotations
@@ -36,20 +38,23 @@ SCRIPT = '#!/bin/sh\nexec "{python}" "{me}" --inside "{backend}" "{records}" "$@
 
 @dataclass(frozen=True)
 class Speed:
-    """All simulations of one back end together; ``seconds`` are those of the running machine."""
+    """All simulations of one back end together; ``seconds`` are those of the running machine, of
+    the processor, and ``clock_seconds`` by the clock."""
 
     backend: str
     simulations: int
     cycles: int
     pe_cycles: int
     seconds: float
+    clock_seconds: float
     wall_seconds: float
     peak_bytes: int
 
     @property
     def rate(self) -> float:
         """PE-cycles per second."""
-        return self.pe_cycles / self.seconds if self.seconds else 0.0
+        seconds = self.clock_seconds if ":" in self.backend else self.seconds
+        return self.pe_cycles / seconds if seconds else 0.0
 
 
 class Stopwatch:
@@ -57,17 +62,18 @@ class Stopwatch:
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
-        self.seconds = 0.0
+        self.seconds = self.clock_seconds = 0.0
         for name in RUNNING:
             setattr(machine, name, self._timed(getattr(machine, name)))
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            start = process_time()
+            start, clock = process_time(), perf_counter()
             try:
                 return method(*args)
             finally:
                 self.seconds += process_time() - start
+                self.clock_seconds += perf_counter() - clock
 
         return call
 
@@ -82,11 +88,13 @@ def inside(backend: str, records: str, args: Sequence[str]) -> int:
         return watches[-1].machine
 
     runtime.make_machine = timed  # type: ignore[assignment, attr-defined]
-    code = cs_python.main(["--backend", backend, *args])
+    kind, _, threads = backend.partition(":")
+    code = cs_python.main(["--backend", kind, "--threads", threads or "1", *args])
     with open(records, "a", encoding="utf-8") as out:
         for watch in watches:
             pes, cycles = len(watch.machine.pes), watch.machine.cycles
-            out.write(json.dumps([pes, cycles, watch.seconds, peak_bytes()]) + "\n")
+            times = watch.seconds, watch.clock_seconds
+            out.write(json.dumps([pes, cycles, *times, peak_bytes()]) + "\n")
     return code
 
 
@@ -114,9 +122,10 @@ def measure(directory: Path, command: Sequence[str], backend: str) -> Speed:
     return Speed(
         backend,
         len(found),
-        sum(cycles for _, cycles, _, _ in found),
-        sum(pes * cycles for pes, cycles, _, _ in found),
-        sum(seconds for _, _, seconds, _ in found),
+        sum(cycles for _, cycles, *_ in found),
+        sum(pes * cycles for pes, cycles, *_ in found),
+        sum(seconds for _, _, seconds, *_ in found),
+        sum(clock for *_, clock, _ in found),
         wall,
         max((peak for *_, peak in found), default=0),
     )
@@ -141,10 +150,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"speeds": rows, "ratio": ratio, "cycles_equal": equal}, indent=1))
         return 0 if equal else 1
     print(table(
-        ("back end", "simulations", "cycles", "PE-cycles", "s running", "M PE-cycles/s", "s wall",
-         "peak MiB"),
+        ("back end", "simulations", "cycles", "PE-cycles", "s running", "s by clock",
+         "M PE-cycles/s", "s wall", "peak MiB"),
         [(s.backend, s.simulations, s.cycles, s.pe_cycles, f"{s.seconds:.2f}",
-          f"{s.rate / 1e6:.2f}", f"{s.wall_seconds:.1f}", s.peak_bytes // MIB) for s in speeds],
+          f"{s.clock_seconds:.2f}", f"{s.rate / 1e6:.2f}", f"{s.wall_seconds:.1f}",
+          s.peak_bytes // MIB) for s in speeds],
     ))  # fmt: skip
     if len(speeds) > 1:
         print(f"{speeds[0].backend} is {ratio:.1f} times {speeds[-1].backend}; cycles are "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.machine import CMachine
@@ -14,6 +15,7 @@ from meshc.support.diagnostics import Diagnostic, fail
 from meshc.support.native import BuildError
 
 VARIABLE = "MESHC_SIM_BACKEND"
+THREADS = "MESHC_SIM_THREADS"
 
 
 def backend_of(options: Options) -> str:
@@ -24,11 +26,20 @@ def backend_of(options: Options) -> str:
     return wanted
 
 
+def threads_of(options: Options) -> int:
+    """Threads of the C machine: of the options, else of the environment. Raises ``csl-usage``."""
+    wanted = options.threads or os.environ.get(THREADS) or 1
+    if not str(wanted).isdecimal() or int(wanted) == 0:
+        fail("csl-usage", f"{THREADS} is {wanted}, not a positive number")
+    return int(wanted)
+
+
 def make_machine(program: Program, options: Options) -> Machine | CMachine:
     """A machine for a program; ``auto`` takes C when it can. Raises MeshcError."""
     wanted = backend_of(options)
     if wanted == "python":
         return Machine(program, options)
+    options = replace(options, threads=threads_of(options))
     try:
         return CMachine(program, options)
     except (BuildError, Unsupported) as problem:

@@ -41,6 +41,7 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
     parser.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
     parser.add_argument("--max-cycles", metavar="N", help=_MAX_CYCLES_HELP)
+    parser.add_argument("--threads", metavar="N", help="threads of the C machine (default: 1)")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,7 +72,9 @@ def cs_python_options(args: argparse.Namespace) -> list[str]:
     backend = ["--backend", args.backend] if args.backend else []
     strict = ["--strict"] if args.strict else []
     cycles = ["--max-cycles", args.max_cycles] if args.max_cycles else []
-    return backend + strict + cycles + (["--strict-queues"] if args.strict_queues else [])
+    threads = ["--threads", args.threads] if args.threads else []
+    queues = ["--strict-queues"] if args.strict_queues else []
+    return backend + strict + cycles + threads + queues
 
 
 def _suite(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.sim.backends import backend_of
+from meshc.sim.backends import backend_of, threads_of
 from meshc.sim.host.numpy_changes import shift_remark
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.runtime import OPTIONS
@@ -27,7 +27,8 @@ def take_options(args: list[str]) -> Options:
         name = args.pop(0)
         if name in ("--strict", "--strict-queues"):
             flags.add(name)
-        elif name in ("--cycles", "--trace", "--report", "--backend", "--max-cycles") and args:
+        elif name in ("--cycles", "--trace", "--report", "--backend", "--max-cycles",
+                      "--threads") and args:  # fmt: skip
             files[name] = args.pop(0)
         else:
             fail("csl-usage", f"cs_python has no option '{name}'")
@@ -38,18 +39,20 @@ def take_options(args: list[str]) -> Options:
         trace_file=files.get("--trace"),
         report_folder=files.get("--report"),
         backend=files.get("--backend"),
-        max_cycles=_cycles(files.get("--max-cycles")),
+        max_cycles=_positive("--max-cycles", files.get("--max-cycles")) or MAX_CYCLES,
+        threads=_positive("--threads", files.get("--threads")),
     )
     backend_of(options)
+    threads_of(options)
     return options
 
 
-def _cycles(text: str | None) -> int:
-    """The value of ``--max-cycles``."""
+def _positive(name: str, text: str | None) -> int | None:
+    """The value of an option that is a positive number."""
     if text is None:
-        return MAX_CYCLES
+        return None
     if re.fullmatch(r"[1-9]\d{0,14}", text) is None:
-        fail("csl-usage", f"--max-cycles is {text}, not a positive number")
+        fail("csl-usage", f"{name} is {text}, not a positive number")
     return int(text)
 
 
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args:
         print(
             "usage: cs_python [--backend auto|python|c] [--strict] [--strict-queues] "
-            "[--max-cycles N] [--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
+            "[--max-cycles N] [--threads N] [--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
             file=sys.stderr,
         )
         return 2

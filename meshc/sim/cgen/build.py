@@ -16,6 +16,7 @@ C = Toolchain(
     commands=("cc", "gcc", "clang"),
     flags=(
         "-O2",
+        "-pthread",
         "-shared",
         "-fPIC",
         "-fvisibility=hidden",

@@ -13,7 +13,7 @@ from meshc.support.native import BuildError
 _P, _I, _L = ct.c_void_p, ct.c_int, ct.c_int64
 _WORDS = ct.POINTER(ct.c_uint32)
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "csl_machine_new": (_P, [_I, _I, _I, _P, _P]),
+    "csl_machine_new": (_P, [_I, _I, _I, _P, _P, _I]),
     "csl_machine_end": (None, [_P]),
     "csl_size": (_L, [_I]),
     "csl_define_operation": (_I, [_I, ct.c_char_p, _I, _I, _P]),
@@ -29,6 +29,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "csl_initial_setting": (_I, [_P, _L, _L]),
     "csl_initial_gate": (_I, [_P, _I, _I, _L]),
     "csl_initial_activate": (_I, [_P, _L]),
+    "csl_machine_ready": (None, [_P]),
     "csl_at_python": (None, [_P, _L, _L]),
     "csl_activate_later": (None, [_P, _L, _L]),
     "csl_host_unblock": (None, [_P]),
@@ -37,7 +38,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "csl_enter": (None, [_P, _I, _WORDS, _L]),
     "csl_host_credit": (_P, [_P, _I]),
     "csl_stream_total": (_L, [_P]),
-    "csl_stream_take": (None, [_P, _P, _L, _WORDS]),
+    "csl_stream_take": (None, [_P, _L, _WORDS]),
     "csl_goal": (None, [_P, _I, _L, _P, _L]),
     "csl_run": (_I, [_P, _L]),
     "csl_number": (_L, [_P, _I]),

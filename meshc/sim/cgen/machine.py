@@ -39,10 +39,12 @@ from meshc.support.diagnostics import MeshcError, fail
 
 Key = tuple[int, int, int]
 MARGIN = 64
+MOST_THREADS = 256
 _GATES = {"local": 0, "color": 1, "queue": 2, "control": 3}
 _NOW, _LAST_TIME, _TASKS, _EVENTS, _FAULT, _FAULT_PE, _FAULT_PLACE, _MISSING, _DETAILS = range(9)
 _SET_LAST_TIME, _SET_DYNAMIC, _SET_TASK_LIMIT, _SET_FAILED = 1, 2, 3, 4
 _SET_TRACING, _SET_REPORT, _SET_MOVE16, _SET_MOVE32, _SET_STRICT, _SET_DEADLINE = 5, 6, 7, 8, 9, 10
+_SET_WORTH, _PARTS = 11, 12
 _REST, _UNBLOCKED, _TIME, _RECEIVED, _SENT = range(5)
 _COLLISION, _PYTHON = 2, 3
 _PAUSED, _OVERDUE = 2, 3
@@ -75,7 +77,7 @@ class CMachine(Common):
         costs = structs.costs_struct(self.costs, list(CYCLES.values()))
         self.handle = self.library.csl_machine_new(
             program.width, program.height, len(program.tiles), ct.byref(costs),
-            ct.byref(self._callbacks),
+            ct.byref(self._callbacks), self._threads(),
         )  # fmt: skip
         self._end = weakref.finalize(self, self.library.csl_machine_end, self.handle)
         self._build()
@@ -89,6 +91,14 @@ class CMachine(Common):
             for entry in group.members:
                 found[entry.number] = prepare(classes[entry.number], group, entry, code)
         return [found[number] for number in range(len(classes))]
+
+    def _threads(self) -> int:
+        """Threads that run the machine: one where Python has to see all in the order of time."""
+        options = self.options
+        in_order = (options.strict, options.strict_queues, options.trace_file,
+                    options.report_folder)  # fmt: skip
+        calls = any(code.group.calls.entries for code in self.classes)
+        return 1 if calls or any(in_order) else min(options.threads or 1, MOST_THREADS)
 
     # --- building, in the order of the Python machine ---
 
@@ -127,6 +137,7 @@ class CMachine(Common):
         call.csl_set_number(self.handle, _SET_DYNAMIC, sum(1 << c for c in dynamic))
         for pe in self.by_number:
             self._initial_state(pe)
+        call.csl_machine_ready(self.handle)
 
     def _make_pe(self, number: int, x: int, y: int, code: CodeClass) -> None:
         call, program = self.library, code.program
@@ -368,7 +379,7 @@ class CMachine(Common):
         """The first ``count`` wavelets of a stream; the others stay."""
         count = min(count, self.collected(key))
         out = np.zeros(count, np.uint32)
-        self.library.csl_stream_take(self.handle, self.streams[key], count, _words(out))
+        self.library.csl_stream_take(self.streams[key], count, _words(out))
         return out
 
     def enter(self, key: Key, words: Any) -> None:
@@ -408,6 +419,15 @@ class CMachine(Common):
     def events(self) -> int:
         """Events handled so far."""
         return self._number(_EVENTS)
+
+    @property
+    def threads(self) -> int:
+        """Threads that run the machine when it has enough to do."""
+        return self._number(_PARTS)
+
+    def share_cycles_of(self, nanoseconds: int) -> None:
+        """All threads share the cycles that take so long in the mean of the latest."""
+        self.library.csl_set_number(self.handle, _SET_WORTH, nanoseconds)
 
     @property
     def task_limit(self) -> int:

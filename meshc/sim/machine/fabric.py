@@ -45,6 +45,7 @@ class Fabric:
         self.link_load: dict[Link, int] = {}
         self.edges: dict[Key, list[Link]] = {}
         self.virtual: dict[Key, tuple[Key, int]] = {}
+        self._changed: list[Key] = []
 
     def configure(self, key: Key, config: ColorConfig) -> None:
         """Set the route of a color at a PE."""
@@ -96,7 +97,8 @@ class Fabric:
         for (x, y, color), hops, router in tree:
             at = burst.t0 + ramp + hops
             for part in router.filtered(burst.moved(at)):
-                machine.at(max(part.t0, machine.now), machine.pes[x, y].deliver, (color, part))
+                pe = machine.pes[x, y]
+                pe.at(max(part.t0, machine.now), pe.deliver, (color, part))
 
     def _tree(self, key: Key) -> list[tuple[Key, int, Router]] | None:
         """Receivers of a static color with their distance.
@@ -157,7 +159,8 @@ class Fabric:
     # --- hop by hop ---
 
     def _arrive_later(self, key: Key, port: int, burst: Burst) -> None:
-        self.machine.at(max(burst.t0, self.machine.now), self._arrive, (key, port, burst))
+        pe = self.machine.pes[key[0], key[1]]
+        pe.at(max(burst.t0, self.machine.now), self._arrive, (key, port, burst))
 
     def _arrive(self, now: int, arrival: tuple[Key, int, Burst]) -> None:
         key, port, burst = arrival
@@ -188,7 +191,7 @@ class Fabric:
             burst = router.ports[port][0]
             start = max(burst.t0, router.free_at)
             if start > now:
-                self.machine.at(start, self.pump, key)
+                self.machine.pes[key[0], key[1]].at(start, self.pump, key)
                 return
             router.ports[port].popleft()
             self._forward(key, router, burst, start)
@@ -227,7 +230,7 @@ class Fabric:
         machine = self.machine
         pe = machine.pes[key[0], key[1]]
         for part in router.filtered(burst.moved(start + machine.costs.ramp)):
-            machine.at(max(part.t0, machine.now), pe.deliver, (key[2], part))
+            pe.at(max(part.t0, machine.now), pe.deliver, (key[2], part))
 
     def enter(self, key: Key, burst: Burst) -> None:
         """A burst enters a router from outside, through the port that has no neighbour."""
@@ -295,16 +298,20 @@ class Fabric:
             self.machine.remark_edge(*key, out)
             dropped(burst, len(burst.data))
             return
-        port = OPPOSITE[out]
+        pe.at(max(burst.t0, self.machine.now), self._reach, (there, OPPOSITE[out], burst))
+
+    def _reach(self, now: int, arrival: tuple[Key, int, Burst]) -> None:
+        """A burst reaches a PE from a neighbour; its color may be swapped there."""
+        there, port, burst = arrival
         for color in self.swapped(there, port):
             target = (there[0], there[1], color)
             if target not in self.routers:
                 self.machine.fault(
-                    pe, "",
+                    self.machine.pes[there[0], there[1]], "",
                     f"color {color} arrives at PE ({there[0]}, {there[1]}) from the "
                     f"{DIRECTION_NAMES[port]}, which has no route for it",
                 )  # fmt: skip
-            self._arrive_later(target, port, burst.moved(burst.t0))
+            self._arrive(now, (target, port, burst.moved(burst.t0)))
 
     def swapped(self, key: Key, port: int) -> list[int]:
         """The colors a wavelet has after arriving at a PE."""
@@ -327,7 +334,7 @@ class Fabric:
     def _teardown(self, key: Key, time: int) -> None:
         pe = self.machine.pes[key[0], key[1]]
         if key[2] in pe.program.teardown:
-            self.machine.at(max(time, self.machine.now), pe.activate_now, (29, key[2]))
+            pe.at(max(time, self.machine.now), pe.activate_now, (29, key[2]))
 
     def advance(self, pe: Pe, color: int) -> None:
         """Advance a switch behind all that its PE has sent: a burst without wavelets does it."""
@@ -340,16 +347,24 @@ class Fabric:
         """The oldest pending change of a router takes effect."""
         router = self.routers[key]
         router.pending.popleft()(router)
-        self._note_links(key)
+        self._changed.append(key)
         self.pump(now, key)
+
+    def settle(self) -> None:
+        """What code changed in a cycle holds for the trees of all senders from the next one on."""
+        for key in self._changed:
+            self._note_links(key)
+            if key[2] not in self.dynamic:
+                self.dynamic.add(key[2])
+        self._changed.clear()
 
     def router(self, pe: Pe, color: int) -> Router:
         """The router of a color at a PE, made if the color had no route."""
         key = (pe.x, pe.y, color)
         if key not in self.routers:
-            self.configure(key, ColorConfig())
-        self.dynamic.add(color)
-        self.trees = {k: v for k, v in self.trees.items() if k[2] != color}
+            self.routers[key] = Router(ColorConfig())
+        if color not in self.dynamic:
+            self._changed.append(key)
         return self.routers[key]
 
     def stuck(self) -> list[tuple[Key, int, int]]:

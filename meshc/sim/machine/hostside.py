@@ -107,7 +107,8 @@ class HostSide:
         """The host sends words to the RAMP of a PE."""
         at = self.now + self.costs.ramp
         burst = Burst(words, at, credit=self.host_credit(key, words))
-        self.at(at, self.pes[key[0], key[1]].deliver, (key[2], burst))
+        pe = self.pes[key[0], key[1]]
+        pe.at(at, pe.deliver, (key[2], burst))
 
     def host_credit(self: _Machine, key: Key, words: Any) -> Credit | None:
         """Account for words that the host sends, with strict queues."""

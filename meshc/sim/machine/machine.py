@@ -1,4 +1,11 @@
-"""The machine: all PEs, the event queue, time, and faults."""
+"""The machine: all PEs, the event queue, time, and faults.
+
+Events of one cycle are handled PE by PE in the order of their numbers, row by row, and those of
+nobody last. At a PE they come in the order of the cycles in which they were put into the queue,
+within a cycle by the PE that put them there, and then as it did. What a PE does reaches others a
+cycle later at the earliest, so that the order of the PEs changes nothing; it is there to be the
+same in both back ends and with any number of threads. The host looks at the machine between cycles.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +31,9 @@ from meshc.sim.machine.trace import Trace
 from meshc.sim.program import PeProgram, Program
 from meshc.sim.pygen.module import GeneratedModule, generate
 
-Event = tuple[int, int, Callable[..., None], Any]
+Event = tuple[int, int, int, int, int, Callable[..., None], tuple[Any, ...]]
 
-_NOTHING = object()
+_NOBODY = 1 << 22  # a number above that of every PE: events of the host and of the fabric
 # What generated code can raise; the last three only when the file of the program was changed.
 _TRANSLATED = (ZeroDivisionError, IndexError, ValueError, TypeError, OverflowError, NameError,
                KeyError, AttributeError)  # fmt: skip
@@ -47,6 +54,7 @@ class Machine(HostSide, Common):
         self.task_limit = self.options.max_cycles
         self._heap: list[Event] = []
         self._number = 0
+        self._acting = _NOBODY
         self.pes: dict[tuple[int, int], Pe] = {}
         self.fabric = Fabric(self)
         self.types = {}
@@ -60,8 +68,10 @@ class Machine(HostSide, Common):
 
     def _build(self) -> None:
         program = self.program
-        for (x, y), number in sorted(program.tiles.items(), key=lambda i: (i[0][1], i[0][0])):
-            self.pes[x, y] = self._make_pe(program.classes[number], self.modules[number], x, y)
+        tiles = sorted(program.tiles.items(), key=lambda i: (i[0][1], i[0][0]))
+        for number, ((x, y), of) in enumerate(tiles):
+            code, module = program.classes[of], self.modules[of]
+            self.pes[x, y] = self._make_pe(code, module, number, x, y)
         for key, config in program.routes.items():
             self.fabric.configure(key, config)
         for (x, y), pe in self.pes.items():
@@ -78,9 +88,10 @@ class Machine(HostSide, Common):
             self.fabric.dynamic |= route_colors(pe_class)
         for pe in self.pes.values():
             self._initial_state(pe)
+        self.fabric.settle()
 
-    def _make_pe(self, code: PeProgram, module: GeneratedModule, x: int, y: int) -> Pe:
-        pe = Pe(self, code, x, y)
+    def _make_pe(self, code: PeProgram, module: GeneratedModule, number: int, x: int, y: int) -> Pe:
+        pe = Pe(self, code, number, x, y)
         bind_functions(pe, module)
         return pe
 
@@ -97,29 +108,45 @@ class Machine(HostSide, Common):
 
     # --- events ---
 
-    def at(self, time: int, action: Callable[..., None], argument: Any = _NOTHING) -> None:
-        """Call ``action(time)`` or ``action(time, argument)`` at ``time``."""
+    def at(self, time: int, action: Callable[..., None], *argument: Any) -> None:
+        """Call ``action`` with ``time``, and perhaps ``argument``, then: an event of nobody."""
+        self.put(_NOBODY, time, action, argument)
+
+    def put(
+        self, owner: int, time: int, action: Callable[..., None], argument: tuple[Any, ...]
+    ) -> None:
+        """Add an event; ``owner`` is the number of the PE whose state changes."""
         self._number += 1
-        heapq.heappush(self._heap, (time, self._number, action, argument))
+        key = time, owner, self.now, self._acting, self._number
+        heapq.heappush(self._heap, (*key, action, argument))
 
     def note(self, time: int) -> None:
         """Something reaches the host at ``time``."""
         self.last_time = max(self.last_time, time)
 
     def run_until(self, goal: Callable[[], bool]) -> bool:
-        """Handle events until ``goal`` holds; False when nothing is left to do before.
+        """Handle the events of whole cycles until ``goal`` holds; False when nothing is left.
 
         Raises MeshcError ``csl-endless`` when it takes more cycles than the options allow.
         """
         deadline = self.now + self.options.max_cycles
-        with np.errstate(all="ignore"):
-            while not goal():
-                if not self._heap:
-                    return False
-                if self._heap[0][0] > deadline:
-                    raise explain_endless(self)
-                self.step()
+        try:
+            with np.errstate(all="ignore"):
+                while not goal():
+                    if not self._heap:
+                        return False
+                    if self._heap[0][0] > deadline:
+                        raise explain_endless(self)
+                    self._cycle(self._heap[0][0])
+        finally:
+            self._acting = _NOBODY
         return True
+
+    def _cycle(self, time: int) -> None:
+        """Handle all events of a cycle."""
+        while self._heap and self._heap[0][0] == time:
+            self.step()
+        self.fabric.settle()
 
     def run_to_rest(self) -> None:
         """Handle events until none is left."""
@@ -127,7 +154,7 @@ class Machine(HostSide, Common):
 
     def step(self) -> None:
         """Handle one event."""
-        time, _, action, argument = heapq.heappop(self._heap)
+        time, self._acting, _, _, _, action, argument = heapq.heappop(self._heap)
         self.now = time
         self.events += 1
         if time > self.last_time:
@@ -135,10 +162,7 @@ class Machine(HostSide, Common):
         if self.watch is not None and not self.events & _WATCH_MASK:
             self.watch(time)
         try:
-            if argument is _NOTHING:
-                action(time)
-            else:
-                action(time, argument)
+            action(time, *argument)
         except _TRANSLATED as problem:
             self._translate(problem, action)
 

@@ -137,7 +137,7 @@ class Operation:
                 return 0
             burst = channel.bursts[0]
             if burst.time_of(0) > now:
-                self.pe.machine.at(burst.time_of(0), self.progress)
+                self.pe.at(burst.time_of(0), self.progress)
                 return 0
             if burst.control and (self.on_control is not None or self.pe.is_open(channel)):
                 self._control()
@@ -172,7 +172,7 @@ class Operation:
 
     def again(self) -> None:
         """There is room again."""
-        self.pe.machine.at(self.pe.machine.now, self.progress)
+        self.pe.at(self.pe.machine.now, self.progress)
 
     def _inputs(self) -> list[FabIn]:
         return [s for s in self.srcs if isinstance(s, FabIn)]
@@ -202,7 +202,7 @@ class Operation:
         self._step(self.n, self.t)
         if self.words is not None:
             self._unsent(1)
-        self.pe.machine.at(max(self.t, self.pe.machine.now), self._emit)
+        self.pe.at(max(self.t, self.pe.machine.now), self._emit)
 
     def must_follow(self) -> bool:
         """Whether wavelets of the same color that were sent before have not left yet."""
@@ -264,7 +264,7 @@ class Operation:
         for state in self.fifos_in:
             state.t = max(state.t, end)
             if state.writers:
-                pe.machine.at(end, state.writers[0].progress)
+                pe.at(end, state.writers[0].progress)
 
     def _plan(self, count: int, start: int, last_in: int) -> tuple[int, int]:
         """When the work on ``count`` elements starts and ends."""
@@ -316,7 +316,7 @@ class Operation:
                 state.events["empty"] = False
                 pe.activate_later(dst.activate_push, end)
             if state.readers:
-                pe.machine.at(max(start, pe.machine.now), state.readers[0].progress)
+                pe.at(max(start, pe.machine.now), state.readers[0].progress)
             return
         assert isinstance(dst, FabOut)
         high = self.index if dst.indexed else 0
@@ -341,13 +341,13 @@ class Operation:
             if self in channel.waiting:
                 channel.waiting.remove(self)
             if channel.waiting:
-                machine.at(max(now, self.t), channel.waiting[0].progress)
+                self.pe.at(max(now, self.t), channel.waiting[0].progress)
             elif channel.bursts:
                 self.pe.wake(max(now, self.t))
         for state in self.fifos_in:
             state.readers.remove(self)
             if state.readers:
-                machine.at(max(now, self.t), state.readers[0].progress)
+                self.pe.at(max(now, self.t), state.readers[0].progress)
         if isinstance(self.dst, Fifo) and self in self.pe.fifos[self.dst.number].writers:
             self.pe.fifos[self.dst.number].writers.remove(self)
         if isinstance(self.dst, FabOut) and self.dst.advance:
@@ -357,7 +357,7 @@ class Operation:
         if isinstance(self.dst, FabOut) and machine.options.strict_queues and self._held():
             return
         if self.is_async or self.resume:
-            machine.at(max(now, self.t), self.pe.operation_done, self)
+            self.pe.at(max(now, self.t), self.pe.operation_done, self)
         else:
             self.pe.t = max(self.pe.t, self.t)
 
@@ -375,7 +375,7 @@ class Operation:
         """There is room for the last wavelets."""
         self.done = True
         self.t = max(self.t, self.pe.machine.now)
-        self.pe.machine.at(self.t, self.pe.operation_done, self)
+        self.pe.at(self.t, self.pe.operation_done, self)
 
 
 def reduces(dst: Mem, count: int) -> bool:

@@ -15,7 +15,8 @@ class Options:
     what the hardware's do. ``cycles_file`` collects cycles and architecture of each run;
     ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page. ``backend`` is
     auto, python or c; without one the environment decides. ``max_cycles`` is how long the host
-    waits for one thing, and how long a task may run.
+    waits for one thing, and how long a task may run. ``threads`` is how many the C machine may use;
+    the environment decides without one, and the results are the same.
     """
 
     strict_queues: bool = False
@@ -25,3 +26,4 @@ class Options:
     backend: str | None = None
     strict: bool = False
     max_cycles: int = MAX_CYCLES
+    threads: int | None = None

@@ -57,14 +57,14 @@ class Pe(PeMemory):
         "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
         "credits", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
         "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit",
-        "local_tasks", "log", "machine", "mem", "out_free", "out_queues", "plans", "prng",
+        "local_tasks", "log", "machine", "mem", "number", "out_free", "out_queues", "plans", "prng",
         "program", "ramp_in", "ramp_out", "ran", "rank", "ready_colors", "registers", "resumed",
         "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked",
         "unsent", "urgent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, program: PeProgram, x: int, y: int) -> None:
-        self.machine, self.program, self.x, self.y = machine, program, x, y
+    def __init__(self, machine: Machine, program: PeProgram, number: int, x: int, y: int) -> None:
+        self.machine, self.program, self.number, self.x, self.y = machine, program, number, x, y
         self.costs = machine.costs
         size = (program.end + MARGIN + 7) // 8 * 8
         self.mem = bytearray(size)
@@ -179,6 +179,10 @@ class Pe(PeMemory):
 
     # --- tasks ---
 
+    def at(self, time: int, action: Callable[..., None], *argument: Any) -> None:
+        """Call ``action`` with ``time``, and perhaps ``argument``, then: an event of this PE."""
+        self.machine.put(self.number, time, action, argument)
+
     def wake(self, time: int) -> None:
         """Look for something to run at ``time`` or as soon as the PE is free."""
         if self.current is not None:
@@ -186,11 +190,11 @@ class Pe(PeMemory):
         at = max(time, self.busy_until, self.machine.now)
         if self.dispatch_at < 0 or at < self.dispatch_at:
             self.dispatch_at = at
-            self.machine.at(at, self.dispatch)
+            self.at(at, self.dispatch)
 
     def activate_later(self, number: int, time: int) -> None:
         """Activate a local task at ``time``."""
-        self.machine.at(max(time, self.machine.now), self.activate_now, number)
+        self.at(max(time, self.machine.now), self.activate_now, number)
 
     def activate_now(self, time: int, number: int) -> None:
         """Activate a local task."""
@@ -339,7 +343,7 @@ class Pe(PeMemory):
                 operation.resume = True
                 self.waiting_on = operation
                 if operation.done:
-                    self.machine.at(operation.t, self.operation_done, operation)
+                    self.at(operation.t, self.operation_done, operation)
                 return
             self.t = max(self.t, operation.t)
 
@@ -453,7 +457,7 @@ class Pe(PeMemory):
         """Tell when a queue is empty; output queues count from 8."""
         if number >= 8:
             free = self.out_free.get(self.out_queues.get(number - 8, -1), 0)
-            self.machine.at(max(self.t, free, self.machine.now), self.flushed, number)
+            self.at(max(self.t, free, self.machine.now), self.flushed, number)
         else:
             self.flushing.add(number)
 
@@ -462,7 +466,7 @@ class Pe(PeMemory):
         for number in sorted(self.flushing):
             if not self.channel(self.input_color(number)).bursts:
                 self.flushing.discard(number)
-                self.machine.at(max(time, self.machine.now), self.flushed, number)
+                self.at(max(time, self.machine.now), self.flushed, number)
 
     def flushed(self, time: int, number: int) -> None:
         """A flushed queue is empty: its handler runs, or the task of the teardown id."""

@@ -68,7 +68,7 @@ def _change(pe: Pe, color: int, change: Callable[[Router], None]) -> None:
     router = pe.machine.fabric.router(pe, color)
     router.pending.append(change)
     at = max(pe.t + pe.costs.configure, pe.machine.now)
-    pe.machine.at(at, pe.machine.fabric.reconfigure, (pe.x, pe.y, color))
+    pe.at(at, pe.machine.fabric.reconfigure, (pe.x, pe.y, color))
 
 
 def set_config(pe: Pe, word: int, value: int) -> None:

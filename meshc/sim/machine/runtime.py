@@ -163,13 +163,13 @@ def launch_sync(
     if operation.needs_input:
         operation.resume = True
         operation.t = pe.t + pe.costs.fabric_in
-        pe.machine.at(max(operation.t, pe.machine.now), _begin, operation)
+        pe.at(max(operation.t, pe.machine.now), _begin, operation)
         return operation
     setup = pe.costs.fabric_out if isinstance(operation.dst, FabOut) else pe.costs.memory
     operation.t = pe.t + setup
     if operation.must_follow():
         operation.resume = True
-        pe.machine.at(max(operation.t, pe.machine.now), operation.run)
+        pe.at(max(operation.t, pe.machine.now), operation.run)
         return operation
     operation.run(operation.t)
     _signal(pe, operation)
@@ -219,7 +219,7 @@ def _start_async(pe: Pe, operation: Operation, ut: int | None, priority: int) ->
     pe.t += 1
     operation.t = pe.t + pe.costs.fabric_in
     if operation.needs_input:
-        pe.machine.at(max(operation.t, pe.machine.now), _begin, operation)
+        pe.at(max(operation.t, pe.machine.now), _begin, operation)
         return
     operation.send_later()
 

@@ -29,19 +29,45 @@ static void *zeroed(size_t count, size_t size)
 
 /* --- building --- */
 
-machine *csl_machine_new(int width, int height, int pe_count, const costs *cycles,
-                         const callbacks *python)
+static void part_new(simulation *s, int index, int first, int count, const costs *cycles,
+                     const callbacks *python)
 {
-    machine *m = zeroed(1, sizeof *m);
-    m->width = width;
-    m->height = height;
-    m->pe_count = pe_count;
+    machine *m = s->parts[index] = zeroed(1, sizeof *m);
+    m->all = s;
+    m->index = index;
+    m->first = first;
+    m->count = count;
+    m->acting = NOBODY;
+    m->running = -1;
     m->costs = *cycles;
     m->python = *python;
-    m->generation = 1;
-    m->pes = zeroed((size_t)pe_count, sizeof(core));
-    m->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
-    return m;
+    calendar_start(&m->calendar, count);
+    for (int parity = 0; parity < 2; parity++) {
+        m->out[parity] = zeroed((size_t)s->part_count, sizeof(outbox));
+        m->earliest[parity] = FOREVER;
+    }
+}
+
+/* A machine without PEs yet, in as many parts as there are threads. */
+simulation *csl_machine_new(int width, int height, int pe_count, const costs *cycles,
+                            const callbacks *python, int threads)
+{
+    simulation *s = zeroed(1, sizeof *s);
+    int each = (int)ceil_div(max64(1, pe_count), max64(1, threads));
+    s->width = width;
+    s->height = height;
+    s->pe_count = pe_count;
+    s->generation = 1;
+    s->pes = zeroed((size_t)pe_count, sizeof(core));
+    s->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
+    pthread_mutex_init(&s->walking, NULL);
+    s->part_count = (int32_t)max64(1, ceil_div(pe_count, each));
+    s->worth = 6000;
+    s->parts = zeroed((size_t)s->part_count, sizeof *s->parts);
+    for (int i = 0; i < s->part_count; i++)
+        part_new(s, i, i * each, (int)min64(each, pe_count - i * each), cycles, python);
+    s->faulty = s->parts[0];
+    return s;
 }
 
 /* The number of each structure that Python fills or reads, to compare with its own idea. */
@@ -53,13 +79,13 @@ int64_t csl_size(int which)
     return (int64_t)sizes[which];
 }
 
-pe *csl_pe_new(machine *m, int number, int x, int y, const pe_class *kind,
+pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
                const function *functions, const constants *k, const dsd *slots, int64_t slot_count,
                uint8_t *memory, int64_t size)
 {
-    core *c = &m->pes[number];
+    core *c = &s->pes[number];
     pe *p = &c->head;
-    p->m = m;
+    p->m = s->parts[number / s->parts[0]->count];
     p->x = x;
     p->y = y;
     p->mem = memory;
@@ -82,7 +108,7 @@ pe *csl_pe_new(machine *m, int number, int x, int y, const pe_class *kind,
     for (int i = 0; i < TASKS; i++)
         if (kind->local_task[i])
             c->local_tasks |= 1ull << i;
-    m->grid[(int64_t)y * m->width + x] = c;
+    s->grid[(int64_t)y * s->width + x] = c;
     return p;
 }
 
@@ -147,7 +173,7 @@ static void configure(pe *p, int color, const struct route *given)
     r->limit = given->rule.limit1;
     note_links(r);
     if (!given->is_static)
-        p->m->dynamic |= 1ull << color;
+        p->m->all->dynamic |= 1ull << color;
 }
 
 int csl_configure(pe *p, int color, const struct route *given)
@@ -157,14 +183,15 @@ int csl_configure(pe *p, int color, const struct route *given)
 }
 
 /* The routes of a color at the PEs of a rectangle: numbers of routes, row by row, or -1. */
-int csl_configure_all(machine *m, int color, const int32_t *numbers, int width, int height,
+int csl_configure_all(simulation *s, int color, const int32_t *numbers, int width, int height,
                       const struct route *routes)
 {
+    machine *m = s->parts[0];
     GUARDED(m, {
-        for (int y = 0; y < height && y < m->height; y++)
-            for (int x = 0; x < width && x < m->width; x++) {
+        for (int y = 0; y < height && y < s->height; y++)
+            for (int x = 0; x < width && x < s->width; x++) {
                 int32_t number = numbers[(int64_t)y * width + x];
-                core *c = m->grid[(int64_t)y * m->width + x];
+                core *c = s->grid[(int64_t)y * s->width + x];
                 if (c && number >= 0)
                     configure(&c->head, color, &routes[number]);
             }
@@ -172,14 +199,19 @@ int csl_configure_all(machine *m, int color, const int32_t *numbers, int width, 
     return 0;
 }
 
-static stream *stream_new(void) { return zeroed(1, sizeof(stream)); }
+static stream *stream_new(machine *m)
+{
+    stream *s = zeroed(1, sizeof *s);
+    s->m = m;
+    return s;
+}
 
 /* The PE streams a color to the host from its RAMP. */
 stream *csl_sink(pe *p, int color)
 {
     router *r = router_at(p, color);
     if (!r->sink)
-        r->sink = stream_new();
+        r->sink = stream_new(p->m);
     return r->sink;
 }
 
@@ -187,13 +219,13 @@ stream *csl_sink(pe *p, int color)
 stream *csl_open_port(pe *p, int color, int direction, int is_input)
 {
     router *r = router_at(p, color);
-    p->m->dynamic |= 1ull << color;
+    p->m->all->dynamic |= 1ull << color;
     if (is_input) {
         r->entry = direction;
         return NULL;
     }
     r->exit = direction;
-    r->out = stream_new();
+    r->out = stream_new(p->m);
     return r->out;
 }
 
@@ -205,7 +237,7 @@ void csl_connect(pe *source, int color, int out, pe *target, int there, int port
     to->entry = port;
     from->virtual_target = to;
     from->virtual_hops = hops;
-    source->m->dynamic |= 1ull << color | 1ull << there;
+    source->m->all->dynamic |= 1ull << color | 1ull << there;
 }
 
 int csl_initial_setting(pe *p, int64_t word, int64_t v)
@@ -239,29 +271,12 @@ int csl_initial_activate(pe *p, int64_t number)
     return 0;
 }
 
-/* --- running --- */
-
-static void act_python(machine *m, int64_t time, void *subject, void *argument)
-{
-    (void)argument;
-    m->python.event((int64_t)(intptr_t)subject, time);
-    check_python(m);
-}
-
-void csl_at_python(machine *m, int64_t time, int64_t token)
-{
-    at(m, time, act_python, (void *)(intptr_t)token, NULL);
-}
+/* --- what the host does --- */
 
 void csl_activate_later(pe *p, int64_t number, int64_t time) { activate_later(p, number, time); }
 
 /* Python unblocks the command stream of a PE. */
 void csl_host_unblock(pe *p) { csl_unblock_cmd_stream(p); }
-
-static void act_nothing(machine *m, int64_t time, void *subject, void *argument)
-{
-    (void)m, (void)time, (void)subject, (void)argument;
-}
 
 void csl_launch(pe *p, int function, const value *args)
 {
@@ -300,7 +315,7 @@ int csl_inject_stream(pe *p, int color, const uint32_t *data, int64_t count)
     GUARDED(m, {
         int64_t when = m->now + m->costs.ramp;
         router *r = router_at(p, color);
-        deliver_at(r, when, host_burst(r, data, count, when));
+        deliver_at(m, r, when, host_burst(r, data, count, when));
     });
     return 0;
 }
@@ -309,13 +324,13 @@ int csl_inject_stream(pe *p, int color, const uint32_t *data, int64_t count)
 void csl_enter(pe *p, int color, const uint32_t *data, int64_t count)
 {
     router *r = router_at(p, color);
-    enter(r, host_burst(r, data, count, p->m->now + 1));
+    enter(p->m, r, host_burst(r, data, count, p->m->now + 1));
 }
 
 int64_t csl_stream_total(const stream *s) { return s->total; }
 
 /* Take count wavelets, which must be there, out of a stream. */
-void csl_stream_take(machine *m, stream *s, int64_t count, uint32_t *out)
+void csl_stream_take(stream *s, int64_t count, uint32_t *out)
 {
     int64_t used = 0;
     s->total -= count;
@@ -328,7 +343,7 @@ void csl_stream_take(machine *m, stream *s, int64_t count, uint32_t *out)
         b->pos += (int32_t)part;
         if (burst_left(b))
             break;
-        burst_drop(m, b);
+        burst_drop(s->m, b);
     }
     s->count -= used;
     memmove(s->items, s->items + used, (size_t)s->count * sizeof *s->items);
@@ -337,118 +352,73 @@ void csl_stream_take(machine *m, stream *s, int64_t count, uint32_t *out)
 /* What the host sent to a color of a PE; NULL without strict queues. */
 const credit *csl_host_credit(pe *p, int color) { return router_at(p, color)->host; }
 
-enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
-
-/* Start to run towards a goal; subjects are the streams that shall hold amount wavelets, or the
- * credits that shall have room. */
-void csl_goal(machine *m, int goal, int64_t amount, void **subjects, int64_t count)
-{
-    m->goal = goal;
-    m->amount = amount;
-    free(m->waiting);
-    m->waiting = NULL;
-    m->waiting_count = 0;
-    if (goal == UNTIL_UNBLOCKED) {
-        m->wanted = amount;
-        m->lagging = 0;
-        for (int i = 0; i < m->pe_count; i++)
-            m->lagging += m->pes[i].head.unblocked < amount;
-    } else if (goal == UNTIL_TIME) {
-        at(m, amount, act_nothing, NULL, NULL);
-    } else if (count) {
-        m->waiting = zeroed((size_t)count, sizeof *subjects);
-        memcpy(m->waiting, subjects, (size_t)count * sizeof *subjects);
-        m->waiting_count = count;
-        for (int64_t i = 0; goal == UNTIL_RECEIVED && i < count; i++)
-            stream_read(subjects[i], amount);
-    }
-}
-
-static int has_room(const credit *c) { return c->outstanding <= c->room; }
-
-static int reached(machine *m)
-{
-    switch (m->goal) {
-    case UNTIL_UNBLOCKED: return m->lagging == 0;
-    case UNTIL_TIME: return m->now >= m->amount;
-    case UNTIL_RECEIVED:
-        while (m->waiting_count &&
-               ((stream *)m->waiting[m->waiting_count - 1])->total >= m->amount)
-            m->waiting_count--;
-        return m->waiting_count == 0;
-    case UNTIL_SENT:
-        for (int64_t i = 0; i < m->waiting_count; i++)
-            if (!has_room(m->waiting[i]))
-                return 0;
-        return 1;
-    default: return 0;
-    }
-}
-
-enum { NOTHING_LEFT, GOAL_REACHED, PAUSED, OVERDUE };
-
-/* Handle events until the goal is reached, nothing is left to do, or most events are done. */
-int csl_run(machine *m, int64_t most)
-{
-    int how = PAUSED;
-    GUARDED(m, {
-        for (int64_t i = 0; i < most; i++) {
-            if (reached(m)) {
-                how = GOAL_REACHED;
-                break;
-            }
-            if (!m->heap.count) {
-                how = NOTHING_LEFT;
-                break;
-            }
-            if (m->heap.items[0].time > m->deadline) {
-                how = OVERDUE;
-                break;
-            }
-            event e = heap_pop(&m->heap);
-            m->now = e.time;
-            m->events++;
-            if (e.time > m->last_time)
-                m->last_time = e.time;
-            e.act(m, e.time, e.subject, e.argument);
-        }
-    });
-    return how;
-}
-
 /* --- reading --- */
 
-int64_t csl_number(machine *m, int which)
+static int64_t sum_of(const simulation *s, size_t field)
 {
+    int64_t sum = 0;
+    for (int i = 0; i < s->part_count; i++)
+        sum += *(const int64_t *)((const char *)s->parts[i] + field);
+    return sum;
+}
+
+int64_t csl_number(simulation *s, int which)
+{
+    const machine *faulty = s->faulty;
+    int64_t found = 0;
     switch (which) {
-    case 0: return m->now;
-    case 1: return m->last_time;
-    case 2: return m->tasks_run;
-    case 3: return m->events;
-    case 4: return m->fault;
-    case 5: return m->fault_pe;
-    case 6: return m->fault_place;
-    case 7: return m->waiting_count;
-    default: return m->fault_numbers[which - 8];
+    case 0: return s->now;
+    case 1:
+        for (int i = 0; i < s->part_count; i++)
+            found = max64(found, s->parts[i]->last_time);
+        return found;
+    case 2: return sum_of(s, offsetof(machine, tasks_run));
+    case 3: return sum_of(s, offsetof(machine, events));
+    case 4: return faulty->fault;
+    case 5: return faulty->fault_pe;
+    case 6: return faulty->fault_place;
+    case 7: /* the last of the subjects of a goal that are waited for */
+        for (int i = 0; i < s->part_count; i++)
+            if (s->parts[i]->waiting_count)
+                found = max64(found, s->parts[i]->waiting[s->parts[i]->waiting_count - 1].number);
+        return found;
+    case 12: return s->part_count;
+    default: return faulty->fault_numbers[which - 8];
     }
 }
 
-void csl_set_number(machine *m, int which, int64_t v)
+static void set_number(machine *m, int which, int64_t v)
 {
     switch (which) {
-    case 1: m->last_time = v; break;
-    case 2: m->dynamic |= (uint64_t)v; break;
     case 3: m->task_limit = v; break;
     case 4: m->failed = (int32_t)v; break;
     case 5: m->tracing = (int32_t)v; break;
     case 6: m->report = (int32_t)v; break;
     case 7: m->move16 = (int32_t)v; break;
-    case 9: m->strict = (int32_t)v; break;
-    case 10: m->deadline = v; break;
-    default: m->move32 = (int32_t)v; break;
+    case 8: m->move32 = (int32_t)v; break;
+    default: m->strict = (int32_t)v; break;
     }
 }
 
-const char *csl_message(const machine *m) { return m->message; }
+void csl_set_number(simulation *s, int which, int64_t v)
+{
+    if (which == 2)
+        s->dynamic |= (uint64_t)v;
+    else if (which == 10)
+        s->deadline = v;
+    else if (which == 11)
+        s->worth = v;
+    for (int i = 0; which > 2 && which < 10 && i < s->part_count; i++)
+        set_number(s->parts[i], which, v);
+}
 
-pe *csl_pe_at(machine *m, int number) { return &m->pes[number].head; }
+/* The initial state of the machine is complete. */
+void csl_machine_ready(simulation *s)
+{
+    for (int i = 0; i < s->part_count; i++)
+        settle(s->parts[i]);
+}
+
+const char *csl_message(const simulation *s) { return s->faulty->message; }
+
+pe *csl_pe_at(simulation *s, int number) { return &s->pes[number].head; }

@@ -20,7 +20,7 @@ burst *burst_new(machine *m, words *payload, int64_t first, int64_t count, int64
 {
     burst *b = pool_get(&m->pool, sizeof(burst));
     payload->references++;
-    *b = (burst){payload, (int32_t)first, (int32_t)count, 0, (int8_t)control, 0, t0, period, paid};
+    *b = (burst){payload, (int32_t)first, (int32_t)count, 0, (int8_t)control, 0, 0, t0, period, paid};
     return b;
 }
 

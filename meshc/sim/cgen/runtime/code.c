@@ -10,6 +10,7 @@
 void escape(machine *m, int fault)
 {
     m->fault = fault;
+    m->all->faulty = m;
     longjmp(*m->escape, 1);
 }
 

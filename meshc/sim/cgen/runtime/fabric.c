@@ -38,11 +38,11 @@ router *existing(pe *p, int color)
 /* The PE one step in a direction, NULL past the edge. */
 pe *neighbour(pe *p, int out)
 {
-    machine *m = p->m;
+    const simulation *s = p->m->all;
     int x = p->x + step_x[out], y = p->y + step_y[out];
-    if (x < 0 || y < 0 || x >= m->width || y >= m->height)
+    if (x < 0 || y < 0 || x >= s->width || y >= s->height)
         return NULL;
-    core *c = m->grid[(int64_t)y * m->width + x];
+    core *c = s->grid[(int64_t)y * s->width + x];
     return c ? &c->head : NULL;
 }
 
@@ -54,21 +54,44 @@ void note_links(router *r)
     for (int out = 0; out < PORTS; out++)
         if ((outputs >> out & 1) && !(c->users[out] >> r->color & 1)) {
             c->users[out] |= 1ull << r->color;
-            r->p->m->generation++;
+            r->p->m->all->generation++;
         }
+}
+
+static int uses_new_links(const router *r)
+{
+    uint32_t outputs = router_outputs(r);
+    for (int out = 0; out < PORTS; out++)
+        if ((outputs >> out & 1) && !(core_of(r->p)->users[out] >> r->color & 1))
+            return 1;
+    return 0;
+}
+
+static void changes(router *r)
+{
+    machine *m = r->p->m;
+    m->changed = grown(m->changed, m->changed_count, sizeof *m->changed);
+    m->changed[m->changed_count++] = r;
+}
+
+/* What code changed in a cycle holds for the trees of all senders from the next one on. */
+void settle(machine *m)
+{
+    for (int64_t i = 0; i < m->changed_count; i++) {
+        note_links(m->changed[i]);
+        m->all->dynamic |= 1ull << m->changed[i]->color;
+    }
+    m->changed_count = 0;
 }
 
 /* The router of a color for code that changes it, made if the color had no route. */
 router *router_for_code(pe *p, int color)
 {
-    machine *m = p->m;
     router *r = router_at(p, color);
-    if (!r->exists) {
+    if (!r->exists)
         r->exists = r->is_static = 1;
-        note_links(r);
-    }
-    m->dynamic |= 1ull << color;
-    m->color_generation[color]++;
+    if (!(p->m->all->dynamic >> color & 1))
+        changes(r);
     return r;
 }
 
@@ -110,22 +133,20 @@ static void to_host(machine *m, stream *s, burst *b)
     }
 }
 
-static void deliver_parts(router *r, burst *b)
+static void deliver_parts(machine *m, router *r, burst *b)
 {
-    machine *m = r->p->m;
     burst **parts;
     int64_t count = router_filter(m, r, b, &parts);
     for (int64_t i = 0; i < count; i++)
-        deliver_at(r, max64(parts[i]->t0, m->now), parts[i]);
+        deliver_at(m, r, max64(parts[i]->t0, m->now), parts[i]);
 }
 
-static void multicast(tree *t, burst *b)
+static void multicast(machine *m, tree *t, burst *b)
 {
-    machine *m = t->receivers ? t->receivers[0].at->p->m : NULL;
-    for (int i = 0; m && m->report && i < t->edge_count; i++)
+    for (int i = 0; m->report && i < t->edge_count; i++)
         core_of(t->edges[i]->p)->load[t->edge_ports[i]] += b->count;
     for (int i = 0; i < t->count; i++)
-        deliver_parts(t->receivers[i].at,
+        deliver_parts(m, t->receivers[i].at,
                       burst_moved(m, b, b->t0 + 2 * m->costs.ramp + t->receivers[i].hops));
 }
 
@@ -133,11 +154,10 @@ static void multicast(tree *t, burst *b)
 
 static void act_arrive(machine *m, int64_t now, void *subject, void *argument);
 
-static void arrive_later(router *r, int port, burst *b)
+static void arrive_later(machine *m, router *r, int port, burst *b)
 {
-    machine *m = r->p->m;
     b->port = (int8_t)port;
-    at(m, max64(b->t0, m->now), act_arrive, r, b);
+    at_other(m, r->p, max64(b->t0, m->now), act_arrive, r, b);
 }
 
 static void act_pump(machine *m, int64_t now, void *subject, void *argument)
@@ -165,7 +185,7 @@ static void act_arrive(machine *m, int64_t now, void *subject, void *argument)
 }
 
 /* A burst enters a router from outside, through the port that has no neighbour. */
-void enter(router *r, burst *b) { arrive_later(r, r->entry, b); }
+void enter(machine *m, router *r, burst *b) { arrive_later(m, r, r->entry, b); }
 
 /* Drop the first command of a control wavelet; a NOP that the CE ignores comes in last. */
 static uint32_t pop_command(uint32_t word)
@@ -193,30 +213,44 @@ int swapped(pe *p, int color, int port, int *colors)
     return !a && b ? 2 : 1;
 }
 
-/* A burst reaches the neighbour in a direction at its t0. */
-static void cross(router *r, int out, burst *b)
+/* A burst reaches a PE from a neighbour; its color may be swapped there. */
+static void act_reach(machine *m, int64_t now, void *subject, void *argument)
 {
-    machine *m = r->p->m;
-    pe *there = neighbour(r->p, out);
-    int port = opposite[out], colors[2];
-    if (!there) {
-        if (!(r->left >> out & 1)) {
-            r->left |= 1 << out;
-            m->python.edge(core_of(r->p)->number, r->color, out);
-            check_python(m);
-        }
-        dropped(b, b->count);
-        return;
-    }
-    int count = swapped(there, r->color, port, colors);
+    pe *there = subject;
+    burst *b = argument;
+    int colors[2], count = swapped(there, b->color, b->port, colors);
     for (int i = 0; i < count; i++) {
         router *target = existing(there, colors[i]);
         if (!target)
             csl_fault(there, 0,
                       "color %d arrives at PE (%d, %d) from the %s, which has no route for it",
-                      colors[i], there->x, there->y, names[port]);
-        arrive_later(target, port, burst_moved(m, b, b->t0));
+                      colors[i], there->x, there->y, names[b->port]);
+        burst *copy = b;
+        if (i + 1 < count) {
+            copy = burst_moved(m, b, b->t0);
+            copy->port = b->port;
+        }
+        act_arrive(m, now, target, copy);
     }
+}
+
+/* A burst, which becomes the neighbour's, goes to it in a direction and is there at its t0. */
+static void cross(router *r, int out, burst *b)
+{
+    machine *m = r->p->m;
+    pe *there = neighbour(r->p, out);
+    if (!there) {
+        if (!(r->left >> out & 1)) {
+            r->left |= 1 << out;
+            remark(r->p, ODD_EDGE, r->color, out, 0);
+        }
+        dropped(b, b->count);
+        burst_drop(m, b);
+        return;
+    }
+    b->port = (int8_t)opposite[out];
+    b->color = (int8_t)r->color;
+    at_other(m, there, max64(b->t0, m->now), act_reach, there, b);
 }
 
 /* A burst leaves through a port: to the host or over a virtual link. */
@@ -225,7 +259,7 @@ static void leave(router *r, burst *b)
     machine *m = r->p->m;
     if (r->virtual_target) {
         b->t0 += r->virtual_hops;
-        enter(r->virtual_target, b);
+        enter(m, r->virtual_target, b);
     } else if (b->control || !r->out) { /* the host takes data only */
         dropped(b, b->count);
         burst_drop(m, b);
@@ -251,7 +285,6 @@ static int64_t hop(router *r, int out, const burst *given, int64_t start)
     end = burst_end(b);
     b->t0 += m->costs.hop;
     cross(r, out, b);
-    burst_drop(m, b);
     return end;
 }
 
@@ -259,7 +292,8 @@ static void tear_down(router *r, int64_t time)
 {
     machine *m = r->p->m;
     if (core_of(r->p)->kind->teardown[r->color])
-        at(m, max64(time, m->now), act_activate, r->p, (void *)(intptr_t)teardown_key(r->color));
+        at(r->p, max64(time, m->now), act_activate, r->p,
+           (void *)(intptr_t)teardown_key(r->color));
 }
 
 static void forward(router *r, burst *b, int64_t start)
@@ -298,7 +332,7 @@ static void forward(router *r, burst *b, int64_t start)
         else if (ignored)
             dropped(b, b->count);
         else
-            deliver_parts(r, burst_moved(m, b, start + m->costs.ramp));
+            deliver_parts(m, r, burst_moved(m, b, start + m->costs.ramp));
     }
     if (onward != b)
         burst_drop(m, onward);
@@ -308,6 +342,7 @@ static void forward(router *r, burst *b, int64_t start)
 /* Forward everything that the router's present position accepts. */
 void pump(machine *m, int64_t now, router *r)
 {
+    (void)m;
     while (!r->teardown) {
         directions rx = router_rx(r);
         int i = 0;
@@ -319,7 +354,7 @@ void pump(machine *m, int64_t now, router *r)
         burst *b = queue_at(port, 0);
         int64_t start = max64(b->t0, r->free_at);
         if (start > now) {
-            at(m, start, act_pump, r, NULL);
+            at(r->p, start, act_pump, r, NULL);
             return;
         }
         queue_pop(port);
@@ -338,14 +373,14 @@ void inject(pe *p, int color, burst *b)
     }
     tree *t = b->control ? NULL : tree_of(r);
     if (t) {
-        multicast(t, b);
+        multicast(m, t, b);
         burst_drop(m, b);
         return;
     }
     if (!r->exists)
         csl_fault(p, 0, "color %d is sent but has no route at PE (%d, %d)", color, p->x, p->y);
     b->t0 += m->costs.ramp;
-    arrive_later(r, RAMP, b);
+    arrive_later(m, r, RAMP, b);
 }
 
 /* --- changes by code --- */
@@ -358,7 +393,7 @@ void advance(pe *p, int color)
     if (r) {
         words *none = words_new(m, 1);
         int64_t time = core_of(p)->out_free[color] + m->costs.ramp;
-        arrive_later(r, RAMP, burst_new(m, none, 0, 0, time, 1, 0, NULL));
+        arrive_later(m, r, RAMP, burst_new(m, none, 0, 0, time, 1, 0, NULL));
         words_drop(m, none);
     }
 }
@@ -372,7 +407,8 @@ static void act_reconfigure(machine *m, int64_t now, void *subject, void *argume
     r->pending_count--;
     memmove(r->pending, r->pending + 1, (size_t)r->pending_count * sizeof(change));
     router_change(r, &oldest);
-    note_links(r);
+    if (uses_new_links(r))
+        changes(r);
     pump(m, now, r);
 }
 
@@ -383,5 +419,5 @@ void configure_later(pe *p, int color, const change *what)
     router *r = router_for_code(p, color);
     r->pending = grown(r->pending, r->pending_count, sizeof *r->pending);
     r->pending[r->pending_count++] = *what;
-    at(m, max64(p->t + m->costs.configure, m->now), act_reconfigure, r, NULL);
+    at(p, max64(p->t + m->costs.configure, m->now), act_reconfigure, r, NULL);
 }

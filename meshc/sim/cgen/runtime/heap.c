@@ -1,38 +1,38 @@
-/* The event queue: a binary heap in order of (time, number). */
+/* Events of a PE: a binary heap in order of time, then of who made them. */
 #include <stdlib.h>
 
 #include "machine.h"
 
 static inline int before(const event *a, const event *b)
 {
-    return a->time < b->time || (a->time == b->time && a->number < b->number);
+    if (a->time != b->time)
+        return a->time < b->time;
+    return a->made < b->made || (a->made == b->made && a->maker < b->maker);
 }
 
-void at(machine *m, int64_t time, action *act, void *subject, void *argument)
+void heap_push(heap *h, const event *e)
 {
-    heap *h = &m->heap;
     if (h->count == h->room) {
-        h->room = h->room ? 2 * h->room : 1024;
+        h->room = h->room ? 2 * h->room : 4;
         h->items = realloc(h->items, (size_t)h->room * sizeof(event));
         if (!h->items)
             abort();
     }
-    event new = {time, ++m->number, act, subject, argument};
-    int64_t i = h->count++;
+    int32_t i = h->count++;
     while (i > 0) {
-        int64_t parent = (i - 1) / 2;
-        if (!before(&new, &h->items[parent]))
+        int32_t parent = (i - 1) / 2;
+        if (!before(e, &h->items[parent]))
             break;
         h->items[i] = h->items[parent];
         i = parent;
     }
-    h->items[i] = new;
+    h->items[i] = *e;
 }
 
 event heap_pop(heap *h)
 {
     event first = h->items[0], last = h->items[--h->count];
-    int64_t i = 0, child;
+    int32_t i = 0, child;
     while ((child = 2 * i + 1) < h->count) {
         if (child + 1 < h->count && before(&h->items[child + 1], &h->items[child]))
             child++;

@@ -129,8 +129,7 @@ static void occupy(operation *o, int thread)
         return;
     operation *other = c->threads[thread];
     if (other && !(other->done && other->t <= o->p->t)) {
-        o->p->m->python.microthread(c->number, o->place, other->place, thread);
-        check_python(o->p->m);
+        remark(o->p, ODD_MICROTHREAD, o->place, other->place, thread);
     }
     if (other)
         drop(other);

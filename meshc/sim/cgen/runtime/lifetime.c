@@ -59,22 +59,40 @@ static void core_end(core *c)
     pipe_end(&c->ramp_out);
     pipe_end(&c->slots.pipe);
     queue_end(&c->launches);
+    free(c->events.items);
     free(c->registers);
     free(c->fifos);
     free(c->head.slots);
 }
 
-/* Give all memory of a machine back. */
-__attribute__((visibility("default"))) void csl_machine_end(machine *m)
+static void part_end(machine *m)
 {
-    for (int i = 0; i < m->pe_count; i++)
-        core_end(&m->pes[i]);
     for (int i = 0; i < 8; i++)
         free(m->scratch[i]);
-    free(m->heap.items);
+    for (int i = 0; i < 2 * m->all->part_count; i++)
+        free(m->out[i % 2][i / 2].items);
+    free(m->out[0]);
+    free(m->out[1]);
     free(m->waiting);
+    free(m->changed);
+    free(m->odd);
+    calendar_end(&m->calendar);
     pool_end(&m->pool);
-    free(m->pes);
-    free(m->grid);
     free(m);
+}
+
+/* Give all memory of a machine back. */
+__attribute__((visibility("default"))) void csl_machine_end(simulation *s)
+{
+    team_end(s);
+    for (int i = 0; i < s->pe_count; i++)
+        core_end(&s->pes[i]);
+    for (int i = 0; i < s->part_count; i++)
+        part_end(s->parts[i]);
+    pthread_mutex_destroy(&s->walking);
+    free(s->host.items);
+    free(s->parts);
+    free(s->pes);
+    free(s->grid);
+    free(s);
 }

@@ -2,6 +2,7 @@
 #ifndef MACHINE_H
 #define MACHINE_H
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stddef.h>
 
@@ -90,20 +91,49 @@ static inline void *queue_at(const queue *q, int i)
 int queue_find(const queue *q, const void *item);
 void queue_end(queue *q);
 
-/* --- heap.c: events in order of time, then of insertion --- */
+/* --- heap.c: events in order of time, then of the cycle in which they were made, of the PE that
+ * made them, and then as it did --- */
 
 typedef void action(machine *m, int64_t time, void *subject, void *argument);
 typedef struct {
-    int64_t time, number;
+    int64_t time, made, maker; /* maker: number of a PE or NOBODY, and a count */
     action *act;
     void *subject, *argument;
 } event;
+enum { NOBODY = 1 << 22, MAKER_SHIFT = 40 };
 typedef struct {
     event *items;
-    int64_t count, room;
+    int32_t count, room;
 } heap;
-void at(machine *m, int64_t time, action *act, void *subject, void *argument);
+void heap_push(heap *h, const event *e);
 event heap_pop(heap *h);
+
+/* --- calendar.c: the PEs that have events, by cycle --- */
+
+enum { RING = 256 }; /* cycles from now on that have a set of PEs each */
+typedef struct {
+    int64_t time;
+    int32_t place;
+} late;
+typedef struct {
+    int64_t heads, words;     /* of a set: which words are not 0, and the words */
+    uint64_t *sets, used[RING / 64];
+    late *far;                /* a heap of what lies behind the ring */
+    int64_t far_count, far_room;
+} calendar;
+void calendar_start(calendar *c, int64_t places);
+void calendar_note(calendar *c, int64_t now, int64_t time, int64_t place);
+void calendar_turn(calendar *c, int64_t now);
+int64_t calendar_next(const calendar *c, int64_t now);
+int64_t calendar_first(const calendar *c, int64_t now);
+void calendar_strike(calendar *c, int64_t now, int64_t place);
+void calendar_end(calendar *c);
+
+/* --- run.c --- */
+
+typedef struct burst burst;
+void at(pe *p, int64_t time, action *act, void *subject, void *argument);
+void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, burst *b);
 
 /* --- channel.c: bursts of wavelets --- */
 
@@ -118,13 +148,13 @@ typedef struct {
     queue held, stalled; /* of operation */
 } credit;
 
-typedef struct {
+struct burst {
     words *payload;
     int32_t first, count, pos; /* the part of the payload, and how much of it is taken */
-    int8_t control, port;      /* port: where it waits in a router */
+    int8_t control, port, color; /* port: where it waits in a router; color: on a link */
     int64_t t0, period;
     credit *paid; /* NULL without strict queues */
-} burst;
+};
 
 typedef struct {
     pe *p;
@@ -276,11 +306,12 @@ typedef struct {
     int64_t count, room, total; /* total: wavelets not yet taken */
     queue unread;               /* of credit, one for each wavelet the host has not asked for */
     int64_t wanted;             /* wavelets asked for that have not come */
+    machine *m;
 } stream;
 
 typedef struct router router;
 typedef struct {
-    int64_t generation, color_generation;
+    int64_t generation;
     int32_t count, broken, edge_count;
     struct {
         router *at;
@@ -341,9 +372,10 @@ pe *neighbour(pe *p, int out);
 int swapped(pe *p, int color, int port, int *colors);
 extern const int opposite[];
 void inject(pe *p, int color, burst *b);
+void settle(machine *m);
 void pump(machine *m, int64_t now, router *r);
 void advance(pe *p, int color);
-void enter(router *r, burst *b);
+void enter(machine *m, router *r, burst *b);
 void configure_later(pe *p, int color, const change *what);
 void stream_read(stream *s, int64_t count);
 
@@ -394,42 +426,41 @@ typedef struct {
     int64_t word, value;
 } stored;
 
-/* All of a PE. */
+/* All of a PE; what most events touch comes first. */
 typedef struct {
     pe head;
+    heap events;
     const pe_class *kind;
     int32_t number, running; /* running: some function has started and waits */
     int64_t started, dispatch_at, resumed, issued, depth;
-    channel *channels[COLORS];
-    uint8_t channel_order[COLORS];
-    int32_t channel_count;
     uint64_t ready_colors, blocked, local_tasks;
     uint64_t urgent_tasks, urgent_colors; /* what goes before other tasks */
     uint64_t ran_local, ran_control, ran_colors; /* tasks that were started, for explanations */
     int32_t rank;                         /* of microthreads that go no further than the code */
-    activation active[2 * TASKS];
-    int32_t active_count;
+    uint32_t flushing;                    /* input queues that are flushed */
+    issue slots;
+    operation *waiting_on;
+    pipe_ ramp_in, ramp_out;
     queue launches; /* of launch_ */
     fifo *fifos;
     dsr *dsrs[3];
     int32_t dsr_room[3];
+    int32_t active_count;
+    activation active[2 * TASKS];
     int32_t in_queue[QUEUES], out_queue[QUEUES]; /* their colors, -1 for none */
-    uint32_t flushing;                           /* input queues that are flushed */
-    stored *registers;                           /* those without a model */
+    channel *channels[COLORS];
+    router *routers[COLORS];
+    operation *threads[COLORS];
+    int64_t out_free[COLORS];
+    int32_t unsent[COLORS];
+    uint8_t channel_order[COLORS], credit_order[COLORS];
+    int32_t channel_count, credit_count;
+    stored *registers; /* those without a model */
     int32_t register_count;
     int64_t tsc_base, tsc_frozen;
     int32_t frozen;
     uint32_t prng;
-    int64_t out_free[COLORS];
-    int32_t unsent[COLORS];
     credit *credits[COLORS];
-    uint8_t credit_order[COLORS];
-    int32_t credit_count;
-    pipe_ ramp_in, ramp_out;
-    issue slots;
-    operation *waiting_on;
-    operation *threads[COLORS];
-    router *routers[COLORS];
     pipe_ links[PORTS];
     uint64_t users[PORTS];
     int64_t load[PORTS];
@@ -443,7 +474,7 @@ int64_t output_color(pe *p, const dsd *dst);
 void wake(pe *p, int64_t time);
 void activate_now(pe *p, int64_t time, int64_t key);
 void activate_later(pe *p, int64_t number, int64_t time);
-void deliver_at(router *r, int64_t time, burst *b);
+void deliver_at(machine *m, router *r, int64_t time, burst *b);
 void poke(pe *p, channel *c, int64_t time);
 void open_gate(pe *p, int kind, int64_t number, int64_t time);
 int starts_tasks(pe *p, const channel *of);
@@ -468,11 +499,55 @@ typedef struct {
     void (*trace)(int32_t pe, int32_t op, int32_t place, int64_t start, int64_t end);
 } callbacks;
 
+/* Something odd that does not stop a run; current: the function that the PE was running. */
+enum { ODD_BOUNDS, ODD_MICROTHREAD, ODD_EDGE, ODD_WRAP };
+typedef struct {
+    pe *p;
+    int32_t kind, current;
+    int64_t a, b, c;
+} oddity;
+void remark(pe *p, int kind, int64_t a, int64_t b, int64_t c);
+void tell_remarks(machine *m);
+
+/* An event for a PE of another part, with a burst as its argument. */
+typedef struct {
+    pe *to;
+    event what;
+} parcel;
+typedef struct {
+    parcel *items;
+    int64_t count, room;
+} outbox;
+
+typedef struct {
+    void *subject; /* a stream or a credit */
+    int64_t number;
+} awaited;
+
 enum { FAULT_NONE, FAULT_RUN, FAULT_COLLISION, FAULT_PYTHON };
+typedef struct simulation simulation;
+
+/* The PEs that one thread runs, in the order of their numbers, and all that it writes to. */
 struct machine {
-    int64_t now, last_time, events, tasks_run, task_limit, deadline;
-    int64_t number, lagging, wanted;
-    heap heap;
+    simulation *all;
+    int32_t index, first, count; /* of the part; its first PE and their number */
+    int64_t now, last_time, events, tasks_run, task_limit;
+    int64_t made, acting; /* events made so far, and the PE whose event is handled, or NOBODY */
+    int64_t running;      /* the place of that PE; -1 for none */
+    int32_t earlier;      /* an event of this cycle came to a PE before it */
+    calendar calendar;
+    int32_t parity;       /* of the cycle, where several threads run */
+    outbox *out[2];       /* by parity, for each part */
+    int64_t earliest[2];  /* of what lies there */
+    int64_t kept[3];      /* events, tasks and latest time before the cycle */
+    int64_t lagging, wanted; /* PEs that have not unblocked the command stream so often */
+    awaited *waiting;
+    int64_t waiting_count;
+    router **changed; /* by code in this cycle */
+    int64_t changed_count;
+    oddity *odd; /* told after the cycle */
+    int64_t odd_count;
+    int32_t defers; /* whether Python must not be called now */
     pool pool;
     costs costs;
     callbacks python;
@@ -480,21 +555,46 @@ struct machine {
     int32_t wrapped_at;
     int32_t failed; /* set by Python when a callback raised */
     int32_t tracing, report, strict, move16, move32;
-    int32_t width, height, pe_count;
-    core *pes;
-    core **grid;
-    uint64_t dynamic;
-    int64_t generation, color_generation[COLORS], stamp;
+    burst *one[1];
     cell *scratch[8];
     int64_t scratch_room[8];
-    int32_t goal; /* see api.c */
-    int64_t amount, waiting_count;
-    void **waiting;
     jmp_buf *escape;
     int32_t fault, fault_pe, fault_place, fault_code;
     int64_t fault_numbers[4];
     char message[256];
 };
+
+/* What all parts share; written between cycles only. */
+struct simulation {
+    int64_t now, deadline;
+    int32_t width, height, pe_count, part_count;
+    machine **parts;
+    machine *faulty;
+    core *pes;
+    core **grid;
+    uint64_t dynamic;           /* colors whose routes may change */
+    int64_t generation, stamp;  /* of the links' users, and of walks over the routers */
+    pthread_mutex_t walking;
+    heap host;                  /* events of nobody */
+    int32_t goal;               /* see run.c */
+    int64_t amount;
+    int64_t worth; /* nanoseconds a cycle takes, in the mean, from which on all threads share it */
+    struct team *team; /* see team.c */
+};
+
+enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
+int reached_in(machine *m);
+int cycle(machine *m, int64_t time);
+int64_t events_of(const simulation *s);
+void take_parcels(machine *m, int parity);
+void drop_parcels(machine *m, int parity);
+
+/* --- team.c --- */
+
+int64_t clock_now(void);
+int team_pays(simulation *s, int64_t now, int64_t spent, int64_t events);
+int team_run(simulation *s, int64_t limit);
+void team_end(simulation *s);
 
 _Noreturn void escape(machine *m, int fault);
 void check_python(machine *m);

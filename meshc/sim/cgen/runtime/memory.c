@@ -32,8 +32,7 @@ int64_t csl_wrap_index(pe *p, int64_t index, int64_t size, int place)
     if (m->wrapped_in != core_of(p)->kind || m->wrapped_at != place) {
         m->wrapped_in = core_of(p)->kind;
         m->wrapped_at = place;
-        m->python.wrap(core_of(p)->number, index * size, place);
-        check_python(m);
+        remark(p, ODD_WRAP, index * size, place, 0);
     }
     return wrapped / size;
 }
@@ -52,9 +51,8 @@ static void check_symbol(pe *p, int64_t low, int64_t high)
     }
     if (a > 0 && low < kind->symbol_end[a - 1] && kind->symbol_end[a - 1] < high &&
         !kind->remarked[a - 1]) {
-        kind->remarked[a - 1] = 1;
-        p->m->python.bounds(core_of(p)->number, low, high);
-        check_python(p->m);
+        kind->remarked[a - 1] = !p->m->defers;
+        remark(p, ODD_BOUNDS, low, high, a - 1);
     }
 }
 

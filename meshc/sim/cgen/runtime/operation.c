@@ -17,7 +17,7 @@ void drop(operation *o)
 void later(operation *o, int64_t time, action *act)
 {
     hold(o);
-    at(o->p->m, time, act, o, NULL);
+    at(o->p, time, act, o, NULL);
 }
 
 static void act_progress(machine *m, int64_t time, void *subject, void *argument)

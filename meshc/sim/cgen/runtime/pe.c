@@ -317,7 +317,7 @@ void wake(pe *p, int64_t time)
     int64_t when = max64(time, max64(p->busy_until, p->m->now));
     if (c->dispatch_at < 0 || when < c->dispatch_at) {
         c->dispatch_at = when;
-        at(p->m, when, dispatch, c, NULL);
+        at(p, when, dispatch, c, NULL);
     }
 }
 
@@ -368,34 +368,30 @@ void act_activate(machine *m, int64_t time, void *subject, void *argument)
 
 void activate_later(pe *p, int64_t number, int64_t time)
 {
-    at(p->m, max64(time, p->m->now), act_activate, p, (void *)(intptr_t)number);
+    at(p, max64(time, p->m->now), act_activate, p, (void *)(intptr_t)number);
 }
 
 /* --- wavelets that arrive --- */
 
 static void deliver(machine *m, int64_t time, void *subject, void *argument)
 {
-    channel *to = subject;
+    router *r = subject;
     burst *b = argument;
-    pe *p = to->p;
+    pe *p = r->p;
+    channel *to = core_of(p)->channels[r->color];
     (void)m;
+    if (!to)
+        to = channel_of_color(p, r->color);
     pipe_carry(&core_of(p)->ramp_in, b, max64(b->t0, to->free_at));
     to->free_at = burst_end(b);
     queue_push(&to->bursts, b);
     poke(p, to, time);
 }
 
-static void deliver_first(machine *m, int64_t time, void *subject, void *argument)
+/* A burst reaches the PE of a router at a time. */
+void deliver_at(machine *m, router *r, int64_t time, burst *b)
 {
-    router *r = subject;
-    deliver(m, time, channel_of_color(r->p, r->color), argument);
-}
-
-/* A burst reaches the PE at a time; its channel is made then. */
-void deliver_at(router *r, int64_t time, burst *b)
-{
-    channel *known = core_of(r->p)->channels[r->color];
-    at(r->p->m, time, known ? deliver : deliver_first, known ? (void *)known : (void *)r, b);
+    at_other(m, r->p, time, deliver, r, b);
 }
 
 /* Something about a channel changed: start its task or go on with an operation. */

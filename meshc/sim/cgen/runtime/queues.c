@@ -59,7 +59,7 @@ static void act_flushed(machine *m, int64_t time, void *subject, void *argument)
 
 static void flushed_at(pe *p, int64_t time, int64_t number)
 {
-    at(p->m, max64(time, p->m->now), act_flushed, p, (void *)(intptr_t)number);
+    at(p, max64(time, p->m->now), act_flushed, p, (void *)(intptr_t)number);
 }
 
 /* Look which of the input queues that are flushed have run empty. */

@@ -35,9 +35,9 @@ void *grown(void *items, int64_t count, size_t size)
  * meet others on the way. */
 static void tree_build(tree *t, router *origin)
 {
-    machine *m = origin->p->m;
+    const costs *cycles = &origin->p->m->costs;
     visit *work = NULL;
-    int64_t count = 0, stamp = ++m->stamp;
+    int64_t count = 0, stamp = ++origin->p->m->all->stamp;
     work = grown(work, 0, sizeof *work);
     work[count++] = (visit){origin, RAMP, 0};
     t->broken = 1;
@@ -76,7 +76,7 @@ static void tree_build(tree *t, router *origin)
                 goto done;
             work = grown(work, count, sizeof *work);
             work[count++] = (visit){existing(there, r->color), opposite[out],
-                                    v.hops + m->costs.hop};
+                                    v.hops + cycles->hop};
         }
     }
     t->broken = 0;
@@ -87,20 +87,20 @@ done:
 /* The tree of what a PE sends on a color; NULL where bursts go from router to router. */
 tree *tree_of(router *origin)
 {
-    machine *m = origin->p->m;
+    simulation *s = origin->p->m->all;
     tree *t = origin->known;
-    if (m->dynamic >> origin->color & 1)
+    if (s->dynamic >> origin->color & 1)
         return NULL;
-    int64_t by_color = m->color_generation[origin->color];
-    if (t && t->generation == m->generation && t->color_generation == by_color)
+    if (t && t->generation == s->generation)
         return t->broken ? NULL : t;
     tree_free(t);
     origin->known = t = calloc(1, sizeof *t);
     if (!t)
         abort();
-    t->generation = m->generation;
-    t->color_generation = by_color;
+    t->generation = s->generation;
+    pthread_mutex_lock(&s->walking);
     tree_build(t, origin);
+    pthread_mutex_unlock(&s->walking);
     return t->broken ? NULL : t;
 }
 
@@ -147,7 +147,7 @@ static void walk_out(walk *w, router *r, int out, int64_t links)
 static int64_t room_now(router *origin, int64_t depth)
 {
     machine *m = origin->p->m;
-    walk w = {.stamp = ++m->stamp};
+    walk w = {.stamp = ++m->all->stamp};
     if (origin->exists)
         walk_to(&w, origin, 0);
     for (int64_t i = 0; i < w.count; i++) {

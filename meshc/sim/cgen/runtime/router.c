@@ -136,10 +136,9 @@ static int passes(router *r, uint32_t word)
 /* Replace b, which it owns, by the parts that pass the filter in front of the RAMP. */
 int64_t router_filter(machine *m, router *r, burst *b, burst ***parts)
 {
-    static burst *one[1];
     const filter *f = &r->rule;
-    one[0] = b;
-    *parts = one;
+    m->one[0] = b;
+    *parts = m->one;
     if (f->kind == FILTER_NONE || (b->control && !(f->count_control || f->filter_control)))
         return 1;
     uint8_t *keep = pool_get(&m->pool, (size_t)b->count);

@@ -1,0 +1,326 @@
+/* Running: cycle by cycle, the PEs of a cycle in the order of their numbers. A PE reaches another
+ * one a cycle later at the earliest, so that parts of the machine can do a cycle side by side. */
+#include <stdlib.h>
+
+#include "machine.h"
+
+/* --- making events --- */
+
+static event made_by(machine *m, int64_t time, action *act, void *subject, void *argument)
+{
+    return (event){time, m->now, m->acting << MAKER_SHIFT | ++m->made, act, subject, argument};
+}
+
+static void put(core *c, const event *e)
+{
+    machine *m = c->head.m;
+    int64_t place = c->number - m->first;
+    heap_push(&c->events, e);
+    calendar_note(&m->calendar, m->now, e->time, place);
+    if (e->time == m->now && place < m->running)
+        m->earlier = 1;
+}
+
+/* Call act at a time, as an event of a PE that this part runs. */
+void at(pe *p, int64_t time, action *act, void *subject, void *argument)
+{
+    event new = made_by(p->m, time, act, subject, argument);
+    put(core_of(p), &new);
+}
+
+/* The same for any PE, with a burst, which then belongs to the event; time is after this cycle
+ * where the PE is one of another part. */
+void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, burst *b)
+{
+    event new = made_by(m, time, act, subject, b);
+    if (there->m == m) {
+        put(core_of(there), &new);
+        return;
+    }
+    int parity = m->parity;
+    outbox *to = &m->out[parity][there->m->index];
+    if (to->count == to->room) {
+        to->room = to->room ? 2 * to->room : 64;
+        to->items = realloc(to->items, (size_t)to->room * sizeof(parcel));
+        if (!to->items)
+            abort();
+    }
+    to->items[to->count++] = (parcel){there, new};
+    m->earliest[parity] = min64(m->earliest[parity], time);
+}
+
+/* --- between parts --- */
+
+/* Put what other parts have sent to this one into its events. Bursts are copied, so that no two
+ * parts count references to one block. */
+void take_parcels(machine *m, int parity)
+{
+    for (int i = 0; i < m->all->part_count; i++) {
+        const outbox *from = &m->all->parts[i]->out[parity][m->index];
+        const words *before = NULL;
+        words *copy = NULL;
+        for (int64_t k = 0; k < from->count; k++) {
+            event e = from->items[k].what;
+            const burst *b = e.argument;
+            if (b->payload != before) {
+                if (copy)
+                    words_drop(m, copy);
+                before = b->payload;
+                copy = words_new(m, before->count);
+                memcpy(copy->data, before->data, (size_t)before->count * 4);
+            }
+            burst *mine = burst_new(m, copy, b->first, b->count, b->t0, b->period, b->control,
+                                    b->paid);
+            mine->port = b->port;
+            mine->color = b->color;
+            e.argument = mine;
+            put(core_of(from->items[k].to), &e);
+        }
+        if (copy)
+            words_drop(m, copy);
+    }
+}
+
+/* Forget what was sent to others and has been taken. */
+void drop_parcels(machine *m, int parity)
+{
+    for (int i = 0; i < m->all->part_count; i++) {
+        outbox *to = &m->out[parity][i];
+        for (int64_t k = 0; k < to->count; k++)
+            burst_drop(m, to->items[k].what.argument);
+        to->count = 0;
+    }
+    m->earliest[parity] = FOREVER;
+}
+
+static void exchange(simulation *s)
+{
+    for (int i = 0; s->part_count > 1 && i < s->part_count; i++)
+        take_parcels(s->parts[i], 0);
+    for (int i = 0; s->part_count > 1 && i < s->part_count; i++)
+        drop_parcels(s->parts[i], 0);
+}
+
+/* --- a cycle --- */
+
+static void run_events(machine *m, core *c, int64_t time)
+{
+    m->acting = c->number;
+    while (c->events.count && c->events.items[0].time == time && !m->earlier) {
+        event e = heap_pop(&c->events);
+        m->events++;
+        e.act(m, time, e.subject, e.argument);
+    }
+}
+
+/* Handle the events of a cycle at the PEs of a part; 0 when it ends in a fault. */
+int cycle(machine *m, int64_t time)
+{
+    jmp_buf here, *outer = m->escape;
+    m->now = time;
+    m->last_time = max64(m->last_time, time);
+    calendar_turn(&m->calendar, time);
+    if (setjmp(here)) {
+        m->escape = outer;
+        m->acting = NOBODY;
+        m->running = -1;
+        return 0;
+    }
+    m->escape = &here;
+    for (int64_t place; (place = calendar_first(&m->calendar, time)) >= 0;) {
+        m->running = place;
+        run_events(m, &m->all->pes[m->first + place], time);
+        if (!m->earlier)
+            calendar_strike(&m->calendar, time, place);
+        m->earlier = 0;
+    }
+    m->escape = outer;
+    m->acting = NOBODY;
+    m->running = -1;
+    return 1;
+}
+
+/* Handle the first event of nobody, which is due; 0 when it ends in a fault. */
+static int host_event(simulation *s)
+{
+    machine *m = s->parts[0];
+    jmp_buf here, *outer = m->escape;
+    if (setjmp(here)) {
+        m->escape = outer;
+        return 0;
+    }
+    m->escape = &here;
+    event e = heap_pop(&s->host);
+    m->events++;
+    m->last_time = max64(m->last_time, e.time);
+    e.act(m, e.time, e.subject, e.argument);
+    m->escape = outer;
+    return 1;
+}
+
+static int64_t next_of_parts(const simulation *s)
+{
+    int64_t next = FOREVER;
+    for (int i = 0; i < s->part_count; i++)
+        next = min64(next, calendar_next(&s->parts[i]->calendar, s->parts[i]->now));
+    return next;
+}
+
+static int64_t next_of_host(const simulation *s)
+{
+    return s->host.count ? s->host.items[0].time : FOREVER;
+}
+
+/* Handle all events of a cycle; 0 when it ends in a fault. */
+static int whole_cycle(simulation *s, int64_t time)
+{
+    s->now = time;
+    for (int i = 0; i < s->part_count; i++)
+        s->parts[i]->now = time;
+    for (;;) {
+        for (int i = 0; i < s->part_count; i++)
+            if (calendar_next(&s->parts[i]->calendar, time) == time && !cycle(s->parts[i], time))
+                return 0;
+        if (next_of_host(s) != time)
+            break;
+        if (!host_event(s))
+            return 0;
+    }
+    exchange(s);
+    for (int i = 0; i < s->part_count; i++)
+        settle(s->parts[i]);
+    return 1;
+}
+
+/* Events handled so far. */
+int64_t events_of(const simulation *s)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < s->part_count; i++)
+        sum += s->parts[i]->events;
+    return sum;
+}
+
+/* --- goals --- */
+
+static void act_nothing(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)m, (void)time, (void)subject, (void)argument;
+}
+
+static void at_host(simulation *s, int64_t time, action *act, void *subject)
+{
+    event new = made_by(s->parts[0], time, act, subject, NULL);
+    heap_push(&s->host, &new);
+}
+
+static int has_room(const credit *c) { return c->outstanding <= c->room; }
+
+/* Whether a part is where the host wants it to be. */
+int reached_in(machine *m)
+{
+    switch (m->all->goal) {
+    case UNTIL_UNBLOCKED: return m->lagging == 0;
+    case UNTIL_TIME: return m->all->now >= m->all->amount;
+    case UNTIL_RECEIVED:
+        while (m->waiting_count && ((stream *)m->waiting[m->waiting_count - 1].subject)->total >=
+                                       m->all->amount)
+            m->waiting_count--;
+        return m->waiting_count == 0;
+    case UNTIL_SENT:
+        for (int64_t i = 0; i < m->waiting_count; i++)
+            if (!has_room(m->waiting[i].subject))
+                return 0;
+        return 1;
+    default: return 0;
+    }
+}
+
+static int reached(simulation *s)
+{
+    for (int i = 0; i < s->part_count; i++)
+        if (!reached_in(s->parts[i]))
+            return 0;
+    return 1;
+}
+
+static void wait_for(machine *m, void *subject, int64_t number)
+{
+    m->waiting = grown(m->waiting, m->waiting_count, sizeof *m->waiting);
+    m->waiting[m->waiting_count++] = (awaited){subject, number};
+}
+
+#pragma GCC visibility push(default)
+
+/* Start to run towards a goal; subjects are the streams that shall hold amount wavelets, or the
+ * credits that shall have room. */
+void csl_goal(simulation *s, int goal, int64_t amount, void **subjects, int64_t count)
+{
+    s->goal = goal;
+    s->amount = amount;
+    for (int i = 0; i < s->part_count; i++) {
+        machine *m = s->parts[i];
+        m->waiting_count = 0;
+        m->wanted = goal == UNTIL_UNBLOCKED ? amount : m->wanted;
+        m->lagging = 0;
+        for (int k = 0; goal == UNTIL_UNBLOCKED && k < m->count; k++)
+            m->lagging += s->pes[m->first + k].head.unblocked < amount;
+    }
+    if (goal == UNTIL_TIME)
+        at_host(s, amount, act_nothing, NULL);
+    for (int64_t i = 0; goal == UNTIL_RECEIVED && i < count; i++) {
+        wait_for(((stream *)subjects[i])->m, subjects[i], i + 1);
+        stream_read(subjects[i], amount);
+    }
+    for (int64_t i = 0; goal == UNTIL_SENT && i < count; i++)
+        wait_for(s->parts[0], subjects[i], i + 1);
+}
+
+/* Python wants to be called at a time. */
+static void act_python(machine *m, int64_t time, void *subject, void *argument)
+{
+    (void)argument;
+    m->python.event((int64_t)(intptr_t)subject, time);
+    check_python(m);
+}
+
+void csl_at_python(simulation *s, int64_t time, int64_t token)
+{
+    at_host(s, time, act_python, (void *)(intptr_t)token);
+}
+
+enum { NOTHING_LEFT, GOAL_REACHED, PAUSED, OVERDUE };
+
+/* Handle events of whole cycles until the goal is reached, nothing is left to do, or about as many
+ * as most are done. */
+int csl_run(simulation *s, int64_t most)
+{
+    int64_t events = events_of(s), end = events + most;
+    int64_t before = s->part_count > 1 ? clock_now() : 0;
+    for (int64_t cycles = 0; cycles < most; cycles++) {
+        if (reached(s))
+            return GOAL_REACHED;
+        int64_t next = next_of_parts(s), host = next_of_host(s);
+        if (min64(next, host) == FOREVER)
+            return NOTHING_LEFT;
+        if (min64(next, host) > s->deadline)
+            return OVERDUE;
+        if (!whole_cycle(s, min64(next, host)))
+            return -1;
+        int64_t handled = events_of(s) - events;
+        events += handled;
+        if (events >= end)
+            break;
+        if (s->part_count == 1)
+            continue;
+        int64_t after = clock_now();
+        if (team_pays(s, after, after - before, handled)) {
+            if (!team_run(s, min64(s->deadline, next_of_host(s) - 1)))
+                return -1;
+            events = events_of(s);
+            after = clock_now();
+        }
+        before = after;
+    }
+    return PAUSED;
+}
