@@ -97,15 +97,28 @@ def _place(module: Module, wanted: Attention) -> Span | None:
 
 
 def choose_tiling(
-    extents: Mapping[str, int], heads: Attention | None, rows: int, columns: int, capacity: int
+    extents: Mapping[str, int],
+    heads: Attention | None,
+    rows: int,
+    columns: int,
+    capacity: int,
+    whole_heads: bool = False,
 ) -> Tiling:
-    """The tiling whose cores hold the fewest lanes of q, k and v; ties go to fewer segments."""
+    """The tiling whose cores hold the fewest lanes of q, k and v.
+
+    Ties go to fewer segments, whose reductions take fewer channels of a mesh; with ``whole_heads``
+    to more of them, which leaves the most lanes of a head together: where all cores reach each
+    other at once, scores then need no messages.
+    """
     if heads is None:
         return make_tiling(extents, None, rows, columns, capacity, 1)
     group = extents[heads.query] // extents[heads.key]
     best = min(
         (s for s in range(1, extents[heads.key] + 1) if columns % s == 0),
-        key=lambda s: (_head_lanes(extents, heads, group, columns, s), s),
+        key=lambda s: (
+            _head_lanes(extents, heads, group, columns, s),
+            -s if whole_heads else s,
+        ),
     )
     return make_tiling(extents, heads, rows, columns, capacity, best)
 

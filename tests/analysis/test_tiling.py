@@ -40,6 +40,13 @@ def test_no_other_number_of_segments_leaves_fewer_lanes(
         assert best.key_block * best.lane_block <= lanes
 
 
+def test_ties_go_to_few_segments_or_to_whole_heads() -> None:
+    extents = {"H": 32, "G": 8, "D": 128}
+    assert choose_tiling(extents, HEADS, 1, 8, 100).segments == 1
+    assert choose_tiling(extents, HEADS, 1, 8, 100, whole_heads=True).segments == 8
+    assert choose_tiling(extents, HEADS, 1, 6, 100, whole_heads=True).segments == 2
+
+
 @given(mesh_sides, mesh_sides, st.integers(1, 500))
 def test_rows_and_chunks_cover_the_cache(rows: int, columns: int, capacity: int) -> None:
     tiling = make_tiling({"H": 2, "G": 1, "D": 4}, HEADS, rows, columns, capacity, 1)

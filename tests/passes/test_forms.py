@@ -210,3 +210,13 @@ def test_without_a_device_each_op_takes_its_first_form():
 def test_spec_of_pins_is_read_back():
     step = Partition(grid="2x2", forms=("q=gemv_y", "h=deferred"))
     assert meshc.parse_pipeline(str(step)) == [step]
+
+
+def test_a_node_of_gpus_decodes_in_tensor_parallel():
+    """Whole heads and features over GPUs, two reductions a layer: behind attention and behind the
+    feed-forward part."""
+    module = lowered_model("llama-3-8b", "decode", mesh="gpu=8", device="h100x8")
+    found = layouts(module)
+    assert found["wq"] == "<E_row H_gpuh D_gpud>" and found["w_gate"] == "<E_row F_gpu>"
+    assert (module.mesh.size("gpuh"), module.mesh.size("gpud")) == (8, 1)
+    assert reductions(module) == 2

@@ -98,7 +98,8 @@ class Partition(Pass):
         """``module`` with its mesh, and how its heads and rows meet that."""
         columns, rows = module.axes.size_of(self.grid or str(module.option("grid", "1x1")))
         heads = heads_of(module)
-        tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity)
+        whole = module.device is not None and module.device.link.topology == "all_to_all"
+        tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity, whole)
         mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
         return problem_of(module, mesh, tiling, self.gemm, self.align, self.result)
 
