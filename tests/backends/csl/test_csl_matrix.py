@@ -28,7 +28,7 @@ RESULTS = ("everywhere", "roots")
 REFUSED = [
     *((algo, MIXED, "4x4", (256, 512, 256), "does-not-fit", "M") for algo in GEMM),
     ("allgather", MIXED, "4x4", (160, 256, 160), "does-not-fit", "M"),
-    ("tree", MIXED, "1x128", (1, 128, 4), "too-many-queues", "R"),
+    ("tree", MIXED, "128x128", (1, 128, 4), "too-many-queues", "R"),
     ("ring", MIXED, "2x2", (1, 512, 256), "does-not-fit", "M"),
     ("cannon", ("bf16", "f32"), "2x2", (4, 4, 4), "csl-dtype", ""),
     ("pipeline", ("bf16", "bf16"), "2x2", (1, 4, 4), "csl-dtype", ""),
