@@ -49,8 +49,10 @@ class LanguageModel:
         machine.write("cosines", np.cos(angles).astype(np.float32))
         machine.write("sines", np.sin(angles).astype(np.float32))
         pages = np.arange(np.prod(program.buffers["pages"].shape), dtype=np.int32)
-        machine.write("pages", pages.reshape(program.buffers["pages"].shape))
-        self._let_prompts_be_of(0)
+        table = pages.reshape(program.buffers["pages"].shape)
+        machine.write("pages", table)
+        if program.prefill is not None:
+            machine.write("chunk_pages", table[:1])
 
     def step(self, tokens: Sequence[int], cached: Sequence[int]) -> Array:
         """Logits [batch, vocabulary] behind one token of each request, which has ``cached``
