@@ -33,6 +33,7 @@ class Contractions(Values):
             if result not in self.places:
                 self.result_place(op)
         places = [self.places[r] for r in op.results]
+        self.check_side_by_side(op, places)
         width = sum(p.width for p in places)
         first = places[0]
         out = replace(first, shape=(width,)) if first.offset is not None else first
@@ -80,8 +81,9 @@ class Contractions(Values):
             if result not in self.places:
                 self.result_place(op)
         self.check_matrices(op, rights)
-        first = self.places[op.results[0]]
-        width = sum(self.places[r].width for r in op.results)
+        places = [self.places[r] for r in op.results]
+        self.check_side_by_side(op, places)
+        first, width = places[0], sum(p.width for p in places)
         out = replace(first, shape=(width,)) if first.offset is not None else first
         layout = tensor_type(left).layout or Layout()
         splits = tuple(s for d in op.contract for s in layout.splits if s.dim == d)

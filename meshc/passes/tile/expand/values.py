@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 from meshc.analysis.tiling import tiling_of
@@ -16,6 +17,7 @@ from meshc.passes.tile.expand.cache import Cache
 from meshc.passes.tile.expand.emitter import Emitter, Place
 from meshc.passes.tile.expand.lifetimes import Lifetimes
 from meshc.passes.tile.expand.weights import Weights
+from meshc.support.diagnostics import fail
 
 
 class Values:
@@ -51,6 +53,24 @@ class Values:
             self.places[value] = self.weights.lanes(value)
             self.constants.add(self.places[value].buffer)
         return self.places[value]
+
+    def check_side_by_side(self, op: Op, places: Sequence[Place]) -> None:
+        """Values that ``op`` computes or sends together follow each other in one buffer; fails with
+        ``unsupported-layout`` where other ops want some of them elsewhere."""
+        for before, after in pairwise(places):
+            apart = after.offset is None or before.offset is None
+            if (
+                apart
+                or before.buffer is not after.buffer
+                or (
+                    before.offset + before.width != after.offset  # type: ignore[operator]
+                )
+            ):
+                words = (
+                    f"what {op.NAME} works on does not lie side by side: some of it is computed "
+                )
+                words += "or sent together with other values"
+                fail("unsupported-layout", words, op.span, help="reduce each value by itself")
 
     def is_free(self, place: Place, op: Op) -> bool:
         """Whether ``op`` may overwrite ``place``: it is no parameter's, and nothing that lies there
