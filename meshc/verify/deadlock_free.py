@@ -27,9 +27,8 @@ def check(module: Module) -> None:
 def _waits_first(transfer: Transfer) -> bool:
     """Whether some wait needs the message before the common order sends it."""
     ops = transfer.block.ops
-    (send,), (recv,) = transfer.sends, transfer.recvs
-    sent = ops.index(send)
-    token = recv.result
+    sent = ops.index(transfer.sent_at)
+    token = transfer.recvs[0].result
     waits = [
         place
         for place, op in enumerate(ops)

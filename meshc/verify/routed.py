@@ -6,12 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.analysis.channels import Line, crossed_axis, crossings, line_of, shares_core
 from meshc.analysis.coordinates import coordinate_values
-from meshc.ir.affine import IntArray, Piecewise, parse_piecewise
+from meshc.analysis.handovers import origins_of
+from meshc.ir.affine import Expr, IntArray, Piecewise, parse_piecewise
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
+from meshc.verify.walk import point_text
 
 
 def check(module: Module) -> None:
@@ -22,6 +24,8 @@ def check(module: Module) -> None:
     used: set[int] = set()
     for channel, line in zip(module.channels, lines, strict=True):
         _check_line(mesh, channel, line)
+        if line.axis not in mesh.plane:
+            _check_crossing(module, channel)
         sent = _colors(mesh, values, channel.send_color, line)
         received = _colors(mesh, values, channel.recv_color, line)
         mine = {sent[s] for s in line.senders}
@@ -44,7 +48,7 @@ def _check_line(mesh: Mesh, channel: Channel, line: Line) -> None:
     if len(channel.route.inputs) == 2:
         for piece in channel.route.pieces:
             named |= {n for n in piece.domain.free_vars if not n.startswith("_")}
-    along = mesh.coordinates_of(line.axis) if line.axis in mesh.plane else frozenset[str]()
+    along = mesh.coordinates_of(line.axis) if line.axis in mesh.plane else {line.axis}
     strange = sorted(named - along)
     if strange:
         fail(
@@ -58,7 +62,7 @@ def _colors(mesh: Mesh, values: dict[str, Piecewise], text: str, line: Line) -> 
     """The color at each position of the line, for all positions at once."""
     function = parse_piecewise(text)
     places = np.arange(mesh.size(line.axis))
-    along = mesh.plane if line.axis in mesh.plane else ()
+    along = mesh.plane if line.axis in mesh.plane else (line.axis,)
     core = {name: places if name in along else places * 0 for name in mesh.names}
     env = {name: values[name].evaluate(core) for name in function.free_vars}
     found: IntArray = np.broadcast_to(np.asarray(function.evaluate(env)), places.shape)
@@ -73,6 +77,39 @@ def _check_ends(channel: Channel, line: Line, sent: list[int], received: list[in
                 f"@{channel.name}: {line.axis}={sender} sends on color {sent[sender]} but "
                 f"{line.axis}={receiver} listens on {received[receiver]}",
             )
+
+
+def _check_crossing(module: Module, channel: Channel) -> None:
+    """Messages from region to region go to a neighbour on the device, so that they pass no other
+    core: all regions and all cores of a line across the edge are looked at. Where any core reaches
+    any other at once there is nothing to pass."""
+    if module.the_device().link.topology == "all_to_all":
+        return
+    mesh, axis = module.the_mesh(), crossed_axis(channel, module.the_mesh())
+    for piece in channel.route.pieces:
+        others = [name for name in mesh.plane if name != axis]
+        straight = all(piece.outputs[mesh.names.index(n)] == Expr.var(n) for n in others)
+        if not straight or piece.domain.free_vars & {*others}:
+            fail(
+                "routes-clash",
+                f"@{channel.name} leads from region to region other than straight over an edge",
+            )
+    origins = np.array([(row, column) for column, row in origins_of(mesh)])
+    sources, targets = crossings(channel, mesh)
+    here, there = (origins[ends[:, 0]] + ends[:, 1:] for ends in (sources, targets))
+    hops = np.abs(here - there).sum(axis=1)
+    for far in np.flatnonzero(hops != 1)[:1]:
+        fail(
+            "routes-clash",
+            f"@{channel.name}: a message from {point_text(mesh, _point(mesh, sources[far]))} to "
+            f"{point_text(mesh, _point(mesh, targets[far]))} takes {hops[far]} hops on the device, "
+            "past cores that use their links themselves",
+            help="let it move from core to core",
+        )
+
+
+def _point(mesh: Mesh, place: IntArray) -> dict[str, int]:
+    return dict(zip(mesh.names, place.tolist(), strict=True))
 
 
 def _check_routers(mesh: Mesh, channel: Channel, line: Line, sent: list[int]) -> None:
@@ -94,8 +131,7 @@ def _check_queues(module: Module, lines: list[Line]) -> None:
     for index, channel in enumerate(module.channels):
         for other in range(index):
             rival = module.channels[other]
-            axes = (lines[index].axis, lines[other].axis)
-            meet = shares_core(lines[index].receivers, lines[other].receivers, axes)
+            meet = shares_core(lines[index].receiving, lines[other].receiving)
             if meet and channel.queue == rival.queue:
                 fail(
                     "routes-clash",

@@ -1,82 +1,191 @@
 """Transfers of a tile program: which sends and receives belong together.
 
-The n-th send and the n-th receive on a channel in a block are one transfer. A relay is one of
-either; where a block relays on a channel, all its ends on that channel are one transfer together,
-a chain, and no core may have two of them.
+The n-th send and the n-th receive on a channel in a block are one transfer. A loop that only sends
+on a channel, or only receives, takes the place of one: it belongs to the loop of the other side,
+which takes as many steps, and what is sent in a step is received in the same step. A relay is a
+send and a receive; where a block relays on a channel, all its ends on that channel are one transfer
+together, a chain, and no core may have two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 
 from meshc.analysis.isl import Scope, find_point
-from meshc.ir.affine import Cond
-from meshc.ir.core import Block
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Block, Op
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops import tile
 from meshc.support.diagnostics import fail
-from meshc.verify.walk import Context, blocks, guard_of, mesh_scope, plain, point_text
+from meshc.verify.walk import Context, blocks, guard_of, inside, mesh_scope, plain, point_text
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """One transfer of a block: the statements that send, and those that receive."""
+    """One transfer of a block: the statements that send, and those that receive.
+
+    They may stand in loops of the block, ``send_loops`` and ``recv_loops``, outermost first.
+    """
 
     channel: Channel
     sends: tuple[tile.Send | tile.Relay, ...]
     recvs: tuple[tile.Recv | tile.Relay, ...]
     block: Block
     context: Context
+    send_loops: tuple[tile.For, ...] = ()
+    recv_loops: tuple[tile.For, ...] = ()
 
     @property
     def chain(self) -> bool:
         """Whether some core passes the message on."""
         return any(isinstance(op, tile.Relay) for op in (*self.sends, *self.recvs))
 
+    @property
+    def sent_at(self) -> Op:
+        """The statement of the block that sends, or holds what sends."""
+        return (*self.send_loops, *self.sends)[0]
+
     def senders(self, module: Module) -> Cond:
         """Where something is sent, in terms of the position of a core."""
-        return _anywhere(module, self.sends, self.context)
+        return _anywhere(module, self.sends, self.context, self.send_loops)
 
     def receivers(self, module: Module) -> Cond:
-        """Where something is received, in terms of the position of a core."""
-        return _anywhere(module, self.recvs, self.context)
+        """Where something is received, in terms of the position of a core and of the loops that
+        send."""
+        found = _anywhere(module, self.recvs, self.context, self.recv_loops)
+        pairs = zip(self.recv_loops, self.send_loops, strict=True)
+        return found.substitute({mine.var: Expr.var(theirs.var) for mine, theirs in pairs})
 
 
-def _anywhere(module: Module, ends: Sequence[tile.Transfer], context: Context) -> Cond:
+def _anywhere(
+    module: Module, ends: Sequence[tile.Transfer], context: Context, loops: Sequence[tile.For]
+) -> Cond:
     mesh = module.the_mesh()
+    for loop in loops:
+        context = inside(loop, context)
     return Cond.any(plain(mesh, guard_of(op, context)) for op in ends)
 
 
+@dataclass(frozen=True)
+class _End:
+    """A statement that sends or receives, and the loops between it and a block."""
+
+    op: tile.Transfer
+    loops: tuple[tile.For, ...] = ()
+
+    def meets(self, other: _End) -> bool:
+        """Whether both take equally many steps."""
+        mine, theirs = ([(o.count, o.each) for o in end.loops] for end in (self, other))
+        return mine == theirs
+
+
+@dataclass
+class _Ends:
+    """What a block sends and receives on one channel, in order."""
+
+    sends: list[_End] = field(default_factory=list)
+    recvs: list[_End] = field(default_factory=list)
+    crossed: Op | None = None
+    """A statement with transfers of its own on the channel while others are on their way."""
+
+    @property
+    def relays(self) -> bool:
+        """Whether some statement of the block passes messages on."""
+        return any(isinstance(end.op, tile.Relay) for end in (*self.sends, *self.recvs))
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether the other side must stand elsewhere."""
+        return not self.relays and bool(self.sends) != bool(self.recvs)
+
+
 def transfers(module: Module) -> Iterator[Transfer]:
-    """Every transfer of the module; fails where sends and receives do not pair up."""
+    """Every transfer of the module; fails with ``channels-unmatched`` where sends and receives do
+    not pair up."""
     channels = {c.name: c for c in module.channels}
     scope = mesh_scope(module)
     for block, context in blocks(module):
-        sends: dict[str, list[tile.Send | tile.Relay]] = {}
-        recvs: dict[str, list[tile.Recv | tile.Relay]] = {}
-        for op in block.ops:
-            if isinstance(op, (tile.Send, tile.Relay)):
-                sends.setdefault(tile.channel_out(op) or "", []).append(op)
-            if isinstance(op, (tile.Recv, tile.Relay)):
-                recvs.setdefault(op.channel, []).append(op)
-        for name in {**sends, **recvs}:
-            given, taken = sends.get(name, []), recvs.get(name, [])
-            if any(isinstance(op, tile.Relay) for op in (*given, *taken)) and name in channels:
-                chain = Transfer(channels[name], tuple(given), tuple(taken), block, context)
+        within = context.loop is not None and context.loop.regions[0] is block
+        for name, ends in _ends(block).items():
+            if within and ends.one_sided:
+                continue  # the block around the loop has the other side
+            sends, recvs = ends.sends, ends.recvs
+            looped = any(end.loops for end in (*sends, *recvs))
+            if ends.relays and name in channels and not looped:
+                given, taken = (tuple(end.op for end in side) for side in (sends, recvs))
+                chain = Transfer(channels[name], given, taken, block, context)  # type: ignore[arg-type]
                 _one_end_each(module, chain, scope)
                 yield chain
                 continue
-            if len(given) != len(taken) or name not in channels:
-                ends: list[tile.Transfer] = [*given, *taken]
+            if len(sends) != len(recvs) or name not in channels or ends.relays:
                 fail(
                     "channels-unmatched",
-                    f"{len(given)} sends and {len(taken)} receives on @{name} in one block",
-                    ends[0].span,
+                    f"{len(sends)} sends and {len(recvs)} receives on @{name} in one block",
+                    [*sends, *recvs][0].op.span,
                 )
-            for send, recv in zip(given, taken, strict=True):
-                yield Transfer(channels[name], (send,), (recv,), block, context)
+            if ends.crossed is not None:
+                fail(
+                    "channels-unmatched",
+                    f"transfers on @{name} begin and end here while another is on its way",
+                    ends.crossed.span,
+                    help="messages of a channel arrive in the order in which they are sent: "
+                    "receive the first before, or give these a channel of their own",
+                )
+            for send, recv in zip(sends, recvs, strict=True):
+                yield _transfer(channels[name], send, recv, block, context)
+
+
+def _ends(block: Block) -> dict[str, _Ends]:
+    """Ends by channel that pair up in ``block``: its own, and those of its loops that have no other
+    side in there."""
+    found: dict[str, _Ends] = {}
+    for op in block.ops:
+        for name in _paired_inside(op):
+            mine = found.setdefault(name, _Ends())
+            if len(mine.sends) != len(mine.recvs):
+                mine.crossed = op
+        if isinstance(op, (tile.Send, tile.Relay)):
+            found.setdefault(tile.channel_out(op) or "", _Ends()).sends.append(_End(op))
+        if isinstance(op, (tile.Recv, tile.Relay)):
+            found.setdefault(op.channel, _Ends()).recvs.append(_End(op))
+        if isinstance(op, tile.For):
+            for name, ends in _ends(op.regions[0]).items():
+                if ends.one_sided:
+                    mine = found.setdefault(name, _Ends())
+                    mine.sends += [_End(end.op, (op, *end.loops)) for end in ends.sends]
+                    mine.recvs += [_End(end.op, (op, *end.loops)) for end in ends.recvs]
+    return found
+
+
+def _paired_inside(op: Op) -> set[str]:
+    """Channels on which all that ``op`` sends is received in its own body."""
+    used = {
+        name
+        for region in op.regions
+        for inner in region.walk()
+        for name in (tile.channel_in(inner), tile.channel_out(inner))
+        if name is not None
+    }
+    if isinstance(op, tile.For):
+        used -= {name for name, ends in _ends(op.regions[0]).items() if ends.one_sided}
+    return used
+
+
+def _transfer(channel: Channel, send: _End, recv: _End, block: Block, context: Context) -> Transfer:
+    """The transfer of two ends; fails where their loops differ."""
+    if not send.meets(recv):
+        fail(
+            "channels-unmatched",
+            f"what one loop sends on @{channel.name} is received in other steps",
+            recv.op.span,
+            help="a loop that only receives takes as many steps as the loop that sends",
+        )
+    assert isinstance(send.op, (tile.Send, tile.Relay)) and isinstance(
+        recv.op, (tile.Recv, tile.Relay)
+    )
+    return Transfer(channel, (send.op,), (recv.op,), block, context, send.loops, recv.loops)
 
 
 def _one_end_each(module: Module, chain: Transfer, scope: Scope) -> None:

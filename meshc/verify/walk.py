@@ -70,10 +70,11 @@ def _nested(block: Block, context: Context) -> Iterator[tuple[Block, Context]]:
     yield block, context
     for op in block.ops:
         for region in op.regions:
-            yield from _nested(region, _inside(op, context))
+            yield from _nested(region, inside(op, context))
 
 
-def _inside(op: Op, context: Context) -> Context:
+def inside(op: Op, context: Context) -> Context:
+    """What is known in the body of ``op``, which stands in a block of ``context``."""
     known = context.known & op.when if op.when is not None else context.known
     if isinstance(op, tile.For):
         within = known & Cond.between(0, Expr.var(op.var), op.count)

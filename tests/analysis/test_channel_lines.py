@@ -46,11 +46,13 @@ def test_messages_that_leave_the_mesh_do_not_exist() -> None:
     assert line.receivers == frozenset(range(1, 6))
 
 
-def test_lines_of_one_axis_meet_only_at_common_positions() -> None:
+def test_cores_meet_where_no_axis_tells_them_apart() -> None:
     left, right = frozenset({0, 1}), frozenset({2, 3})
-    assert not shares_core(left, right, ("x", "x"))
-    assert shares_core(left, right, ("x", "y")), "a row and a column cross"
-    assert not shares_core(left, frozenset(), ("x", "y"))
+    assert not shares_core({"x": left}, {"x": right})
+    assert shares_core({"x": left}, {"y": right}), "a row and a column cross"
+    assert not shares_core({"x": left}, {"y": frozenset()})
+    assert not shares_core({"r": left, "x": left}, {"x": right}), "other columns of all regions"
+    assert shares_core({"r": left, "x": left}, {"y": right})
 
 
 @pytest.mark.parametrize("axis", ["y", "x", "xd"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import combinations
 
-from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.analysis.channels import Ends, Line, line_of, shares_core
 from meshc.backends.csl.transfers import Transfers, exclusive
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Transfer, channel_in, channel_out
@@ -82,7 +82,7 @@ def _rivals(module: Module, ends: list[End], archs: tuple[str, ...]) -> dict[End
     found: dict[End, set[End]] = {end: set() for end in ends}
     for one, other in combinations(ends, 2):
         places = _places(lines, one), _places(lines, other)
-        if not shares_core(*places, (lines[one[0]].axis, lines[other[0]].axis)):
+        if not shares_core(*places):
             continue
         bound = one[1] == other[1] and (one[1] == "recv" or "wse3" in archs)
         if bound or frozenset((one, other)) in together:
@@ -91,9 +91,9 @@ def _rivals(module: Module, ends: list[End], archs: tuple[str, ...]) -> dict[End
     return found
 
 
-def _places(lines: dict[str, Line], end: End) -> frozenset[int]:
+def _places(lines: dict[str, Line], end: End) -> Ends:
     line = lines[end[0]]
-    return line.senders if end[1] == "send" else line.receivers
+    return line.sending if end[1] == "send" else line.receiving
 
 
 def _together(transfers: Transfers) -> set[frozenset[End]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.analysis.channels import Ends, line_of, shares_core
 from meshc.analysis.coordinates import position
 from meshc.analysis.placement import (
     Coloring,
@@ -56,8 +57,8 @@ class AllocateRoutes(Pass):
             channel.recv_color = _numbered(coloring.recv, next_color)
             next_color += coloring.count
         lines = [line_of(c, mesh) for c in module.channels]
-        inputs = assign_queues(lines, [line.receivers for line in lines])
-        outputs = assign_queues(lines, [line.senders for line in lines])
+        inputs = assign_queues([line.receiving for line in lines])
+        outputs = assign_queues([line.sending for line in lines])
         device = module.the_device()
         limits = {
             "colors": (next_color, device.free("colors")),
@@ -87,15 +88,14 @@ def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> N
             )
 
 
-def assign_queues(lines: list[Line], ends: list[frozenset[int]]) -> list[int]:
+def assign_queues(ends: Sequence[Ends]) -> list[int]:
     """A queue for each channel, as few as possible: channels that meet at a core need two."""
-    count = len(lines)
+    count = len(ends)
     meets = [
         {
             other
             for other in range(count)
-            if other != index
-            and shares_core(ends[index], ends[other], (lines[index].axis, lines[other].axis))
+            if other != index and shares_core(ends[index], ends[other])
         }
         for index in range(count)
     ]
@@ -138,15 +138,20 @@ def _output(device: Device, queue: int) -> int:
 def color(channel: Channel, mesh: Mesh) -> Coloring:
     """Colors of one channel, by its geometry."""
     line = line_of(channel, mesh)
-    if channel.multicast or line.axis not in mesh.plane or len(line.pairs) <= 1:
+    if channel.multicast or len(line.pairs) <= 1:
         return multicast_coloring()
+    if line.axis not in mesh.plane:
+        passing = line.edge is not None and line.edge[1] & line.edge[2]
+        found = chain_coloring(1) if passing else multicast_coloring()
+        here = {"p": Expr.var(line.axis)}
+        return Coloring(found.count, found.send.substitute(here), found.recv.substitute(here))
     kind, _, rest = channel.name.partition("_")
     axis, _, stride = rest.partition("_")
     if (
         axis not in mesh.parts or mesh.whole(axis) not in mesh.plane
     ):  # a name of the user's own: neighbours, or else a ring
         kind, axis, stride = "chain" if line.hops <= 1 else "ring", line.axis, "1"
-    if kind in ("chain", "up"):
+    if kind in ("chain", "onward", "up"):
         found = chain_coloring(int(stride.partition("_")[0]))
     elif mesh.ring(axis) or mesh.size(axis) <= 2:
         found = ring_coloring(mesh.size(axis))

@@ -13,7 +13,7 @@ from meshc.ir.ops import mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import View
-from meshc.passes.tile.expand import rings
+from meshc.passes.tile.expand import handing
 from meshc.passes.tile.expand.contractions import Contractions
 from meshc.passes.tile.expand.distributed import Distributed
 from meshc.passes.tile.expand.emitter import Place
@@ -135,12 +135,14 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             region = Expr.var(emitter.mesh.outer)
             with emitter.sweep(region, regions):
                 given = [
-                    (p, self.spread_over_columns(a))
-                    for p, a in zip(carried, body.args, strict=False)
+                    (place, tensor_type(arg).layout or Layout())
+                    for place, arg in zip(carried, body.args, strict=False)
                 ]
-                self.from_region(given)
+                for place, layout in given:
+                    handing.take_over(emitter, place, layout)
                 self.layer_loop(op, body, share, carried, layers)
-                self.to_region(given)
+                for place, layout in given:
+                    handing.hand_on(emitter, place, layout)
             emitter.guards.append(Cond.eq(region, regions - 1))
         for value, place in zip(op.results, carried, strict=False):
             self.settle(value, place)
@@ -165,38 +167,6 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
                     place = copy
                 found[position] = place
         return [place for place in found if place]
-
-    def spread_over_columns(self, value: Value) -> bool:
-        """Whether ``value`` crosses regions at an edge, to be spread over columns: all have the
-        same of it."""
-        layout = tensor_type(value).layout or Layout()
-        mesh = self.emitter.mesh
-        alike = all(mesh.whole(split.axis) != mesh.across for split in layout.splits)
-        return alike and not self.emitter.many_rows and mesh.columns > 1
-
-    def from_region(self, carried: Sequence[tuple[Place, bool]]) -> None:
-        """Take the carried values from the region before; to be spread, they come to column 0."""
-        emitter, mesh = self.emitter, self.emitter.mesh
-        column, later = Expr.var(mesh.across), Cond.ge(Expr.var(mesh.outer), 1)
-        for place, spread in carried:
-            way = rings.next_region(emitter, spread)
-            edge = later & Cond.eq(column, 0) if spread else later
-            emitter.wait(emitter.recv(way, self.view(place), when=edge))
-            if spread:
-                cast = rings.multicast(emitter, mesh.across)
-                sent = emitter.send(cast, self.view(place), when=edge)
-                got = emitter.recv(cast, self.view(place), when=later & Cond.ge(column, 1))
-                emitter.wait(sent, got)
-
-    def to_region(self, carried: Sequence[tuple[Place, bool]]) -> None:
-        """Hand the carried values to the next region."""
-        emitter, mesh = self.emitter, self.emitter.mesh
-        last = mesh.columns - 1
-        more = Cond.le(Expr.var(mesh.outer), mesh.regions - 2)
-        for place, spread in carried:
-            way = rings.next_region(emitter, spread)
-            edge = more & Cond.eq(Expr.var(mesh.across), last) if spread else more
-            emitter.send(way, self.view(place), when=edge)
 
     def layer_loop(
         self, op: mesh.Repeat, body: Block, share: int, carried: Sequence[Place], layers: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis.coordinates import position
+from meshc.analysis.handovers import handovers
 from meshc.analysis.placement import ring_step
 from meshc.analysis.tiling import ceil_div
 from meshc.analysis.turns import turn_route
@@ -78,17 +79,20 @@ def member(emitter: Emitter, axis: str, stride: int, group: int) -> Expr:
     return place if stride * group >= emitter.mesh.size(axis) else place % group
 
 
-def multicast(emitter: Emitter, axis: str) -> Symbol:
-    """From position 0 of ``axis`` to all others."""
+def multicast(emitter: Emitter, axis: str, way: int = 1) -> Symbol:
+    """From position 0 of ``axis`` to all others; from its last position where ``way`` is -1."""
     here = position(emitter.mesh, axis)
     size = emitter.mesh.size(axis)
     far = Expr.var(f"_{emitter.mesh.whole(axis)}")
     base = _base(emitter, axis)
-    reach = Cond.between(base + 1, far, base + size)
+    root, low = (0, base + 1) if way > 0 else (size - 1, base)
+    reach = Cond.between(low, far, low + (size - 1))
     route = AffineMap.of(
-        emitter.mesh.plane, [(_at(emitter.mesh, axis, far), Cond.eq(here, 0) & reach)]
+        emitter.mesh.plane, [(_at(emitter.mesh, axis, far), Cond.eq(here, root) & reach)]
     )
-    return emitter.channel(f"cast_{axis}", route, multicast=True)
+    return emitter.channel(
+        f"cast_{axis}" if way > 0 else f"cast_back_{axis}", route, multicast=True
+    )
 
 
 def in_turn(emitter: Emitter, axis: str, way: int, each: int) -> Symbol:
@@ -100,19 +104,35 @@ def in_turn(emitter: Emitter, axis: str, way: int, each: int) -> Symbol:
     return emitter.channel(name, route, multicast=True, turns=each)
 
 
-def next_region(emitter: Emitter, replicated: bool) -> Symbol:
-    """From each region to the next: core to same core, or, for a value that all columns have,
-    from the last column to the first."""
+def next_region(emitter: Emitter) -> Symbol:
+    """From each region to the next, core to same core."""
     mesh = emitter.mesh
     region, row, column = map(Expr.var, mesh.names)
     where = Cond.le(region, mesh.regions - 2)
-    last = mesh.columns - 1
-    if not replicated or last == 0:
-        route = AffineMap.of(mesh.names, [((region + 1, row, column), where)])
-    else:
-        edge = where & Cond.eq(column, last)
-        route = AffineMap.of(mesh.names, [((region + 1, row, Expr.const(0)), edge)])
+    route = AffineMap.of(mesh.names, [((region + 1, row, column), where)])
     return emitter.channel("next_region", route)
+
+
+def edge(emitter: Emitter, axis: str) -> Symbol:
+    """Over the edge between a region and the next one along ``axis``, an axis of the plane."""
+    mesh = emitter.mesh
+    region, here, last = Expr.var(mesh.outer), Expr.var(axis), mesh.size(axis) - 1
+    pieces = []
+    for handover in handovers(mesh):
+        if handover.axis == axis:
+            begin, end = (0, last) if handover.way > 0 else (last, 0)
+            at = tuple(Expr.const(begin) if n == axis else Expr.var(n) for n in mesh.plane)
+            pieces.append(((region + 1, *at), handover.leaves(mesh) & Cond.eq(here, end)))
+    return emitter.channel(f"edge_{axis}", AffineMap.of(mesh.names, pieces))
+
+
+def onward(emitter: Emitter, axis: str, way: int) -> Symbol:
+    """From each position of ``axis``, an axis of the plane, to the next one (``way`` 1) or to the
+    one before."""
+    mesh, here = emitter.mesh, Expr.var(axis)
+    where = Cond.le(here, mesh.size(axis) - 2) if way > 0 else Cond.ge(here, 1)
+    route = AffineMap.of(mesh.plane, [(_at(mesh, axis, here + way), where)])
+    return emitter.channel(f"{'onward' if way > 0 else 'chain'}_{axis}_1", route)
 
 
 def _at(mesh: Mesh, axis: str, along: Expr) -> tuple[Expr, Expr]:

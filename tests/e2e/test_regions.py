@@ -1,0 +1,71 @@
+"""Layers in regions that lie in a snake: activations cross edges to the east, south and west."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mesh_programs import MeshProgram, mesh_program
+
+import meshc.devices
+from meshc.analysis.handovers import handovers
+from meshc.verify import check_fact
+
+pytestmark = pytest.mark.models
+
+TINY = Path(__file__).parents[1] / "data" / "tiny"
+IDEAL = Path(meshc.devices.__file__).parent / "data" / "ideal.toml"
+
+
+def snake(folder: Path, columns: int, rows: int) -> str:
+    """A device with room for two by two regions."""
+    text = IDEAL.read_text().replace("enforced = false", "enforced = true")
+    for key, size in (("cores_x", 2 * columns), ("cores_y", 2 * rows)):
+        assert f"{key} = {{value = 4_096" in text
+        text = text.replace(f"{key} = {{value = 4_096", f"{key} = {{value = {size}")
+    path = folder / "snake.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def compiled(folder: Path, name: str, mesh: str, kv: str = "shift") -> MeshProgram:
+    columns, rows = map(int, mesh.split("x"))
+    passes = {
+        "split-regions": "split-regions{regions=4}",
+        "shift-kv-cache": f"shift-kv-cache{{policy={kv}}}",
+    }
+    device = snake(folder, columns, rows)
+    return mesh_program(str(TINY / name), mesh, 24, passes=passes, device=device)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "kv"),
+    [
+        ("llama-3h1", "3x2", "shift"),
+        ("llama-9h3-tied", "2x3", "cyclic"),
+        ("qwen2-7h1", "1x4", "shift"),
+        ("llama-5h-mha", "5x1", "concat"),
+        ("llama-rope3", "1x1", "shift"),
+        ("llama-biased-f16", "4x4", "cyclic"),
+    ],
+)
+def test_tokens_of_a_snake_of_regions(name: str, mesh: str, kv: str, tmp_path: Path) -> None:
+    facts = json.loads((TINY / name / "expected.json").read_text())
+    ids, tokens = facts["prompt_ids"], facts["tokens"]
+    program = compiled(tmp_path, name, mesh, kv)
+    for module in program.modules.values():
+        ways = {(h.axis, h.way) for h in handovers(module.the_mesh())}
+        assert ways == {("x", 1), ("y", 1), ("x", -1)}
+        check_fact(module, "routed")
+    assert program.run(tmp_path / "emitted", ids, len(tokens))[0] == tokens
+    assert program.interpret(ids, 3) == tokens[:3]
+
+
+def test_a_vector_crosses_an_edge_once_and_parts_move_core_by_core(tmp_path: Path) -> None:
+    modules = compiled(tmp_path, "llama-3h1", "3x2").modules
+    names = {phase: {c.name for c in module.channels} for phase, module in modules.items()}
+    rows, columns = {"onward_y_1"}, {"onward_x_1"}
+    assert rows | columns <= names["prefill"], "many rows are split over both axes"
+    assert {"edge_x", "edge_y"} <= names["decode"]
+    assert len((rows | columns) & names["decode"]) == 1, "a vector is split over one axis"
