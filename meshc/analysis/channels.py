@@ -11,7 +11,6 @@ from meshc.ir.affine import Cond, Expr, IntArray
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel
 
-
 Ends = Mapping[str, frozenset[int]]
 """Cores by their positions on some axes; on others they may be anywhere."""
 

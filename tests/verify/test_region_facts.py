@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from compiled_texts import changed
 
+from meshc.analysis.handovers import handovers
 from meshc.support.diagnostics import MeshcError
 from meshc.verify import check_fact
+
+# ruff: noqa: E501
 
 TEXT = """module @handover level(tile) holds() {
   dims X = 3, R = 2
@@ -125,8 +128,7 @@ def test_a_changed_program_is_refused(name: str) -> None:
 
 
 def test_regions_without_a_common_edge_hand_over_nothing() -> None:
-    from meshc.analysis.handovers import handovers
-
     mesh = changed(TEXT, ("[3, 0]]", "[3, 1]]")).the_mesh()
-    with pytest.raises(MeshcError, match="no edge in common"):
+    with pytest.raises(MeshcError, match="no edge in common") as caught:
         handovers(mesh)
+    assert caught.value.diagnostics[0].code == "regions-apart"

@@ -13,12 +13,11 @@ from meshc.ir.ops import mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import View
-from meshc.passes.tile.expand import handing
 from meshc.passes.tile.expand.contractions import Contractions
 from meshc.passes.tile.expand.distributed import Distributed
 from meshc.passes.tile.expand.emitter import Place
+from meshc.passes.tile.expand.handing import Handing
 from meshc.passes.tile.expand.packing import LaneMap
-from meshc.passes.tile.expand.pointwise import Pointwise
 from meshc.passes.tile.expand.weights import Stack
 from meshc.support.diagnostics import fail
 
@@ -26,7 +25,7 @@ _Move = tuple[Place, Place]
 """A place and the one whose content it takes."""
 
 
-class FunctionExpander(Pointwise, Distributed, Contractions):
+class FunctionExpander(Handing, Distributed, Contractions):
     """Gives every mesh value a place and emits the statements that compute it."""
 
     def expand(self, function: Function) -> Block:
@@ -135,14 +134,14 @@ class FunctionExpander(Pointwise, Distributed, Contractions):
             region = Expr.var(emitter.mesh.outer)
             with emitter.sweep(region, regions):
                 given = [
-                    (place, tensor_type(arg).layout or Layout())
+                    (place, tensor_type(arg))
                     for place, arg in zip(carried, body.args, strict=False)
                 ]
-                for place, layout in given:
-                    handing.take_over(emitter, place, layout)
+                for place, kind in given:
+                    self.take_over(place, kind)
                 self.layer_loop(op, body, share, carried, layers)
-                for place, layout in given:
-                    handing.hand_on(emitter, place, layout)
+                for place, kind in given:
+                    self.hand_on(place, kind)
             emitter.guards.append(Cond.eq(region, regions - 1))
         for value, place in zip(op.results, carried, strict=False):
             self.settle(value, place)

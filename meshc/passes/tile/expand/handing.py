@@ -1,109 +1,190 @@
 """How activations pass from region to region: over the edge that both have in common.
 
 A value that all cores along the way have alike crosses once, from the last of them to the first of
-the next region, where it is multicast. A value that is split along the way moves core by core, as
-many steps as there are cores, so that no message is longer than a hop. Where any core reaches any
-other at once, each core sends to its counterpart.
+the next region, and is spread from there. Single rows that are split along the way are first turned
+to the other axis of the plane, by a masked copy and a sum, and turned back behind the edge: both
+take channels that the reductions of a layer have anyway. Many rows move core by core, as many steps
+as there are cores. So no message is longer than a hop. Where any core reaches any other at once,
+each core sends to its counterpart.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from meshc.analysis.handovers import Handover, handovers
+from meshc.analysis.tiling import ceil_div
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.types import Layout
-from meshc.ir.views import Symbol, View
-from meshc.passes.tile.expand import rings
-from meshc.passes.tile.expand.emitter import Emitter, Place
+from meshc.ir.ops import mesh as ops
+from meshc.ir.types import Layout, Split, TensorType
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.passes.tile.expand import collectives, rings
+from meshc.passes.tile.expand.emitter import Place
+from meshc.passes.tile.expand.pointwise import Pointwise
 
 
-def take_over(emitter: Emitter, place: Place, layout: Layout) -> None:
-    """Receive at ``place`` what the region before had there; the first region has it already."""
-    mesh = emitter.mesh
-    if _reaches_all(emitter):
-        later = Cond.ge(Expr.var(mesh.outer), 1)
-        emitter.wait(emitter.recv(rings.next_region(emitter), emitter.view(place), when=later))
-        return
-    for handover in handovers(mesh):
-        if _moves(emitter, handover, layout):
-            _shift_in(emitter, handover, place)
-        else:
-            _cross_in(emitter, handover, emitter.view(place))
+class Handing(Pointwise):
+    """Sends and receives the values that a loop over layers carries, at the ends of a region."""
 
+    def take_over(self, place: Place, kind: TensorType) -> None:
+        """Receive at ``place`` what the region before had there; the first region has it already.
+        ``kind`` is the type of the value."""
+        emitter = self.emitter
+        if self.reaches_all:
+            later = Cond.ge(Expr.var(emitter.mesh.outer), 1)
+            way = rings.next_region(emitter)
+            emitter.wait(emitter.recv(way, self.view(place), when=later))
+            return
+        for handover in handovers(emitter.mesh):
+            arrives = handover.arrives(emitter.mesh)
+            turned = self.turned(kind, handover.axis)
+            if turned is not None:
+                crossing = emitter.new_place("crossing", turned)
+                self.cross_in(handover, crossing)
+                self.turn(crossing, turned, place, kind, arrives)
+            elif self.moves(kind, handover.axis):
+                self.shift_in(handover, place)
+            else:
+                self.cross_in(handover, place)
 
-def hand_on(emitter: Emitter, place: Place, layout: Layout) -> None:
-    """Send what is at ``place`` to the next region, if there is one."""
-    mesh = emitter.mesh
-    if _reaches_all(emitter):
-        more = Cond.le(Expr.var(mesh.outer), mesh.regions - 2)
-        emitter.send(rings.next_region(emitter), emitter.view(place), when=more)
-        return
-    for handover in handovers(mesh):
-        if _moves(emitter, handover, layout):
-            _shift_out(emitter, handover, place)
-        else:
-            last = Cond.eq(handover.place(mesh), mesh.size(handover.axis) - 1)
-            edge = rings.edge(emitter, handover.axis)
-            emitter.send(edge, emitter.view(place), when=handover.leaves(mesh) & last)
+    def hand_on(self, place: Place, kind: TensorType) -> None:
+        """Send what is at ``place``, a value of type ``kind``, to the next region, if there is
+        one."""
+        emitter = self.emitter
+        if self.reaches_all:
+            more = Cond.le(Expr.var(emitter.mesh.outer), emitter.mesh.regions - 2)
+            emitter.send(rings.next_region(emitter), self.view(place), when=more)
+            return
+        for handover in handovers(emitter.mesh):
+            leaves = handover.leaves(emitter.mesh)
+            turned = self.turned(kind, handover.axis)
+            if turned is not None:
+                crossing = emitter.new_place("crossing", turned)
+                self.turn(place, kind, crossing, turned, leaves)
+                self.cross_out(handover, crossing)
+            elif self.moves(kind, handover.axis):
+                self.shift_out(handover, place)
+            else:
+                self.cross_out(handover, place)
 
+    # --- what to do
 
-def _reaches_all(emitter: Emitter) -> bool:
-    """Whether messages need no way past other cores."""
-    device = emitter.source.device
-    return device is not None and device.link.topology == "all_to_all"
+    @cached_property
+    def reaches_all(self) -> bool:
+        """Whether messages need no way past other cores."""
+        device = self.module.device
+        return device is not None and device.link.topology == "all_to_all"
 
+    @cached_property
+    def sums(self) -> dict[str, ops.AllReduce]:
+        """A sum over each axis over which something is summed anyway."""
+        made = (op for op in self.module.walk() if isinstance(op, ops.AllReduce))
+        return {op.axis: op for op in made if op.reduce == "sum"}
 
-def _moves(emitter: Emitter, handover: Handover, layout: Layout) -> bool:
-    """Whether cores along the way have different parts."""
-    mesh = emitter.mesh
-    split = any(mesh.whole(s.axis) == handover.axis for s in layout.splits)
-    return split and mesh.size(handover.axis) > 1
+    def moves(self, kind: TensorType, axis: str) -> bool:
+        """Whether cores along ``axis`` have different parts."""
+        mesh = self.emitter.mesh
+        splits = (kind.layout or Layout()).splits
+        return mesh.size(axis) > 1 and any(mesh.whole(split.axis) == axis for split in splits)
 
+    def turned(self, kind: TensorType, axis: str) -> TensorType | None:
+        """The type of a value that is split over ``axis`` alone, split over the other axis of the
+        plane instead; None where it cannot be turned or need not be."""
+        mesh, splits = self.emitter.mesh, (kind.layout or Layout()).splits
+        other = mesh.other(axis)
+        if (
+            self.emitter.many_rows
+            or not self.moves(kind, axis)
+            or [s.axis for s in splits] != [axis]
+        ):
+            return None
+        if any(mesh.size(a) > 1 and a not in self.sums for a in mesh.plane):
+            return None
+        block = ceil_div(self.module.dims[splits[0].dim], mesh.size(other))
+        return kind.with_layout(Layout((Split(splits[0].dim, other, block),)))
 
-def _cross_in(emitter: Emitter, handover: Handover, view: View) -> None:
-    """From the edge to the first core of the way, and from there to all along it."""
-    mesh, arrives, at = emitter.mesh, handover.arrives(emitter.mesh), handover.place(emitter.mesh)
-    first = arrives & Cond.eq(at, 0)
-    emitter.wait(emitter.recv(rings.edge(emitter, handover.axis), view, when=first))
-    if mesh.size(handover.axis) > 1:
+    # --- how
+
+    def turn(
+        self, source: Place, old: TensorType, target: Place, new: TensorType, where: Cond
+    ) -> None:
+        """Bring a value of type ``old`` to type ``new``, split over the other axis: the cores where
+        both meet have the lanes, and a sum over the axis that it leaves gives them to all."""
+        before, after = Value("turned", old), Value("turned", new)
+        self.settle(before, source)
+        self.settle(after, target)
+        (left,) = (old.layout or Layout()).splits
+        with self.emitter.under(where):
+            move = ops.Relayout([before])
+            move.results = [after]
+            self.relayout(move)
+            self.complete(left.axis, target)
+
+    def complete(self, axis: str, place: Place) -> None:
+        """Sum what cores of ``axis`` have at ``place``."""
+        if self.emitter.mesh.size(axis) > 1:
+            view = self.view(place)
+            collectives.all_reduce(self.emitter, self.sums[axis], view, place.width, place.rows)
+
+    def cross_out(self, handover: Handover, place: Place) -> None:
+        """From the last core of the way over the edge."""
+        emitter, mesh = self.emitter, self.emitter.mesh
+        last = Cond.eq(handover.place(mesh), mesh.size(handover.axis) - 1)
+        over = rings.edge(emitter, handover)
+        emitter.send(over, self.view(place), when=handover.leaves(mesh) & last)
+
+    def cross_in(self, handover: Handover, place: Place) -> None:
+        """From the edge to the first core of the way, and from there to all along it: by a
+        multicast, or by a sum where there is only one that begins at the other end."""
+        emitter, mesh = self.emitter, self.emitter.mesh
+        arrives, at, view = handover.arrives(mesh), handover.place(mesh), self.view(place)
+        first = arrives & Cond.eq(at, 0)
+        emitter.wait(emitter.recv(rings.edge(emitter, handover), view, when=first))
+        if mesh.size(handover.axis) == 1:
+            return
+        if handover.way < 0 and handover.axis in self.sums:
+            with emitter.under(arrives & Cond.ge(at, 1)):
+                emitter.compute("fill", view, value=0.0)
+            with emitter.under(arrives):
+                self.complete(handover.axis, place)
+            return
         cast = rings.multicast(emitter, handover.axis, handover.way)
         sent = emitter.send(cast, view, when=first)
         emitter.wait(sent, emitter.recv(cast, view, when=arrives & Cond.ge(at, 1)))
 
+    def shift_in(self, handover: Handover, place: Place) -> None:
+        """The part for the last core comes first and moves on: after step t the first t + 1 cores
+        have something."""
+        emitter, mesh = self.emitter, self.emitter.mesh
+        arrives, at, view = handover.arrives(mesh), handover.place(mesh), self.view(place)
+        over, onward = rings.edge(emitter, handover), rings.onward(emitter, handover)
+        arrived = self.view(self.like(place, "arrived"))
+        with emitter.loop("step", mesh.size(handover.axis)) as step:
+            passed = emitter.send(onward, view, when=arrives & Cond.lt(at, step))
+            came = emitter.recv(over, arrived, when=arrives & Cond.eq(at, 0))
+            moved = Cond.ge(at, 1) & Cond.le(at, step)
+            got = emitter.recv(onward, arrived, when=arrives & moved)
+            emitter.wait(passed, came, got)
+            emitter.compute_where(arrives & Cond.le(at, step), "copy", view, arrived)
 
-def _shift_in(emitter: Emitter, handover: Handover, place: Place) -> None:
-    """The part for the last core comes first and moves on: after step t the first t + 1 cores have
-    something."""
-    mesh, arrives, at = emitter.mesh, handover.arrives(emitter.mesh), handover.place(emitter.mesh)
-    edge, onward = rings.edge(emitter, handover.axis), _onward(emitter, handover)
-    arrived = emitter.place_like(place, "arrived", View(place.buffer).buffer_type.dtype)
-    with emitter.loop("step", mesh.size(handover.axis)) as step:
-        passed = emitter.send(onward, emitter.view(place), when=arrives & Cond.lt(at, step))
-        came = emitter.recv(edge, emitter.view(arrived), when=arrives & Cond.eq(at, 0))
-        moved = Cond.ge(at, 1) & Cond.le(at, step)
-        got = emitter.recv(onward, emitter.view(arrived), when=arrives & moved)
-        emitter.wait(passed, came, got)
-        here = arrives & Cond.le(at, step)
-        emitter.compute_where(here, "copy", emitter.view(place), emitter.view(arrived))
+    def shift_out(self, handover: Handover, place: Place) -> None:
+        """All parts move on at once; in each step one leaves, and one core less has something."""
+        emitter, mesh = self.emitter, self.emitter.mesh
+        leaves, at = handover.leaves(mesh), handover.place(mesh)
+        over, onward = rings.edge(emitter, handover), rings.onward(emitter, handover)
+        last = mesh.size(handover.axis) - 1
+        leaving, behind = (self.view(self.like(place, n)) for n in ("leaving", "behind"))
+        emitter.compute_where(leaves, "copy", leaving, self.view(place))
+        with emitter.loop("step", last + 1) as step:
+            left = emitter.send(over, leaving, when=leaves & Cond.eq(at, last))
+            inside = Cond.ge(at, step) & Cond.le(at, last - 1)
+            passed = emitter.send(onward, leaving, when=leaves & inside)
+            follows = leaves & Cond.gt(at, step)
+            got = emitter.recv(onward, behind, when=follows)
+            emitter.wait(left, passed, got)
+            emitter.compute_where(follows, "copy", leaving, behind)
 
-
-def _shift_out(emitter: Emitter, handover: Handover, place: Place) -> None:
-    """All parts move on at once; in each step one leaves, and one core less has something."""
-    mesh, leaves, at = emitter.mesh, handover.leaves(emitter.mesh), handover.place(emitter.mesh)
-    edge, onward = rings.edge(emitter, handover.axis), _onward(emitter, handover)
-    last = mesh.size(handover.axis) - 1
-    dtype = View(place.buffer).buffer_type.dtype
-    leaving, behind = (emitter.place_like(place, n, dtype) for n in ("leaving", "behind"))
-    emitter.compute_where(leaves, "copy", emitter.view(leaving), emitter.view(place))
-    with emitter.loop("step", last + 1) as step:
-        left = emitter.send(edge, emitter.view(leaving), when=leaves & Cond.eq(at, last))
-        inside = Cond.ge(at, step) & Cond.le(at, last - 1)
-        passed = emitter.send(onward, emitter.view(leaving), when=leaves & inside)
-        follows = leaves & Cond.gt(at, step)
-        got = emitter.recv(onward, emitter.view(behind), when=follows)
-        emitter.wait(left, passed, got)
-        emitter.compute_where(follows, "copy", emitter.view(leaving), emitter.view(behind))
-
-
-def _onward(emitter: Emitter, handover: Handover) -> Symbol:
-    """The channel from each core to the next of the way."""
-    return rings.onward(emitter, handover.axis, handover.way)
+    def like(self, place: Place, name: str) -> Place:
+        """A buffer for what is at ``place``."""
+        return self.emitter.place_like(place, name, View(place.buffer).buffer_type.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis.coordinates import position
-from meshc.analysis.handovers import handovers
+from meshc.analysis.handovers import Handover
 from meshc.analysis.placement import ring_step
 from meshc.analysis.tiling import ceil_div
 from meshc.analysis.turns import turn_route
@@ -113,23 +113,21 @@ def next_region(emitter: Emitter) -> Symbol:
     return emitter.channel("next_region", route)
 
 
-def edge(emitter: Emitter, axis: str) -> Symbol:
-    """Over the edge between a region and the next one along ``axis``, an axis of the plane."""
-    mesh = emitter.mesh
-    region, here, last = Expr.var(mesh.outer), Expr.var(axis), mesh.size(axis) - 1
-    pieces = []
-    for handover in handovers(mesh):
-        if handover.axis == axis:
-            begin, end = (0, last) if handover.way > 0 else (last, 0)
-            at = tuple(Expr.const(begin) if n == axis else Expr.var(n) for n in mesh.plane)
-            pieces.append(((region + 1, *at), handover.leaves(mesh) & Cond.eq(here, end)))
-    return emitter.channel(f"edge_{axis}", AffineMap.of(mesh.names, pieces))
+def edge(emitter: Emitter, handover: Handover) -> Symbol:
+    """Over the edge from each region of ``handover`` to the next one."""
+    mesh, axis = emitter.mesh, handover.axis
+    first, last = (0, mesh.size(axis) - 1)[:: handover.way]
+    region, here = Expr.var(mesh.outer), Expr.var(axis)
+    to = [Expr.const(first) if name == axis else Expr.var(name) for name in mesh.plane]
+    where = handover.leaves(mesh) & Cond.eq(here, last)
+    route = AffineMap.of(mesh.names, [((region + 1, *to), where)])
+    return emitter.channel(f"edge_{axis}" if handover.way > 0 else f"edge_back_{axis}", route)
 
 
-def onward(emitter: Emitter, axis: str, way: int) -> Symbol:
-    """From each position of ``axis``, an axis of the plane, to the next one (``way`` 1) or to the
-    one before."""
-    mesh, here = emitter.mesh, Expr.var(axis)
+def onward(emitter: Emitter, handover: Handover) -> Symbol:
+    """From each core of a region to the next of the way of ``handover``."""
+    mesh, axis, way = emitter.mesh, handover.axis, handover.way
+    here = Expr.var(axis)
     where = Cond.le(here, mesh.size(axis) - 2) if way > 0 else Cond.ge(here, 1)
     route = AffineMap.of(mesh.plane, [(_at(mesh, axis, here + way), where)])
     return emitter.channel(f"{'onward' if way > 0 else 'chain'}_{axis}_1", route)
