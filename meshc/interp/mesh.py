@@ -446,8 +446,7 @@ def _repeat(shards: Shards, op: mesh.Repeat) -> list[Array]:
         slices = [_slice(shards, o, op.dim, layer) for o in op.operands[op.carried :]]
         shards.values.update(zip(body.args, [*carried, *slices], strict=True))
         given = [shards.of(o) for o in run_block(body, shards).operands]
-        owner = _owner(shards, op, layer)
-        carried = [_handed_on(shards, lanes, owner) for lanes in given[: op.carried]]
+        carried = given[: op.carried]
         for value, stack, lanes in zip(collected, kept, given[op.carried :], strict=True):
             lane, held = _layer_lane(shards, value, op.dim, layer)
             stack[held, lane[held]] = lanes[held]
@@ -462,25 +461,10 @@ def _layer_lane(shards: Shards, value: Operand, dim: str, layer: int) -> tuple[A
 
 
 def _slice(shards: Shards, operand: Operand, dim: str, layer: int) -> Array:
-    """One layer of a stacked value (lane 0 on cores whose region does not have it)."""
-    lane, _ = _layer_lane(shards, operand, dim, layer)
-    return shards.of(operand)[np.arange(len(lane)), lane]
-
-
-def _owner(shards: Shards, op: mesh.Repeat, layer: int) -> int | None:
-    """The region that runs ``layer``; None when all do."""
-    for operand in op.operands[op.carried :]:
-        split = shards.sharding(operand).layout.split_of(op.dim)
-        if split is not None:
-            _, held = _layer_lane(shards, operand, op.dim, layer)
-            return int(np.argmax(held)) // (shards.mesh.rows * shards.mesh.columns)
-    return None
-
-
-def _handed_on(shards: Shards, lanes: Array, owner: int | None) -> Array:
-    """Carried values pass from the region that computed them to the others."""
-    if owner is None:
-        return lanes
+    """One layer of a stacked value. Where layers are dealt to regions, every region gets what the
+    one has that runs the layer, and computes the same."""
+    lane, held = _layer_lane(shards, operand, dim, layer)
+    lanes = shards.of(operand)[np.arange(len(lane)), lane]
     by_region = lanes.reshape(shards.mesh.regions, -1, *lanes.shape[1:])
-    everywhere = np.broadcast_to(by_region[owner], by_region.shape)
-    return everywhere.reshape(lanes.shape)
+    owner = int(np.argmax(held)) // len(by_region[0])
+    return np.broadcast_to(by_region[owner], by_region.shape).reshape(lanes.shape)

@@ -8,6 +8,7 @@ each op's own rules, and ends of blocks.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.builder import defined_values
@@ -19,7 +20,7 @@ from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.recording import attention_of
 from meshc.ir.rows import Rows, attention_mistakes, paired_mistakes, rows_mistakes
 from meshc.ir.signatures import count_mistake
-from meshc.ir.types import BufferType, Layout, TensorType, Type
+from meshc.ir.types import BufferType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.viewcheck import coordinates_of, operand_mistakes, unknown_names
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -284,14 +285,29 @@ class _Verifier:
         if not isinstance(last, _YIELDS):
             self.wrong(f"{op.NAME}: the body does not end in a yield", op.span)
             return
-        wanted = [_inner(op, position, v.type) for position, v in enumerate(op.tensors())]
+        layers = self.layers_of(op)
+        stacks = (*op.tensors()[op.carried :], *op.results[op.carried :])
+        apart = [v.name for v in stacks if layers and not _has(v.type, layers)]
+        if layers and apart:
+            self.wrong(
+                f"{op.NAME}: %{apart[0]} does not give each region its layers, {layers}", op.span
+            )
+            return
+        wanted = [_inner(op, position, v.type, layers) for position, v in enumerate(op.tensors())]
         if wanted != [v.type for v in body.args]:
             self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span)
         given = [v.type for v in last.tensors()]
-        if given != [_inner(op, position, v.type) for position, v in enumerate(op.results)]:
+        if given != [_inner(op, position, v.type, layers) for position, v in enumerate(op.results)]:
             self.wrong(f"{op.NAME}: the results are not what yield gives", op.span)
         if not 0 <= op.carried <= min(len(op.operands), len(op.results)):
             self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span)
+
+    def layers_of(self, op: graph.Repeat) -> Split | None:
+        """How layers are dealt to the regions of the mesh, if there are several."""
+        mesh = self.module.mesh
+        if self.module.level != "mesh" or mesh is None or mesh.regions == 1:
+            return None
+        return Split(op.dim, mesh.outer, -(-self.module.dims.get(op.dim, 0) // mesh.regions))
 
     def fuse(self, op: graph.Fuse, body: Block) -> None:
         last = body.ops[-1] if body.ops else None
@@ -305,13 +321,23 @@ class _Verifier:
             self.wrong(f"{op.NAME}: the results are not what yield gives", op.span)
 
 
-def _inner(op: graph.Repeat, position: int, kind: Type) -> Type | None:
-    """Type inside the body of an operand or result of ``op``: stacked ones lose their dim."""
+def _inner(op: graph.Repeat, position: int, kind: Type, layers: Split | None) -> Type | None:
+    """Type inside the body of an operand or result of ``op``: stacked ones lose their dim, and the
+    split ``layers`` of it."""
     if position < op.carried:
         return kind
     if not isinstance(kind, TensorType) or kind.dims[:1] != (op.dim,):
         return None
-    return TensorType(kind.dtype, kind.dims[1:], kind.layout)
+    layout = kind.layout
+    if layout is not None and layers is not None:
+        layout = replace(layout, splits=tuple(s for s in layout.splits if s != layers))
+    return TensorType(kind.dtype, kind.dims[1:], layout)
+
+
+def _has(kind: Type, split: Split) -> bool:
+    """Whether a value of type ``kind`` is laid out with ``split``."""
+    layout = kind.layout if isinstance(kind, TensorType) else None
+    return layout is not None and split in layout.splits
 
 
 def _weights(module: Module) -> dict[str, TensorType]:

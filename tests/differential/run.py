@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", type=int)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--target")
+    parser.add_argument("--target", help="one of python, csl, cuda, or several with commas")
     parser.add_argument(
         "--examples", type=int, default=0, help="print so many refusals of each code"
     )
@@ -40,7 +40,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1e6, help="no case begins later")
     parser.add_argument("--tries", type=int, default=300, help="to make a failing case small")
     args = parser.parse_args()
-    targets = {args.target: 1.0} if args.target else TARGETS
+    names = args.target.split(",") if args.target else list(TARGETS)
+    targets = {name: TARGETS[name] for name in names}
     chosen = [args.case] if args.case is not None else range(args.first, args.first + args.count)
     started, tally = time.time(), Tally()
     for index in chosen:

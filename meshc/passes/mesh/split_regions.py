@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from meshc.analysis.tiling import ceil_div
+from meshc.ir.core import tensor_type
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
+from meshc.ir.types import Layout, Split
 from meshc.passes.base import Pass
 from meshc.passes.footprint import Footprint, fitting_layers, footprint
 from meshc.passes.mesh.carrying import carry_through
@@ -20,18 +22,20 @@ from meshc.support.plmr import violates
 class SplitRegions(Pass):
     """Deal layers to regions: the same programs on each, other weights (WaferLLM section 7.5).
 
-    The carried activations pass from region to region, and so does what is computed before the
-    layers and read after them. The number of regions is the smallest
+    The dim that counts layers is split over the axis that counts regions. The carried activations
+    pass from region to region, and so does what is computed before the layers and read after them. The number of regions is the smallest
     whose cores hold their share; ``regions`` forces it. A model that needs more rectangles than
     the device has room for is refused with the numbers.
 
     Before::
 
         mesh y = 2 interleaved, x = 2 interleaved
+        weight %up: f32[N, E, F]<E_y:4 F_x:3>
 
     After::
 
         mesh r = 2, y = 2 interleaved, x = 2 interleaved
+        weight %up: f32[N, E, F]<N_r:2 E_y:4 F_x:3>
     """
 
     NAME: ClassVar[str] = "split-regions"
@@ -64,6 +68,7 @@ class SplitRegions(Pass):
             origins = tuple(places[:count]) if places is not None else ()
             module.mesh = mesh.in_regions(module.axes.outer, origins, count)
             carry_through(module)
+            split_layers(module)
             self.explain(module, report)
         return module
 
@@ -128,6 +133,21 @@ class SplitRegions(Pass):
             f"{mesh.regions} regions of {mesh} cores at columns and rows {spots}; {left} of "
             f"{width * height} cores are left over",
         )
+
+
+def split_layers(module: Module) -> None:
+    """Split the layers over the axis that counts regions: what the loop takes a layer of, and what
+    it collects."""
+    mesh = module.the_mesh()
+    (loop,) = (op for op in module.function.body.ops if isinstance(op, ops.Repeat))
+    share = ceil_div(module.dims[loop.dim], mesh.regions)
+    split = Split(loop.dim, mesh.outer, share)
+    stacked = [*loop.tensors()[loop.carried :], *loop.results[loop.carried :]]
+    for value in dict.fromkeys(stacked):
+        kind = tensor_type(value)
+        layout = kind.layout or Layout()
+        value.type = kind.with_layout(replace(layout, splits=(split, *layout.splits)))
+    module.function.result_types = [v.type for v in module.function.body.ops[-1].tensors()]
 
 
 def device_size(module: Module) -> tuple[int, int]:
