@@ -23,9 +23,9 @@ class SplitRegions(Pass):
     """Deal layers to regions: the same programs on each, other weights (WaferLLM section 7.5).
 
     The dim that counts layers is split over the axis that counts regions. The carried activations
-    pass from region to region, and so does what is computed before the layers and read after them. The number of regions is the smallest
-    whose cores hold their share; ``regions`` forces it. A model that needs more rectangles than
-    the device has room for is refused with the numbers.
+    pass from region to region, and so does what is computed before the layers and read after them.
+    The number of regions is the smallest whose cores hold their share; ``regions`` forces it. A
+    model that needs more rectangles than the device has room for is refused with the numbers.
 
     Before::
 
