@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from mesh_programs import MeshProgram, mesh_program
+from mesh_programs import MeshProgram, load_program, mesh_program, write
 
 import meshc.devices
 from meshc.analysis.handovers import handovers
@@ -29,14 +29,16 @@ def snake(folder: Path, columns: int, rows: int) -> str:
     return str(path)
 
 
-def compiled(folder: Path, name: str, mesh: str, kv: str = "shift") -> MeshProgram:
+def compiled(
+    folder: Path, name: str, mesh: str, kv: str = "shift", regions: int = 4, batch: int = 1
+) -> MeshProgram:
     columns, rows = map(int, mesh.split("x"))
     passes = {
-        "split-regions": "split-regions{regions=4}",
+        "split-regions": f"split-regions{{regions={regions}}}",
         "shift-kv-cache": f"shift-kv-cache{{policy={kv}}}",
     }
     device = snake(folder, columns, rows)
-    return mesh_program(str(TINY / name), mesh, 24, passes=passes, device=device)
+    return mesh_program(str(TINY / name), mesh, 24, passes=passes, device=device, batch=batch)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,17 @@ def test_tokens_of_a_snake_of_regions(name: str, mesh: str, kv: str, tmp_path: P
         check_fact(module, "routed")
     assert program.run(tmp_path / "emitted", ids, len(tokens))[0] == tokens
     assert program.interpret(ids, 3) == tokens[:3]
+
+
+def test_requests_of_a_batch_cross_together(tmp_path: Path) -> None:
+    prompts, found = ([5, 17, 3, 8], [9], [2, 30, 7]), []
+    for regions in (1, 4):
+        program = compiled(tmp_path, "llama-3h1", "3x2", regions=regions, batch=len(prompts))
+        folder = tmp_path / str(regions)
+        write(folder, program.files())
+        model = load_program(folder).load(program.tensors)
+        found.append(model.generate_all(prompts, 6))
+    assert found[0] == found[1]
 
 
 def test_many_rows_move_core_by_core_and_a_vector_crosses_an_edge_once(tmp_path: Path) -> None:
