@@ -11,13 +11,14 @@ numbers, so cycles are predictions (the fabric simulator measures).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from meshc.analysis.channels import Line, line_of
+from meshc.analysis.channels import Ends, Line, line_of
 from meshc.analysis.coordinates import coordinate_values
 from meshc.cost.operations import Tile, message, product
 from meshc.cost.terms import NOTHING, Cost
@@ -92,8 +93,17 @@ def routing_paths(module: Module) -> int:
             line = line_of(channel, mesh)
             if line.axis == axis:
                 _mark(channel, line, mesh, at)
+            elif line.edge is not None and line.edge[0] == axis:
+                for place in line.edge[1] | line.edge[2]:
+                    at[place] |= _colors_between_regions(channel, line)
         busiest += max(len(colors) for colors in at)
     return busiest
+
+
+def _colors_between_regions(channel: Channel, line: Line) -> set[int]:
+    """The colors of messages between regions, which depend on the region at most."""
+    color = parse_piecewise(channel.send_color)
+    return {int(color.evaluate({line.axis: region})) for region in line.senders}
 
 
 def _mark(channel: Channel, line: Line, mesh: Mesh, at: list[set[int]]) -> None:
@@ -109,14 +119,18 @@ def _mark(channel: Channel, line: Line, mesh: Mesh, at: list[set[int]]) -> None:
 
 
 def _inputs(module: Module) -> int:
-    """Most channels on which one core receives, counted line by line of either axis."""
+    """Most channels on which one core receives."""
     mesh = module.the_mesh()
-    lines = [line_of(channel, mesh) for channel in module.channels]
-    return sum(
-        max(sum(place in line.receivers for line in here) for place in range(mesh.size(axis)))
-        for axis in mesh.plane
-        if (here := [line for line in lines if line.axis == axis])
+    ends = [line_of(channel, mesh).receiving for channel in module.channels]
+    kinds = [_alike(ends, axis, mesh.size(axis)) for axis in mesh.names]
+    return max(
+        (sum(map(all, zip(*core, strict=True))) for core in itertools.product(*kinds)), default=0
     )
+
+
+def _alike(ends: Sequence[Ends], axis: str, size: int) -> set[tuple[bool, ...]]:
+    """For each kind of position on ``axis``, which of ``ends`` may have a core there."""
+    return {tuple(axis not in e or place in e[axis] for e in ends) for place in range(size)}
 
 
 class _Walk:
