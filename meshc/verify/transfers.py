@@ -101,14 +101,17 @@ class _Ends:
         return not self.relays and bool(self.sends) != bool(self.recvs)
 
 
+_Known = dict[int, dict[str, _Ends]]
+
+
 def transfers(module: Module) -> Iterator[Transfer]:
     """Every transfer of the module; fails with ``channels-unmatched`` where sends and receives do
     not pair up."""
     channels = {c.name: c for c in module.channels}
-    scope = mesh_scope(module)
+    scope, known = mesh_scope(module), _Known()
     for block, context in blocks(module):
         within = context.loop is not None and context.loop.regions[0] is block
-        for name, ends in _ends(block).items():
+        for name, ends in _ends(block, known).items():
             if within and ends.one_sided:
                 continue  # the block around the loop has the other side
             sends, recvs = ends.sends, ends.recvs
@@ -137,40 +140,27 @@ def transfers(module: Module) -> Iterator[Transfer]:
                 yield _transfer(channels[name], send, recv, block, context)
 
 
-def _ends(block: Block) -> dict[str, _Ends]:
+def _ends(block: Block, known: _Known) -> dict[str, _Ends]:
     """Ends by channel that pair up in ``block``: its own, and those of its loops that have no other
-    side in there."""
+    side in there. ``known`` are those of blocks that have been looked at."""
+    if id(block) in known:
+        return known[id(block)]
     found: dict[str, _Ends] = {}
     for op in block.ops:
-        for name in _paired_inside(op):
-            mine = found.setdefault(name, _Ends())
-            if len(mine.sends) != len(mine.recvs):
-                mine.crossed = op
         if isinstance(op, (tile.Send, tile.Relay)):
             found.setdefault(tile.channel_out(op) or "", _Ends()).sends.append(_End(op))
         if isinstance(op, (tile.Recv, tile.Relay)):
             found.setdefault(op.channel, _Ends()).recvs.append(_End(op))
-        if isinstance(op, tile.For):
-            for name, ends in _ends(op.regions[0]).items():
-                if ends.one_sided:
-                    mine = found.setdefault(name, _Ends())
+        for region in op.regions:
+            for name, ends in _ends(region, known).items():
+                mine = found.setdefault(name, _Ends())
+                if isinstance(op, tile.For) and ends.one_sided:
                     mine.sends += [_End(end.op, (op, *end.loops)) for end in ends.sends]
                     mine.recvs += [_End(end.op, (op, *end.loops)) for end in ends.recvs]
+                elif len(mine.sends) != len(mine.recvs):
+                    mine.crossed = op
+    known[id(block)] = found
     return found
-
-
-def _paired_inside(op: Op) -> set[str]:
-    """Channels on which all that ``op`` sends is received in its own body."""
-    used = {
-        name
-        for region in op.regions
-        for inner in region.walk()
-        for name in (tile.channel_in(inner), tile.channel_out(inner))
-        if name is not None
-    }
-    if isinstance(op, tile.For):
-        used -= {name for name, ends in _ends(op.regions[0]).items() if ends.one_sided}
-    return used
 
 
 def _transfer(channel: Channel, send: _End, recv: _End, block: Block, context: Context) -> Transfer:

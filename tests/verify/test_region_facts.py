@@ -132,3 +132,14 @@ def test_regions_without_a_common_edge_hand_over_nothing() -> None:
     with pytest.raises(MeshcError, match="no edge in common") as caught:
         handovers(mesh)
     assert caught.value.diagnostics[0].code == "regions-apart"
+
+
+def test_many_nested_loops_are_looked_at_once() -> None:
+    """Work must not double with each loop around a transfer."""
+    depth = 20
+    sends = '%a = tile.send @edge, %v {when = "r <= 0 and x = 2"} : token'
+    recvs = '%b = tile.recv @edge, %w {when = "r >= 1 and x = 0"} : token'
+    body = [f"tile.for {{var = n{i}, count = 1}} {{" for i in range(depth)]
+    text = "\n".join([*body, sends, recvs, "tile.wait %a, %b", *["}"] * depth])
+    begin, end = TEXT.index('    tile.sweep {rank = "r"'), TEXT.rindex("  }\n}")
+    check_fact(changed(TEXT[:begin] + text + "\n" + TEXT[end:]), "channels_matched")
