@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from meshc.cost.operations import Tile, message, product, shifts
+from meshc.cost.operations import Tile, merge, message, product, shifts
 from meshc.cost.products import Tiles, product_costs
 from meshc.cost.reductions import candidates, ring_cost
 from meshc.cost.terms import NOTHING, Cost
@@ -42,7 +42,9 @@ class MeshCosts:
         if isinstance(op, _FREE):
             return NOTHING
         if isinstance(op, (ops.AllReduce, ops.Reduce)):
-            return self.reduction(op.axis, self.words(op, type_of))
+            words = self.words(op, type_of)
+            work = merging(op, type_of, self.extents, self.device)
+            return self.reduction(op.axis, words) if work is None else self.tree(op, words, work)
         if isinstance(op, ops.Collective):
             return shifts(self.mesh.size(op.axis) - 1, self.words(op, type_of), 2, self.device)
         if isinstance(op, (ops.Gemm, ops.GemmT)):
@@ -65,6 +67,13 @@ class MeshCosts:
             known = min(ways, key=lambda cost: cost.total)
             self._reductions[axis, words] = known
         return known
+
+    def tree(self, op: ops.AllReduce | ops.Reduce, words: int, work: Cost) -> Cost:
+        """The cheapest tree whose cores do ``work`` on each message before they send on."""
+        size = self.mesh.size(op.axis)
+        segments = self.mesh.segments if op.axis == self.mesh.across else 1
+        ways = candidates(size, segments, words, self.device, work=work)
+        return min((way.cost for way in ways), key=lambda cost: cost.total)
 
     def shifted(self, op: ops.Gemm | ops.GemmT, type_of: TypeOf) -> Cost:
         """A product by cyclic shifts of both operands, or of one and the sums."""
@@ -108,3 +117,15 @@ class MeshCosts:
         kinds = [type_of(o) for o in (op.operands if operands is None else operands)]
         size = sum(prod(k.local_shape(self.extents)) * k.dtype.bytes for k in kinds)
         return max(1, ceil(size / self.device.link.word_bytes))
+
+
+def merging(
+    op: ops.AllReduce | ops.Reduce, type_of: TypeOf, extents: Mapping[str, int], device: Device
+) -> Cost | None:
+    """What a core of a tree does with a message that brings softmaxes; None for other sums, which
+    are taken as the words arrive."""
+    if op.reduce != "softmax":
+        return None
+    kinds = [type_of(operand) for operand in op.operands]
+    elements = sum(prod(kind.local_shape(extents)) for kind in kinds)
+    return merge(elements, str(kinds[0].dtype), device)

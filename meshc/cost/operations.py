@@ -54,6 +54,13 @@ def product(tile: Tile, device: Device) -> Cost:
     return Cost(compute=macs + vectors + tile.m * tile.k * device.scalar_cycles)
 
 
+def merge(elements: int, dtype: str, device: Device) -> Cost:
+    """A core's softmaxes, of ``elements`` in all, merged with those of another core: two vectors
+    are scaled, then added. Exponentials count as the elements of other kernels do."""
+    passes = 3
+    return Cost(passes * elements / device.lanes(dtype), overhead=passes * device.op_cycles)
+
+
 def overlapped(work: Cost, moved: Cost, steps: int, moves: int, device: Device) -> Cost:
     """``steps`` times ``work``, during ``moves`` of which something travels: each step takes the
     longer of the two."""

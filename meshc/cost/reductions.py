@@ -9,6 +9,8 @@ Cycles of one reduction of ``words`` words over ``size`` cores in a line:
   pipeline, two balanced ones the two-phase tree, groups of two the binary tree. Shape of the
   model: WaferLLM section 6 and the reduce model of Luczynski et al. (HPDC'24), whose chain of P
   cores takes B + (2 T_R + 2)(P - 1) cycles.
+- Where cores work on what arrives before they send it on (``work``: merging softmaxes), nothing
+  flows through them: each core of a chain costs beta, the words, a step and the work.
 - ring: 2 (size - 1) steps of words/size words, each at most two hops and a step of the program.
 
 Alpha, beta and the cost of a step are device numbers. These are predictions used to choose; the
@@ -64,13 +66,17 @@ def tree_groups(size: int, phases: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def reduce_cost(groups: tuple[int, ...], words: int, device: Device) -> Cost:
+def reduce_cost(
+    groups: tuple[int, ...], words: int, device: Device, work: Cost | None = None
+) -> Cost:
     """Until the first core has the sum."""
     link = device.link
     stride, total = 1, Cost()
     for group in groups:
         hops = Cost(transfer=(group - 1) * stride * link.hop_cycles)
-        if group > 1 and link.relay_cycles is not None:
+        if work is not None:
+            total += (shifts(1, words, 0, device) + work) * (group - 1) + hops
+        elif group > 1 and link.relay_cycles is not None:
             relayed = Cost(stages=(group - 2) * link.relay_cycles)
             total += message(words, 0, device) + relayed + hops
         else:
@@ -79,9 +85,12 @@ def reduce_cost(groups: tuple[int, ...], words: int, device: Device) -> Cost:
     return total
 
 
-def tree_cost(groups: tuple[int, ...], size: int, words: int, device: Device) -> Cost:
-    """A K-tree all_reduce, its multicast included."""
-    return reduce_cost(groups, words, device) + message(words, size, device)
+def tree_cost(
+    groups: tuple[int, ...], size: int, words: int, device: Device, work: Cost | None = None
+) -> Cost:
+    """A K-tree all_reduce, its multicast included; ``work`` is what a core does with a message
+    before it sends on, where that is more than to add."""
+    return reduce_cost(groups, words, device, work) + message(words, size, device)
 
 
 def ring_cost(size: int, words: int, device: Device) -> Cost:
@@ -90,7 +99,12 @@ def ring_cost(size: int, words: int, device: Device) -> Cost:
 
 
 def candidates(
-    size: int, segments: int, words: int, device: Device, phases: int = 0
+    size: int,
+    segments: int,
+    words: int,
+    device: Device,
+    phases: int = 0,
+    work: Cost | None = None,
 ) -> Iterator[Reduction]:
     """Ways to reduce over ``size`` cores by trees, or only the one of ``phases`` (as many as there
     are cores for). With ``segments`` the first phases stay inside one segment, so that reductions
@@ -101,7 +115,7 @@ def candidates(
         groups = tree_groups(inner, count)
         if phases or len(groups) == count or (inner == 1 and count == 1):
             every = (*groups, *outer)
-            yield Reduction("k_tree", every, tree_cost(every, size, words, device))
+            yield Reduction("k_tree", every, tree_cost(every, size, words, device, work))
 
 
 def tree_inputs(position: int, size: int, groups: tuple[int, ...], segment: int) -> int:

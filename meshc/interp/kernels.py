@@ -126,6 +126,27 @@ def _exp_sub(out: Array, operands: Sequence[Array], params: Params) -> Array:
 
 
 @microkernel
+def _at_least(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.maximum(operands[0], np.float32(params["value"]))
+
+
+@microkernel
+def _merge_softmax(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    (other,) = operands
+    count = params["count"]
+    lanes, rest = divmod(out.shape[-1], count)
+    if out.shape != other.shape or rest or lanes < 3:
+        raise ValueError(f"{list(out.shape)} and {list(other.shape)} are not {count} softmaxes")
+    ends = [count * (lanes - 2), count * (lanes - 1)]
+    (values, sums, tops), (more, others, highs) = (np.split(a, ends, -1) for a in (out, other))
+    top = np.maximum(tops, highs)
+    kept, added = np.exp(tops - top), np.exp(highs - top)
+    wide = values.reshape((*top.shape, lanes - 2)) * kept[..., None]
+    wide = wide + more.reshape(wide.shape) * added[..., None]
+    return np.concatenate([wide.reshape(values.shape), sums * kept + others * added, top], -1)
+
+
+@microkernel
 def _rope(out: Array, operands: Sequence[Array], params: Params) -> Array:
     a, frequency = operands
     rows = np.arange(a.shape[-2]) if a.ndim > 1 else np.zeros(1)

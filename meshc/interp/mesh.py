@@ -174,6 +174,11 @@ def _exp_sub(shards: Shards, op: mesh.ExpSub) -> list[Array]:
     return [np.exp(left - right)]
 
 
+@meaning(mesh.AtLeast)
+def _at_least(shards: Shards, op: mesh.AtLeast) -> list[Array]:
+    return [np.maximum(shards.of(op.operands[0]), op.value)]
+
+
 @meaning(mesh.Scale)
 def _scale(shards: Shards, op: mesh.Scale) -> list[Array]:
     return [shards.of(op.operands[0]) * op.factor]
@@ -280,6 +285,8 @@ def _square_sum(shards: Shards, op: mesh.SquareSum) -> list[Array]:
 @meaning(mesh.AllReduce)
 @meaning(mesh.Reduce)
 def _all_reduce(shards: Shards, op: mesh.AllReduce | mesh.Reduce) -> list[Array]:
+    if op.reduce == "softmax":
+        return _softmaxes(shards, op)
     return [_combined(shards, shards.of(operand), op.axis, op.reduce) for operand in op.operands]
 
 
@@ -291,6 +298,16 @@ def _combined(shards: Shards, lanes: Array, axis: str, how: str) -> Array:
     by_axis = lanes.reshape([part.size for part in parts] + [*lanes.shape[1:]])
     total = reduce(by_axis, axis=axes, keepdims=True)
     return np.broadcast_to(total, by_axis.shape).reshape(lanes.shape)
+
+
+def _softmaxes(shards: Shards, op: mesh.AllReduce | mesh.Reduce) -> list[Array]:
+    """Weighted values, sums and maxima of all cores, each relative to its own maximum before."""
+    values, sums, tops = (shards.of(operand) for operand in op.operands)
+    most = _combined(shards, tops, op.axis, "max")
+    weight = np.exp(tops - most)
+    wide = aligned(weight, _dims(op.operands[2]), _dims(op.operands[0]))
+    scaled = [_combined(shards, part, op.axis, "sum") for part in (values * wide, sums * weight)]
+    return [*scaled, most]
 
 
 def _is_within(the_mesh: Mesh, part: str, axis: str) -> bool:

@@ -74,6 +74,15 @@ _CATALOGUE = (
     Kernel(
         "exp_sub", ("out", "in", "in"), "out = exp(a - m), m repeated over trailing dims", (), 3
     ),
+    Kernel("at_least", ("out", "in"), "out = the larger of a and `value`", (("value", "float"),)),
+    Kernel(
+        "merge_softmax",
+        ("inout", "in"),
+        "a[.., :] and b[.., :] are the weighted values, then the sums, then the maxima of `count` "
+        "softmaxes over elements of their own: a = those over the elements of both",
+        (("count", "int"),),
+        4,
+    ),
     Kernel(
         "mask_causal",
         ("inout",),

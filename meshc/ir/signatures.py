@@ -56,6 +56,7 @@ SIGNATURES: dict[str, Signature] = {
     "mesh.relayout": _UNARY,
     "mesh.append": Signature(2, 4, None),
     "mesh.row_max": _UNARY,
+    "mesh.at_least": _UNARY,
     "mesh.mask": _UNARY,
     "mesh.exp_sub": _BINARY,
     "mesh.row_sum": _UNARY,

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+_LOWEST = {
+    "f32": -(2 - 2.0**-23) * 2.0**127,
+    "f16": -65504.0,
+    "bf16": -(2 - 2.0**-7) * 2.0**127,
+    "i32": -(2.0**31),
+}
+
 
 class DType(Enum):
     """Element type; the value is its text in ``.mesh``, ``.meshir`` and on the command line."""
@@ -20,6 +27,11 @@ class DType(Enum):
     def bytes(self) -> int:
         """Bytes of one element in a core's memory."""
         return 4 if self in (DType.F32, DType.I32) else 2
+
+    @property
+    def lowest(self) -> float:
+        """The least finite number."""
+        return _LOWEST[self.value]
 
     def __str__(self) -> str:
         return self.value

@@ -10,15 +10,15 @@ from meshc.support.diagnostics import fail
 
 
 def check(module: Module) -> None:
-    """k_tree groups must reach every core of the axis, each phase some; a cache append must have a
-    known policy."""
+    """k_tree groups must reach every core of the axis, each phase some; a ring cannot merge
+    softmaxes; a cache append must have a known policy."""
     mesh = module.the_mesh()
     for op in module.walk():
         if isinstance(op, (ops.AllReduce, ops.Reduce)):
             size = mesh.size(op.axis)
             idle = size > 1 and prod(op.groups[:-1]) >= size
             tree = op.algo == "k_tree" and prod(op.groups) >= size and not idle
-            ring = op.algo == "ring" and isinstance(op, ops.AllReduce)
+            ring = op.algo == "ring" and isinstance(op, ops.AllReduce) and op.reduce != "softmax"
             if not tree and not ring:
                 fail(
                     "collective-unselected",

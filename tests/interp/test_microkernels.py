@@ -11,6 +11,7 @@ from meshc.interp.rounding import rounded
 from meshc.interp.tile import TileMachine
 from meshc.ir.kernels import KERNELS
 from meshc.ir.types import DType
+from meshc.support.diagnostics import MeshcError
 
 RANDOM = np.random.default_rng(23)
 DIMS = {2: "A", 3: "B", 4: "C", 5: "D", 6: "E", 7: "F", 8: "G"}
@@ -97,6 +98,45 @@ def test_reductions_over_trailing_dims():
     close(run("tile.row_sum %out, %a", noise(2), a=a), a.sum((1, 2)))
     close(run("tile.row_max %out, %a", noise(2, 3), a=a), a.max(-1))
     close(run("tile.row_max %out[0], %a", noise(2), a=a)[0], a.max())
+
+
+def test_at_least():
+    a = noise(2, 3)
+    a[0] = -np.inf
+    close(run("tile.at_least %out, %a {value = -0.25}", noise(2, 3), a=a), np.maximum(a, -0.25))
+
+
+def test_merged_softmaxes_are_those_over_all_elements():
+    """Values weighted by two softmaxes over 3 and 4 elements, merged, over all 7."""
+    scores, values = 5 * noise(2, 7), noise(7)
+
+    def own(part):
+        top = scores[:, part].max(1)
+        weights = np.exp(scores[:, part] - top[:, None])
+        return np.concatenate([weights @ values[part], weights.sum(1), top])
+
+    out, a = own(slice(0, 3)), own(slice(3, 7))
+    got = run("tile.merge_softmax %out, %a {count = 2}", out, a=a)
+    close(got, own(slice(0, 7)))
+
+
+def test_merging_with_a_core_that_saw_nothing_changes_nothing():
+    lowest = float(np.finfo(np.float32).min)
+    some, nothing = np.array([3.0, 2.0, -900.0]), np.array([0.0, 0.0, lowest])
+    line = "tile.merge_softmax %out, %a {count = 1}"
+    close(run(line, some, a=nothing), some)
+    close(run(line, nothing, a=some), some)
+    close(run(line, nothing, a=nothing), nothing)
+
+
+def test_what_is_no_row_of_softmaxes_is_refused():
+    for out, a, count in (
+        (noise(5), noise(5), 2),
+        (noise(4), noise(4), 2),
+        (noise(6), noise(3), 1),
+    ):
+        with pytest.raises(MeshcError, match="softmaxes"):
+            run(f"tile.merge_softmax %out, %a {{count = {count}}}", out, a=a)
 
 
 def test_rms_scale():

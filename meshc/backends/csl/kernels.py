@@ -27,7 +27,10 @@ _MOVE = {"f16": "@fmovh", "f32": "@fmovs"}
 _POINTWISE = {
     "add": {"f16": "@faddh", "f32": "@fadds"},
     "mul": {"f16": "@fmulh", "f32": "@fmuls"},
+    "max": {"f16": "@fmaxh", "f32": "@fmaxs"},
 }
+_WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
+"""The operation of a kernel that takes a number, and the parameter that is this number."""
 _PAD = "    "
 
 
@@ -52,7 +55,8 @@ class Kernels:
             "copy": self._copy,
             "add": self._pointwise,
             "mul": self._pointwise,
-            "scale": self._scale,
+            "scale": self._with_number,
+            "at_least": self._with_number,
             "gemm": self._gemm,
             "rotate": self._rotate,
         }
@@ -141,12 +145,13 @@ class Kernels:
         operands = [to, _repeated(left, to), _repeated(right, to)]
         return [f"{builtin}({', '.join(map(self.descriptors.memory, operands))});"]
 
-    def _scale(self, op: Compute) -> list[str]:
+    def _with_number(self, op: Compute) -> list[str]:
         to, source = _windows(op)
         _alike(op, to, source)
-        factor = literal(float(op.params["factor"]), to.dtype)  # type: ignore[arg-type]
+        operation, name = _WITH_NUMBER[op.kernel]
+        number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
         operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
-        return [f"{_POINTWISE['mul'][element(to.dtype)]}({operands}, {factor});"]
+        return [f"{_POINTWISE[operation][element(to.dtype)]}({operands}, {number});"]
 
     def _rotate(self, op: Compute) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""

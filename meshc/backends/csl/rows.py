@@ -24,6 +24,7 @@ _PAD = "    "
 _VARIABLES = "ijkl"
 _ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
 _MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
+_MAC = {DType.F16: "@fmach", DType.F32: "@fmacs"}
 _MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
 EXPONENTIAL = 60  # cycles of one element through the library's exp, assumed
 
@@ -41,6 +42,7 @@ class Rows:
             "square_sum": self._square_sum,
             "div": self._div,
             "exp_sub": self._exp_sub,
+            "merge_softmax": self._merge_softmax,
             "rms_scale": self._rms_scale,
             "inverse_rms": self._inverse_rms,
             "silu": self._silu,
@@ -50,6 +52,8 @@ class Rows:
     def cycles(self, op: Compute, windows: list[Window]) -> int:
         """Predicted cycles of one of these kernels."""
         whole = max(windows, key=lambda w: w.size)
+        if op.kernel == "merge_softmax":
+            return _count(op) * (4 * SETUP + 2 * EXPONENTIAL) + 2 * whole.size
         smallest = min(windows, key=lambda w: w.size)
         element = EXPONENTIAL if op.kernel in ("exp_sub", "silu", "gelu") else 1
         return smallest.size * 4 * SETUP + whole.size * element
@@ -156,6 +160,34 @@ class Rows:
 
         return self._each(most, (to, source, most), write)
 
+    def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[str]:
+        """Both are scaled to the larger of their maxima, softmax by softmax, and added."""
+        _same(op, *windows)
+        self.kernels.uses_math = True
+        kind = windows[0].dtype
+        self.kernels.variable(f"var most_of_row: {kind} = 0.0;")
+        count = _count(op)
+        mine, theirs = (_softmaxes(window, count) for window in windows)
+
+        def write(row: Row) -> list[str]:
+            memory = self.kernels.descriptors.memory
+            values, total, top, more, other, high = row
+            cells = [self._cell(window) for window in (total, top, other, high)]
+            exp = f"math.exp_{kind}"
+            return [
+                f"most_of_row = {cells[1]};",
+                f"{_MAX[kind]}(&most_of_row, most_of_row, {memory(high)});",
+                f"const kept = {exp}({cells[1]} - most_of_row);",
+                f"const added = {exp}({cells[3]} - most_of_row);",
+                f"{_MUL[kind]}({memory(values)}, {memory(values)}, kept);",
+                f"{_MAC[kind]}({memory(values)}, {memory(values)}, {memory(more)}, added);",
+                f"{cells[0]} = {cells[0]} * kept + {cells[2]} * added;",
+                f"{cells[1]} = most_of_row;",
+            ]
+
+        lines = self._each(mine[1], (*mine, *theirs), write)
+        return lines if count > 1 else ["{", *(_PAD + line for line in lines), "}"]
+
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
         kind = str(windows[0].dtype)
         return self._mapped(op, windows, "silu", f"v / (1.0 + math.exp_{kind}(-v))")
@@ -201,6 +233,23 @@ class Rows:
         name = self.kernels.names.of("buffer", window.buffer.name)
         shift = self.kernels.descriptors.shifts.get(window.buffer.name, 0)
         return f"{name}[{expression(window.start + shift, self.kernels.descriptors.spell)}]"
+
+
+def _count(op: Compute) -> int:
+    """How many softmaxes lie side by side."""
+    count = op.params["count"]
+    assert isinstance(count, int)
+    return count
+
+
+def _softmaxes(window: Window, count: int) -> Row:
+    """Values, sums and maxima of ``count`` softmaxes, which lie side by side in the last dim."""
+    *lead, last = window.dims
+    lanes, step = last.extent // count - 2, last.stride
+    rows = (*lead, Dim(count, step))
+    values = window.inner((*lead, Dim(count, lanes * step), Dim(lanes, step)))
+    sums = window.moved(count * lanes * step).inner(rows)
+    return values, sums, sums.moved(count * step)
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:

@@ -19,6 +19,8 @@ ALIGNMENTS = ("host", "device")
 RESULTS = ("roots", "everywhere")
 """Where reduced results of main end: on the first cores of the axis, or on all."""
 CACHE_POLICIES = ("shift", "concat", "cyclic")
+REDUCTIONS = ("sum", "max", "softmax")
+"""How an all_reduce combines what cores have."""
 
 __all__ = ["LOCAL_POINTWISE"]
 
@@ -144,6 +146,12 @@ class AllReduce(Collective):
 
     ``algo`` is empty until select-collective sets it: ``k_tree`` with the group sizes of its
     phases in ``groups`` (one group: the pipeline), or ``ring`` (reduce-scatter, all-gather).
+
+    ``reduce`` is ``sum``, ``max`` or ``softmax``. A softmax takes the weighted values, sums and
+    maxima that each core has of its own elements, ``o = sum exp(s - m) v``, ``l = sum exp(s - m)``
+    and ``m = max s``, and gives those of all: with ``M`` the largest of the maxima, ``sum o
+    exp(m - M)``, ``sum l exp(m - M)`` and ``M``. It has no ring, of which a part of the values
+    would lack its maximum.
     """
 
     STANDING: ClassVar[tuple[str, str]] = ("+", "")
@@ -151,6 +159,20 @@ class AllReduce(Collective):
     reduce: str = "sum"
     algo: str = ""
     groups: tuple[int, ...] = ()
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """A softmax has a sum and a maximum for each row of its values, whose dims they begin."""
+        super().verify(extents)
+        if self.reduce not in REDUCTIONS:
+            self.reject(f"does not reduce by '{self.reduce}', but by {', '.join(REDUCTIONS)}")
+        if self.reduce != "softmax":
+            return
+        dims = [tensor_type(operand).dims for operand in self.operands]
+        if len(dims) != 3 or dims[1] != dims[2] or dims[0][: len(dims[1])] != dims[1]:
+            self.reject(
+                "of a softmax takes values, sums and maxima; the values have the dims of those, "
+                "then their own"
+            )
 
 
 @register("mesh.reduce")
@@ -289,6 +311,15 @@ class RowMax(RowReduction):
     """Largest of the elements of ``dim`` that a core holds and the mask lets through."""
 
 
+@register("mesh.at_least")
+@dataclass(eq=False)
+class AtLeast(Op):
+    """The larger of an element and ``value``: what stands in for the maximum of a core that sees no
+    element, so that ``exp(-inf - m)`` is 0 and not NaN."""
+
+    value: float = 0.0
+
+
 @register("mesh.mask")
 @dataclass(eq=False)
 class Mask(Op):
@@ -417,7 +448,20 @@ class Return(Op):
     """Ends a function."""
 
 
-LOCAL_POINTWISE = (ExpSub, Add, Mul, Div, Scale, Silu, Gelu, Mask, RmsScale, InverseRms, Rope)
+LOCAL_POINTWISE = (
+    ExpSub,
+    Add,
+    Mul,
+    Div,
+    Scale,
+    Silu,
+    Gelu,
+    AtLeast,
+    Mask,
+    RmsScale,
+    InverseRms,
+    Rope,
+)
 
 
 def result_tensor(op: Op) -> TensorType:

@@ -7,6 +7,7 @@ from itertools import product
 from typing import ClassVar, NoReturn
 
 from meshc.analysis.tiling import has_many_rows, tiling_of
+from meshc.cost.mesh_ops import merging
 from meshc.cost.reductions import (
     TREES,
     Reduction,
@@ -38,6 +39,15 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Load:
+    """What a reduction sends of each core, and the work of a core on each message that keeps it
+    from flowing through; None for what is added as it arrives."""
+
+    words: int
+    work: Cost | None
+
+
+@dataclass(frozen=True)
 class SelectCollective(Pass):
     """Choose pipeline, ring or K-tree, and K, for each axis (WaferLLM section 6).
 
@@ -46,6 +56,7 @@ class SelectCollective(Pass):
     the device together with the rings of the phase. ``algo`` forces ``pipeline`` (one chain),
     ``two_phase`` (chains of about the square root of the cores, then one of their roots), ``tree``
     (groups of two), ``k_tree`` or ``ring``; ``k`` is the number of phases of a ``k_tree``.
+    Softmaxes that are merged take a tree, as nothing can go around a ring without its maximum.
 
     Before::
 
@@ -76,7 +87,7 @@ class SelectCollective(Pass):
         chosen = self.choose(module, reductions, report)
         for op in reductions:
             way = chosen[op.axis]
-            if isinstance(op, ops.Reduce) and way.algo == "ring":
+            if way.algo == "ring" and (isinstance(op, ops.Reduce) or op.reduce == "softmax"):
                 way = next(
                     candidates(module.the_mesh().size(op.axis), 1, 1, module.the_device(), 2)
                 )
@@ -89,11 +100,11 @@ class SelectCollective(Pass):
         """The algorithm for each axis: jointly cheapest within the queues and colors."""
         mesh = module.the_mesh()
         down, across = mesh.plane
-        words_down, words_across = (words_on(module, reductions, axis) for axis in mesh.plane)
-        inside = words_on(module, reductions, mesh.inner) if mesh.group else []
-        words_across += inside
-        ways_down = self.ways(module, down, words_down, False)
-        ways_across = self.ways(module, across, words_across, bool(inside) and mesh.segments > 1)
+        loads_down, loads_across = (loads_on(module, reductions, axis) for axis in mesh.plane)
+        inside = loads_on(module, reductions, mesh.inner) if mesh.group else []
+        loads_across += inside
+        ways_down = self.ways(module, down, loads_down, False)
+        ways_across = self.ways(module, across, loads_across, bool(inside) and mesh.segments > 1)
         rings = ring_axes(module)
         device = module.the_device()
         free_inputs, free_colors = device.free("input_queues"), device.free("colors")
@@ -110,9 +121,9 @@ class SelectCollective(Pass):
         if not fitting:
             self.refuse(free_inputs, free_colors, len(rings))
         cycles, inputs, colors, way_down, way_across = min(fitting, key=lambda f: f[0])
-        use = (len(words_down), inputs, colors)
+        use = (len(loads_down), inputs, colors)
         self.explain(module, report, down, way_down, ways_down, use)
-        use = (len(words_across), inputs, colors)
+        use = (len(loads_across), inputs, colors)
         self.explain(module, report, across, way_across, ways_across, use)
         best = min(o.way.cycles for o in ways_down) + min(o.way.cycles for o in ways_across)
         if cycles > 1.5 * best:
@@ -139,7 +150,7 @@ class SelectCollective(Pass):
             help = "leave --algo all_reduce out, or name one with fewer phases"
         fail("too-many-queues", message, notes=(violates("R"),), help=help)
 
-    def ways(self, module: Module, axis: str, words: list[int], inside: bool) -> list[Option]:
+    def ways(self, module: Module, axis: str, loads: list[Load], inside: bool) -> list[Option]:
         """Ways to reduce over ``axis``, with cycles summed over all its reductions; ``inside``
         says that some of them stay inside segments."""
         mesh, device = module.the_mesh(), module.the_device()
@@ -149,17 +160,18 @@ class SelectCollective(Pass):
         wanted = TREES.get(self.algo, self.k)
         for tree in candidates(size, segments, 1, device, wanted):
             if self.algo != "ring":
-                costs = (tree_cost(tree.groups, size, w, device) for w in words)
+                costs = (tree_cost(tree.groups, size, one.words, device, one.work) for one in loads)
                 way = Reduction("k_tree", tree.groups, sum(costs, Cost()))
-                inputs = most_inputs(size, tree.groups, segment) if words else 0
+                inputs = most_inputs(size, tree.groups, segment) if loads else 0
                 colors = 2 * sum(g > 1 for g in tree.groups) + 1 + inside
                 found.append(Option(way, frozenset(), inputs, colors))
-        full = all(w >= size for w in words)  # a part of a ring is never less than one word
+        # A part of a ring is never less than one word, and it has no maximum of its own.
+        full = all(one.words >= size and one.work is None for one in loads)
         if self.algo == "ring" or (self.algo == "auto" and not self.k and size > 1 and full):
-            costs = (ring_cost(size, w, device) for w in words)
+            costs = (ring_cost(size, one.words, device) for one in loads)
             way = Reduction("ring", (), sum(costs, Cost()))
             axes = {axis, mesh.inner} if inside else {axis}
-            found.append(Option(way, frozenset(axes if words and size > 1 else ()), 0, 0))
+            found.append(Option(way, frozenset(axes if loads and size > 1 else ()), 0, 0))
         return found
 
     def explain(
@@ -200,8 +212,8 @@ def ring_axes(module: Module) -> frozenset[str]:
     return frozenset(axis for axis in axes if mesh.size(axis) > 1)
 
 
-def words_on(module: Module, reductions: list[ops.AllReduce | ops.Reduce], axis: str) -> list[int]:
-    """Words per core of each reduction over ``axis`` (rows of a full prompt included)."""
+def loads_on(module: Module, reductions: list[ops.AllReduce | ops.Reduce], axis: str) -> list[Load]:
+    """What each reduction over ``axis`` sends (rows of a full prompt included)."""
     tiling = tiling_of(module)
     row_dim = module.row_dim
     found = []
@@ -216,5 +228,6 @@ def words_on(module: Module, reductions: list[ops.AllReduce | ops.Reduce], axis:
                 many = dim == row_dim and has_many_rows(module, row_dim)
                 size *= tiling.row_lanes if many else extent
             words += size * kind.dtype.bytes // 4 or 1
-        found.append(words)
+        work = merging(op, tensor_type, module.dims, module.the_device())
+        found.append(Load(words, work))
     return found

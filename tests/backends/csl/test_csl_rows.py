@@ -92,3 +92,44 @@ def test_inverse_of_root_mean_squares(dtype, arch, tmp_path, monkeypatch):
     exact = a.astype(np.float64)
     value = exact * np.sqrt((exact * exact).mean(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(found["quotient"], value, tolerance, tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "arch"), [("f32", "wse2"), ("f16", "wse3")])
+@pytest.mark.parametrize("count", [1, 2])
+def test_softmaxes_are_merged(dtype, arch, count, tmp_path, monkeypatch):
+    """Two rows of weighted values, sums and maxima; one of them is of a core that sees nothing."""
+    kind, tolerance = {"f32": (np.float32, 2e-6), "f16": (np.float16, 1e-2)}[dtype]
+    lowest, width = float(np.finfo(kind).min), 4 * count
+    rng = np.random.default_rng(3)
+    a = rng.random((ROWS, 2 * width)).astype(kind)
+    a[:, width - count : width] = 3 * rng.standard_normal((ROWS, count))
+    a[:, -count:] = 3 * rng.standard_normal((ROWS, count))
+    a[1, :width] = [0] * (3 * count) + [-np.inf] * count
+    lines = [
+        "module @rows level(tile) holds(channels_matched) {",
+        f"  dims R = {ROWS}, C = {2 * width}, W = {width}",
+        "  mesh y = 2, x = 2",
+        f"  buffer %a : {dtype}[{ROWS}, {2 * width}] {{role = in}}",
+        f"  buffer %b : {dtype}[{ROWS}, {width}] {{role = out}}",
+        f"  port @a in {dtype}[R, C] : %a {{lanes = [i, j], element = [i, j]}}",
+        f"  port @b out {dtype}[R, W] : %b "
+        '{lanes = [i, j], element = [i, j], where = "x = 0 and y = 0"}',
+        "  program @main {",
+        f"    tile.copy %b, %a[:, 0 +: {width}]",
+        f"    tile.at_least %b[:, {width - count} +: {count}], %b[:, {width - count} +: {count}] "
+        f"{{value = {lowest!r}}}",
+        f"    tile.merge_softmax %b, %a[:, {width} +: {width}] {{count = {count}}}",
+        "  }",
+        "}",
+    ]
+    files = emit({"main": tile_text("\n".join(lines) + "\n", arch)})
+    found, _ = run_files(files, {"a": a}, tmp_path, monkeypatch)
+    exact = np.split(a.astype(np.float64), 2, 1)
+    exact[0] = np.where(np.isinf(exact[0]), lowest, exact[0])
+    tops = [part[:, -count:] for part in exact]
+    most = np.maximum(*tops)
+    wide = [np.exp(top - most) for top in tops]
+    values = [np.repeat(w, 2, 1) * p[:, : 2 * count] for w, p in zip(wide, exact, strict=True)]
+    sums = [w * p[:, 2 * count : 3 * count] for w, p in zip(wide, exact, strict=True)]
+    wanted = np.concatenate([sum(values), sum(sums), most], 1)
+    np.testing.assert_allclose(found["b"], wanted, tolerance, tolerance)

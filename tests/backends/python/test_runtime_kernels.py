@@ -45,6 +45,9 @@ CASES = [
     ("row_max", [(F, 2), (F, 2, 3)], {}),
     ("row_sum", [(F, 2), (F, 2, 3, 2)], {}),
     ("exp_sub", [(F, 2, 3), (F, 2, 3), (F, 2)], {}),
+    ("at_least", [(F, 2, 3), (F, 2, 3)], {"value": -0.5}),
+    ("merge_softmax", [(F, 2, 12), (F, 2, 12)], {"count": 3}),
+    ("merge_softmax", [(F, 5), (F, 5)], {"count": 1}),
     (
         "mask_causal",
         [(F, 2, 3, 4)],

@@ -222,6 +222,27 @@ def row_max(out: Array, a: Array) -> None:
 
 
 @_kernel()
+def at_least(out: Array, a: Array, value: float) -> None:
+    """out = the larger of a and value"""
+    np.maximum(a, np.float32(value), out=out)
+
+
+@_kernel(updates=True)
+def merge_softmax(a: Array, b: Array, count: int) -> None:
+    """Weighted values, sums and maxima of count softmaxes over the elements of a and of b"""
+    top = np.maximum(a[..., -count:], b[..., -count:])
+    old, new = np.exp(a[..., -count:] - top), np.exp(b[..., -count:] - top)
+    split = (*top.shape, -1)
+    mine, theirs = (part[..., : -2 * count].reshape(split) for part in (a, b))
+    mine = mine * old[..., None]
+    mine += theirs * new[..., None]
+    a[..., : -2 * count] = mine.reshape((*top.shape[:-1], -1))
+    a[..., -2 * count : -count] *= old
+    a[..., -2 * count : -count] += b[..., -2 * count : -count] * new
+    a[..., -count:] = top
+
+
+@_kernel()
 def rms_scale(out: Array, a: Array, s: Array, gain: Array, count: int, eps: float) -> None:
     """out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]"""
     root = s / np.float32(count)

@@ -7,9 +7,7 @@ leaves the scores skewed as the product with the values wants them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from meshc.ir.core import Operand, tensor_type
+from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
@@ -29,12 +27,15 @@ def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
     return [Form("scores", lambda way: _scores(way, op))]
 
 
-def unnormalised(way: Lowering, left: Operand, rights: Sequence[Value]) -> Unnormalised | None:
-    """The softmax whose division can wait until cached values are weighted: ``left``, if nothing
-    but this product reads it."""
-    alone = len(way.problem.used_by(left)) == 1 and all(map(way.holds_keys, rights))
+def unnormalised(way: Lowering, op: graph.Matmul, right: Value) -> Unnormalised | None:
+    """The softmax whose division can wait until cached values are weighted: the left side of
+    ``op``, over the dim that is contracted, if nothing else reads it."""
+    left = op.operands[0]
+    alone = len(way.problem.used_by(left)) == 1 and way.holds_keys(right)
     waiting = way.pending.get(left) if alone and isinstance(left, Value) else None
     if not isinstance(left, Value) or not isinstance(waiting, Unnormalised):
+        return None
+    if waiting.dim not in op.contract:
         return None
     del way.pending[left]
     return waiting
@@ -42,7 +43,7 @@ def unnormalised(way: Lowering, left: Operand, rights: Sequence[Value]) -> Unnor
 
 def _slots(way: Lowering, op: graph.Matmul) -> None:
     right = way.env_of(op.operands[1])
-    soft = unnormalised(way, op.operands[0], [right])
+    soft = unnormalised(way, op, right)
     left = soft.value if soft else laid_out(way, way.env_of(op.operands[0]))
     dims, mine = tensor_type(op.result).dims, way.type_of(left).dims
     theirs = way.layout_of(right).splits
@@ -58,7 +59,10 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
     if soft is None:
         (way.env[op.result],) = way.all_reduce([value], axis)
         return
-    value, sums = way.all_reduce([value, soft.sums], axis)
+    if soft.tops is None:
+        value, sums = way.all_reduce([value, soft.sums], axis)
+    else:
+        value, sums, _ = way.all_reduce([value, soft.sums, soft.tops], axis, "softmax")
     way.env[op.result] = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
 
 
@@ -77,7 +81,7 @@ def _scores(way: Lowering, op: graph.Matmul) -> None:
 def _values(way: Lowering, op: graph.Matmul) -> None:
     """The division by the softmax's sums waits for the weighted values."""
     right = way.env_of(op.operands[1])
-    soft = unnormalised(way, op.operands[0], [right])
+    soft = unnormalised(way, op, right)
     left = soft.value if soft else laid_out(way, way.env_of(op.operands[0]))
     heads, dims = way.heads(), tensor_type(op.result).dims
     if heads.lane not in dims or heads.keys not in op.contract:

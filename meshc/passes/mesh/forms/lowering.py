@@ -30,15 +30,18 @@ class Unnormalised:
     """A softmax before its division: the exponentials and their sums per core.
 
     The division waits until the weighted values are summed, so that numerator and denominator
-    share one reduction. ``dim`` is that of the softmax.
+    share one reduction. ``dim`` is that of the softmax. ``tops`` are the maxima of each core's own
+    elements, where the exponentials are relative to those; None where all cores share the maximum.
     """
 
     value: Value
     sums: Value
     dim: str
+    tops: Value | None = None
 
     def finish(self, way: Lowering, name: str) -> Value:
         """The division, for whoever does not wait for it."""
+        assert self.tops is None, "who merges softmaxes waits"
         sums = way.completed(self.sums, self.value, self.dim, "sum")
         return way.emit_like(ops.Div([self.value, sums]), name, self.value)
 
@@ -272,6 +275,8 @@ class Lowering:
         """All that later ops can tell of a graph value."""
         waiting = self.pending.get(value)
         if waiting is not None:
-            return type(waiting), self.type_of(waiting.value), self.type_of(waiting.sums)
+            kinds = self.type_of(waiting.value), self.type_of(waiting.sums)
+            merges = isinstance(waiting, Unnormalised) and waiting.tops is not None
+            return type(waiting), *kinds, merges
         known = self.env.get(value)
         return None if known is None else self.type_of(known)

@@ -1,4 +1,8 @@
-"""all_reduce as K-tree (WaferLLM section 6.2; one group is the pipeline) or as a ring."""
+"""all_reduce as K-tree (WaferLLM section 6.2; one group is the pipeline) or as a ring.
+
+Sums and maxima flow through the cores of a chain, which only add to what passes. Softmaxes that are
+merged do not: a core needs the maximum of what arrives before it can scale the rest.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +72,38 @@ def _phase(
         emitter.send(channel, view, when=ends.last)
         emitter.relay(channel, view, combine, when=ends.between)
         emitter.recv(channel, view, when=ends.root, combine=combine)
+
+
+def merge(emitter: Emitter, op: mesh.AllReduce, view: View, arrived: View, count: int) -> None:
+    """Merge the ``count`` softmaxes in ``view`` over ``op.axis``, in place and by the same trees as
+    sums; those of another core come to ``arrived``."""
+    stride = 1
+    for group in op.groups:
+        if group > 1:
+            _merging_phase(emitter, op, (view, arrived), count, stride, group)
+        stride *= group
+    broadcast(emitter, op.axis, view)
+
+
+def _merging_phase(
+    emitter: Emitter,
+    op: mesh.AllReduce,
+    views: tuple[View, View],
+    count: int,
+    stride: int,
+    group: int,
+) -> None:
+    """One chain per group: all but its last member receive and merge, all but its root send on."""
+    view, arrived = views
+    ends = rings.chain_ends(emitter, op.axis, stride, group)
+    channel = rings.chain(emitter, op.axis, stride, group)
+    rank = (group - 1) - rings.member(emitter, op.axis, stride, group)
+    with emitter.sweep(rank, group, ends.members):
+        takes = ends.between | ends.root
+        emitter.wait(emitter.recv(channel, arrived, when=takes))
+        with emitter.under(takes):
+            emitter.compute("merge_softmax", view, arrived, count=count)
+        emitter.send(channel, view, when=ends.last | ends.between)
 
 
 def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: Expr) -> None:

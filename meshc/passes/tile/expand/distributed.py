@@ -29,9 +29,18 @@ class Distributed(Values):
             view = self.view(first)
         if self.emitter.mesh.size(op.axis) > 1:
             with self.emitter.under(moves.at_roots(self.emitter, op)):
-                collectives.all_reduce(self.emitter, op, view, lanes, first.rows)
+                if op.reduce == "softmax":
+                    self.merge(op, joined, places[-1].width)
+                else:
+                    collectives.all_reduce(self.emitter, op, view, lanes, first.rows)
         for result, place in zip(op.results, places, strict=True):
             self.settle(result, place)
+
+    def merge(self, op: mesh.AllReduce, place: Place, count: int) -> None:
+        """The ``count`` softmaxes at ``place`` with those of all cores."""
+        dtype = self.dtype(op.tensors()[0])
+        arrived = self.emitter.place_like(place, f"{op.results[0].name}_arrived", dtype)
+        collectives.merge(self.emitter, op, self.view(place), self.view(arrived), count)
 
     def reduce(self, op: mesh.Reduce) -> None:
         """In place on the first core of the axis."""

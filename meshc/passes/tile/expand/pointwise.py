@@ -79,6 +79,9 @@ class Pointwise(Values):
     def scale(self, op: mesh.Scale) -> None:
         self.unary(op, "scale", factor=op.factor)
 
+    def at_least(self, op: mesh.AtLeast) -> None:
+        self.unary(op, "at_least", value=op.value)
+
     def square_sum(self, op: Op) -> None:
         self.reduction(op, "square_sum")
 
