@@ -97,13 +97,20 @@ def _merging_phase(
     view, arrived = views
     ends = rings.chain_ends(emitter, op.axis, stride, group)
     channel = rings.chain(emitter, op.axis, stride, group)
+    if min(group, ceil_div(emitter.mesh.size(op.axis), stride)) == 2:
+        with emitter.under(ends.members):
+            sent = emitter.send(channel, view, when=ends.sends)
+            got = emitter.recv(channel, arrived, when=ends.receives)
+        emitter.wait(sent, got)
+        with emitter.under(ends.members & ends.receives):
+            emitter.compute("merge_softmax", view, arrived, count=count)
+        return
     rank = (group - 1) - rings.member(emitter, op.axis, stride, group)
     with emitter.sweep(rank, group, ends.members):
-        takes = ends.between | ends.root
-        emitter.wait(emitter.recv(channel, arrived, when=takes))
-        with emitter.under(takes):
+        emitter.wait(emitter.recv(channel, arrived, when=ends.receives))
+        with emitter.under(ends.receives):
             emitter.compute("merge_softmax", view, arrived, count=count)
-        emitter.send(channel, view, when=ends.last | ends.between)
+        emitter.send(channel, view, when=ends.sends)
 
 
 def _ring(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, rows: Expr) -> None:

@@ -49,12 +49,15 @@ def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
 
 @dataclass(frozen=True)
 class ChainEnds:
-    """Cores by what they do in the chains of a phase: among ``members``, who has which end."""
+    """Cores by what they do in the chains of a phase: among ``members``, who has which end, and who
+    ``sends`` (all but roots) and ``receives`` (all but the last)."""
 
     members: Cond
     last: Cond
     between: Cond
     root: Cond
+    sends: Cond
+    receives: Cond
 
 
 def chain_ends(emitter: Emitter, axis: str, stride: int, group: int) -> ChainEnds:
@@ -66,11 +69,13 @@ def chain_ends(emitter: Emitter, axis: str, stride: int, group: int) -> ChainEnd
     length = min(group, places)
     last, root = Cond.eq(place, length - 1), Cond.eq(place, 0)
     between = Cond.eq(place, 1) if length == 3 else Cond.between(1, place, length - 1)
+    sends, receives = Cond.ge(place, 1), Cond.le(place, length - 2)
     if places % length:
         end = Cond.ge(here, size - stride)
-        last, between = last | (end & Cond.ge(place, 1)), between & ~end
+        last, between = last | (end & sends), between & ~end
         root = root if places % length > 1 else root & ~end
-    return ChainEnds(Cond.eq(here % stride, 0), last, between, root)
+        receives &= ~end
+    return ChainEnds(Cond.eq(here % stride, 0), last, between, root, sends, receives)
 
 
 def member(emitter: Emitter, axis: str, stride: int, group: int) -> Expr:
