@@ -127,5 +127,5 @@ def merging(
     if op.reduce != "softmax":
         return None
     kinds = [type_of(operand) for operand in op.operands]
-    elements = sum(prod(kind.local_shape(extents)) for kind in kinds)
-    return merge(elements, str(kinds[0].dtype), device)
+    elements = [prod(kind.local_shape(extents)) for kind in kinds]
+    return merge(sum(elements), elements[-1], str(kinds[0].dtype), device)

@@ -15,6 +15,9 @@ from math import ceil
 from meshc.cost.terms import Cost
 from meshc.devices import Device
 
+_EXPONENTIAL = 12
+"""Scalar operations of one, assumed: its range, a polynomial of degree 6, its scale."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -54,11 +57,15 @@ def product(tile: Tile, device: Device) -> Cost:
     return Cost(compute=macs + vectors + tile.m * tile.k * device.scalar_cycles)
 
 
-def merge(elements: int, dtype: str, device: Device) -> Cost:
-    """A core's softmaxes, of ``elements`` in all, merged with those of another core: two vectors
-    are scaled, then added. Exponentials count as the elements of other kernels do."""
+def merge(elements: int, count: int, dtype: str, device: Device) -> Cost:
+    """A core's ``count`` softmaxes, of ``elements`` in all, merged with those of another core: two
+    vectors are scaled, then added. Scales are exponentials of scalars, two for each softmax, which
+    a core computes as a polynomial; a kernel of a whole vector hides more of that."""
     passes = 3
-    return Cost(passes * elements / device.lanes(dtype), overhead=passes * device.op_cycles)
+    scales = 2 * count * _EXPONENTIAL * device.scalar_cycles
+    return Cost(
+        passes * elements / device.lanes(dtype) + scales, overhead=passes * device.op_cycles
+    )
 
 
 def overlapped(work: Cost, moved: Cost, steps: int, moves: int, device: Device) -> Cost:

@@ -20,7 +20,7 @@ import numpy as np
 
 from meshc.analysis.channels import Ends, Line, line_of
 from meshc.analysis.coordinates import coordinate_values
-from meshc.cost.operations import Tile, message, product
+from meshc.cost.operations import Tile, merge, message, product
 from meshc.cost.terms import NOTHING, Cost
 from meshc.devices import Device
 from meshc.ir.affine import Expr, IntArray, parse_piecewise
@@ -195,8 +195,13 @@ class _Walk:
         link = self.device.link
         words = max((self.words(v) for o in body.ops for v in o.views()), default=0)
         relays = any(isinstance(o, tile.Relay) for o in body.ops)
+        works = [self.work(o) for o in body.ops if isinstance(o, tile.Compute)]
         cost = message(words, hops, self.device)
-        if relays and link.relay_cycles is not None:
+        if works:
+            # Each core works on the whole message before it sends on.
+            stored = message(words, 0, self.device) + Cost(overhead=self.device.step_cycles)
+            cost = (stored + sum(works, NOTHING)) * links + Cost(transfer=hops * link.hop_cycles)
+        elif relays and link.relay_cycles is not None:
             cost += Cost(stages=(links - 1) * link.relay_cycles)
         elif not relays and any(isinstance(o, tile.Wait) for o in body.ops):
             # Stored and sent on by each core; the next message is already on its way behind.
@@ -234,6 +239,11 @@ class _Walk:
             batch = prod(self.number(e) for e in views[0].shape()[:-2])
             return product(Tile(m, k, n, dtype), self.device) * batch
         elements = prod(self.number(e) for e in views[0].shape())
+        if op.kernel == "merge_softmax":
+            rows = prod(self.number(e) for e in views[0].shape()[:-1])
+            count = op.params["count"]
+            assert isinstance(count, int)
+            return merge(elements, rows * count, dtype, self.device)
         compute = elements / self.device.lanes(dtype)
         return Cost(compute=compute, overhead=self.device.op_cycles)
 

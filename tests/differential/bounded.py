@@ -107,10 +107,14 @@ def rounded(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 class Rules:
-    """What each operation of the language does to bounded tensors, computed as ``kinds`` says."""
+    """What each operation of the language does to bounded tensors, computed as ``kinds`` says.
+
+    ``merges`` counts how often a softmax of some elements is merged with one of others: each time
+    numerator and denominator are rounded three times more."""
 
     def __init__(self, kinds: Arithmetic) -> None:
         self.kinds = kinds
+        self.merges = 0
         self.largest = 0.0
 
     def _seen(self, *values: np.ndarray) -> None:
@@ -219,6 +223,7 @@ class Rules:
         one = apart + apart.max(axis, keepdims=True) + rounds
         over = (value * one).sum(axis, keepdims=True)
         sums = (x.shape[axis] + 2) * (self.kinds.sum_unit + self.kinds.least)
+        sums += 6 * self.merges * (self.kinds.sum_unit + self.kinds.least)
         error = np.expm1(np.minimum(one + over + sums, 30.0)) * value
         return self._stored(a.dims, value, np.where(seen, error, 0.0))
 

@@ -48,7 +48,7 @@ class Case:
     """``form`` is main, generate, batch, decode, prefill or requests; ``prompt`` counts its tokens
     or rows (of a batch those of the longest one), ``steps`` the runs. ``options`` are arguments of
     ``meshc.compile``; ``seed`` is that of all numbers; with ``order`` the cores are numbered at
-    random."""
+    random. ``softmax`` is the form that softmaxes take where they have it."""
 
     program: Program
     target: str
@@ -58,6 +58,7 @@ class Case:
     prompt: int = 0
     steps: int = 1
     order: bool = False
+    softmax: str = ""
     origin: str = ""
 
     @property
@@ -133,6 +134,8 @@ class Case:
             for name, value in self.options.items()
         )
         runs = f"{self.form}, {self.steps} steps, prompt {self.prompt}, numbers of seed {self.seed}"
+        if self.softmax:
+            runs += f", softmax {self.softmax}"
         return f"meshc compile case.mesh --target {self.target} {flags}\n# {runs}  ({self.origin})"
 
     def features(self) -> set[str]:
@@ -143,6 +146,8 @@ class Case:
         for name in _COUNTED:
             if name in options:
                 found.add(f"{name} {options[name]}")
+        if self.softmax:
+            found.add(f"softmax {self.softmax}")
         if self.form == "requests":
             return found | cluster_features(self.program)
         if "mesh" not in options:
@@ -165,9 +170,12 @@ def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
     draw = Drawing(random)
     kind = draw.weighted(targets)
     drawn = _DRAWN[kind](draw, lambda: Drawing(Random(f"{seed}:{index // _NEIGHBOURS}:common")))
+    merges = Random(f"{seed}:{index}:softmax").random() < 0.5
     for attempt in count():
         case = drawn(attempt)
         case = replace(case, seed=random.randrange(2**31), origin=f"--seed {seed} --case {index}")
+        if merges and case.target == "python" and case.form in _DECODING:
+            case = replace(case, softmax="merged")
         try:
             expected(case)
         except Unsharp:
@@ -176,6 +184,7 @@ def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
     raise AssertionError
 
 
+_DECODING = ("generate", "batch", "decode")
 _FORMS = {"main": 58, "generate": 30, "decode": 8, "prefill": 4}
 
 
@@ -309,6 +318,9 @@ def _computed(
 ) -> tuple[list[list[Bounded]], float]:
     """The results of every run by these rules, and the largest value on the way."""
     reference = Reference(case.program, case.weights(), case.capacity, rules)
+    if case.softmax == "merged":
+        _, rows = map(int, case.options["mesh"].split("x"))
+        reference.scope.rules.merges = rows - 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found = list(_RUNS[case.form](case, reference, chosen))
     return found, reference.scope.rules.largest

@@ -3,7 +3,14 @@
 import random
 
 from meshc.devices import device
+from meshc.driver.compiling import graph_module
+from meshc.driver.models import LoadedModel
+from meshc.driver.request import CompileRequest
+from meshc.frontend.language import parse_model
 from meshc.ir.parser import parse_module
+from meshc.passes.manager import PassManager
+from meshc.pipelines import pipeline_to
+from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source
 
 DEVICES = ("ideal", "toy", "wse2", "wse3")
@@ -21,6 +28,37 @@ def random_graph(seed, ops=6, loops=True):
     module = parse_module(Source(f"random {seed}", text))
     module.device = device(drawn.choice(DEVICES))
     return module, mesh
+
+
+ATTENTION = """model attention(E={features}, H={heads}, G={groups}, D={lanes}) {{
+  heads H share G
+  param gain[E], wq[E, H, D], wk[E, G, D], wv[E, G, D], wo[H, D, E]
+  main(x[B, L, E]) {{
+    h = rms_norm(x, gain)
+    keys = append(cache.k, h @ wk)
+    values = append(cache.v, h @ wv)
+    p = softmax((h @ wq) @ transpose(keys) / sqrt(D), mask = causal)
+    return x + (p @ values) @ wo
+  }}
+}}
+"""
+
+
+def random_attention(seed):
+    """A decode step of one attention layer with grouped heads and the mesh to partition it for, on
+    a device of fast or slow exponentials, whose cores pass messages on or store them."""
+    drawn = random.Random(seed)
+    groups = drawn.randint(1, 3)
+    extents = {"features": drawn.randint(2, 9), "groups": groups, "lanes": 2 * drawn.randint(1, 3)}
+    text = ATTENTION.format(**extents, heads=groups * drawn.randint(1, 3))
+    name = drawn.choice((*DEVICES, "h100x8"))
+    few = ("row=2,gpu=4", "row=4,gpu=2", "row=8,gpu=1", "row=1,gpu=8")
+    mesh = drawn.choice(few if name == "h100x8" else ("2x2", "3x2", "2x3", "1x2", "3x4", "4x1"))
+    dtype = "f16" if name == "h100x8" else drawn.choice(("f32", "f16"))
+    request = CompileRequest(device=name, mesh=mesh, seq=drawn.randint(4, 9), dtype=dtype)
+    model = parse_model(Source(f"random attention {seed}", text), diagnostics=Diagnostics())
+    module = graph_module(LoadedModel("attention", model, None), "decode", request)
+    return PassManager(pipeline_to("graph")).run(module), mesh
 
 
 class _Writer:

@@ -4,7 +4,7 @@ import random
 import re
 
 import pytest
-from random_graphs import random_graph
+from random_graphs import random_attention, random_graph
 
 import meshc
 from meshc.driver import CompileRequest, graph_module, load_any
@@ -49,6 +49,20 @@ def test_exhaustive_search_finds_nothing_cheaper():
 @pytest.mark.slow
 def test_exhaustive_search_finds_nothing_cheaper_on_many_graphs():
     assert judge_search(range(200), 6) > 200
+
+
+def test_exhaustive_search_finds_nothing_cheaper_of_attention():
+    """Softmaxes of both forms are the cheapest of some."""
+    taken = set()
+    for seed in range(40):
+        module, grid = random_attention(seed)
+        search, best = chosen_forms(module, grid)
+        every = Everything(search.problem).run()
+        assert every[0].cost.total == pytest.approx(best.cost.total, rel=1e-9), seed
+        if "p" in search.several:
+            assert search.several["p"] == ("deferred", "merged")
+            taken.add(dict(best.chosen)["p"])
+    assert taken == {"deferred", "merged"}
 
 
 def test_the_cost_of_a_way_is_that_of_its_ops():
@@ -165,6 +179,26 @@ def test_norms_travel_with_products_where_the_type_has_the_range():
         module = graph_module(loaded, "decode", request)
         counts[dtype] = reductions(PassManager(pipeline_to("mesh")[:3]).run(module))
     assert counts == {"f32": 7, "f16": 9}
+
+
+def softmax_reductions(device, mesh, dtype, form):
+    """Reductions of a decode layer of Llama-3-8B with a form of its softmax, and those that the
+    search finds."""
+    loaded = load_any("llama-3-8b", Diagnostics())
+    found = []
+    for forms in ((f"s={form}",), ()):
+        request = CompileRequest(device=device, mesh=mesh, seq=512, dtype=dtype)
+        settings = {"partition": str(Partition(forms=forms))}
+        module = graph_module(loaded, "decode", request)
+        found.append(reductions(PassManager(pipeline_to("mesh", settings)[:3]).run(module)))
+    return tuple(found)
+
+
+def test_the_maximum_of_a_softmax_travels_with_the_values_where_cores_store_messages():
+    """On a wafer messages flow through the cores of a chain, which merging would stop."""
+    assert softmax_reductions("wse2", "256x256", "f32", "merged") == (6, 7)
+    assert softmax_reductions("wse2", "256x256", "f16", "merged") == (8, 9)
+    assert softmax_reductions("h100x8", "row=2,gpu=4", "f16", "deferred") == (8, 7)
 
 
 def test_a_pin_is_obeyed_and_the_remark_says_what_it_costs():

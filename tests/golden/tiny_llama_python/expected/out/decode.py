@@ -6,42 +6,37 @@ A statement works on the memory of each core, on all cores that its guard (on=..
 through. Only channels carry data from core to core; wait ends the transfers it names.
 
 Kernels, the result first:
-    add            out = a + b
-    at_least       out = the larger of a and `value`
-    copy           out = a
-    div            out = a / b, b repeated over trailing dims
-    exp_sub        out = exp(a - m), m repeated over trailing dims
-    gemm           out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [..,
-                   n, k] if `transposed`
-    inverse_rms    out = 1 / sqrt(s / count + eps)
-    mask_slots     s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
-                   nothing
-    merge_softmax  a[.., :] and b[.., :] are the weighted values, then the sums, then the maxima of
-                   `count` softmaxes over elements of their own: a = those over the elements of both
-    mul            out = a * b
-    ring_drop      state head + 1, count - 1 (`capacity` slots)
-    ring_grow      state count + 1
-    ring_oldest    b[.., :] = the oldest slot of ring a[.., cap, :]
-    ring_push      the newest slot of ring a[.., cap, :] = b[.., :]
-    rope           out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
-    row_max        out[..] = largest of a over trailing dims
-    row_sum        out[..] = sum of a over trailing dims
-    scale          out = a * factor
-    silu           out = a / (1 + exp(-a))
-    square_sum     out[..] = sum of a*a over trailing dims
+    add          out = a + b
+    copy         out = a
+    div          out = a / b, b repeated over trailing dims
+    exp_sub      out = exp(a - m), m repeated over trailing dims
+    gemm         out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n,
+                 k] if `transposed`
+    inverse_rms  out = 1 / sqrt(s / count + eps)
+    mask_slots   s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
+                 nothing
+    mul          out = a * b
+    ring_drop    state head + 1, count - 1 (`capacity` slots)
+    ring_grow    state count + 1
+    ring_oldest  b[.., :] = the oldest slot of ring a[.., cap, :]
+    ring_push    the newest slot of ring a[.., cap, :] = b[.., :]
+    rope         out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
+    row_max      out[..] = largest of a over trailing dims
+    row_sum      out[..] = sum of a over trailing dims
+    scale        out = a * factor
+    silu         out = a / (1 + exp(-a))
+    square_sum   out[..] = sum of a*a over trailing dims
 """
 
 from mesh_runtime import Fabric, Hop, Phase, element, memo, wait
 from mesh_runtime.kernels import (
     add,
-    at_least,
     copy,
     div,
     exp_sub,
     gemm,
     inverse_rms,
     mask_slots,
-    merge_softmax,
     mul,
     ring_drop,
     ring_grow,
@@ -65,7 +60,7 @@ def decode(fabric: Fabric) -> Phase:
     x = phase.buffer("x", "f32", 24, role="in")
     result_3_result_1_ss = phase.buffer("result_3_result_1.ss", "f32", 129)
     q_1_k_1_x_5_h_ss = phase.buffer("q_1_k_1_x_5_h.ss", "f32", 41)
-    x_6_s_sum_s_max_1 = phase.buffer("x_6_s.sum_s.max_1", "f32", 36)
+    x_6_s_sum = phase.buffer("x_6_s.sum", "f32", 30)
     x_8_x_10_h_1_ss = phase.buffer("x_8_x_10_h_1.ss", "f32", 129)
     attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
     h = phase.buffer("h", "f32", 24)
@@ -77,7 +72,6 @@ def decode(fabric: Fabric) -> Phase:
     kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 4)
     s_2 = phase.buffer("s_2", "f32", 6, 8)
     s_max = phase.buffer("s.max", "f32", 6)
-    x_6_1_arrived = phase.buffer("x_6_1_arrived", "f32", 36)
     x_7 = phase.buffer("x_7", "f32", 24)
     wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight")
     ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
@@ -128,8 +122,6 @@ def decode(fabric: Fabric) -> Phase:
     def ring_push_cores(pos):
         return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
 
-    chain_y_1_receivers = phase.where(core.y <= 0)
-
     # Exchanges between cores that occur again and again.
     def all_reduce_add_y(view):
         """Along chain_y_1, cast_y."""
@@ -147,6 +139,15 @@ def decode(fabric: Fabric) -> Phase:
         wait(got, sent)
         sent_2 = cast_xd.send(view, on=x_is_0)
         got_2 = cast_xd.recv(view, on=cast_xd_receivers)
+        wait(got_2, sent_2)
+
+    def all_reduce_max_y(view):
+        """Along chain_y_1, cast_y."""
+        sent = chain_y_1.send(view, on=y_is_1)
+        got = chain_y_1.recv(view, combine="max", on=y_is_0)
+        wait(got, sent)
+        sent_2 = cast_y.send(view, on=y_is_0)
+        got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
     def step(pos):
@@ -215,23 +216,13 @@ def decode(fabric: Fabric) -> Phase:
             scale(s_2, s_2, factor=0.35355339059327373)
             mask_slots(s_2, kv_state[layer])
             row_max(s_max, s_2)
-            at_least(x_6_s_sum_s_max_1[30:36], s_max, value=-3.4028234663852886e+38)
-            exp_sub(s_2, s_2, x_6_s_sum_s_max_1[30:36])
-            row_sum(x_6_s_sum_s_max_1[24:30], s_2)
-            gemm(x_6_s_sum_s_max_1[:24].shaped(2, 3, 4), s_2.shaped(2, 3, 8), kv_cache[layer, 1])
-            sent_5 = chain_y_1.send(x_6_s_sum_s_max_1[:36], on=cast_y_receivers)
-            got_5 = chain_y_1.recv(x_6_1_arrived, on=chain_y_1_receivers)
-            wait(got_5, sent_5)
-            merge_softmax(x_6_s_sum_s_max_1[:36], x_6_1_arrived, count=6, on=chain_y_1_receivers)
-            sent_6 = cast_y.send(x_6_s_sum_s_max_1[:36], on=y_is_0)
-            got_6 = cast_y.recv(x_6_s_sum_s_max_1[:36], on=cast_y_receivers)
-            wait(got_6, sent_6)
-            div(
-                x_6_s_sum_s_max_1[:24].shaped(6, 4),
-                x_6_s_sum_s_max_1[:24].shaped(6, 4),
-                x_6_s_sum_s_max_1[24:30],
-            )
-            gemm(x_7.shaped(1, 24), x_6_s_sum_s_max_1[:24].shaped(1, 24), wo[layer])
+            all_reduce_max_y(s_max)
+            exp_sub(s_2, s_2, s_max)
+            row_sum(x_6_s_sum[24:30], s_2)
+            gemm(x_6_s_sum[:24].shaped(2, 3, 4), s_2.shaped(2, 3, 8), kv_cache[layer, 1])
+            all_reduce_add_y(x_6_s_sum[:30])
+            div(x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[24:30])
+            gemm(x_7.shaped(1, 24), x_6_s_sum[:24].shaped(1, 24), wo[layer])
             all_reduce_add_x(x_7)
             add(x, x, x_7)
             square_sum(x_8_x_10_h_1_ss[128:129], x.shaped(1, 24))
