@@ -84,13 +84,18 @@ def mesh_program(
     passes: dict[str, str] | None = None,
     device: str = "",
     batch: int = 1,
+    decode: dict[str, str] | None = None,
 ) -> MeshProgram:
-    """Compile ``model`` in f32; ``passes`` replaces specs of passes by name."""
+    """Compile ``model`` in f32; ``passes`` replaces specs of passes by name, ``decode`` those of
+    that phase alone."""
     report = Diagnostics()
     loaded = load_any(model, report)
     request = CompileRequest(device=device, mesh=mesh, seq=seq, dtype="f32", batch=batch)
-    manager = PassManager(pipeline_to("tile", passes))
-    modules = {p: manager.run(graph_module(loaded, p, request)) for p in loaded.phases()}
+    modules = {}
+    for phase in loaded.phases():
+        own = (decode or {}) if phase == "decode" else {}
+        manager = PassManager(pipeline_to("tile", {**(passes or {}), **own}))
+        modules[phase] = manager.run(graph_module(loaded, phase, request))
     source = weights or loaded.weights
     assert source is not None
     tensors = open_weights(source, loaded.config, None, report)

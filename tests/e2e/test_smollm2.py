@@ -24,6 +24,8 @@ PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "smollm2_oracle.json"
 MODEL = "smollm2-135m"
 NEW_TOKENS = 24
 NEAR_TIE = 1e-3
+MERGED = 'forms=["s=merged"]'
+"""The maximum of a softmax travels with the weighted values."""
 
 
 pytestmark = [
@@ -39,14 +41,20 @@ def tensors() -> Mapping[str, np.ndarray]:
     return {name: np.asarray(found[name], np.float32) for name in found}
 
 
-def compiled(mesh: str, seq: int, batch: int = 1) -> MeshProgram:
-    return mesh_program(MODEL, mesh, seq, find_packaged_weights(MODEL), batch=batch)
+def compiled(mesh: str, seq: int, batch: int = 1, decode: str = "") -> MeshProgram:
+    """``decode`` are the settings of partition in that phase."""
+    settings = {"partition": f"partition{{{decode}}}"} if decode else None
+    weights = find_packaged_weights(MODEL)
+    return mesh_program(MODEL, mesh, seq, weights, batch=batch, decode=settings)
 
 
-def check(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Path) -> None:
+def check(
+    mesh: str, prompts: list[dict[str, Any]], count: int, folder: Path, decode: str = ""
+) -> None:
     """Tokens of each prompt, from one program that is loaded once."""
     seq = max(len(p["prompt_ids"]) for p in prompts) + count
-    program = compiled(mesh, seq)
+    program = compiled(mesh, seq, decode=decode)
+    assert ("merge_softmax" in program.files()["decode.py"]) == (decode == MERGED)
     program.tensors = tensors()
     write(folder, program.files())
     model = load_program(folder).load(program.tensors)
@@ -79,6 +87,16 @@ def check_batch(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Pa
 
 def test_first_tokens_on_8x8(tmp_path: Path) -> None:
     check("8x8", PROMPTS[:2], 8, tmp_path)
+
+
+def test_first_tokens_with_merged_softmaxes(tmp_path: Path) -> None:
+    check("3x5", PROMPTS[2:4], 6, tmp_path, MERGED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["4x4", "8x8", "6x10", "24x24"])
+def test_all_prompts_with_merged_softmaxes(mesh: str, tmp_path: Path) -> None:
+    check(mesh, PROMPTS, NEW_TOKENS, tmp_path, MERGED)
 
 
 def of_different_lengths(count: int) -> list[dict[str, Any]]:

@@ -98,6 +98,59 @@ def test_all_reduce_along_rows(rows, columns, algo, tmp_path):
     check(module, lambda v: v.sum(2), tmp_path, algo)
 
 
+MERGED = """%m = mesh.row_max %v {dim = X} : f32[Y, I]<Y_y:1 +x>
+        %w = mesh.exp_sub %v, %m : f32[Y, I, X]<Y_y:1 X_x:1>
+        %l = mesh.row_sum %w {dim = X} : f32[Y, I]<Y_y:1 +x>
+        %p = mesh.mul %w, %v : f32[Y, I, X]<Y_y:1 X_x:1>
+        %o = mesh.row_sum %p {dim = X} : f32[Y, I]<Y_y:1 +x>
+        %a, %b, %c = mesh.all_reduce %o, %l, %m {axis = x, reduce = softmax} : f32[Y, I]<Y_y:1>,
+          f32[Y, I]<Y_y:1>, f32[Y, I]<Y_y:1>
+        %r = mesh.div %a, %b : f32[Y, I]<Y_y:1>"""
+
+
+@pytest.mark.parametrize("algo", ["pipeline", "two_phase", "tree", "k_tree:3", "ring"])
+@pytest.mark.parametrize(("rows", "columns"), MESHES)
+def test_softmaxes_are_merged(rows, columns, algo, tmp_path):
+    """By trees alone: where rings are asked for, the others take them."""
+    module = collective(rows, columns, "[Y, I, X]<Y_y:1 X_x:1>", MERGED, "[Y, I]<Y_y:1>")
+
+    def weighted(v):
+        weights = np.exp(v - v.max(2, keepdims=True))
+        return (weights * v).sum(2) / weights.sum(2)
+
+    check(module, weighted, tmp_path, algo)
+
+
+@pytest.mark.parametrize(
+    ("operands", "reduce", "words"),
+    [
+        ("%l", "softmax", "takes values, sums and maxima"),
+        ("%o, %t, %m", "softmax", "takes values, sums and maxima"),
+        ("%o, %l, %m", "mean", "does not reduce by 'mean', but by sum, max"),
+    ],
+)
+def test_what_no_softmax_is_made_of(operands, reduce, words):
+    """Too few operands, sums of fewer rows than maxima, and what no reduction is."""
+    body, _, _ = MERGED.partition("%a, %b")
+    body += "%t = mesh.row_sum %l {dim = I} : f32[Y]<Y_y:1 +x>\n"
+    kinds = [
+        "f32[Y]<Y_y:1>" if name == "%t" else "f32[Y, I]<Y_y:1>" for name in operands.split(", ")
+    ]
+    names = ", ".join(["%r", "%b", "%c"][: len(kinds)])
+    body += f"{names} = mesh.all_reduce {operands} {{axis = x, reduce = {reduce}}} : "
+    with pytest.raises(MeshcError, match=words):
+        given = "[Y, I, X]<Y_y:1 X_x:1>"
+        collective(2, 3, given, body + ", ".join(kinds), "[Y, I]<Y_y:1>")
+
+
+def test_no_ring_merges_softmaxes():
+    body = MERGED.replace("reduce = softmax", "reduce = softmax, algo = ring")
+    module = collective(2, 3, "[Y, I, X]<Y_y:1 X_x:1>", body, "[Y, I]<Y_y:1>")
+    module.holds = module.holds | {"collectives_selected"}
+    with pytest.raises(MeshcError, match="algo 'ring'"):
+        check_claims(module)
+
+
 @pytest.mark.parametrize("algo", ["ring", "two_phase"])
 @pytest.mark.parametrize(("rows", "columns"), MESHES)
 def test_all_reduce_along_both(rows, columns, algo, tmp_path):
