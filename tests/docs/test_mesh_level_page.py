@@ -3,7 +3,16 @@
 import re
 import shutil
 
+import pytest
 from pages import ROOT, blocks, page
+
+from meshc.driver import CompileRequest, graph_module, load_any
+from meshc.ir.ops import mesh as ops
+from meshc.passes.manager import PassManager
+from meshc.passes.mesh.form_search import Search
+from meshc.passes.mesh.partition import Partition
+from meshc.pipelines import pipeline_to
+from meshc.support.diagnostics import Diagnostics
 
 PAGE = "docs/mesh-level.md"
 
@@ -31,3 +40,29 @@ def test_every_form_is_listed():
         "joint",
         "as_entered",
     } <= listed
+
+
+ROW = re.compile(r"^\| (\w+) (\S+) (f\d+) (\d+) \| ([\d, ]+) \| ([\d, ]+) \| `(\w+)` \|$", re.M)
+
+
+@pytest.mark.parametrize("row", ROW.findall(page(PAGE)), ids=" ".join)
+def test_reductions_of_a_layer_are_those_of_the_table(row):
+    """Of Llama-3-8B with either form of softmax, and which of them the search takes."""
+    device, mesh, dtype, tokens, *counted, chosen = row
+    request = CompileRequest(device=device, mesh=mesh, seq=int(tokens), dtype=dtype)
+    module = graph_module(load_any("llama-3-8b", Diagnostics()), "decode", request)
+    problem = Partition(grid=mesh).problem(PassManager(pipeline_to("graph")).run(module))
+    best, *_ = Search(problem).run()
+    assert dict(best.chosen)["s"] == chosen
+    costs = problem.costs
+    for form, words in zip(("deferred", "merged"), counted, strict=True):
+        way, *_ = Search(problem, {"s": form}).run()
+        (loop,) = (op for op in way.block.ops if op.regions)
+        found = [op for op in loop.regions[0].ops if isinstance(op, ops.AllReduce)]
+        sent = sum(costs.words(op, way.type_of) for op in found)
+        cycles = sum(costs.of(op, way.type_of).total for op in found)
+        assert f"{len(found)}, {sent:,}, {cycles:,.0f}" == words
+
+
+def test_the_table_of_reductions_is_found():
+    assert len(ROW.findall(page(PAGE))) == 5

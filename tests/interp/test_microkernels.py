@@ -129,6 +129,25 @@ def test_merging_with_a_core_that_saw_nothing_changes_nothing():
     close(run(line, nothing, a=nothing), nothing)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_merging_keeps_the_numeric_bound(seed):
+    """Four units of roundoff for each merge (docs/mesh-level.md), of the sum of magnitudes."""
+    rng, stages = np.random.default_rng(seed), 40
+    parts = rng.standard_normal((stages, 3)).astype(np.float32)
+    parts[:, 1] = rng.random(stages) * 100 + 1
+    parts[:, 2] *= 10.0 ** rng.integers(-1, 2)
+    got, merge = parts[0], MICROKERNELS["merge_softmax"]
+    for part in parts[1:]:
+        got = merge(got, [part], {"count": 1})
+    assert got.dtype == np.float32
+    exact = parts.astype(np.float64)
+    shares = np.exp(exact[:, 2] - exact[:, 2].max())
+    for lane in (0, 1):
+        off = abs(got[lane] - shares @ exact[:, lane])
+        assert off <= 4 * (stages - 1) * 2.0**-24 * (shares @ np.abs(exact[:, lane]))
+    assert got[2] == parts[:, 2].max()
+
+
 def test_what_is_no_row_of_softmaxes_is_refused():
     for out, a, count in (
         (noise(5), noise(5), 2),
