@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from meshc.cost.operations import merge
 from meshc.cost.programs import Path, profile, routing_paths
+from meshc.cost.reductions import reduce_cost
 from meshc.cost.terms import Cost
 from meshc.devices import device
 from meshc.driver.estimating import estimates
@@ -46,6 +48,22 @@ def test_relays_let_words_flow():
     assert found.total == Path(5, 5, Cost(transfer=5 + 10, stages=24.5 + 4 * 6))
     assert (found.step.hops, found.step.stages) == (5, 5)
     assert (found.paths, found.inputs, found.bytes) == (2, 1, 40)
+
+
+def test_cores_that_merge_what_arrives_store_it_first():
+    """Each of five links costs beta, the words, a step and the work, as those of the op do."""
+    body = """tile.sweep {rank = "5 - x", count = 6} {
+      %r = tile.recv @chain_x_1, %w {when = "x <= 4"} : token
+      tile.wait %r
+      tile.merge_softmax %v, %w {count = 2, when = "x <= 4"}
+      %s = tile.send @chain_x_1, %v {when = "x >= 1"} : token
+    }"""
+    found = profile(allocated(body, CHAIN + " buffer %w : f32[10]"), WSE2)
+    work = merge(10, 2, "f32", WSE2)
+    each = Cost(transfer=1 + 10, stages=24.5, overhead=WSE2.step_cycles) + work
+    assert found.total == Path(5, 5, each * 5)
+    assert found.total.cycles == pytest.approx(reduce_cost((6,), 10, WSE2, work).total)
+    assert work.compute > 15 and work.overhead > 0
 
 
 def test_a_wait_hides_what_is_underway():

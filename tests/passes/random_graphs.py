@@ -56,9 +56,14 @@ def random_attention(seed):
     mesh = drawn.choice(few if name == "h100x8" else ("2x2", "3x2", "2x3", "1x2", "3x4", "4x1"))
     dtype = "f16" if name == "h100x8" else drawn.choice(("f32", "f16"))
     request = CompileRequest(device=name, mesh=mesh, seq=drawn.randint(4, 9), dtype=dtype)
-    model = parse_model(Source(f"random attention {seed}", text), diagnostics=Diagnostics())
-    module = graph_module(LoadedModel("attention", model, None), "decode", request)
-    return PassManager(pipeline_to("graph")).run(module), mesh
+    return attention(text, request), mesh
+
+
+def attention(text, request, phase="decode"):
+    """The graph of a phase of a model in the language."""
+    model = parse_model(Source("attention.mesh", text), diagnostics=Diagnostics())
+    module = graph_module(LoadedModel("attention", model, None), phase, request)
+    return PassManager(pipeline_to("graph")).run(module)
 
 
 class _Writer:

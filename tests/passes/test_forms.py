@@ -4,7 +4,7 @@ import random
 import re
 
 import pytest
-from random_graphs import random_attention, random_graph
+from random_graphs import ATTENTION, attention, random_attention, random_graph
 
 import meshc
 from meshc.driver import CompileRequest, graph_module, load_any
@@ -199,6 +199,30 @@ def test_the_maximum_of_a_softmax_travels_with_the_values_where_cores_store_mess
     assert softmax_reductions("wse2", "256x256", "f32", "merged") == (6, 7)
     assert softmax_reductions("wse2", "256x256", "f16", "merged") == (8, 9)
     assert softmax_reductions("h100x8", "row=2,gpu=4", "f16", "deferred") == (8, 7)
+
+
+SUM = "(p @ values) @ wo"
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh", "phase", "merges"),
+    [
+        (SUM, "2x3", "decode", True),
+        (SUM, "2x1", "decode", False),
+        (SUM, "2x3", "prefill", False),
+        (f"{SUM}, p", "2x3", "decode", False),
+        (f"{SUM} + (p @ keys) @ wo", "2x3", "decode", False),
+        ("((p * 2) @ values) @ wo", "2x3", "decode", False),
+        ("(silu(p) @ values) @ wo", "2x3", "decode", False),
+    ],
+)
+def test_only_a_product_with_a_cache_merges_softmaxes(text, mesh, phase, merges):
+    """Over cores that reduce, of single rows, and where nothing else reads the softmax."""
+    extents = {"features": 6, "heads": 4, "groups": 2, "lanes": 2}
+    model = ATTENTION.format(**extents).replace(SUM, text)
+    module = attention(model, CompileRequest(mesh=mesh, seq=6, dtype="f32"), phase)
+    search, _ = chosen_forms(module, mesh)
+    assert ("p" in search.several) == merges
 
 
 def test_a_pin_is_obeyed_and_the_remark_says_what_it_costs():
