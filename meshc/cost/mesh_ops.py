@@ -53,7 +53,8 @@ class MeshCosts:
             return sum((self.local(op, right, type_of) for right in op.operands[1:]), NOTHING)
         if isinstance(op, ops.Append):
             return message(self.words(op, type_of, op.operands[1::2]), 2, self.device)
-        return self.elementwise(op, type_of)
+        given = op.result if isinstance(op, ops.Part) else op.operands[0]
+        return self.elementwise(given, type_of)
 
     def reduction(self, axis: str, words: int) -> Cost:
         """The cheapest tree, or ring where every core has a word to begin with."""
@@ -101,9 +102,9 @@ class MeshCosts:
         one = product(Tile(m, k, n, str(kind.dtype), kind.dtype.bytes), self.device)
         return one * prod(left[d] for d in shared) + Cost(overhead=self.device.op_cycles)
 
-    def elementwise(self, op: Op, type_of: TypeOf) -> Cost:
-        """Each core's own lanes once."""
-        kind = type_of(op.operands[0])
+    def elementwise(self, operand: Operand, type_of: TypeOf) -> Cost:
+        """Each core's own lanes of ``operand`` once."""
+        kind = type_of(operand)
         elements = prod(kind.local_shape(self.extents))
         return Cost(elements / self.device.lanes(str(kind.dtype)), overhead=self.device.op_cycles)
 

@@ -202,10 +202,8 @@ def _random(
 
 
 def _row_dims(module: Module) -> Iterator[str]:
-    """Dims that hold prompt rows: those the ops, or at tile level the header, name as such."""
-    named = {str(getattr(op, "rows", "")) for op in module.walk()}
-    if module.level == "tile":
-        named.add(module.row_dim)
+    """Dims that hold prompt rows: those that the header or the ops name as such."""
+    named = {module.row_dim} | {str(getattr(op, "rows", "")) for op in module.walk()}
     return (dim for dim in module.dims if dim in named)
 
 

@@ -421,6 +421,20 @@ def _relayout(shards: Shards, op: mesh.Relayout) -> list[Array]:
     return [lanes]
 
 
+@meaning(mesh.Part)
+def _part(shards: Shards, op: mesh.Part) -> list[Array]:
+    """Of its own lanes every core keeps those that the result's layout gives it; others are 0."""
+    (x,) = op.operands
+    old, new, dims = shards.sharding(x), shards.sharding(op.result), _dims(x)
+    wanted = new.of_dim(op.dim)
+    lane, held = lane_of(wanted, old.of_dim(op.dim))
+    if not (held | (wanted == PAD)).all():
+        fail("interp-layout", f"{op.NAME}: a core lacks an element of its part", op.span)
+    axis = dims.index(op.dim)
+    taken = np.take_along_axis(shards.of(x), aligned(lane, (CORES, op.dim), dims), axis)
+    return [np.where(aligned(held, (CORES, op.dim), dims), taken, 0)]
+
+
 @meaning(mesh.Append)
 def _append(shards: Shards, op: mesh.Append) -> list[Array]:
     pairs = zip(op.operands[::2], op.operands[1::2], strict=True)

@@ -53,6 +53,7 @@ SIGNATURES: dict[str, Signature] = {
     "mesh.all_gather": _UNARY,
     "mesh.reduce_scatter": _UNARY,
     "mesh.shift": _UNARY,
+    "mesh.part": _UNARY,
     "mesh.relayout": _UNARY,
     "mesh.append": Signature(2, 4, None),
     "mesh.row_max": _UNARY,

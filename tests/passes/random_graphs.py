@@ -1,8 +1,12 @@
-"""Random functions of single rows: vectors, weights, norms and sums of vectors, perhaps a loop."""
+"""Random functions of single rows or of many: weights, norms and sums of them, perhaps a loop."""
 
 import random
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from meshc.devices import device
+from meshc.devices import device, load_device
 from meshc.driver.compiling import graph_module
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
@@ -17,16 +21,33 @@ DEVICES = ("ideal", "toy", "wse2", "wse3")
 MESHES = ("1x1", "2x2", "3x2", "2x3", "4x1", "1x5", "3x4", "5x3")
 
 
-def random_graph(seed, ops=6, loops=True):
-    """A graph-level module of at most ``ops`` ops and the mesh to partition it for."""
+@cache
+def node_of_rows():
+    """A node like ``h100x8`` with rows of eight GPUs, of which there are eight."""
+    entry = resources.files("meshc.devices") / "data" / "h100x8.toml"
+    text = entry.read_text().replace("cores_y = {value = 1,", "cores_y = {value = 8,")
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "node_of_rows.toml"
+        path.write_text(text)
+        return load_device(path)
+
+
+def random_graph(seed, ops=6, loops=True, many_rows=False):
+    """A graph-level module of at most ``ops`` ops and the mesh to partition it for. With
+    ``many_rows`` its functions have several rows of tokens, in half of them as many as a run says,
+    and most are for a device whose cores all reach each other at once."""
     drawn = random.Random(seed)
     writer = _Writer(drawn, loops)
     for _ in range(drawn.randint(2, ops)):
         writer.op()
     mesh = drawn.choice(MESHES)
+    writer.rows = drawn.randint(2, 9) if many_rows else 1
+    writer.counted = many_rows and drawn.random() < 0.5
     text = writer.text(mesh)
     module = parse_module(Source(f"random {seed}", text))
-    module.device = device(drawn.choice(DEVICES))
+    wafers = [device(name) for name in DEVICES]
+    nodes = [node_of_rows()] * 6 if many_rows else []
+    module.device = drawn.choice([*wafers, *nodes])
     return module, mesh
 
 
@@ -71,7 +92,8 @@ class _Writer:
 
     def __init__(self, drawn, loops):
         self.drawn, self.loops = drawn, loops
-        self.dims = {"L": 1, **{name: drawn.randint(2, 9) for name in "EFK"}, "N": 2}
+        self.rows, self.counted = 1, False
+        self.dims = {**{name: drawn.randint(2, 9) for name in "EFK"}, "N": 2}
         self.weights, self.lines = [], []
         self.vectors = [("x", "E")]
         self.count = 0
@@ -147,11 +169,12 @@ class _Writer:
         name, dim = self.vectors[-1]
         params = ["in %x: f32[L, E]"]
         params += [f"weight %{n}: f32[{', '.join(dims)}]" for n, dims in self.weights]
-        dims = ", ".join(f"{n} = {extent}" for n, extent in self.dims.items())
+        dims = ", ".join(f"{n} = {e}" for n, e in {"L": self.rows, **self.dims}.items())
+        scalars = f"  scalars len = 1..{self.rows}\n" if self.counted else ""
         body = "\n".join(self.lines)
         return (
             "module @random level(graph) holds(transpose_free) {\n"
-            f"  dims {dims}\n"
+            f"  dims {dims}\n{scalars}"
             f'  options dtype = f32, accumulate = f32, grid = "{mesh}"\n'
             f"  func @main({', '.join(params)}) -> (f32[L, {dim}]) {{\n"
             f"{body}\n    graph.return %{name}\n  }}\n}}\n"

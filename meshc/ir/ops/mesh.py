@@ -49,7 +49,7 @@ class Gemv(Product):
     """Local products of the left operand with one or more right ones (WaferLLM section 6.2).
 
     Contracts what the core holds of ``contract``; results are partial over the axes that
-    split it.
+    split it. The left operand is one row, or as many as a core has of a batch or of a prompt.
     """
 
 
@@ -110,8 +110,9 @@ def standing(kind: TensorType, axis: str, dim: str) -> tuple[str, Layout]:
 
 
 @dataclass(eq=False)
-class Collective(Op):
-    """A collective along ``axis``: ``STANDING`` is how its operand and result stand to it."""
+class AlongAxis(Op):
+    """The same tensor before and after, which stands differently to ``axis``: ``STANDING`` is how
+    operand and result do."""
 
     STANDING: ClassVar[tuple[str, str]] = ("", "")
 
@@ -137,6 +138,22 @@ class Collective(Op):
                     f"{after} (+ sum, @ first core, / split of {self.along or 'a dim'}), all else "
                     "alike"
                 )
+
+
+@dataclass(eq=False)
+class Collective(AlongAxis):
+    """Cores of ``axis`` send each other messages."""
+
+
+@register("mesh.part")
+@dataclass(eq=False)
+class Part(AlongAxis):
+    """Each core of ``axis``, all of which have all of ``dim``, keeps its own part of it. Nothing is
+    sent."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("", "/")
+
+    dim: str = ""
 
 
 @register("mesh.all_reduce")

@@ -103,10 +103,11 @@ class Search:
                 way.span,
                 help=f"it has {', '.join(f.name for f in forms)}",
             )
-        if len(forms) > 1:
+        free = [f for f in forms if not f.only_pinned]
+        if len(free) > 1:
             had = self.several.get(name, ())
-            self.several[name] = tuple(dict.fromkeys((*had, *(f.name for f in forms))))
-        return [f for f in forms if wanted is None or f.name == wanted]
+            self.several[name] = tuple(dict.fromkeys((*had, *(f.name for f in free))))
+        return free if wanted is None else [f for f in forms if f.name == wanted]
 
     def taken(
         self,
@@ -140,7 +141,7 @@ class Search:
             base.span = op.span
             flush(base, op)
             every = entries(base, op)
-            kept = self.forms(base, name, [Form(e.form, _nothing) for e in every])
+            kept = self.forms(base, name, [Form(e.form, _nothing, e.only_pinned) for e in every])
             for entry in [e for e in every if e.form in [f.name for f in kept]]:
                 start = entry.inside(op)
                 start.chosen = (*start.chosen, (name, entry.form))

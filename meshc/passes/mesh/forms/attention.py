@@ -70,6 +70,9 @@ def _scores(way: Lowering, op: graph.Matmul) -> None:
     right = way.env_of(op.operands[1])
     left = laid_out(way, way.env_of(op.operands[0]))
     heads, tiling = way.heads(), way.tiling
+    wanted = head_splits(way, way.type_of(left).dims)
+    if {*wanted} != {s for s in way.layout_of(left).splits if s.dim != way.problem.row_dim}:
+        fail("unsupported-layout", f"queries lie as {way.type_of(left).layout}", op.span)
     kept = way.restricted(left, (way.problem.row_dim, heads.query)).splits
     slots = tiling.chunks_x * (tiling.row_lanes // tiling.chunks_y)
     keys = Split(heads.keys, way.mesh.inner, slots, "cyclic", skew=way.mesh.down)

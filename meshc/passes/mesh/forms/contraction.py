@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.support.diagnostics import fail
 
@@ -36,6 +37,20 @@ def contracted(
             help="products contract all dims of the left side but B and the rows",
         )
     return contract
+
+
+def rows_of(way: Lowering, op: graph.Matmul) -> Value:
+    """The left operand of a product of many rows; fails with ``unsupported-op`` without any."""
+    left, rows = laid_out(way, way.env_of(op.operands[0])), way.problem.row_dim
+    if rows not in way.type_of(left).dims:
+        fail(
+            "unsupported-op",
+            f"the left side of this product has no rows {rows}, of which there are "
+            f"{way.problem.extents[rows]}",
+            op.span,
+            help="multiply what has rows of tokens with params",
+        )
+    return left
 
 
 def new_dims(way: Lowering, op: graph.Matmul, left: Value, right: Value) -> tuple[str, ...]:

@@ -15,11 +15,13 @@ class Form:
 
     ``lower`` emits mesh ops for it into a way that has all before it, in whose layouts the operands
     lie; it moves them first where it needs them elsewhere. It fails with a diagnosed error where
-    the op has no such form. ``name`` is what a person pins.
+    the op has no such form. ``name`` is what a person pins; a form that is ``only_pinned`` is
+    computed where a person asks for it and never chosen by the search.
     """
 
     name: str
     lower: Callable[[Lowering], None]
+    only_pinned: bool = False
 
 
 def only(name: str, lower: Callable[[Lowering, Op], None], op: Op) -> list[Form]:

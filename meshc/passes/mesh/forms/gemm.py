@@ -14,10 +14,11 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.contraction import contracted
+from meshc.passes.mesh.forms.contraction import contracted, rows_of
 from meshc.passes.mesh.forms.form import Form, only
-from meshc.passes.mesh.forms.layouts import column_splits, laid_out, row_split
+from meshc.passes.mesh.forms.layouts import column_splits, row_split
 from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.moves import over_columns
 from meshc.support.diagnostics import fail
 
 
@@ -30,15 +31,8 @@ def _gemm(way: Lowering, op: Op) -> None:
     assert isinstance(op, graph.Matmul)
     problem = way.problem
     rights = [way.env_of(r) for r in op.operands[1:]]
-    left = laid_out(way, way.env_of(op.operands[0]))
-    if problem.row_dim not in way.type_of(left).dims:
-        fail(
-            "unsupported-op",
-            f"the left side of this product has no rows {problem.row_dim}, of which there are "
-            f"{problem.extents[problem.row_dim]}",
-            op.span,
-            help="multiply what has rows of tokens with params",
-        )
+    given = rows_of(way, op)
+    left = over_columns(way, given, op)
     contract = contracted(way, op, left, rights)
     down, across = way.mesh.plane
     skew = skew_of(way, rights, op)
@@ -61,7 +55,7 @@ def _gemm(way: Lowering, op: Op) -> None:
         contract=contract,
         group=op.group,
         axis=across,
-        left_aligned=_align_input(way, op, left),
+        left_aligned=left is given and _align_input(way, op, left),
     )
     way.env.update(zip(op.results, way.emit(made, *results), strict=True))
 

@@ -16,6 +16,7 @@ from meshc.passes.mesh.forms.form import Form, only
 from meshc.passes.mesh.forms.gemm import skew_of
 from meshc.passes.mesh.forms.layouts import laid_out, row_split
 from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.moves import over_columns
 
 
 def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
@@ -36,7 +37,7 @@ def is_transposed(way: Lowering, op: graph.Matmul, right: Value) -> bool:
 def _gemm_t(way: Lowering, op: Op) -> None:
     assert isinstance(op, graph.Matmul)
     right = way.env_of(op.operands[1])
-    left = laid_out(way, way.env_of(op.operands[0]))
+    left = over_columns(way, laid_out(way, way.env_of(op.operands[0])), op)
     contract = contracted(way, op, left, [right])
     order = way.type_of(right).dims
     (new,) = (d for d in order if d not in contract)

@@ -18,6 +18,16 @@ def activation_layout(way: Lowering, dims: tuple[str, ...], axis: str) -> Layout
     return Layout((*rows, Split(others[-1], axis, lanes(way, others[-1], axis))))
 
 
+def whole_rows(way: Lowering, dims: tuple[str, ...]) -> Layout:
+    """Activations of many rows all of whose features are on every core of a row of the mesh."""
+    return Layout((row_split(way),) if way.problem.row_dim in dims else ())
+
+
+def lies_over(way: Lowering, value: Value, axis: str) -> bool:
+    """Whether some dim of ``value`` lies over ``axis`` or a factor of it."""
+    return any(way.mesh.whole(s.axis) == axis for s in way.layout_of(value).splits)
+
+
 def usual_axis(way: Lowering) -> str:
     """The axis over which features lie where nothing else is asked for."""
     return way.mesh.across if way.problem.many_rows else way.mesh.down

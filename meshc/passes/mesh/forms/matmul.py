@@ -1,14 +1,15 @@
 """Forms of products: which file has them depends on what is multiplied.
 
 A product of single rows with weights flips the axis (``gemv``); one of many rows shifts both
-operands (``gemm``, ``gemm_t``); products with a cache are attention's (``attention``).
+operands (``gemm``, ``gemm_t``) or leaves the weights where they are (``tensor_parallel``); products
+with a cache are attention's (``attention``).
 """
 
 from __future__ import annotations
 
 from meshc.ir.core import Op
 from meshc.ir.ops import graph
-from meshc.passes.mesh.forms import attention, gemm, gemm_t, gemv
+from meshc.passes.mesh.forms import attention, gemm, gemm_t, gemv, tensor_parallel
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.support.diagnostics import fail
@@ -21,7 +22,9 @@ def matmul(way: Lowering, op: Op) -> list[Form]:
     if way.problem.many_rows and len(rights) == 1 and gemm_t.is_transposed(way, op, rights[0]):
         return gemm_t.forms(way, op)
     if all(map(way.is_weight, rights)):
-        return gemm.forms(way, op) if way.problem.many_rows else gemv.forms(way, op)
+        if not way.problem.many_rows:
+            return gemv.forms(way, op)
+        return [*gemm.forms(way, op), *tensor_parallel.forms(way, op)]
     if len(rights) == 1 and (way.holds_keys(rights[0]) or not way.problem.many_rows):
         return attention.forms(way, op)
     if not way.problem.many_rows:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.module import Param
 from meshc.ir.ops import graph
-from meshc.ir.types import TensorType
+from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import activation_layout, cache_layout, usual_axis
+from meshc.passes.mesh.forms.layouts import activation_layout, cache_layout, usual_axis, whole_rows
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.support.diagnostics import fail
 
@@ -27,11 +27,7 @@ def enter(way: Lowering, param: Param) -> list[Form]:
     if param.role == "state":
         return [Form("cache", lambda way: _cache(way, param))]
     kind = tensor_type(param.value)
-
-    def lower(way: Lowering, axis: str) -> None:
-        _activation(way, param.value, param.value.name, kind.dims, axis)
-
-    return [Form(f"over_{a}", lambda way, a=a: lower(way, a)) for a in _axes(way, kind.dims)]  # type: ignore[misc]
+    return _entering(way, param.value, kind.dims)
 
 
 def embed(way: Lowering, op: Op) -> list[Form]:
@@ -48,25 +44,29 @@ def embed(way: Lowering, op: Op) -> list[Form]:
             op.span,
             help=f"declare the table with {op.dim} first; products can transpose it",
         )
-    dims = tensor_type(op.result).dims
-
-    def lower(way: Lowering, axis: str) -> None:
-        _activation(way, op.result, op.result.name, dims, axis)
-
-    return [Form(f"over_{a}", lambda way, a=a: lower(way, a)) for a in _axes(way, dims)]  # type: ignore[misc]
+    return _entering(way, op.result, tensor_type(op.result).dims)
 
 
-def _axes(way: Lowering, dims: tuple[str, ...]) -> list[str]:
-    """The axes over which features may enter, the usual one first: either for single rows."""
+def _entering(way: Lowering, old: Value, dims: tuple[str, ...]) -> list[Form]:
+    """Features enter over the usual axis; of single rows over the other one too, of many rows also
+    whole on every core of a row."""
+
+    def form(name: str, layout: Layout, only_pinned: bool = False) -> Form:
+        return Form(name, lambda way: _activation(way, old, dims, layout), only_pinned)
+
     usual = usual_axis(way)
+    axes = [usual]
     features = [d for d in dims if d != way.problem.row_dim]
-    single = features and not way.problem.many_rows
-    return [usual, way.mesh.other(usual)] if single else [usual]
+    if features and not way.problem.many_rows:
+        axes.append(way.mesh.other(usual))
+    found = [form(f"over_{axis}", activation_layout(way, dims, axis)) for axis in axes]
+    if features and way.problem.many_rows and way.mesh.columns > 1:
+        found.append(form("whole", whole_rows(way, dims), not way.problem.holds_copies))
+    return found
 
 
-def _activation(way: Lowering, old: Value, name: str, dims: tuple[str, ...], axis: str) -> None:
-    kind = TensorType(way.problem.dtype, dims, activation_layout(way, dims, axis))
-    way.env[old] = way.value(name, kind)
+def _activation(way: Lowering, old: Value, dims: tuple[str, ...], layout: Layout) -> None:
+    way.env[old] = way.value(old.name, TensorType(way.problem.dtype, dims, layout))
     way.params = (*way.params, Param(way.env[old], "in"))
 
 

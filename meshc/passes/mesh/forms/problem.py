@@ -58,6 +58,14 @@ class Problem:
         """Element type of sums."""
         return self.source.accumulate()
 
+    @property
+    def holds_copies(self) -> bool:
+        """Whether the search may lay whole features on every core of a row, and weights on every
+        row of the mesh: where all cores reach each other at once. A wafer has many small memories,
+        which copies would use up; there they are for those who pin them."""
+        device = self.source.device
+        return device is not None and device.link.topology == "all_to_all"
+
     def used_by(self, value: Operand) -> Sequence[Op]:
         """The ops that read ``value``."""
         return self.users.get(value, ()) if isinstance(value, Value) else ()

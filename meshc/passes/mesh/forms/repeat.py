@@ -9,7 +9,7 @@ from meshc.ir.core import Block, Operand
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.layouts import laid_out, on_axis
+from meshc.passes.mesh.forms.layouts import activation_layout, laid_out, on_axis, whole_rows
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.moves import move
 
@@ -24,6 +24,7 @@ class Entry:
     form: str
     outer: Lowering
     operands: tuple[Value, ...]
+    only_pinned: bool = False
 
     def inside(self, op: graph.Repeat) -> Lowering:
         """The way into the body, whose cost is that of one layer."""
@@ -72,19 +73,42 @@ def entries(way: Lowering, op: graph.Repeat) -> list[Entry]:
     for wanted in product(*places):
         outer = way.fork()
         pairs = zip(carried, wanted, strict=True)
-        moved = [v if to is None else move(outer, v, on_axis(outer, v, to), op) for v, to in pairs]
-        over = [to for to in wanted if to is not None]
-        name = f"over_{'_'.join(over)}" if over else "as_they_lie"
-        found.append(Entry(name, outer, (*moved, *rest)))
+        moved = [v if to is None else move(outer, v, to.layout, op) for v, to in pairs]
+        over = [to.name for to in wanted if to is not None]
+        copies = way.problem.many_rows and bool(over) and not way.problem.holds_copies
+        found.append(Entry("_".join(over) or "as_they_lie", outer, (*moved, *rest), copies))
     return found
 
 
-def _places(way: Lowering, value: Value) -> list[str | None]:
-    """Axes over which a carried value may lie inside, the one that it lies over written as None."""
+@dataclass(frozen=True)
+class _Place:
+    """Where a carried value may lie inside, beside where it lies already."""
+
+    name: str
+    layout: Layout
+
+
+def _places(way: Lowering, value: Value) -> list[_Place | None]:
+    """The layouts that a carried value may have inside, the one that it has written as None: a
+    vector lies over either axis of the plane, features of many rows over columns or whole."""
     splits = way.layout_of(value).splits
-    if way.problem.many_rows or len(splits) != 1 or splits[0].axis not in way.mesh.plane:
+    if way.problem.many_rows:
+        return [None, *_of_many_rows(way, value)]
+    if len(splits) != 1 or splits[0].axis not in way.mesh.plane:
         return [None]
-    return [None, way.mesh.other(splits[0].axis)]
+    axis = way.mesh.other(splits[0].axis)
+    return [None, _Place(f"over_{axis}", on_axis(way, value, axis))]
+
+
+def _of_many_rows(way: Lowering, value: Value) -> list[_Place]:
+    dims, axis = way.type_of(value).dims, way.mesh.across
+    if way.mesh.columns == 1 or set(dims) <= {way.problem.row_dim}:
+        return []
+    over, whole = activation_layout(way, dims, axis), whole_rows(way, dims)
+    layout = way.layout_of(value)
+    if layout == over:
+        return [_Place("whole", whole)]
+    return [_Place(f"over_{axis}", over)] if layout == whole else []
 
 
 def _stacked(dim: str, kind: TensorType) -> TensorType:

@@ -65,7 +65,7 @@ class Distributed(Values):
         extent = self.module.dims[op.dim]
         if extent == parts.size * parts.block:
             shape = self.emitter.local_shape(tensor_type(op.result))
-            self.settle(op.result, Place(parts.buffer, shape))
+            self.settle(op.result, Place(parts.buffer, shape, rows=parts.rows))
         else:
             target = self.result_place(op)
             with self.emitter.under(moves.at_roots(self.emitter, op)):

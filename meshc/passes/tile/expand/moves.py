@@ -23,13 +23,15 @@ COMBINE = {"sum": "add", "max": "max"}
 
 @dataclass(frozen=True)
 class Parts:
-    """A buffer with the parts of all ranks of ``axis`` side by side in one of its dims."""
+    """A buffer with the parts of all ranks of ``axis`` side by side in one of its dims, of the rows
+    that a run has if it has ``rows``."""
 
     emitter: Emitter
     axis: str
     buffer: Value
     position: int
     block: int
+    rows: bool = False
 
     @property
     def size(self) -> int:
@@ -41,21 +43,25 @@ class Parts:
         """Which part is the core's own."""
         return self.emitter.index_of(self.axis)
 
+    @property
+    def lead(self) -> tuple[Index, ...]:
+        """Indices of the dims before that of the parts."""
+        if not self.rows:
+            return (Whole(),) * self.position
+        return (window(0, self.emitter.rows), *(Whole(),) * (self.position - 1))
+
     def part(self, number: Expr) -> View:
         """The part of a rank."""
-        lead: tuple[Index, ...] = (Whole(),) * self.position
-        return View(self.buffer, (*lead, window(number * self.block, self.block)))
+        return View(self.buffer, (*self.lead, window(number * self.block, self.block)))
 
     def first(self, extent: int) -> View:
         """The first ``extent`` elements of all parts, without padding."""
-        lead: tuple[Index, ...] = (Whole(),) * self.position
-        return View(self.buffer, (*lead, window(0, extent)))
+        return View(self.buffer, (*self.lead, window(0, extent)))
 
     def rest(self, extent: int) -> View:
         """The padding behind ``extent`` elements."""
-        lead: tuple[Index, ...] = (Whole(),) * self.position
         behind = window(extent, self.size * self.block - extent)
-        return View(self.buffer, (*lead, behind))
+        return View(self.buffer, (*self.lead, behind))
 
     def collect(self) -> None:
         """Parts of higher ranks pass through lower ones to rank 0."""
@@ -99,14 +105,15 @@ def at_roots(emitter: Emitter, op: mesh.Collective) -> Cond:
 def parts_for(emitter: Emitter, op: mesh.Collective, split: Value, dtype: DType) -> Parts:
     """A new buffer for the parts of ``split``, the value of the op that lies over the axis."""
     kind = tensor_type(split)
-    if emitter.has_rows(kind):
-        fail("unsupported-op", f"{op.NAME} of a value with rows of tokens or requests", op.span)
-    shape = list(emitter.local_shape(kind))
-    position = emitter.local_dims(kind).index(op.along)
+    rows = emitter.has_rows(kind)
+    if rows and op.along == emitter.held_first:
+        fail("unsupported-op", f"{op.NAME} of rows of tokens or requests", op.span)
+    shape = [*((emitter.row_room,) if rows else ()), *emitter.local_shape(kind)]
+    position = emitter.held_dims(kind).index(op.along)
     block = shape[position]
     shape[position] *= emitter.mesh.size(op.axis)
     buffer = emitter.buffer(f"{op.result.name}_parts", shape, dtype)
-    return Parts(emitter, op.axis, buffer, position, block)
+    return Parts(emitter, op.axis, buffer, position, block, rows)
 
 
 def spread(emitter: Emitter, op: mesh.Gather | mesh.AllGather, source: Place) -> Parts:

@@ -12,6 +12,7 @@ from meshc.ir.types import Layout
 from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.passes.tile.expand import local
+from meshc.passes.tile.expand.emitter import Place
 from meshc.passes.tile.expand.values import Values
 from meshc.support.diagnostics import fail
 
@@ -154,8 +155,24 @@ class Pointwise(Values):
             self.emitter.index_of(new.axis) * new.block
             - self.emitter.index_of(old.axis) * old.block
         )
-        order = self.order(op, value, self.held(value, new.dim), [])
-        views = [self.emitter.view(place, order=order) for place in (target, source)]
+        self.select(op, value, new.dim, shift, (target, source))
+
+    def part(self, op: mesh.Part) -> None:
+        """The lanes of a core's part, zeros where it ends beyond the dim."""
+        value = cast(Value, op.operands[0])
+        source, target = self.place_of(value), self.result_place(op)
+        split = (tensor_type(op.result).layout or Layout()).split_of(op.dim)
+        assert split is not None
+        shift = self.emitter.index_of(split.axis) * split.block
+        self.select(op, value, op.dim, shift, (target, source))
+
+    def select(
+        self, op: Op, value: Value, dim: str, shift: Expr, places: tuple[Place, Place]
+    ) -> None:
+        """Into the first place the lanes of ``dim`` that lie ``shift`` further in the second, where
+        ``value`` is."""
+        order = self.order(op, value, self.held(value, dim), [])
+        views = [self.emitter.view(place, order=order) for place in places]
         self.emitter.compute("select_lanes", *views, shift=shift)
 
 
