@@ -123,9 +123,9 @@ def test_many_pinned_forms_compute_the_same():
     print(judge_pinned(range(2000)))
 
 
-def lowered_model(model, phase, mesh="720x720", device="wse2", **settings):
+def lowered_model(model, phase, mesh="720x720", device="wse2", seq=4096, **settings):
     loaded = load_any(model, Diagnostics())
-    request = CompileRequest(device=device, mesh=mesh, seq=4096)
+    request = CompileRequest(device=device, mesh=mesh, seq=seq)
     module = graph_module(loaded, phase, request)
     return PassManager(pipeline_to("mesh", settings)[:3]).run(module)
 
