@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
 
+from meshc.ir.core import tensor_type
 from meshc.ir.header import names_text
 from meshc.ir.module import Module
 from meshc.ir.recording import attention_of
@@ -27,6 +28,7 @@ def ceil_div(a: int, b: int) -> int:
 class Tiling:
     """Extents per core that follow from the mesh and the model.
 
+    ``copies`` segments have the same key heads, of which each has a share of the queries.
     ``chunks`` (n) is the number of row chunks of attention's rings, ``chunks_y`` (a) of them per
     row of the mesh and ``chunks_x`` (b) per core of a segment; ``row_lanes`` is the KV capacity
     of one mesh row and the number of prompt rows a core keeps.
@@ -41,6 +43,12 @@ class Tiling:
     lane_block: int
     chunks: int
     row_lanes: int
+    copies: int = 1
+
+    @property
+    def head_lanes(self) -> int:
+        """Lanes of queries, keys and values on a core."""
+        return (self.query_block + 2 * self.key_block) * self.lane_block
 
     @property
     def segment(self) -> int:
@@ -106,27 +114,45 @@ def choose_tiling(
 ) -> Tiling:
     """The tiling whose cores hold the fewest lanes of q, k and v.
 
-    Ties go to fewer segments, whose reductions take fewer channels of a mesh; with ``whole_heads``
-    to more of them, which leaves the most lanes of a head together: where all cores reach each
-    other at once, scores then need no messages.
+    Ties go to fewer segments, whose reductions take fewer channels of a mesh. With ``whole_heads``
+    it is the one with the fewest lanes of q, and ties go to more segments, which leaves the most
+    lanes of a head together: where all cores reach each other at once, scores then need no
+    messages. Several segments may have the same key heads there.
     """
     if heads is None:
         return make_tiling(extents, None, rows, columns, capacity, 1)
-    group = extents[heads.query] // extents[heads.key]
-    best = min(
-        (s for s in range(1, extents[heads.key] + 1) if columns % s == 0),
-        key=lambda s: (
-            _head_lanes(extents, heads, group, columns, s),
-            -s if whole_heads else s,
-        ),
-    )
-    return make_tiling(extents, heads, rows, columns, capacity, best)
+    divisors = [s for s in range(1, columns + 1) if columns % s == 0]
+    known = [
+        make_tiling(extents, heads, rows, columns, capacity, segments, copies)
+        for segments in divisors
+        for copies in _copies(extents, heads, segments, whole_heads)
+    ]
+    if whole_heads:
+        return min(known, key=lambda t: (t.query_block * t.lane_block, -t.segments))
+    return min(known, key=lambda t: (t.head_lanes, t.segments))
+
+
+def _copies(
+    extents: Mapping[str, int], heads: Attention, segments: int, whole_heads: bool
+) -> list[int]:
+    """How many of ``segments`` may have the same key heads: 1 where there are enough of these, else
+    as many as leave each one its own and share its queries evenly, if there are such numbers."""
+    keys, group = extents[heads.key], extents[heads.query] // extents[heads.key]
+    if segments <= keys:
+        return [1]
+    shares = [n for n in range(2, group + 1) if group % n == 0 and segments % n == 0]
+    return [n for n in shares if segments // n >= keys][-1:] if whole_heads else []
 
 
 def tiling_of(module: Module) -> Tiling:
     """The tiling of a mesh-level module."""
     heads, mesh = heads_of(module), module.the_mesh()
-    return make_tiling(module.dims, heads, mesh.rows, mesh.columns, module.capacity, mesh.segments)
+    kinds = [tensor_type(p.value).layout for p in module.function.params]
+    splits = [split for layout in kinds if layout for split in layout.splits]
+    copies = max((s.copies for s in splits if heads and s.dim == heads.key), default=1)
+    return make_tiling(
+        module.dims, heads, mesh.rows, mesh.columns, module.capacity, mesh.segments, copies
+    )
 
 
 def make_tiling(
@@ -136,25 +162,29 @@ def make_tiling(
     columns: int,
     capacity: int,
     segments: int,
+    copies: int = 1,
 ) -> Tiling:
-    """The tiling for a given number of segments."""
+    """The tiling for a given number of segments, ``copies`` of which have the same key heads."""
     if heads is None:
         return Tiling(rows, columns, 1, None, 0, 0, 0, rows, ceil_div(capacity, rows))
     group = extents[heads.query] // extents[heads.key]
-    key_block = ceil_div(extents[heads.key], segments)
+    key_block = ceil_div(extents[heads.key], segments // copies)
+    query_block = key_block * group // copies
     lane_block = _lane_block(extents[heads.lane], columns // segments)
     chunks = lcm(rows, columns // segments)
     row_lanes = chunks // rows * ceil_div(capacity, chunks)
     return Tiling(
-        rows, columns, segments, heads, key_block * group, key_block, lane_block, chunks, row_lanes
+        rows,
+        columns,
+        segments,
+        heads,
+        query_block,
+        key_block,
+        lane_block,
+        chunks,
+        row_lanes,
+        copies,
     )
-
-
-def _head_lanes(
-    extents: Mapping[str, int], heads: Attention, group: int, columns: int, segments: int
-) -> int:
-    block = ceil_div(extents[heads.key], segments)
-    return block * (group + 2) * _lane_block(extents[heads.lane], columns // segments)
 
 
 def _lane_block(lanes: int, cores: int) -> int:

@@ -5,6 +5,7 @@ p parts where a core is part i (its rank; plus the rank on the skewing axis, mod
 
 - ``block``: lane j holds element ``i * block + j``;
 - ``cyclic`` and ``shift``: lane j holds element ``j * p + i``;
+- ``block`` with c copies: i is first divided by c, without its remainder;
 - lanes whose element is not below n are padding and hold 0 when a tensor is scattered;
 - several dims on one axis are split together: their row-major flattening, in equal blocks.
 """
@@ -167,6 +168,7 @@ def split_elements(split: Split, extent: int, mesh: Mesh) -> IntArray:
     part = part_indices(mesh, split.axis)
     if split.skew:
         part = (part + part_indices(mesh, split.skew)) % parts
+    part = part // split.copies
     lane = np.arange(split.block)[None, :]
     whole = part[:, None]
     element = whole * split.block + lane if split.kind == "block" else lane * parts + whole

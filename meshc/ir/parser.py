@@ -35,7 +35,8 @@ from meshc.support.spans import Source, Span
 _MAX_TEXT = 64 * 2**20
 
 _SPLIT = re.compile(
-    r"(?P<dim>\w+)_(?P<axis>[a-z][a-z0-9]*)(?:>>(?P<skew>\w+))?(?P<kind>[%~]?):(?P<block>[0-9]{1,18})\Z"
+    r"(?P<dim>\w+)_(?P<axis>[a-z][a-z0-9]*)(?:\*(?P<copies>[0-9]{1,18}))?(?:>>(?P<skew>\w+))?"
+    r"(?P<kind>[%~]?):(?P<block>[0-9]{1,18})\Z"
 )
 _KINDS = {"": "block", "%": "cyclic", "~": "shift"}
 _ROLES = ("in", "weight", "state", "out")
@@ -316,6 +317,7 @@ class _Parser(Tokens):
                         int(match["block"]),
                         kind,  # type: ignore[arg-type]
                         match["skew"] or "",
+                        int(match["copies"] or 1),
                     )
                 )
             else:

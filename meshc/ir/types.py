@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -51,6 +51,8 @@ class Split:
     KV-cache shift of WaferLLM section 4.3.
     ``skew`` names the axis whose rank rotates the parts (Cannon's alignment), or is empty.
     ``block`` is the number of lanes each core keeps, padding included.
+    ``copies`` neighbours along the axis hold the same ``block`` part, so that there are as many
+    parts as the axis has times fewer: key heads are fewer than the queries that read them.
     """
 
     dim: str
@@ -58,10 +60,12 @@ class Split:
     block: int
     kind: SplitKind = "block"
     skew: str = ""
+    copies: int = 1
 
     def __str__(self) -> str:
         skew = f">>{self.skew}" if self.skew else ""
-        return f"{self.dim}_{self.axis}{skew}{_KIND_MARK[self.kind]}:{self.block}"
+        copies = f"*{self.copies}" if self.copies != 1 else ""
+        return f"{self.dim}_{self.axis}{copies}{skew}{_KIND_MARK[self.kind]}:{self.block}"
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,11 @@ class Layout:
     def on_axis(self, axis: str) -> tuple[Split, ...]:
         """The splits along ``axis``, in the order of the dims."""
         return tuple(s for s in self.splits if s.axis == axis)
+
+    def repeats(self, dims: Sequence[str]) -> bool:
+        """Whether several cores of an axis hold the same part of one of ``dims``, so that a sum
+        over the axis would count it several times."""
+        return any(s.copies > 1 for s in self.splits if s.dim in dims)
 
     def axes(self) -> tuple[str, ...]:
         """Every axis the layout names, without repeats, in order."""

@@ -128,11 +128,22 @@ class _Verifier:
                 self.wrong(f"{where}: the layout splits {split.dim}, which is no dim of it", span)
             if split.block < 1:
                 self.wrong(f"{where}: {split} keeps no lane", span)
+            if split.copies != 1:
+                self.copies(where, split, span)
             if split.skew and split.skew not in self.axes:
                 self.wrong(f"{where}: there is no axis {split.skew}", span)
         for axis in layout.axes():
             if axis not in self.axes:
                 self.wrong(f"{where}: there is no axis {axis}", span)
+
+    def copies(self, where: str, split: Split, span: Span | None) -> None:
+        """Copies of a part are of a block split, on equal groups of neighbours."""
+        mesh = self.module.mesh
+        size = mesh.size(split.axis) if mesh and split.axis in mesh.parts else 0
+        if split.copies < 1 or split.kind != "block" or split.skew or size % split.copies:
+            self.wrong(
+                f"{where}: {split} does not give equal groups of {split.axis} the same block", span
+            )
 
     def route(self, channel: Channel) -> None:
         """A route takes the coordinates of a core and gives those of another on one line."""

@@ -70,7 +70,7 @@ class _Checker:
     def pads(self, split: Split) -> bool:
         """Whether lanes of ``split`` may hold no element; how many rows there are is up to the
         run where that has scalars."""
-        lanes = split.block * self.module.the_mesh().size(split.axis)
+        lanes = split.block * (self.module.the_mesh().size(split.axis) // split.copies)
         varies = split.kind != "block" and bool(self.module.scalars)
         return varies or lanes != self.module.dims[split.dim]
 

@@ -31,7 +31,8 @@ def check(module: Module) -> None:
             if (split, module.dims[split.dim]) in proved:
                 continue
             proved.add((split, module.dims[split.dim]))
-            _check_split(value, split, module.dims[split.dim], mesh.size(split.axis))
+            parts = mesh.size(split.axis) // split.copies
+            _check_split(value, split, module.dims[split.dim], parts)
 
 
 def _joint_dims(module: Module) -> dict[Value, frozenset[str]]:

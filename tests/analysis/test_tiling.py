@@ -47,6 +47,31 @@ def test_ties_go_to_few_segments_or_to_whole_heads() -> None:
     assert choose_tiling(extents, HEADS, 1, 6, 100, whole_heads=True).segments == 2
 
 
+@given(mesh_sides, st.integers(1, 8), st.integers(1, 6), st.integers(1, 6))
+def test_queries_lie_where_their_keys_are(columns: int, group: int, keys: int, pairs: int) -> None:
+    """Of whole heads, too, every one has a core, and a core with a query has its key."""
+    extents = {"H": group * keys, "G": keys, "D": 2 * pairs}
+    tiling = choose_tiling(extents, HEADS, 1, columns, 100, whole_heads=True)
+    assert columns % tiling.segments == 0 == tiling.segments % tiling.copies
+    found = set()
+    for segment in range(tiling.segments):
+        first = segment // tiling.copies * tiling.key_block
+        own = range(segment * tiling.query_block, (segment + 1) * tiling.query_block)
+        found |= {*own}
+        assert all(first <= q // group < first + tiling.key_block for q in own if q < group * keys)
+    assert found >= {*range(group * keys)}
+    assert tiling.lane_block * tiling.segment >= 2 * pairs
+
+
+def test_key_heads_lie_on_several_cores_where_there_are_fewer() -> None:
+    wanted = {(8, 32, 16): 2, (2, 8, 8): 4, (1, 8, 8): 8, (1, 32, 8): 8, (8, 32, 8): 1}
+    for (keys, queries, columns), copies in wanted.items():
+        extents = {"H": queries, "G": keys, "D": 64}
+        tiling = choose_tiling(extents, HEADS, 1, columns, 100, whole_heads=True)
+        assert (tiling.copies, tiling.segment) == (copies, 1)
+        assert choose_tiling(extents, HEADS, 1, columns, 100).copies == 1
+
+
 @given(mesh_sides, mesh_sides, st.integers(1, 500))
 def test_rows_and_chunks_cover_the_cache(rows: int, columns: int, capacity: int) -> None:
     tiling = make_tiling({"H": 2, "G": 1, "D": 4}, HEADS, rows, columns, capacity, 1)

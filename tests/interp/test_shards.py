@@ -36,13 +36,16 @@ def shardings(draw):
             continue
         axis = axes.pop()
         kind = draw(st.sampled_from(["block", "cyclic", "shift"]))
+        size = mesh.size(axis)
+        copies = draw(st.sampled_from([n for n in range(1, size + 1) if size % n == 0]))
         others = [a for a in ("y", "x", "xd") if a != axis and (a == "y" or axis == "y")]
         # Axes that skew each other would leave elements without a core.
         alone = not any(s.skew for s in splits)
         skew = draw(st.sampled_from(["", *others])) if alone else ""
         spare = draw(st.integers(0, 2))
-        block = ceil_div(extent, mesh.size(axis)) + spare
-        splits.append(Split(dim, axis, block, kind, skew))
+        copies = copies if kind == "block" and not skew else 1
+        block = ceil_div(extent, size // copies) + spare
+        splits.append(Split(dim, axis, block, kind, skew, copies))
     rows = {name: draw(st.integers(0, extent)) for name, extent in dims.items()}
     return sharding(mesh, dims, *splits, actual=rows if draw(st.booleans()) else None)
 
@@ -64,6 +67,8 @@ def test_padding_holds_zero_and_every_element_is_somewhere(lying):
     used = {s.axis for s in lying.layout.splits}
     for axis in ("r", "y", "x") if "x" in used else ("r", "y", "xh", "xd"):
         replicas *= 1 if axis in used else lying.mesh.size(axis)
+    for split in lying.layout.splits:
+        replicas *= split.copies
     assert set(np.unique(lanes)) <= {0.0, 1.0}
     assert lanes.sum() == np.prod(shape) * replicas
 
@@ -74,6 +79,8 @@ def test_block_cyclic_and_skew_by_hand():
     assert block.tolist() == [[0, 1], [2, 3], [4, PAD]] * 2
     cyclic = split_elements(Split("E", "x", 2, "cyclic"), 5, mesh)
     assert cyclic.tolist() == [[0, 3], [1, 4], [2, PAD]] * 2
+    copied = split_elements(Split("E", "x", 2, copies=2), 5, wafer(1, 6))
+    assert copied.tolist() == [[0, 1], [0, 1], [2, 3], [2, 3], [4, PAD], [4, PAD]]
     skewed = split_elements(Split("E", "x", 2, skew="y"), 5, mesh)
     assert skewed[3:].tolist() == [[2, 3], [4, PAD], [0, 1]]
     ring = split_elements(Split("E", "x", 2), 5, wafer(1, 3, interleaved=("x",)))

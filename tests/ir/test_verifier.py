@@ -128,6 +128,41 @@ def test_sound_modules_pass():
             "mesh.square_sum: does not take [L, E] by 'E' to [E]",
         ),
         (
+            mesh(
+                "%y = mesh.row_sum %x {dim = E} : f32[L]<+x>\n mesh.return %x",
+                params="in %x: f32[L, E]<E_x*2:4>",
+                results="f32[L, E]<E_x*2:4>",
+            ),
+            "mesh.row_sum: several cores have the same part of E",
+        ),
+        (
+            mesh(
+                "%y = mesh.gemv %x, %w {contract = [E]} : f32[L, F]<+x>\n mesh.return %x",
+                params="in %x: f32[L, E]<E_x*2:4>, weight %w: f32[E, F]<E_x*2:4>",
+                results="f32[L, E]<E_x*2:4>",
+            ),
+            "mesh.gemv: several cores have the same part of E",
+        ),
+        (
+            mesh(
+                "%y = mesh.all_gather %x {axis = x, dim = E} : f32[L, E]<>\n mesh.return %x",
+                params="in %x: f32[L, E]<E_x*2:4>",
+                results="f32[L, E]<E_x*2:4>",
+            ),
+            "mesh.all_gather: several cores have the same part of E",
+        ),
+        *(
+            (
+                mesh(
+                    f"%y = mesh.silu %x : f32[L, E]<{split}>\n mesh.return %y",
+                    params=f"in %x: f32[L, E]<{split}>",
+                    results=f"f32[L, E]<{split}>",
+                ),
+                f"{split} does not give equal groups of x the same block",
+            )
+            for split in ("E_x*3:4", "E_x*0:4", "E_x*2%:4", "E_x*2>>y:4")
+        ),
+        (
             mesh("%y = mesh.mask %x {dim = F} : f32[L, E]<E_x:2>\n mesh.return %y"),
             "mesh.mask: 'F' is no dim of the scores",
         ),

@@ -36,11 +36,18 @@ class Product(Op):
     def verify(self, extents: Mapping[str, int]) -> None:
         """Operands have the dims that are contracted, and results those that are left."""
         graph.check_product(self, extents, self.contract, self.group)
+        reject_repeated(self, self.contract)
         left = tensor_type(self.operands[0]).dims
         for right, result in zip(self.operands[1:], self.results, strict=True):
             wanted = graph.matmul_dims(left, tensor_type(right).dims, self.contract, self.group)
             if tensor_type(result).dims != wanted:
                 self.reject(f"the dims of {result} are not {', '.join(wanted)}, which are left")
+
+
+def reject_repeated(op: Op, dims: tuple[str, ...]) -> None:
+    """Refuse to combine parts of ``dims`` of the first operand that several cores have."""
+    if (tensor_type(op.operands[0]).layout or Layout()).repeats(dims):
+        op.reject(f"several cores have the same part of {', '.join(dims)}")
 
 
 @register("mesh.gemv")
@@ -125,6 +132,9 @@ class AlongAxis(Op):
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """Operand and result are one tensor in the two layouts."""
+        for value in (*self.operands, *self.results):
+            if (tensor_type(value).layout or Layout()).repeats((self.along,)):
+                self.reject(f"several cores have the same part of {self.along}")
         for operand, result in zip(self.operands, self.results, strict=True):
             given, given_rest = standing(tensor_type(operand), self.axis, self.along)
             gives, gives_rest = standing(tensor_type(result), self.axis, self.along)
@@ -316,6 +326,7 @@ class RowReduction(Op):
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """The result has all dims of the operand but ``dim``."""
+        reject_repeated(self, (self.dim,))
         given, gives = (tensor_type(v).dims for v in (self.operands[0], self.result))
         if self.dim not in given or gives != tuple(d for d in given if d != self.dim):
             before, after = ", ".join(given), ", ".join(gives)

@@ -27,7 +27,8 @@ class Partition(Pass):
     A search over ``passes/mesh/forms`` finds, for the models of WaferLLM on its wafer, the prefill
     plan of Fig. 3 (``BL_y E_x``, MeshGEMM) and the decode plan of Fig. 4 (``E_y`` replicated over
     x, MeshGEMV). Heads go whole groups first over a factor of x, then pairs of lanes, in the split
-    that leaves the fewest lanes per core.
+    that leaves the fewest lanes per core; where all cores reach each other at once, whole heads
+    first, and key heads on several cores if there are fewer.
 
     ``forms`` pins some, such as ``q=gemv_y``. ``grid`` is columns x rows, or such as ``y=6,x=10``;
     empty takes the module's option of that name. ``gemm`` ``transposed`` multiplies with transposed
@@ -72,10 +73,11 @@ class Partition(Pass):
         if search.several and problem.costs is not None:
             report.remark("forms", _choice(search, best, others))
         if tiling.heads is not None:
+            shared = f", {tiling.copies} of which have the same keys" if tiling.copies > 1 else ""
             report.remark(
                 "partition-heads",
                 f"{module.dims[tiling.heads.key]} groups of heads over {tiling.segments} segments "
-                f"of {tiling.segment} columns: {tiling.query_block} query heads x "
+                f"of {tiling.segment} columns{shared}: {tiling.query_block} query heads x "
                 f"{tiling.lane_block} lanes per core",
             )
         lowered = Module(

@@ -36,6 +36,9 @@ def contracted(
             op.span,
             help="products contract all dims of the left side but B and the rows",
         )
+    if way.layout_of(left).repeats(contract):
+        kind = way.type_of(left)
+        fail("unsupported-layout", f"cores share parts of {left}: {kind.layout}", op.span)
     return contract
 
 

@@ -52,7 +52,8 @@ def head_splits(way: Lowering, dims: tuple[str, ...]) -> tuple[Split, ...]:
         if heads is not None and dim == heads.query and dim != heads.key:
             found.append(Split(dim, way.mesh.group, tiling.query_block))
         elif heads is not None and dim == heads.key:
-            found.append(Split(dim, way.mesh.group, tiling.key_block))
+            block, copies = tiling.key_block, tiling.copies
+            found.append(Split(dim, way.mesh.group, block, copies=copies))
         elif heads is not None and dim == heads.lane:
             found.append(Split(dim, way.mesh.inner, tiling.lane_block))
     return tuple(found)

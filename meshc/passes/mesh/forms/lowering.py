@@ -246,6 +246,8 @@ class Lowering:
         """Append a reduction of one dim: partial over the axis that splits the dim."""
         (operand,) = made.tensors()
         kind = self.type_of(operand)
+        if (kind.layout or Layout()).repeats((made.dim,)):
+            fail("unsupported-layout", f"cores share parts of {made.dim}: {kind.layout}", self.span)
         dims = tuple(d for d in kind.dims if d != made.dim)
         split = (kind.layout or Layout()).split_of(made.dim)
         splits = self.restricted(operand, dims).splits

@@ -92,5 +92,6 @@ def _has_pads(way: Lowering, kind: TensorType, dim: str) -> bool:
     split = (kind.layout or Layout()).split_of(dim)
     if split is None:
         return False
-    whole = split.block * way.mesh.size(split.axis) == way.problem.extents[dim]
+    parts = way.mesh.size(split.axis) // split.copies
+    whole = split.block * parts == way.problem.extents[dim]
     return not whole or (split.kind != "block" and bool(way.problem.source.scalars))

@@ -24,13 +24,15 @@ from meshc.support.diagnostics import fail
 
 
 def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
-    """Both, where a row has several cores; heads lie over columns, so what makes them is
-    ``column_parallel``."""
+    """Both, where a row has several cores. Heads lie over factors of the columns: what makes them
+    is ``column_parallel``, what reads them is not."""
     if way.mesh.columns == 1:
         return []
     pinned = not way.problem.holds_copies
-    found = [Form("column_parallel", lambda way: _column_parallel(way, op), pinned)]
     left = way.peek(op.operands[0])
+    found = []
+    if all(way.mesh.whole(s.axis) == s.axis for s in way.layout_of(left).splits):
+        found.append(Form("column_parallel", lambda way: _column_parallel(way, op), pinned))
     new = [new_dims(way, op, left, way.peek(right)) for right in op.operands[1:]]
     if not any(has_heads(way, dims) for dims in new):
         found.append(Form("row_parallel", lambda way: _row_parallel(way, op), pinned))

@@ -268,7 +268,10 @@ class FunctionExpander(Handing, Distributed, Contractions):
                 free.append(axis.name)
             elif axis.name not in used:
                 free += [name for name in factors if name not in used]
-        return [Cond.eq(self.emitter.index_of(axis), 0) for axis in free]
+        copied = [s for s in (kind.layout.splits if kind.layout else ()) if s.copies > 1]
+        return [Cond.eq(self.emitter.index_of(axis), 0) for axis in free] + [
+            Cond.eq(self.emitter.index_of(split.axis) % split.copies, 0) for split in copied
+        ]
 
 
 def _read_by_others(move: _Move, pending: Sequence[_Move]) -> bool:

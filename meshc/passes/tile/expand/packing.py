@@ -50,6 +50,7 @@ class LaneMap:
         found = lane
         if split is not None:
             part = parts.get(split.axis, self.emitter.index_of(split.axis))
+            part = part // split.copies if split.copies > 1 else part
             size = self.emitter.mesh.size(split.axis)
             found = part * split.block + lane if split.kind == "block" else part + lane * size
         if dim == self.paired:
