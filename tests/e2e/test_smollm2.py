@@ -41,19 +41,26 @@ def tensors() -> Mapping[str, np.ndarray]:
     return {name: np.asarray(found[name], np.float32) for name in found}
 
 
-def compiled(mesh: str, seq: int, batch: int = 1, decode: str = "") -> MeshProgram:
+def compiled(
+    mesh: str, seq: int, batch: int = 1, decode: str = "", device: str = ""
+) -> MeshProgram:
     """``decode`` are the settings of partition in that phase."""
     settings = {"partition": f"partition{{{decode}}}"} if decode else None
     weights = find_packaged_weights(MODEL)
-    return mesh_program(MODEL, mesh, seq, weights, batch=batch, decode=settings)
+    return mesh_program(MODEL, mesh, seq, weights, device=device, batch=batch, decode=settings)
 
 
 def check(
-    mesh: str, prompts: list[dict[str, Any]], count: int, folder: Path, decode: str = ""
+    mesh: str,
+    prompts: list[dict[str, Any]],
+    count: int,
+    folder: Path,
+    decode: str = "",
+    device: str = "",
 ) -> None:
     """Tokens of each prompt, from one program that is loaded once."""
     seq = max(len(p["prompt_ids"]) for p in prompts) + count
-    program = compiled(mesh, seq, decode=decode)
+    program = compiled(mesh, seq, decode=decode, device=device)
     assert ("merge_softmax" in program.files()["decode.py"]) == (decode == MERGED)
     program.tensors = tensors()
     write(folder, program.files())
@@ -97,6 +104,17 @@ def test_first_tokens_with_merged_softmaxes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mesh", ["4x4", "8x8", "6x10", "24x24"])
 def test_all_prompts_with_merged_softmaxes(mesh: str, tmp_path: Path) -> None:
     check(mesh, PROMPTS, NEW_TOKENS, tmp_path, MERGED)
+
+
+def test_first_tokens_on_three_gpus(tmp_path: Path) -> None:
+    """One of three key heads and three of nine query heads on each."""
+    check("gpu=3", PROMPTS[:2], 8, tmp_path, device="h100x8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["gpu=3", "gpu=8"])
+def test_all_prompts_on_a_node(mesh: str, tmp_path: Path) -> None:
+    check(mesh, PROMPTS, NEW_TOKENS, tmp_path, device="h100x8")
 
 
 def of_different_lengths(count: int) -> list[dict[str, Any]]:
