@@ -18,7 +18,7 @@ from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.interp.check import check_outcomes, random_trace, run_from
 from meshc.interp.sessions import Session
 from meshc.ir.clone import clone_module
-from meshc.ir.module import Module
+from meshc.ir.module import Level, Module
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.form_search import Search
 from meshc.passes.mesh.partition import Partition
@@ -64,7 +64,15 @@ def drawn_model(drawn: random.Random, folder: Path, keys: int = 0, group: int = 
 class Phases:
     """The graphs of both phases of a model, and what the passes make of them on a mesh."""
 
-    def __init__(self, model: str, mesh: str, node: str, drawn: random.Random | None) -> None:
+    def __init__(
+        self,
+        model: str,
+        mesh: str,
+        node: str,
+        drawn: random.Random | None = None,
+        regions: int = 1,
+    ) -> None:
+        self.regions = regions
         loaded = load_any(model, Diagnostics())
         self.request = CompileRequest(device=node, mesh=mesh, seq=CAPACITY, dtype="f32")
         self.graphs = {p: graph_module(loaded, p, self.request) for p in loaded.phases()}
@@ -86,12 +94,14 @@ class Phases:
         prepared = PassManager(pipeline_to("graph")).run(clone_module(self.graphs["decode"]))
         return Partition(grid=self.request.grid).problem(prepared).tiling
 
-    def lowered(self, level: str) -> dict[str, Module]:
+    def lowered(self, level: Level) -> dict[str, Module]:
         found = {}
         for phase, module in self.graphs.items():
-            partition = str(Partition(grid=self.request.grid, forms=self.pins[phase]))
-            steps = pipeline_to("tile" if level == "tile" else "mesh", {"partition": partition})
-            steps = steps if level == "tile" else steps[:3]
+            settings = {
+                "partition": str(Partition(grid=self.request.grid, forms=self.pins[phase])),
+                "split-regions": f"split-regions{{regions={self.regions}}}",
+            }
+            steps = pipeline_to(level, settings)
             found[phase] = PassManager(steps).run(clone_module(module))
         return found
 
@@ -145,14 +155,14 @@ class Phases:
 def judge(seed: int, folder: Path, node: str) -> Phases:
     drawn = random.Random(seed)
     columns, rows = drawn.choice([*((n, 1) for n in range(1, 9)), (2, 2), (3, 2), (4, 2), (2, 3)])
-    model = drawn_model(drawn, folder)
-    phases = Phases(model, f"gpu={columns},row={rows}", node, drawn)
+    model, regions = drawn_model(drawn, folder), drawn.choice([1, 1, 2]) if columns < 5 else 1
+    phases = Phases(model, f"gpu={columns},row={rows}", node, drawn, regions)
     phases.judge_levels(seed)
     phases.judge_program(seed, folder / "program")
     return phases
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_models_on_nodes(seed: int, tmp_path: Path, node: str) -> None:
     judge(seed, tmp_path, node)
 
@@ -177,7 +187,7 @@ def test_gpus_share_key_heads(
 ) -> None:
     """Each GPU has whole query heads and the key head that they read, which others have too."""
     model = drawn_model(random.Random(keys), tmp_path, keys, group)
-    phases = Phases(model, f"gpu={columns}", node, None)
+    phases = Phases(model, f"gpu={columns}", node)
     tiling = phases.tiling()
     cache = next(p for p in phases.mesh["decode"].function.params if p.value.name == "cache_k")
     assert (tiling.copies, tiling.key_block) == (copies, 1)
