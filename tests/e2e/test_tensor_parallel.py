@@ -30,11 +30,11 @@ CAPACITY, PROMPT, STEPS = 9, 5, 3
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file of a node like h100x8 with as many rows as columns."""
+    """The file of a node like h100x8 with eight rows of sixteen GPUs."""
     entry = resources.files("meshc.devices") / "data" / "h100x8.toml"
     path = tmp_path_factory.mktemp("node") / "node.toml"
     text = entry.read_text().replace("cores_y = {value = 1,", "cores_y = {value = 8,")
-    path.write_text(text)
+    path.write_text(text.replace("cores_x = {value = 8,", "cores_x = {value = 16,"))
     return str(path)
 
 
@@ -180,7 +180,15 @@ def test_many_random_models_on_nodes(tmp_path: Path, node: str) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "group", "columns", "copies"),
-    [(2, 4, 8, 4), (1, 8, 8, 8), (3, 2, 6, 2), (1, 7, 7, 7), (1, 4, 8, 4), (3, 2, 8, 2)],
+    [
+        (2, 4, 8, 4),
+        (1, 8, 8, 8),
+        (3, 2, 6, 2),
+        (1, 7, 7, 7),
+        (1, 4, 8, 4),
+        (3, 2, 8, 2),
+        (8, 2, 16, 2),
+    ],
 )
 def test_gpus_share_key_heads(
     keys: int, group: int, columns: int, copies: int, tmp_path: Path, node: str

@@ -11,14 +11,15 @@ from test_forms import Everything, chosen_forms, layouts, lowered_model, reducti
 
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.driver import CompileRequest, graph_module, load_any
-from meshc.interp.check import check_same, random_trace, run_trace
+from meshc.interp.check import Trace, check_same, random_trace, run_trace
 from meshc.interp.mesh import run_mesh
+from meshc.interp.tile import TileMachine
 from meshc.ir.clone import clone_module
 from meshc.ir.ops import graph
 from meshc.ir.parser import parse_module
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.partition import Partition
-from meshc.pipelines import pipeline_to
+from meshc.pipelines import pipeline_from, pipeline_to
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source
 
@@ -180,6 +181,36 @@ def test_a_part_is_one_of_its_dim_over_its_axis(axis, dim):
     with pytest.raises(MeshcError) as caught:
         PassManager([]).run(parse_module(Source("part", PART.format(axis=axis, dim=dim))))
     assert re.search("mesh.part|stand", caught.value.diagnostics[0].message)
+
+
+COPIES = """module @copies level(mesh) holds(partitioned, padding_safe) {
+  dims L = 3, E = 5
+  rows dim = L, capacity = L
+  mesh y = 2, x = 4
+  func @main(
+    in %x: f32[L, E]<L_y%:2 E_x*2:3>, weight %g: f32[E]<E_x*2:3>
+  ) -> (f32[L, E]<L_y%:2 E_x*2:3>) {
+    %y = mesh.mul %x, %g : f32[L, E]<L_y%:2 E_x*2:3>
+    mesh.return %y
+  }
+}
+"""
+
+
+def test_parts_that_several_cores_have_are_loaded_on_each_and_read_once(tmp_path):
+    module = parse_module(Source("copies", COPIES))
+    module.device = random_graph(0)[0].device
+    tile = PassManager(pipeline_from(module, "tile")).run(clone_module(module))
+    x, g = np.arange(1.0, 16).reshape(3, 5), np.arange(2.0, 7)
+    machine = TileMachine(tile)
+    machine.load("x", x)
+    machine.load("g", g)
+    np.testing.assert_array_equal(machine.run({})["y"], x * g)
+    np.testing.assert_array_equal(run_mesh(module, {"x": x, "g": g})[0], x * g)
+    trace = Trace({"g": g}, (({"x": x}, {}),))
+    np.testing.assert_array_equal(emitted(tile, trace, tmp_path)[0], x * g)
+    (result,) = (port for port in tile.ports if port.direction == "out")
+    assert str(result.where) == "rank_x mod 2 = 0"
 
 
 def test_rows_of_a_node_have_all_weights():
