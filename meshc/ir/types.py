@@ -51,8 +51,8 @@ class Split:
     KV-cache shift of WaferLLM section 4.3.
     ``skew`` names the axis whose rank rotates the parts (Cannon's alignment), or is empty.
     ``block`` is the number of lanes each core keeps, padding included.
-    ``copies`` neighbours along the axis hold the same ``block`` part, so that there are as many
-    parts as the axis has times fewer: key heads are fewer than the queries that read them.
+    ``copies`` neighbours along the axis hold the same ``block`` part, so that there are that many
+    times fewer parts than cores: of key heads, of which each is read by several queries.
     """
 
     dim: str
