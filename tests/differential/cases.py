@@ -219,6 +219,12 @@ def asked_of_cuda(case: Case) -> Case:
     return replace(case, target="cuda", options=kept, order=False)
 
 
+def on_gpus(case: Case, gpus: int) -> Case:
+    """A case of Python on a node, where products of many rows have forms of their own."""
+    more = {"device": "h100x8", "mesh": f"{gpus}x1", "dtype": case.program.kinds.stored}
+    return replace(case, options={**case.options, **more})
+
+
 _DRAWN = {"python": _python_cases, "csl": _csl_cases, "cuda": _cuda_cases}
 
 

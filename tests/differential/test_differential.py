@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import asked_of_cuda, draw_case
+from cases import Case, asked_of_cuda, draw_case, on_gpus
 from drawn_programs import source
 from judging import judge
 from run import TARGETS, Tally
@@ -17,17 +17,38 @@ def judged(first: int, count: int, target: str, seed: int = SEED) -> Tally:
     """The counts of some cases; the first one that fails ends the test with its text."""
     tally = Tally()
     for index in range(first, first + count):
-        case = draw_case(seed, index, {target: 1.0})
-        outcome = judge(case)
-        tally.add(case, outcome)
-        failed = outcome.kind in ("mismatch", "fault")
-        assert not failed, f"{outcome.detail}\n{source(case.program)}{case.words()}"
+        add(tally, draw_case(seed, index, {target: 1.0}))
     return tally
+
+
+def add(tally: Tally, case: Case) -> None:
+    """Count what a case gives, which must be no failure."""
+    outcome = judge(case)
+    tally.add(case, outcome)
+    failed = outcome.kind in ("mismatch", "fault")
+    assert not failed, f"{outcome.detail}\n{source(case.program)}{case.words()}"
 
 
 def test_random_programs_in_python() -> None:
     tally = judged(0, 25, "python")
     assert tally.kinds["python", "match"] >= 20
+
+
+def judged_on_gpus(count: int) -> Tally:
+    """Programs as they are drawn for Python, on nodes of one to eight GPUs."""
+    tally = Tally()
+    for index in range(count):
+        add(tally, on_gpus(draw_case(SEED, index, {"python": 1.0}), index % 8 + 1))
+    return tally
+
+
+def test_random_programs_on_gpus_of_a_node() -> None:
+    assert judged_on_gpus(16).kinds["python", "match"] >= 12
+
+
+@pytest.mark.slow
+def test_many_random_programs_on_gpus_of_a_node() -> None:
+    assert judged_on_gpus(300).kinds["python", "match"] >= 240
 
 
 def test_random_programs_in_csl() -> None:
