@@ -1,50 +1,75 @@
-"""What mesh-level ops cost, each by itself, before anything has chosen their algorithms.
+"""What mesh-level ops cost before anything has chosen their algorithms, and what they ask of R.
 
-Collectives and products of many rows are counted with the cheapest algorithm that the device has
-for them; ``select-collective`` and ``select-gemm`` choose later, for all of them together. Nothing
-overlaps here but what an algorithm overlaps itself. Rows of a prompt count as many as there are
-at most.
+The cost of reductions depends on which channels they share (``Sharing``), so an op gives its
+``Demand`` of reductions and channels apart from what it costs in any case. Products of many rows
+are counted by cyclic shifts; ``select-gemm`` chooses later. Nothing overlaps here but what an
+algorithm overlaps itself. Rows of a prompt count as many as there are at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from meshc.analysis.tiling import has_many_rows
+from meshc.analysis.tracks import Track, cast_track, own_axis, ring_track
+from meshc.cost.demand import NO_DEMAND, Demand, Reduced
 from meshc.cost.operations import Tile, merge, message, product, shifts
 from meshc.cost.products import Tiles, product_costs
-from meshc.cost.reductions import candidates, ring_cost
+from meshc.cost.sharing import Sharing
 from meshc.cost.terms import NOTHING, Cost
+from meshc.cost.track_sets import ANY, Algorithms
 from meshc.devices import Device
-from meshc.ir.core import Op, Operand
+from meshc.ir.batch import BATCH, batch_of
+from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.ir.types import TensorType
 
 TypeOf = Callable[[Operand], TensorType]
 _FREE = (ops.Repeat, ops.Yield, ops.Return)
+_BY_ELEMENT = ("sum", "max")
+"""Reductions of which a ring may deal out the elements."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class MeshCosts:
-    """Predictions for a mesh of a device; ``extents`` are those of the module's dims."""
+    """Predictions for ops of a module that is laid over ``mesh``.
+
+    ``extents`` are those of its dims. ``rows`` is the dim whose elements a core takes as rows of
+    one value: tokens of a prompt or requests of a step, or nothing; ``prompt`` says that they are
+    tokens. Reductions are counted by ``sharing``.
+    """
 
     mesh: Mesh
     device: Device
     extents: Mapping[str, int]
+    rows: str
+    prompt: bool
+    sharing: Sharing
 
-    def __post_init__(self) -> None:
-        self._reductions: dict[tuple[str, int], Cost] = {}
+    @staticmethod
+    def of_module(module: Module, mesh: Mesh, algorithms: Algorithms = ANY) -> MeshCosts:
+        """Predictions for ``module``, of the graph or the mesh level."""
+        prompt, device = has_many_rows(module, module.row_dim), module.the_device()
+        rows = module.row_dim if prompt else BATCH if batch_of(module) > 1 else ""
+        free = (device.free("input_queues"), device.free("colors"))
+        sharing = Sharing(mesh, device, algorithms, *free)
+        return MeshCosts(mesh, device, module.dims, rows, prompt, sharing)
 
-    def of(self, op: Op, type_of: TypeOf) -> Cost:
-        """Cycles of ``op``, whose operands and results have the types that ``type_of`` gives."""
-        if isinstance(op, _FREE):
+    def without_limits(self) -> MeshCosts:
+        """These predictions where reductions may have any number of channels."""
+        return replace(self, sharing=replace(self.sharing, inputs=None, colors=None, _rows={}))
+
+    def of(self, op: Op, type_of: TypeOf = tensor_type) -> Cost:
+        """Cycles of ``op`` apart from reductions. Its operands and results have the types that
+        ``type_of`` gives."""
+        if isinstance(op, (*_FREE, ops.AllReduce, ops.Reduce)):
             return NOTHING
-        if isinstance(op, (ops.AllReduce, ops.Reduce)):
-            words = self.words(op, type_of)
-            work = merging(op, type_of, self.extents, self.device)
-            return self.reduction(op.axis, words) if work is None else self.tree(op, words, work)
+        if isinstance(op, ops.Broadcast):
+            return message(self.words(op, type_of), self.mesh.size(op.axis), self.device)
         if isinstance(op, ops.Collective):
             return shifts(self.mesh.size(op.axis) - 1, self.words(op, type_of), 2, self.device)
         if isinstance(op, (ops.Gemm, ops.GemmT)):
@@ -56,25 +81,47 @@ class MeshCosts:
         given = op.result if isinstance(op, ops.Part) else op.operands[0]
         return self.elementwise(given, type_of)
 
-    def reduction(self, axis: str, words: int) -> Cost:
-        """The cheapest tree, or ring where every core has a word to begin with."""
-        known = self._reductions.get((axis, words))
-        if known is None:
-            size = self.mesh.size(axis)
-            segments = self.mesh.segments if axis == self.mesh.across else 1
-            ways = [way.cost for way in candidates(size, segments, words, self.device)]
-            if words >= size > 1:
-                ways.append(ring_cost(size, words, self.device))
-            known = min(ways, key=lambda cost: cost.total)
-            self._reductions[axis, words] = known
-        return known
+    def demand(self, op: Op, type_of: TypeOf = tensor_type) -> Demand:
+        """The reduction that ``op`` is, or the channels that it takes."""
+        mesh = self.mesh
+        if isinstance(op, (ops.AllReduce, ops.Reduce)):
+            return Demand({self.reduced(op, type_of): 1})
+        if isinstance(op, ops.Broadcast):
+            return Demand(tracks=_tracks(mesh, (op.axis,), cast_track))
+        if isinstance(op, (ops.Gemm, ops.GemmT)):
+            return Demand(tracks=_tracks(mesh, (mesh.down, op.axis), ring_track))
+        if isinstance(op, ops.Collective):
+            return Demand(tracks=_tracks(mesh, (op.axis,), ring_track))
+        if isinstance(op, ops.Append) and op.policy == "shift" and not self.prompt:
+            return Demand(tracks=_tracks(mesh, (mesh.down,), ring_track))
+        return NO_DEMAND
 
-    def tree(self, op: ops.AllReduce | ops.Reduce, words: int, work: Cost) -> Cost:
-        """The cheapest tree whose cores do ``work`` on each message before they send on."""
-        size = self.mesh.size(op.axis)
-        segments = self.mesh.segments if op.axis == self.mesh.across else 1
-        ways = candidates(size, segments, words, self.device, work=work)
-        return min((way.cost for way in ways), key=lambda cost: cost.total)
+    def reduced(self, op: ops.AllReduce | ops.Reduce, type_of: TypeOf = tensor_type) -> Reduced:
+        """What ``op`` reduces, in words of a core."""
+        size, part = self.mesh.size(op.axis), 0
+        if op.reduce in _BY_ELEMENT:
+            kinds = [type_of(value) for value in op.operands]
+            rows = [self.local_extents(v, type_of).get(self.rows, 1) for v in op.operands]
+            lanes = sum(
+                prod(kind.local_shape(self.extents)) // count
+                for kind, count in zip(kinds, rows, strict=True)
+            )
+            elements = rows[0] * ceil(lanes / size)
+            part = ceil(elements * kinds[0].dtype.bytes / self.device.link.word_bytes)
+        words = self.words(op, type_of)
+        everywhere = isinstance(op, ops.AllReduce)
+        return Reduced(
+            own_axis(self.mesh, op.axis), words, part, everywhere, self.merging(op, type_of)
+        )
+
+    def merging(self, op: ops.AllReduce | ops.Reduce, type_of: TypeOf) -> Cost | None:
+        """What a core of a tree does with a message that brings softmaxes; None for other sums,
+        which are taken as the words arrive."""
+        if op.reduce != "softmax":
+            return None
+        kinds = [type_of(operand) for operand in op.operands]
+        elements = [prod(kind.local_shape(self.extents)) for kind in kinds]
+        return merge(sum(elements), elements[-1], str(kinds[0].dtype), self.device)
 
     def shifted(self, op: ops.Gemm | ops.GemmT, type_of: TypeOf) -> Cost:
         """A product by cyclic shifts of both operands, or of one and the sums."""
@@ -120,13 +167,8 @@ class MeshCosts:
         return max(1, ceil(size / self.device.link.word_bytes))
 
 
-def merging(
-    op: ops.AllReduce | ops.Reduce, type_of: TypeOf, extents: Mapping[str, int], device: Device
-) -> Cost | None:
-    """What a core of a tree does with a message that brings softmaxes; None for other sums, which
-    are taken as the words arrive."""
-    if op.reduce != "softmax":
-        return None
-    kinds = [type_of(operand) for operand in op.operands]
-    elements = [prod(kind.local_shape(extents)) for kind in kinds]
-    return merge(sum(elements), elements[-1], str(kinds[0].dtype), device)
+def _tracks(
+    mesh: Mesh, axes: tuple[str, ...], track: Callable[[Mesh, str], Track]
+) -> frozenset[Track]:
+    """The tracks of those of ``axes`` that have more than one core."""
+    return frozenset(track(mesh, axis) for axis in axes if mesh.size(axis) > 1)

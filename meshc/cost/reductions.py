@@ -1,4 +1,4 @@
-"""Cost and channel use of reductions, in PLMR terms.
+"""Cost of reductions by each algorithm, in PLMR terms.
 
 Cycles of one reduction of ``words`` words over ``size`` cores in a line:
 
@@ -9,8 +9,6 @@ Cycles of one reduction of ``words`` words over ``size`` cores in a line:
   pipeline, two balanced ones the two-phase tree, groups of two the binary tree. Shape of the
   model: WaferLLM section 6 and the reduce model of Luczynski et al. (HPDC'24), whose chain of P
   cores takes B + (2 T_R + 2)(P - 1) cycles.
-- Where cores work on what arrives before they send it on (``work``: merging softmaxes), nothing
-  flows through them: each core of a chain costs beta, the words, a step and the work.
 - ring: 2 (size - 1) steps of words/size words, each at most two hops and a step of the program.
 
 Alpha, beta and the cost of a step are device numbers. These are predictions used to choose; the
@@ -19,8 +17,8 @@ fabric simulator measures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from meshc.analysis.tiling import ceil_div
 from meshc.cost.operations import message, shifts
@@ -93,48 +91,26 @@ def tree_cost(
     return reduce_cost(groups, words, device, work) + message(words, size, device)
 
 
-def ring_cost(size: int, words: int, device: Device) -> Cost:
-    """Reduce-scatter and all-gather around an interleaved ring."""
-    return shifts(2 * (size - 1), ceil_div(words, size), 2, device)
+def ring_cost(size: int, part: int, device: Device) -> Cost:
+    """Reduce-scatter and all-gather of parts of ``part`` words around an interleaved ring."""
+    return shifts(2 * (size - 1), part, 2, device)
 
 
-def candidates(
-    size: int,
-    segments: int,
-    words: int,
-    device: Device,
-    phases: int = 0,
-    work: Cost | None = None,
-) -> Iterator[Reduction]:
-    """Ways to reduce over ``size`` cores by trees, or only the one of ``phases`` (as many as there
-    are cores for). With ``segments`` the first phases stay inside one segment, so that reductions
-    inside segments and over all of them share their channels."""
+def tree_candidates(size: int, segments: int, phases: int = 0) -> list[tuple[int, ...]]:
+    """Groups of the trees that are tried over ``size`` cores, more than one: one tree for each
+    number of phases, or only that of ``phases`` (as many as there are cores for). With ``segments``
+    the first phases stay inside one segment where groups of its size make it up, so that they run
+    on the chains of reductions inside segments."""
     inner = size // segments
+    if inner == 1:
+        inner, segments = size, 1
     outer = (segments,) if segments > 1 else ()
-    for count in (phases,) if phases else range(1, MAX_PHASES + 1):
-        groups = tree_groups(inner, count)
-        if phases or len(groups) == count or (inner == 1 and count == 1):
-            every = (*groups, *outer)
-            yield Reduction("k_tree", every, tree_cost(every, size, words, device, work))
-
-
-def tree_inputs(position: int, size: int, groups: tuple[int, ...], segment: int) -> int:
-    """Channels on which a core at ``position`` receives: chains of its phases and multicasts.
-
-    ``segment`` below ``size`` counts the multicast inside a segment too.
-    """
-    stride, count = 1, 0
-    for group in groups:
-        if position % stride == 0:
-            place = (position // stride) % group
-            count += place <= group - 2 and position + stride < size and group > 1
-        stride *= group
-    count += position >= 1
-    if segment < size and segment > 1:
-        count += position % segment >= 1
-    return count
-
-
-def most_inputs(size: int, groups: tuple[int, ...], segment: int) -> int:
-    """Largest :func:`tree_inputs` on the axis."""
-    return max(tree_inputs(p, size, groups, segment) for p in range(size))
+    found: list[tuple[int, ...]] = [(size,)] if outer and not phases else []
+    for count in [phases] if phases else range(1, MAX_PHASES + 1):
+        inside = tree_groups(inner, count)
+        groups = (*inside, *outer)
+        if outer and (prod(inside) > inner or (len(inside) < count and not phases)):
+            groups = tree_groups(size, count + 1)
+        if phases or len(groups) == count + len(outer):
+            found.append(groups)
+    return found

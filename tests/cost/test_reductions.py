@@ -13,9 +13,8 @@ MESH = device("ideal").with_numbers(step_cycles=0)
 
 
 def reduced(size, groups):
-    """What position 0 holds after all phases when core p starts with {p}; inbound counts."""
+    """What position 0 holds after all phases when core p starts with {p}."""
     held = [frozenset({p}) for p in range(size)]
-    inbound = [0] * size
     stride = 1
     for group in groups:
         for place in range(group - 1, 0, -1):
@@ -24,20 +23,19 @@ def reduced(size, groups):
                     assert not held[p] & held[p - stride]
                     held[p - stride] |= held[p]
                     held[p] = frozenset()
-                    inbound[p - stride] += 1
         stride *= group
-    return held[0], inbound
+    return held[0]
+
+
+def strides(groups):
+    return [prod(groups[:phase]) for phase in range(len(groups))]
 
 
 @given(st.integers(1, 300), st.integers(1, 4))
 def test_a_tree_reaches_every_core_once(size, phases):
     groups = reductions.tree_groups(size, phases)
     assert prod(groups) >= size and len(groups) <= phases
-    total, inbound = reduced(size, groups)
-    assert total == frozenset(range(size))
-    for p in range(size):
-        chains = inbound[p] + (p >= 1)
-        assert reductions.tree_inputs(p, size, groups, size) == chains
+    assert reduced(size, groups) == frozenset(range(size))
 
 
 @given(st.integers(2, 300), st.integers(1, 4))
@@ -49,11 +47,15 @@ def test_groups_are_balanced(size, phases):
 
 @pytest.mark.parametrize(("size", "segments"), [(12, 3), (24, 4), (8, 8), (9, 1)])
 def test_candidates_keep_segments_apart(size, segments):
-    for option in reductions.candidates(size, segments, 4, MESH):
-        total, _ = reduced(size, option.groups)
-        assert total == frozenset(range(size))
-        inner = option.groups[:-1] if segments > 1 else option.groups
-        assert segments == 1 or prod(inner) >= size // segments
+    """One tree of each number of phases stays inside segments until the last, if their size has
+    such factors."""
+    found = reductions.tree_candidates(size, segments)
+    apart = 0
+    for groups in found:
+        assert reduced(size, groups) == frozenset(range(size))
+        assert len(groups) == 1 or prod(groups[:-1]) < size
+        apart += size // segments in strides((*groups, 1))
+    assert apart >= 1 and len({len(groups) for groups in found}) == len(found)
 
 
 def test_more_words_or_cores_never_cost_less():

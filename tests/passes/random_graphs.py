@@ -20,6 +20,8 @@ from meshc.support.spans import Source
 DEVICES = ("ideal", "toy", "wse2", "wse3")
 MESHES = ("1x1", "2x2", "3x2", "2x3", "4x1", "1x5", "3x4", "5x3")
 
+WIDE = ("16x16", "9x20", "24x8", "3x30")
+
 
 @cache
 def node_of_rows():
@@ -32,15 +34,16 @@ def node_of_rows():
         return load_device(path)
 
 
-def random_graph(seed, ops=6, loops=True, many_rows=False):
+def random_graph(seed, ops=6, loops=True, many_rows=False, tight=False):
     """A graph-level module of at most ``ops`` ops and the mesh to partition it for. With
     ``many_rows`` its functions have several rows of tokens, in half of them as many as a run says,
-    and most are for a device whose cores all reach each other at once."""
+    and most are for a device whose cores all reach each other at once. On a ``tight`` device
+    reductions have as few queues as some of its ways can do with."""
     drawn = random.Random(seed)
     writer = _Writer(drawn, loops)
     for _ in range(drawn.randint(2, ops)):
         writer.op()
-    mesh = drawn.choice(MESHES)
+    mesh = drawn.choice(WIDE if tight else MESHES)
     writer.rows = drawn.randint(2, 9) if many_rows else 1
     writer.counted = many_rows and drawn.random() < 0.5
     text = writer.text(mesh)
@@ -48,6 +51,11 @@ def random_graph(seed, ops=6, loops=True, many_rows=False):
     wafers = [device(name) for name in DEVICES]
     nodes = [node_of_rows()] * 6 if many_rows else []
     module.device = drawn.choice([*wafers, *nodes])
+    if tight:
+        colors, queues = drawn.choice([4, 6, 9, 21]), drawn.choice([2, 3, 4, 5, 6])
+        module.device = device("wse2").with_numbers(
+            colors=colors, reserved_colors=0, input_queues=queues, reserved_input_queues=0
+        )
     return module, mesh
 
 

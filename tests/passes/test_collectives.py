@@ -1,22 +1,29 @@
 """Collectives as ops of their own, from mesh-level text down to NumPy programs."""
 
+import re
+from itertools import permutations
+
 import numpy as np
 import pytest
 
+from meshc.analysis.tracks import ring_track, room_of, tree_tracks
 from meshc.backends.python import HostFacts, emit, load_program
+from meshc.cost.reductions import tree_candidates
 from meshc.devices import device
 from meshc.driver.request import algorithm_settings
 from meshc.interp.mesh import run_mesh
 from meshc.interp.tile import TileMachine
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
+from meshc.ir.ops import mesh as ops
 from meshc.ir.parser import parse_module
 from meshc.ir.verifier import verify_module
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
-from meshc.support.diagnostics import MeshcError
+from meshc.passes.tile.allocate_routes import AllocateRoutes
+from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source
-from meshc.verify import check_claims
+from meshc.verify import check_claims, check_fact
 
 RANDOM = np.random.default_rng(4)
 MESHES = ((1, 1), (2, 2), (3, 3), (4, 6), (1, 5), (7, 1), (3, 8))
@@ -274,3 +281,115 @@ def test_an_unknown_way_to_reduce_is_refused():
         module = collective(2, 2, "[Y, I, X]<Y_y:1 X_x:1>", body, "[Y, I]<Y_y:1>")
         with pytest.raises(MeshcError, match="no collective"):
             lowered(module, way=way)
+
+
+ALGORITHMS = {
+    (1, 9): ("[9]", "[3, 3]", "[2, 5]", "[2, 2, 3]", "ring"),
+    (2, 8): ("[8]", "[3, 3]", "[4, 2]", "[2, 2, 2]", "ring"),
+}
+
+
+def written(way):
+    return "algo = ring" if way == "ring" else f"algo = k_tree, groups = {way}"
+
+
+@pytest.mark.parametrize(("rows", "columns"), ALGORITHMS)
+def test_two_algorithms_on_one_axis(rows, columns, tmp_path):
+    """Three sums in turn over one axis, the second by another algorithm: what they share of
+    channels carries the messages of both in order."""
+    steps = "place-interleave,expand-programs,allocate-routes,schedule-tasks,plan-memory"
+    for place, (first, second) in enumerate(permutations(ALGORITHMS[rows, columns], 2)):
+        module = collective(
+            rows,
+            columns,
+            "[Y, I, X]<Y_y:1 X_x:1>",
+            f"""%s = mesh.row_sum %v {{dim = X}} : f32[Y, I]<Y_y:1 +x>
+            %a = mesh.all_reduce %s {{axis = x, {written(first)}}} : f32[Y, I]<Y_y:1>
+            %d = mesh.exp_sub %v, %a : f32[Y, I, X]<Y_y:1 X_x:1>
+            %t = mesh.row_sum %d {{dim = X}} : f32[Y, I]<Y_y:1 +x>
+            %b = mesh.all_reduce %t {{axis = x, {written(second)}}} : f32[Y, I]<Y_y:1>
+            %p = mesh.row_max %d {{dim = X}} : f32[Y, I]<Y_y:1 +x>
+            %c = mesh.all_reduce %p {{axis = x, reduce = max, {written(first)}}} : f32[Y, I]<Y_y:1>
+            %r = mesh.div %c, %b : f32[Y, I]<Y_y:1>""",
+            "[Y, I]<Y_y:1>",
+        )
+        check_fact(module, "collectives_selected")
+        module.holds.add("collectives_selected")
+        v = RANDOM.uniform(-0.2, 0.2, (rows, 5, columns)).astype(np.float32)
+        d = np.exp(v - v.sum(2, keepdims=True))
+        wanted = d.max(2) / d.sum(2)
+        tile = PassManager(parse_pipeline(steps)).run(module)
+        check_claims(tile)
+        for executor in (("early", "round-robin"), ("late", "random(1)")):
+            machine = TileMachine(tile, *executor)
+            machine.load("v", v)
+            (got,) = machine.run().values()
+            np.testing.assert_allclose(got, wanted, rtol=1e-5)
+        emitted = tmp_path / str(place)
+        for path, text in emit({"main": tile}, HostFacts("test")).items():
+            (emitted / path).parent.mkdir(parents=True, exist_ok=True)
+            (emitted / path).write_text(text, encoding="utf-8")
+        (got,) = load_program(emitted).load({}).run({"v": v}).values()
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+        names = {channel.name for channel in tile.channels}
+        strides = {f"chain_x_{s}" for way in (first, second) for s in strides_of(way)}
+        assert {name for name in names if name.startswith("chain")} == strides
+
+
+def strides_of(way):
+    groups = [] if way == "ring" else list(map(int, way[1:-1].split(",")))
+    return [int(np.prod(groups[:phase])) for phase in range(len(groups))]
+
+
+def test_the_room_that_is_counted_is_what_routes_then_take():
+    """Queues are as many as counted, and colors, but for chains of a single message, which take one
+    for the two that are counted."""
+    for (queues, colors), (taken_queues, taken_colors) in map(counted_and_taken, range(14)):
+        assert taken_queues == queues
+        assert colors - 2 <= taken_colors <= colors
+
+
+def counted_and_taken(seed):
+    """Queues and colors of three reductions by random algorithms, before and after expansion."""
+    drawn = np.random.default_rng(seed)
+    columns, segments = ((12, 3), (12, 1), (8, 2), (16, 4), (10, 2))[seed % 5]
+    inner = columns // segments
+    module = parse(f"""module @m level(mesh) holds(padding_safe, partitioned, placed) {{
+      dims L = 1, E = 6, H = {columns}, D = {inner}, G = {segments}
+      options phase = main, dtype = f32, accumulate = f32
+      mesh y = 6 interleaved, x = {columns} interleaved (xh = {segments}, xd = {inner} interleaved)
+      func @main(in %v: f32[E]<E_y:1>, in %w: f32[H]<H_x:1>, in %u: f32[G, D]<G_xh:1 D_xd:1>)
+          -> (f32[]<>, f32[]<>, f32[G]<G_xh:1>) {{
+        %a = mesh.row_sum %v {{dim = E}} : f32[]<+y>
+        %b = mesh.all_reduce %a {{axis = y}} : f32[]<>
+        %c = mesh.row_sum %w {{dim = H}} : f32[]<+x>
+        %d = mesh.all_reduce %c {{axis = x}} : f32[]<>
+        %e = mesh.row_sum %u {{dim = D}} : f32[G]<G_xh:1 +xd>
+        %f = mesh.all_reduce %e {{axis = xd}} : f32[G]<G_xh:1>
+        mesh.return %b, %d, %f
+      }}
+    }}""")
+    module.device = device("ideal")
+    check_claims(module)
+    mesh, tracks = module.the_mesh(), frozenset()
+    for op in module.walk():
+        if isinstance(op, ops.AllReduce):
+            size = mesh.size(op.axis)
+            split = segments if op.axis == "x" else 1
+            choices = [*tree_candidates(size, split), "ring"]
+            way = choices[drawn.integers(len(choices))]
+            op.algo, op.groups = ("ring", ()) if way == "ring" else ("k_tree", way)
+            ring = frozenset({ring_track(mesh, op.axis)})
+            mine = ring if way == "ring" else tree_tracks(mesh, op.axis, way, everywhere=True)
+            tracks |= mine
+    module.holds.add("collectives_selected")
+    tile = PassManager(parse_pipeline("expand-programs,allocate-routes")).run(module)
+    taken = len({channel.queue for channel in tile.channels}), colors_used(tile)
+    return room_of(mesh, tracks), taken
+
+
+def colors_used(module):
+    report = Diagnostics()
+    AllocateRoutes().run(clone_module(module), report)
+    (remark,) = report.messages
+    return int(re.search(r"take (\d+) colors", remark.message)[1])

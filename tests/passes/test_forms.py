@@ -2,17 +2,20 @@
 
 import random
 import re
+from math import isinf
 
 import pytest
 from random_graphs import ATTENTION, attention, random_attention, random_graph
 
 import meshc
+from meshc.cost.reductions import ring_cost, tree_cost
 from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.interp.check import check_same
 from meshc.ir.clone import clone_module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.form_search import Search
+from meshc.passes.mesh.forms.problem import without_limits
 from meshc.passes.mesh.partition import Partition
 from meshc.pipelines import pipeline_to
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -30,25 +33,36 @@ def chosen_forms(module, grid):
     return search, search.run()[0]
 
 
-def judge_search(seeds, ops):
-    """Among all ways through random graphs none is cheaper; how many choices the graphs had."""
-    choices = 0
+def judge_search(seeds, ops, tight=False):
+    """Among all ways through random graphs none is cheaper; how many choices the graphs had, and on
+    how many the scarcity of channels changed the cost."""
+    choices = scarce = 0
     for seed in seeds:
-        module, grid = random_graph(seed, ops)
+        module, grid = random_graph(seed, ops, tight=tight)
         search, best = chosen_forms(module, grid)
         every = Everything(search.problem).run()
         assert every[0].cost.total == pytest.approx(best.cost.total, rel=1e-9), seed
         choices += len(search.several)
-    return choices
+        free = Search(without_limits(search.problem)).run()[0]
+        assert free.cost.total <= best.cost.total * (1 + 1e-9)
+        scarce += free.cost.total < best.cost.total * (1 - 1e-9)
+    return choices, scarce
 
 
 def test_exhaustive_search_finds_nothing_cheaper():
-    assert judge_search(range(60), 4) > 120
+    choices, _ = judge_search(range(60), 4)
+    assert choices > 120
+
+
+def test_exhaustive_search_finds_nothing_cheaper_where_channels_are_scarce():
+    choices, scarce = judge_search(range(60), 4, tight=True)
+    assert choices > 120 and scarce > 20
 
 
 @pytest.mark.slow
 def test_exhaustive_search_finds_nothing_cheaper_on_many_graphs():
-    assert judge_search(range(200), 6) > 200
+    assert judge_search(range(200), 6)[0] > 200
+    assert judge_search(range(200), 5, tight=True)[1] > 40
 
 
 def test_exhaustive_search_finds_nothing_cheaper_of_attention():
@@ -65,20 +79,54 @@ def test_exhaustive_search_finds_nothing_cheaper_of_attention():
     assert taken == {"deferred", "merged"}
 
 
-def test_the_cost_of_a_way_is_that_of_its_ops():
-    for seed in range(40):
-        module, grid = random_graph(seed)
-        search, best = chosen_forms(module, grid)
-        costs = search.problem.costs
+def selected_cycles(module, costs):
+    """Cycles of a module whose collectives have their algorithms, counted op by op."""
 
-        def total(block, module=module, best=best, costs=costs):
-            found = 0.0
-            for op in block.ops:
-                each = total(op.regions[0]) * module.dims[op.dim] if op.regions else 0.0
-                found += each + costs.of(op, best.type_of).total
-            return found
+    def of_block(block):
+        found = 0.0
+        for op in block.ops:
+            found += costs.of(op).total
+            if op.regions:
+                found += of_block(op.regions[0]) * module.dims[op.dim]
+            if isinstance(op, ops.AllReduce) and module.mesh.size(op.axis) > 1:
+                reduced, size = costs.reduced(op), module.mesh.size(op.axis)
+                if op.algo == "ring":
+                    found += ring_cost(size, reduced.part, costs.device).total
+                else:
+                    found += tree_cost(op.groups, size, reduced.words, costs.device).total
+        return found
 
-        assert total(best.block) == pytest.approx(best.cost.total, rel=1e-9)
+    return of_block(module.function.body)
+
+
+def judge_prediction(module, grid, **settings):
+    """What the search predicts is what the chosen algorithms cost; False where none fit."""
+    search, best = chosen_forms(module, grid)
+    passes = pipeline_to("mesh", {"partition": str(Partition(grid=grid)), **settings})[2:]
+    if isinf(best.cost.total):
+        with pytest.raises(MeshcError) as caught:
+            PassManager(passes).run(clone_module(module))
+        assert caught.value.diagnostics[0].code == "too-many-queues"
+        return False
+    selected = PassManager(passes).run(clone_module(module))
+    assert selected_cycles(selected, search.problem.costs) == pytest.approx(best.cost.total)
+    return True
+
+
+def test_the_search_predicts_what_collectives_then_cost():
+    for seed in range(12):
+        assert judge_prediction(*random_graph(seed))
+    tight = [judge_prediction(*random_graph(seed, tight=True)) for seed in range(36)]
+    assert tight.count(True) > 5 and tight.count(False) > 5
+
+
+@pytest.mark.parametrize("mesh", ["720x720", "360x360", "24x24"])
+def test_the_search_predicts_what_collectives_of_a_model_then_cost(mesh):
+    loaded = load_any("llama-3-8b", Diagnostics())
+    request = CompileRequest(device="wse2", mesh=mesh, seq=4096, dtype="f16")
+    module = PassManager(pipeline_to("graph")).run(graph_module(loaded, "decode", request))
+    columns, rows = mesh.split("x")
+    assert judge_prediction(module, f"{columns}x{rows}", **{"split-regions": "place-interleave"})
 
 
 def pinned(module, grid, seed):

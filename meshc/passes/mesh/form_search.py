@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshc.cost.plans import PlanCost
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Param
 from meshc.ir.ops import graph
@@ -53,7 +54,7 @@ class Search:
         body = self.problem.source.function.body
         self.live = _live_values(body)
         self.read = tuple(dict.fromkeys(v for op in body.walk() for v in op.tensors()))
-        ways = [Lowering(self.problem)]
+        ways = [Lowering(self.problem, cost=PlanCost.nothing(self.problem.costs))]
         for param in self.problem.source.function.params:
             if not is_hosted(ways[0], param):
                 ways = self.entered(ways, param)
@@ -184,9 +185,10 @@ class Search:
         return found
 
     def beats(self, one: Lowering, other: Lowering) -> bool:
-        """Whether ``other`` need not go on: it costs as much or more, and needs no less memory."""
-        cheaper = one.cost.total <= other.cost.total * (1 + _ALIKE)
-        return cheaper and (self.room is None or one.bytes <= other.bytes)
+        """Whether ``other`` need not go on: it costs as much or more, whichever channels its
+        reductions share, and needs no less memory."""
+        fits = self.room is None or one.bytes <= other.bytes
+        return fits and bool((one.cost.each <= other.cost.each * (1 + _ALIKE)).all())
 
 
 def _forms_of(way: Lowering, op: Op) -> list[Form]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isinf
 from typing import ClassVar
 
 from meshc.analysis.tiling import choose_tiling, has_many_rows, heads_of
@@ -15,7 +16,7 @@ from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.mesh.form_search import Search
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.problem import Problem, problem_of
+from meshc.passes.mesh.forms.problem import Problem, problem_of, without_limits
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.verify import check_fact
 
@@ -68,6 +69,9 @@ class Partition(Pass):
         tiling, mesh = problem.tiling, problem.mesh
         search = Search(problem, _pins(self.forms), _room(module, mesh))
         best, *others = search.run()
+        if isinf(best.cost.total):  # select-collective refuses it, where it is asked for
+            search = replace(search, problem=without_limits(problem), several={})
+            best, *others = search.run()
         for words, span in best.moves:
             report.remark("relayout", words, span)
         if search.several and problem.costs is not None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.channels import Ends, line_of, shares_core
+from meshc.analysis.channels import line_of
 from meshc.analysis.coordinates import position
 from meshc.analysis.placement import (
     Coloring,
@@ -14,6 +13,7 @@ from meshc.analysis.placement import (
     multicast_coloring,
     ring_coloring,
 )
+from meshc.analysis.queues import assign_queues
 from meshc.devices import Device
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh
@@ -86,47 +86,6 @@ def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> N
                 notes=(f"channels: {names}", violates("R")),
                 help="choose fewer phases (select-collective{k=1}) or --kv cyclic",
             )
-
-
-def assign_queues(ends: Sequence[Ends]) -> list[int]:
-    """A queue for each channel, as few as possible: channels that meet at a core need two."""
-    count = len(ends)
-    meets = [
-        {
-            other
-            for other in range(count)
-            if other != index and shares_core(ends[index], ends[other])
-        }
-        for index in range(count)
-    ]
-    for queues in range(1, count + 1):
-        chosen = _colored(meets, queues)
-        if chosen is not None:
-            return chosen
-    return []
-
-
-def _colored(meets: list[set[int]], queues: int) -> list[int] | None:
-    """A proper coloring of the conflict graph with ``queues`` colors, by backtracking from the
-    channel with most conflicts; the graphs have at most a few dozen nodes and large cliques."""
-    order = sorted(range(len(meets)), key=lambda i: -len(meets[i]))
-    chosen: dict[int, int] = {}
-
-    def extend(depth: int) -> bool:
-        if depth == len(order):
-            return True
-        index = order[depth]
-        busy = {chosen[other] for other in meets[index] if other in chosen}
-        fresh = max(chosen.values(), default=-1) + 1
-        for queue in range(min(queues, fresh + 1)):
-            if queue not in busy:
-                chosen[index] = queue
-                if extend(depth + 1):
-                    return True
-                del chosen[index]
-        return False
-
-    return [chosen[i] for i in range(len(meets))] if extend(0) else None
 
 
 def _output(device: Device, queue: int) -> int:

@@ -207,6 +207,70 @@ def test_sums_over_any_dim(op, dim, tmp_path, monkeypatch):
     np.testing.assert_array_equal(found["r"], terms.sum("PQR".index(dim)))
 
 
+TWO_SUMS = """module @two level(mesh){holds} {{
+  dims P = {p}, Q = {q}, X = {columns}
+  options dtype = f32, accumulate = f32
+  mesh y = 1, x = {columns}{interleaved}
+  func @main(in %v: f32[P, X]<X_x:1>, in %w: f32[Q, X]<X_x:1>) -> (f32[P]<>, f32[Q]<>) {{
+    %a = mesh.row_sum %v {{dim = X}} : f32[P]<+x>
+    %s = mesh.all_reduce %a {{axis = x{first}}} : f32[P]<>
+    %b = mesh.row_sum %w {{dim = X}} : f32[Q]<+x>
+    %t = mesh.all_reduce %b {{axis = x{second}}} : f32[Q]<>
+    mesh.return %s, %t
+  }}
+}}
+"""
+GIVEN = " holds(collectives_selected, padding_safe, partitioned, placed)"
+
+
+def check_two_sums(text, folder, monkeypatch, arch):
+    """Both sums are exact; the channels of the program."""
+    modules = compiled(text, folder, "two.meshir", device=arch)
+    tensors, wanted = {}, {}
+    for name, result in (("v", "s"), ("w", "t")):
+        (port,) = (p for p in modules["main"].ports if p.name == name)
+        shape = port.tensor.shape(modules["main"].dims)
+        tensors[name] = np.random.default_rng(2).integers(-9, 10, shape).astype(np.float32)
+        wanted[result] = tensors[name].sum(1)
+    found, _ = run_files(emit(modules), tensors, folder, monkeypatch)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(found[name], array)
+    return [channel.name for channel in modules["main"].channels]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("first", "second", "channels"),
+    [
+        ([4, 3], [12], 3),
+        ([3, 4], [4, 3], 4),
+        ([2, 2, 3], [6, 2], 5),
+        ([12], "ring", 3),
+    ],
+)
+def test_two_algorithms_on_one_axis(first, second, channels, arch, tmp_path, monkeypatch):
+    """Chains of one stride are one channel, whatever the groups."""
+    words = [
+        ", algo = ring" if way == "ring" else f", algo = k_tree, groups = {way}"
+        for way in (first, second)
+    ]
+    text = TWO_SUMS.format(
+        p=3, q=14, columns=12, first=words[0], second=words[1], holds=GIVEN,
+        interleaved=" interleaved",
+    )  # fmt: skip
+    assert len(check_two_sums(text, tmp_path, monkeypatch, arch)) == channels
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_one_word_and_many_take_different_trees(arch, tmp_path, monkeypatch):
+    """By cost: both run on the same chain of neighbours."""
+    text = TWO_SUMS.format(
+        p=1, q=600, columns=36, first="", second="", holds="", interleaved=""
+    )  # fmt: skip
+    names = check_two_sums(text, tmp_path, monkeypatch, arch)
+    assert names == ["chain_x_1", "chain_x_6", "cast_x"]
+
+
 EXPECTED = {
     "column_sums": lambda v: {"sums": v.sum(2)},
     "all_gather": lambda v: {"rows": v, "columns": v.sum(1)},

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.tiling import Tiling
-from meshc.cost.terms import NOTHING, Cost
+from meshc.cost.plans import PlanCost
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Param
@@ -95,7 +95,7 @@ class Lowering:
     names: dict[str, Value] = field(default_factory=dict)
     carried: int = 0
     span: Span | None = None
-    cost: Cost = NOTHING
+    cost: PlanCost = field(default_factory=lambda: PlanCost.nothing(None))
     bytes: int = 0
     moves: tuple[tuple[str, Span | None], ...] = ()
     chosen: tuple[tuple[str, str], ...] = ()
@@ -216,7 +216,7 @@ class Lowering:
         op.results = [self.value(name, kind) for name, kind in results]
         self.block.ops.append(op)
         if self.problem.costs is not None:
-            self.cost += self.problem.costs.of(op, self.type_of)
+            self.cost += PlanCost.of(op, self.problem.costs, self.type_of)
         return op.results
 
     def emit_like(self, op: Op, name: str, like: Value) -> Value:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshc.analysis.tiling import Tiling, has_many_rows
 from meshc.cost.mesh_ops import MeshCosts
+from meshc.cost.track_sets import Algorithms
 from meshc.ir.core import Op, Operand
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
@@ -86,7 +87,12 @@ class Problem:
 
 
 def problem_of(
-    module: Module, mesh: Mesh, tiling: Tiling, gemm: str, align: str, result: str
+    module: Module,
+    mesh: Mesh,
+    tiling: Tiling,
+    gemm: str,
+    align: str,
+    result: str,
 ) -> Problem:
     """The problem of laying ``module`` over ``mesh``, with settings of partition."""
     users: dict[Value, list[Op]] = {}
@@ -104,8 +110,15 @@ def problem_of(
         users=users,
         turned=frozenset(op.dim for op in module.walk() if isinstance(op, graph.Rope)),
         constants=_constants(module),
-        costs=_costs(module, mesh),
+        costs=_costs(module, mesh, result),
     )
+
+
+def without_limits(problem: Problem) -> Problem:
+    """The same problem where reductions may have any number of channels."""
+    if problem.costs is None:
+        return problem
+    return replace(problem, costs=problem.costs.without_limits())
 
 
 def _constants(module: Module) -> frozenset[Value]:
@@ -117,8 +130,8 @@ def _constants(module: Module) -> frozenset[Value]:
     return frozenset(found)
 
 
-def _costs(module: Module, mesh: Mesh) -> MeshCosts | None:
+def _costs(module: Module, mesh: Mesh, result: str) -> MeshCosts | None:
     types = {module.dtype().value, module.accumulate().value}
     if module.device is None or not types <= set(module.device.dtypes):
         return None
-    return MeshCosts(mesh, module.device, module.dims)
+    return MeshCosts.of_module(module, mesh, Algorithms(rooted=result == "roots"))

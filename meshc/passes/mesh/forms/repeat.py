@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
+from meshc.cost.plans import PlanCost
 from meshc.ir.core import Block, Operand
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
@@ -29,7 +30,8 @@ class Entry:
     def inside(self, op: graph.Repeat) -> Lowering:
         """The way into the body, whose cost is that of one layer."""
         way = self.outer.fork()
-        way.block, way.carried, way.cost = Block(), op.carried, way.cost * 0
+        way.block, way.carried = Block(), op.carried
+        way.cost = PlanCost.nothing(way.problem.costs)
         (old,) = op.regions
         for position, (arg, value) in enumerate(zip(old.args, self.operands, strict=True)):
             kind = way.type_of(value)

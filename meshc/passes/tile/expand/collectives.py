@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from meshc.analysis.coordinates import position
 from meshc.analysis.tiling import ceil_div
+from meshc.analysis.tracks import phases
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType
@@ -34,11 +35,8 @@ def _tree(emitter: Emitter, op: mesh.AllReduce, view: View) -> None:
 
 def reduce(emitter: Emitter, op: mesh.AllReduce | mesh.Reduce, view: View) -> None:
     """The sum in ``view`` of the first core of the axis; other cores' views are spent."""
-    stride = 1
-    for group in op.groups:
-        if group > 1:
-            _phase(emitter, op, view, stride, group)
-        stride *= group
+    for stride, group in phases(op.groups):
+        _phase(emitter, op, view, stride, group)
 
 
 def broadcast(emitter: Emitter, axis: str, view: View) -> None:
@@ -67,7 +65,7 @@ def _phase(
             got = emitter.recv(channel, view, when=ends.root, combine=combine)
         emitter.wait(sent, got)
         return
-    rank = (group - 1) - rings.member(emitter, op.axis, stride, group)
+    rank = (group - 1) - rings.member(emitter.mesh, op.axis, stride, group)
     with emitter.sweep(rank, group, ends.members):
         emitter.send(channel, view, when=ends.last)
         emitter.relay(channel, view, combine, when=ends.between)
@@ -105,7 +103,7 @@ def _merging_phase(
         with emitter.under(ends.members & ends.receives):
             emitter.compute("merge_softmax", view, arrived, count=count)
         return
-    rank = (group - 1) - rings.member(emitter, op.axis, stride, group)
+    rank = (group - 1) - rings.member(emitter.mesh, op.axis, stride, group)
     with emitter.sweep(rank, group, ends.members):
         emitter.wait(emitter.recv(channel, arrived, when=ends.receives))
         with emitter.under(ends.receives):

@@ -8,9 +8,12 @@ from meshc.analysis.coordinates import position
 from meshc.analysis.handovers import Handover
 from meshc.analysis.placement import ring_step
 from meshc.analysis.tiling import ceil_div
+from meshc.analysis.tracks import Track, chain_track, phases
 from meshc.analysis.turns import turn_route
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.mesh import Mesh
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh as mesh_ops
 from meshc.ir.views import Symbol
 from meshc.passes.tile.expand.emitter import Emitter
 
@@ -38,13 +41,39 @@ def _steps(size: int, here: Expr, interleaved: bool, step: int) -> list[tuple[Co
 
 
 def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
-    """From each member of a group to the member before it, ``stride`` positions away."""
-    here = position(emitter.mesh, axis)
-    where = Cond.eq(here % stride, 0) & Cond.ge(member(emitter, axis, stride, group), 1)
-    along = Expr.var(emitter.mesh.whole(axis))
-    target = _at(emitter.mesh, axis, along - _step(emitter, axis, stride))
-    route = AffineMap.of(emitter.mesh.plane, [(target, where)])
-    return emitter.channel(f"chain_{axis}_{stride}", route)
+    """From each member of a group to the member before it, ``stride`` positions away.
+
+    Reductions whose groups differ share one channel, which goes from every multiple of the stride
+    to the one before: who sends on it is for each of them to say.
+    """
+    mesh = emitter.mesh
+    track = chain_track(mesh, axis, stride)
+    wanted = _groups_on(emitter.source).get(track, set()) | {(axis, group)}
+    senders = {_members(mesh, *each, stride) for each in wanted}
+    where, name = _members(mesh, axis, group, stride), axis
+    if len(senders) > 1:
+        here, name = position(mesh, track.axis), track.axis
+        where = Cond.eq(here % stride, 0) & Cond.ge(here, stride)
+    along = Expr.var(mesh.whole(axis)) - stride
+    route = AffineMap.of(mesh.plane, [(_at(mesh, axis, along), where)])
+    return emitter.channel(f"chain_{name}_{stride}", route)
+
+
+def _groups_on(module: Module) -> dict[Track, set[tuple[str, int]]]:
+    """Axes and groups of the reductions that share each chain."""
+    mesh, found = module.the_mesh(), dict[Track, set[tuple[str, int]]]()
+    for op in module.walk():
+        if isinstance(op, (mesh_ops.AllReduce, mesh_ops.Reduce)):
+            for stride, group in phases(op.groups):
+                shared = found.setdefault(chain_track(mesh, op.axis, stride), set())
+                shared.add((op.axis, group))
+    return found
+
+
+def _members(mesh: Mesh, axis: str, group: int, stride: int) -> Cond:
+    """Where a core has a member of its group before it."""
+    here = position(mesh, axis)
+    return Cond.eq(here % stride, 0) & Cond.ge(member(mesh, axis, stride, group), 1)
 
 
 @dataclass(frozen=True)
@@ -64,7 +93,7 @@ def chain_ends(emitter: Emitter, axis: str, stride: int, group: int) -> ChainEnd
     """Who begins, passes on and ends the chains of :func:`chain`. The last group of a phase may
     be shorter than the others, or a single core, which takes no part."""
     size = emitter.mesh.size(axis)
-    here, place = position(emitter.mesh, axis), member(emitter, axis, stride, group)
+    here, place = position(emitter.mesh, axis), member(emitter.mesh, axis, stride, group)
     places = ceil_div(size, stride)
     length = min(group, places)
     last, root = Cond.eq(place, length - 1), Cond.eq(place, 0)
@@ -78,10 +107,10 @@ def chain_ends(emitter: Emitter, axis: str, stride: int, group: int) -> ChainEnd
     return ChainEnds(Cond.eq(here % stride, 0), last, between, root, sends, receives)
 
 
-def member(emitter: Emitter, axis: str, stride: int, group: int) -> Expr:
+def member(mesh: Mesh, axis: str, stride: int, group: int) -> Expr:
     """Place of a core in its group of a phase; place 0 is the group's root."""
-    place = position(emitter.mesh, axis) // stride
-    return place if stride * group >= emitter.mesh.size(axis) else place % group
+    place = position(mesh, axis) // stride
+    return place if stride * group >= mesh.size(axis) else place % group
 
 
 def multicast(emitter: Emitter, axis: str, way: int = 1) -> Symbol:
@@ -150,8 +179,3 @@ def _base(emitter: Emitter, axis: str) -> Expr:
         return Expr.const(0)
     column = Expr.var(mesh.across)
     return column - column % mesh.size(mesh.inner)
-
-
-def _step(emitter: Emitter, axis: str, stride: int) -> Expr:
-    mesh = emitter.mesh
-    return Expr.const(stride * (mesh.size(mesh.inner) if axis == mesh.group else 1))

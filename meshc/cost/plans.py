@@ -1,0 +1,68 @@
+"""What a plan costs while it grows: by every set of channels that its reductions might share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshc.cost.demand import NO_DEMAND, Demand
+from meshc.cost.mesh_ops import MeshCosts, TypeOf
+from meshc.cost.sharing import Totals
+from meshc.cost.terms import NOTHING, Cost
+from meshc.ir.core import Block, Op, tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh
+
+
+@dataclass(frozen=True, eq=False)
+class PlanCost:
+    """``fixed`` is what all but reductions costs, ``demand`` what the plan asks of routing, and
+    ``totals`` the cycles of that by each set of channels (``Sharing.sets``)."""
+
+    fixed: Cost
+    demand: Demand
+    totals: Totals
+
+    @staticmethod
+    def nothing(costs: MeshCosts | None) -> PlanCost:
+        """The cost of no op at all; ``costs`` is None where nothing has any."""
+        return PlanCost(NOTHING, NO_DEMAND, np.zeros(len(costs.sharing.sets) if costs else 1))
+
+    @staticmethod
+    def of(op: Op, costs: MeshCosts, type_of: TypeOf = tensor_type) -> PlanCost:
+        """The cost of one op, without those in its body."""
+        demand = costs.demand(op, type_of)
+        return PlanCost(costs.of(op, type_of), demand, costs.sharing.totals(demand))
+
+    @property
+    def total(self) -> float:
+        """Predicted cycles on the best set of channels; infinite where the plan fits none."""
+        return self.fixed.total + float(self.totals.min(initial=np.inf))
+
+    @property
+    def each(self) -> Totals:
+        """Predicted cycles on each set of channels."""
+        return self.totals + self.fixed.total
+
+    def __add__(self, other: PlanCost) -> PlanCost:
+        return PlanCost(
+            self.fixed + other.fixed, self.demand + other.demand, self.totals + other.totals
+        )
+
+    def __mul__(self, times: int) -> PlanCost:
+        return PlanCost(self.fixed * times, self.demand * times, self.totals * times)
+
+
+def demand_of(module: Module, costs: MeshCosts) -> Demand:
+    """What a module of the mesh level asks of routing, loops as often as they run."""
+
+    def of_block(block: Block) -> Demand:
+        found = NO_DEMAND
+        for op in block.ops:
+            found += costs.demand(op)
+            if isinstance(op, mesh.Repeat):
+                found += of_block(op.regions[0]) * module.dims[op.dim]
+        return found
+
+    return of_block(module.function.body)

@@ -1,0 +1,144 @@
+"""Which channels reductions share, within the queues and colors of a core.
+
+Every reduction may take another algorithm, as long as the channels of all of them fit together
+with those that the rest of the program takes. What is shared is a ``Track``: chains of one stride
+serve trees of any groups that have this stride, so a second algorithm on an axis is often free.
+
+A *set* of tracks decides what each reduction costs: as much as the cheapest algorithm that runs on
+it. So for one set costs add up, and the best choice for a program is the cheapest over all sets
+that fit. Only the largest count, as nothing becomes dearer on more tracks. They depend on the mesh
+and the device alone (``track_sets``), so a search over programs can keep what each costs by every
+set and is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.analysis.tracks import Track, Tracks, ring_track, room_of, tree_tracks
+from meshc.cost.demand import Demand, Reduced
+from meshc.cost.reductions import Reduction, reduce_cost, ring_cost, tree_cost
+from meshc.cost.terms import NOTHING, Cost
+from meshc.cost.track_sets import Algorithms, largest_sets
+from meshc.devices import Device
+from meshc.ir.mesh import Mesh
+
+Totals = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An algorithm for a reduction and the tracks it runs on."""
+
+    way: Reduction
+    tracks: Tracks
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The algorithm of each reduction of a program; ``cost`` is that of all of them together.
+    ``inputs`` and ``colors`` are what their tracks and all others take of a core."""
+
+    ways: Mapping[Reduced, Reduction]
+    cost: Cost
+    inputs: int
+    colors: int
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Choices among ``algorithms`` for the reductions of programs on a mesh of ``device``, that
+    take at most ``inputs`` queues and ``colors`` of a core (None: any number)."""
+
+    mesh: Mesh
+    device: Device
+    algorithms: Algorithms
+    inputs: int | None
+    colors: int | None
+    _rows: dict[Reduced | Track, Totals] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def sets(self) -> tuple[Tracks, ...]:
+        """The largest sets of tracks that fit."""
+        return largest_sets(self.mesh, self.algorithms, self.inputs, self.colors)
+
+    def totals(self, demand: Demand) -> Totals:
+        """Cycles of all reductions on each set; infinite where a set does not do."""
+        found = np.zeros(len(self.sets))
+        for reduced, count in demand.reductions.items():
+            found = found + self.row(reduced) * count
+        for track in demand.tracks:
+            found = found + self.row(track)
+        return found
+
+    def row(self, what: Reduced | Track) -> Totals:
+        """Cycles of one reduction on each set; of a track that is needed 0, or infinite."""
+        known = self._rows.get(what)
+        if known is None:
+            if isinstance(what, Track):
+                each = [0.0 if what in tracks else np.inf for tracks in self.sets]
+            else:
+                options = self.options(what)
+                each = [
+                    min((o.way.cycles for o in options if o.tracks <= tracks), default=np.inf)
+                    for tracks in self.sets
+                ]
+            known = self._rows[what] = np.array(each)
+        return known
+
+    def options(self, reduced: Reduced) -> list[Option]:
+        """All ways to reduce, whatever they take: trees by their phases, then the ring."""
+        mesh, device, axis = self.mesh, self.device, reduced.axis
+        size = mesh.size(axis)
+        if size == 1:
+            return [Option(Reduction("k_tree", (), NOTHING), frozenset())]
+        dealt = reduced.everywhere and reduced.part > 0
+        cost = tree_cost if reduced.everywhere else _rooted_cost
+        found = [
+            Option(
+                Reduction(
+                    "k_tree", groups, cost(groups, size, reduced.words, device, reduced.work)
+                ),
+                tree_tracks(mesh, axis, groups, reduced.everywhere),
+            )
+            for groups in self.algorithms.trees(mesh, axis, dealt)
+        ]
+        if dealt and self.algorithms.ring:
+            way = Reduction("ring", (), ring_cost(size, reduced.part, device))
+            found.append(Option(way, frozenset({ring_track(mesh, axis)})))
+        return found
+
+    def cheapest(self, demand: Demand) -> Choice | None:
+        """The choice with the fewest cycles, then the fewest queues and colors; None where nothing
+        fits."""
+        totals = self.totals(demand)
+        if not np.isfinite(totals).any():
+            return None
+        best = [s for s, cycles in zip(self.sets, totals, strict=True) if cycles == totals.min()]
+        return min((self.choice(s, demand) for s in best), key=lambda c: (c.inputs, c.colors))
+
+    def choice(self, tracks: Tracks, demand: Demand) -> Choice:
+        """The cheapest way of each reduction on ``tracks``."""
+        taken = {
+            reduced: min(
+                (o for o in self.options(reduced) if o.tracks <= tracks),
+                key=lambda option: option.way.cycles,
+            )
+            for reduced in demand.reductions
+        }
+        used = demand.tracks.union(*(option.tracks for option in taken.values()))
+        costs = (taken[r].way.cost * count for r, count in demand.reductions.items())
+        ways = {reduced: option.way for reduced, option in taken.items()}
+        return Choice(ways, sum(costs, NOTHING), *room_of(self.mesh, used))
+
+
+def _rooted_cost(
+    groups: tuple[int, ...], size: int, words: int, device: Device, work: Cost | None
+) -> Cost:
+    """A tree whose sum stays on the first core."""
+    return reduce_cost(groups, words, device, work)

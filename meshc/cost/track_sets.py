@@ -1,0 +1,120 @@
+"""The largest sets of tracks that fit a device: all that reductions of a mesh may have at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshc.analysis.tracks import (
+    Tracks,
+    cast_track,
+    own_axis,
+    ring_track,
+    room_of,
+    tree_tracks,
+)
+from meshc.cost.reductions import TREES, tree_candidates
+from meshc.ir.mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Algorithms:
+    """Which algorithms reductions may take: those of ``select-collective{algo=..,k=..}``.
+
+    ``rooted`` says that some results are wanted on first cores alone, so that chains may be of use
+    without a multicast, and the other way round.
+    """
+
+    algo: str = "auto"
+    k: int = 0
+    rooted: bool = False
+
+    @property
+    def ring(self) -> bool:
+        """Whether rings are among them."""
+        return self.algo == "ring" or (self.algo == "auto" and not self.k)
+
+    def trees(self, mesh: Mesh, axis: str, dealt: bool) -> list[tuple[int, ...]]:
+        """Groups of the trees over ``axis``. Where a ring is asked for, what cannot be ``dealt``
+        out takes a tree of two phases."""
+        if self.algo == "ring":
+            return [] if dealt else tree_candidates(mesh.size(axis), 1, 2)
+        segments = mesh.segments if axis == mesh.across else 1
+        return tree_candidates(mesh.size(axis), segments, TREES.get(self.algo, self.k))
+
+
+ANY = Algorithms()
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Tracks along one axis of the plane, and the queues and colors that they take."""
+
+    tracks: Tracks
+    inputs: int
+    colors: int
+
+    def within(self, inputs: float, colors: float) -> bool:
+        """Whether they take no more than that."""
+        return self.inputs <= inputs and self.colors <= colors
+
+
+@lru_cache(maxsize=64)
+def largest_sets(
+    mesh: Mesh, algorithms: Algorithms, inputs: int | None, colors: int | None
+) -> tuple[Tracks, ...]:
+    """The sets of tracks that take at most ``inputs`` queues and ``colors`` (None: any number), to
+    which nothing can be added."""
+    room = [float("inf") if n is None else n for n in (inputs, colors)]
+    down, across = (_lines(mesh, axis, algorithms, room) for axis in mesh.plane)
+    found: list[tuple[_Line, _Line]] = []
+    for one in down:
+        left = room[0] - one.inputs, room[1] - one.colors
+        found += [(one, other) for other in _largest([o for o in across if o.within(*left)])]
+    return tuple(
+        one.tracks | other.tracks
+        for one, other in found
+        if not any(
+            one.tracks < more.tracks and more.within(room[0] - other.inputs, room[1] - other.colors)
+            for more in down
+        )
+    )
+
+
+def _largest(lines: Sequence[_Line]) -> list[_Line]:
+    """Those that are no part of another."""
+    return [one for one in lines if not any(one.tracks < other.tracks for other in lines)]
+
+
+def _lines(mesh: Mesh, axis: str, algorithms: Algorithms, room: Sequence[float]) -> list[_Line]:
+    """Every union of tracks along ``axis`` of the plane that fits by itself; only that of all where
+    there is no limit."""
+    parts = list(dict.fromkeys(_parts(mesh, axis, algorithms)))
+    if room[0] == room[1] == float("inf"):
+        return [_Line(frozenset().union(*parts), 0, 0)]
+    empty: Tracks = frozenset()
+    found = {empty: _Line(empty, 0, 0)}
+    for part in parts:
+        for known in list(found.values()):
+            tracks = known.tracks | part
+            if tracks not in found and (line := _line(mesh, tracks)).within(*room):
+                found[tracks] = line
+    return list(found.values())
+
+
+def _line(mesh: Mesh, tracks: Tracks) -> _Line:
+    return _Line(tracks, *room_of(mesh, tracks))
+
+
+def _parts(mesh: Mesh, axis: str, algorithms: Algorithms) -> Iterable[Tracks]:
+    """What may be added at a time: chains of a tree, the multicast of an axis, its ring."""
+    for part in dict.fromkeys((axis, own_axis(mesh, mesh.inner))):
+        if mesh.whole(part) != axis or mesh.size(part) == 1:
+            continue
+        yield frozenset({ring_track(mesh, part)})
+        if algorithms.rooted:
+            yield frozenset({cast_track(mesh, part)})
+        for dealt in (True, False):
+            for groups in algorithms.trees(mesh, part, dealt):
+                yield tree_tracks(mesh, part, groups, not algorithms.rooted)
