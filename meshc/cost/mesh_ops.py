@@ -77,9 +77,25 @@ class MeshCosts:
         if isinstance(op, ops.Gemv):
             return sum((self.local(op, right, type_of) for right in op.operands[1:]), NOTHING)
         if isinstance(op, ops.Append):
-            return message(self.words(op, type_of, op.operands[1::2]), 2, self.device)
+            return self.append(op, type_of)
         given = op.result if isinstance(op, ops.Part) else op.operands[0]
         return self.elementwise(given, type_of)
+
+    def append(self, op: ops.Append, type_of: TypeOf = tensor_type) -> Cost:
+        """Rows enter a cache: a copy and, where old ones move up, a message to the next row."""
+        cost = NOTHING
+        for new in op.operands[1::2]:
+            kind = type_of(new)
+            elements = prod(kind.local_shape(self.extents))
+            each = Cost(elements / self.device.lanes(str(kind.dtype)))
+            cost += each + Cost(overhead=self.device.op_cycles)
+        if self.shifts_rows(op):
+            cost += message(self.words(op, type_of, op.operands[1::2]), 2, self.device)
+        return cost
+
+    def shifts_rows(self, op: ops.Append) -> bool:
+        """Whether ``op`` moves rows that are in the cache already."""
+        return op.policy == "shift" and not self.prompt and self.mesh.rows > 1
 
     def demand(self, op: Op, type_of: TypeOf = tensor_type) -> Demand:
         """The reduction that ``op`` is, or the channels that it takes."""
@@ -92,7 +108,7 @@ class MeshCosts:
             return Demand(tracks=_tracks(mesh, (mesh.down, op.axis), ring_track))
         if isinstance(op, ops.Collective):
             return Demand(tracks=_tracks(mesh, (op.axis,), ring_track))
-        if isinstance(op, ops.Append) and op.policy == "shift" and not self.prompt:
+        if isinstance(op, ops.Append) and self.shifts_rows(op):
             return Demand(tracks=_tracks(mesh, (mesh.down,), ring_track))
         return NO_DEMAND
 
@@ -165,6 +181,12 @@ class MeshCosts:
         kinds = [type_of(o) for o in (op.operands if operands is None else operands)]
         size = sum(prod(k.local_shape(self.extents)) * k.dtype.bytes for k in kinds)
         return max(1, ceil(size / self.device.link.word_bytes))
+
+
+def has_costs(module: Module) -> bool:
+    """Whether ``module`` names a device whose cores compute with its types."""
+    types = {module.dtype().value, module.accumulate().value}
+    return module.device is not None and types <= set(module.device.dtypes)
 
 
 def _tracks(

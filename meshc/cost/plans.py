@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,15 +55,18 @@ class PlanCost:
         return PlanCost(self.fixed * times, self.demand * times, self.totals * times)
 
 
-def demand_of(module: Module, costs: MeshCosts) -> Demand:
-    """What a module of the mesh level asks of routing, loops as often as they run."""
+def demand_of(runs: Iterable[tuple[Op, int]], costs: MeshCosts) -> Demand:
+    """What ops of the mesh level ask of routing, each as often as it runs."""
+    return sum((costs.demand(op) * times for op, times in runs), NO_DEMAND)
 
-    def of_block(block: Block) -> Demand:
-        found = NO_DEMAND
+
+def runs_of(module: Module) -> list[tuple[Op, int]]:
+    """Every op of a module of the mesh level, and how often a run comes to it."""
+
+    def of_block(block: Block, times: int) -> Iterator[tuple[Op, int]]:
         for op in block.ops:
-            found += costs.demand(op)
+            yield op, times
             if isinstance(op, mesh.Repeat):
-                found += of_block(op.regions[0]) * module.dims[op.dim]
-        return found
+                yield from of_block(op.regions[0], times * module.dims[op.dim])
 
-    return of_block(module.function.body)
+    return list(of_block(module.function.body, 1))

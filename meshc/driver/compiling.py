@@ -18,11 +18,12 @@ from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
-from meshc.ir.ops import graph
+from meshc.ir.ops import graph, mesh
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
+from meshc.passes.mesh.forms.problem import AUTO
 from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
 from meshc.verify import check_fact
@@ -42,10 +43,11 @@ def compile_loaded(
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
 
-    regions = _common_regions(given, request)
+    agreed = replace(request, kv=_common_policy(loaded, given, request))
+    regions = _common_regions(given, agreed)
 
     def lowered(phase: str) -> Module:
-        passes = _passes(given[phase], request, regions)
+        passes = _passes(given[phase], agreed if phase == "prefill" else request, regions)
         return PassManager(passes, instruments).run(given[phase], report)
 
     modules = in_each(phases, lowered)
@@ -68,6 +70,24 @@ def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]
     if request.target == "cuda":
         return pipeline_to_kernels(settings)
     return pipeline_from(module, request.level(), settings)
+
+
+def _common_policy(
+    loaded: LoadedModel, given: Mapping[str, Module], request: CompileRequest
+) -> str:
+    """The policy of KV caches in all phases. Where it goes by cost it is that of the decode step,
+    in which rows enter one by one; a step that is refused will say so itself."""
+    meshes = request.target != "cuda" and request.level() != "graph"
+    if request.kv != AUTO or "prefill" not in given or not meshes:
+        return request.kv
+    try:
+        module = given.get("decode") or given_module(loaded, "decode", request, Diagnostics())
+        passes = pipeline_from(module, "mesh", request.settings())
+        steps = [step for step in passes if step.LEVELS == ("graph",)]
+        found = PassManager(steps).run(clone_module(module))
+    except (MeshcError, InternalError):
+        return request.kv
+    return next((op.policy for op in found.walk() if isinstance(op, mesh.Append)), request.kv)
 
 
 def _common_regions(given: Mapping[str, Module], request: CompileRequest) -> int:

@@ -12,6 +12,7 @@ from meshc.ir.module import LEVELS, Level
 from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.types import DType
+from meshc.passes.mesh.forms.problem import AUTO
 from meshc.passes.mesh.select_gemm import NATURAL
 from meshc.support.diagnostics import Diagnostics
 
@@ -35,7 +36,8 @@ class CompileRequest:
     """Options of a compile. Empty texts and None stand for the defaults.
 
     ``mesh`` is columns x rows of one region. ``seq`` is the KV capacity in tokens. ``dtype`` is
-    that of activations and weights on the cores. ``kv`` is the policy of the KV cache.
+    that of activations and weights on the cores. ``kv`` is the policy of the KV cache, ``auto`` by
+    predicted cycles of the decode step.
     ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
     every architecture that has CSL. ``algo`` names algorithms, such as ``gemm=cannon`` and
     ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
@@ -52,7 +54,7 @@ class CompileRequest:
     seq: int | None = None
     layers: int | None = None
     dtype: str = ""
-    kv: str = "shift"
+    kv: str = AUTO
     compile_to: str = ""
     portable: bool = False
     algo: tuple[str, ...] = ()
@@ -84,11 +86,13 @@ class CompileRequest:
         """Specs of passes that differ from their defaults."""
         algorithms = dict(text.split("=", 1) for text in self.algo)
         specs = algorithm_settings(**algorithms)
+        policy = "" if self.kv == AUTO else self.kv
         partition = {"gemm": algorithms.get("gemm"), "align": self.align, "result": self.result}
+        partition["kv"] = policy
         fused = {"cluster": self.cluster, "dataflow": self.dataflow}
         return specs | {
             "partition": spec("partition", partition),
-            "shift-kv-cache": spec("shift-kv-cache", {"policy": self.kv}),
+            "shift-kv-cache": spec("shift-kv-cache", {"policy": policy}),
             "fuse-cluster": spec("fuse-cluster", fused),
         }
 
@@ -97,7 +101,7 @@ class CompileRequest:
         found = Diagnostics()
         _one_of(found, "--target", self.target, TARGETS)
         _one_of(found, "--phase", self.phase, PHASES)
-        _one_of(found, "--kv", self.kv, CACHE_POLICIES)
+        _one_of(found, "--kv", self.kv, (AUTO, *CACHE_POLICIES))
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))

@@ -317,6 +317,7 @@ def test_passes(command):
         "gemm": "auto",
         "align": "",
         "result": "everywhere",
+        "kv": "auto",
         "forms": [],
     }
 

@@ -15,6 +15,7 @@ FIXTURES = sorted(folder.name for folder in TINY.iterdir())
 MESHES = ("1x1", "2x2", "3x5")
 MORE_MESHES = ("1x7", "6x1", "4x4", "5x3", "7x8")
 SETTINGS = {
+    "shift": {"shift-kv-cache": "shift-kv-cache{policy=shift}"},
     "concat": {"shift-kv-cache": "shift-kv-cache{policy=concat}"},
     "cyclic": {"shift-kv-cache": "shift-kv-cache{policy=cyclic}"},
     "pipeline": {"select-collective": "select-collective{algo=pipeline}"},

@@ -318,6 +318,36 @@ def test_spec_of_pins_is_read_back():
     assert meshc.parse_pipeline(str(step)) == [step]
 
 
+def policies(module):
+    return {op.policy for op in module.walk() if isinstance(op, ops.Append)}
+
+
+def test_the_policy_of_caches_goes_by_cost():
+    """A ring takes a queue from the reductions over rows; on one row nothing moves by either."""
+    loaded = load_any("llama-3-8b", Diagnostics())
+    cycles = {}
+    for mesh, wanted in (("360x360", "cyclic"), ("360x1", "shift")):
+        request = CompileRequest(device="wse2", mesh=mesh, seq=512, dtype="f16")
+        graph = PassManager(pipeline_to("graph")).run(graph_module(loaded, "decode", request))
+        for kv in ("auto", "shift", "cyclic", "concat"):
+            module = clone_module(graph)
+            report = Diagnostics()
+            lowered = PassManager([Partition(grid=mesh, kv=kv)]).run(module, report)
+            assert policies(lowered) == {wanted if kv == "auto" else kv}
+            (words,) = [m.message for m in report.messages if m.code == "forms"]
+            cycles[mesh, kv] = int(re.search(r": (\d+) cycles", words)[1])
+    assert cycles["360x360", "auto"] == cycles["360x360", "cyclic"] < cycles["360x360", "shift"]
+    assert cycles["360x1", "auto"] == cycles["360x1", "shift"] == cycles["360x1", "cyclic"]
+
+
+def test_a_policy_may_be_pinned_as_a_form():
+    loaded = load_any("llama-3-8b", Diagnostics())
+    request = CompileRequest(device="wse2", mesh="36x36", seq=512, dtype="f16")
+    graph = PassManager(pipeline_to("graph")).run(graph_module(loaded, "decode", request))
+    lowered = PassManager([Partition(grid="36x36", forms=("keys=shift",))]).run(graph)
+    assert policies(lowered) == {"shift"}
+
+
 def test_a_node_of_gpus_decodes_in_tensor_parallel():
     """Whole heads and features over GPUs, two reductions a layer: behind attention and behind the
     feed-forward part."""

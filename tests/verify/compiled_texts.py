@@ -24,12 +24,13 @@ def stages(
     settings: tuple[tuple[str, str], ...] = (),
     batch: int = 1,
 ) -> dict[str, str]:
-    """The text after each pass, by the pass's name; ``settings`` replaces specs of passes."""
+    """The text after each pass, by the pass's name; ``settings`` replaces specs of passes. Caches
+    shift their rows, so that there is a ring."""
     module = elaborate(library_model("llama", SIZES), phase, seq=12, batch=batch)
     module.options |= {"dtype": "f32", "accumulate": "f32", "grid": grid}
     module.device = device(numbers)
     found = {}
-    for step in pipeline_to("tile", dict(settings)):
+    for step in pipeline_to("tile", {"partition": "partition{kv=shift}", **dict(settings)}):
         module = PassManager([step]).run(module)
         found[step.NAME] = print_module(module)
     return found

@@ -36,9 +36,10 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--kv",
-        default="shift",
-        metavar="shift|concat|cyclic",
-        help="how the KV cache takes new tokens; default: %(default)s",
+        default="auto",
+        metavar="auto|shift|concat|cyclic",
+        help="how the KV cache takes new tokens; default: %(default)s, shift or cyclic by the cost "
+        "model",
     )
     group.add_argument(
         "--algo",

@@ -163,7 +163,8 @@ class Search:
         groups: dict[object, list[Lowering]] = {}
         for way in ways:
             waiting = [way.state_of(v) for append in way.appends for v in append.tensors()]
-            key = (tuple(map(way.state_of, live)), tuple(waiting))
+            policy = way.policy if waiting else ""
+            key = (tuple(map(way.state_of, live)), tuple(waiting), policy)
             kept = groups.setdefault(key, [])
             kept.append(way)
         found = [way for kept in groups.values() for way in self.unbeaten(kept)]

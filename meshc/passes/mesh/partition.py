@@ -11,12 +11,12 @@ from meshc.cost.products import ALGORITHMS
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.mesh import Mesh, plane_of
 from meshc.ir.module import Function, Module
-from meshc.ir.ops.mesh import ALIGNMENTS, RESULTS
+from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.mesh.form_search import Search
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.problem import Problem, problem_of, without_limits
+from meshc.passes.mesh.forms.problem import AUTO, Problem, problem_of, without_limits
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.verify import check_fact
 
@@ -35,7 +35,8 @@ class Partition(Pass):
     empty takes the module's option of that name. ``gemm`` ``transposed`` multiplies with transposed
     inputs (dist-GEMM-T). ``align`` says who skews operands of products, ``host`` or ``device``;
     empty is the host for weights, the cores for inputs. ``result`` ``roots`` leaves reduced results
-    of main on the first cores.
+    of main on the first cores. ``kv`` is the policy of KV caches, ``auto`` the cheaper of ``shift``
+    and ``cyclic``, with the queues that a ring takes from reductions.
 
     Before::
 
@@ -60,6 +61,7 @@ class Partition(Pass):
     gemm: str = "auto"
     align: str = ""
     result: str = "everywhere"
+    kv: str = AUTO
     forms: tuple[str, ...] = ()
 
     def run(self, module: Module, report: Diagnostics) -> Module:
@@ -107,7 +109,7 @@ class Partition(Pass):
         whole = module.device is not None and module.device.link.topology == "all_to_all"
         tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity, whole)
         mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
-        return problem_of(module, mesh, tiling, self.gemm, self.align, self.result)
+        return problem_of(module, mesh, tiling, self.gemm, self.align, self.result, self.kv)
 
     def _check(self) -> None:
         """Fail with ``bad-option`` for a setting that is none."""
@@ -115,6 +117,7 @@ class Partition(Pass):
             ("gemm", self.gemm, ("auto", "transposed", *ALGORITHMS)),
             ("align", self.align, ("", *ALIGNMENTS)),
             ("result", self.result, RESULTS),
+            ("kv", self.kv, (AUTO, *CACHE_POLICIES)),
         )
         for name, value, known in settings:
             if value not in known:

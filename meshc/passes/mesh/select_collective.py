@@ -8,7 +8,7 @@ from typing import ClassVar, NoReturn
 
 from meshc.cost.demand import Demand, Reduced
 from meshc.cost.mesh_ops import MeshCosts
-from meshc.cost.plans import demand_of
+from meshc.cost.plans import demand_of, runs_of
 from meshc.cost.reductions import TREES
 from meshc.cost.sharing import Choice, Sharing
 from meshc.cost.track_sets import Algorithms
@@ -59,7 +59,7 @@ class SelectCollective(Pass):
                 help=f"algo is auto, k_tree, ring, {', '.join(TREES)}; k is 1 to 4, or 0 for any",
             )
         costs = self.costs(module)
-        demand = demand_of(module, costs)
+        demand = demand_of(runs_of(module), costs)
         choice = costs.sharing.cheapest(demand)
         if choice is None:
             self.refuse(costs.sharing, demand)

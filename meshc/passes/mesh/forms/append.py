@@ -1,23 +1,38 @@
-"""The form of cache appends: all that come together enter in one op, before a cache is read."""
+"""Forms of cache appends: the policy by which new rows enter. All that come together enter in one
+op, before a cache is read."""
 
 from __future__ import annotations
 
 from meshc.ir.core import Op, Operand
 from meshc.ir.ops import graph, mesh
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.form import Form, only
+from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.problem import AUTO
 from meshc.support.diagnostics import fail
+
+_BY_COST = ("shift", "cyclic")
+"""``concat`` is for comparison: it leaves everything new to one row."""
 
 
 def append(way: Lowering, op: Op) -> list[Form]:
-    """New rows lie on the columns where the cache has them."""
-    return only("joint", _wait, op)
+    """New rows lie on the columns where the cache has them. ``shift`` hands old rows on around the
+    ring of the mesh's rows, ``cyclic`` moves nothing; they differ where single rows enter one after
+    the other. Those that enter in one op have one policy."""
+    wanted = way.problem.kv
+    single = not way.problem.many_rows and way.mesh.rows > 1
+    policies = _BY_COST if wanted == AUTO and single else (_BY_COST[0],)
+    if way.appends:
+        policies = (way.policy,)
+    elif wanted != AUTO:
+        policies = (wanted,)
+    return [Form(policy, lambda way, p=policy: _wait(way, op, p)) for policy in policies]  # type: ignore[misc]
 
 
-def _wait(way: Lowering, op: Op) -> None:
+def _wait(way: Lowering, op: Op, policy: str) -> None:
     assert isinstance(op, graph.Append)
     way.appends.append(op)
+    way.policy = policy
 
 
 def flush(way: Lowering, user: Op) -> None:
@@ -32,7 +47,7 @@ def flush(way: Lowering, user: Op) -> None:
         _check_columns(way, cache, new, waiting)
         operands += [cache, new]
     first = way.appends[0]
-    made = mesh.Append(operands, span=first.span, dim=first.dim, rows=first.rows)
+    made = mesh.Append(operands, span=first.span, dim=first.dim, rows=first.rows, policy=way.policy)
     caches = [o for o in operands[::2] if isinstance(o, Value)]
     results = way.emit(made, *((f"{c.name}.new", way.type_of(c)) for c in caches))
     for waiting, value in zip(way.appends, results, strict=True):

@@ -80,13 +80,15 @@ class Unscaled:
 @dataclass(eq=False)
 class Lowering:
     """``env`` gives each graph value its mesh value; ``placed`` are the layouts chosen for weights;
-    ``chosen`` the forms taken so far, by the name of what they compute."""
+    ``chosen`` the forms taken so far, by the name of what they compute; ``appends`` wait to enter
+    their caches by ``policy``."""
 
     problem: Problem
     env: dict[Value, Value] = field(default_factory=dict)
     placed: dict[Value, Layout] = field(default_factory=dict)
     pending: dict[Value, Unnormalised | Unscaled] = field(default_factory=dict)
     appends: list[graph.Append] = field(default_factory=list)
+    policy: str = ""
     weights: set[Value] = field(default_factory=set)
     inputs: set[Value] = field(default_factory=set)
     stacks: dict[Value, Value] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class Lowering:
             dict(self.placed),
             dict(self.pending),
             list(self.appends),
+            self.policy,
             set(self.weights),
             set(self.inputs),
             dict(self.stacks),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from meshc.analysis.tiling import Tiling, has_many_rows
-from meshc.cost.mesh_ops import MeshCosts
+from meshc.cost.mesh_ops import MeshCosts, has_costs
 from meshc.cost.track_sets import Algorithms
 from meshc.ir.core import Op, Operand
 from meshc.ir.mesh import Mesh
@@ -15,16 +15,19 @@ from meshc.ir.ops import graph
 from meshc.ir.types import DType
 from meshc.ir.values import Value
 
+AUTO = "auto"
+"""The policy of KV caches is chosen by cost."""
+
 
 @dataclass(frozen=True, eq=False)
 class Problem:
     """A function of ``source`` that is to be laid over ``mesh``.
 
-    ``gemm``, ``align`` and ``result`` are settings of partition. ``row_dim`` counts rows of tokens,
-    of which a run has ``many_rows`` or one. ``users`` are the ops that read a value; ``turned`` are
-    dims of which RoPE turns neighbours; ``constants`` are weights and their slices in loops;
-    ``costs`` predicts mesh ops, or is None where no device is named or none of its cores computes
-    with the module's types.
+    ``gemm``, ``align``, ``result`` and ``kv`` are settings of partition. ``row_dim`` counts rows of
+    tokens, of which a run has ``many_rows`` or one. ``users`` are the ops that read a value;
+    ``turned`` are dims of which RoPE turns neighbours; ``constants`` are weights and their slices
+    in loops; ``costs`` predicts mesh ops, or is None where no device is named or none of its cores
+    computes with the module's types.
     """
 
     source: Module
@@ -33,6 +36,7 @@ class Problem:
     gemm: str
     align: str
     result: str
+    kv: str
     many_rows: bool
     users: Mapping[Value, Sequence[Op]]
     turned: frozenset[str]
@@ -93,6 +97,7 @@ def problem_of(
     gemm: str,
     align: str,
     result: str,
+    kv: str,
 ) -> Problem:
     """The problem of laying ``module`` over ``mesh``, with settings of partition."""
     users: dict[Value, list[Op]] = {}
@@ -106,6 +111,7 @@ def problem_of(
         gemm=gemm,
         align=align,
         result=result,
+        kv=kv,
         many_rows=has_many_rows(module, module.row_dim),
         users=users,
         turned=frozenset(op.dim for op in module.walk() if isinstance(op, graph.Rope)),
@@ -131,7 +137,6 @@ def _constants(module: Module) -> frozenset[Value]:
 
 
 def _costs(module: Module, mesh: Mesh, result: str) -> MeshCosts | None:
-    types = {module.dtype().value, module.accumulate().value}
-    if module.device is None or not types <= set(module.device.dtypes):
+    if not has_costs(module):
         return None
     return MeshCosts.of_module(module, mesh, Algorithms(rooted=result == "roots"))

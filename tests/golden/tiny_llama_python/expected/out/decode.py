@@ -16,9 +16,7 @@ Kernels, the result first:
     mask_slots   s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
                  nothing
     mul          out = a * b
-    ring_drop    state head + 1, count - 1 (`capacity` slots)
     ring_grow    state count + 1
-    ring_oldest  b[.., :] = the oldest slot of ring a[.., cap, :]
     ring_push    the newest slot of ring a[.., cap, :] = b[.., :]
     rope         out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
     row_max      out[..] = largest of a over trailing dims
@@ -38,9 +36,7 @@ from mesh_runtime.kernels import (
     inverse_rms,
     mask_slots,
     mul,
-    ring_drop,
     ring_grow,
-    ring_oldest,
     ring_push,
     rope,
     row_max,
@@ -68,8 +64,6 @@ def decode(fabric: Fabric) -> Phase:
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state")
     kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state")
-    kv_oldest = phase.buffer("kv_oldest", "f32", 2, 2, 4)
-    kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 4)
     s_2 = phase.buffer("s_2", "f32", 6, 8)
     s_max = phase.buffer("s.max", "f32", 6)
     x_7 = phase.buffer("x_7", "f32", 24)
@@ -90,13 +84,6 @@ def decode(fabric: Fabric) -> Phase:
     cast_y = phase.channel(
         "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
     )
-    ring_y = phase.channel(
-        "ring_y",
-        Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
-    )
     chain_xd_1 = phase.channel("chain_xd_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
     cast_xd = phase.channel(
         "cast_xd", Hop(to=(core.y, every_x), where=(every_x >= 1) & (every_x <= 1) & (core.x == 0))
@@ -111,16 +98,8 @@ def decode(fabric: Fabric) -> Phase:
     cast_xd_receivers = phase.where(core.x >= 1)
 
     @memo
-    def ring_oldest_cores(pos):
-        return phase.where((pos >= 2) & (pos % 2 < core.rank_y))
-
-    @memo
-    def ring_y_receivers(pos):
-        return phase.where((pos >= 2) & (pos % 2 <= core.rank_y) & (core.rank_y <= 0))
-
-    @memo
     def ring_push_cores(pos):
-        return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
+        return phase.where(core.rank_y == pos % 2)
 
     # Exchanges between cores that occur again and again.
     def all_reduce_add_y(view):
@@ -186,13 +165,6 @@ def decode(fabric: Fabric) -> Phase:
                 position=pos,
                 step=1,
             )
-            ring_oldest(kv_oldest, kv_cache[layer], kv_state[layer], on=ring_oldest_cores(pos))
-            ring_drop(kv_state[layer], capacity=8, on=ring_oldest_cores(pos))
-            got_2_2 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
-            sent_2_2 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
-            wait(got_2_2, sent_2_2)
-            ring_push(kv_cache[layer], kv_risen, kv_state[layer], on=ring_y_receivers(pos))
-            ring_grow(kv_state[layer], on=ring_y_receivers(pos))
             ring_push(
                 kv_cache[layer, 0],
                 q_1_k_1_x_5_h_ss[24:32].shaped(2, 4),
