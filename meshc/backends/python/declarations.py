@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import NoReturn
 
 from meshc.backends.python.expressions import (
@@ -20,7 +21,7 @@ from meshc.ir.core import Op
 from meshc.ir.module import Buffer, Channel, Module, Port
 from meshc.ir.ops.tile import Compute, Recv, channel_in, channel_out, scalars_of_rounds
 from meshc.ir.values import Value
-from meshc.ir.views import View
+from meshc.ir.views import Point, View
 from meshc.support.diagnostics import fail
 
 _INDENT = 4
@@ -28,13 +29,31 @@ _INDENT = 4
 
 def buffers(module: Module, writer: Writer) -> list[str]:
     """One declaration per buffer; only those that are used get a name."""
-    used = {view.buffer for op in module.walk() for view in op.views()}
-    used |= {port.buffer for port in module.ports}
+    views: dict[Value, list[View]] = {}
+    for op in module.walk():
+        for view in op.views():
+            views.setdefault(view.buffer, []).append(view)
+    used = views.keys() | {port.buffer for port in module.ports}
     written = _written(module)
-    return [line for b in module.buffers for line in _buffer(b, writer, b.value in used, written)]
+    return [
+        line
+        for b in module.buffers
+        for line in _buffer(b, writer, b.value in used, written, _stacked(views.get(b.value, [])))
+    ]
 
 
-def _buffer(buffer: Buffer, writer: Writer, used: bool, written: set[Value]) -> list[str]:
+def _stacked(views: list[View]) -> int:
+    """How many of its first dims all views of a buffer reach at one index, as that of a layer."""
+    counts = []
+    for view in views:
+        points = takewhile(lambda index: isinstance(index, Point), view.indices)
+        counts.append(sum(1 for _ in points))
+    return min(counts, default=0)
+
+
+def _buffer(
+    buffer: Buffer, writer: Writer, used: bool, written: set[Value], stacked: int
+) -> list[str]:
     name = buffer.value.name
     shape = [str(n) for n in buffer.type.shape]
     arguments: list[Argument] = [_quoted(name), _quoted(str(buffer.type.dtype)), *shape]
@@ -42,6 +61,8 @@ def _buffer(buffer: Buffer, writer: Writer, used: bool, written: set[Value]) -> 
         arguments.append(f'role="{buffer.role}"')
     if buffer.role == "weight" and buffer.value in written:
         arguments.append("rewritten=True")
+    if stacked and buffer.role in ("weight", "state"):
+        arguments.append(f"stacked={stacked}")
     head = "phase.buffer"
     if used:
         head = f"{writer.names.of('buffer', name)} = phase.buffer"

@@ -40,7 +40,7 @@ class Statements:
             self.local = _local_names(first, self.writer.names)
             name = self.functions[key] = self.writer.names.fresh(first.name(module))
             inner = [self.writer.declare(v) for v in first.variables(self.writer.coordinates)]
-            lines += ["", f"    def {name}({', '.join(['view', *inner])}):"]
+            lines += ["", "    @phase.exchange", f"    def {name}({', '.join(['view', *inner])}):"]
             lines.append(f'        """Along {", ".join(first.channels)}."""')
             self.writer.renamed[first.view] = "view"
             lines += self.block(Block(ops=list(first.ops)), 8, whole=True)

@@ -4,13 +4,15 @@ Needs NumPy only. A program declares buffers, channels and guards on a :class:`P
 statements call kernels on views, send and receive. No core can reach what another core holds.
 """
 
-from .channels import Channel, ChannelError, Hop, Token, wait
+from .channels import Channel, ChannelError, Token, wait
 from .cores import Cores, Fabric, Sweep, memo
 from .host import HostError, LanguageModel, TensorProgram, Weights
 from .memory import Buffer, Span, View, span
 from .percore import Coordinates, IsolationError, Mesh, PerCore
 from .phase import Phase
 from .ports import PortError, element
+from .recording import Exchange
+from .routes import Hop
 
 __all__ = [
     "Buffer",
@@ -18,6 +20,7 @@ __all__ = [
     "ChannelError",
     "Coordinates",
     "Cores",
+    "Exchange",
     "Fabric",
     "Hop",
     "HostError",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .percore import IsolationError, Mesh, PerCore, grid_of
+
+if TYPE_CHECKING:
+    from .recording import Recording
 
 Lanes = NDArray[np.intp]
 Key = slice | Lanes
@@ -82,6 +85,7 @@ class Fabric:
         self.active = self.everyone
         self.kept: dict[str, NDArray[Any]] = {}  # state by name, shared by the phases
         self.packed: dict[bytes, NDArray[Any]] = {}  # weights by how they are packed
+        self.recording: Recording | None = None  # of the exchange that goes on
 
     def of_lanes(self, lanes: Lanes) -> Cores:
         """The set with these lanes (ascending)."""
@@ -110,6 +114,11 @@ class Fabric:
         if on is None:
             return self.active
         return on if self.active is self.everyone else self.active.both(on)
+
+    def not_repeatable(self) -> None:
+        """What is done next depends on more than arrays that stay where they are."""
+        if self.recording is not None:
+            self.recording.complete = False
 
     def only(self, cores: Cores) -> Only:
         """Run the statements of a ``with`` block on ``cores`` alone."""

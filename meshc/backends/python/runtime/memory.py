@@ -212,13 +212,20 @@ class View:
 
 
 class Memory:
-    """The array behind a buffer, ``[cores, *shape]``. Half types are kept as rounded float32."""
+    """The array behind a buffer, ``[cores, *shape]``. Half types are kept as rounded float32.
 
-    def __init__(self, fabric: Fabric, name: str, dtype: str, shape: tuple[int, ...]) -> None:
+    The first ``stacked`` dims vary slowest in the host's memory, before the cores: statements that
+    work on one layer then find what all cores have of it side by side.
+    """
+
+    def __init__(
+        self, fabric: Fabric, name: str, dtype: str, shape: tuple[int, ...], stacked: int = 0
+    ) -> None:
         self.fabric = fabric
         self.name = name
         self.dtype = dtype
         self.shape = shape
+        self._stacked = stacked
         self.constant = False  # holds the same as long as the program is loaded
         self.array: Array = np.empty((0, *shape))
 
@@ -226,8 +233,10 @@ class Memory:
         """Take room, filled with zeros, on every core."""
         kind = np.int32 if self.dtype == "i32" else np.float32
         # empty, then filled: NumPy asks for large pages, which makes first use much faster
-        self.array = np.empty((self.fabric.mesh.count, *self.shape), kind)
-        self.array.fill(0)
+        stack, rest = self.shape[: self._stacked], self.shape[self._stacked :]
+        array = np.empty((*stack, self.fabric.mesh.count, *rest), kind)
+        array.fill(0)
+        self.array = np.moveaxis(array, self._stacked, 0)
         return self.array
 
     def poison(self) -> None:

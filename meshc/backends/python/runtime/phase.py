@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from .channels import Channel, Hop
+from .channels import Channel
 from .cores import Cores, Fabric, Sweep
 from .memory import Array, Buffer, Memory
 from .percore import Coordinates, PerCore
 from .ports import Element, Inlet, Outlet, Port, PortError, load_weights
+from .recording import Exchange
+from .routes import Hop
 
 Step = Callable[..., None]
 
@@ -42,10 +44,18 @@ class Phase:
     # --- what a program declares
 
     def buffer(
-        self, name: str, dtype: str, *shape: int, role: str = "", rewritten: bool = False
+        self,
+        name: str,
+        dtype: str,
+        *shape: int,
+        role: str = "",
+        rewritten: bool = False,
+        stacked: int = 0,
     ) -> Buffer:
-        """Memory on every core. ``rewritten`` says that the program writes to constants."""
-        buffer = Buffer(Memory(self.fabric, name, dtype, shape))
+        """Memory on every core. ``rewritten`` says that the program writes to constants,
+        ``stacked`` how many of the first dims count layers and the like, of which a statement
+        reaches one."""
+        buffer = Buffer(Memory(self.fabric, name, dtype, shape, stacked))
         buffer.memory.constant = role == "weight" and not rewritten
         self._roles.append((buffer, role))
         return buffer
@@ -63,6 +73,11 @@ class Phase:
     def sweep(self, rank: PerCore | int, count: int) -> Sweep:
         """The cores of rank 0, 1, .. ``count - 1``, to be made active one after the other."""
         return Sweep(self.fabric, rank, count)
+
+    def exchange(self, body: Callable[..., None]) -> Exchange:
+        """A function of a view that sends, receives and waits for all of it: see
+        :class:`Exchange`."""
+        return Exchange(self.fabric, body)
 
     def constant(self, name: str, values: Sequence[float]) -> None:
         """A vector that is part of the program; the in-port of that name loads it."""

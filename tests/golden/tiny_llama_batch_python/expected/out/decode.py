@@ -14,7 +14,9 @@ Kernels, the result first:
     mask_slots    s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
                   nothing
     mul           out = a * b
+    ring_drop     state head + 1, count - 1 (`capacity` slots)
     ring_grow     state count + 1
+    ring_oldest   b[.., :] = the oldest slot of ring a[.., cap, :]
     ring_push     the newest slot of ring a[.., cap, :] = b[.., :]
     rms_scale     out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]
     rope          out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
@@ -34,7 +36,9 @@ from mesh_runtime.kernels import (
     gemm,
     mask_slots,
     mul,
+    ring_drop,
     ring_grow,
+    ring_oldest,
     ring_push,
     rms_scale,
     rope,
@@ -58,24 +62,26 @@ def decode(fabric: Fabric) -> Phase:
     x_6_s_sum = phase.buffer("x_6_s.sum", "f32", 2, 54)
     x_8_x_10 = phase.buffer("x_8_x_10", "f32", 2, 128)
     h_ss = phase.buffer("h.ss", "f32", 2)
-    attn_norm = phase.buffer("attn_norm", "f32", 1, 48, role="weight")
+    attn_norm = phase.buffer("attn_norm", "f32", 1, 48, role="weight", stacked=1)
     h = phase.buffer("h", "f32", 2, 48)
     h_1 = phase.buffer("h_1", "f32", 2, 24)
-    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 1, 24, 80, role="weight")
+    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 1, 24, 80, role="weight", stacked=1)
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 4, role="weight")
-    kv_cache = phase.buffer("kv_cache", "f32", 1, 2, 2, 2, 4, 8, role="state")
-    kv_state = phase.buffer("kv_state", "i32", 1, 2, 2, role="state")
+    kv_cache = phase.buffer("kv_cache", "f32", 1, 2, 2, 2, 4, 8, role="state", stacked=1)
+    kv_state = phase.buffer("kv_state", "i32", 1, 2, 2, role="state", stacked=2)
+    kv_oldest = phase.buffer("kv_oldest", "f32", 2, 2, 8)
+    kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 8)
     s_2 = phase.buffer("s_2", "f32", 2, 6, 4)
     s_max = phase.buffer("s.max", "f32", 2, 6)
     x_7 = phase.buffer("x_7", "f32", 2, 24)
-    wo = phase.buffer("wo", "f32", 1, 48, 24, role="weight")
+    wo = phase.buffer("wo", "f32", 1, 48, 24, role="weight", stacked=1)
     x_7_1 = phase.buffer("x_7_1", "f32", 2, 48)
     h_1_ss = phase.buffer("h_1.ss", "f32", 2)
-    ffn_norm = phase.buffer("ffn_norm", "f32", 1, 48, role="weight")
+    ffn_norm = phase.buffer("ffn_norm", "f32", 1, 48, role="weight", stacked=1)
     h_1_1 = phase.buffer("h_1_1", "f32", 2, 48)
-    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 1, 48, 128, role="weight")
+    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 1, 48, 128, role="weight", stacked=1)
     x_12 = phase.buffer("x_12", "f32", 2, 48)
-    w_down = phase.buffer("w_down", "f32", 1, 64, 48, role="weight")
+    w_down = phase.buffer("w_down", "f32", 1, 64, 48, role="weight", stacked=1)
     result_1_ss = phase.buffer("result_1.ss", "f32", 2)
     final_norm = phase.buffer("final_norm", "f32", 48, role="weight")
     result = phase.buffer("result", "f32", 2, 128, role="out")
@@ -87,6 +93,13 @@ def decode(fabric: Fabric) -> Phase:
     cast_y = phase.channel(
         "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
     )
+    ring_y = phase.channel(
+        "ring_y",
+        Hop(to=(1, core.x), where=core.y == 0),
+        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
+        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+    )
 
     # Guards: the cores that take part in a statement.
     y_is_1 = phase.where(core.y == 1)
@@ -94,10 +107,19 @@ def decode(fabric: Fabric) -> Phase:
     cast_y_receivers = phase.where(core.y >= 1)
 
     @memo
+    def ring_oldest_cores(pos):
+        return phase.where((pos >= 2) & (pos % 2 < core.rank_y))
+
+    @memo
+    def ring_y_receivers(pos):
+        return phase.where((pos >= 2) & (pos % 2 <= core.rank_y) & (core.rank_y <= 0))
+
+    @memo
     def ring_push_cores(pos):
-        return phase.where(core.rank_y == pos % 2)
+        return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
 
     # Exchanges between cores that occur again and again.
+    @phase.exchange
     def all_reduce_add_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -107,6 +129,7 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
+    @phase.exchange
     def all_reduce_max_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -140,6 +163,23 @@ def decode(fabric: Fabric) -> Phase:
                     position=pos,
                     step=1,
                 )
+                ring_oldest(
+                    kv_oldest,
+                    kv_cache[layer, request],
+                    kv_state[layer, request],
+                    on=ring_oldest_cores(pos),
+                )
+                ring_drop(kv_state[layer, request], capacity=4, on=ring_oldest_cores(pos))
+                got_2_2 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
+                sent_2_2 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
+                wait(got_2_2, sent_2_2)
+                ring_push(
+                    kv_cache[layer, request],
+                    kv_risen,
+                    kv_state[layer, request],
+                    on=ring_y_receivers(pos),
+                )
+                ring_grow(kv_state[layer, request], on=ring_y_receivers(pos))
                 ring_push(
                     kv_cache[layer, request, 0],
                     q_1_k_1_x_5[request, 48:64].shaped(2, 8),

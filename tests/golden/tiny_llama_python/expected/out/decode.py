@@ -16,7 +16,9 @@ Kernels, the result first:
     mask_slots   s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
                  nothing
     mul          out = a * b
+    ring_drop    state head + 1, count - 1 (`capacity` slots)
     ring_grow    state count + 1
+    ring_oldest  b[.., :] = the oldest slot of ring a[.., cap, :]
     ring_push    the newest slot of ring a[.., cap, :] = b[.., :]
     rope         out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
     row_max      out[..] = largest of a over trailing dims
@@ -36,7 +38,9 @@ from mesh_runtime.kernels import (
     inverse_rms,
     mask_slots,
     mul,
+    ring_drop,
     ring_grow,
+    ring_oldest,
     ring_push,
     rope,
     row_max,
@@ -58,21 +62,23 @@ def decode(fabric: Fabric) -> Phase:
     q_1_k_1_x_5_h_ss = phase.buffer("q_1_k_1_x_5_h.ss", "f32", 41)
     x_6_s_sum = phase.buffer("x_6_s.sum", "f32", 30)
     x_8_x_10_h_1_ss = phase.buffer("x_8_x_10_h_1.ss", "f32", 129)
-    attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
+    attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight", stacked=1)
     h = phase.buffer("h", "f32", 24)
-    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 24, 40, role="weight")
+    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 24, 40, role="weight", stacked=1)
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
-    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state")
-    kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state")
+    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state", stacked=1)
+    kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state", stacked=1)
+    kv_oldest = phase.buffer("kv_oldest", "f32", 2, 2, 4)
+    kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 4)
     s_2 = phase.buffer("s_2", "f32", 6, 8)
     s_max = phase.buffer("s.max", "f32", 6)
     x_7 = phase.buffer("x_7", "f32", 24)
-    wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight")
-    ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
+    wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight", stacked=1)
+    ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight", stacked=1)
     h_1 = phase.buffer("h_1", "f32", 24)
-    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 24, 128, role="weight")
+    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 24, 128, role="weight", stacked=1)
     x_12 = phase.buffer("x_12", "f32", 24)
-    w_down = phase.buffer("w_down", "f32", 2, 64, 24, role="weight")
+    w_down = phase.buffer("w_down", "f32", 2, 64, 24, role="weight", stacked=1)
     final_norm = phase.buffer("final_norm", "f32", 24, role="weight")
     lm_head = phase.buffer("lm_head", "f32", 24, 128, role="weight")
     result = phase.buffer("result", "f32", 128, role="out")
@@ -83,6 +89,13 @@ def decode(fabric: Fabric) -> Phase:
     chain_y_1 = phase.channel("chain_y_1", Hop(to=(core.y - 1, core.x), where=core.y >= 1))
     cast_y = phase.channel(
         "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
+    )
+    ring_y = phase.channel(
+        "ring_y",
+        Hop(to=(1, core.x), where=core.y == 0),
+        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
+        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
     )
     chain_xd_1 = phase.channel("chain_xd_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
     cast_xd = phase.channel(
@@ -98,10 +111,19 @@ def decode(fabric: Fabric) -> Phase:
     cast_xd_receivers = phase.where(core.x >= 1)
 
     @memo
+    def ring_oldest_cores(pos):
+        return phase.where((pos >= 2) & (pos % 2 < core.rank_y))
+
+    @memo
+    def ring_y_receivers(pos):
+        return phase.where((pos >= 2) & (pos % 2 <= core.rank_y) & (core.rank_y <= 0))
+
+    @memo
     def ring_push_cores(pos):
-        return phase.where(core.rank_y == pos % 2)
+        return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
 
     # Exchanges between cores that occur again and again.
+    @phase.exchange
     def all_reduce_add_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -111,6 +133,7 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
+    @phase.exchange
     def all_reduce_add_x(view):
         """Along chain_xd_1, cast_xd."""
         sent = chain_xd_1.send(view, on=x_is_1)
@@ -120,6 +143,7 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_xd.recv(view, on=cast_xd_receivers)
         wait(got_2, sent_2)
 
+    @phase.exchange
     def all_reduce_max_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -165,6 +189,13 @@ def decode(fabric: Fabric) -> Phase:
                 position=pos,
                 step=1,
             )
+            ring_oldest(kv_oldest, kv_cache[layer], kv_state[layer], on=ring_oldest_cores(pos))
+            ring_drop(kv_state[layer], capacity=8, on=ring_oldest_cores(pos))
+            got_2_2 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
+            sent_2_2 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
+            wait(got_2_2, sent_2_2)
+            ring_push(kv_cache[layer], kv_risen, kv_state[layer], on=ring_y_receivers(pos))
+            ring_grow(kv_state[layer], on=ring_y_receivers(pos))
             ring_push(
                 kv_cache[layer, 0],
                 q_1_k_1_x_5_h_ss[24:32].shaped(2, 4),

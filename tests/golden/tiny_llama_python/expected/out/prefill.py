@@ -59,14 +59,14 @@ def prefill(fabric: Fabric) -> Phase:
     q_1_k_1_x_5 = phase.buffer("q_1_k_1_x_5", "f32", 8, 40)
     x_8_x_10 = phase.buffer("x_8_x_10", "f32", 8, 128)
     h_ss = phase.buffer("h.ss", "f32", 8)
-    attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight")
+    attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight", stacked=1)
     h = phase.buffer("h", "f32", 8, 24)
     left_chunks = phase.buffer("left_chunks", "f32", 2, 8, 24)
-    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 1, 24, 40, role="weight")
+    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 1, 24, 40, role="weight", stacked=1)
     weight_chunks = phase.buffer("weight_chunks", "f32", 2, 24, 40)
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
-    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state")
-    kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state")
+    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state", stacked=2)
+    kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state", stacked=1)
     s_2 = phase.buffer("s_2", "f32", 8, 6, 1, 8)
     key_chunks = phase.buffer("key_chunks", "f32", 2, 2, 8, 4)
     score_chunks = phase.buffer("score_chunks", "f32", 2, 8, 6, 8)
@@ -77,17 +77,17 @@ def prefill(fabric: Fabric) -> Phase:
     weight_of_keys = phase.buffer("weight_of_keys", "f32", 2, 8, 6, 8)
     x_7 = phase.buffer("x_7", "f32", 8, 24)
     left_chunks_1 = phase.buffer("left_chunks_1", "f32", 2, 8, 24)
-    wo = phase.buffer("wo", "f32", 2, 1, 24, 24, role="weight")
+    wo = phase.buffer("wo", "f32", 2, 1, 24, 24, role="weight", stacked=1)
     weight_chunks_1 = phase.buffer("weight_chunks_1", "f32", 2, 24, 24)
     h_1_ss = phase.buffer("h_1.ss", "f32", 8)
-    ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight")
+    ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight", stacked=1)
     h_1 = phase.buffer("h_1", "f32", 8, 24)
     left_chunks_2 = phase.buffer("left_chunks_2", "f32", 2, 8, 24)
-    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 1, 24, 128, role="weight")
+    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 1, 24, 128, role="weight", stacked=1)
     weight_chunks_2 = phase.buffer("weight_chunks_2", "f32", 2, 24, 128)
     x_12 = phase.buffer("x_12", "f32", 8, 24)
     left_chunks_3 = phase.buffer("left_chunks_3", "f32", 2, 8, 64)
-    w_down = phase.buffer("w_down", "f32", 2, 1, 64, 24, role="weight")
+    w_down = phase.buffer("w_down", "f32", 2, 1, 64, 24, role="weight", stacked=1)
     weight_chunks_3 = phase.buffer("weight_chunks_3", "f32", 2, 64, 24)
 
     # Channels: where the messages of each core go.
@@ -141,6 +141,7 @@ def prefill(fabric: Fabric) -> Phase:
         return phase.where(a_5 < core.rank_y)
 
     # Exchanges between cores that occur again and again.
+    @phase.exchange
     def all_reduce_add_x(view):
         """Along chain_x_1, cast_x."""
         sent = chain_x_1.send(view, on=x_is_1)
@@ -150,6 +151,7 @@ def prefill(fabric: Fabric) -> Phase:
         got_2 = cast_x.recv(view, on=cast_x_receivers)
         wait(got_2, sent_2)
 
+    @phase.exchange
     def all_reduce_max_x(view):
         """Along chain_x_1, cast_x."""
         sent = chain_x_1.send(view, on=x_is_1)
