@@ -52,6 +52,7 @@ def phase_file(module: Module, function: str) -> str:
         *_section("Chains: cores that run one after the other, by rank.", hoisted.chains),
         *_section("Places in memory that differ between cores.", hoisted.places),
         *_section("Exchanges between cores that occur again and again.", exchanges),
+        *_section("Parts of loops that are the same in every run.", statements.parts[1:]),
         "",
         f"{_PAD}def step({', '.join(scalars)}):",
         *extents,

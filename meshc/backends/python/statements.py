@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from meshc.backends.python.exchanges import Exchange, exchanges
 from meshc.backends.python.expressions import condition, parameter
 from meshc.backends.python.names import Names
+from meshc.backends.python.parts import Part, parts
 from meshc.backends.python.text import Argument, call
 from meshc.backends.python.views import Writer
 from meshc.ir.core import Block, Op
@@ -31,6 +32,8 @@ class Statements:
         self.kernels: set[str] = set()
         self.local: dict[Value, str] = {}
         self.sent: set[Value] = set()
+        self.loops: list[str] = []  # variables of the loops around, outermost first
+        self.parts: list[str] = []  # functions of parts of loops
         self.passed: set[Value] = set()  # ends of relays, which lockstep cores need not wait for
 
     def define(self, module: Module) -> list[str]:
@@ -40,7 +43,7 @@ class Statements:
             self.local = _local_names(first, self.writer.names)
             name = self.functions[key] = self.writer.names.fresh(first.name(module))
             inner = [self.writer.declare(v) for v in first.variables(self.writer.coordinates)]
-            lines += ["", "    @phase.exchange", f"    def {name}({', '.join(['view', *inner])}):"]
+            lines += ["", "    @phase.recorded", f"    def {name}({', '.join(['view', *inner])}):"]
             lines.append(f'        """Along {", ".join(first.channels)}."""')
             self.writer.renamed[first.view] = "view"
             lines += self.block(Block(ops=list(first.ops)), 8, whole=True)
@@ -57,13 +60,16 @@ class Statements:
             fail("python-nesting", f"loops and guards nest deeper than {_DEEPEST} levels")
         lines: list[str] = []
         plain: list[Op] = []
-        for item in block.ops if whole else self.items(block):
-            if isinstance(item, Exchange):
-                lines += self.runs(plain, indent, depth, block)
-                lines += self.exchange(item, indent)
-                plain = []
-            else:
+        for item in block.ops if whole else self.taken_together(block):
+            if isinstance(item, Op):
                 plain.append(item)
+                continue
+            lines += self.runs(plain, indent, depth, block)
+            plain = []
+            if isinstance(item, Part):
+                lines += self.part(item, indent, block)
+            else:
+                lines += self.exchange(item, indent)
         lines += self.runs(plain, indent, depth, block)
         left = [t for t in _unawaited(block) if whole or t not in self.exchanged(block)]
         left = [t for t in left if t not in self.passed]
@@ -76,6 +82,22 @@ class Statements:
         starts = {e.ops[0]: e for e in exchanges(block.ops) if e.key in self.functions}
         inside = {op for e in starts.values() for op in e.ops[1:]}
         return [starts.get(op, op) for op in block.ops if op not in inside]
+
+    def taken_together(self, block: Block) -> list[Op | Exchange | Part]:
+        """The ops of ``block``, exchanges and parts of loops taken together."""
+        return parts(self.items(block), self.loops, self.writer.coordinates)
+
+    def part(self, part: Part, indent: int, block: Block) -> list[str]:
+        """A call of the function of a part, which is defined beside the others."""
+        name = self.writer.names.fresh(f"{self.loops[-1]}_part")
+        arguments = [self.writer.variables[v] for v in part.variables]
+        self.parts += ["", "    @phase.recorded", f"    def {name}({', '.join(arguments)}):"]
+        for item in part.items:
+            if isinstance(item, Exchange):
+                self.parts += self.exchange(item, 8)
+            else:
+                self.parts += self.run([item], 8, 0, block)
+        return call(indent, name, arguments)
 
     def exchanged(self, block: Block) -> set[Value]:
         """Tokens of the exchanges in ``block``."""
@@ -188,7 +210,9 @@ class Statements:
     def rounds(self, op: For, indent: int, depth: int) -> tuple[list[str], str]:
         """The body of a loop and the line above it, which binds what the body reads."""
         variable = self.writer.declare(op.var)
+        self.loops.append(op.var)
         inner = self.block(op.regions[0], indent + 4, depth + 1)
+        self.loops.pop()
 
         def used(name: str) -> bool:
             return any(re.search(rf"\b{name}\b", line) for line in inner)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from meshc.ir.module import Module, Program
 from meshc.passes.base import Pass
 from meshc.passes.tile.expand.function import FunctionExpander
+from meshc.passes.tile.expand.neighbours import join_neighbours
 from meshc.support.diagnostics import Diagnostics
 
 
@@ -47,5 +48,6 @@ class ExpandPrograms(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         expander = FunctionExpander(module)
         block = expander.expand(module.function)
+        join_neighbours(block)
         expander.emitter.module.programs = [Program(module.function.name, block)]
         return expander.emitter.module

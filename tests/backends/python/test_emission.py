@@ -174,18 +174,23 @@ def test_emitted_text_is_formatted_and_free_of_lint(grid, tmp_path):
 def test_a_decode_step_reads_like_its_algorithm():
     """One line per statement; an all-reduce is written once and called."""
     text = model_files("4x4")["decode.py"]
-    step = text[text.index("    def step(pos):") :]
-    step = step[: step.index("# Constants")]
-    lines = [line.strip() for line in step.splitlines()]
+    steps = text[text.index("# Parts of loops") :]
+    steps = steps[: steps.index("# Constants")]
+    lines = [line.strip() for line in steps.splitlines()]
     order = [
-        "for layer in range(2):",
+        "def layer_part(layer):",
         "all_reduce_add_y(q_k_v_n1_ss[:11])",
-        "wait(got_3_2, sent_3_2)",
+        "def layer_part_2(layer):",
         "mask_slots(s, kv_state[layer])",
         "all_reduce_max_y(p_max)",
         "exp_sub(s, s, p_max)",
         "add(x0, x0, a)",
         "silu(gate_up_n2_ss[:4], gate_up_n2_ss[:4])",
+        "def step(pos):",
+        "for layer in range(2):",
+        "layer_part(layer)",
+        "ring_grow(kv_state[layer], on=ring_push_cores(pos))",
+        "layer_part_2(layer)",
         "all_reduce_add_y(logits_2_z_ss[:5])",
     ]
     places = [lines.index(line) for line in order]

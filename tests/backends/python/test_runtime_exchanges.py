@@ -24,7 +24,7 @@ class Machine:
         for number, (kind, axis, facts) in enumerate(transfers):
             body = getattr(self, kind)(f"{kind}_{number}", axis, *facts)
             across = "x" if axis == "y" else "y"
-            self.steps.append((self.phase.exchange(body) if recorded else body, across))
+            self.steps.append((self.phase.recorded(body) if recorded else body, across))
         self.phase.load({})
 
     def run(self, start, view_of, times):
@@ -242,7 +242,7 @@ def waiting_machine():
     right = phase.channel("right", Hop(to=(core.y, core.x + 1), where=core.x == 0))
     first, second = phase.where(core.x == 0), phase.where(core.x == 1)
 
-    @phase.exchange
+    @phase.recorded
     def tell(view):
         wait(right.send(view, on=first), right.recv(view, on=second))
 
@@ -288,7 +288,7 @@ def test_a_message_from_before_is_not_recorded():
 def test_an_exchange_that_fails_is_not_remembered():
     phase, v, _, right, _, _, second = waiting_machine()
 
-    @phase.exchange
+    @phase.recorded
     def silent(view):
         wait(right.recv(view, on=second))
 

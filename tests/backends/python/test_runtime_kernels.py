@@ -11,7 +11,7 @@ from meshc.backends.python.runtime import kernels as runtime_kernels
 from meshc.interp.kernels import MICROKERNELS
 from meshc.ir.kernels import KERNELS
 
-ROWS, COLUMNS = 3, 4
+ROWS, COLUMNS = 5, 6
 F, N = "f32", "i32"
 
 # shapes (and types) of the operands, and parameters; a string is a per-core parameter

@@ -11,7 +11,7 @@ from .memory import Buffer, Span, View, span
 from .percore import Coordinates, IsolationError, Mesh, PerCore
 from .phase import Phase
 from .ports import PortError, element
-from .recording import Exchange
+from .recording import Recorded
 from .routes import Hop
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "ChannelError",
     "Coordinates",
     "Cores",
-    "Exchange",
     "Fabric",
     "Hop",
     "HostError",
@@ -30,6 +29,7 @@ __all__ = [
     "PerCore",
     "Phase",
     "PortError",
+    "Recorded",
     "Span",
     "Sweep",
     "TensorProgram",

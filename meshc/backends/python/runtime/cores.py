@@ -85,7 +85,7 @@ class Fabric:
         self.active = self.everyone
         self.kept: dict[str, NDArray[Any]] = {}  # state by name, shared by the phases
         self.packed: dict[bytes, NDArray[Any]] = {}  # weights by how they are packed
-        self.recording: Recording | None = None  # of the exchange that goes on
+        self.recording: Recording | None = None  # of the function that runs
 
     def of_lanes(self, lanes: Lanes) -> Cores:
         """The set with these lanes (ascending)."""

@@ -9,19 +9,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from .arrays import hide, reduce_rows
 from .cores import Cores
 from .memory import Array, View
 from .percore import PerCore
+from .recording import act
 
 _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI = np.float32(0.7978845608028654)
 _TURNS_REMEMBERED = 256  # as many positions as a step has requests
+_SMALL = 4096  # elements of a factor that are copied sooner than read in another order
 _THREADED_BYTES = 16 * 2**20  # below this, handing work to a thread hardly pays
 # erfc(z) = t exp(-z*z + p(t)), t = 2/(2 + z), z >= 0: relative error below 1.2e-7
 # (Chebyshev fit of Numerical Recipes, section 6.2)
@@ -54,14 +57,16 @@ def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
             if not cores.count:
                 return
             arrays = [view.read(cores) for view in views]
+            target = out.direct(cores)
             for name, value in params.items():
                 if isinstance(value, PerCore):
                     params[name] = out.fabric.by_lane(value)[cores.lanes]
-            target = out.direct(cores)
             result = target if target is not None else _copied(out, cores, updates)
-            compute(result, *arrays, **params)
+            if out.fabric.recording is not None and not _stay(cores, out, *views):
+                out.fabric.not_repeatable()
+            act(out.fabric, partial(compute, **params) if params else compute, result, *arrays)
             if out.rounds is not None:
-                out.rounds(result)
+                act(out.fabric, out.rounds, result)
             if target is None:
                 out.store(cores, result)
 
@@ -70,6 +75,11 @@ def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
         return run
 
     return wrap
+
+
+def _stay(cores: Cores, *views: View) -> bool:
+    """Whether kernels work on the memory of the views itself, not on copies of what it holds."""
+    return all(view.direct(cores) is not None for view in views)
 
 
 def _copied(view: View, cores: Cores, updates: bool) -> Array:
@@ -173,6 +183,8 @@ def gemm(
 ) -> None:
     """out[.., m, n] = a[.., m, k] b[.., k, n] (b[.., n, k] if transposed), or += if accumulate"""
     right = b.swapaxes(-1, -2) if transposed else b
+    if transposed and a.shape[-2] > 1 and b[0].size <= _SMALL and len(b) > 1:
+        right = np.ascontiguousarray(right)  # BLAS takes long to begin with a transposed one
     right, left = _trailing(right, a), _trailing(a, right)
     if accumulate:
         out += np.matmul(left, right)
@@ -212,13 +224,13 @@ def square_sum(out: Array, a: Array) -> None:
 @_kernel()
 def row_sum(out: Array, a: Array) -> None:
     """out[..] = sum of a over trailing dims"""
-    np.add.reduce(a, axis=tuple(range(out.ndim, a.ndim)), out=out)
+    reduce_rows(np.add, out, a)
 
 
 @_kernel()
 def row_max(out: Array, a: Array) -> None:
     """out[..] = largest of a over trailing dims"""
-    np.maximum.reduce(a, axis=tuple(range(out.ndim, a.ndim)), out=out)
+    reduce_rows(np.maximum, out, a)
 
 
 @_kernel()
@@ -249,16 +261,16 @@ def rms_scale(out: Array, a: Array, s: Array, gain: Array, count: int, eps: floa
     root += np.float32(eps)
     np.sqrt(root, out=root)
     np.divide(a, _leading(root, a), out=out)
-    out *= _trailing(gain, out)
+    np.multiply(out, _trailing(gain, out), out=out)
 
 
 @_kernel()
 def inverse_rms(out: Array, s: Array, count: int, eps: float) -> None:
     """out = 1 / sqrt(s / count + eps)"""
-    np.divide(s, np.float32(count), out=out)
-    out += np.float32(eps)
-    np.sqrt(out, out=out)
-    np.reciprocal(out, out=out)
+    root = s / np.float32(count)
+    root += np.float32(eps)
+    np.sqrt(root, out=root)
+    np.reciprocal(root, out=out)
 
 
 def rope(
@@ -266,6 +278,7 @@ def rope(
 ) -> None:
     """out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]"""
     cores = out.fabric.running(on)
+    out.fabric.not_repeatable()
     if cores.count:
         _turn(out, a, on=on, turns=_turns(freq, cores, position, step, a.shape[-2]))
 
@@ -320,8 +333,10 @@ def mask_causal(s: Array, query: Any, query_step: int, key: Any, key_step: int, 
 @_kernel(updates=True)
 def mask_slots(s: Array, state: Array) -> None:
     """s[.., j] = -inf where slot j of a ring with state (head, count) holds nothing"""
-    age = (np.arange(s.shape[-1]) - state[:, :1]) % s.shape[-1]
-    np.copyto(s, np.float32(-np.inf), where=_trailing(age >= state[:, 1:], s))
+    slots, head, count = np.arange(s.shape[-1], dtype=np.int32), state[:, 0], state[:, 1]
+    age = slots[:, None] - head
+    age += (age < 0) * np.int32(len(slots))
+    hide(s, age >= count)
 
 
 # --- ring buffers: slots in order of age from a head, with a count; and moving lanes
@@ -350,6 +365,7 @@ def ring_drop(state: Array, capacity: int) -> None:
 def ring_push(ring: View, new: View, state: View, *, on: Cores | None = None) -> None:
     """The slot after the newest one of ring[.., slots, :] = new[.., :]"""
     cores = ring.fabric.running(on)
+    ring.fabric.not_repeatable()
     if not cores.count:
         return
     now, value = state.read(cores), new.read(cores)
@@ -373,6 +389,7 @@ def _set_slots(memory: Array, lanes: Array, slots: Array, value: Array, ring: Vi
 def ring_oldest(out: View, ring: View, state: View, *, on: Cores | None = None) -> None:
     """out[.., :] = the oldest slot of ring[.., slots, :]"""
     cores = ring.fabric.running(on)
+    ring.fabric.not_repeatable()
     if not cores.count:
         return
     heads = state.read(cores)[:, 0]

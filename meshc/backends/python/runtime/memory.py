@@ -253,13 +253,16 @@ class Buffer(View):
         self._windows: dict[object, View] = {}
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> View:
-        parts: tuple[Index, ...] = index if type(index) is tuple else (index,)  # type: ignore[assignment]
-        # slices have no hash; what differs between cores is told apart by identity
-        name = tuple([(p.start, p.stop, p.step) if isinstance(p, slice) else p for p in parts])
+        name: object = index
+        if type(index) is slice:  # slices have no hash
+            name = (index.start, index.stop, index.step)
+        elif type(index) is tuple:  # what differs between cores is told apart by identity
+            name = tuple([(p.start, p.stop, p.step) if type(p) is slice else p for p in index])
         found = self._windows.get(name)
         if found is None:
             if len(self._windows) >= _CACHED_VIEWS:
                 self._windows.clear()
+            parts: tuple[Index, ...] = index if type(index) is tuple else (index,)  # type: ignore[assignment]
             found = self._windows[name] = View(self.memory, parts)
         return found
 

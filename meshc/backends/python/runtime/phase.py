@@ -12,7 +12,7 @@ from .cores import Cores, Fabric, Sweep
 from .memory import Array, Buffer, Memory
 from .percore import Coordinates, PerCore
 from .ports import Element, Inlet, Outlet, Port, PortError, load_weights
-from .recording import Exchange
+from .recording import Recorded
 from .routes import Hop
 
 Step = Callable[..., None]
@@ -74,10 +74,9 @@ class Phase:
         """The cores of rank 0, 1, .. ``count - 1``, to be made active one after the other."""
         return Sweep(self.fabric, rank, count)
 
-    def exchange(self, body: Callable[..., None]) -> Exchange:
-        """A function of a view that sends, receives and waits for all of it: see
-        :class:`Exchange`."""
-        return Exchange(self.fabric, body)
+    def recorded(self, body: Callable[..., None]) -> Recorded:
+        """A function of the program, to be repeated from a recording: see :class:`Recorded`."""
+        return Recorded(self.fabric, body)
 
     def constant(self, name: str, values: Sequence[float]) -> None:
         """A vector that is part of the program; the in-port of that name loads it."""

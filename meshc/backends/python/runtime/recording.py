@@ -1,4 +1,4 @@
-"""Exchanges between cores, recorded: the same arrays are copied and added at every call."""
+"""Functions of a program, recorded: what they do to arrays is repeated at every later call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from .memory import View
 
 Array = NDArray[Any]
-_MOST = 1024  # recordings of an exchange; its arguments may change from run to run
+_MOST = 1024  # recordings of a function; its arguments may change from run to run
 
 
 class Recording:
-    """What an exchange did to memory: functions of arrays, and the channels that it used."""
+    """What a function did to memory: functions of arrays, and the channels that it used."""
 
     def __init__(self) -> None:
         self.actions: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
@@ -37,12 +37,12 @@ class Recording:
         return all(channel.idle for channel in self.channels)
 
 
-class Exchange:
-    """A function of a view (and of loop variables and scalars) that sends and receives, and waits
-    for all of it.
+class Recorded:
+    """A function of views, loop variables and scalars that does the same to the same arrays
+    whenever its arguments are the same, and waits for all that it sends and receives.
 
-    Which elements move between which arrays follows from its arguments and the active cores. So
-    the first call goes through the channels and is recorded; later ones repeat what was recorded.
+    So the first call with some arguments goes through kernels and channels and is recorded; later
+    ones repeat what was recorded, unless messages from before are underway.
     """
 
     def __init__(self, fabric: Fabric, body: Callable[..., None]) -> None:
@@ -50,31 +50,36 @@ class Exchange:
         self._recordings: dict[tuple[object, ...], Recording] = {}
         self.__name__, self.__doc__ = body.__name__, body.__doc__
 
-    def __call__(self, view: View, *variables: int) -> None:
-        key = (view, self._fabric.active, *variables)
-        known = self._recordings.get(key)
-        if known is None:
-            self._record(key, view, *variables)
-        elif known.alone():
-            for function, arguments in known.actions:
-                function(*arguments)
-        else:
-            self._body(view, *variables)
-
-    def _record(self, key: tuple[object, ...], view: View, *variables: int) -> None:
-        fabric = self._fabric
-        if fabric.recording is not None:  # part of what another exchange does
-            self._body(view, *variables)
+    def __call__(self, *arguments: View | int) -> None:
+        outer = self._fabric.recording
+        if outer is not None:  # what calls this is recorded as well: there it is one action
+            self._fabric.recording = None
+            try:
+                self(*arguments)
+            finally:
+                self._fabric.recording = outer
+            outer.actions.append((self, arguments))
             return
+        known = self._recordings.get((self._fabric.active, *arguments))
+        if known is None:
+            self._record(arguments)
+        elif known.alone():
+            for function, arrays in known.actions:
+                function(*arrays)
+        else:
+            self._body(*arguments)
+
+    def _record(self, arguments: tuple[View | int, ...]) -> None:
+        fabric = self._fabric
         fabric.recording = recording = Recording()
         try:
-            self._body(view, *variables)
+            self._body(*arguments)
         finally:
             fabric.recording = None
         if recording.complete and recording.alone():
             if len(self._recordings) >= _MOST:
                 self._recordings.clear()
-            self._recordings[key] = recording
+            self._recordings[fabric.active, *arguments] = recording
 
 
 def act(fabric: Fabric, function: Callable[..., object], *arguments: Any) -> None:

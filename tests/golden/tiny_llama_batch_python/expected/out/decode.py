@@ -14,9 +14,7 @@ Kernels, the result first:
     mask_slots    s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
                   nothing
     mul           out = a * b
-    ring_drop     state head + 1, count - 1 (`capacity` slots)
     ring_grow     state count + 1
-    ring_oldest   b[.., :] = the oldest slot of ring a[.., cap, :]
     ring_push     the newest slot of ring a[.., cap, :] = b[.., :]
     rms_scale     out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]
     rope          out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
@@ -36,9 +34,7 @@ from mesh_runtime.kernels import (
     gemm,
     mask_slots,
     mul,
-    ring_drop,
     ring_grow,
-    ring_oldest,
     ring_push,
     rms_scale,
     rope,
@@ -69,8 +65,6 @@ def decode(fabric: Fabric) -> Phase:
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 4, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 1, 2, 2, 2, 4, 8, role="state", stacked=1)
     kv_state = phase.buffer("kv_state", "i32", 1, 2, 2, role="state", stacked=2)
-    kv_oldest = phase.buffer("kv_oldest", "f32", 2, 2, 8)
-    kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 8)
     s_2 = phase.buffer("s_2", "f32", 2, 6, 4)
     s_max = phase.buffer("s.max", "f32", 2, 6)
     x_7 = phase.buffer("x_7", "f32", 2, 24)
@@ -93,13 +87,6 @@ def decode(fabric: Fabric) -> Phase:
     cast_y = phase.channel(
         "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
     )
-    ring_y = phase.channel(
-        "ring_y",
-        Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
-    )
 
     # Guards: the cores that take part in a statement.
     y_is_1 = phase.where(core.y == 1)
@@ -107,19 +94,11 @@ def decode(fabric: Fabric) -> Phase:
     cast_y_receivers = phase.where(core.y >= 1)
 
     @memo
-    def ring_oldest_cores(pos):
-        return phase.where((pos >= 2) & (pos % 2 < core.rank_y))
-
-    @memo
-    def ring_y_receivers(pos):
-        return phase.where((pos >= 2) & (pos % 2 <= core.rank_y) & (core.rank_y <= 0))
-
-    @memo
     def ring_push_cores(pos):
-        return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
+        return phase.where(core.rank_y == pos % 2)
 
     # Exchanges between cores that occur again and again.
-    @phase.exchange
+    @phase.recorded
     def all_reduce_add_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -129,7 +108,7 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
-    @phase.exchange
+    @phase.recorded
     def all_reduce_max_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -139,47 +118,54 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
+    # Parts of loops that are the same in every run.
+    @phase.recorded
+    def layer_part(layer):
+        square_sum(h_ss, x)
+        rms_scale(h, x, h_ss, attn_norm[layer], count=48, eps=1e-05)
+        select_lanes(h_1.ordered(1, 0), h.ordered(1, 0), shift=24 * core.rank_y - 48 * core.rank_x)
+        gemm(q_1_k_1_x_5[:, :80], h_1, wq_wk_wv[layer])
+        all_reduce_add_y(q_1_k_1_x_5[:, :80])
+
+    @phase.recorded
+    def layer_part_2(layer):
+        row_max(s_max, s_2)
+        all_reduce_max_y(s_max)
+        exp_sub(s_2, s_2, s_max)
+        row_sum(x_6_s_sum[:, 48:54], s_2)
+        gemm(x_6_s_sum[:, :48].shaped(2, 2, 3, 8), s_2.shaped(2, 2, 3, 4), kv_cache[layer, :, 1])
+        all_reduce_add_y(x_6_s_sum[:, :54])
+        div(
+            x_6_s_sum[:, :48].shaped(2, 6, 8),
+            x_6_s_sum[:, :48].shaped(2, 6, 8),
+            x_6_s_sum[:, 48:54],
+        )
+        gemm(x_7, x_6_s_sum[:, :48].shaped(2, 48), wo[layer])
+        select_lanes(
+            x_7_1.ordered(1, 0), x_7.ordered(1, 0), shift=48 * core.rank_x - 24 * core.rank_y
+        )
+        all_reduce_add_y(x_7_1)
+        add(x, x, x_7_1)
+        square_sum(h_1_ss, x)
+        rms_scale(h_1_1, x, h_1_ss, ffn_norm[layer], count=48, eps=1e-05)
+        gemm(x_8_x_10[:, :128], h_1_1, w_gate_w_up[layer])
+        silu(x_8_x_10[:, :64], x_8_x_10[:, :64])
+        mul(x_8_x_10[:, :64], x_8_x_10[:, :64], x_8_x_10[:, 64:128])
+        gemm(x_12, x_8_x_10[:, :64], w_down[layer])
+        all_reduce_add_y(x_12)
+        add(x, x, x_12)
+
     def step(pos_of_each):
         for layer in range(1):
-            square_sum(h_ss, x)
-            rms_scale(h, x, h_ss, attn_norm[layer], count=48, eps=1e-05)
-            select_lanes(
-                h_1.ordered(1, 0), h.ordered(1, 0), shift=24 * core.rank_y - 48 * core.rank_x
-            )
-            gemm(q_1_k_1_x_5[:, :80], h_1, wq_wk_wv[layer])
-            all_reduce_add_y(q_1_k_1_x_5[:, :80])
+            layer_part(layer)
             for request, pos in enumerate(pos_of_each):
                 rope(
-                    q_1_k_1_x_5[request, :48].shaped(6, 1, 8),
-                    q_1_k_1_x_5[request, :48].shaped(6, 1, 8),
+                    q_1_k_1_x_5[request, :64].shaped(8, 1, 8),
+                    q_1_k_1_x_5[request, :64].shaped(8, 1, 8),
                     rope_frequency_lanes,
                     position=pos,
                     step=1,
                 )
-                rope(
-                    q_1_k_1_x_5[request, 48:64].shaped(2, 1, 8),
-                    q_1_k_1_x_5[request, 48:64].shaped(2, 1, 8),
-                    rope_frequency_lanes,
-                    position=pos,
-                    step=1,
-                )
-                ring_oldest(
-                    kv_oldest,
-                    kv_cache[layer, request],
-                    kv_state[layer, request],
-                    on=ring_oldest_cores(pos),
-                )
-                ring_drop(kv_state[layer, request], capacity=4, on=ring_oldest_cores(pos))
-                got_2_2 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
-                sent_2_2 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
-                wait(got_2_2, sent_2_2)
-                ring_push(
-                    kv_cache[layer, request],
-                    kv_risen,
-                    kv_state[layer, request],
-                    on=ring_y_receivers(pos),
-                )
-                ring_grow(kv_state[layer, request], on=ring_y_receivers(pos))
                 ring_push(
                     kv_cache[layer, request, 0],
                     q_1_k_1_x_5[request, 48:64].shaped(2, 8),
@@ -202,33 +188,7 @@ def decode(fabric: Fabric) -> Phase:
             scale(s_2, s_2, factor=0.35355339059327373)
             for request_1 in range(2):
                 mask_slots(s_2[request_1], kv_state[layer, request_1])
-            row_max(s_max, s_2)
-            all_reduce_max_y(s_max)
-            exp_sub(s_2, s_2, s_max)
-            row_sum(x_6_s_sum[:, 48:54], s_2)
-            gemm(
-                x_6_s_sum[:, :48].shaped(2, 2, 3, 8), s_2.shaped(2, 2, 3, 4), kv_cache[layer, :, 1]
-            )
-            all_reduce_add_y(x_6_s_sum[:, :54])
-            div(
-                x_6_s_sum[:, :48].shaped(2, 6, 8),
-                x_6_s_sum[:, :48].shaped(2, 6, 8),
-                x_6_s_sum[:, 48:54],
-            )
-            gemm(x_7, x_6_s_sum[:, :48].shaped(2, 48), wo[layer])
-            select_lanes(
-                x_7_1.ordered(1, 0), x_7.ordered(1, 0), shift=48 * core.rank_x - 24 * core.rank_y
-            )
-            all_reduce_add_y(x_7_1)
-            add(x, x, x_7_1)
-            square_sum(h_1_ss, x)
-            rms_scale(h_1_1, x, h_1_ss, ffn_norm[layer], count=48, eps=1e-05)
-            gemm(x_8_x_10[:, :128], h_1_1, w_gate_w_up[layer])
-            silu(x_8_x_10[:, :64], x_8_x_10[:, :64])
-            mul(x_8_x_10[:, :64], x_8_x_10[:, :64], x_8_x_10[:, 64:128])
-            gemm(x_12, x_8_x_10[:, :64], w_down[layer])
-            all_reduce_add_y(x_12)
-            add(x, x, x_12)
+            layer_part_2(layer)
         square_sum(result_1_ss, x)
         rms_scale(x, x, result_1_ss, final_norm, count=48, eps=1e-05)
         gemm(result, x, lm_head)

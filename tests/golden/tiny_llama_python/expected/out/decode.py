@@ -16,9 +16,7 @@ Kernels, the result first:
     mask_slots   s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
                  nothing
     mul          out = a * b
-    ring_drop    state head + 1, count - 1 (`capacity` slots)
     ring_grow    state count + 1
-    ring_oldest  b[.., :] = the oldest slot of ring a[.., cap, :]
     ring_push    the newest slot of ring a[.., cap, :] = b[.., :]
     rope         out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]
     row_max      out[..] = largest of a over trailing dims
@@ -38,9 +36,7 @@ from mesh_runtime.kernels import (
     inverse_rms,
     mask_slots,
     mul,
-    ring_drop,
     ring_grow,
-    ring_oldest,
     ring_push,
     rope,
     row_max,
@@ -66,10 +62,8 @@ def decode(fabric: Fabric) -> Phase:
     h = phase.buffer("h", "f32", 24)
     wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 24, 40, role="weight", stacked=1)
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
-    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state", stacked=1)
+    kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state", stacked=2)
     kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state", stacked=1)
-    kv_oldest = phase.buffer("kv_oldest", "f32", 2, 2, 4)
-    kv_risen = phase.buffer("kv_risen", "f32", 2, 2, 4)
     s_2 = phase.buffer("s_2", "f32", 6, 8)
     s_max = phase.buffer("s.max", "f32", 6)
     x_7 = phase.buffer("x_7", "f32", 24)
@@ -90,13 +84,6 @@ def decode(fabric: Fabric) -> Phase:
     cast_y = phase.channel(
         "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
     )
-    ring_y = phase.channel(
-        "ring_y",
-        Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
-    )
     chain_xd_1 = phase.channel("chain_xd_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
     cast_xd = phase.channel(
         "cast_xd", Hop(to=(core.y, every_x), where=(every_x >= 1) & (every_x <= 1) & (core.x == 0))
@@ -111,19 +98,11 @@ def decode(fabric: Fabric) -> Phase:
     cast_xd_receivers = phase.where(core.x >= 1)
 
     @memo
-    def ring_oldest_cores(pos):
-        return phase.where((pos >= 2) & (pos % 2 < core.rank_y))
-
-    @memo
-    def ring_y_receivers(pos):
-        return phase.where((pos >= 2) & (pos % 2 <= core.rank_y) & (core.rank_y <= 0))
-
-    @memo
     def ring_push_cores(pos):
-        return phase.where(((pos == core.rank_y) & (pos <= 1)) | ((pos >= 2) & (core.rank_y == 1)))
+        return phase.where(core.rank_y == pos % 2)
 
     # Exchanges between cores that occur again and again.
-    @phase.exchange
+    @phase.recorded
     def all_reduce_add_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -133,7 +112,7 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
-    @phase.exchange
+    @phase.recorded
     def all_reduce_add_x(view):
         """Along chain_xd_1, cast_xd."""
         sent = chain_xd_1.send(view, on=x_is_1)
@@ -143,7 +122,7 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_xd.recv(view, on=cast_xd_receivers)
         wait(got_2, sent_2)
 
-    @phase.exchange
+    @phase.recorded
     def all_reduce_max_y(view):
         """Along chain_y_1, cast_y."""
         sent = chain_y_1.send(view, on=y_is_1)
@@ -153,49 +132,67 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
+    # Parts of loops that are the same in every run.
+    @phase.recorded
+    def layer_part(layer):
+        square_sum(q_1_k_1_x_5_h_ss[40:41], x.shaped(1, 24))
+        mul(h, x, attn_norm[layer])
+        gemm(q_1_k_1_x_5_h_ss[:40].shaped(1, 40), h.shaped(1, 24), wq_wk_wv[layer])
+        all_reduce_add_y(q_1_k_1_x_5_h_ss[:41])
+        inverse_rms(q_1_k_1_x_5_h_ss[40:41], q_1_k_1_x_5_h_ss[40:41], count=48, eps=1e-05)
+        mul(
+            q_1_k_1_x_5_h_ss[:40].shaped(10, 4, 1),
+            q_1_k_1_x_5_h_ss[:40].shaped(10, 4, 1),
+            q_1_k_1_x_5_h_ss[40:41],
+        )
+
+    @phase.recorded
+    def layer_part_2(layer):
+        gemm(
+            s_2.shaped(2, 3, 8),
+            q_1_k_1_x_5_h_ss[:24].shaped(2, 3, 4),
+            kv_cache[layer, 0],
+            transposed=True,
+        )
+        all_reduce_add_x(s_2)
+        scale(s_2, s_2, factor=0.35355339059327373)
+        mask_slots(s_2, kv_state[layer])
+        row_max(s_max, s_2)
+        all_reduce_max_y(s_max)
+        exp_sub(s_2, s_2, s_max)
+        row_sum(x_6_s_sum[24:30], s_2)
+        gemm(x_6_s_sum[:24].shaped(2, 3, 4), s_2.shaped(2, 3, 8), kv_cache[layer, 1])
+        all_reduce_add_y(x_6_s_sum[:30])
+        div(x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[24:30])
+        gemm(x_7.shaped(1, 24), x_6_s_sum[:24].shaped(1, 24), wo[layer])
+        all_reduce_add_x(x_7)
+        add(x, x, x_7)
+        square_sum(x_8_x_10_h_1_ss[128:129], x.shaped(1, 24))
+        mul(h_1, x, ffn_norm[layer])
+        gemm(x_8_x_10_h_1_ss[:128].shaped(1, 128), h_1.shaped(1, 24), w_gate_w_up[layer])
+        all_reduce_add_y(x_8_x_10_h_1_ss[:129])
+        inverse_rms(x_8_x_10_h_1_ss[128:129], x_8_x_10_h_1_ss[128:129], count=48, eps=1e-05)
+        mul(
+            x_8_x_10_h_1_ss[:128].shaped(128, 1),
+            x_8_x_10_h_1_ss[:128].shaped(128, 1),
+            x_8_x_10_h_1_ss[128:129],
+        )
+        silu(x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[:64])
+        mul(x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[64:128])
+        gemm(x_12.shaped(1, 24), x_8_x_10_h_1_ss[:64].shaped(1, 64), w_down[layer])
+        all_reduce_add_x(x_12)
+        add(x, x, x_12)
+
     def step(pos):
         for layer in range(2):
-            square_sum(q_1_k_1_x_5_h_ss[40:41], x.shaped(1, 24))
-            mul(h, x, attn_norm[layer])
-            gemm(q_1_k_1_x_5_h_ss[:40].shaped(1, 40), h.shaped(1, 24), wq_wk_wv[layer])
-            all_reduce_add_y(q_1_k_1_x_5_h_ss[:41])
-            inverse_rms(q_1_k_1_x_5_h_ss[40:41], q_1_k_1_x_5_h_ss[40:41], count=48, eps=1e-05)
-            mul(
-                q_1_k_1_x_5_h_ss[:24].shaped(6, 4, 1),
-                q_1_k_1_x_5_h_ss[:24].shaped(6, 4, 1),
-                q_1_k_1_x_5_h_ss[40:41],
-            )
-            mul(
-                q_1_k_1_x_5_h_ss[24:32].shaped(2, 4, 1),
-                q_1_k_1_x_5_h_ss[24:32].shaped(2, 4, 1),
-                q_1_k_1_x_5_h_ss[40:41],
-            )
-            mul(
-                q_1_k_1_x_5_h_ss[32:40].shaped(2, 4, 1),
-                q_1_k_1_x_5_h_ss[32:40].shaped(2, 4, 1),
-                q_1_k_1_x_5_h_ss[40:41],
-            )
+            layer_part(layer)
             rope(
-                q_1_k_1_x_5_h_ss[:24].shaped(6, 1, 4),
-                q_1_k_1_x_5_h_ss[:24].shaped(6, 1, 4),
+                q_1_k_1_x_5_h_ss[:32].shaped(8, 1, 4),
+                q_1_k_1_x_5_h_ss[:32].shaped(8, 1, 4),
                 rope_frequency_lanes,
                 position=pos,
                 step=1,
             )
-            rope(
-                q_1_k_1_x_5_h_ss[24:32].shaped(2, 1, 4),
-                q_1_k_1_x_5_h_ss[24:32].shaped(2, 1, 4),
-                rope_frequency_lanes,
-                position=pos,
-                step=1,
-            )
-            ring_oldest(kv_oldest, kv_cache[layer], kv_state[layer], on=ring_oldest_cores(pos))
-            ring_drop(kv_state[layer], capacity=8, on=ring_oldest_cores(pos))
-            got_2_2 = ring_y.recv(kv_risen, on=ring_y_receivers(pos))
-            sent_2_2 = ring_y.send(kv_oldest, on=ring_oldest_cores(pos))
-            wait(got_2_2, sent_2_2)
-            ring_push(kv_cache[layer], kv_risen, kv_state[layer], on=ring_y_receivers(pos))
-            ring_grow(kv_state[layer], on=ring_y_receivers(pos))
             ring_push(
                 kv_cache[layer, 0],
                 q_1_k_1_x_5_h_ss[24:32].shaped(2, 4),
@@ -209,45 +206,7 @@ def decode(fabric: Fabric) -> Phase:
                 on=ring_push_cores(pos),
             )
             ring_grow(kv_state[layer], on=ring_push_cores(pos))
-            gemm(
-                s_2.shaped(2, 3, 8),
-                q_1_k_1_x_5_h_ss[:24].shaped(2, 3, 4),
-                kv_cache[layer, 0],
-                transposed=True,
-            )
-            all_reduce_add_x(s_2)
-            scale(s_2, s_2, factor=0.35355339059327373)
-            mask_slots(s_2, kv_state[layer])
-            row_max(s_max, s_2)
-            all_reduce_max_y(s_max)
-            exp_sub(s_2, s_2, s_max)
-            row_sum(x_6_s_sum[24:30], s_2)
-            gemm(x_6_s_sum[:24].shaped(2, 3, 4), s_2.shaped(2, 3, 8), kv_cache[layer, 1])
-            all_reduce_add_y(x_6_s_sum[:30])
-            div(x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[:24].shaped(6, 4), x_6_s_sum[24:30])
-            gemm(x_7.shaped(1, 24), x_6_s_sum[:24].shaped(1, 24), wo[layer])
-            all_reduce_add_x(x_7)
-            add(x, x, x_7)
-            square_sum(x_8_x_10_h_1_ss[128:129], x.shaped(1, 24))
-            mul(h_1, x, ffn_norm[layer])
-            gemm(x_8_x_10_h_1_ss[:128].shaped(1, 128), h_1.shaped(1, 24), w_gate_w_up[layer])
-            all_reduce_add_y(x_8_x_10_h_1_ss[:129])
-            inverse_rms(x_8_x_10_h_1_ss[128:129], x_8_x_10_h_1_ss[128:129], count=48, eps=1e-05)
-            mul(
-                x_8_x_10_h_1_ss[:64].shaped(64, 1),
-                x_8_x_10_h_1_ss[:64].shaped(64, 1),
-                x_8_x_10_h_1_ss[128:129],
-            )
-            mul(
-                x_8_x_10_h_1_ss[64:128].shaped(64, 1),
-                x_8_x_10_h_1_ss[64:128].shaped(64, 1),
-                x_8_x_10_h_1_ss[128:129],
-            )
-            silu(x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[:64])
-            mul(x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[:64], x_8_x_10_h_1_ss[64:128])
-            gemm(x_12.shaped(1, 24), x_8_x_10_h_1_ss[:64].shaped(1, 64), w_down[layer])
-            all_reduce_add_x(x_12)
-            add(x, x, x_12)
+            layer_part_2(layer)
         square_sum(result_3_result_1_ss[128:129], x.shaped(1, 24))
         mul(x, x, final_norm)
         gemm(result_3_result_1_ss[:128].shaped(1, 128), x.shaped(1, 24), lm_head)

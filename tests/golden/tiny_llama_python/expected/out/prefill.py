@@ -141,7 +141,7 @@ def prefill(fabric: Fabric) -> Phase:
         return phase.where(a_5 < core.rank_y)
 
     # Exchanges between cores that occur again and again.
-    @phase.exchange
+    @phase.recorded
     def all_reduce_add_x(view):
         """Along chain_x_1, cast_x."""
         sent = chain_x_1.send(view, on=x_is_1)
@@ -151,7 +151,7 @@ def prefill(fabric: Fabric) -> Phase:
         got_2 = cast_x.recv(view, on=cast_x_receivers)
         wait(got_2, sent_2)
 
-    @phase.exchange
+    @phase.recorded
     def all_reduce_max_x(view):
         """Along chain_x_1, cast_x."""
         sent = chain_x_1.send(view, on=x_is_1)
