@@ -27,8 +27,8 @@ def test_kernels_that_csl_lacks_are_named_with_their_place_for_both_phases() -> 
     rope = [d for d in found if "'rope'" in d.message]
     assert [d.notes for d in rope] == [(), ()] and "rope(h @ wq" in rope[0].render()
     (fill,) = (d for d in found if "'ring_set'" in d.message)
-    (shift,) = (d for d in found if "'ring_oldest'" in d.message)
-    assert fill.notes == ("in the phase prefill",) and shift.notes == ("in the phase decode",)
+    (append,) = (d for d in found if "'ring_push'" in d.message)
+    assert fill.notes == ("in the phase prefill",) and append.notes == ("in the phase decode",)
 
 
 def test_a_type_that_csl_lacks_is_said_once_at_its_first_place() -> None:
