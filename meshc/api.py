@@ -65,7 +65,7 @@ def compile(
     seq: int | None = None,
     layers: int | None = None,
     dtype: str = "",
-    kv: str = "shift",
+    kv: str = "auto",
     compile_to: str = "",
     output: str | Path | None = None,
     force: bool = False,
