@@ -62,9 +62,10 @@ def test_the_numbering_of_cores_cannot_be_seen(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_bypasses_its_channel_is_seen(tmp_path: Path) -> None:
-    """Moving data in memory works while cores lie in order, and only then."""
+    """Moving data in memory works while cores lie in order, and only then. (What is recorded would
+    leave it out at the second call.)"""
     plain = logits(tmp_path / "plain", {})
-    bypass = {CAST: COPY_BETWEEN_CORES}
+    bypass = {CAST: COPY_BETWEEN_CORES, "    @phase.recorded\n": ""}
     assert np.array_equal(logits(tmp_path / "ordered", bypass), plain)
     assert not np.array_equal(logits(tmp_path / "shuffled", bypass, shuffled(1)), plain)
 
@@ -97,8 +98,8 @@ def test_a_transfer_without_counterpart_is_an_error(kind: str, tmp_path: Path) -
 WRONG_NUMBERS = {
     "combine": {'chain_x_1.recv(view, combine="add"': 'chain_x_1.recv(view, combine="max"'},
     "chain order": {"phase.sweep(2 - core.x, 3)": "phase.sweep(core.x, 3)"},
-    "no reduction": {"            all_reduce_add_x(o)\n": ""},
-    "cache row": {"(core.rank_y == 4)": "(core.rank_y == 3)"},
+    "no reduction": {"        all_reduce_add_x(o)\n": ""},
+    "cache row": {"(core.rank_y == pos % 5)": "(core.rank_y == (pos + 1) % 5)"},
 }
 
 

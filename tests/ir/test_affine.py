@@ -131,11 +131,11 @@ def test_empty_map_round_trips():
     ],
 )
 def test_bad_expressions_are_diagnosed(text):
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(MeshcError) as caught:
         parse_expr(text)
     assert {d.code for d in caught.value.diagnostics} == {"bad-affine"}
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize("text", ["x", "x = ", "x < y z", "not x", "x = 1 and", "(x = 1) + 2 = 3"])
