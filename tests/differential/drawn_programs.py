@@ -6,6 +6,7 @@ language, :class:`Reference` computes it; neither asks the compiler anything.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -237,18 +238,28 @@ def _repeat_lines(statement: Repeat, pad: str, known: dict[str, Fragment]) -> li
     ]
     lines.append(f"{pad}repeat {statement.count} {{")
     lines += _params(statement.params, f"{pad}  ")
-    # A carried value that becomes another one is kept before that is assigned.
+    # What is read behind an assignment to it, by name or in an expression, is kept before that.
     names = {c.name for c in statement.carried}
     kept = {c.end for c in statement.carried if c.end in names and c.end != c.name}
     ends = [c.end for c in statement.carried]
     body, texts = _body_lines(statement.body, ends, f"{pad}  ", known, ())
     lines += body
+    assigned: list[str] = []
+    for carried, text in zip(statement.carried, texts, strict=True):
+        kept |= {name for name in assigned if _reads(text, name)}
+        assigned += [carried.name] if text != carried.name else []
     lines += [f"{pad}  old_{name} = {name}" for name in sorted(kept)]
     for carried, text in zip(statement.carried, texts, strict=True):
-        text = f"old_{text}" if text in kept else text
+        for name in kept - {text if text == carried.name else ""}:
+            text = re.sub(rf"\b{name}\b", f"old_{name}", text)
         if text != carried.name:
             lines.append(f"{pad}  {carried.name} = {text}")
     return [*lines, f"{pad}}}"]
+
+
+def _reads(text: str, name: str) -> bool:
+    """Whether an expression that is written out reads ``name``."""
+    return re.search(rf"\b{name}\b", text) is not None
 
 
 # --- meaning

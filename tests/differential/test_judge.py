@@ -146,3 +146,9 @@ def test_the_text_says_what_is_meant() -> None:
     x, z, w, y2 = np.ones((2, 3)), np.ones((2, 3)), np.ones((3, 2)), np.ones((2, 2))
     (found,) = Reference(program, {"w": w}, 0).step({"x": x, "z": z, "y2": y2})
     assert found.dims == ("L", "F") and (found.value == -5).all()
+
+
+def test_what_an_end_reads_is_kept_before_it_is_assigned() -> None:
+    """The end of a carried value may be written out and read one that has its new value by then."""
+    case = draw_case(2212, 793, {"python": 1.0})
+    assert "c2 = old_c2 + (old_c1 + s4)" in source(case.program)
