@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from meshc.analysis.channels import Ends, shares_core
+
+Node = TypeVar("Node", bound=Hashable)
 
 
 def assign_queues(ends: Sequence[Ends]) -> list[int]:
@@ -41,23 +44,38 @@ def _clique(meets: Sequence[set[int]]) -> int:
 
 
 def _colored(meets: Sequence[set[int]], numbers: int) -> list[int] | None:
-    """A proper coloring of the conflict graph with ``numbers`` colors, by backtracking from the
-    node with most conflicts; the graphs have at most a few dozen nodes and large cliques."""
+    """A proper coloring of the conflict graph with ``numbers`` colors; a number that no node has
+    yet is as good as any other such number, so one of them is tried."""
     order = sorted(range(len(meets)), key=lambda i: -len(meets[i]))
-    chosen: dict[int, int] = {}
+
+    def tried(_: int, chosen: Mapping[int, int]) -> Iterable[int]:
+        return range(min(numbers, max(chosen.values(), default=-1) + 2))
+
+    found = different_numbers(order, meets.__getitem__, tried)
+    return None if found is None else [found[i] for i in range(len(meets))]
+
+
+def different_numbers(
+    order: Sequence[Node],
+    rivals: Callable[[Node], Iterable[Node]],
+    choices: Callable[[Node, Mapping[Node, int]], Iterable[int]],
+) -> dict[Node, int] | None:
+    """A number for each node that none of its ``rivals`` has, or None where there is none, by
+    backtracking in ``order``. ``choices`` are the numbers to try for a node after those that are
+    chosen. Programs have at most a few dozen nodes, most of which rival each other."""
+    chosen: dict[Node, int] = {}
 
     def extend(depth: int) -> bool:
         if depth == len(order):
             return True
-        index = order[depth]
-        busy = {chosen[other] for other in meets[index] if other in chosen}
-        fresh = max(chosen.values(), default=-1) + 1
-        for number in range(min(numbers, fresh + 1)):
+        node = order[depth]
+        busy = {chosen[other] for other in rivals(node) if other in chosen}
+        for number in choices(node, chosen):
             if number not in busy:
-                chosen[index] = number
+                chosen[node] = number
                 if extend(depth + 1):
                     return True
-                del chosen[index]
+                del chosen[node]
         return False
 
-    return [chosen[i] for i in range(len(meets))] if extend(0) else None
+    return chosen if extend(0) else None

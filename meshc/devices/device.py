@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from meshc.devices.axes import AxisNames
-from meshc.devices.keys import KEYS, KINDS, Kind, Scalar, counts, ids, points
+from meshc.devices.keys import KEYS, KINDS, NUMBERS, Kind, Scalar, counts, ids, points
 from meshc.devices.numbers import Number, Numbers
+from meshc.support.diagnostics import fail
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,22 @@ class Device(Numbers):
         return hash((self.facts.get("name"), len(self.numbers)))
 
     def with_numbers(self, **values: int | float | str | None) -> Device:
-        """This device with other values for some numbers, which are then assumed."""
-        changed = {name: Number(value, "assumed") for name, value in values.items()}
+        """This device with other values for some numbers, which are then assumed. None, or the word
+        that a device file has for it such as ``unlimited``, stands for no number.
+
+        Raises ``device-number`` for a name that is none of a number.
+        """
+        unknown = next((name for name in values if KEYS.get(name) not in NUMBERS), None)
+        if unknown is not None:
+            fail(
+                "device-number",
+                f"a device has no number '{unknown}'",
+                help=f"its numbers are {', '.join(key.name for key in NUMBERS)}",
+            )
+        changed = {
+            name: Number(None if value == KEYS[name].without else value, "assumed")
+            for name, value in values.items()
+        }
         return replace(self, numbers={**self.numbers, **changed})
 
     def watched(self) -> WatchedDevice:

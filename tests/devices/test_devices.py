@@ -100,6 +100,15 @@ def test_ideal_has_no_limits():
     assert re.search(r"memory_bytes +unlimited +bytes +assumed", describe(found))
 
 
+def test_other_numbers():
+    small = device("ideal").with_numbers(memory_bytes=1000, reserved_bytes=0)
+    assert small.data_bytes == 1000 and small.number("memory_bytes").kind == "assumed"
+    assert small.with_numbers(memory_bytes="unlimited").data_bytes is None
+    assert small.with_numbers(memory_bytes=None).data_bytes is None
+    with pytest.raises(MeshcError, match="no number 'memory'"):
+        small.with_numbers(memory=1000)
+
+
 def test_rates_by_dtype():
     wse2 = device("wse2")
     assert (wse2.macs("f16"), wse2.macs("f16", "f32"), wse2.macs("f32", "f32")) == (4, 2, 1)

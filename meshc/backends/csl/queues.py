@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from meshc.analysis.channels import Ends, Line, line_of, shares_core
+from meshc.analysis.queues import different_numbers
 from meshc.backends.csl.transfers import Transfers, exclusive
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Transfer, channel_in, channel_out
@@ -30,7 +31,7 @@ def assign_queues(module: Module, ends: Iterable[End], archs: tuple[str, ...]) -
     rivals = _rivals(module, every, archs)
     choices = {end: _legal(end, archs) for end in every}
     order = sorted(every, key=lambda end: (-len(rivals[end]), every.index(end)))
-    found = _colored(order, rivals, choices)
+    found = different_numbers(order, rivals.__getitem__, lambda end, _: choices[end])
     if found is None:
         names = ", ".join(f"@{name}" for name in dict.fromkeys(name for name, _ in every))
         fail(
@@ -50,28 +51,6 @@ def assign_queues(module: Module, ends: Iterable[End], archs: tuple[str, ...]) -
 def _legal(end: End, archs: tuple[str, ...]) -> list[int]:
     table = OUTPUTS if end[1] == "send" else INPUTS
     return [queue for queue in table[archs[0]] if all(queue in table[arch] for arch in archs)]
-
-
-def _colored(
-    order: list[End], rivals: dict[End, set[End]], choices: dict[End, list[int]]
-) -> dict[End, int] | None:
-    """Numbers that differ between rivals, by backtracking; programs have a dozen ends at most."""
-    chosen: dict[End, int] = {}
-
-    def extend(depth: int) -> bool:
-        if depth == len(order):
-            return True
-        end = order[depth]
-        busy = {chosen[other] for other in rivals[end] if other in chosen}
-        for queue in choices[end]:
-            if queue not in busy:
-                chosen[end] = queue
-                if extend(depth + 1):
-                    return True
-                del chosen[end]
-        return False
-
-    return chosen if extend(0) else None
 
 
 def _rivals(module: Module, ends: list[End], archs: tuple[str, ...]) -> dict[End, set[End]]:

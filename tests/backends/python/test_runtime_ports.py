@@ -168,6 +168,9 @@ def test_tensors_that_do_not_fit():
         phase.load({})
     with pytest.raises(PortError, match=r"'t' has shape \(3,\), not \(2,\)"):
         phase.load({"t": np.zeros(3)})
+    assert phase.load({"t": np.zeros(2)}) is phase
+    with pytest.raises(ValueError, match="the phase p is loaded already"):
+        phase.load({"t": np.ones(2)})
     with pytest.raises(PortError, match="has 2 indices for 1"):
         runtime_ports.Packing(
             phase.fabric,

@@ -31,6 +31,7 @@ class Phase:
         self.scalars: dict[str, tuple[int, int]] = {}
         self.several: dict[str, int] = {}
         self._step: Step | None = None
+        self._loaded = False
         self._channels: list[Channel] = []
         self._constants: dict[str, Array] = {}
         self._inputs: list[Port] = []
@@ -124,7 +125,14 @@ class Phase:
         return tuple(self._outputs)
 
     def load(self, weights: Mapping[str, Array]) -> Phase:
-        """Take memory on every core and pack the constants into it."""
+        """Take memory on every core and pack the constants into it.
+
+        Raises ``PortError`` for constants that are missing or ill-shaped and ``ValueError`` where
+        the phase is loaded already: what has run keeps views of the memory it ran in.
+        """
+        if self._loaded:
+            raise ValueError(f"the phase {self.name} is loaded already; build it once more")
+        self._inlets = []
         tensors = ChainMap(self._constants, weights)  # type: ignore[arg-type]
         for buffer, role in self._roles:
             ports = [port for port in self._inputs if port.buffer is buffer]
@@ -138,6 +146,7 @@ class Phase:
                 buffer.memory.allocate()
                 if ports:
                     self._inlets.append(Inlet(self.fabric, ports))
+        self._loaded = True
         return self
 
     def run(self, inputs: Mapping[str, Array], **scalars: int | Sequence[int]) -> None:

@@ -97,12 +97,15 @@ class FunctionExpander(Handing, Distributed, Contractions):
 
     def join(self, block: Block) -> None:
         """Values that travel in one message, or come from one product, share a buffer: those of a
-        message may be more than those of the product that it completes."""
+        message may be more than those of the product that it completes. What is computed outside of
+        the block lies somewhere already and stays there."""
         messages = [op for op in block.ops if isinstance(op, mesh.AllReduce)]
         products = [op for op in block.ops if isinstance(op, (mesh.Gemv, mesh.Gemm))]
         joint = [op.tensors() for op in messages] + [op.results for op in products]
+        outside = set(self.places)
         for values in joint:
-            if len(values) > 1 and any(v not in self.places for v in values):
+            new = any(v not in self.places for v in values)
+            if len(values) > 1 and new and outside.isdisjoint(values):
                 self.place_jointly(values)
 
     def place_jointly(self, values: Sequence[Value]) -> None:

@@ -55,22 +55,12 @@ class Values:
         return self.places[value]
 
     def check_side_by_side(self, op: Op, places: Sequence[Place]) -> None:
-        """Values that ``op`` computes or sends together follow each other in one buffer; fails with
+        """Values that ``op`` computes together follow each other in one buffer; fails with
         ``unsupported-layout`` where other ops want some of them elsewhere."""
-        for before, after in pairwise(places):
-            apart = after.offset is None or before.offset is None
-            if (
-                apart
-                or before.buffer is not after.buffer
-                or (
-                    before.offset + before.width != after.offset  # type: ignore[operator]
-                )
-            ):
-                words = (
-                    f"what {op.NAME} works on does not lie side by side: some of it is computed "
-                )
-                words += "or sent together with other values"
-                fail("unsupported-layout", words, op.span, help="reduce each value by itself")
+        if not side_by_side(places):
+            words = f"what {op.NAME} works on does not lie side by side: some of it is computed "
+            words += "or sent together with other values"
+            fail("unsupported-layout", words, op.span, help="reduce each value by itself")
 
     def is_free(self, place: Place, op: Op) -> bool:
         """Whether ``op`` may overwrite ``place``: it is no parameter's, and nothing that lies there
@@ -97,10 +87,10 @@ class Values:
         return self.settle(value, self.emitter.new_place(value.name, kind))
 
     def overwritten(self, op: Op, values: Sequence[Value]) -> list[Place]:
-        """Where ``op``, which works in place on operands ``values``, does so: where they lie, or in
-        a copy if something else needs what lies there."""
+        """Where ``op``, which works in place on operands ``values`` side by side, does so: where
+        they lie, or in a copy if they lie apart or something else needs what lies there."""
         places = [self.place_of(v) for v in values]
-        if all(self.is_free(place, op) for place in places):
+        if side_by_side(places) and all(self.is_free(place, op) for place in places):
             return places
         name = "_".join(v.name for v in values)
         if len(values) == 1:
@@ -128,3 +118,13 @@ class Values:
     def dtype(self, value: Value) -> DType:
         """Element type of a value."""
         return tensor_type(value).dtype
+
+
+def side_by_side(places: Sequence[Place]) -> bool:
+    """Whether the places follow each other in one buffer."""
+    return all(
+        before.offset is not None
+        and before.buffer is after.buffer
+        and before.offset + before.width == after.offset
+        for before, after in pairwise(places)
+    )
