@@ -27,8 +27,9 @@ inline void meet(Rendezvous& r, u32 expected, const char* what) {
     if (++r.count == expected) {
         r.count = 0;
         r.generation++;
+        wake(&r, here().fibers, threads());
     } else {
-        wait_while(&r.generation, generation, what);
+        while (r.generation == generation) sleep(&r, what);
     }
     MC_RACE(leave(r.clocks, generation));
 }
@@ -42,6 +43,13 @@ inline void group_sync(u32 id, u32 count) {
     meet(here().groups[id], count, "group_sync");
 }
 
+// All threads of a cluster have arrived.
+inline void end_meeting(Cluster& cluster) {
+    cluster.all.count = 0;
+    cluster.all.generation++;
+    wake(&cluster.all, cluster.blocks[0]->fibers, cluster_size() * threads());
+}
+
 // What ``releases`` is ordered before what others do behind cluster_wait().
 inline void arrive_at_cluster(bool releases) {
     Fiber& mine = *machine.current;
@@ -52,9 +60,7 @@ inline void arrive_at_cluster(bool releases) {
     MC_RACE(arrive_at_cluster(releases));
     u32 expected = 0;
     for (const Block* b : here().cluster->blocks) expected += b->alive;
-    if (++r.count < expected) return;
-    r.count = 0;
-    r.generation++;
+    if (++r.count == expected) end_meeting(*here().cluster);
 }
 
 inline void cluster_arrive_relaxed() { arrive_at_cluster(false); }
@@ -62,7 +68,8 @@ inline void cluster_arrive_relaxed() { arrive_at_cluster(false); }
 inline void cluster_wait() {
     Fiber& mine = *machine.current;
     if (!mine.arrived) fail("a thread waits for its cluster and has not arrived");
-    wait_while(&here().cluster->all.generation, mine.arrival, "cluster_wait");
+    Rendezvous& r = here().cluster->all;
+    while (r.generation == mine.arrival) sleep(&r, "cluster_wait");
     MC_RACE(leave_cluster());
     mine.arrived = false;
 }
@@ -76,7 +83,8 @@ inline void grid_sync(u32* counter, u32 target) {
     block_sync();
     if (thread() == 0) {
         ++*counter;
-        while ((int32_t)(*counter - target) < 0) wait_while(counter, *counter, "grid_sync");
+        wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
+        while ((int32_t)(*counter - target) < 0) sleep(counter, "grid_sync");
     }
     block_sync();
 }
@@ -101,8 +109,9 @@ inline u32 gather_warp(Site site, Deposit deposit, Last last) {
         if (machine.launch.lint) count_conflicts(w);
         w.arrived = 0;
         w.generation++;
+        wake(&w, here().fibers + warp() * WARP, WARP);
     } else {
-        wait_while(&w.generation, generation, "a meeting of its warp");
+        while (w.generation == generation) sleep(&w, "a meeting of its warp");
     }
     return half;
 }
@@ -169,6 +178,8 @@ inline void check_phase(Barrier* b) {
     if (b->missing || b->bytes) return;
     b->phase_and_count ^= 0x8000;
     b->missing = b->phase_and_count & 0x7fff;
+    const size_t block = ((unsigned char*)b - machine.shared) / machine.shared_bytes;
+    wake(b, machine.blocks[block].fibers, threads());
     MC_RACE(end_phase(b));
 }
 
@@ -210,9 +221,7 @@ inline void await_phase(Barrier* b, u32 parity) {
             finish_copies_of(b);
             if (phase_ended(b, parity)) break;
         }
-        // The phase lies in the barrier's first word, with the arrivals that are missing.
-        const volatile u32* word = (const volatile u32*)b;
-        wait_while(word, *word, "wait on an mbarrier");
+        sleep(b, "wait on an mbarrier");
     }
 }
 

@@ -1,7 +1,7 @@
 // mc_fibers.h: the threads of the executor: switches, schedules, waiting, places.
 #pragma once
 
-#include <algorithm>
+#include <bit>
 #include <cstdarg>
 #include <cstdio>
 
@@ -43,7 +43,6 @@ inline void exchange(Fiber* from, Fiber* to) { swapcontext(&from->context, &to->
 
 inline void resume(Fiber* to) {
     Fiber* from = machine.current;
-    to->waits_on = nullptr;
     if (to == from) return;
     machine.counts.switches++;
     machine.current = to;
@@ -61,8 +60,30 @@ inline void resume(Fiber* to) {
     __builtin_unreachable();
 }
 
-inline bool can_run(const Fiber& f) {
-    return !f.ended && !(f.waits_on && *f.waits_on == f.seen);
+inline void set_ready(const Fiber& f, bool ready) {
+    const u64 bit = 1ull << f.place % 64;
+    u64& word = machine.ready[f.place / 64];
+    word = ready ? word | bit : word & ~bit;
+}
+
+// Those of ``count`` fibers that wait on ``what`` can run.
+inline void wake(const void* what, Fiber* fibers, u32 count) {
+    for (Fiber* f = fibers; f < fibers + count; f++) {
+        if (f->waits_on != what) continue;
+        f->waits_on = nullptr;
+        set_ready(*f, true);
+    }
+}
+
+// The first place of the order in ``from .. end - 1`` whose fiber can run, or ``end``; ``favoured``
+// leaves out those that starve.
+inline size_t next_ready(size_t from, size_t end, bool favoured) {
+    for (size_t at = from; at < end; at = (at / 64 + 1) * 64) {
+        const u64 left_out = favoured ? machine.starved[at / 64] : 0;
+        const u64 left = (machine.ready[at / 64] & ~left_out) >> at % 64;
+        if (left) return std::min(end, at + std::countr_zero(left));
+    }
+    return end;
 }
 
 inline void finish(const Copy& copy);
@@ -78,22 +99,23 @@ inline bool starved(const Fiber& f) {
 // The next fiber that can run, or none.
 inline Fiber* choose() {
     const size_t count = machine.order.size();
+    const auto turn = [](size_t at) {
+        machine.at = at;
+        return &machine.fibers[machine.order[at]];
+    };
     if (machine.launch.schedule == RANDOM) {
         for (int attempt = 0; attempt < 8; attempt++) {
             const size_t at = machine.random() % count;
-            if (can_run(machine.fibers[machine.order[at]])) {
-                machine.at = at;
-                return &machine.fibers[machine.order[at]];
-            }
+            if (next_ready(at, at + 1, false) == at) return turn(at);
         }
     }
-    for (const bool favour : {true, false}) {
-        if (favour && machine.launch.schedule < STARVE_WARP) continue;
-        for (size_t n = 0; n < count; n++) {
-            if (++machine.at >= count) machine.at = 0;
-            Fiber& f = machine.fibers[machine.order[machine.at]];
-            if (can_run(f) && !(favour && starved(f))) return &f;
-        }
+    // Behind the fiber that had its turn to the end, then from the first to it.
+    const size_t behind = machine.at + 1;
+    for (const bool favoured : {true, false}) {
+        size_t at = next_ready(behind, count, favoured);
+        if (at < count) return turn(at);
+        at = next_ready(0, behind, favoured);
+        if (at < behind) return turn(at);
     }
     return nullptr;
 }
@@ -120,10 +142,7 @@ inline void yield() {
             resume(next);
             return;
         }
-        if (std::all_of(machine.fibers.begin(), machine.fibers.end(),
-                        [](const Fiber& f) { return f.ended; })) {
-            resume(&machine.host);
-        }
+        if (!machine.alive) resume(&machine.host);
         if (machine.copies.empty()) report_deadlock();
         const Copy copy = machine.copies.front();
         machine.copies.erase(machine.copies.begin());
@@ -131,13 +150,12 @@ inline void yield() {
     }
 }
 
-inline void wait_while(const volatile u32* word, u32 value, const char* what) {
-    while (*word == value) {
-        machine.current->waits_on = word;
-        machine.current->seen = value;
-        machine.current->waits_for = what;
-        yield();
-    }
+// Let others run until one of them wakes those that wait ``on`` this.
+inline void sleep(const void* on, const char* what) {
+    machine.current->waits_on = on;
+    machine.current->waits_for = what;
+    set_ready(*machine.current, false);
+    yield();
 }
 
 // ---- Places -----------------------------------------------------------------------------------

@@ -3,10 +3,8 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,11 +16,13 @@ namespace mc {
 // ---- Running a kernel ---------------------------------------------------------------------------------
 
 inline void run_fiber() {
-    machine.kernel();
+    machine.kernel(machine.arguments);
     Fiber* f = machine.current;
     Block* b = f->block;
     if (f->arrived) fail("a thread ends that has arrived at the barrier of its cluster and not waited");
     f->ended = true;
+    set_ready(*f, false);
+    machine.alive--;
     b->alive--;
     if (!b->alive) {
         MC_RACE(end_block(f - machine.fibers.data() - f->thread));
@@ -32,10 +32,7 @@ inline void run_fiber() {
     Rendezvous& all = b->cluster->all;
     u32 alive = 0;
     for (const Block* other : b->cluster->blocks) alive += other->alive;
-    if (all.count && all.count == alive) {
-        all.count = 0;
-        all.generation++;
-    }
+    if (all.count && all.count == alive) end_meeting(*b->cluster);
     yield();
     __builtin_unreachable();
 }
@@ -88,7 +85,9 @@ inline void check_stacks(const unsigned char* stacks) {
 // Run the blocks from ``first`` on that are alive together.
 inline void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char* shared) {
     const Launch& l = machine.launch;
-    std::vector<Block> blocks(count);
+    std::vector<Block>& blocks = machine.blocks;
+    blocks.assign(count, {});
+    machine.shared = shared;
     std::vector<Cluster> clusters(count / l.cluster);
     for (u32 n = 0; n < count; n++) {
         Block& b = blocks[n];
@@ -97,6 +96,7 @@ inline void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         b.alive = l.threads;
         b.early = false;
         b.shared = shared + n * machine.shared_bytes;
+        b.fibers = &machine.fibers[n * l.threads];
         memset(b.shared, 0xff, l.shared_bytes);
         b.warps.resize(l.threads / WARP);
         b.cluster = &clusters[n / l.cluster];
@@ -115,13 +115,21 @@ inline void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         prepare(f, stacks + n * STACK_BYTES);
         machine.order.push_back(n);
     }
-    if (l.schedule == REVERSE) std::reverse(machine.order.begin(), machine.order.end());
-    if (l.schedule == SHUFFLED) {
-        std::shuffle(machine.order.begin(), machine.order.end(), machine.random);
+    for (u32 n = (u32)machine.order.size(); n--;) {
+        if (l.schedule == REVERSE) machine.order[n] = (u32)machine.order.size() - 1 - n;
+        if (l.schedule == SHUFFLED) std::swap(machine.order[n], machine.order[machine.random() % (n + 1)]);
+    }
+    machine.alive = machine.order.size();
+    machine.ready.assign(machine.alive / 64 + 1, 0);
+    machine.starved.assign(machine.alive / 64 + 1, 0);
+    for (u32 place = 0; place < machine.alive; place++) {
+        Fiber& f = machine.fibers[machine.order[place]];
+        f.place = place;
+        set_ready(f, true);
+        machine.starved[place / 64] |= (u64)starved(f) << place % 64;
     }
     MC_RACE(start(shared, count * machine.shared_bytes));
     machine.at = 0;
-    machine.host.waits_on = nullptr;
     machine.current = &machine.host;
     Fiber* start = &machine.fibers[machine.order[0]];
     machine.current = start;
@@ -152,15 +160,16 @@ inline bool check(const Launch& l) {
     return true;
 }
 
-inline int run(const Launch& launch, std::function<void()> kernel, Counts* counts, char* message,
-               size_t message_bytes) {
+inline int run(const Launch& launch, void (*kernel)(const void*), const void* arguments, Counts* counts,
+               char* message, size_t message_bytes) {
     machine.launch = launch;
     machine.counts = {};
     machine.failed = false;
     machine.message[0] = 0;
-    machine.kernel = std::move(kernel);
+    machine.kernel = kernel;
+    machine.arguments = arguments;
     machine.copies.clear();
-    machine.random.seed(launch.seed);
+    machine.random.state = launch.seed;
     machine.shared_bytes = (launch.shared_bytes + 8191) / 4096 * 4096;
     if (check(launch)) {
         const u32 alive = launch.whole_grid ? launch.blocks : launch.cluster;
@@ -183,11 +192,14 @@ inline int run(const Launch& launch, std::function<void()> kernel, Counts* count
 template <class... Arguments>
 int run_kernel(void (*kernel)(Arguments...), const Launch* launch, void** arguments, Counts* counts,
                char* message, size_t message_bytes) {
-    return [&]<size_t... N>(std::index_sequence<N...>) {
-        std::tuple<Arguments...> held(*(std::remove_reference_t<Arguments>*)arguments[N]...);
-        return run(
-            *launch, [&] { std::apply(kernel, held); }, counts, message, message_bytes);
+    typedef std::tuple<void (*)(Arguments...), Arguments...> Call;
+    const Call call = [&]<size_t... N>(std::index_sequence<N...>) {
+        return Call(kernel, *(std::remove_reference_t<Arguments>*)arguments[N]...);
     }(std::index_sequence_for<Arguments...>{});
+    const auto enter = [](const void* held) {
+        std::apply([](auto kernel, auto... values) { kernel(values...); }, *(const Call*)held);
+    };
+    return run(*launch, enter, &call, counts, message, message_bytes);
 }
 
 }  // namespace mc

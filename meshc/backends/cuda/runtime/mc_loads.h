@@ -1,7 +1,6 @@
 // mc_loads.h: wide loads with the lint of their banks, and fragments, for the executor.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -36,16 +35,16 @@ inline void count_conflicts(Warp& w) {
     for (const auto& lane : w.loads) count = std::min(count, lane.size());
     for (size_t n = 0; n < count; n++) {
         for (int quarter = 0; quarter < 4; quarter++) {
-            std::vector<u32> words[32];
-            size_t most = 0;
+            u32 words[32][32], held[32] = {}, most = 0;
             for (int lane = 8 * quarter; lane < 8 * quarter + 8; lane++) {
                 for (u32 part = 0; part < 4; part++) {
                     const u32 word = w.loads[lane][n] / 4 + part;
-                    auto& bank = words[word % 32];
-                    if (std::find(bank.begin(), bank.end(), word) == bank.end()) {
-                        bank.push_back(word);
-                    }
-                    most = std::max(most, bank.size());
+                    const u32* bank = words[word % 32];
+                    u32& count = held[word % 32];
+                    u32 known = 0;
+                    while (known < count && bank[known] != word) known++;
+                    if (known == count) words[word % 32][count++] = word;
+                    most = std::max(most, count);
                 }
             }
             machine.counts.shared_loads++;

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <random>
 #include <source_location>
 #include <vector>
 #if !defined(__x86_64__)
@@ -54,8 +52,8 @@ struct Fiber {
     bool behind;  // the grid in front, as far as this thread knows
     bool arrived;  // at the barrier of its cluster, and has not waited yet
     u32 arrival;  // the generation in which it did
-    const volatile u32* waits_on;  // not to be resumed while *waits_on == seen
-    u32 seen;
+    u32 place;  // in the order of the schedule
+    const void* waits_on;  // not to be resumed before wake() of that; null: can run
     const char* waits_for;
 };
 
@@ -87,6 +85,7 @@ struct Block {
     u32 index, rank, alive;
     bool early;  // has let the next grid start
     unsigned char* shared;
+    Fiber* fibers;
     Rendezvous groups[16];
     std::vector<Warp> warps;
     Cluster* cluster;
@@ -111,17 +110,34 @@ struct Given {
     u64 bytes;
 };
 
+// Numbers that look random (Steele and others, SplitMix64, OOPSLA 2014).
+struct Random {
+    u64 state;
+    u32 operator()() {
+        u64 z = state += 0x9e3779b97f4a7c15;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+        z = (z ^ z >> 27) * 0x94d049bb133111eb;
+        return (u32)(z >> 32 ^ z >> 1);
+    }
+};
+
 struct Machine {
     Launch launch;
     Counts counts;
-    std::function<void()> kernel;
+    void (*kernel)(const void* arguments);
+    const void* arguments;
     std::vector<Fiber> fibers;
     std::vector<u32> order;
-    size_t at;
+    // By place in the order, a bit for each fiber: those that can run, and those of them that only
+    // run when no other can.
+    std::vector<u64> ready, starved;
+    size_t at, alive;
     Fiber* current;
+    std::vector<Block> blocks;  // alive together, with shared memory from ``shared`` on
+    unsigned char* shared;
     Fiber host;
     std::vector<Copy> copies;
-    std::mt19937 random;
+    Random random;
     size_t shared_bytes;  // of a block, rounded up to pages
     char message[512];
     bool failed;

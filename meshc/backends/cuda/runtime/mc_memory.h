@@ -1,7 +1,6 @@
 // mc_memory.h: copies, memory of peers, of the device and of several, for the executor.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 
 #include "mc_barriers.h"
@@ -59,14 +58,12 @@ inline void prefetch(const void* from, u32 bytes) {
     if (((uintptr_t)from | bytes) % 16 || !bytes) {
         fail("a prefetch of %u bytes whose size or address is no multiple of 16", bytes);
     }
-    const auto holds = [&](const Given& g) {
-        const size_t at = (const unsigned char*)from - g.at;
-        return at < g.bytes && bytes <= g.bytes - at;
-    };
-    const Given *first = machine.given, *end = first + machine.given_count;
-    if (first && std::none_of(first, end, holds)) {
-        fail("a prefetch of %u bytes that are not all in one array of the launch", bytes);
+    bool held = !machine.given;
+    for (u32 n = 0; n < machine.given_count && !held; n++) {
+        const size_t at = (const unsigned char*)from - machine.given[n].at;
+        held = at < machine.given[n].bytes && bytes <= machine.given[n].bytes - at;
     }
+    if (!held) fail("a prefetch of %u bytes that are not all in one array of the launch", bytes);
     machine.counts.prefetched_bytes += bytes;
 }
 
