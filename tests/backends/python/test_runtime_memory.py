@@ -64,7 +64,6 @@ def test_views_are_slices_of_each_core(data):
     fabric = Fabric(runtime_wafer(ROWS, COLUMNS), data.draw(st.permutations(range(ROWS * COLUMNS))))
     phase = Phase(fabric, "p")
     buffer = phase.buffer("b", "f32", *SHAPE, role="state")
-    phase.load({})
     memory = np.random.default_rng(1).standard_normal((6, *SHAPE)).astype(np.float32)
     given, plain = data.draw(windows())
     index = tuple([part(phase.core) for part in given])
@@ -83,6 +82,8 @@ def test_views_are_slices_of_each_core(data):
         return own if order is None else own.transpose(order)
 
     assert view.shape == of(0).shape
+    out = phase.buffer("o", "f32", *view.shape, role="state")
+    phase.load({})
     buffer.memory.array[fabric.lane_of_core] = memory
     chosen = data.draw(st.sampled_from(["all", "row", "odd"]))
     core = phase.core
@@ -90,9 +91,6 @@ def test_views_are_slices_of_each_core(data):
     cores = phase.where(on)
     for number, lane in enumerate(cores.lanes):
         np.testing.assert_array_equal(view.read(cores)[number], of(fabric.core_of_lane[lane]))
-    out = phase.buffer("o", "f32", *view.shape, role="state")
-    phase.load({})
-    buffer.memory.array[fabric.lane_of_core] = memory
     values = np.random.default_rng(2).standard_normal(out.memory.array.shape)
     out.memory.array[...] = values
     copy(view, out, on=cores)

@@ -56,19 +56,17 @@ def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
             cores = out.fabric.running(on)
             if not cores.count:
                 return
-            arrays = [view.read(cores) for view in views]
-            target = out.direct(cores)
             for name, value in params.items():
                 if isinstance(value, PerCore):
                     params[name] = out.fabric.by_lane(value)[cores.lanes]
-            result = target if target is not None else _copied(out, cores, updates)
-            if out.fabric.recording is not None and not _stay(cores, out, *views):
-                out.fabric.not_repeatable()
-            act(out.fabric, partial(compute, **params) if params else compute, result, *arrays)
-            if out.rounds is not None:
-                act(out.fabric, out.rounds, result)
-            if target is None:
-                out.store(cores, result)
+            bound = partial(compute, **params) if params else compute
+            arrays = [view.direct(cores) for view in (out, *views)]
+            if any(array is None for array in arrays):
+                act(out.fabric, _on_copies, bound, updates, cores, out, *views)
+            else:
+                act(out.fabric, bound, *arrays)
+                if out.rounds is not None:
+                    act(out.fabric, out.rounds, arrays[0])
 
         run.__name__ = run.__qualname__ = compute.__name__
         run.__doc__ = compute.__doc__
@@ -77,15 +75,22 @@ def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
     return wrap
 
 
-def _stay(cores: Cores, *views: View) -> bool:
-    """Whether kernels work on the memory of the views itself, not on copies of what it holds."""
-    return all(view.direct(cores) is not None for view in views)
-
-
-def _copied(view: View, cores: Cores, updates: bool) -> Array:
-    """Room for a result that is scattered in memory, with the old elements if needed."""
-    old = view.read(cores)
-    return old.copy() if updates else np.empty_like(old)
+def _on_copies(
+    compute: Callable[..., None], updates: bool, cores: Cores, out: View, *views: View
+) -> None:
+    """As ``compute`` on the memory of views, of which some are scattered in it."""
+    target = out.direct(cores)
+    if target is not None:
+        result = target
+    elif updates:
+        result = out.load(cores)
+    else:
+        result = np.empty((cores.count, *out.shape), out.memory.array.dtype)
+    compute(result, *[view.read(cores) for view in views])
+    if out.rounds is not None:
+        out.rounds(result)
+    if target is None:
+        out.store(cores, result)
 
 
 def _trailing(small: Array, like: Array) -> Array:

@@ -128,7 +128,7 @@ class View:
         array = self._arrays.get(cores)
         if array is None:
             array = self.direct(cores)
-        return self._gathered(cores) if array is None else array
+        return self.load(cores) if array is None else array
 
     def direct(self, cores: Cores) -> Array | None:
         """The memory itself as ``[cores, *shape]``, or None where that is no strided window."""
@@ -153,6 +153,19 @@ class View:
             isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs
         )
 
+    def load(self, cores: Cores) -> Array:
+        """A copy of the elements on ``cores``, ``[cores, *shape]``."""
+        if self._scattered:
+            array = self._scatter(cores).load()
+        else:
+            every, lanes = self._based(slice(None)), cores.lanes
+            array = every.take(lanes, axis=0) if every.flags.c_contiguous else every[lanes]
+        if self._reshape is not None:
+            array = array.reshape((cores.count, *self._reshape))
+        if self._order is not None:
+            array = array.transpose(0, *(1 + i for i in self._order))
+        return array
+
     def store(self, cores: Cores, value: Array) -> None:
         """Write ``[cores, *shape]`` elements."""
         if self._order is not None:
@@ -169,18 +182,6 @@ class View:
         """Memory of a slice of cores, sliced by the indices that are equal on all cores."""
         plain = [slice(None) if isinstance(i, (PerCore, Span)) else i for i in self._index]
         array: Array = self.memory.array[(key, *plain)]
-        return array
-
-    def _gathered(self, cores: Cores) -> Array:
-        """A copy of the elements on ``cores``."""
-        if self._scattered:
-            array = self._scatter(cores).load()
-        else:
-            array = self._based(slice(None))[cores.key]
-        if self._reshape is not None:
-            array = array.reshape((cores.count, *self._reshape))
-        if self._order is not None:
-            array = array.transpose(0, *(1 + i for i in self._order))
         return array
 
     def _scatter(self, cores: Cores) -> Scattered:
