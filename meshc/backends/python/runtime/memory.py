@@ -216,17 +216,24 @@ class Memory:
     """The array behind a buffer, ``[cores, *shape]``. Half types are kept as rounded float32.
 
     The first ``stacked`` dims vary slowest in the host's memory, before the cores: statements that
-    work on one layer then find what all cores have of it side by side.
+    work on one layer then find what all cores have of it side by side. ``by_columns`` is the order
+    in which BLAS multiplies a vector by matrices with short columns sooner.
     """
 
     def __init__(
-        self, fabric: Fabric, name: str, dtype: str, shape: tuple[int, ...], stacked: int = 0
+        self,
+        fabric: Fabric,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        stacked: int = 0,
+        by_columns: bool = False,
     ) -> None:
         self.fabric = fabric
         self.name = name
         self.dtype = dtype
         self.shape = shape
-        self._stacked = stacked
+        self._stacked, self._by_columns = stacked, by_columns
         self.constant = False  # holds the same as long as the program is loaded
         self.array: Array = np.empty((0, *shape))
 
@@ -235,8 +242,12 @@ class Memory:
         kind = np.int32 if self.dtype == "i32" else np.float32
         # empty, then filled: NumPy asks for large pages, which makes first use much faster
         stack, rest = self.shape[: self._stacked], self.shape[self._stacked :]
+        if self._by_columns:
+            rest = (*rest[:-2], rest[-1], rest[-2])
         array = np.empty((*stack, self.fabric.mesh.count, *rest), kind)
         array.fill(0)
+        if self._by_columns:
+            array = array.swapaxes(-1, -2)
         self.array = np.moveaxis(array, self._stacked, 0)
         return self.array
 
