@@ -66,8 +66,11 @@ class Machine:
             return core.y, self.phase.fabric.mesh.grid[1], lambda to: (to, core.x)
         return core.x, self.phase.fabric.mesh.grid[2], lambda to: (core.y, to)
 
-    def chain(self, name, axis, stride, group, combine):
-        """Groups of cores ``stride`` apart: the last sends, those between pass on."""
+    def chain(self, name, axis, stride, group, combine, changes=False):
+        """Groups of cores ``stride`` apart: the last sends, those between pass on.
+
+        Who sends may change its buffer as soon as it need not wait any longer.
+        """
         phase = self.phase
         at, extent, hop = self.places(axis)
         member = (at // stride) % group
@@ -85,6 +88,8 @@ class Machine:
                 channel.relay(view, combine=combine, on=passes)
                 got = channel.recv(view, combine=combine, on=takes)
                 wait(sent, got)
+                if changes:
+                    scale(view, view, factor=3.0, on=sends)
 
         return exchange
 
@@ -176,7 +181,7 @@ def programs(draw):
                 st.tuples(
                     st.just("chain"),
                     st.sampled_from("yx"),
-                    st.tuples(st.integers(1, 3), st.integers(2, 4), combine),
+                    st.tuples(st.integers(1, 3), st.integers(2, 4), combine, st.booleans()),
                 ),
                 st.tuples(st.just("cast"), st.sampled_from("yx"), st.tuples(st.integers(1, 9))),
                 st.tuples(

@@ -74,6 +74,9 @@ class _Message:
         grid, own = target.on_grid, token.own.on_grid
         if batch.parts is None or grid is None or own is None or self.view.shape != target.shape:
             return False
+        recording = target.fabric.recording
+        if self.held is not None and recording is not None and recording.retract(self.held):
+            self.held = None
         pieces = self.held
         if pieces is None:
             source = self.view.on_grid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,16 @@ class Recording:
     def alone(self) -> bool:
         """Whether nothing is underway on the channels that are used."""
         return all(channel.idle for channel in self.channels)
+
+    def retract(self, copies: Sequence[Array]) -> bool:
+        """Leave ``copies`` out if nothing was done since they were taken: then what they are copies
+        of has not changed and can take their place. Returns whether that is so."""
+        first = len(self.actions) - len(copies)
+        last = [arrays[0] for function, arrays in self.actions[first:] if function is np.copyto]
+        if not self.complete or list(map(id, last)) != list(map(id, copies)):
+            return False
+        del self.actions[first:]
+        return True
 
     def include(self, part: Recording | None) -> None:
         """What a function that this one calls did, as if it stood here; None if that is unknown."""
