@@ -25,6 +25,9 @@ from meshc.ir.views import Point, View
 from meshc.support.diagnostics import fail
 
 _INDENT = 4
+# Measured with OpenBLAS: a vector times many matrices with columns as short as this, or rows up to
+# the other length, takes less time when they are kept column by column.
+_SHORT_COLUMN, _LONG_ROW = 40, 512
 
 
 def buffers(module: Module, writer: Writer) -> list[str]:
@@ -34,12 +37,17 @@ def buffers(module: Module, writer: Writer) -> list[str]:
         for view in op.views():
             views.setdefault(view.buffer, []).append(view)
     used = views.keys() | {port.buffer for port in module.ports}
-    written = _written(module)
-    return [
-        line
-        for b in module.buffers
-        for line in _buffer(b, writer, b.value in used, written, _stacked(views.get(b.value, [])))
-    ]
+    written, by_columns = _written(module), _by_columns(module)
+    lines = []
+    for buffer in module.buffers:
+        value = buffer.value
+        layout = []
+        if stacked := _stacked(views.get(value, [])):
+            layout.append(f"stacked={stacked}")
+        if value in by_columns:
+            layout.append("by_columns=True")
+        lines += _buffer(buffer, writer, value in used, written, layout)
+    return lines
 
 
 def _stacked(views: list[View]) -> int:
@@ -51,8 +59,31 @@ def _stacked(views: list[View]) -> int:
     return min(counts, default=0)
 
 
+def _by_columns(module: Module) -> set[Value]:
+    """Buffers that are nothing but short matrices by which vectors are multiplied."""
+    found, others = set[Value](), set[Value]()
+    for op in module.walk():
+        for place, view in enumerate(op.views()):
+            (found if place == 2 and _is_short_product(op) else others).add(view.buffer)
+    return found - others
+
+
+def _is_short_product(op: Op) -> bool:
+    """Whether ``op`` multiplies a vector by a matrix with short columns."""
+    if not isinstance(op, Compute) or op.kernel != "gemm" or op.params["transposed"]:
+        return False
+    _, vector, matrix = op.views()
+    size = [extent.constant for extent in matrix.shape() if extent.is_const]
+    return (
+        len(size) == len(matrix.buffer_type.shape) - len(matrix.indices) == 2
+        and vector.shape()[-2] == Expr.const(1)
+        and size[0] <= _SHORT_COLUMN
+        and size[1] <= _LONG_ROW
+    )
+
+
 def _buffer(
-    buffer: Buffer, writer: Writer, used: bool, written: set[Value], stacked: int
+    buffer: Buffer, writer: Writer, used: bool, written: set[Value], layout: list[str]
 ) -> list[str]:
     name = buffer.value.name
     shape = [str(n) for n in buffer.type.shape]
@@ -61,8 +92,8 @@ def _buffer(
         arguments.append(f'role="{buffer.role}"')
     if buffer.role == "weight" and buffer.value in written:
         arguments.append("rewritten=True")
-    if stacked and buffer.role in ("weight", "state"):
-        arguments.append(f"stacked={stacked}")
+    if buffer.role in ("weight", "state"):
+        arguments += layout
     head = "phase.buffer"
     if used:
         head = f"{writer.names.of('buffer', name)} = phase.buffer"

@@ -219,6 +219,33 @@ def test_tokens_left_over_are_waited_for_at_the_end_of_their_block():
     assert "            a = None\n            b = None\n            if n >= 2:\n" in text
 
 
+@pytest.mark.parametrize(
+    ("product", "rows", "columns", "extra", "expected"),
+    [
+        ("%o, %v, %w", 24, 16, "", True),
+        ("%o, %v, %w", 48, 16, "", False),
+        ("%o, %v, %w", 24, 600, "", False),
+        ("%o, %v, %w transposed", 16, 24, "", False),
+        ("%o as [2, 8], %v as [2, 12], %w as [12, 8]", 12, 8, "", False),
+        ("%o, %v, %w", 24, 16, "tile.scale %w, %w {factor = 2.0}", False),
+    ],
+)
+def test_matrices_with_short_columns_are_kept_by_columns(product, rows, columns, extra, expected):
+    """Where nothing but vectors is multiplied by them; the numbers are the measured limits."""
+    long, wide = (columns, rows) if product.endswith("transposed") else (rows, columns)
+    count = 2 if "[2," in product else 1
+    header = f"""dims K = {rows}, N = {columns}, F = {count * wide}
+      buffer %w : f32[{rows}, {columns}] {{role = weight}}
+      buffer %v : f32[1, {count * long}] {{role = state}}
+      buffer %o : f32[1, {count * wide}] {{role = out}}
+      port @w in f32[K, N] : %w {{lanes = [k, n], element = [k, n]}}
+      port @o out f32[F] : %o {{lanes = [r_, f], element = [f], where = "x = 0"}}"""
+    views, turned, _ = product.partition(" transposed")
+    gemm = f"tile.gemm {views} {{accumulate = false, transposed = {str(bool(turned)).lower()}}}"
+    module = tile_module(1, 2, header, f"{gemm}\n{extra}")
+    assert ("by_columns=True" in text_of(module)) == expected
+
+
 def test_extents_of_the_run_have_names():
     text = model_files("4x3")["prefill.py"]
     assert "    def step(len_):\n        extent = " in text

@@ -205,6 +205,7 @@ def test_sends_to_nobody_and_receives_from_nobody():
     phase, v, w, right, _, _ = shift_phase()
     with pytest.raises(ChannelError, match=r"'right' leads nowhere from cores \(y=0, x=2\)"):
         run(phase, lambda: right.send(v))
+    phase, v, w, right, _, _ = shift_phase()
     with pytest.raises(ChannelError, match=r"'right' does not lead to cores \(y=0, x=0\)"):
         run(phase, lambda: right.recv(w))
 

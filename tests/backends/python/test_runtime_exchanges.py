@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshes import runtime_wafer
 
-from meshc.backends.python.runtime import ChannelError, Fabric, Hop, Phase, wait
+from meshc.backends.python.runtime import (
+    ChannelError,
+    Coordinates,
+    Fabric,
+    Hop,
+    Phase,
+    span,
+    wait,
+)
 from meshc.backends.python.runtime.kernels import scale
 
 LANES = 5
@@ -15,7 +23,7 @@ LANES = 5
 class Machine:
     """A phase with a buffer, and the transfers of a random program over its cores."""
 
-    def __init__(self, sizes, dtype, transfers, order=None, recorded=True):
+    def __init__(self, sizes, dtype, transfers, order=None, recorded=True, nested=False):
         self.phase = Phase(Fabric(runtime_wafer(*sizes), order), "p")
         self.v = self.phase.buffer("v", dtype, 3, LANES, role="state")
         self.w = self.phase.buffer("w", dtype, 3, LANES, role="state")
@@ -25,21 +33,25 @@ class Machine:
             body = getattr(self, kind)(f"{kind}_{number}", axis, *facts)
             across = "x" if axis == "y" else "y"
             self.steps.append((self.phase.recorded(body) if recorded else body, across))
+        self.once = self.phase.recorded(self.on_all_lines) if nested else self.on_all_lines
         self.phase.load({})
 
+    def on_all_lines(self, view):
+        """The transfers, on all lines of cores and then on every other one."""
+        for transfer, across in self.steps:
+            transfer(view)
+            with self.phase.fabric.only(self.odd[across]):
+                transfer(view)
+
     def run(self, start, view_of, times):
-        """The memory of each core after the transfers, ``times`` over, on all lines of cores and
-        then on every other one, began with ``start``."""
-        fabric, lanes = self.phase.fabric, self.phase.fabric.lane_of_core
+        """The memory of each core after the transfers, ``times`` over, began with ``start``."""
+        lanes = self.phase.fabric.lane_of_core
         self.v.memory.array[lanes], self.w.memory.array[lanes] = start, -2 * start
-        self.other = view_of(self.w)
+        view, self.other = view_of(self.v), view_of(self.w)
 
         def step():
             for _ in range(times):
-                for transfer, across in self.steps:
-                    transfer(view_of(self.v))
-                    with fabric.only(self.odd[across]):
-                        transfer(view_of(self.v))
+                self.once(view)
                 scale(self.v, self.v, factor=0.25)
                 scale(self.w, self.w, factor=0.5)
 
@@ -54,8 +66,11 @@ class Machine:
             return core.y, self.phase.fabric.mesh.grid[1], lambda to: (to, core.x)
         return core.x, self.phase.fabric.mesh.grid[2], lambda to: (core.y, to)
 
-    def chain(self, name, axis, stride, group, combine):
-        """Groups of cores ``stride`` apart: the last sends, those between pass on."""
+    def chain(self, name, axis, stride, group, combine, changes=False):
+        """Groups of cores ``stride`` apart: the last sends, those between pass on.
+
+        Who sends may change its buffer as soon as it need not wait any longer.
+        """
         phase = self.phase
         at, extent, hop = self.places(axis)
         member = (at // stride) % group
@@ -73,6 +88,8 @@ class Machine:
                 channel.relay(view, combine=combine, on=passes)
                 got = channel.recv(view, combine=combine, on=takes)
                 wait(sent, got)
+                if changes:
+                    scale(view, view, factor=3.0, on=sends)
 
         return exchange
 
@@ -147,6 +164,12 @@ class Machine:
         return exchange
 
 
+def place(buffer):
+    """An index that differs between cores."""
+    core = Coordinates(buffer.fabric.mesh)
+    return (core.y + 2 * core.x) % 3
+
+
 @st.composite
 def programs(draw):
     """Extents of the mesh, an element type, transfers, a window and how often all is done."""
@@ -158,7 +181,7 @@ def programs(draw):
                 st.tuples(
                     st.just("chain"),
                     st.sampled_from("yx"),
-                    st.tuples(st.integers(1, 3), st.integers(2, 4), combine),
+                    st.tuples(st.integers(1, 3), st.integers(2, 4), combine, st.booleans()),
                 ),
                 st.tuples(st.just("cast"), st.sampled_from("yx"), st.tuples(st.integers(1, 9))),
                 st.tuples(
@@ -183,6 +206,8 @@ def programs(draw):
                 lambda v: v[:2, 0:LANES:2],
                 lambda v: v.shaped(LANES, 3),
                 lambda v: v.ordered(1, 0),
+                lambda v: v[place(v)],
+                lambda v: v[:2, span(place(v), 3)].ordered(1, 0),
             ]
         )
     )
@@ -199,6 +224,7 @@ def test_recorded_exchanges_do_what_transfers_do(program, seed):
     plain = Machine(sizes, dtype, transfers, order, recorded=False)
     recorded = Machine(sizes, dtype, transfers)
     mixed = Machine(sizes, dtype, transfers, order)
+    nested = Machine(sizes, dtype, transfers, nested=True)
     for _ in range(2):
         start = rng.standard_normal((cores, 3, LANES)).astype(np.float32)
         plain.v.memory.array[:] = 0
@@ -207,13 +233,15 @@ def test_recorded_exchanges_do_what_transfers_do(program, seed):
         wanted = plain.run(start, window, 3)
         np.testing.assert_array_equal(recorded.run(start, window, 3), wanted)
         np.testing.assert_array_equal(mixed.run(start, window, 3), wanted)
+        np.testing.assert_array_equal(nested.run(start, window, 3), wanted)
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("rows", [2, 5, 24])
-def test_chains_and_casts_are_repeated_from_their_recording(rows):
+def test_chains_and_casts_are_repeated_from_their_recording(rows, nested):
     """Later calls do not go through the channels any more, odd groups included."""
     transfers = [("chain", "y", (1, 3, "add")), ("chain", "y", (3, 9, "add")), ("cast", "y", (99,))]
-    machine = Machine((rows, 4), "f32", transfers)
+    machine = Machine((rows, 4), "f32", transfers, nested=nested)
     start = np.arange(rows * 4 * 3 * LANES, dtype=np.float32).reshape(-1, 3, LANES)
     first = machine.run(start, lambda v: v, 1)
     for channel in machine.phase._channels:
@@ -248,6 +276,52 @@ def waiting_machine():
 
     phase.load({})
     return phase, v, w, right, tell, first, second
+
+
+def test_messages_at_places_that_differ_are_repeated_from_their_recording():
+    """Around a ring, each core from another place of its memory."""
+    machine = Machine((4, 3), "f32", [("ring", "y", ("add", False))], order=range(11, -1, -1))
+    views = [buffer[place(buffer)] for buffer in (machine.v, machine.w)]
+    (exchange, _), start = machine.steps[0], np.arange(12.0).reshape(-1, 1, 1)
+    machine.other = views[1]
+
+    def found():
+        lanes = machine.phase.fabric.lane_of_core
+        machine.v.memory.array[lanes], machine.w.memory.array[lanes] = start, 0
+        machine.phase.runs(lambda: exchange(views[0])).run({})
+        return machine.w.memory.array[lanes]
+
+    first = found()
+    for channel in machine.phase._channels:
+        channel.send = channel.recv = None
+    np.testing.assert_array_equal(found(), first)
+    wanted = np.zeros((4, 3, 3, LANES))
+    for y, x in np.ndindex(4, 3):
+        wanted[(y + 1) % 4, x, ((y + 1) % 4 + 2 * x) % 3] = 3 * y + x
+    np.testing.assert_array_equal(first.reshape(wanted.shape), wanted)
+
+
+def test_a_message_from_before_is_not_part_of_a_recording():
+    """A recorded function calls another one while a message of its own is underway."""
+    phase, v, w, right, tell, first, second = waiting_machine()
+
+    @phase.recorded
+    def around(view, other):
+        right.send(other, on=first)
+        tell(view)
+        wait(right.recv(other, on=second))
+
+    found = []
+
+    def step():
+        tell(v)
+        for start in (1, 5):
+            v.memory.array[:, 0], w.memory.array[:, 0] = [start, 0], [start + 1, 0]
+            around(v, w)
+            found.append([v.memory.array[1, 0], w.memory.array[1, 0]])
+
+    phase.runs(step).run({})
+    assert found == [[2, 1], [6, 5]]
 
 
 def test_what_was_sent_before_is_taken_first():

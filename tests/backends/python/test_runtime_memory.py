@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from meshes import runtime_wafer
 
 from meshc.backends.python.runtime import Fabric, Phase, span
-from meshc.backends.python.runtime.kernels import copy
+from meshc.backends.python.runtime.kernels import copy, gemm
 from meshc.backends.python.runtime.memory import round_bf16, round_f16
 
 SHAPE = (4, 3, 6)
@@ -64,7 +64,6 @@ def test_views_are_slices_of_each_core(data):
     fabric = Fabric(runtime_wafer(ROWS, COLUMNS), data.draw(st.permutations(range(ROWS * COLUMNS))))
     phase = Phase(fabric, "p")
     buffer = phase.buffer("b", "f32", *SHAPE, role="state")
-    phase.load({})
     memory = np.random.default_rng(1).standard_normal((6, *SHAPE)).astype(np.float32)
     given, plain = data.draw(windows())
     index = tuple([part(phase.core) for part in given])
@@ -83,6 +82,8 @@ def test_views_are_slices_of_each_core(data):
         return own if order is None else own.transpose(order)
 
     assert view.shape == of(0).shape
+    out = phase.buffer("o", "f32", *view.shape, role="state")
+    phase.load({})
     buffer.memory.array[fabric.lane_of_core] = memory
     chosen = data.draw(st.sampled_from(["all", "row", "odd"]))
     core = phase.core
@@ -90,9 +91,6 @@ def test_views_are_slices_of_each_core(data):
     cores = phase.where(on)
     for number, lane in enumerate(cores.lanes):
         np.testing.assert_array_equal(view.read(cores)[number], of(fabric.core_of_lane[lane]))
-    out = phase.buffer("o", "f32", *view.shape, role="state")
-    phase.load({})
-    buffer.memory.array[fabric.lane_of_core] = memory
     values = np.random.default_rng(2).standard_normal(out.memory.array.shape)
     out.memory.array[...] = values
     copy(view, out, on=cores)
@@ -130,6 +128,33 @@ def test_views_of_many_runs_do_not_pile_up():
     for at in range(10_000):
         assert buffer[at].shape == ()
     assert len(buffer._windows) <= 4096
+
+
+@pytest.mark.parametrize("stacked", [0, 1])
+def test_the_order_in_which_the_host_keeps_a_matrix_is_not_seen(stacked):
+    """Read, copied and multiplied, a matrix that is kept by columns is what it would be by rows."""
+    phase = Phase(Fabric(runtime_wafer(2, 2)), "p")
+    kept = [
+        phase.buffer(f"w{by}", "f32", 3, 4, 5, stacked=stacked, by_columns=by == 1, role="state")
+        for by in range(2)
+    ]
+    copied = phase.buffer("c", "f32", 20, role="state")
+    v, o = phase.buffer("v", "f32", 1, 4, role="state"), phase.buffer("o", "f32", 1, 5)
+    phase.load({})
+    rng = np.random.default_rng(3)
+    weights, vectors = rng.standard_normal((4, 3, 4, 5)), rng.standard_normal((4, 1, 4))
+    v.memory.array[...] = vectors
+    strides = [buffer.memory.array.strides[-2:] for buffer in kept]
+    assert strides == [(20, 4), (4, 16)]
+    for buffer in kept:
+        buffer.memory.array[...] = weights
+        copy(copied.shaped(4, 5), buffer[2])
+        copy(copied[:10], buffer[1, 1:3].shaped(10))
+        expected = weights.astype(np.float32)[:, 2].reshape(4, 20)
+        expected[:, :10] = weights[:, 1, 1:3].reshape(4, 10)
+        np.testing.assert_array_equal(copied.memory.array, expected)
+        gemm(o, v, buffer[1])
+        np.testing.assert_allclose(o.memory.array, vectors @ weights[:, 1], rtol=1e-5, atol=1e-6)
 
 
 def test_windows_beyond_the_buffer_are_refused():

@@ -23,8 +23,8 @@ def reduce_rows(function: np.ufunc, out: Array, a: Array) -> None:
     if rows.shape[-1] > _SHORT_ROW or out.size < _MANY_ROWS:
         function.reduce(rows, axis=-1, out=out)
         return
-    turned = np.ascontiguousarray(np.moveaxis(rows, -1, 0))
-    function.reduce(turned, axis=0, out=out)
+    turned = np.ascontiguousarray(rows.transpose(rows.ndim - 1, *range(rows.ndim - 1)))
+    np.copyto(out, function.reduce(turned, axis=0))
 
 
 def hide(s: Array, hidden: Array) -> None:

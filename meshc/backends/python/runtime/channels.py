@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -11,24 +12,21 @@ import numpy as np
 from .cores import Cores, Fabric
 from .memory import Array, Memory, View
 from .recording import act, copied
-from .routes import Batch, Hop, Route
+from .routes import Batch, GridKey, Hop, Route
 
 
-def _store(target: Array, payload: Array, own: Array) -> None:
+def _store(own: Array, payload: Array, target: Array) -> None:
     np.copyto(target, payload)
 
 
-def _add(target: Array, payload: Array, own: Array) -> None:
-    np.add(own, payload, out=target)
-
-
-def _max(target: Array, payload: Array, own: Array) -> None:
+def _max(own: Array, payload: Array, target: Array) -> None:
     np.maximum(own, payload, out=target)
 
 
-_PUT: dict[str, Callable[[Array, Array, Array], None]] = {
+# (what a core has, what it receives, where the result goes)
+_PUT: dict[str, Callable[[Array, Array, Array], object]] = {
     "store": _store,
-    "add": _add,
+    "add": np.add,
     "max": _max,
 }
 
@@ -59,19 +57,12 @@ class _Message:
             if parts is not None and grid is not None:
                 self.held = [copied(self.view.fabric, grid[senders]) for _, senders in parts]
             else:
-                self.held = [self._gathered()]
+                room = np.empty(
+                    (self.batch.receivers.count, *self.view.shape), self.view.memory.array.dtype
+                )
+                act(self.view.fabric, _fill, room, partial(self.view.load, self.batch.origins))
+                self.held = [room]
         return self.held
-
-    def _gathered(self) -> Array:
-        """A payload for each receiver, ``[receivers, *shape]``."""
-        self.view.fabric.not_repeatable()
-        memory = self.view.direct(self.view.fabric.everyone)
-        if memory is None:
-            return self.view.read(self.batch.senders)[self.batch.rows]
-        if memory.flags.c_contiguous:
-            return memory.take(self.batch.sources, axis=0)
-        found: Array = memory[self.batch.sources]
-        return found
 
     def move(self, token: Token, cores: Cores) -> bool:
         """Deliver to ``cores`` part by part, where memory and message have that form."""
@@ -83,6 +74,9 @@ class _Message:
         grid, own = target.on_grid, token.own.on_grid
         if batch.parts is None or grid is None or own is None or self.view.shape != target.shape:
             return False
+        recording = target.fabric.recording
+        if self.held is not None and recording is not None and recording.retract(self.held):
+            self.held = None
         pieces = self.held
         if pieces is None:
             source = self.view.on_grid
@@ -93,23 +87,20 @@ class _Message:
                 pieces = [copied(target.fabric, piece) for piece in pieces]
         put = _PUT[token.combine]
         for (receivers, _), piece in zip(batch.parts, pieces, strict=True):
-            act(target.fabric, put, grid[receivers], piece, own[receivers])
+            act(target.fabric, put, own[receivers], piece, grid[receivers])
             if target.rounds is not None:
                 act(target.fabric, target.rounds, grid[receivers])
         return True
 
-    def payload(self, cores: Cores) -> Array:
-        """What ``cores`` are sent, ``[cores, *shape]``."""
-        pieces, receivers = self.hold(), self.batch.receivers
-        if self.batch.parts is None or self.view.on_grid is None:
-            (every,) = pieces
-            return every if cores is receivers else every[receivers.numbers(cores)]
-        fabric = cores.fabric
-        whole = np.empty(fabric.mesh.grid + pieces[0].shape[3:], pieces[0].dtype)
-        for (places, _), piece in zip(self.batch.parts, pieces, strict=True):
-            whole[places] = piece
-        found: Array = whole.reshape((-1, *whole.shape[3:]))[cores.lanes]
-        return found
+    def payload(self, cores: Cores) -> Callable[[], Array]:
+        """A function that gives what ``cores`` are sent, ``[cores, *shape]``."""
+        receivers, parts = self.batch.receivers, self.batch.parts
+        if self.held is None and cores is receivers:
+            return partial(self.view.load, self.batch.origins)
+        pieces = self.hold()
+        if parts is None or self.view.on_grid is None:
+            return partial(pieces[0].take, receivers.numbers(cores), 0)
+        return partial(_assembled, pieces, [places for places, _ in parts], cores)
 
 
 class Sent:
@@ -286,16 +277,33 @@ def _deliver(message: _Message, token: Token, cores: Cores) -> None:
     """Put the payload of ``cores`` into their views."""
     if message.move(token, cores):
         return
-    cores.fabric.not_repeatable()
-    view, payload = token.view, message.payload(cores)
-    if prod(payload.shape[1:]) != prod(view.shape):
-        raise ChannelError(f"a message of {payload.shape[1:]} elements cannot fill {view.shape}")
-    payload = payload.reshape((cores.count, *view.shape))
+    sent, view = message.view.shape, token.view
+    if prod(sent) != prod(view.shape):
+        raise ChannelError(f"a message of {sent} elements cannot fill {view.shape}")
+    act(cores.fabric, _take, cores, message.payload(cores), token.combine, token.own, view)
+
+
+def _take(cores: Cores, payload: Callable[[], Array], combine: str, own: View, view: View) -> None:
+    """Combine what ``cores`` are sent with ``own`` and store it to ``view``."""
+    message = payload().reshape((cores.count, *view.shape))
     target = view.direct(cores)
-    result = view.read(cores).copy() if target is None else target
-    own = result if token.own is view else token.own.read(cores)
-    _PUT[token.combine](result, payload, own)
+    result = np.empty(message.shape, view.memory.array.dtype) if target is None else target
+    has = result if combine == "store" else own.read(cores)
+    _PUT[combine](has, message, result)
     if view.rounds is not None:
         view.rounds(result)
     if target is None:
         view.store(cores, result)
+
+
+def _fill(room: Array, elements: Callable[[], Array]) -> None:
+    np.copyto(room, elements())
+
+
+def _assembled(pieces: Sequence[Array], places: Sequence[GridKey], cores: Cores) -> Array:
+    """What ``cores`` are sent, from pieces that lie at ``places`` on the axes of cores."""
+    whole = np.empty(cores.fabric.mesh.grid + pieces[0].shape[3:], pieces[0].dtype)
+    for place, piece in zip(places, pieces, strict=True):
+        whole[place] = piece
+    found: Array = whole.reshape((-1, *whole.shape[3:]))[cores.lanes]
+    return found

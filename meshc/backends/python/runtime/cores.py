@@ -22,7 +22,7 @@ memo = lru_cache(maxsize=1024)
 
 
 class Cores:
-    """A set of cores of one fabric. Equal sets are the same object.
+    """A set of cores of one fabric. ``Fabric.of_lanes`` gives the same object for equal sets.
 
     ``lanes`` are their places in the hidden leading axis of every buffer, ascending; ``key``
     selects them there, as a slice where that is possible.

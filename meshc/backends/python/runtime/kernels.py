@@ -24,7 +24,6 @@ from .recording import act
 _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI = np.float32(0.7978845608028654)
 _TURNS_REMEMBERED = 256  # as many positions as a step has requests
-_SMALL = 4096  # elements of a factor that are copied sooner than read in another order
 _THREADED_BYTES = 16 * 2**20  # below this, handing work to a thread hardly pays
 # erfc(z) = t exp(-z*z + p(t)), t = 2/(2 + z), z >= 0: relative error below 1.2e-7
 # (Chebyshev fit of Numerical Recipes, section 6.2)
@@ -56,19 +55,17 @@ def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
             cores = out.fabric.running(on)
             if not cores.count:
                 return
-            arrays = [view.read(cores) for view in views]
-            target = out.direct(cores)
             for name, value in params.items():
                 if isinstance(value, PerCore):
                     params[name] = out.fabric.by_lane(value)[cores.lanes]
-            result = target if target is not None else _copied(out, cores, updates)
-            if out.fabric.recording is not None and not _stay(cores, out, *views):
-                out.fabric.not_repeatable()
-            act(out.fabric, partial(compute, **params) if params else compute, result, *arrays)
-            if out.rounds is not None:
-                act(out.fabric, out.rounds, result)
-            if target is None:
-                out.store(cores, result)
+            bound = partial(compute, **params) if params else compute
+            arrays = [view.direct(cores) for view in (out, *views)]
+            if any(array is None for array in arrays):
+                act(out.fabric, _on_copies, bound, updates, cores, out, *views)
+            else:
+                act(out.fabric, bound, *arrays)
+                if out.rounds is not None:
+                    act(out.fabric, out.rounds, arrays[0])
 
         run.__name__ = run.__qualname__ = compute.__name__
         run.__doc__ = compute.__doc__
@@ -77,15 +74,22 @@ def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
     return wrap
 
 
-def _stay(cores: Cores, *views: View) -> bool:
-    """Whether kernels work on the memory of the views itself, not on copies of what it holds."""
-    return all(view.direct(cores) is not None for view in views)
-
-
-def _copied(view: View, cores: Cores, updates: bool) -> Array:
-    """Room for a result that is scattered in memory, with the old elements if needed."""
-    old = view.read(cores)
-    return old.copy() if updates else np.empty_like(old)
+def _on_copies(
+    compute: Callable[..., None], updates: bool, cores: Cores, out: View, *views: View
+) -> None:
+    """As ``compute`` on the memory of views, of which some are scattered in it."""
+    target = out.direct(cores)
+    if target is not None:
+        result = target
+    elif updates:
+        result = out.load(cores)
+    else:
+        result = np.empty((cores.count, *out.shape), out.memory.array.dtype)
+    compute(result, *[view.read(cores) for view in views])
+    if out.rounds is not None:
+        out.rounds(result)
+    if target is None:
+        out.store(cores, result)
 
 
 def _trailing(small: Array, like: Array) -> Array:
@@ -183,8 +187,6 @@ def gemm(
 ) -> None:
     """out[.., m, n] = a[.., m, k] b[.., k, n] (b[.., n, k] if transposed), or += if accumulate"""
     right = b.swapaxes(-1, -2) if transposed else b
-    if transposed and a.shape[-2] > 1 and b[0].size <= _SMALL and len(b) > 1:
-        right = np.ascontiguousarray(right)  # BLAS takes long to begin with a transposed one
     right, left = _trailing(right, a), _trailing(a, right)
     if accumulate:
         out += np.matmul(left, right)
@@ -280,30 +282,39 @@ def rope(
     cores = out.fabric.running(on)
     out.fabric.not_repeatable()
     if cores.count:
-        _turn(out, a, on=on, turns=_turns(freq, cores, position, step, a.shape[-2]))
+        _turn(out, a, on=on, turns=_turns(freq, cores, position, step, a.shape))
 
 
-def _turns(freq: View, cores: Cores, position: PerCore | int, step: int, rows: int) -> Array:
-    """cos + i sin of the angle of each row and pair, ``[cores or 1, rows, pairs]``.
+def _turns(
+    freq: View, cores: Cores, position: PerCore | int, step: int, shape: tuple[int, ...]
+) -> Array:
+    """cos + i sin of the angle of each pair of an array ``[cores, *shape]``, which may be the same
+    for several.
 
     Remembered with ``freq``, since they are equal in all layers: of single rows those of the
     latest positions, as requests of a step have their own.
     """
     start: Array | int
+    rows = shape[-2]
     if isinstance(position, PerCore):
         key, start = None, freq.fabric.by_lane(position)[cores.lanes]
     else:
-        key, start = (cores, position, step, rows), position
+        key, start = (cores, position, step, shape), position
     if key is not None and freq.memory.constant and key in freq.derived:
         return freq.derived[key]
     at = np.reshape(start, (-1, 1, 1)) + step * np.arange(rows)[:, None]
     # double precision: at large positions float32 would lose the last bits of the turn
     angle = at * freq.read(cores).astype(np.float64)[:, None, :]
     turns: Array = np.exp(1j * angle).astype(np.complex64)
+    if key is None:
+        return turns
+    if rows == 1:  # written out for each head: NumPy need not begin a loop for each then
+        every = np.empty((cores.count, *shape[:-1], turns.shape[-1]), np.complex64)
+        np.copyto(every, _trailing(turns, every))
+        turns = every
     if rows > 1 or len(freq.derived) >= _TURNS_REMEMBERED:
         freq.derived.clear()
-    if key is not None:
-        freq.derived[key] = turns
+    freq.derived[key] = turns
     return turns
 
 

@@ -128,7 +128,7 @@ class View:
         array = self._arrays.get(cores)
         if array is None:
             array = self.direct(cores)
-        return self._gathered(cores) if array is None else array
+        return self.load(cores) if array is None else array
 
     def direct(self, cores: Cores) -> Array | None:
         """The memory itself as ``[cores, *shape]``, or None where that is no strided window."""
@@ -153,6 +153,19 @@ class View:
             isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs
         )
 
+    def load(self, cores: Cores) -> Array:
+        """A copy of the elements on ``cores``, ``[cores, *shape]``."""
+        if self._scattered:
+            array = self._scatter(cores).load()
+        else:
+            every, lanes = self._based(slice(None)), cores.lanes
+            array = every.take(lanes, axis=0) if every.flags.c_contiguous else every[lanes]
+        if self._reshape is not None:
+            array = array.reshape((cores.count, *self._reshape))
+        if self._order is not None:
+            array = array.transpose(0, *(1 + i for i in self._order))
+        return array
+
     def store(self, cores: Cores, value: Array) -> None:
         """Write ``[cores, *shape]`` elements."""
         if self._order is not None:
@@ -169,18 +182,6 @@ class View:
         """Memory of a slice of cores, sliced by the indices that are equal on all cores."""
         plain = [slice(None) if isinstance(i, (PerCore, Span)) else i for i in self._index]
         array: Array = self.memory.array[(key, *plain)]
-        return array
-
-    def _gathered(self, cores: Cores) -> Array:
-        """A copy of the elements on ``cores``."""
-        if self._scattered:
-            array = self._scatter(cores).load()
-        else:
-            array = self._based(slice(None))[cores.key]
-        if self._reshape is not None:
-            array = array.reshape((cores.count, *self._reshape))
-        if self._order is not None:
-            array = array.transpose(0, *(1 + i for i in self._order))
         return array
 
     def _scatter(self, cores: Cores) -> Scattered:
@@ -215,17 +216,24 @@ class Memory:
     """The array behind a buffer, ``[cores, *shape]``. Half types are kept as rounded float32.
 
     The first ``stacked`` dims vary slowest in the host's memory, before the cores: statements that
-    work on one layer then find what all cores have of it side by side.
+    work on one layer then find what all cores have of it side by side. ``by_columns`` is the order
+    in which BLAS multiplies a vector by matrices with short columns sooner.
     """
 
     def __init__(
-        self, fabric: Fabric, name: str, dtype: str, shape: tuple[int, ...], stacked: int = 0
+        self,
+        fabric: Fabric,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        stacked: int = 0,
+        by_columns: bool = False,
     ) -> None:
         self.fabric = fabric
         self.name = name
         self.dtype = dtype
         self.shape = shape
-        self._stacked = stacked
+        self._stacked, self._by_columns = stacked, by_columns
         self.constant = False  # holds the same as long as the program is loaded
         self.array: Array = np.empty((0, *shape))
 
@@ -234,8 +242,12 @@ class Memory:
         kind = np.int32 if self.dtype == "i32" else np.float32
         # empty, then filled: NumPy asks for large pages, which makes first use much faster
         stack, rest = self.shape[: self._stacked], self.shape[self._stacked :]
+        if self._by_columns:
+            rest = (*rest[:-2], rest[-1], rest[-2])
         array = np.empty((*stack, self.fabric.mesh.count, *rest), kind)
         array.fill(0)
+        if self._by_columns:
+            array = array.swapaxes(-1, -2)
         self.array = np.moveaxis(array, self._stacked, 0)
         return self.array
 

@@ -52,11 +52,13 @@ class Phase:
         role: str = "",
         rewritten: bool = False,
         stacked: int = 0,
+        by_columns: bool = False,
     ) -> Buffer:
         """Memory on every core. ``rewritten`` says that the program writes to constants,
         ``stacked`` how many of the first dims count layers and the like, of which a statement
-        reaches one."""
-        buffer = Buffer(Memory(self.fabric, name, dtype, shape, stacked))
+        reaches one, and ``by_columns`` in which order the host keeps the last two dims, for speed
+        alone."""
+        buffer = Buffer(Memory(self.fabric, name, dtype, shape, stacked, by_columns))
         buffer.memory.constant = role == "weight" and not rewritten
         self._roles.append((buffer, role))
         return buffer

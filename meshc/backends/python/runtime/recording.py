@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +36,24 @@ class Recording:
         """Whether nothing is underway on the channels that are used."""
         return all(channel.idle for channel in self.channels)
 
+    def retract(self, copies: Sequence[Array]) -> bool:
+        """Leave ``copies`` out if nothing was done since they were taken: then what they are copies
+        of has not changed and can take their place. Returns whether that is so."""
+        first = len(self.actions) - len(copies)
+        last = [arrays[0] for function, arrays in self.actions[first:] if function is np.copyto]
+        if not self.complete or list(map(id, last)) != list(map(id, copies)):
+            return False
+        del self.actions[first:]
+        return True
+
+    def include(self, part: Recording | None) -> None:
+        """What a function that this one calls did, as if it stood here; None if that is unknown."""
+        if part is None:
+            self.complete = False
+        else:
+            self.actions += part.actions
+            self.channels |= part.channels
+
 
 class Recorded:
     """A function of views, loop variables and scalars that does the same to the same arrays
@@ -51,35 +69,40 @@ class Recorded:
         self.__name__, self.__doc__ = body.__name__, body.__doc__
 
     def __call__(self, *arguments: View | int) -> None:
-        outer = self._fabric.recording
-        if outer is not None:  # what calls this is recorded as well: there it is one action
-            self._fabric.recording = None
-            try:
-                self(*arguments)
-            finally:
-                self._fabric.recording = outer
-            outer.actions.append((self, arguments))
-            return
+        fabric = self._fabric
+        outer, fabric.recording = fabric.recording, None
+        try:
+            done = self._done(arguments)
+        finally:
+            fabric.recording = outer
+        if outer is not None:
+            outer.include(done)
+
+    def _done(self, arguments: tuple[View | int, ...]) -> Recording | None:
+        """Do what the body does. Returns the recording of it, None if there is none that holds."""
         known = self._recordings.get((self._fabric.active, *arguments))
         if known is None:
-            self._record(arguments)
-        elif known.alone():
+            return self._recorded(arguments)
+        if known.alone():
             for function, arrays in known.actions:
                 function(*arrays)
-        else:
-            self._body(*arguments)
+            return known
+        self._body(*arguments)
+        return None
 
-    def _record(self, arguments: tuple[View | int, ...]) -> None:
+    def _recorded(self, arguments: tuple[View | int, ...]) -> Recording | None:
         fabric = self._fabric
         fabric.recording = recording = Recording()
         try:
             self._body(*arguments)
         finally:
             fabric.recording = None
-        if recording.complete and recording.alone():
-            if len(self._recordings) >= _MOST:
-                self._recordings.clear()
-            self._recordings[fabric.active, *arguments] = recording
+        if not (recording.complete and recording.alone()):
+            return None
+        if len(self._recordings) >= _MOST:
+            self._recordings.clear()
+        self._recordings[fabric.active, *arguments] = recording
+        return recording
 
 
 def act(fabric: Fabric, function: Callable[..., object], *arguments: Any) -> None:

@@ -31,35 +31,34 @@ GridKey = tuple[slice, slice, slice]
 class Batch:
     """What one send does for a set of senders: who receives, and from whom.
 
-    ``sources`` has the sender of each receiver, ``rows`` its number among the senders.
+    ``origins`` are the senders, one for each receiver: not in order, and some several times.
     """
 
     def __init__(
         self, fabric: Fabric, senders: Cores, sources: Lanes, targets: Lanes, hops: Lanes
     ) -> None:
         self.fabric, self.senders = fabric, senders
-        self.sources, self._hops = sources, hops
+        self.origins, self._hops = Cores(fabric, sources), hops
         self.receivers = fabric.of_lanes(targets)
-        self.rows = np.searchsorted(senders.lanes, sources)
         self._within: dict[Cores, Batch] = {}
 
     @cached_property
     def parts(self) -> tuple[tuple[GridKey, GridKey], ...] | None:
         """All pairs as (receivers, senders) on the axes (regions, rows, columns), the latter
         broadcast to the former; None where the route has no such form."""
-        return _parts(self.fabric, self.sources, self.receivers.lanes, self._hops)
+        return _parts(self.fabric, self.origins.lanes, self.receivers.lanes, self._hops)
 
     @cached_property
     def apart(self) -> bool:
         """Whether no sender receives."""
-        return not np.isin(self.receivers.lanes, self.sources).any()
+        return not np.isin(self.receivers.lanes, self.origins.lanes).any()
 
     def within(self, cores: Cores) -> Batch:
         """The same for some of the receivers."""
         found = self._within.get(cores)
         if found is None:
             some = self.receivers.numbers(cores)
-            of_these = (self.sources[some], cores.lanes, self._hops[some])
+            of_these = (self.origins.lanes[some], cores.lanes, self._hops[some])
             found = self._within[cores] = Batch(self.fabric, self.senders, *of_these)
         return found
 

@@ -60,21 +60,23 @@ def decode(fabric: Fabric) -> Phase:
     x_8_x_10_h_1_ss = phase.buffer("x_8_x_10_h_1.ss", "f32", 129)
     attn_norm = phase.buffer("attn_norm", "f32", 2, 24, role="weight", stacked=1)
     h = phase.buffer("h", "f32", 24)
-    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 24, 40, role="weight", stacked=1)
+    wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 2, 24, 40, role="weight", stacked=1, by_columns=True)
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state", stacked=2)
     kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state", stacked=1)
     s_2 = phase.buffer("s_2", "f32", 6, 8)
     s_max = phase.buffer("s.max", "f32", 6)
     x_7 = phase.buffer("x_7", "f32", 24)
-    wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight", stacked=1)
+    wo = phase.buffer("wo", "f32", 2, 24, 24, role="weight", stacked=1, by_columns=True)
     ffn_norm = phase.buffer("ffn_norm", "f32", 2, 24, role="weight", stacked=1)
     h_1 = phase.buffer("h_1", "f32", 24)
-    w_gate_w_up = phase.buffer("w_gate_w_up", "f32", 2, 24, 128, role="weight", stacked=1)
+    w_gate_w_up = phase.buffer(
+        "w_gate_w_up", "f32", 2, 24, 128, role="weight", stacked=1, by_columns=True
+    )
     x_12 = phase.buffer("x_12", "f32", 24)
     w_down = phase.buffer("w_down", "f32", 2, 64, 24, role="weight", stacked=1)
     final_norm = phase.buffer("final_norm", "f32", 24, role="weight")
-    lm_head = phase.buffer("lm_head", "f32", 24, 128, role="weight")
+    lm_head = phase.buffer("lm_head", "f32", 24, 128, role="weight", by_columns=True)
     result = phase.buffer("result", "f32", 128, role="out")
 
     # Channels: where the messages of each core go.
