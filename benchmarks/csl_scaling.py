@@ -55,7 +55,7 @@ STEP = """\
 module @step level(tile) {{
   dims X = {size}, I = {words}
   options dtype = f16
-  mesh rows = 1, columns = {size}{order}
+  mesh y = 1, x = {size}{order}
   buffer %a : f16[{words}] {{role = in}}
   buffer %b : f16[{words}] {{role = out}}
   channel @ring_x "{route}"
@@ -97,8 +97,8 @@ def step_text(order: str, size: int) -> str:
     else:
         pieces = ((Cond.ge(x, 1), x - 1), (Cond.eq(x, 0), x + (size - 1)))
     route = AffineMap.of(("y", "x"), [((y, target), where) for where, target in pieces])
-    mesh = ", interleaved = [x]" if order == "interleaved" else ""
-    return STEP.format(size=size, words=WORDS, route=route, order=mesh)
+    ring = " interleaved" if order == "interleaved" else ""
+    return STEP.format(size=size, words=WORDS, route=route, order=ring)
 
 
 def program(algorithm: str, size: int) -> tuple[str, str, dict[str, Any]]:

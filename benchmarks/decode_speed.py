@@ -32,7 +32,7 @@ from meshc.support.output import write_directory
 MODEL = "smollm2-135m"
 PROMPT = (504, 3575, 282, 4649, 314)  # "The capital of France is"
 CAPACITY = 128
-MOST_RATIO = 3.0
+MOST_RATIO = 2.0
 Gap = tuple[float, float]
 MOST_BYTES = 3 * 10**9
 
