@@ -1,4 +1,4 @@
-"""The modules of the benchmarks, and the driver of the tests of the CUDA back end, by their names."""
+"""The modules of the benchmarks, and the driver of tests of the CUDA back end, by their names."""
 
 import sys
 from pathlib import Path

@@ -26,5 +26,5 @@ def _pairs(module):
     for column in range(module.the_mesh().columns):
         env = {"y": 0, "x": column}
         for piece in channel.route.pieces:
-            if piece.domain.holds(env):
+            if piece.domain.evaluate(env):
                 yield (0, column), tuple(output.evaluate(env) for output in piece.outputs)
