@@ -69,9 +69,11 @@ class MeshCosts:
         if isinstance(op, (*_FREE, ops.AllReduce, ops.Reduce)):
             return NOTHING
         if isinstance(op, ops.Broadcast):
-            return message(self.words(op, type_of), self.mesh.size(op.axis), self.device)
+            along = self.device.along(op.axis)
+            return message(self.words(op, type_of), self.mesh.size(op.axis), along)
         if isinstance(op, ops.Collective):
-            return shifts(self.mesh.size(op.axis) - 1, self.words(op, type_of), 2, self.device)
+            along = self.device.along(op.axis)
+            return shifts(self.mesh.size(op.axis) - 1, self.words(op, type_of), 2, along)
         if isinstance(op, (ops.Gemm, ops.GemmT)):
             return self.shifted(op, type_of)
         if isinstance(op, ops.Gemv):
@@ -90,7 +92,8 @@ class MeshCosts:
             each = Cost(elements / self.device.lanes(str(kind.dtype)))
             cost += each + Cost(overhead=self.device.op_cycles)
         if self.shifts_rows(op):
-            cost += message(self.words(op, type_of, op.operands[1::2]), 2, self.device)
+            along = self.device.along(self.mesh.down)
+            cost += message(self.words(op, type_of, op.operands[1::2]), 2, along)
         return cost
 
     def shifts_rows(self, op: ops.Append) -> bool:
@@ -140,7 +143,8 @@ class MeshCosts:
         return merge(sum(elements), elements[-1], str(kinds[0].dtype), self.device)
 
     def shifted(self, op: ops.Gemm | ops.GemmT, type_of: TypeOf) -> Cost:
-        """A product by cyclic shifts of both operands, or of one and the sums."""
+        """A product by cyclic shifts of both operands, or of one and the sums, at the pace of the
+        slower axis."""
         left, *rights = (self.local_extents(o, type_of) for o in op.operands)
         k = prod(left[d] for d in op.contract if d in left)
         m = prod(extent for d, extent in left.items() if d not in op.contract)
@@ -152,7 +156,7 @@ class MeshCosts:
         tiles = Tiles(
             self.mesh.rows, self.mesh.size(op.axis), m, k, n, kind.dtype.bytes, turned, False
         )
-        return product_costs(tiles, self.device)["cyclic_shift"].cost
+        return product_costs(tiles, self.device, self.mesh.down, op.axis)["cyclic_shift"].cost
 
     def local(self, op: ops.Gemv, right: Operand, type_of: TypeOf) -> Cost:
         """The product of what a core holds of both sides."""

@@ -84,8 +84,14 @@ class ProductCost:
         )
 
 
-def product_costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
-    """Costs of all algorithms by name."""
+def product_costs(tiles: Tiles, device: Device, *axes: str) -> dict[str, ProductCost]:
+    """Costs of all algorithms by name; ``axes`` are those that operands move along, the slowest of
+    which sets the pace. Without them all axes are joined alike."""
+    costs = [_costs(tiles, device.along(axis)) for axis in axes] or [_costs(tiles, device)]
+    return {algo: max((c[algo] for c in costs), key=lambda c: c.cycles) for algo in ALGORITHMS}
+
+
+def _costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
     chunk = tiles.product
     words = max(chunk.words(extent, tiles.chunk, device) for extent in (tiles.m, tiles.n))
     work = product(chunk, device)

@@ -22,7 +22,7 @@ from meshc.analysis.channels import Ends, Line, line_of
 from meshc.analysis.coordinates import coordinate_values
 from meshc.cost.operations import Tile, merge, message, product
 from meshc.cost.terms import NOTHING, Cost
-from meshc.devices import Device
+from meshc.devices import Device, Link
 from meshc.ir.affine import Expr, IntArray, parse_piecewise
 from meshc.ir.core import Block
 from meshc.ir.mesh import Mesh
@@ -141,7 +141,7 @@ class _Walk:
         self.device = device
         self.lines = {c.name: line_of(c, self.mesh) for c in module.channels}
         self.scalars = {name: high for name, (_, high) in module.scalars.items()}
-        self.longest = Path()
+        self.longest, self.latency = Path(), 0.0
 
     def block(self, block: Block) -> Path:
         """The critical path of the statements of a block."""
@@ -192,42 +192,41 @@ class _Walk:
         hop = max((self.lines[c].hops for o in body.ops if (c := tile.channel_in(o))), default=1)
         links = op.count - 1
         hops = links * hop
-        link = self.device.link
+        device = self.device.along(self.direction(op)[0])
+        link = device.link
         words = max((self.words(v) for o in body.ops for v in o.views()), default=0)
         relays = any(isinstance(o, tile.Relay) for o in body.ops)
         works = [self.work(o) for o in body.ops if isinstance(o, tile.Compute)]
-        cost = message(words, hops, self.device)
+        cost = message(words, hops, device)
         if works:
             # Each core works on the whole message before it sends on.
-            stored = message(words, 0, self.device) + Cost(overhead=self.device.step_cycles)
+            stored = message(words, 0, device) + Cost(overhead=self.device.step_cycles)
             cost = (stored + sum(works, NOTHING)) * links + Cost(transfer=hops * link.hop_cycles)
         elif relays and link.relay_cycles is not None:
             cost += Cost(stages=(links - 1) * link.relay_cycles)
         elif not relays and any(isinstance(o, tile.Wait) for o in body.ops):
             # Stored and sent on by each core; the next message is already on its way behind.
-            cost += message(words, 0, self.device)
+            cost += message(words, 0, device)
         else:
             cost *= links
         found = Path(hops, links, cost)
-        self.note(found)
+        self.note(found, link)
         return found
 
     def message(self, op: tile.Send | tile.Recv) -> Path:
         """One transfer to the furthest receiver of its channel."""
-        hops = self.lines[op.channel].hops
+        line = self.lines[op.channel]
+        device = self.device.along(line.axis)
         (view,) = op.views()
-        found = Path(hops, 1, message(self.words(view), hops, self.device))
-        self.note(found)
+        found = Path(line.hops, 1, message(self.words(view), line.hops, device))
+        self.note(found, device.link)
         return found
 
-    def note(self, path: Path) -> None:
+    def note(self, path: Path, link: Link) -> None:
         """Remember the longest way that something goes in a step."""
-        link = self.device.link
-
-        def latency(way: Path) -> float:
-            return way.hops * link.hop_cycles + way.stages * link.route_cycles
-
-        self.longest = max(self.longest, replace(path, cost=NOTHING), key=latency)
+        latency = path.hops * link.hop_cycles + path.stages * link.route_cycles
+        if latency > self.latency:
+            self.longest, self.latency = replace(path, cost=NOTHING), latency
 
     def work(self, op: tile.Compute) -> Cost:
         """A microkernel."""

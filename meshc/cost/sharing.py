@@ -93,7 +93,8 @@ class Sharing:
 
     def options(self, reduced: Reduced) -> list[Option]:
         """All ways to reduce, whatever they take: trees by their phases, then the ring."""
-        mesh, device, axis = self.mesh, self.device, reduced.axis
+        mesh, axis = self.mesh, reduced.axis
+        device = self.device.along(axis)
         size = mesh.size(axis)
         if size == 1:
             return [Option(Reduction("k_tree", (), NOTHING), frozenset())]

@@ -5,13 +5,14 @@ from meshc.devices.catalogue import device, device_names, load_device
 from meshc.devices.checks import check_device, device_of
 from meshc.devices.describe import describe
 from meshc.devices.device import Clusters, Device, Link, Resource, Routing, WatchedDevice
-from meshc.devices.keys import FACTS, KEYS, KINDS, NUMBERS, Kind
-from meshc.devices.numbers import Number
+from meshc.devices.keys import FACTS, KEYS, KINDS, LINK, NUMBERS, Kind
+from meshc.devices.numbers import Number, Numbers
 
 __all__ = [
     "FACTS",
     "KEYS",
     "KINDS",
+    "LINK",
     "NUMBERS",
     "WAFER",
     "AxisNames",
@@ -20,6 +21,7 @@ __all__ = [
     "Kind",
     "Link",
     "Number",
+    "Numbers",
     "Resource",
     "Routing",
     "WatchedDevice",

@@ -17,6 +17,7 @@ from meshc.support.diagnostics import fail
 
 _MAX_CORES = 16_000_000
 _NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
+_LEVEL = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LETTERS = frozenset("oruvwxyz")
 """Names of one letter that are free: loop variables and lanes of tile programs have the others."""
 _HEADER = frozenset(
@@ -45,6 +46,14 @@ def are_axis_names(text: str) -> bool:
     names = text.split(" ")
     every = [*names, *factors_of(names[-1])]
     return len(names) == 3 and len(set(every)) == 5 and all(map(is_axis_name, every))
+
+
+def are_levels(text: str) -> bool:
+    """Whether ``text`` says a level for each of three axes, equal ones beside each other."""
+    names = text.split(" ")
+    beside = [name for name, before in zip(names, ["", *names], strict=False) if name != before]
+    right = all(_LEVEL.fullmatch(name) for name in names)
+    return len(names) == 3 and right and len(set(beside)) == len(beside)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """From keys and values as they stand in a file or a header to a device: all faults at once.
 
 In a device file a number is a table of value, unit, kind and source, or a bare value, which then is
-assumed. ``[sources]`` may spell out the short names that sources start with.
+assumed. ``[sources]`` may spell out the short names that sources start with. ``[level.NAME]`` has
+the links of a level above the innermost.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from meshc.devices.keys import (
     FACTS,
     KEYS,
     KINDS,
+    LINK,
     NUMBERS,
     ROUTING,
     SHAPES,
@@ -25,7 +27,7 @@ from meshc.devices.keys import (
     ids,
     points,
 )
-from meshc.devices.numbers import Number
+from meshc.devices.numbers import Number, Numbers
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source, Span
 
@@ -36,6 +38,7 @@ UNSOURCED = "stated without a source"
 """The source of a number that a device file gives as a bare value."""
 
 _USUAL: dict[str, str | bool] = {"axes": str(WAFER), "push": False, "enforced": True}
+_LINK_KEYS = f"write [level.NAME] with {', '.join(LINK)}"
 _TABLE = ("value", "unit", "kind", "source")
 
 
@@ -48,16 +51,17 @@ def device_of_file(values: Mapping[str, object], source: Source) -> Device:
     """
     check = _Check(source)
     titles = check.titles(values.get("sources", {}))
-    given = {name: value for name, value in values.items() if name != "sources"}
-    numbers = {name: check.stated(name, value) for name, value in given.items()}
+    given = {name: value for name, value in values.items() if name not in ("sources", "level")}
+    links = check.tables(values.get("level", {}))
     found = device_of(
-        {k.name: given[k.name] for k in FACTS if k.name in given},  # type: ignore[misc]
-        {k.name: numbers[k.name] for k in NUMBERS if k.name in numbers},
+        *check.split(given),
         titles,
+        {name: Numbers(*check.split(own)) for name, own in links.items()},
     )
     check.known(given)
     check.given(found)
     check.required(found)
+    check.levels(found)
     check.together(found)
     check.found.raise_errors()
     return found
@@ -67,18 +71,29 @@ def device_of(
     facts: Mapping[str, str | bool],
     numbers: Mapping[str, Number],
     sources: Mapping[str, str] | None = None,
+    level_links: Mapping[str, Numbers] | None = None,
 ) -> Device:
     """A device in the order of the keys; a word such as ``unlimited`` stands for no number. What is
     not said is that axes are those of a wafer, data waits in queues and limits are enforced."""
-    said = {**_USUAL, **facts}
+    links = {
+        name: Numbers(_facts({"push": False, **own.facts}), _spoken(own.numbers))
+        for name, own in (level_links or {}).items()
+    }
+    return Device(_facts({**_USUAL, **facts}), _spoken(numbers), sources or {}, links)
+
+
+def _facts(said: Mapping[str, str | bool]) -> dict[str, str | bool]:
+    return {k.name: said[k.name] for k in FACTS if k.name in said}
+
+
+def _spoken(numbers: Mapping[str, Number]) -> dict[str, Number]:
     ordered = {k.name: numbers[k.name] for k in NUMBERS if k.name in numbers}
-    spoken = {
+    return {
         name: Number(None, number.kind, number.source)
         if number.value == (KEYS[name].without or None)
         else number
         for name, number in ordered.items()
     }
-    return Device({k.name: said[k.name] for k in FACTS if k.name in said}, spoken, sources or {})
 
 
 def check_device(device: Device) -> None:
@@ -88,6 +103,7 @@ def check_device(device: Device) -> None:
     """
     check = _Check(None)
     check.given(device)
+    check.levels(device)
     check.memory(device)
     check.reserved(device)
     check.found.raise_errors()
@@ -118,6 +134,29 @@ class _Check:
         if len(found) != len(entries) or not isinstance(value, dict):
             self.error("sources", "'sources' must be a table of texts", 'write SDK = "the title"')
         return found
+
+    def tables(self, value: object) -> dict[str, dict[str, object]]:
+        """The tables ``[level.NAME]`` of a file, by name."""
+        entries = value.items() if isinstance(value, dict) else [("", value)]
+        found = {str(name): dict(own) for name, own in entries if isinstance(own, dict)}
+        if len(found) != len(entries):
+            self.error("level", "'level' must be a table for each level", "write [level.NAME]")
+        for name, own in found.items():
+            self.known({key: value for key, value in own.items() if key not in LINK})
+            for key in sorted(own.keys() & KEYS.keys() - set(LINK)):
+                self.error(key, f"'{key}' is no key of the level '{name[:80]}'", _LINK_KEYS)
+        return {
+            name: {key: value for key, value in own.items() if key in LINK}
+            for name, own in found.items()
+        }
+
+    def split(self, given: Mapping[str, object]) -> tuple[dict[str, str | bool], dict[str, Number]]:
+        """The facts and the numbers among the keys of a table."""
+        numbers = {name: self.stated(name, value) for name, value in given.items()}
+        return (
+            {k.name: given[k.name] for k in FACTS if k.name in given},  # type: ignore[misc]
+            {k.name: numbers[k.name] for k in NUMBERS if k.name in numbers},
+        )
 
     def stated(self, name: str, value: object) -> Number:
         """The number of a file's key: a table of value, unit, kind and source, or a bare value."""
@@ -160,11 +199,12 @@ class _Check:
 
     def given(self, device: Device) -> None:
         """Values of the right shape, within their limits."""
-        for name, fact in device.facts.items():
-            self.value(KEYS[name], fact)
-        for name, number in device.numbers.items():
-            if number.value is not None:
-                self.value(KEYS[name], number.value)
+        for table in (device, *device.level_links.values()):
+            for name, fact in table.facts.items():
+                self.value(KEYS[name], fact)
+            for name, number in table.numbers.items():
+                if number.value is not None:
+                    self.value(KEYS[name], number.value)
 
     def value(self, key: Key, value: object) -> None:
         words, fits = SHAPES[key.shape]
@@ -188,6 +228,22 @@ class _Check:
         self.computing(device)
         self.routing(device)
         self.clusters(device)
+
+    def levels(self, device: Device) -> None:
+        """Every level but the innermost says how its cores are joined, and no other does."""
+        *outer, inner = str(device.facts.get("levels", "device")).split(" ")
+        for name in dict.fromkeys(outer):
+            if name != inner and name not in device.level_links:
+                self.error("levels", f"the links of level '{name}' are missing", _LINK_KEYS)
+        for name, own in device.level_links.items():
+            if name == inner or name not in outer:
+                what = f"'{name[:80]}' is no level of the device above the innermost"
+                self.error("level", what, f"'levels' says {device.facts.get('levels', 'nothing')}")
+                continue
+            for key in (KEYS[k] for k in LINK):
+                given = key.name in own.facts or key.name in own.numbers
+                if not given and key.name != "push":
+                    self.error("level", f"'{key.name}' of level '{name}' is missing", _LINK_KEYS)
 
     def memory(self, device: Device) -> None:
         memory, reserved = (_value(device, n) for n in ("memory_bytes", "reserved_bytes"))

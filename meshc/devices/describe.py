@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from meshc.devices.device import Device
 from meshc.devices.keys import KEYS
-from meshc.devices.numbers import Number
+from meshc.devices.numbers import Number, Numbers
 
 _CORES = {"mesh": "processing element", "cluster": "thread block", "node": "GPU"}
 _LINKS = {"mesh": "neighbours on a mesh", "all_to_all": "every core with every core"}
@@ -17,7 +17,7 @@ def describe(device: Device) -> str:
     kind and source, and what the short names of sources stand for."""
     lines = [f"{device.name}: {device.description}", "", *_aligned(_facts(device))]
     rows = [("number", "value", "unit", "kind", "source")]
-    rows += [(name, *_row(name, number)) for name, number in device.numbers.items()]
+    rows += [(name, *_row(name, number)) for name, number in device.every_number().items()]
     lines += ["", *_aligned(rows)]
     if device.sources:
         lines += ["", *_aligned(list(device.sources.items()))]
@@ -25,15 +25,20 @@ def describe(device: Device) -> str:
 
 
 def _facts(device: Device) -> list[tuple[str, str]]:
-    push = ", data lands in the receiver's memory" if device.fact("push") else ""
     return [
         ("core", f"one {_CORES[device.kind]}"),
         ("mesh up to", f"{device.cores_x}x{device.cores_y} (columns x rows), {device.cores} cores"),
-        ("links", _LINKS[str(device.fact("topology"))] + push),
+        ("links", _links(device)),
+        *((f"links of {level}", _links(own)) for level, own in device.level_links.items()),
         ("dtypes", f"{', '.join(device.dtypes)} (default {device.default_dtype})"),
         ("limits", "enforced" if device.enforced else "not enforced"),
         *_left(device),
     ]
+
+
+def _links(level: Numbers) -> str:
+    push = ", data lands in the receiver's memory" if level.fact("push") else ""
+    return _LINKS[str(level.fact("topology"))] + push
 
 
 def _left(device: Device) -> Iterator[tuple[str, str]]:
@@ -49,7 +54,7 @@ def _left(device: Device) -> Iterator[tuple[str, str]]:
 
 
 def _row(name: str, number: Number) -> tuple[str, str, str, str]:
-    key, value = KEYS[name], number.value
+    key, value = KEYS[name.rpartition(".")[2]], number.value
     text = f"{value:_}" if isinstance(value, (int, float)) else value or key.without
     return text, key.unit, number.kind, number.source
 

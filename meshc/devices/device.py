@@ -7,11 +7,12 @@ file says in words. A number that the device does not give is an error where it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from meshc.devices.axes import AxisNames
-from meshc.devices.keys import KEYS, KINDS, NUMBERS, Kind, Scalar, counts, ids, points
+from meshc.devices.keys import KEYS, KINDS, LINK, NUMBERS, Kind, Scalar, counts, ids, points
 from meshc.devices.numbers import Number, Numbers
 from meshc.support.diagnostics import fail
 
@@ -113,7 +114,13 @@ class Device(Numbers):
     ``memory_bytes`` is the whole memory of a core, of which ``reserved_bytes`` hold code and stack.
     ``read_bytes_per_second`` is what kernels reach of the bandwidth of global memory where at least
     ``bytes_in_flight`` are on their way to each core.
+
+    The axes of a mesh may belong to different levels, such as the blocks of a cluster and the
+    clusters of a GPU, each of which is joined in its own way. ``level_links`` has the facts and
+    numbers of links (``LINK``) of every level but the innermost, whose are those of the device.
     """
+
+    level_links: Mapping[str, Numbers] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash((self.facts.get("name"), len(self.numbers)))
@@ -139,7 +146,7 @@ class Device(Numbers):
 
     def watched(self) -> WatchedDevice:
         """This device, remembering which of its numbers are asked for."""
-        return WatchedDevice(self.facts, self.numbers, self.sources)
+        return WatchedDevice(self.facts, self.numbers, self.sources, self.level_links)
 
     def unlimited(self) -> Device:
         """This device where exceeding M or R is no error."""
@@ -166,6 +173,24 @@ class Device(Numbers):
     def axes(self) -> AxisNames:
         """The names of a mesh's axes."""
         return AxisNames(*str(self.fact("axes")).split())
+
+    def level(self, axis: str) -> str:
+        """The level that ``axis``, one of a mesh's or a factor of one, belongs to."""
+        return self._level_of.get(axis, self._level_of[self.axes.across])
+
+    @cached_property
+    def _level_of(self) -> dict[str, str]:
+        """The level of each axis; one for all of them unless the device says which."""
+        levels = str(self.facts.get("levels", " ".join(["device"] * 3))).split()
+        return dict(zip(str(self.axes).split(), levels, strict=True))
+
+    def along(self, axis: str) -> Device:
+        """This device as messages along ``axis`` see it: with the links of its level."""
+        own = self.level_links.get(self.level(axis)) if self.level_links else None
+        if own is None:
+            return self
+        rest = {name: number for name, number in self.numbers.items() if name not in LINK}
+        return replace(self, facts={**self.facts, **own.facts}, numbers={**rest, **own.numbers})
 
     @property
     def default_dtype(self) -> str:
@@ -259,7 +284,7 @@ class Device(Numbers):
 
     @property
     def link(self) -> Link:
-        """The links between cores."""
+        """The links between cores of the innermost level; ``along`` has those along an axis."""
         return Link(self)
 
     # --- M
@@ -346,7 +371,18 @@ class Device(Numbers):
         """Facts and values by key, in the order of the keys."""
         values: dict[str, Scalar | None] = {**self.facts, "cores": self.cores}
         values |= {name: number.value for name, number in self.numbers.items()}
-        return {name: values[name] for name in KEYS if name in values}
+        found = {name: values[name] for name in KEYS if name in values}
+        for level, own in self.level_links.items():
+            found |= {f"{level}.{name}": fact for name, fact in own.facts.items()}
+            found |= {f"{level}.{name}": number.value for name, number in own.numbers.items()}
+        return found
+
+    def every_number(self) -> dict[str, Number]:
+        """Numbers by key; those of the links of a level behind its name and a dot."""
+        found = dict(self.numbers)
+        for level, own in self.level_links.items():
+            found |= {f"{level}.{name}": number for name, number in own.numbers.items()}
+        return found
 
 
 @dataclass(frozen=True)
@@ -355,12 +391,20 @@ class WatchedDevice(Device):
     computed from them can say how far to trust it."""
 
     asked: set[str] = field(default_factory=set, repr=False, compare=False)
+    seen_from: str = ""
 
     __hash__ = Device.__hash__
 
+    def along(self, axis: str) -> WatchedDevice:
+        """This device as messages along ``axis`` see it; what is asked of it is remembered here."""
+        level = self.level(axis)
+        found = super().along(axis)
+        assert isinstance(found, WatchedDevice)
+        return replace(found, seen_from=f"{level}.") if level in self.level_links else found
+
     def number(self, name: str) -> Number:
         """The number ``name``, which is remembered."""
-        self.asked.add(name)
+        self.asked.add(f"{self.seen_from if name in LINK else ''}{name}")
         return super().number(name)
 
     def inputs(self) -> dict[Kind, tuple[str, ...]]:
@@ -368,7 +412,7 @@ class WatchedDevice(Device):
         found = {
             kind: tuple(
                 name
-                for name, number in self.numbers.items()
+                for name, number in self.every_number().items()
                 if number.kind == kind and name in self.asked
             )
             for kind in KINDS

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from meshc.devices.axes import are_axis_names
+from meshc.devices.axes import are_axis_names, are_levels
 
 Scalar = int | float | str | bool
-Shape = Literal["int", "number", "text", "bool", "axes", "ids", "counts", "points"]
+Shape = Literal["int", "number", "text", "bool", "axes", "levels", "ids", "counts", "points"]
 Kind = Literal["datasheet", "published", "calibrated", "assumed"]
 
 KINDS: tuple[Kind, ...] = ("datasheet", "published", "calibrated", "assumed")
@@ -52,6 +52,7 @@ FACTS = (
     _fact("description", "text", "one line"),
     _fact("topology", "text", "how cores are joined", ("mesh", "all_to_all")),
     _fact("axes", "axes", "axes of a mesh: what counts regions, rows, columns"),
+    _fact("levels", "levels", "the level of each axis, outermost first"),
     _fact("default_dtype", "text", "dtype when none is asked for", DTYPES),
     _fact("push", "bool", "data lands in the receiver's memory"),
     _fact("enforced", "bool", "whether exceeding the limits is an error"),
@@ -137,6 +138,10 @@ NUMBERS = (
 
 KEYS = {key.name: key for key in (*FACTS, *NUMBERS)}
 
+LINK = ("topology", "push", "hop_cycles", "route_cycles", "relay_cycles", "words_per_cycle")
+"""What is said of the links of each level: the facts and numbers of a device are those of its
+innermost level, any other has a table ``[level.NAME]``."""
+
 _COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
 _POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
 _POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")
@@ -177,6 +182,10 @@ SHAPES: dict[Shape, tuple[str, Callable[[object], bool]]] = {
         "three names in small letters (of single ones o, r, u to z) that programs do not use for "
         'something else, such as "r y x"',
         lambda v: isinstance(v, str) and are_axis_names(v),
+    ),
+    "levels": (
+        'three names in small letters, equal ones beside each other, such as "node gpu gpu"',
+        lambda v: isinstance(v, str) and are_levels(v),
     ),
     "ids": (
         'ids as text, such as "0-20,24"',

@@ -6,9 +6,12 @@ Of the device facts stand first, then its numbers by where they come from:
       datasheet cores_x = 16, cores_y = 16, memory_bytes = 8192
       calibrated route_cycles = 24.5
       assumed colors = unlimited
+      level node topology = all_to_all, push = true
+        published hop_cycles = 190
 
-Units are those of the keys. The source of a number stays in the device's file. Rows and attention
-name dims (:mod:`meshc.ir.rows`); a name that is empty is left out.
+Behind them stand the links of levels above the innermost. Units are those of the keys. The source
+of a number stays in the device's file. Rows and attention name dims (:mod:`meshc.ir.rows`); a name
+that is empty is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from meshc.devices import FACTS, KEYS, KINDS, NUMBERS, Device, Number, device_of
+from meshc.devices import FACTS, KEYS, KINDS, LINK, NUMBERS, Device, Number, Numbers, device_of
 from meshc.ir.attributes import Raw, attribute_text
 from meshc.ir.rows import Attention, Rows
 from meshc.ir.tokens import Tokens
@@ -82,12 +85,20 @@ def _names(
 
 
 def device_lines(device: Device) -> list[str]:
-    """The lines of the section ``device``, those of numbers indented."""
-    lines = ["device " + pairs_text(device.facts)]
+    """The lines of the section ``device``, those of numbers and levels indented."""
+    lines = ["device " + pairs_text(device.facts), *_numbers_lines(device.numbers)]
+    for level, own in device.level_links.items():
+        lines.append(f"  level {level} {pairs_text(own.facts)}")
+        lines += [f"  {line}" for line in _numbers_lines(own.numbers)]
+    return lines
+
+
+def _numbers_lines(numbers: Mapping[str, Number]) -> list[str]:
+    lines = []
     for kind in KINDS:
         given = {
             name: KEYS[name].without if number.value is None else number.value
-            for name, number in device.numbers.items()
+            for name, number in numbers.items()
             if number.kind == kind
         }
         if given:
@@ -101,6 +112,22 @@ def read_device(tokens: Tokens, start: Span) -> Device:
     Fails with ``bad-meshir`` for what is no fact or number of a device or stands twice. Whether
     values make sense is for :func:`meshc.devices.check_device` to say.
     """
+    facts = _read_facts(tokens, _FACTS, start)
+    if "name" not in facts:
+        fail("bad-meshir", "the device has no name", start, help="write device name = ..")
+    numbers = _read_numbers(tokens, _NUMBERS, start)
+    links: dict[str, Numbers] = {}
+    while tokens.take("level"):
+        level = tokens.name()
+        if level in links:
+            fail("bad-meshir", f"level '{level}' of the device is given twice", start)
+        own = _read_facts(tokens, _FACTS & {*LINK}, start)
+        links[level] = Numbers(own, _read_numbers(tokens, _NUMBERS & {*LINK}, start))
+    return device_of(facts, numbers, level_links=links)
+
+
+def _read_facts(tokens: Tokens, names: set[str], start: Span) -> dict[str, str | bool]:
+    """Facts among ``names``, from the first of them on."""
     facts: dict[str, str | bool] = {}
     for name, raw in tokens.pairs().items():
         if name in _NUMBERS:
@@ -111,17 +138,20 @@ def read_device(tokens: Tokens, start: Span) -> Device:
                 help=f"write numbers behind one of {', '.join(KINDS)}; compile again what an older "
                 "version printed",
             )
-        facts[name] = _known(tokens, name, raw, _FACTS, start)  # type: ignore[assignment]
-    if "name" not in facts:
-        fail("bad-meshir", "the device has no name", start, help="write device name = ..")
+        facts[name] = _known(tokens, name, raw, names, start)  # type: ignore[assignment]
+    return facts
+
+
+def _read_numbers(tokens: Tokens, names: set[str], start: Span) -> dict[str, Number]:
+    """Numbers among ``names``, behind words that say where they come from."""
     numbers: dict[str, Number] = {}
     while (kind := next((k for k in KINDS if k == tokens.token), None)) is not None:
         tokens.advance()
         for name, raw in tokens.pairs().items():
             if name in numbers:
                 fail("bad-meshir", f"the number '{name}' of the device is given twice", start)
-            numbers[name] = Number(_known(tokens, name, raw, _NUMBERS, start), kind)
-    return device_of(facts, numbers)
+            numbers[name] = Number(_known(tokens, name, raw, names, start), kind)
+    return numbers
 
 
 def _known(

@@ -194,6 +194,11 @@ class Module:
             )
         return self.device
 
+    def reaches_all(self, axis: str) -> bool:
+        """Whether the cores along ``axis`` reach each other at once, past no others; not known of a
+        module without a device."""
+        return self.device is not None and self.device.along(axis).link.topology == "all_to_all"
+
     @property
     def row_dim(self) -> str:
         """The dim that counts rows of tokens; empty where nothing has rows."""

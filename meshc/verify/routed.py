@@ -83,7 +83,7 @@ def _check_crossing(module: Module, channel: Channel) -> None:
     """Messages from region to region go to a neighbour on the device, so that they pass no other
     core: all regions and all cores of a line across the edge are looked at. Where any core reaches
     any other at once there is nothing to pass."""
-    if module.the_device().link.topology == "all_to_all":
+    if module.reaches_all(module.axes.outer):
         return
     mesh, axis = module.the_mesh(), crossed_axis(channel, module.the_mesh())
     for piece in channel.route.pieces:

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
-from meshc.devices import Device, device
+from meshc.devices import Device, Number, Numbers, check_device, device
 from meshc.ir.ops import graph
 
 BASES = ("ideal", "toy", "wse2", "h100x8")
@@ -43,8 +43,25 @@ def random_place(seed, loops):
         route_cycles=drawn.choice([0, 5, 200]),
         op_cycles=drawn.choice([0, 27, 500]),
     )
-    facts = {**base.facts, "axes": f"{outer} {down} {across}", "enforced": True}
-    return Place(replace(made, facts=facts), f"{down}={rows},{across}={columns}", regions)
+    # Axes of the same level have the same links, those of the innermost are the device's.
+    levels = drawn.choice(["one one one", "far one one", "far far one", "far middle one"])
+    facts = {**base.facts, "axes": f"{outer} {down} {across}", "levels": levels, "enforced": True}
+    links = {name: random_links(drawn) for name in sorted({*levels.split()} - {"one"})}
+    several = replace(made, facts=facts, level_links=links)
+    check_device(several)
+    return Place(several, f"{down}={rows},{across}={columns}", regions)
+
+
+def random_links(drawn):
+    """Links of a level of its own."""
+    numbers = {
+        "hop_cycles": drawn.choice([1, 100, 5000]),
+        "route_cycles": drawn.choice([0, 500]),
+        "relay_cycles": drawn.choice([None, 6]),
+        "words_per_cycle": drawn.choice([0.1, 1, 30]),
+    }
+    facts = {"topology": drawn.choice(["mesh", "all_to_all"]), "push": drawn.choice([True, False])}
+    return Numbers(facts, {name: Number(value, "assumed") for name, value in numbers.items()})
 
 
 def has_loop(module):

@@ -27,14 +27,15 @@ def run(options: argparse.Namespace) -> int:
 
 def device_object(found: Device) -> dict[str, object]:
     """What ``--json`` prints: every fact and value by key, then each number with its unit, kind and
-    source (its value null where the device has no such limit), and the titles of the sources."""
+    source (its value null where the device has no such limit), and the titles of the sources. Keys
+    of the links of a level stand behind its name and a dot."""
     numbers = {
         name: {
             "value": number.value,
-            "unit": KEYS[name].unit,
+            "unit": KEYS[name.rpartition(".")[2]].unit,
             "kind": number.kind,
             "source": number.source,
         }
-        for name, number in found.numbers.items()
+        for name, number in found.every_number().items()
     }
     return {**found.flat(), "numbers": numbers, "sources": dict(found.sources)}

@@ -106,7 +106,7 @@ class Partition(Pass):
         """``module`` with its mesh, and how its heads and rows meet that."""
         columns, rows = module.axes.size_of(self.grid or str(module.option("grid", "1x1")))
         heads = heads_of(module)
-        whole = module.device is not None and module.device.link.topology == "all_to_all"
+        whole = module.reaches_all(module.axes.across)
         tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity, whole)
         mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
         return problem_of(module, mesh, tiling, self.gemm, self.align, self.result, self.kv)

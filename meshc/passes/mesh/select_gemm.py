@@ -78,7 +78,8 @@ class SelectGemm(Pass):
         for it, which is not known of whole layers with heads. The natural order of the others
         stretches the rings of all phases, so it is never the choice of one phase; ``summa`` also
         rests on switch tables, which have run on no hardware."""
-        costs = [product_costs(tiles_of(module, o), module.the_device()) for o in products]
+        device, plane = module.the_device(), module.the_mesh().plane
+        costs = [product_costs(tiles_of(module, o), device, *plane) for o in products]
         total = {
             algo: replace(
                 costs[0][algo],

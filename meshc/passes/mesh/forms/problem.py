@@ -68,8 +68,7 @@ class Problem:
         """Whether the search may lay whole features on every core of a row, and weights on every
         row of the mesh: where all cores reach each other at once. A wafer has many small memories,
         which copies would use up; there only a pin asks for them."""
-        device = self.source.device
-        return device is not None and device.link.topology == "all_to_all"
+        return all(map(self.source.reaches_all, self.mesh.plane))
 
     def used_by(self, value: Operand) -> Sequence[Op]:
         """The ops that read ``value``."""

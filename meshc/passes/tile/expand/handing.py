@@ -73,8 +73,7 @@ class Handing(Pointwise):
     @cached_property
     def reaches_all(self) -> bool:
         """Whether messages need no way past other cores."""
-        device = self.module.device
-        return device is not None and device.link.topology == "all_to_all"
+        return self.module.reaches_all(self.module.axes.outer)
 
     @cached_property
     def sums(self) -> dict[str, ops.AllReduce]:
