@@ -116,8 +116,6 @@ def given_module(
     if loaded.module is None:
         return graph_module(loaded, phase, request, report)
     module = clone_module(loaded.module)
-    if module.level == "graph":
-        module.options.setdefault("grid", request.grid)
     if module.device is None:
         module.device = device(request.device_name)
     for fact in GIVEN[module.level]:
@@ -135,7 +133,7 @@ def graph_module(
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
     declared = str(module.option("weights", "f32"))
     dtype = element_type(loaded, declared, request, numbers, report or Diagnostics())
-    module.options |= {"dtype": dtype, "grid": request.grid}
+    module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
     _give_requests(module, request.batch)

@@ -56,8 +56,7 @@ def tile_module(question: Question, kind: str, algo: str) -> Module:
     rights = "N, K" if algo == "transposed" else "K, N"
     text = f"""module @estimate level(graph) {{
       dims M = {question.m}, K = {question.k}, N = {question.n}
-      options phase = main, dtype = {dtype}, accumulate = {question.accumulate},
-        grid = "{question.grid}"
+      options phase = main, dtype = {dtype}, accumulate = {question.accumulate}
       func @main(in %a: {dtype}[M, K], {"in" if kind == "gemm" else "weight"} %b: {dtype}[{rights}])
           -> ({dtype}[M, N]) {{
         %c = graph.matmul %a, %b {{contract = [K]}} : {dtype}[M, N]
@@ -67,6 +66,6 @@ def tile_module(question: Question, kind: str, algo: str) -> Module:
     module = parse_module(Source("<estimate>", text))
     module.device = numbers.unlimited()
     settings = algorithm_settings(**{"gemm" if kind == "gemm" else "all_reduce": algo})
-    if kind == "gemm":
-        settings["partition"] = spec("partition", {"gemm": algo})
+    product = algo if kind == "gemm" else ""
+    settings["partition"] = spec("partition", {"grid": question.grid, "gemm": product})
     return PassManager(pipeline_to("tile", settings)).run(module)

@@ -87,8 +87,13 @@ class CompileRequest:
         algorithms = dict(text.split("=", 1) for text in self.algo)
         specs = algorithm_settings(**algorithms)
         policy = "" if self.kv == AUTO else self.kv
-        partition = {"gemm": algorithms.get("gemm"), "align": self.align, "result": self.result}
-        partition["kv"] = policy
+        partition = {
+            "grid": self.grid,
+            "gemm": algorithms.get("gemm"),
+            "align": self.align,
+            "result": self.result,
+            "kv": policy,
+        }
         fused = {"cluster": self.cluster, "dataflow": self.dataflow}
         return specs | {
             "partition": spec("partition", partition),

@@ -5,7 +5,6 @@ An option that is not listed is a note of whoever wrote it, and no pass reads it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 MAX_EXTENT = 2**40
 
 _DTYPES = tuple(d.value for d in DType)
-_GRID = re.compile(r"\d{1,5}x\d{1,5}")
 _SECTIONS = {
     "row_dim": "rows dim = L, capacity = S",
     "capacity": "rows dim = L, capacity = S",
@@ -27,6 +25,7 @@ _SECTIONS = {
 
 
 _SETTINGS = {
+    "grid": "partition{grid=24x24} or --mesh 24x24; below the graph level the section mesh says it",
     "gemm": "partition{gemm=transposed}, select-gemm{algo=cannon} or --algo gemm=cannon",
     "align": "partition{align=host} or --align host",
     "result": "partition{result=roots} or --result roots",
@@ -55,9 +54,6 @@ def _mistake(name: str, value: Scalar) -> str:
         return "" if value in _DTYPES else "no element type"
     if name == "seq":
         return "" if _is_count(value) else f"no whole number from 1 to {MAX_EXTENT}"
-    if name == "grid":
-        sound = isinstance(value, str) and _GRID.fullmatch(value)
-        return "" if sound else "no mesh: write columns x rows, such as 24x24"
     if name in ("phase", "model"):
         return "" if isinstance(value, str) else "no text"
     return ""

@@ -24,7 +24,6 @@ MATMUL = str(EXAMPLES / "matmul.mesh")
 MESSAGE_KEYS = {"severity", "code", "message", "place", "notes", "help"}
 IR = """module @m level(graph) {
   dims L = 3, E = 4, F = 5
-  options grid = "2x2"
   func @main(in %x: f32[L, E], weight %w: f32[F, E]) -> (f32[L, F]) {
     %t = graph.transpose %w {dims = [E, F]} : f32[E, F]
     %y = graph.matmul %x, %t {contract = [E]} : f32[L, F]
@@ -158,7 +157,7 @@ def test_json_of_errors_has_place_notes_and_help(command):
     assert code == 1
     (error,) = json.loads(out)["errors"]
     assert set(error) == MESSAGE_KEYS
-    assert (error["severity"], error["place"]) == ("error", "wrong.meshir:6:27")
+    assert (error["severity"], error["place"]) == ("error", "wrong.meshir:5:27")
     assert f"error[{error['code']}]: {error['message']}" in err
     _, out, err = command("passes", "partitoin", "--json")
     (error,) = json.loads(out)["errors"]
@@ -230,7 +229,7 @@ def test_print_ir_after(command):
         "plan-memory",
     )  # fmt: skip
     heads = [line for line in err.splitlines() if line.startswith("# after ")]
-    assert heads == ["# after partition (main)", "# after plan-memory (main)"]
+    assert heads == ["# after partition{grid=2x2} (main)", "# after plan-memory (main)"]
 
 
 def test_a_program_of_arrays_runs_by_itself(command):
@@ -265,8 +264,8 @@ def test_missing_and_damaged_weights(command):
 def test_opt_prints_canonical_text(command):
     Path("m.meshir").write_text(IR.replace("  ", " ").replace("\n\n", "\n"))
     code, out, err = command("opt", "m.meshir")
-    rows = "  rows dim = L, capacity = L\n  options"  # a graph without this section gets it
-    assert (code, out, err) == (0, IR.replace("  options", rows), "")
+    rows = "  rows dim = L, capacity = L\n  func"  # a graph without this section gets it
+    assert (code, out, err) == (0, IR.replace("  func", rows), "")
 
 
 def test_opt_runs_passes_from_stdin_to_a_file(command, monkeypatch):
@@ -313,7 +312,7 @@ def test_passes(command):
     found = json.loads(command("passes", "--json")[1])["passes"]
     assert found[2]["requires"] == ["transpose_free"]
     assert json.loads(command("passes", "partition", "--json")[1])["options"] == {
-        "grid": "",
+        "grid": "1x1",
         "gemm": "auto",
         "align": "",
         "result": "everywhere",

@@ -232,10 +232,12 @@ TWO = TWO.replace(
 )
 FLAT = ONE.replace("  heads H share G\n", "").replace("G, D]", "D]").replace("G=2, ", "")
 
+LAID_OUT = {"partition": "partition{grid=2x2}"}
+
 
 def made(text, phase):
     module = elaborate(parse_model(Source("m.mesh", text)), phase, seq=6)
-    module.options |= {"dtype": "f32", "grid": "2x2"}
+    module.options["dtype"] = "f32"
     module.device = device("ideal")
     verify_module(module)
     return module
@@ -247,7 +249,7 @@ def test_the_frontend_records_them(phase):
     assert module.rows == Rows("L", "S")
     assert module.attention == (Attention("H", "G", "D", "S"),)
     for level in ("graph", "mesh", "tile"):
-        lowered = PassManager(pipeline_to(level)).run(made(ONE, phase))
+        lowered = PassManager(pipeline_to(level, LAID_OUT)).run(made(ONE, phase))
         assert (lowered.rows, lowered.attention) == (module.rows, module.attention)
         assert SECTIONS in print_module(lowered)
 
@@ -266,5 +268,5 @@ def test_the_frontend_records_them(phase):
     ],
 )
 def test_what_no_mesh_computes_is_refused_at_its_product(text, words, line, phase):
-    found = refused(PassManager(pipeline_to("mesh")).run, made(text, phase))
+    found = refused(PassManager(pipeline_to("mesh", LAID_OUT)).run, made(text, phase))
     assert (found.code, found.message, found.span.line) == ("unsupported-op", words, line)

@@ -273,7 +273,7 @@ def test_place_of_a_mistake():
         ("capacity = 8", "such as: rows dim = L, capacity = S; compile again"),
         ('paired = "wq,wk"', "such as: paired wq = D, wk = D"),
         ('head_dims = "H G D S L"', "such as: attention query = H, key = G, lane = D, keys = S"),
-        ("grid = 4", "no mesh"),
+        ('grid = "4x4"', "a setting of passes: partition{grid=24x24} or --mesh 24x24"),
         ("align = host", "a setting of passes: partition{align=host} or --align host"),
         ("gemm = cannon", "a setting of passes: partition{gemm=transposed}, select-gemm"),
         ("result = roots", "a setting of passes: partition{result=roots}"),

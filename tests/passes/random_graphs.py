@@ -46,7 +46,7 @@ def random_graph(seed, ops=6, loops=True, many_rows=False, tight=False):
     mesh = drawn.choice(WIDE if tight else MESHES)
     writer.rows = drawn.randint(2, 9) if many_rows else 1
     writer.counted = many_rows and drawn.random() < 0.5
-    text = writer.text(mesh)
+    text = writer.text()
     module = parse_module(Source(f"random {seed}", text))
     wafers = [device(name) for name in DEVICES]
     nodes = [node_of_rows()] * 6 if many_rows else []
@@ -173,7 +173,7 @@ class _Writer:
         ]
         self.vectors.append((result, "E"))
 
-    def text(self, mesh):
+    def text(self):
         name, dim = self.vectors[-1]
         params = ["in %x: f32[L, E]"]
         params += [f"weight %{n}: f32[{', '.join(dims)}]" for n, dims in self.weights]
@@ -183,7 +183,7 @@ class _Writer:
         return (
             "module @random level(graph) holds(transpose_free) {\n"
             f"  dims {dims}\n{scalars}"
-            f'  options dtype = f32, accumulate = f32, grid = "{mesh}"\n'
+            "  options dtype = f32, accumulate = f32\n"
             f"  func @main({', '.join(params)}) -> (f32[L, {dim}]) {{\n"
             f"{body}\n    graph.return %{name}\n  }}\n}}\n"
         )

@@ -175,7 +175,8 @@ def lowered_model(model, phase, mesh="720x720", device="wse2", seq=4096, **setti
     loaded = load_any(model, Diagnostics())
     request = CompileRequest(device=device, mesh=mesh, seq=seq)
     module = graph_module(loaded, phase, request)
-    return PassManager(pipeline_to("mesh", settings)[:3]).run(module)
+    passes = pipeline_to("mesh", {**request.settings(), **settings})[:3]
+    return PassManager(passes).run(module)
 
 
 def layouts(module):
@@ -225,7 +226,9 @@ def test_norms_travel_with_products_where_the_type_has_the_range():
     for dtype in ("f32", "f16"):
         request = CompileRequest(device="wse2", mesh="256x256", seq=512, dtype=dtype)
         module = graph_module(loaded, "decode", request)
-        counts[dtype] = reductions(PassManager(pipeline_to("mesh")[:3]).run(module))
+        counts[dtype] = reductions(
+            PassManager(pipeline_to("mesh", request.settings())[:3]).run(module)
+        )
     assert counts == {"f32": 7, "f16": 9}
 
 
@@ -236,7 +239,7 @@ def softmax_reductions(device, mesh, dtype, form):
     found = []
     for forms in ((f"s={form}",), ()):
         request = CompileRequest(device=device, mesh=mesh, seq=512, dtype=dtype)
-        settings = {"partition": str(Partition(forms=forms))}
+        settings = {"partition": str(Partition(grid=request.grid, forms=forms))}
         module = graph_module(loaded, "decode", request)
         found.append(reductions(PassManager(pipeline_to("mesh", settings)[:3]).run(module)))
     return tuple(found)

@@ -31,9 +31,9 @@ def product(mesh, size, algo, align="", dtype="f32", accumulate="f32", weight=Fa
     """The tile-level module of C = A B; ``weight`` makes B a constant, else it is an input."""
     m, k, n = size
     dims = "N, K" if algo == "transposed" else "K, N"
-    options = f'phase = main, dtype = {dtype}, accumulate = {accumulate}, grid = "{mesh}"'
+    options = f"phase = main, dtype = {dtype}, accumulate = {accumulate}"
     settings = algorithm_settings(gemm=algo)
-    settings["partition"] = spec("partition", {"gemm": algo, "align": align})
+    settings["partition"] = spec("partition", {"grid": mesh, "gemm": algo, "align": align})
     text = f"""module @product level(graph) {{
       dims M = {m}, K = {k}, N = {n}
       options {options}

@@ -56,7 +56,6 @@ def judge(seeds, folder: Path):
         module, _ = random_graph(seed)
         place = random_place(seed, has_loop(module))
         module.device = place.device
-        del module.options["grid"]
         try:
             pins = random_pins(module, place.mesh, random.Random(seed))
             mesh, tile = lowered(module, place, pins)

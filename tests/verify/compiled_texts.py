@@ -27,10 +27,11 @@ def stages(
     """The text after each pass, by the pass's name; ``settings`` replaces specs of passes. Caches
     shift their rows, so that there is a ring."""
     module = elaborate(library_model("llama", SIZES), phase, seq=12, batch=batch)
-    module.options |= {"dtype": "f32", "accumulate": "f32", "grid": grid}
+    module.options |= {"dtype": "f32", "accumulate": "f32"}
     module.device = device(numbers)
     found = {}
-    for step in pipeline_to("tile", {"partition": "partition{kv=shift}", **dict(settings)}):
+    laid_out = {"partition": f"partition{{grid={grid},kv=shift}}"}
+    for step in pipeline_to("tile", {**laid_out, **dict(settings)}):
         module = PassManager([step]).run(module)
         found[step.NAME] = print_module(module)
     return found

@@ -104,9 +104,4 @@ def _saved(module: Module, op: graph.Transpose) -> str:
 def _cost(module: Module, op: graph.Transpose) -> str:
     """What the transpose moves and how far."""
     elements = prod(tensor_type(op.operands[0]).shape(module.dims))
-    grid = str(module.option("grid", ""))
-    hops = "columns + rows - 2"
-    if grid:
-        columns, rows = module.axes.size_of(grid)
-        hops += f" = {columns} + {rows} - 2 = {columns + rows - 2}"
-    return f"an all-to-all of {elements} elements over {hops} hops"
+    return f"an all-to-all of {elements} elements over columns + rows - 2 hops"

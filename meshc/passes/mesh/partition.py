@@ -57,7 +57,7 @@ class Partition(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"partitioned", "padding_safe"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
-    grid: str = ""
+    grid: str = "1x1"
     gemm: str = "auto"
     align: str = ""
     result: str = "everywhere"
@@ -91,7 +91,7 @@ class Partition(Pass):
             "mesh",
             dict(module.dims),
             dict(module.scalars),
-            {**module.options, "grid": str(mesh)},
+            dict(module.options),
             module.rows,
             module.attention,
             dict(module.paired),
@@ -104,7 +104,7 @@ class Partition(Pass):
 
     def problem(self, module: Module) -> Problem:
         """``module`` with its mesh, and how its heads and rows meet that."""
-        columns, rows = module.axes.size_of(self.grid or str(module.option("grid", "1x1")))
+        columns, rows = module.axes.size_of(self.grid)
         heads = heads_of(module)
         whole = module.reaches_all(module.axes.across)
         tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity, whole)
