@@ -312,7 +312,7 @@ def test_passes(command):
     found = json.loads(command("passes", "--json")[1])["passes"]
     assert found[2]["requires"] == ["transpose_free"]
     assert json.loads(command("passes", "partition", "--json")[1])["options"] == {
-        "grid": "1x1",
+        "grid": "",
         "gemm": "auto",
         "align": "",
         "result": "everywhere",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from laying_out import laid_out
 
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.driver import CompileRequest, graph_module, load_any, open_weights
@@ -94,7 +95,7 @@ def mesh_program(
     modules = {}
     for phase in loaded.phases():
         own = (decode or {}) if phase == "decode" else {}
-        manager = PassManager(pipeline_to("tile", {**(passes or {}), **own}))
+        manager = PassManager(pipeline_to("tile", laid_out({**(passes or {}), **own}, mesh)))
         modules[phase] = manager.run(graph_module(loaded, phase, request))
     source = weights or loaded.weights
     assert source is not None

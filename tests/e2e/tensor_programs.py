@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from laying_out import laid_out
 from mesh_programs import write
 
 from meshc.backends.python import HostFacts, emit, load_program
@@ -47,7 +48,7 @@ def results(
     anything the first one left behind shows."""
     module = graph_of(text, mesh)
     inputs = {p.value.name for p in module.function.params if p.role == "in"}
-    tile = PassManager(pipeline_to("tile", passes)).run(module)
+    tile = PassManager(pipeline_to("tile", laid_out(passes, mesh))).run(module)
     write(folder, emit({"main": tile}, HostFacts("model")))
     program = load_program(folder).load({n: a for n, a in tensors.items() if n not in inputs})
     for _ in range(2):

@@ -33,7 +33,7 @@ def test_each_product_reads_its_own_cache(tmp_path, mesh, model):
     path.write_text(model)
     loaded = load_any(str(path), Diagnostics())
     for phase in loaded.phases():
-        graph = graph_module(loaded, phase, CompileRequest(mesh=mesh, seq=7))
-        before = graph_module(loaded, phase, CompileRequest(mesh=mesh, seq=7))
-        tile = PassManager(pipeline_to("tile")).run(graph)
+        request = CompileRequest(mesh=mesh, seq=7)
+        graph, before = (graph_module(loaded, phase, request) for _ in range(2))
+        tile = PassManager(pipeline_to("tile", request.settings())).run(graph)
         assert check_same(before, tile).agrees

@@ -111,7 +111,7 @@ class Attention:
         )
         graph = graph_module(LoadedModel("model", model, None), "decode", request)
         settings = algorithm_settings(all_reduce=self.tree) | {
-            "partition": str(Partition(forms=(f"p={form}",))),
+            "partition": str(Partition(grid=self.mesh, forms=(f"p={form}",))),
             "shift-kv-cache": f"shift-kv-cache{{policy={self.kv}}}",
         }
         passes = pipeline_to("tile", settings)

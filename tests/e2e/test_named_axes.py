@@ -35,7 +35,9 @@ def tile_modules(model, mesh, device_name, renamed, passes=None):
         if renamed:
             axes = {"axes": " ".join(NAMES.values())}
             module.device = replace(module.device, facts={**module.device.facts, **axes})
-        found[phase] = PassManager(pipeline_to("tile", passes)).run(module)
+        found[phase] = PassManager(pipeline_to("tile", request.settings() | (passes or {}))).run(
+            module
+        )
     return found
 
 

@@ -90,7 +90,7 @@ def test_other_passes_keep_it():
 def test_partition_says_that_it_cannot_lower_it():
     module = meshc.parse(MODULE)
     with pytest.raises(meshc.MeshcError, match=r"graph\.fuse cannot be partitioned"):
-        meshc.PassManager(parse_pipeline("eliminate-transpose,partition")).run(module)
+        meshc.PassManager(parse_pipeline("eliminate-transpose,partition{grid=1x1}")).run(module)
 
 
 def test_transposes_inside_are_eliminated():

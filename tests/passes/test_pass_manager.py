@@ -35,13 +35,19 @@ def codes(error):
 
 def test_facts_are_established_carried_and_dropped():
     assert run("eliminate-transpose").holds == {"transpose_free"}
-    module = run("eliminate-transpose,partition,place-interleave")
+    module = run("eliminate-transpose,partition{grid=2x2},place-interleave")
     assert module.holds == {"transpose_free", "partitioned", "padding_safe", "placed"}
     # Facts of other levels end where the level does.
     tail = "shift-kv-cache,select-collective,expand-programs"
-    lowered = run(f"eliminate-transpose,partition,place-interleave,{tail}")
+    lowered = run(f"eliminate-transpose,partition{{grid=2x2}},place-interleave,{tail}")
     assert lowered.level == "tile"
     assert "partitioned" not in lowered.holds
+
+
+def test_partition_is_told_its_mesh():
+    with pytest.raises(meshc.MeshcError, match="partition is not told its mesh") as error:
+        run("eliminate-transpose,partition")
+    assert codes(error) == ["bad-option"]
 
 
 def test_missing_fact_names_who_provides_it():
@@ -170,7 +176,7 @@ def test_every_dump_can_be_resumed():
     names = [
         "canonicalize",
         "eliminate-transpose",
-        "partition",
+        "partition{grid=2x2}",
         "place-interleave",
         "shift-kv-cache",
         "select-collective",

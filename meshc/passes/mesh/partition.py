@@ -57,7 +57,7 @@ class Partition(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"partitioned", "padding_safe"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
-    grid: str = "1x1"
+    grid: str = ""
     gemm: str = "auto"
     align: str = ""
     result: str = "everywhere"
@@ -104,6 +104,8 @@ class Partition(Pass):
 
     def problem(self, module: Module) -> Problem:
         """``module`` with its mesh, and how its heads and rows meet that."""
+        if not self.grid:
+            fail("bad-option", "partition is not told its mesh", help="write partition{grid=24x24}")
         columns, rows = module.axes.size_of(self.grid)
         heads = heads_of(module)
         whole = module.reaches_all(module.axes.across)
