@@ -15,7 +15,8 @@ from typing import NoReturn
 
 from meshc.support.diagnostics import fail
 
-_MAX_CORES = 16_000_000
+MAX_CORES = 16_000_000
+"""More than any device has."""
 _NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
 _LEVEL = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LETTERS = frozenset("oruvwxyz")
@@ -83,7 +84,7 @@ class AxisNames:
         columns, rows = (int(sizes.get(name, 1)) for name in (self.across, self.down))
         if not columns or not rows:
             self._refuse(text)
-        if columns * rows > _MAX_CORES:
+        if columns * rows > MAX_CORES:
             fail("bad-mesh", f"a mesh of {columns * rows} cores is more than any device has")
         return columns, rows
 

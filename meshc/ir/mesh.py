@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from meshc.devices.axes import factors_of
+from meshc.devices.axes import MAX_CORES, factors_of
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,8 @@ def mesh_mistake(axes: tuple[Axis, ...]) -> str:
         return "an axis has at least one part"
     if any(f.factors for a in axes for f in a.factors) or any(a.factors for a in axes[:-1]):
         return "only the last axis has factors, and these have none"
+    if prod(axis.size for axis in axes) > MAX_CORES:
+        return f"{prod(axis.size for axis in axes)} cores are more than any device has"
     inner = axes[-1].factors
     if inner and (len(inner) != 2 or prod(f.size for f in inner) != axes[-1].size):
         return f"two factors make up the {axes[-1].size} parts of '{axes[-1].name}'"

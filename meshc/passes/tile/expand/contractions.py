@@ -77,6 +77,7 @@ class Contractions(Values):
                 self.place_of(left), out, self.dtype(left)
             )
             return
+        self.check_rows(op)
         for result in op.results:
             if result not in self.places:
                 self.result_place(op)
@@ -91,6 +92,16 @@ class Contractions(Values):
         source = self.direct.get(left) or self.place_of(left)
         gemm(self.emitter, self.weights, Product(op, source, rights, splits, chunks), out)
 
+    def check_rows(self, op: Op) -> None:
+        """Fail with ``unsupported-layout`` where the module does not say what its rows are."""
+        if not self.module.row_dim:
+            fail(
+                "unsupported-layout",
+                f"{op.NAME} works on rows, but the header does not name their dim",
+                op.span,
+                help="add a line such as: rows dim = L, capacity = L",
+            )
+
     def lanes_of(self, value: Value, dims: tuple[str, ...]) -> int:
         """Lanes of ``dims`` that a core holds of ``value``."""
         kind = tensor_type(value)
@@ -100,6 +111,7 @@ class Contractions(Values):
     def gemm_t(self, op: mesh.GemmT) -> None:
         left, right = (cast(Value, o) for o in op.operands)
         if right not in self.caches:
+            self.check_rows(op)
             Transposed(self.emitter, op, self.place_of(left)).expand()
             return
         cache, which = self.caches[right]
