@@ -5,7 +5,7 @@ from meshc.devices.catalogue import device, device_names, load_device
 from meshc.devices.checks import check_device, device_of
 from meshc.devices.describe import describe
 from meshc.devices.device import Clusters, Device, Link, Resource, Routing, WatchedDevice
-from meshc.devices.keys import FACTS, KEYS, KINDS, LINK, NUMBERS, Kind
+from meshc.devices.keys import FACTS, KEYS, KINDS, LINK, NUMBERS, Kind, key_of
 from meshc.devices.numbers import Number, Numbers
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "device",
     "device_names",
     "device_of",
+    "key_of",
     "load_device",
 ]

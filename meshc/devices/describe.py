@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshc.devices.device import Device
-from meshc.devices.keys import KEYS
+from meshc.devices.keys import key_of
 from meshc.devices.numbers import Number, Numbers
 
 _CORES = {"mesh": "processing element", "cluster": "thread block", "node": "GPU"}
@@ -54,7 +54,7 @@ def _left(device: Device) -> Iterator[tuple[str, str]]:
 
 
 def _row(name: str, number: Number) -> tuple[str, str, str, str]:
-    key, value = KEYS[name.rpartition(".")[2]], number.value
+    key, value = key_of(name), number.value
     text = f"{value:_}" if isinstance(value, (int, float)) else value or key.without
     return text, key.unit, number.kind, number.source
 

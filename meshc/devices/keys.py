@@ -142,6 +142,12 @@ LINK = ("topology", "push", "hop_cycles", "route_cycles", "relay_cycles", "words
 """What is said of the links of each level: the facts and numbers of a device are those of its
 innermost level, any other has a table ``[level.NAME]``."""
 
+
+def key_of(name: str) -> Key:
+    """The key of a fact or number, behind the name of its level and a dot where it is a link's."""
+    return KEYS[name.rpartition(".")[2]]
+
+
 _COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
 _POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
 _POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from meshc.cli.output import columns, print_json
-from meshc.devices import KEYS, Device, describe, device, device_names
+from meshc.devices import Device, describe, device, device_names, key_of
 
 
 def run(options: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def device_object(found: Device) -> dict[str, object]:
     numbers = {
         name: {
             "value": number.value,
-            "unit": KEYS[name.rpartition(".")[2]].unit,
+            "unit": key_of(name).unit,
             "kind": number.kind,
             "source": number.source,
         }
