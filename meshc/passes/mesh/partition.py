@@ -31,12 +31,12 @@ class Partition(Pass):
     that leaves the fewest lanes per core; where all cores reach each other at once, whole heads
     first, and key heads on several cores if there are fewer.
 
-    ``forms`` pins some, such as ``q=gemv_y``. ``grid`` is columns x rows, or such as ``y=6,x=10``;
-    empty takes the module's option of that name. ``gemm`` ``transposed`` multiplies with transposed
-    inputs (dist-GEMM-T). ``align`` says who skews operands of products, ``host`` or ``device``;
-    empty is the host for weights, the cores for inputs. ``result`` ``roots`` leaves reduced results
-    of main on the first cores. ``kv`` is the policy of KV caches, ``auto`` the cheaper of ``shift``
-    and ``cyclic``, with the queues that a ring takes from reductions.
+    ``forms`` pins some, such as ``q=gemv_y``. ``grid`` is columns x rows, or such as ``y=6,x=10``,
+    and has no default. ``gemm`` ``transposed`` multiplies with transposed inputs (dist-GEMM-T).
+    ``align`` says who skews operands of products, ``host`` or ``device``; empty is the host for
+    weights, the cores for inputs. ``result`` ``roots`` leaves reduced results of main on the first
+    cores. ``kv`` is the policy of KV caches, ``auto`` the cheaper of ``shift`` and ``cyclic``, with
+    the queues that a ring takes from reductions.
 
     Before::
 
