@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from meshc.support.diagnostics import fail
 
-MAX_CORES = 16_000_000
+MAX_CORES = 4096 * 4096
 """More than any device has."""
 _NAME = re.compile(r"[a-z][a-z0-9]{0,15}")
 _LEVEL = re.compile(r"[a-z][a-z0-9_]{0,15}")
