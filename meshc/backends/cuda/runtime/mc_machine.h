@@ -110,7 +110,7 @@ struct Given {
     u64 bytes;
 };
 
-// Numbers that look random (Steele and others, SplitMix64, OOPSLA 2014).
+// Numbers that look random, by the mixing steps of SplitMix64 (Steele and others, OOPSLA 2014).
 struct Random {
     u64 state;
     u32 operator()() {
