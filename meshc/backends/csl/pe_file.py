@@ -13,9 +13,10 @@ from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressible import check_expressible
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import Guards, largest
-from meshc.backends.csl.kernels import Kernels, aligned
+from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import Names, plain, scalar_name
 from meshc.backends.csl.program import Lowering
+from meshc.backends.csl.shared_code import aligned
 from meshc.backends.csl.text import wrapped
 from meshc.backends.csl.timing import Timing
 from meshc.ir.module import Buffer, Module
@@ -70,13 +71,13 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
         ("Memory", _memory(module, names, symbols, kernels, descriptors.shifts)),
         ("State of the program", _state(lowering, guards, scalars, tasks)),
         ("Descriptors", descriptors.lines),
-        ("Kernels", [*kernels.registers.lines, *kernels.functions]),
+        ("Kernels", [*kernels.code.registers.lines, *kernels.code.functions]),
         ("The program", body),
         ("Start, and what ends of transfers do", _tasks(lowering, guards, module, scalars)),
         ("", _comptime(lowering, bindings, symbols)),
     ]
     text = _assemble(module, phase, sections)
-    scratch = kernels.scratch_bytes(_ALIGNMENT)
+    scratch = kernels.code.scratch_bytes(_ALIGNMENT)
     _check_memory(module, scratch)
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
@@ -113,7 +114,7 @@ def needs(module: Module, arch: str) -> Needs:
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
         cycles = Timing(module, kernels, arch).cycles
-    return Needs(buffer_bytes(module) + kernels.scratch_bytes(_ALIGNMENT), cycles, refused)
+    return Needs(buffer_bytes(module) + kernels.code.scratch_bytes(_ALIGNMENT), cycles, refused)
 
 
 def buffer_bytes(module: Module) -> int:
@@ -157,7 +158,7 @@ def _task_ids(lowering: Lowering, ends: Ends, module: Module) -> dict[str, int]:
     """Ids of local tasks: free ones that are no color in use, since WSE-2 numbers both alike."""
     colors = _colors(ends, module)
     free = [number for number in TASK_IDS if number not in colors]
-    wanted = ["resume", *(name for name, _ in lowering.tasks())]
+    wanted = ["resume", *(task.name for task in lowering.tasks())]
     if not lowering.transfers.suspends:
         return {}
     if len(wanted) > len(free):
@@ -206,7 +207,7 @@ def _modules(guards: Guards, kernels: Kernels) -> list[str]:
         'const sys = @import_module("<memcpy/memcpy>", memcpy_params);',
         *position,
         'const time = @import_module("<time>");',
-        *(['const math = @import_module("<math>");'] if kernels.uses_math else []),
+        *(['const math = @import_module("<math>");'] if kernels.code.uses_math else []),
     ]
 
 
@@ -227,7 +228,7 @@ def _memory(
         role += ", one element late to use other banks" if buffer.value.name in shifts else ""
         text = f"[{size}]{element(kind.dtype)}"
         lines.append(f"var {name}: {text} align(16) = @zeros({text}); // {shape}{role}")
-    lines += kernels.scratch_lines()
+    lines += kernels.code.scratch_lines()
     for symbol, buffer in symbols.items():
         name = names.of("buffer", buffer.value.name)
         shift = shifts.get(buffer.value.name, 0)
@@ -281,8 +282,8 @@ def _step(lowering: Lowering) -> list[str]:
 def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str]) -> list[str]:
     lines: list[str] = []
     if lowering.transfers.suspends:
-        for name, body in lowering.tasks():
-            lines += [f"task {name}() void {{", *(_PAD + line for line in body), "}", ""]
+        for task in lowering.tasks():
+            lines += [f"task {task.name}() void {{", *(_PAD + line for line in task.body), "}", ""]
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
     start += [f"{name} = given_{name};" for name in scalars]
@@ -316,10 +317,10 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
 
 
 def _comptime(lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer]) -> list[str]:
-    inner = [*bindings, *lowering.kernels.registers.loads]
+    inner = [*bindings, *lowering.kernels.code.registers.loads]
     lines = ["comptime {", *(_PAD + line for line in inner)]
     if lowering.transfers.suspends:
-        tasks = ["resume", *(name for name, _ in lowering.tasks())]
+        tasks = ["resume", *(task.name for task in lowering.tasks())]
         lines += [f"{_PAD}@bind_local_task({name}, {name}_id);" for name in tasks]
         lines += [f"{_PAD}@block({name}_id);" for name in lowering.blocked()]
     for symbol in symbols:

@@ -7,20 +7,16 @@ per row. Sums run in the order of the elements, as the device's reductions do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from meshc.backends.csl.costs import SETUP
 from meshc.backends.csl.descriptors import own
 from meshc.backends.csl.expressions import expression
+from meshc.backends.csl.shared_code import PAD, SharedCode
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-if TYPE_CHECKING:
-    from meshc.backends.csl.kernels import Kernels
-
-_PAD = "    "
 _VARIABLES = "ijkl"
 _ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
 _MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
@@ -32,10 +28,10 @@ Row = tuple[Window, ...]
 
 
 class Rows:
-    """Writers of kernels by rows, over the functions and scratch of ``kernels``."""
+    """Writers of kernels by rows, with the functions and scratch of ``code``."""
 
-    def __init__(self, kernels: Kernels) -> None:
-        self.kernels = kernels
+    def __init__(self, code: SharedCode) -> None:
+        self.code = code
         self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
             "row_sum": self._row_sum,
             "row_max": self._row_max,
@@ -78,17 +74,17 @@ class Rows:
 
         def write(row: Row) -> list[str]:
             total = self._cell(row[0])
-            memory = self.kernels.descriptors.memory(row[1])
+            memory = self.code.descriptors.memory(row[1])
             return [f"{total} = {start};", f"{builtins[to.dtype]}(&{total}, {total}, {memory});"]
 
         return self._each(to, (to, source), write)
 
     def _square_sum(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
-        wide = self.kernels.scratch_window(to.dtype, source.size)
+        wide = self.code.scratch_window(to.dtype, source.size)
         shape = [Dim(d.extent, s) for d, s in zip(source.dims, _strides(source.shape), strict=True)]
-        memory = self.kernels.descriptors.memory
-        squares = [self.kernels.move(wide, source) + ";"] if source.dtype != to.dtype else []
+        memory = self.code.descriptors.memory
+        squares = [self.code.move(wide, source) + ";"] if source.dtype != to.dtype else []
         factor = wide if squares else source
         squares.append(f"{_MUL[to.dtype]}({memory(wide)}, {memory(factor)}, {memory(factor)});")
         return squares + self._row_sum(op, [to, wide.inner(shape)])
@@ -100,7 +96,7 @@ class Rows:
         _same(op, to, left, right)
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             inverse = f"1.0 / {self._cell(row[2])}"
             return [f"{_MUL[to.dtype]}({memory(row[0])}, {memory(row[1])}, {inverse});"]
 
@@ -109,11 +105,11 @@ class Rows:
     def _rms_scale(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, squares, gain = windows
         _same(op, to, source, gain)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             mean = f"@as(f32, {self._cell(row[2])}) / {count}.0 + {eps!r}"
             scale = f"1.0 / math.sqrt_f32({mean})"
             if to.dtype != DType.F32:
@@ -129,7 +125,7 @@ class Rows:
     def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[str]:
         to, squares = windows
         _same(op, to, squares)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
 
         def write(row: Row) -> list[str]:
@@ -146,13 +142,13 @@ class Rows:
     def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, most = windows
         _same(op, to, source, most)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         kind = str(to.dtype)
-        self.kernels.variable(f"var most_of_row: {kind} = 0.0;")
-        name = self.kernels.value_function("exponential", kind, f"math.exp_{kind}(v - most_of_row)")
+        self.code.variable(f"var most_of_row: {kind} = 0.0;")
+        name = self.code.value_function("exponential", kind, f"math.exp_{kind}(v - most_of_row)")
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             return [
                 f"most_of_row = {self._cell(row[2])};",
                 f"@map({name}, {memory(row[1])}, {memory(row[0])});",
@@ -163,14 +159,14 @@ class Rows:
     def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[str]:
         """Both are scaled to the larger of their maxima, softmax by softmax, and added."""
         _same(op, *windows)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         kind = windows[0].dtype
-        self.kernels.variable(f"var most_of_row: {kind} = 0.0;")
+        self.code.variable(f"var most_of_row: {kind} = 0.0;")
         count = _count(op)
         mine, theirs = (_softmaxes(window, count) for window in windows)
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             values, total, top, more, other, high = row
             cells = [self._cell(window) for window in (total, top, other, high)]
             exp = f"math.exp_{kind}"
@@ -186,7 +182,7 @@ class Rows:
             ]
 
         lines = self._each(mine[1], (*mine, *theirs), write)
-        return lines if count > 1 else ["{", *(_PAD + line for line in lines), "}"]
+        return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
 
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
         kind = str(windows[0].dtype)
@@ -202,9 +198,9 @@ class Rows:
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows
         _same(op, to, source)
-        self.kernels.uses_math = True
-        function = self.kernels.value_function(name, str(to.dtype), text)
-        memory = self.kernels.descriptors.memory
+        self.code.uses_math = True
+        function = self.code.value_function(name, str(to.dtype), text)
+        memory = self.code.descriptors.memory
         return [f"@map({function}, {memory(source)}, {memory(to)});"]
 
     # --- rows
@@ -220,19 +216,19 @@ class Rows:
             if dim.extent == 1:
                 continue
             name = _VARIABLES[depth]
-            lines.append(f"{_PAD * depth}for (@range(i16, {dim.extent})) |{name}| {{")
+            lines.append(f"{PAD * depth}for (@range(i16, {dim.extent})) |{name}| {{")
             strides = [w.dims[place].stride if place < len(w.dims) else 0 for w in windows]
             moved = [w.moved(own(name) * s) for w, s in zip(moved, strides, strict=True)]
             depth += 1
         row = tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved)
-        lines += [_PAD * depth + line for line in write(row)]
-        return [*lines, *(_PAD * d + "}" for d in reversed(range(depth)))]
+        lines += [PAD * depth + line for line in write(row)]
+        return [*lines, *(PAD * d + "}" for d in reversed(range(depth)))]
 
     def _cell(self, window: Window) -> str:
         """The element at which a window begins."""
-        name = self.kernels.names.of("buffer", window.buffer.name)
-        shift = self.kernels.descriptors.shifts.get(window.buffer.name, 0)
-        return f"{name}[{expression(window.start + shift, self.kernels.descriptors.spell)}]"
+        name = self.code.names.of("buffer", window.buffer.name)
+        shift = self.code.descriptors.shifts.get(window.buffer.name, 0)
+        return f"{name}[{expression(window.start + shift, self.code.descriptors.spell)}]"
 
 
 def _count(op: Compute) -> int:
