@@ -111,7 +111,13 @@ def plain(window: Window) -> bool:
 
 
 def element(dtype: DType) -> str:
-    """The CSL type of an element. Raises ``csl-dtype`` for what has none."""
+    """The CSL type of an element that vector operations take. Raises ``csl-dtype`` for what has
+    none."""
     if dtype not in ELEMENTS:
         fail("csl-dtype", f"elements of type {dtype} cannot be emitted as CSL", help="use f16, f32")
     return str(dtype)
+
+
+def stored(dtype: DType) -> str:
+    """The CSL type of an element of an array. Raises ``csl-dtype`` for what has none."""
+    return str(dtype) if dtype == DType.I32 else element(dtype)

@@ -16,7 +16,7 @@ from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
-_NUMPY = {DType.F32: "float32", DType.F16: "float16"}
+_NUMPY = {DType.F32: "float32", DType.F16: "float16", DType.I32: "int32"}
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from meshc.backends.csl import products
+from meshc.backends.csl.caches import CACHES, Caches
 from meshc.backends.csl.costs import SETUP, Costs
 from meshc.backends.csl.descriptors import Descriptors, element, own
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.products import Plan, Product
+from meshc.backends.csl.rotary import Rotary
 from meshc.backends.csl.rows import Rows
 from meshc.backends.csl.shared_code import PAD, SharedCode, literal, repeat
 from meshc.backends.csl.windows import Dim, Window, window
 from meshc.ir.affine import Expr
+from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
@@ -30,11 +33,24 @@ _WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
 
 
+_MIXED = ("copy", "gemm", "square_sum", "rope", *CACHES)
+"""Kernels that take operands of several types as they are."""
+_OF_ANY_TYPE = {"rms_scale": (2,)}
+"""Operands of which a kernel reads single values, whatever their type."""
+
+Writer = Callable[[Compute, list[Window]], list[str]]
+
+
 class Kernels:
     """Writes kernels; ``code`` has the functions, registers and scratch that they need."""
 
     def __init__(
-        self, names: Names, descriptors: Descriptors, costs: Costs, free_bytes: int
+        self,
+        module: Module,
+        names: Names,
+        descriptors: Descriptors,
+        costs: Costs,
+        free_bytes: int,
     ) -> None:
         self.names = names
         self.descriptors = descriptors
@@ -42,7 +58,12 @@ class Kernels:
         self.free_bytes = free_bytes
         self.code = SharedCode(names, descriptors)
         self.rows = Rows(self.code)
-        self._writers: dict[str, Callable[[Compute], list[str]]] = {
+        self.caches = Caches(self.code)
+        self.rotary = Rotary(self.code, {*module.scalars, *module.the_mesh().coordinates})
+        self._writers: dict[str, Writer] = {
+            **self.rows.writers,
+            **self.caches.writers,
+            "rope": self.rotary.lines,
             "fill": self._fill,
             "copy": self._copy,
             "add": self._pointwise,
@@ -56,22 +77,50 @@ class Kernels:
     @property
     def known(self) -> tuple[str, ...]:
         """The kernels that can be emitted."""
-        return (*self._writers, *self.rows.writers)
+        return (*self._writers,)
 
     def lines(self, op: Compute) -> list[str]:
         """The statements of one kernel out of ``known``."""
-        if op.kernel in self.rows.writers:
-            return self.rows.writers[op.kernel](op, _windows(op))
-        return self._writers[op.kernel](op)
+        given = _windows(op)
+        windows = self._widened(op, given)
+        moves = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
+        before = [self.code.move(w, g) + ";" for w, g in moves if g is not given[0]]
+        after = [self.code.move(g, w) + ";" for w, g in moves if g is given[0]]
+        return [*before, *self._writers[op.kernel](op, windows), *after]
+
+    def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
+        """The operands of a kernel, those in f16 as f32 where the kernel has both and takes one
+        type alone. Its result comes first."""
+        alike = [w for n, w in enumerate(given) if n not in _OF_ANY_TYPE.get(op.kernel, ())]
+        if op.kernel in _MIXED or len({w.dtype for w in alike}) == 1:
+            return given
+        found, first = [], 0
+        for one in given:
+            if one.dtype == DType.F16:
+                one = self.code.widened_window(one, first)
+                first += one.size
+            found.append(one)
+        return found
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""
-        windows = _windows(op)
+        given = _windows(op)
+        windows = self._widened(op, given)
+        moved = [w for w, g in zip(windows, given, strict=True) if w is not g]
+        return self._own_cycles(op, windows) + sum(
+            SETUP + self.costs.vector("add", DType.F32, w.size, (1,)) for w in moved
+        )
+
+    def _own_cycles(self, op: Compute, windows: list[Window]) -> int:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.cycles
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows)
+        if op.kernel in self.caches.writers:
+            return self.caches.cycles(op, windows, self.costs)
+        if op.kernel == "rope":
+            return self.rotary.cycles(op, windows, self.costs)
         once = SETUP + self._vector(op, windows)
         return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
 
@@ -81,8 +130,8 @@ class Kernels:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.steps
-        if op.kernel in self.rows.writers:
-            return self.rows.cycles(op, windows)
+        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers):
+            return self.cycles(op)
         return self._vector(op, windows)
 
     def _vector(self, op: Compute, windows: list[Window]) -> int:
@@ -102,32 +151,32 @@ class Kernels:
 
     # --- one operation
 
-    def _fill(self, op: Compute) -> list[str]:
-        (to,) = _windows(op)
+    def _fill(self, op: Compute, windows: list[Window]) -> list[str]:
+        (to,) = windows
         return [self.code.set(to, float(op.params["value"]))]  # type: ignore[arg-type]
 
-    def _copy(self, op: Compute) -> list[str]:
-        to, source = _windows(op)
+    def _copy(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
         return [self.code.move(to, source) + ";"]
 
-    def _pointwise(self, op: Compute) -> list[str]:
-        to, left, right = _windows(op)
+    def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, left, right = windows
         _alike(op, to, left, right)
         builtin = _POINTWISE[op.kernel][element(to.dtype)]
         operands = [to, _repeated(left, to), _repeated(right, to)]
         return [f"{builtin}({', '.join(map(self.descriptors.memory, operands))});"]
 
-    def _with_number(self, op: Compute) -> list[str]:
-        to, source = _windows(op)
+    def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
         _alike(op, to, source)
         operation, name = _WITH_NUMBER[op.kernel]
         number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
         operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
         return [f"{_POINTWISE[operation][element(to.dtype)]}({operands}, {number});"]
 
-    def _rotate(self, op: Compute) -> list[str]:
+    def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""
-        (all_,) = _windows(op)
+        (all_,) = windows
         by = op.params["by"]
         assert isinstance(by, Expr)
         count, stride = all_.dims[0].extent, all_.dims[0].stride
@@ -145,8 +194,8 @@ class Kernels:
 
     # --- products
 
-    def _gemm(self, op: Compute) -> list[str]:
-        to, left, right = _windows(op)
+    def _gemm(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, left, right = windows
         if left.dtype != right.dtype or (left.dtype, to.dtype) == (DType.F32, DType.F16):
             fail(
                 "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
@@ -297,7 +346,8 @@ def _windows(op: Compute) -> list[Window]:
     """The operands. Raises ``csl-dtype`` for element types that CSL does not have."""
     found = [window(v, op.span) for v in op.operands if isinstance(v, View)]
     for one in found:
-        element(one.dtype)
+        if op.kernel not in CACHES:
+            element(one.dtype)
     return found
 
 

@@ -9,7 +9,7 @@ from meshc.analysis.coordinates import coordinate_values
 from meshc.backends.csl.banks import shifts
 from meshc.backends.csl.channels import Ends, colors_on
 from meshc.backends.csl.costs import Costs
-from meshc.backends.csl.descriptors import Descriptors, element
+from meshc.backends.csl.descriptors import Descriptors, stored
 from meshc.backends.csl.expressible import check_expressible
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import Guards, largest
@@ -57,7 +57,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, archs)
-    kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    kernels = Kernels(module, names, descriptors, Costs(arch), free_bytes(module))
     check_expressible(module, kernels.known)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
@@ -107,7 +107,7 @@ def needs(module: Module, arch: str) -> Needs:
         refused = problem.diagnostics[0]
     names = Names()
     descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
-    kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    kernels = Kernels(module, names, descriptors, Costs(arch), free_bytes(module))
     for op in module.walk():
         if isinstance(op, Compute):
             kernels.lines(op)
@@ -226,7 +226,7 @@ def _memory(
         shape = " x ".join(map(str, kind.shape))
         role = f", {buffer.role}" if buffer.role else ""
         role += ", one element late to use other banks" if buffer.value.name in shifts else ""
-        text = f"[{size}]{element(kind.dtype)}"
+        text = f"[{size}]{stored(kind.dtype)}"
         lines.append(f"var {name}: {text} align(16) = @zeros({text}); // {shape}{role}")
     lines += kernels.code.scratch_lines()
     for symbol, buffer in symbols.items():
@@ -287,6 +287,7 @@ def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
     start += [f"{name} = given_{name};" for name in scalars]
+    start += lowering.kernels.rotary.at_start
     start += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
     params = ", ".join(f"given_{name}: i16" for name in scalars)
     return [*lines, *_function("run", params, [*start, "step();"])]

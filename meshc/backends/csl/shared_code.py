@@ -6,6 +6,8 @@ A function with the same text is emitted once, and scratch is as large as the la
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
+from operator import mul
 
 from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.names import Names
@@ -20,8 +22,8 @@ PAD = "    "
 
 
 class SharedCode:
-    """Gathers the text of ``functions`` and ``registers``, and the elements of ``scratch`` by
-    type."""
+    """Gathers the text of ``functions`` and ``registers``, the elements of ``scratch`` by type and
+    those of operands that are ``widened`` to f32."""
 
     def __init__(self, names: Names, descriptors: Descriptors) -> None:
         self.names = names
@@ -30,6 +32,7 @@ class SharedCode:
         self.registers = Registers(names)
         self.uses_math = False
         self.scratch: dict[DType, int] = {}
+        self.widened = 0
         self._known: dict[tuple[str, ...], str] = {}
 
     def move(self, to: Window, source: Window) -> str:
@@ -69,6 +72,21 @@ class SharedCode:
         if text not in self.functions:
             self.functions += ["", text]
 
+    def helper(self, lines: list[str]) -> None:
+        """Declare a function that others call."""
+        if tuple(lines) not in self._known:
+            self._known[tuple(lines)] = ""
+            self.functions += ["", *lines]
+
+    def widened_window(self, source: Window, first: int) -> Window:
+        """f32 memory for the elements of ``source``, one behind the other, from element ``first``
+        of what is kept for operands in another type."""
+        self.widened = max(self.widened, first + source.size)
+        buffer = Value("widened", BufferType(DType.F32, (self.widened,)))
+        strides = [*accumulate(reversed(source.shape[1:]), mul, initial=1)][::-1]
+        dims = (Dim(n, stride) for n, stride in zip(source.shape, strides, strict=True))
+        return Window(buffer, DType.F32, Expr.const(first), tuple(dims))
+
     def scratch_window(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
         """``count`` elements of scratch (0: all) from ``first`` on; it holds at least ``size``."""
         self.scratch[dtype] = max(self.scratch.get(dtype, 0), size)
@@ -77,14 +95,18 @@ class SharedCode:
 
     def scratch_lines(self) -> list[str]:
         """Declarations of scratch memory."""
+        named = {self._scratch_name(dtype): (n, dtype) for dtype, n in self.scratch.items()}
+        if self.widened:
+            named[self.names.of("buffer", "widened")] = (self.widened, DType.F32)
         return [
-            f"var {self._scratch_name(dtype)}: [{size}]{dtype} align(16) = @zeros([{size}]{dtype});"
-            for dtype, size in self.scratch.items()
+            f"var {name}: [{size}]{dtype} align(16) = @zeros([{size}]{dtype});"
+            for name, (size, dtype) in named.items()
         ]
 
     def scratch_bytes(self, alignment: int) -> int:
         """Bytes of the scratch that the kernels written so far share."""
-        return sum(aligned(dtype.bytes * n, alignment) for dtype, n in self.scratch.items())
+        widened = aligned(DType.F32.bytes * self.widened, alignment)
+        return widened + sum(aligned(t.bytes * n, alignment) for t, n in self.scratch.items())
 
     def _scratch_name(self, dtype: DType) -> str:
         return self.names.of("buffer", f"scratch_{dtype}")
