@@ -33,8 +33,10 @@ _WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
 
 
-_MIXED = ("copy", "gemm", "square_sum", "rope", *CACHES)
+_MIXED = ("copy", "gemm", "square_sum", "select_lanes", *CACHES)
 """Kernels that take operands of several types as they are."""
+_WIDE = {"rope": (1,)}
+"""Operands that are f32 whatever the type of the others."""
 _OF_ANY_TYPE = {"rms_scale": (2,)}
 """Operands of which a kernel reads single values, whatever their type."""
 
@@ -72,6 +74,7 @@ class Kernels:
             "at_least": self._with_number,
             "gemm": self._gemm,
             "rotate": self._rotate,
+            "select_lanes": self._select_lanes,
         }
 
     @property
@@ -91,12 +94,19 @@ class Kernels:
     def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
         """The operands of a kernel, those in f16 as f32 where the kernel has both and takes one
         type alone. Its result comes first."""
+        if op.kernel in _WIDE:
+            wide = [w if n in _WIDE[op.kernel] else None for n, w in enumerate(given)]
+            return self._as_f32(given, [w for w in wide if w is not None])
         alike = [w for n, w in enumerate(given) if n not in _OF_ANY_TYPE.get(op.kernel, ())]
         if op.kernel in _MIXED or len({w.dtype for w in alike}) == 1:
             return given
+        return self._as_f32(given, given)
+
+    def _as_f32(self, given: list[Window], which: list[Window]) -> list[Window]:
+        """``given``, those of ``which`` that are f16 as f32."""
         found, first = [], 0
         for one in given:
-            if one.dtype == DType.F16:
+            if one in which and one.dtype == DType.F16:
                 one = self.code.widened_window(one, first)
                 first += one.size
             found.append(one)
@@ -191,6 +201,25 @@ class Kernels:
         ]
         name = self.code.function("rotate", all_, ["places: i16"], repeat("_", "places", body))
         return [f"{name}({expression(by % count, self.descriptors.spell)});"]
+
+    def _select_lanes(self, op: Compute, windows: list[Window]) -> list[str]:
+        """Lane i takes lane i + shift, and 0 where there is none."""
+        to, source = windows
+        shift = op.params["shift"]
+        assert isinstance(shift, Expr)
+        lanes, given = to.dims[0].extent, source.dims[0].extent
+        lane = own("lane")
+        target = to.moved(lane * to.dims[0].stride).inner(to.dims[1:])
+        taken = source.moved(own("from") * source.dims[0].stride).inner(source.dims[1:])
+        body = [
+            "const from = lane + places;",
+            f"if (from >= 0 and from < {given}) {{",
+            f"{PAD}{self.code.move(target, taken)};",
+            "}",
+        ]
+        loop = [f"for (@range(i16, {lanes})) |lane| {{", *(PAD + line for line in body), "}"]
+        name = self.code.function("select", to, ["places: i16"], [self.code.set(to, 0.0), *loop])
+        return [f"{name}({expression(shift, self.descriptors.spell)});"]
 
     # --- products
 

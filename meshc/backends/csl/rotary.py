@@ -53,14 +53,12 @@ class Rotary:
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
     def lines(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The statements of one ``rope`` of [.., rows, lanes] and frequencies [lanes / 2]."""
+        """The statements of one ``rope`` of f32 [.., rows, lanes] and frequencies [lanes / 2]."""
         to, source, frequencies = windows
         position, step = _angle(op)
         if frequencies.dtype != DType.F32:
             kind = frequencies.dtype
             fail("csl-dtype", f"the frequencies of 'rope' are of type {kind}, not f32", op.span)
-        if source.dtype != DType.F32:
-            fail("csl-dtype", f"'rope' of {source.dtype} is not emitted, of f32 it is", op.span)
         rows, fixed = _rows(to), self._fixed(op, windows)
         tables = self._table(frequencies, position if fixed else None)
         turned = self._turned(to, source, tables)

@@ -24,6 +24,18 @@ _MAC = {DType.F16: "@fmach", DType.F32: "@fmacs"}
 _MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
 EXPONENTIAL = 60  # cycles of one element through the library's exp, assumed
 
+_ERF = [
+    "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
+    "fn erf(v: f32) f32 {",
+    f"{PAD}const size = if (v < 0.0) -v else v;",
+    f"{PAD}const t = 1.0 / (1.0 + 0.3275911 * size);",
+    f"{PAD}const high = ((1.061405429 * t - 1.453152027) * t + 1.421413741) * t;",
+    f"{PAD}const tail = ((high - 0.284496736) * t + 0.254829592) * t;",
+    f"{PAD}const found = 1.0 - tail * math.exp_f32(-size * size);",
+    f"{PAD}return if (v < 0.0) -found else found;",
+    "}",
+]
+
 Row = tuple[Window, ...]
 
 
@@ -189,11 +201,16 @@ class Rows:
         return self._mapped(op, windows, "silu", f"v / (1.0 + math.exp_{kind}(-v))")
 
     def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
-        if op.params["form"] != "tanh":
-            fail("csl-kernel", "the device's library has no erf for 'gelu'", op.span)
         kind = str(windows[0].dtype)
-        inner = "0.7978845608 * (v + 0.044715 * v * v * v)"
-        return self._mapped(op, windows, "gelu", f"0.5 * v * (1.0 + math.tanh_{kind}({inner}))")
+        if op.params["form"] == "tanh":
+            inner = "0.7978845608 * (v + 0.044715 * v * v * v)"
+            return self._mapped(op, windows, "gelu", f"0.5 * v * (1.0 + math.tanh_{kind}({inner}))")
+        self.code.helper(_ERF)
+        value = "0.5 * v * (1.0 + erf(0.7071067812 * v))"
+        if kind != "f32":
+            wide = "@as(f32, v)"
+            value = f"@as({kind}, 0.5 * {wide} * (1.0 + erf(0.7071067812 * {wide})))"
+        return self._mapped(op, windows, "gelu_erf", value)
 
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows

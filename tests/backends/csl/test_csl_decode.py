@@ -18,5 +18,7 @@ pytestmark = pytest.mark.models
 def test_tokens_of_transformers(model, mesh, arch, kv, tmp_path, monkeypatch):
     facts = json.loads((TINY / model / "expected.json").read_text())
     wanted = facts["tokens"][:4]
-    decoder = Decoder(model, tmp_path, monkeypatch, device=arch, mesh=mesh, kv=kv, dtype="f32", seq=24)
+    decoder = Decoder(
+        model, tmp_path, monkeypatch, device=arch, mesh=mesh, kv=kv, dtype="f32", seq=24
+    )
     assert decoder.generate(facts["prompt_ids"], len(wanted)) == wanted
