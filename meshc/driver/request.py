@@ -22,7 +22,7 @@ ALGORITHMS_OF = {
 }
 TARGETS = ("python", "csl", "cuda")
 PAGES = (1, 16, 64)
-USUAL_DEVICE = {"cuda": "h200"}
+USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
 DEFAULT_SEQ = 1024
 _MAX_SEQ = 1 << 24

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from meshc.backends.csl.host_file import host_file
+from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
 from meshc.backends.csl.names import check_axes, phase_file
 from meshc.backends.csl.pe_file import pe_file
@@ -17,11 +17,16 @@ from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail, in_each
 
+_MOST = 1 << 15
+"""The run-time scalars of a program are 16-bit integers, which are smaller."""
 ARCHITECTURES = ("wse2", "wse3")
 
 
-def emit(modules: Mapping[str, Module], portable: bool = False) -> dict[str, str]:
-    """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands.
+def emit(
+    modules: Mapping[str, Module], portable: bool = False, vocabulary: Vocabulary | None = None
+) -> dict[str, str]:
+    """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
+    host of a single phase makes tokens of a ``vocabulary``, if the phase is a step of decoding.
 
     The architecture is the device of the modules; a ``portable`` program runs on all. Several
     phases are a program each, in a folder with the phase's name. Raises ``csl-device`` for another
@@ -29,7 +34,7 @@ def emit(modules: Mapping[str, Module], portable: bool = False) -> dict[str, str
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, "state")
+        return _program(phase, module, portable, "state", vocabulary)
     programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
     return {
         f"{phase_file(phase)}/{name}": text
@@ -38,7 +43,13 @@ def emit(modules: Mapping[str, Module], portable: bool = False) -> dict[str, str
     }
 
 
-def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str, str]:
+def _program(
+    phase: str,
+    module: Module,
+    portable: bool,
+    state: str,
+    vocabulary: Vocabulary | None = None,
+) -> dict[str, str]:
     """The files of one phase; ``state`` is where what it keeps between runs lies."""
     arch = module.the_device().name
     if arch not in ARCHITECTURES:
@@ -51,13 +62,20 @@ def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str
         fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
     if module.the_mesh().regions > 1:
         fail("csl-regions", "a program of several regions is not emitted as CSL yet")
+    for name, (_, high) in module.scalars.items():
+        if high >= _MOST:
+            fail(
+                "csl-extent",
+                f"'{name}' grows to {high}, and the programs of cores count to {_MOST - 1}",
+                help="use a shorter sequence (--seq)",
+            )
     check_axes(module.the_mesh().coordinates)
     archs = ARCHITECTURES if portable else (arch,)
     pe = pe_file(module, phase, arch, archs)
     return {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
         f"{phase_file(phase)}.csl": pe.text,
-        "run.py": host_file(module, pe.symbols, state),
+        "run.py": host_file(module, pe.symbols, state, vocabulary),
         **{f"commands_{one}.sh": _commands(module, one) for one in archs},
         "report.json": _json(report(module, pe, archs)),
     }
