@@ -33,7 +33,8 @@ def test_device():
 
 
 def test_kernels():
-    found = refused_text("    tile.ring_grow %b\n")
+    mask = "query = 0, query_step = 1, key = 0, key_step = 1, limit = 4"
+    found = refused_text(f"    tile.mask_causal %b as [2, 2] {{{mask}}}\n")
     assert found.code == "csl-kernel"
     assert "gemm" in found.help
 
@@ -50,11 +51,12 @@ MIXED_PRODUCT = """\
 
 @pytest.mark.parametrize(
     ("body", "dtype"),
-    [(COPY, "bf16"), ("    tile.add %h, %a, %b\n", "f32"), (MIXED_PRODUCT, "f32"), ("", "bf16")],
-    ids=["no type of CSL", "mixed sum", "wide factors", "ports"],
+    [(COPY, "bf16"), ("    tile.add %n, %n, %n\n", "f32"), (MIXED_PRODUCT, "f32"), ("", "bf16")],
+    ids=["no type of CSL", "sum of integers", "wide factors", "ports"],
 )
 def test_element_types(body, dtype):
-    assert refused_text(body, "  buffer %h : f16[4]\n", dtype=dtype).code == "csl-dtype"
+    header = "  buffer %h : f16[4]\n  buffer %n : i32[4]\n"
+    assert refused_text(body, header, dtype=dtype).code == "csl-dtype"
 
 
 @pytest.mark.parametrize(
