@@ -15,7 +15,7 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="",
         metavar="NAME|FILE.toml",
-        help="default: ideal, for CUDA h200",
+        help="default: ideal; for CSL wse3, for CUDA h200",
     )
     group.add_argument(
         "--mesh",
