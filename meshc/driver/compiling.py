@@ -176,7 +176,7 @@ def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
         return _decode_only(loaded, request)
     if request.target == "csl" and request.phase == "both" and not request.compile_to:
         # Extents known at run time are not emitted yet, so decode steps read the prompt, too.
-        known = ("decode",) if loaded.config is not None and "decode" in known else known
+        known = ("decode",) if "decode" in known else known
     if request.phase == "both" or known == ("main",):
         return known
     if request.phase not in known:

@@ -183,7 +183,11 @@ class WaferHost:
             compile_folder(folder, scratch / "out")
             names = host_names(folder / "run.py", Options())
             if "Model" not in names:
-                fail("no-tokens", f"the program in '{folder}' is no decode step")
+                fail(
+                    "no-tokens",
+                    "this CSL program is no decode step of a language model",
+                    help="its run.py maps arrays to arrays: meshc sim run run.py --name out",
+                )
             with _refusals_of_host():
                 self._model = names["Model"](str(scratch / "out"), tensors.__getitem__)
 
