@@ -1,6 +1,6 @@
 """CSL for Cerebras wafers: a layout, one file per phase, a host program."""
 
-from meshc.backends.csl.emit import ARCHITECTURES, emit
+from meshc.backends.csl.emit import emit
 from meshc.backends.csl.pe_file import Needs, needs
 from meshc.backends.csl.report import summary
 

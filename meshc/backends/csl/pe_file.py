@@ -19,6 +19,7 @@ from meshc.backends.csl.program import Lowering
 from meshc.backends.csl.shared_code import aligned
 from meshc.backends.csl.text import wrapped
 from meshc.backends.csl.timing import Timing
+from meshc.devices.csl import Targets, targets
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
@@ -26,7 +27,6 @@ from meshc.support.plmr import violates
 
 _PAD = "    "
 OWN = Spelling(lambda name: f"my_{name}")
-TASK_IDS = (24, 25, 26, *range(20, 7, -1))
 MOST_TIMED_CORES = 1 << 16
 _ALIGNMENT = 16  # bytes, of every array
 
@@ -44,8 +44,8 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> PeFile:
-    """The program of ``module`` for ``archs``, with the kernels that are fastest on ``arch``.
+def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
+    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
 
     Raises ``csl-kernel``, ``csl-dtype``, ``csl-view``, ``csl-extent``, ``csl-queues``,
     ``csl-tasks``, ``csl-overlap`` and ``csl-scratch`` for what cannot be emitted.
@@ -56,12 +56,12 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, shifts(module))
-    ends = Ends(module, names, descriptors, archs)
-    kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    ends = Ends(module, names, descriptors, targets)
+    kernels = Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module))
     check_expressible(module, kernels.known)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
-    tasks = _task_ids(lowering, ends, module)
+    tasks = _task_ids(lowering, ends, module, targets)
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
     body = _step(lowering)
     sections = [
@@ -81,7 +81,7 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     _check_memory(module, scratch)
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels, arch).cycles)
+        cycles = round(Timing(module, kernels).cycles)
     return PeFile(text, guards, ends, symbols, scratch, cycles, tasks)
 
 
@@ -98,22 +98,22 @@ class Needs:
     refused: Diagnostic | None = None
 
 
-def needs(module: Module, arch: str) -> Needs:
-    """What a tile-level module takes on ``arch``. Raises what kernels cannot be emitted."""
+def needs(module: Module) -> Needs:
+    """What a tile-level module takes on its device. Raises what kernels cannot be emitted."""
     try:
-        pe = pe_file(module, "main", arch, (arch,))
+        pe = pe_file(module, "main", targets(module.the_device()))
         return Needs(buffer_bytes(module) + pe.scratch_bytes, pe.predicted_cycles)
     except MeshcError as problem:
         refused = problem.diagnostics[0]
     names = Names()
     descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
-    kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    kernels = Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module))
     for op in module.walk():
         if isinstance(op, Compute):
             kernels.lines(op)
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = Timing(module, kernels, arch).cycles
+        cycles = Timing(module, kernels).cycles
     return Needs(buffer_bytes(module) + kernels.code.scratch_bytes(_ALIGNMENT), cycles, refused)
 
 
@@ -154,10 +154,10 @@ def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
     }
 
 
-def _task_ids(lowering: Lowering, ends: Ends, module: Module) -> dict[str, int]:
-    """Ids of local tasks: free ones that are no color in use, since WSE-2 numbers both alike."""
+def _task_ids(lowering: Lowering, ends: Ends, module: Module, targets: Targets) -> dict[str, int]:
+    """Ids of local tasks: free ones that are no color in use, since both may be numbered alike."""
     colors = _colors(ends, module)
-    free = [number for number in TASK_IDS if number not in colors]
+    free = [number for number in targets.task_ids if number not in colors]
     wanted = ["resume", *(task.name for task in lowering.tasks())]
     if not lowering.transfers.suspends:
         return {}
