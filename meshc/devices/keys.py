@@ -94,7 +94,12 @@ ROUTING = (
     _count("output_queue_words", "words", "depth of the shallowest free output queue", 1, 10**6),
 )
 
-CSL = (Key("switch_colors", "ids", "colors", "colors of routers that have switch positions"),)
+CSL = (
+    Key("switch_colors", "ids", "colors", "colors of routers that have switch positions"),
+    _count("runtime_bytes", "bytes", "code of the host's copies and launches on a core", 0, 10**9),
+    Key("statement_bytes", "number", "bytes/statement", "code of a statement in CSL", 0, 1024),
+    Key("code_margin", "number", "of the estimate", "what estimates of code may be off by", 0, 10),
+)
 """What a device of which ``csl_arch`` is known gives beside the keys of routing."""
 
 CLUSTERS = (

@@ -131,7 +131,7 @@ class Ends:
         if words != last:
             at_end = resets(Cond.eq(Expr.var(turns.axis), turns.size - 1), f"{end.color}_resets")
             text = f"if ({at_end}) [{count}]u32{{ {last} }} else {text}"
-        array = self.descriptors.declare(text, f"{end.color}_words")
+        array = self.descriptors.table(text, count, f"{end.color}_words")
         access = f"@get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> {array}[i] }})"
         source = self.descriptors.declare(access, f"{end.color}_over")
         return f"{self._fabric(end, count, ['.control = true'], '_control')}, {source}"

@@ -7,7 +7,8 @@ from typing import Any
 
 from meshc.analysis.channels import line_of
 from meshc.backends.csl.channels import colors_on
-from meshc.backends.csl.pe_file import PeFile, buffer_bytes, free_bytes
+from meshc.backends.csl.core_memory import CoreMemory
+from meshc.backends.csl.pe_file import PeFile
 from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 
@@ -18,7 +19,6 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
     """Bytes by buffer, colors, queues and hops by channel, ids by task, and what is left."""
     mesh = module.the_mesh()
     buffers = {b.value.name: b.type.bytes for b in module.buffers}
-    data = buffer_bytes(module) + pe.scratch_bytes
     channels: dict[str, dict[str, Any]] = {}
     taken: set[int] = set()
     for (name, verb), end in pe.ends.of.items():
@@ -33,12 +33,7 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
         "predicted_cycles": pe.predicted_cycles,
         "inputs": _tensors(module, "in"),
         "outputs": _tensors(module, "out"),
-        "memory": {
-            "buffers": buffers,
-            "scratch": pe.scratch_bytes,
-            "data": data,
-            "left": free_bytes(module) - pe.scratch_bytes,
-        },
+        "memory": {"buffers": buffers, **_memory(pe.memory)},
         "channels": channels,
         "colors": {"used": sorted(taken), "left": len(targets.colors) - len(taken)},
         "queues": {
@@ -49,6 +44,27 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
             )
         },
         "tasks": {"ids": pe.tasks, "left": len({*targets.task_ids} - taken - {*pe.tasks.values()})},
+    }
+
+
+def _memory(taken: CoreMemory) -> dict[str, Any]:
+    """Bytes of a core: ``data`` is exact, ``code`` an estimate, ``padding`` the most there is."""
+    code = taken.code
+    return {
+        "scratch": taken.of("scratch"),
+        "tables": taken.of("table"),
+        "variables": taken.of("variable"),
+        "data": taken.data,
+        "padding": taken.padding,
+        "code": {
+            "kind": "estimate",
+            "statements": code.statements,
+            "runtime": code.runtime,
+            "own": code.own,
+            "margin": code.margin,
+            "bytes": code.bytes,
+        },
+        "left": taken.left,
     }
 
 
@@ -66,7 +82,8 @@ def summary(found: Mapping[str, Any]) -> list[str]:
     memory, queues, tasks = found["memory"], found["queues"], found["tasks"]
     colors = found["colors"]
     lines = [
-        f"{memory['data']} bytes per PE, {memory['left']} left",
+        f"{memory['data']} bytes of data per PE and about {memory['code']['bytes']} of code, "
+        f"{memory['left']} left",
         f"{_count(len(colors['used']), 'color')}, {colors['left']} left; "
         + "; ".join(
             f"{_count(len(queues[side]['used']), f'{side} queue')}, {queues[side]['left']} left"

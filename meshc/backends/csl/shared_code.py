@@ -10,6 +10,7 @@ import struct
 from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.registers import Registers
+from meshc.backends.csl.storage import ALIGNMENT, Kind, Variable
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
@@ -28,6 +29,7 @@ class SharedCode:
         self.descriptors = descriptors
         self.functions: list[str] = []
         self.registers = Registers(names)
+        self.variables: list[Variable] = []
         self.uses_math = False
         self.scratch: dict[DType, int] = {}
         self._known: dict[tuple[str, ...], str] = {}
@@ -64,10 +66,12 @@ class SharedCode:
             self.functions += ["", head, f"{PAD}return {text};", "}"]
         return self._known[key]
 
-    def variable(self, text: str) -> None:
+    def variable(self, name: str, dtype: DType) -> None:
         """Declare a variable that functions share."""
-        if text not in self.functions:
-            self.functions += ["", text]
+        found = Variable("variable", dtype.bytes, f"var {name}: {dtype} = 0.0;")
+        if found not in self.variables:
+            self.variables.append(found)
+            self.functions += ["", found.line]
 
     def scratch_window(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
         """``count`` elements of scratch (0: all) from ``first`` on; it holds at least ``size``."""
@@ -75,16 +79,12 @@ class SharedCode:
         buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
         return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
 
-    def scratch_lines(self) -> list[str]:
-        """Declarations of scratch memory."""
+    def scratch_variables(self) -> list[Variable]:
+        """The scratch memory that the kernels written so far share."""
         return [
-            f"var {self._scratch_name(dtype)}: [{size}]{dtype} align(16) = @zeros([{size}]{dtype});"
+            array("scratch", self._scratch_name(dtype), dtype, size)
             for dtype, size in self.scratch.items()
         ]
-
-    def scratch_bytes(self, alignment: int) -> int:
-        """Bytes of the scratch that the kernels written so far share."""
-        return sum(aligned(dtype.bytes * n, alignment) for dtype, n in self.scratch.items())
 
     def _scratch_name(self, dtype: DType) -> str:
         return self.names.of("buffer", f"scratch_{dtype}")
@@ -97,9 +97,11 @@ def repeat(variable: str, count: int | str, body: list[str]) -> list[str]:
     return [f"for (@range(i16, {count})) |{variable}| {{", *(PAD + line for line in body), "}"]
 
 
-def aligned(size: int, alignment: int) -> int:
-    """``size`` rounded up to a multiple of ``alignment``."""
-    return -(-size // alignment) * alignment
+def array(kind: Kind, name: str, dtype: DType, size: int, remark: str = "") -> Variable:
+    """An aligned array of ``size`` elements, all of them zero."""
+    text = f"[{size}]{element(dtype)}"
+    line = f"var {name}: {text} align({ALIGNMENT}) = @zeros({text});{remark}"
+    return Variable(kind, dtype.bytes * size, line)
 
 
 def literal(value: float, dtype: DType) -> str:

@@ -69,10 +69,11 @@ def check_colors(name: str, colors: set[int], targets: Targets) -> None:
     """Refuse colors that have no switch. Raises ``csl-route``."""
     fixed = sorted(colors - {*targets.switch_colors})
     if fixed:
+        without = [each.name for each in targets.devices if fixed[0] not in each.switch_colors]
         fail(
             "csl-route",
             f"the cores of channel @{name} take turns on color {fixed[0]}, which has no switch on "
-            f"{targets}",
+            f"{' and '.join(without)}",
             help="the pass allocate-routes gives channels with turns the first colors",
         )
 

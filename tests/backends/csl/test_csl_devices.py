@@ -60,6 +60,9 @@ free_task_ids = "{tasks}"
 input_queue_words = 2
 output_queue_words = 2
 switch_colors = "0-3"
+runtime_bytes = 1024
+statement_bytes = 12
+code_margin = 0.5
 """
 USUAL = {"arch": "wse3", "bound": "true", "memory": 16384, "output": 3, "tasks": "9,11,19,27"}
 
@@ -109,7 +112,9 @@ def test_what_it_lacks_is_refused(changed, code, tmp_path):
     assert [d.code for d in caught.value.diagnostics] == [code]
 
 
-@pytest.mark.parametrize("key", ["bound_output_queues", "switch_colors", "memory_bytes", "colors"])
+@pytest.mark.parametrize(
+    "key", ["bound_output_queues", "switch_colors", "memory_bytes", "statement_bytes"]
+)
 def test_a_device_for_csl_says_all_that_programs_need(key, tmp_path):
     path = Path(own_device(tmp_path))
     path.write_text(re.sub(rf"^{key} = .*\n", "", path.read_text(), flags=re.MULTILINE))
