@@ -102,11 +102,7 @@ class Rotary:
         return self._tables[key]
 
     def _array(self, name: str, size: int) -> Window:
-        chosen = self.code.names.fresh(name)
-        buffer = Value(chosen, BufferType(DType.F32, (size,)))
-        self.code.names.of("buffer", chosen)
-        text = f"[{size}]f32"
-        self.code.variable(f"var {self._name(buffer)}: {text} align(16) = @zeros({text});")
+        buffer = Value(self.code.table(name, size), BufferType(DType.F32, (size,)))
         return Window(buffer, DType.F32, Expr.const(0), (Dim(size, 1),))
 
     def _name(self, buffer: Value) -> str:

@@ -156,7 +156,7 @@ class Rows:
         _same(op, to, source, most)
         self.code.uses_math = True
         kind = str(to.dtype)
-        self.code.variable(f"var most_of_row: {kind} = 0.0;")
+        self.code.variable("most_of_row", to.dtype)
         name = self.code.value_function("exponential", kind, f"math.exp_{kind}(v - most_of_row)")
 
         def write(row: Row) -> list[str]:
@@ -173,7 +173,7 @@ class Rows:
         _same(op, *windows)
         self.code.uses_math = True
         kind = windows[0].dtype
-        self.code.variable(f"var most_of_row: {kind} = 0.0;")
+        self.code.variable("most_of_row", kind)
         count = _count(op)
         mine, theirs = (_softmaxes(window, count) for window in windows)
 

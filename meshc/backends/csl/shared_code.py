@@ -9,9 +9,10 @@ import struct
 from itertools import accumulate
 from operator import mul
 
-from meshc.backends.csl.descriptors import Descriptors, element
+from meshc.backends.csl.descriptors import Descriptors, element, stored
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.registers import Registers
+from meshc.backends.csl.storage import ALIGNMENT, Kind, Variable
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
@@ -30,9 +31,11 @@ class SharedCode:
         self.descriptors = descriptors
         self.functions: list[str] = []
         self.registers = Registers(names)
+        self.variables: list[Variable] = []
         self.uses_math = False
         self.scratch: dict[DType, int] = {}
         self.widened = 0
+        self.tables: list[Variable] = []
         self._known: dict[tuple[str, ...], str] = {}
 
     def move(self, to: Window, source: Window) -> str:
@@ -67,10 +70,18 @@ class SharedCode:
             self.functions += ["", head, f"{PAD}return {text};", "}"]
         return self._known[key]
 
-    def variable(self, text: str) -> None:
+    def variable(self, name: str, dtype: DType) -> None:
         """Declare a variable that functions share."""
-        if text not in self.functions:
-            self.functions += ["", text]
+        found = Variable("variable", dtype.bytes, f"var {name}: {dtype} = 0.0;")
+        if found not in self.variables:
+            self.variables.append(found)
+            self.functions += ["", found.line]
+
+    def table(self, name: str, size: int) -> str:
+        """The name of an array of f32 that functions fill and read, called like ``name``."""
+        chosen = self.names.fresh(name)
+        self.tables.append(array("table", self.names.of("buffer", chosen), DType.F32, size))
+        return chosen
 
     def helper(self, lines: list[str]) -> None:
         """Declare a function that others call."""
@@ -93,20 +104,16 @@ class SharedCode:
         buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
         return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
 
-    def scratch_lines(self) -> list[str]:
-        """Declarations of scratch memory."""
-        named = {self._scratch_name(dtype): (n, dtype) for dtype, n in self.scratch.items()}
-        if self.widened:
-            named[self.names.of("buffer", "widened")] = (self.widened, DType.F32)
-        return [
-            f"var {name}: [{size}]{dtype} align(16) = @zeros([{size}]{dtype});"
-            for name, (size, dtype) in named.items()
+    def shared_variables(self) -> list[Variable]:
+        """The scratch memory and the tables that the kernels written so far share."""
+        found = [
+            array("scratch", self._scratch_name(dtype), dtype, size)
+            for dtype, size in self.scratch.items()
         ]
-
-    def scratch_bytes(self, alignment: int) -> int:
-        """Bytes of the scratch that the kernels written so far share."""
-        widened = aligned(DType.F32.bytes * self.widened, alignment)
-        return widened + sum(aligned(t.bytes * n, alignment) for t, n in self.scratch.items())
+        if self.widened:
+            name = self.names.of("buffer", "widened")
+            found.append(array("scratch", name, DType.F32, self.widened))
+        return [*found, *self.tables]
 
     def _scratch_name(self, dtype: DType) -> str:
         return self.names.of("buffer", f"scratch_{dtype}")
@@ -119,9 +126,11 @@ def repeat(variable: str, count: int | str, body: list[str]) -> list[str]:
     return [f"for (@range(i16, {count})) |{variable}| {{", *(PAD + line for line in body), "}"]
 
 
-def aligned(size: int, alignment: int) -> int:
-    """``size`` rounded up to a multiple of ``alignment``."""
-    return -(-size // alignment) * alignment
+def array(kind: Kind, name: str, dtype: DType, size: int, remark: str = "") -> Variable:
+    """An aligned array of ``size`` elements, all of them zero."""
+    text = f"[{size}]{stored(dtype)}"
+    line = f"var {name}: {text} align({ALIGNMENT}) = @zeros({text});{remark}"
+    return Variable(kind, dtype.bytes * size, line)
 
 
 def literal(value: float, dtype: DType) -> str:

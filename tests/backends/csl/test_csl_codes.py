@@ -85,7 +85,7 @@ def test_queues(arch):
 
 def test_tasks():
     """Messages on one channel, each of which starts the next by a task of its own."""
-    body = "".join(exchange("chain_x_1", n, view="[0 +: 1]", wait=False) for n in range(9))
+    body = "".join(exchange("chain_x_1", n, view="[0 +: 1]", wait=False) for n in range(14))
     found = refused_text(body, chain())
     assert found.code == "csl-tasks"
     assert any("R of PLMR" in note for note in found.notes)
@@ -95,7 +95,7 @@ def test_memory():
     """Scratch counts: a buffer that fits, but not with a place to put one of its slots."""
     body = '    tile.rotate %d {by = "x"}\n'
     found = refused_text(body, "  buffer %d : f32[2, 4500]\n")
-    assert found.code == "csl-scratch"
+    assert found.code == "csl-memory-full"
     assert any("M of PLMR" in note for note in found.notes)
 
 
