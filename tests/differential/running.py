@@ -70,8 +70,8 @@ def _run_batch(case: Case, program: Any) -> Found:
 
 
 def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
-    """The emitted program on the simulator, with bounded queues, step by step; what PEs keep is carried
-    on by the host."""
+    """The emitted program on the simulator, with bounded queues, step by step; what PEs keep is
+    carried on by the host."""
     place = folder / "program"
     write(compiled.files, place)
     (place / "data").mkdir()
