@@ -40,6 +40,9 @@ _WIDE = {"rope": (1,)}
 _OF_ANY_TYPE = {"rms_scale": (2,)}
 """Operands of which a kernel reads single values, whatever their type."""
 
+_SELECTED = 21
+"""Cycles of one lane that is selected, measured on the simulator."""
+
 Writer = Callable[[Compute, list[Window]], list[str]]
 
 
@@ -126,11 +129,13 @@ class Kernels:
             batch, chosen = self._batch(op, windows)
             return batch * chosen.cycles
         if op.kernel in self.rows.writers:
-            return self.rows.cycles(op, windows)
+            return self.rows.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
         if op.kernel == "rope":
             return self.rotary.cycles(op, windows, self.costs)
+        if op.kernel == "select_lanes":
+            return windows[0].dims[0].extent * _SELECTED
         once = SETUP + self._vector(op, windows)
         return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
 

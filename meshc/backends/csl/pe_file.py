@@ -292,8 +292,8 @@ def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
     start += [f"{name} = given_{name};" for name in scalars]
-    start += lowering.kernels.rotary.at_start
     start += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
+    start += lowering.kernels.rotary.at_start
     params = ", ".join(f"given_{name}: i16" for name in scalars)
     return [*lines, *_function("run", params, [*start, "step();"])]
 

@@ -26,8 +26,12 @@ from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
-ANGLE = 220
-"""Cycles of one angle with its sine and cosine, predicted."""
+ANGLE = 381
+"""Cycles of one angle with its sine and cosine, measured on the simulator, whose own costs of these
+functions are predictions."""
+_PAIR = {False: 7, True: 52}
+"""Cycles of a pair of lanes besides its four operations: of the only one, of one of several, for
+which descriptors are moved. Measured on the simulator."""
 _LOW = 128
 """The lower half of a position counts so many."""
 
@@ -50,6 +54,7 @@ class Rotary:
         self.code = code
         self.known_at_start = known_at_start
         self.at_start: list[str] = []
+        self.cycles_at_start = 0
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
     def lines(self, op: Compute, windows: list[Window]) -> list[str]:
@@ -74,6 +79,7 @@ class Rotary:
         to, _, frequencies = windows
         heads = to.size // (2 * frequencies.size * _rows(to))
         each = 4 * (SETUP + costs.vector("mac", DType.F32, heads, ()))
+        each += _PAIR[frequencies.size > 1]
         found = _rows(to) * frequencies.size * each
         return found if self._fixed(op, windows) else found + _rows(to) * ANGLE * frequencies.size
 
@@ -99,6 +105,7 @@ class Rotary:
             if position is not None:
                 setter = self._setter(frequencies, self._tables[key])
                 self.at_start.append(f"{setter}({at});")
+                self.cycles_at_start += ANGLE * frequencies.size
         return self._tables[key]
 
     def _array(self, name: str, size: int) -> Window:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshc.backends.csl.costs import SETUP
+from meshc.backends.csl.costs import SETUP, Costs
 from meshc.backends.csl.descriptors import own
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.shared_code import PAD, SharedCode
@@ -22,7 +22,22 @@ _ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
 _MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
 _MAC = {DType.F16: "@fmach", DType.F32: "@fmacs"}
 _MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
-EXPONENTIAL = 60  # cycles of one element through the library's exp, assumed
+_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "erf": 130, "tanh": 77}
+"""Cycles of a function of one element, by kernel or form of gelu. These and those of rows are
+measured on the simulator, one kernel at a time, whose own costs of functions are predictions."""
+_OF_A_ROW = {
+    "row_sum": 2,
+    "row_max": 2,
+    "square_sum": 2,
+    "div": 56,
+    "rms_scale": 160,
+    "inverse_rms": 151,
+    "exp_sub": 2,
+    "merge_softmax": 167,
+}
+"""Cycles of the scalar code of a row, a division and a root included."""
+_LOOPED = 17
+"""Cycles of the loop around a row and of moving its descriptors."""
 
 _ERF = [
     "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
@@ -57,14 +72,26 @@ class Rows:
             "gelu": self._gelu,
         }
 
-    def cycles(self, op: Compute, windows: list[Window]) -> int:
+    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one of these kernels."""
         whole = max(windows, key=lambda w: w.size)
+        if op.kernel in ("silu", "gelu"):
+            return _OF_AN_ELEMENT[str(op.params.get("form", op.kernel))] * whole.size
+        rows = min(windows, key=lambda w: w.size).size
         if op.kernel == "merge_softmax":
-            return _count(op) * (4 * SETUP + 2 * EXPONENTIAL) + 2 * whole.size
-        smallest = min(windows, key=lambda w: w.size)
-        element = EXPONENTIAL if op.kernel in ("exp_sub", "silu", "gelu") else 1
-        return smallest.size * 4 * SETUP + whole.size * element
+            rows = rows // windows[0].dims[-1].extent * _count(op)
+        lanes = whole.size // rows
+        multiplied, added = (costs.vector(kind, DType.F32, lanes, ()) for kind in ("mul", "add"))
+        each = {
+            "div": multiplied,
+            "rms_scale": 3 * multiplied,
+            "inverse_rms": 0,
+            "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
+            "merge_softmax": 3 * multiplied,
+        }.get(op.kernel, SETUP + added)
+        found = rows * (_OF_A_ROW[op.kernel] + each + (_LOOPED if rows > 1 else 0))
+        squares = SETUP + 2 * costs.vector("mul", DType.F32, whole.size, ())
+        return found + squares if op.kernel == "square_sum" else found
 
     # --- reductions
 

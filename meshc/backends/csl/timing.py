@@ -100,7 +100,7 @@ class Timing:
         self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
         self.pending: dict[Value, _Pending] = {}
         everywhere = np.ones((rows, columns), bool)
-        self.clock += costs.FRAME
+        self.clock += costs.FRAME + kernels.rotary.cycles_at_start
         self._switch(everywhere, 0)
         self._block(module.program.body, everywhere)
 

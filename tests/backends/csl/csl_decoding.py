@@ -1,5 +1,6 @@
 """Decode steps of a language model, emitted as CSL and run on the fabric simulator."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,10 @@ TINY = Path(__file__).parents[2] / "data" / "tiny"
 
 
 class Decoder:
-    """The decode step of a tiny model, compiled into ``folder``; its ``state`` keeps the caches."""
+    """The decode step of a tiny model, compiled into ``folder``; its ``state`` keeps the caches.
+
+    ``cycles`` are those of the last step on the simulator, ``predicted`` those of the compiler.
+    """
 
     def __init__(self, model, folder, monkeypatch, **request):
         report = Diagnostics()
@@ -25,12 +29,15 @@ class Decoder:
         ports = [p for p in module.ports if p.direction == "in"]
         (self.input,) = {p.name for p in ports if p.buffer.name == "x"}
         weights = {p.name: self.tensors[p.name] for p in ports if p.name in self.tensors}
+        self.predicted = json.loads(compiled.files["report.json"])["predicted_cycles"]
+        self.cycles = 0
         prepare(compiled.files, weights, folder, monkeypatch)
 
     def step(self, token, position):
         """Logits behind ``token`` at ``position``."""
         save(self.data, {self.input: np.asarray(self.tensors["embedding"])[token][None, None]})
-        run_script(options=("--pos", str(position)))
+        printed = run_script(options=("--pos", str(position)))
+        self.cycles = int(printed.split()[0])
         return np.load(self.data / "logits.npy").ravel()
 
     def generate(self, ids, count):

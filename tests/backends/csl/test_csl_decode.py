@@ -34,6 +34,7 @@ def test_tokens_of_transformers(model, mesh, arch, kv, dtype, tmp_path, monkeypa
     request = {"device": arch, "mesh": mesh, "kv": kv, "dtype": dtype, "seq": 24}
     decoder = Decoder(model, tmp_path, monkeypatch, **request)
     assert decoder.generate(ids, 4) == tokens[:4]
+    assert 0.85 <= decoder.predicted / decoder.cycles <= 1.15
 
 
 @pytest.mark.slow
