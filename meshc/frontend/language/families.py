@@ -1,22 +1,28 @@
-"""Models of published families, from the library that ships with the language."""
+"""Models of published families, which ship with meshc."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
+from meshc.frontend.families import family_names
 from meshc.frontend.language.ast import Constant, Model
 from meshc.frontend.language.loader import library_source, parse_model
 from meshc.frontend.language.parameters import with_parameters
 from meshc.support.diagnostics import fail
 
-FAMILIES = ("llama", "qwen2", "deepseek_v2")
-
 
 def library_model(family: str, parameters: Mapping[str, Constant]) -> Model:
-    """The model of ``family`` with ``parameters`` for its defaults; see ``library/<family>.mesh``.
+    """The ``model.mesh`` of ``family`` with ``parameters`` for its defaults.
 
     Raises MeshcError for an unknown family (``bad-model``) or parameter (``bad-parameter``).
     """
-    if family not in FAMILIES:
-        fail("bad-model", f"the library has no family '{family}'", notes=[", ".join(FAMILIES)])
-    return with_parameters(parse_model(library_source(family)), parameters)
+    names = family_names()
+    if family not in names:
+        fail("bad-model", f"the library has no family '{family}'", notes=[", ".join(names)])
+    return with_parameters(_parsed(family), parameters)
+
+
+@cache
+def _parsed(family: str) -> Model:
+    return parse_model(library_source(family))

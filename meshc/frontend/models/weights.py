@@ -73,9 +73,8 @@ class Checkpoint:
         return self._read(tensor, layer)
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
-        stored = self.source.read(stored_name(tensor, layer, self.gguf_names))
-        permuted = self.gguf_names and self.config.family == "llama"
-        return tensor.from_stored(stored, permuted)
+        stored = self.source.read(tensor.stored_name(layer, self.gguf_names))
+        return tensor.layout.read(stored, in_pairs=self.gguf_names)
 
 
 def open_checkpoint(
@@ -111,17 +110,11 @@ def open_checkpoint(
     return Checkpoint(config, kept, source, gguf_names)
 
 
-def stored_name(tensor: LogicalTensor, layer: int, gguf_names: bool) -> str:
-    """The name of ``tensor`` in the files, for ``layer`` when it is per layer."""
-    template = tensor.gguf if gguf_names else tensor.hf
-    return template.replace("{n}", str(layer))
-
-
 def _check_tensors(
     source: TensorSource, config: ModelConfig, gguf_names: bool, layers: int, found: Diagnostics
 ) -> None:
     known = {
-        stored_name(tensor, layer, gguf_names): (tensor, layer)
+        tensor.stored_name(layer, gguf_names): (tensor, layer)
         for tensor in logical_tensors(config)
         for layer in range(config.layers if tensor.per_layer else 1)
     }
@@ -147,11 +140,11 @@ def _check_tensor(
     stored = source.tensors[name]
     if len(found.errors) >= MESSAGE_LIMIT:
         return
-    if stored.shape != tensor.stored_shape:
+    if stored.shape != tensor.layout.stored_shape():
         found.error(
             "weights-shape-mismatch",
             f"tensor '{name}' has shape {list(stored.shape)}; "
-            f"the model needs {list(tensor.stored_shape)}",
+            f"the model needs {list(tensor.layout.stored_shape())}",
             notes=(f"in '{source.label}'",),
             help="the checkpoint belongs to another model",
         )

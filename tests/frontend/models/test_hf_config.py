@@ -192,8 +192,8 @@ def test_nothing_says_how_an_unknown_one_differs(tmp_path: Path) -> None:
 
 
 def test_the_nearest_architectures_are_read() -> None:
-    assert {entry["nearest"] for entry in hf_near._known().values()} <= set(hf_config._FAMILIES)
-    assert not hf_near._known().keys() & hf_config._FAMILIES.keys()
+    assert {entry["nearest"] for entry in hf_near._known().values()} <= set(hf_config._families())
+    assert not hf_near._known().keys() & hf_config._families().keys()
 
 
 @pytest.mark.parametrize(
