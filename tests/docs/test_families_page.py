@@ -1,17 +1,15 @@
 """The family that docs/families.md adds: its files alone make meshc read and run a checkpoint."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
+from added_family import FILES, added_family
 from pages import ROOT, blocks
 
 import meshc
-from meshc.frontend.families import family, family_names
-from meshc.frontend.language import families as library
-from meshc.frontend.models import hf_config, open_checkpoint, read_config
+from meshc.frontend.families import family_names
+from meshc.frontend.models import open_checkpoint, read_config
 from meshc.support.diagnostics import MeshcError
 
 TINY = ROOT / "tests" / "data" / "tiny" / "llama-3h1"
@@ -19,21 +17,11 @@ PAGE = "docs/families.md"
 
 
 @pytest.fixture
-def phi3(tmp_path, monkeypatch):
-    """meshc with the family of the page, as if its folder had been shipped."""
-    folder = tmp_path / "families"
-    shutil.copytree(Path(family.__file__).parent, folder)
-    (folder / "phi3").mkdir()
+def phi3(tmp_path):
+    """meshc with the family of the page."""
     texts = [*blocks(PAGE, "mesh"), *blocks(PAGE, "toml")]
-    for name, text in zip(("model.mesh", "config.toml", "tensors.toml"), texts, strict=True):
-        (folder / "phi3" / name).write_text(text)
-    known = (family.family_named, hf_config._families, hf_config._architectures, library._parsed)
-    for cached in known:
-        cached.cache_clear()
-    monkeypatch.setattr(family, "_FOLDER", folder)
-    yield
-    for cached in known:
-        cached.cache_clear()
+    with added_family("phi3", dict(zip(FILES, texts, strict=True)), tmp_path):
+        yield
 
 
 def stored_as_phi3(folder, **changes):

@@ -13,7 +13,8 @@ class Size:
     An absent key stands for ``default``: a number, another size, or a ratio ``"a / b"`` of two; a
     key that is null stands for ``null``, if that is given. Without a default the key is required.
     A number that is no multiple of ``multiple``, or is not the size ``equal``, is refused with
-    ``why``. It is at most what the size ``limit``, or that of its own name, may be.
+    ``why``. It is at most what the size ``limit``, or that of its own name, may be. With ``less``
+    the parameter is what is left of the number behind that size.
     """
 
     key: str
@@ -23,6 +24,7 @@ class Size:
     multiple: int = 1
     equal: str = ""
     limit: str = ""
+    less: str = ""
     why: str = ""
 
 

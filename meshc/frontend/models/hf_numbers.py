@@ -71,12 +71,19 @@ def _read_flags(fields: Fields, tables: Tables) -> dict[str, bool]:
 
 
 def _read_size(fields: Fields, size: Size, known: Mapping[str, int], most: int) -> int:
-    """The number at the key of ``size``, else what stands for it."""
-    if fields.has(size.key):
-        return fields.integer(size.key, 1, most)
-    is_null = size.key in fields.values
-    usual = size.null if is_null and size.null is not None else size.default
-    return fields.integer(size.key, 1, most, known[usual] if isinstance(usual, str) else usual)
+    """The number at the key of ``size``, else what stands for it, less what is not part of it."""
+    usual = size.default
+    if size.key in fields.values and size.null is not None:
+        usual = size.null
+    absent = None
+    if not fields.has(size.key):
+        absent = known[usual] if isinstance(usual, str) else usual
+    number = fields.integer(size.key, 1, most, absent)
+    if not size.less:
+        return number
+    if number <= known[size.less] and size.key not in fields.bad:
+        fields.reject_value(size.key, f"a number above {known[size.less]} is wanted: {size.why}")
+    return max(1, number - known[size.less])
 
 
 def _check_sizes(fields: Fields, tables: Tables, known: Mapping[str, int]) -> None:

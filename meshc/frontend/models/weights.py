@@ -25,7 +25,7 @@ _IGNORED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
 class Checkpoint:
     """Weights that were checked against ``config`` and are read when asked for.
 
-    ``layers`` is how many layers, from the first, are offered.
+    ``layers`` is how many layers of the model, from the first, are offered.
     """
 
     config: ModelConfig
@@ -44,7 +44,11 @@ class Checkpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the logical tensor ``name``; a per-layer one leads with the layers."""
         tensor = self._logical[name]
-        return (self.layers, *tensor.shape) if tensor.per_layer else tensor.shape
+        return (self._count(tensor), *tensor.shape) if tensor.per_layer else tensor.shape
+
+    def _count(self, tensor: LogicalTensor) -> int:
+        """How many layers of the loop of ``tensor`` are offered."""
+        return min(tensor.layers, max(0, self.layers - tensor.first))
 
     def is_per_layer(self, name: str) -> bool:
         """Whether the tensor ``name`` has a leading layer dimension."""
@@ -55,7 +59,7 @@ class Checkpoint:
         if not self.is_per_layer(name):
             return self._read(self._logical[name], 0)
         stacked = np.empty(self.shape(name), dtype=np.float32)
-        for layer in range(self.layers):
+        for layer in range(stacked.shape[0]):
             stacked[layer] = self.read_layer(name, layer)
         return stacked
 
@@ -68,8 +72,8 @@ class Checkpoint:
         tensor = self._logical[name]
         if not tensor.per_layer:
             raise ValueError(f"tensor '{name}' has no layers")
-        if not 0 <= layer < self.layers:
-            raise IndexError(f"layer {layer} of {self.layers}")
+        if not 0 <= layer < self._count(tensor):
+            raise IndexError(f"layer {layer} of {self._count(tensor)}")
         return self._read(tensor, layer)
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
@@ -114,9 +118,9 @@ def _check_tensors(
     source: TensorSource, config: ModelConfig, gguf_names: bool, layers: int, found: Diagnostics
 ) -> None:
     known = {
-        tensor.stored_name(layer, gguf_names): (tensor, layer)
+        tensor.stored_name(layer, gguf_names): (tensor, tensor.first + layer)
         for tensor in logical_tensors(config)
-        for layer in range(config.layers if tensor.per_layer else 1)
+        for layer in range(max(tensor.layers, 1))
     }
     needed = {name: tensor for name, (tensor, layer) in known.items() if layer < layers}
     missing = [name for name in needed if name not in source.tensors]

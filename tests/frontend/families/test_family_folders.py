@@ -74,10 +74,12 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     every = {**tables.sizes, **tables.own}
     for size in every.values():
         assert size.limit in ("", *SIZE_LIMITS)
-        assert bool(size.why) == (size.multiple > 1 or bool(size.equal))
+        assert bool(size.why) == (size.multiple > 1 or bool(size.equal or size.less))
         for other in (size.default, size.null):
             for name in other.split(" / ") if isinstance(other, str) else []:
                 assert name in every
+    # Keys of GGUF files are those of every family; none gives a parameter of one.
+    assert not (family_named(family).gguf and tables.own)
     for refusal in tables.refused:
         assert bool(refusal.why) != bool(refusal.unsupported)
         assert bool(refusal.help) == bool(refusal.unsupported)
