@@ -109,8 +109,8 @@ def _check_together(
         ids,
     )
     for conflict in conflicts:
-        keys = [tables.sizes[name].key for name in conflict.fields if name in tables.sizes]
-        if keys and fields.bad.isdisjoint(keys):
+        keys = [tables.sizes[n].key if n in tables.sizes else n for n in conflict.fields]
+        if fields.bad.isdisjoint(keys):
             # An absent key has no place in the text: point at one that is there.
             shown = next((key for key in keys if fields.has(key)), keys[0])
             help_text = f"make {' and '.join(keys)} agree"

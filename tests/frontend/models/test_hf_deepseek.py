@@ -138,6 +138,7 @@ def test_what_is_not_supported_is_named(
         ({"kv_lora_rank": 0}, "'kv_lora_rank' is 0"),
         ({"q_lora_rank": 0}, "'q_lora_rank' is 0"),
         ({"qk_rope_head_dim": 7}, "RoPE rotates pairs"),
+        ({"qk_nope_head_dim": 11}, "head_dim 19 is odd"),
         ({"num_key_value_heads": 2}, "latent attention has one per head, 4"),
         ({"n_routed_experts": "many"}, "'n_routed_experts'"),
         ({"rope_scaling": {**YARN, "factor": 0}}, "'factor' is 0"),
