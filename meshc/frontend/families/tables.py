@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Size:
     """A positive whole number at ``key`` of a config, for the ``parameter`` of the model if any.
 
-    An absent key stands for ``default``: a number, another size, or a ratio ``"a / b"`` of two; a
-    key that is null stands for ``null``, if that is given. Without a default the key is required.
+    An absent key stands for ``default``: a number, a size above it, or a ratio ``"a / b"`` of two;
+    a key that is null stands for ``null``, if that is given. Without a default the key is required.
     A number that is no multiple of ``multiple``, or is not the size ``equal``, is refused with
     ``why``. It is at most what the size ``limit``, or that of its own name, may be. With ``less``
     the parameter is what is left of the number behind that size.

@@ -71,13 +71,15 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     assert named | set(tables.own) <= known
     assert not named & set(tables.own)
     assert known >= SHARED
-    every = {**tables.sizes, **tables.own}
-    for size in every.values():
+    above: list[str] = []
+    for own_name, size in {**tables.sizes, **tables.own}.items():
         assert size.limit in ("", *SIZE_LIMITS)
         assert bool(size.why) == (size.multiple > 1 or bool(size.equal or size.less))
         for other in (size.default, size.null):
             for name in other.split(" / ") if isinstance(other, str) else []:
-                assert name in every
+                assert name in above
+        assert size.equal in ("", *above) and size.less in ("", *above)
+        above.append(own_name)
     # Keys of GGUF files are those of every family; none gives a parameter of one.
     assert not (family_named(family).gguf and tables.own)
     for refusal in tables.refused:
