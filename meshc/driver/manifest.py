@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from meshc.backends.python import HostFacts
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
-from meshc.frontend.models import LatentSizes, ModelConfig, RopeScaling
+from meshc.frontend.families import family_names
+from meshc.frontend.models import ModelConfig, RopeScaling
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 from meshc.support.output import MANIFEST, read_manifest
@@ -66,8 +67,9 @@ def config_of(facts: Mapping[str, object]) -> ModelConfig | None:
     values: dict[str, Any] = {name: stored.get(name) for name in hints}
     values["eos_ids"] = tuple(stored.get("eos_ids") or ())
     values["rope_scaling"] = _scaling(stored.get("rope_scaling"))
-    values["latent"] = _latent(stored.get("latent"))
     wrong = [name for name, value in values.items() if not _has_type(value, hints[name])]
+    if values["family"] not in family_names():
+        wrong.append("family")
     if wrong:
         fail("no-program", f"{MANIFEST} has no sound '{wrong[0]}' in its config")
     return ModelConfig(**values)
@@ -78,6 +80,13 @@ def _has_type(value: object, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin is Literal:
         return value in get_args(hint)
+    if origin is Mapping:
+        kinds = get_args(hint)
+        return isinstance(value, dict) and all(
+            _has_type(part, kind)
+            for pair in value.items()
+            for part, kind in zip(pair, kinds, strict=True)
+        )
     if origin is tuple:
         return isinstance(value, tuple) and all(isinstance(v, int) for v in value)
     if get_args(hint):
@@ -85,16 +94,6 @@ def _has_type(value: object, hint: Any) -> bool:
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-
-
-def _latent(stored: object) -> object:
-    """Lanes of latent attention of a stored config; else left for the check of types."""
-    names = get_type_hints(LatentSizes)
-    if not isinstance(stored, dict) or set(stored) != set(names):
-        return stored
-    if all(_has_type(stored[name], hint) for name, hint in names.items()):
-        return LatentSizes(**stored)
-    return stored
 
 
 def _scaling(stored: object) -> object:

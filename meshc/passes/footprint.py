@@ -34,9 +34,15 @@ def footprint(module: Module, layer_dim: str, regions: int) -> Footprint:
     with several ``regions`` a core also holds what passes between them."""
     one, three = (_expanded(module, layer_dim, n, regions) for n in (1, 3))
     used = [assign_addresses(one), assign_addresses(three)]
-    largest = tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(one))
     per_layer = -(-(used[1] - used[0]) // 2)
-    return Footprint(used[0] - per_layer, per_layer, largest)
+    return Footprint(used[0] - per_layer, per_layer, _largest(one))
+
+
+def whole_footprint(module: Module) -> Footprint:
+    """What one core holds of all layers of a mesh-level module; none of it is counted by layer."""
+    trial = ExpandPrograms().run(_copy(module), Diagnostics())
+    used = assign_addresses(trial)
+    return Footprint(used, 0, _largest(trial))
 
 
 def fitting_layers(
@@ -53,9 +59,18 @@ def fitting_layers(
     return share
 
 
+def _largest(module: Module) -> tuple[tuple[str, int], ...]:
+    """Names and bytes of the buffers that take most."""
+    return tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(module))
+
+
+def _copy(module: Module) -> Module:
+    return parse_module(Source("<footprint>", print_module(module)))
+
+
 def _expanded(module: Module, layer_dim: str, layers: int, regions: int) -> Module:
     """The tile program of a copy with ``layers`` layers in each of ``regions`` regions."""
-    trial = parse_module(Source("<footprint>", print_module(module)))
+    trial = _copy(module)
     trial.dims[layer_dim] = layers * regions
     if regions > 1:
         trial.mesh = trial.the_mesh().in_regions(module.axes.outer, (), regions)

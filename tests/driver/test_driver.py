@@ -12,8 +12,8 @@ import meshc
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.manifest import config_of
-from meshc.driver.models import library_parameters, of_config
-from meshc.frontend.models import catalogue_config, catalogue_names
+from meshc.driver.models import of_config
+from meshc.frontend.models import catalogue_config, catalogue_names, model_parameters
 from meshc.support.diagnostics import Diagnostics
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def test_built_in_models_have_graphs_of_both_phases(name):
 @pytest.mark.parametrize("name", catalogue_names())
 def test_parameters_spell_the_config(name):
     config = catalogue_config(name)
-    found = library_parameters(config)
+    found = model_parameters(config)
     assert (found["E"], found["H"], found["G"]) == (config.hidden, config.heads, config.kv_heads)
     assert load_any(name, Diagnostics()).config == config
 

@@ -22,7 +22,7 @@ from fuzz_grammar import csl_body, model_text, pipeline_text
 from meshc.cli import main
 from meshc.devices import device_names
 from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
-from meshc.frontend.language.loader import library_source
+from meshc.frontend.language.loader import library_names, library_source
 from meshc.frontend.models import config_from_gguf, load_tokenizer, read_config
 from meshc.sim import cslc
 from meshc.sim.host.runtime import OPTIONS, Runtime
@@ -83,7 +83,7 @@ def _texts(*patterns: str) -> list[str]:
 
 @cache
 def _models() -> list[str]:
-    library = [library_source(name).text for name in ("llama", "qwen2", "blocks")]
+    library = [library_source(name).text for name in library_names()]
     return [*_texts("examples/*.mesh", "tests/golden/*/*.mesh"), *library]
 
 
@@ -244,7 +244,7 @@ def _ggufs() -> list[bytes]:
     import model_files as files
 
     found = []
-    for family in ("llama", "qwen2"):
+    for family in ("llama", "qwen2", "qwen3"):
         sizes = {"hidden": 4, "heads": 2, "kv_heads": 1, "head_dim": 2, "ffn": 3, "layers": 1}
         config = files.model_config(family=family, vocab=260, **sizes)
         pairs = [*files.gguf_pairs(config), *files.BPE_VOCABULARY]

@@ -137,7 +137,7 @@ def latent_step(**changes):
     return before, after, report.messages
 
 
-@pytest.mark.parametrize("changes", [{}, {"low_rank": True, "Q": 24}, {"scaling": "yarn"}])
+@pytest.mark.parametrize("changes", [{}, {"Q": 24}, {"scaling": "yarn"}])
 def test_latent_attention_is_one_kernel(changes):
     before, after, messages = latent_step(**changes)
     assert kernels(after) == ["embed", "latent_block", "ffn_block", "head"]
@@ -155,7 +155,7 @@ def test_latent_attention_is_one_kernel(changes):
         ({"N": 12}, "12 lanes of a query are no whole number of eights"),
         ({"R": 576}, "latents of 576 values, more than 512"),
         (
-            {"low_rank": True, "Q": 20},
+            {"Q": 20},
             "20 values of a query's latent are no whole number of eights",
         ),
     ],

@@ -3,9 +3,9 @@
 from meshc.frontend.language.ast import Model
 from meshc.frontend.language.calls import phases
 from meshc.frontend.language.elaborate import elaborate
-from meshc.frontend.language.families import library_model
 from meshc.frontend.language.loader import load_model, parse_model
 from meshc.frontend.language.parameters import with_parameters
+from meshc.frontend.language.shipped import library_model
 
 __all__ = [
     "Model",

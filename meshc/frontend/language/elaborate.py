@@ -82,6 +82,8 @@ def elaborate(
     dtypes = _dtypes(model, values)
     emitter = Emitter(extents.used, dtypes["weights"])
     module = _Elaborator(model, phase, emitter, extents, found).module(values)
+    if layers is not None:
+        _check_one_loop(model, module)
     module.options |= {"model": model.name, "phase": phase}
     module.options |= {role: str(dtype) for role, dtype in dtypes.items()}
     if seq is not None:
@@ -356,6 +358,21 @@ def _reads(statement: Statement) -> list[str]:
     """Names that the expressions of a statement refer to."""
     found = [p for e in expressions_of(statement) for p in parts(e)]
     return [p.name for p in found if isinstance(p, Reference)]
+
+
+def _check_one_loop(model: Model, module: Module) -> None:
+    """Which layers are the first of several kinds is for parameters to say."""
+    loops = [op for op in module.function.body.ops if isinstance(op, graph.Repeat)]
+    if len(loops) > 1:
+        dims = [loop.dim for loop in loops]
+        fail(
+            "bad-parameter",
+            f"model '{model.name}' has {len(loops)} loops over layers; fewer layers of one are not "
+            "its first layers",
+            loops[1].span,
+            [f"they count {', '.join(dims)}"],
+            "give these parameters smaller defaults in the model's head",
+        )
 
 
 def _with_layers(

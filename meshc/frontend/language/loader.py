@@ -9,6 +9,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
+from meshc.frontend.families import family_names, model_text
 from meshc.frontend.language.ast import Block, File, Model, RawModel, Use
 from meshc.frontend.language.check import check_model
 from meshc.frontend.language.found import Found, Stopped
@@ -68,15 +69,19 @@ def read_source(path: Path) -> Source:
 
 
 def library_source(name: str) -> Source:
-    """The text of the shipped file ``name``.mesh."""
-    text = _library().joinpath(name + SUFFIX).read_text(encoding="utf-8")
+    """The text of the shipped file, or of the model of the family, ``name``."""
+    if name in family_names():
+        text = model_text(name)
+    else:
+        text = _library().joinpath(name + SUFFIX).read_text(encoding="utf-8")
     return Source(f"<library>/{name}{SUFFIX}", text)
 
 
 def library_names() -> tuple[str, ...]:
-    """The shipped files that ``use`` can name."""
+    """The shipped files that ``use`` can name, and the families."""
     entries = (entry.name for entry in _library().iterdir())
-    return tuple(sorted(n.removesuffix(SUFFIX) for n in entries if n.endswith(SUFFIX)))
+    files = [name.removesuffix(SUFFIX) for name in entries if name.endswith(SUFFIX)]
+    return tuple(sorted([*files, *family_names()]))
 
 
 def _library() -> Traversable:

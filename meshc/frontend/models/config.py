@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-Family = Literal["llama", "qwen2", "deepseek_v2"]
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 CheckpointDtype = Literal["f32", "f16", "bf16", "q8_0", "q4_1"]
 
@@ -64,35 +64,19 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 @dataclass(frozen=True)
-class LatentSizes:
-    """Lanes of multi-head latent attention (DeepSeek-V2, section 2.1).
-
-    ``rank`` is kv_lora_rank, the values cached per token beside a key of ``rope`` rotary lanes;
-    a query has ``query`` lanes and as many rotary ones, a value ``value``. Queries are products of
-    a normed vector of ``query_rank`` values (q_lora_rank), or, if that is 0, of the layer's input.
-    """
-
-    rank: int
-    query: int
-    rope: int
-    value: int
-    query_rank: int = 0
-
-
-@dataclass(frozen=True)
 class ModelConfig:
     """Everything that defines the maths of one model, whatever file it came from.
 
-    Sizes are in elements. ``head_dim`` need not be ``hidden / heads``. ``attention_bias`` is the
-    bias of the q, k and v projections, ``o_bias`` that of the output projection, ``mlp_bias``
-    that of gate, up and down. RoPE pairs element i with i + head_dim / 2 (rotate-half).
-    ``dtype`` is how the checkpoint stores most weights; None when the file does not say.
-    ``latent`` is of deepseek_v2 alone: its keys and values are products of one vector per token,
-    RoPE pairs elements 2i and 2i + 1, ``head_dim`` counts all lanes of a query.
+    ``family`` is one of `family_names`: what is computed is in its ``model.mesh``. Sizes are in
+    elements. ``head_dim``, all lanes of a query, need not be ``hidden / heads``. ``attention_bias``
+    is the bias of the q, k and v projections, ``o_bias`` that of the output projection,
+    ``mlp_bias`` that of gate, up and down. ``dtype`` is how the checkpoint stores most weights;
+    None when the file does not say. ``own`` are parameters that only this family has, by the names
+    of its ``model.mesh``.
     """
 
     name: str
-    family: Family
+    family: str
     hidden: int
     heads: int
     kv_heads: int
@@ -112,28 +96,7 @@ class ModelConfig:
     bos_id: int | None
     eos_ids: tuple[int, ...]
     dtype: CheckpointDtype | None
-    latent: LatentSizes | None = None
-
-    def parameter_count(self) -> int:
-        """The number of weights, a tied head counted once."""
-        attention = self._attention_parameters()
-        mlp = 3 * self.hidden * self.ffn + self.mlp_bias * (2 * self.ffn + self.hidden)
-        embeddings = self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
-        return self.layers * (attention + mlp + 2 * self.hidden) + embeddings + self.hidden
-
-    def _attention_parameters(self) -> int:
-        q_width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        if self.latent is not None:
-            sizes = self.latent
-            lanes = self.heads * (sizes.query + sizes.value)
-            projected = sizes.query_rank or q_width
-            projected += sizes.rank + sizes.rope + self.heads * sizes.value
-            queries = sizes.query_rank * (q_width + 1)
-            return self.hidden * projected + queries + sizes.rank * (lanes + 1)
-        attention = self.hidden * (2 * q_width + 2 * kv_width)
-        return (
-            attention + self.attention_bias * (q_width + 2 * kv_width) + self.o_bias * self.hidden
-        )
+    own: Mapping[str, int] = field(default_factory=dict)
 
 
 # Largest value taken for each size: far above any published model, far below what would

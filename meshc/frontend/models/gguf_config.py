@@ -1,7 +1,7 @@
 """The model that the metadata of a GGUF file describes.
 
-Source: the key tables of the GGUF specification and the ``llama`` and ``qwen2`` writers of
-llama.cpp's ``convert_hf_to_gguf.py``.
+The keys are those of every family under the name of its own. Source: the key tables of the GGUF
+specification and the writers of llama.cpp's ``convert_hf_to_gguf.py``.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from meshc.frontend.families import family_named, family_names
 from meshc.frontend.models.config import (
     SIZE_LIMITS,
     CheckpointDtype,
-    Family,
     ModelConfig,
     find_conflicts,
 )
@@ -24,7 +24,6 @@ from meshc.frontend.models.hf_config import EPS_LIMIT, model_name
 from meshc.frontend.models.hf_near import nearest
 from meshc.support.diagnostics import Diagnostics, fail
 
-_FAMILIES: tuple[Family, ...] = ("llama", "qwen2")
 _SIZE_KEYS = {
     "hidden": "embedding_length",
     "heads": "attention.head_count",
@@ -75,16 +74,20 @@ def config_from_header(header: GgufHeader, diagnostics: Diagnostics | None = Non
     return config
 
 
-def _read_family(header: GgufHeader) -> Family:
+def _families() -> tuple[str, ...]:
+    """The families whose GGUF files are read."""
+    return tuple(name for name in family_names() if family_named(name).gguf)
+
+
+def _read_family(header: GgufHeader) -> str:
     given = header.metadata.get("general.architecture")
-    for family in _FAMILIES:
-        if isinstance(given, str) and family == given:
-            return family
+    if isinstance(given, str) and given in _families():
+        return given
     fail(
         "unsupported-architecture",
         f"'{header.path}' has the architecture {brief(given)}, which is not supported",
-        notes=[nearest(given, _FAMILIES, {})] if isinstance(given, str) else [],
-        help=f"supported: {', '.join(_FAMILIES)}",
+        notes=[nearest(given, _families(), {})] if isinstance(given, str) else [],
+        help=f"supported: {', '.join(_families())}",
     )
 
 
@@ -107,7 +110,7 @@ def _refuse_unknown(fields: Fields, prefix: str) -> None:
                 "config-unsupported",
                 key,
                 f"'{key}' = {brief(value)} changes the maths and is not supported",
-                "meshc reads plain llama and qwen2 models",
+                f"meshc reads plain {', '.join(_families())} models",
             )
     layout = f"{prefix}tensor_data_layout"
     # The old name of the interleaved row order that every llama-type file has.
@@ -121,7 +124,7 @@ def _is_neutral(key: str, value: object) -> bool:
     return isinstance(value, int | float) and value == 0
 
 
-def _read_fields(fields: Fields, header: GgufHeader, family: Family) -> ModelConfig:
+def _read_fields(fields: Fields, header: GgufHeader, family: str) -> ModelConfig:
     keys = {name: f"{family}.{key}" for name, key in _SIZE_KEYS.items()}
     size = {
         name: fields.integer(keys[name], 1, SIZE_LIMITS[name])
@@ -149,7 +152,11 @@ def _read_fields(fields: Fields, header: GgufHeader, family: Family) -> ModelCon
     return ModelConfig(
         name=model_name(header.path),
         family=family,
-        **size,
+        hidden=size["hidden"],
+        heads=size["heads"],
+        ffn=size["ffn"],
+        layers=size["layers"],
+        max_positions=size["max_positions"],
         kv_heads=kv_heads,
         head_dim=head_dim,
         vocab=vocab,
@@ -164,11 +171,10 @@ def _read_fields(fields: Fields, header: GgufHeader, family: Family) -> ModelCon
         bos_id=bos[0] if bos else None,
         eos_ids=eos,
         dtype=_dtype(header),
-        latent=None,
     )
 
 
-def _check_head_dim(fields: Fields, family: Family, head_dim: int) -> None:
+def _check_head_dim(fields: Fields, family: str, head_dim: int) -> None:
     for name in ("attention.value_length", "rope.dimension_count"):
         key = f"{family}.{name}"
         if fields.integer(key, 1, SIZE_LIMITS["head_dim"], head_dim) != head_dim:

@@ -24,9 +24,6 @@ DEFAULT_THETA = 10000.0
 THETA_LIMIT = 1e12
 _FACTOR_LIMIT = 1e6
 
-PLAIN_TYPES = ("default", "linear", "llama3")
-LATENT_TYPES = ("default", "yarn")
-"""RoPE types of families, and those of deepseek_v2."""
 _KEYS = {
     "default": {"factor"},
     "linear": {"factor"},
@@ -56,7 +53,7 @@ class Rope:
     scaling: RopeScaling | None
 
 
-def read_rope(top: Fields, text: JsonText, types: Sequence[str] = PLAIN_TYPES) -> Rope:
+def read_rope(top: Fields, text: JsonText, types: Sequence[str]) -> Rope:
     """The RoPE settings of the config in ``text``, of one of ``types``; faults go to the
     diagnostics of ``top``."""
     theta = top.number("rope_theta", 0.0, THETA_LIMIT, DEFAULT_THETA)

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from meshc.frontend.families import family_named
 from meshc.frontend.models.fields import MESSAGE_LIMIT, Fields, brief
+
+_USUAL = "llama"
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,20 @@ def _key_lists() -> _KeyLists:
 
 
 def keys_of_maths(config: Mapping[str, object]) -> list[str]:
-    """Keys of a ``config.json`` that change the maths and that no reader takes, in its order."""
+    """Keys of a ``config.json`` that change the maths and that llama has not, in its order."""
     lists = _key_lists()
+    common = family_named(_USUAL).tables[_USUAL].keys()
     return [
         key
         for key, value in config.items()
         if key not in lists.passed_over
+        and key not in common
         and lists.changes_maths(key)
         and not lists.is_neutral(key, value)
     ]
 
 
-def judge_unread_keys(fields: Fields, read: frozenset[str] = frozenset()) -> None:
+def judge_unread_keys(fields: Fields, read: frozenset[str]) -> None:
     """Error or remark for every key that no reader took, neither for all families nor, in ``read``,
     for this one; in the order of the file."""
     lists = _key_lists()

@@ -25,7 +25,7 @@ _IGNORED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
 class Checkpoint:
     """Weights that were checked against ``config`` and are read when asked for.
 
-    ``layers`` is how many layers, from the first, are offered.
+    ``layers`` is how many layers of the model, from the first, are offered.
     """
 
     config: ModelConfig
@@ -44,7 +44,11 @@ class Checkpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the logical tensor ``name``; a per-layer one leads with the layers."""
         tensor = self._logical[name]
-        return (self.layers, *tensor.shape) if tensor.per_layer else tensor.shape
+        return (self._count(tensor), *tensor.shape) if tensor.per_layer else tensor.shape
+
+    def _count(self, tensor: LogicalTensor) -> int:
+        """How many layers of the loop of ``tensor`` are offered."""
+        return min(tensor.layers, max(0, self.layers - tensor.first))
 
     def is_per_layer(self, name: str) -> bool:
         """Whether the tensor ``name`` has a leading layer dimension."""
@@ -55,7 +59,7 @@ class Checkpoint:
         if not self.is_per_layer(name):
             return self._read(self._logical[name], 0)
         stacked = np.empty(self.shape(name), dtype=np.float32)
-        for layer in range(self.layers):
+        for layer in range(stacked.shape[0]):
             stacked[layer] = self.read_layer(name, layer)
         return stacked
 
@@ -68,14 +72,13 @@ class Checkpoint:
         tensor = self._logical[name]
         if not tensor.per_layer:
             raise ValueError(f"tensor '{name}' has no layers")
-        if not 0 <= layer < self.layers:
-            raise IndexError(f"layer {layer} of {self.layers}")
+        if not 0 <= layer < self._count(tensor):
+            raise IndexError(f"layer {layer} of {self._count(tensor)}")
         return self._read(tensor, layer)
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
-        stored = self.source.read(stored_name(tensor, layer, self.gguf_names))
-        permuted = self.gguf_names and self.config.family == "llama"
-        return tensor.from_stored(stored, permuted)
+        stored = self.source.read(tensor.stored_name(layer, self.gguf_names))
+        return tensor.layout.read(stored, in_pairs=self.gguf_names)
 
 
 def open_checkpoint(
@@ -111,19 +114,13 @@ def open_checkpoint(
     return Checkpoint(config, kept, source, gguf_names)
 
 
-def stored_name(tensor: LogicalTensor, layer: int, gguf_names: bool) -> str:
-    """The name of ``tensor`` in the files, for ``layer`` when it is per layer."""
-    template = tensor.gguf if gguf_names else tensor.hf
-    return template.replace("{n}", str(layer))
-
-
 def _check_tensors(
     source: TensorSource, config: ModelConfig, gguf_names: bool, layers: int, found: Diagnostics
 ) -> None:
     known = {
-        stored_name(tensor, layer, gguf_names): (tensor, layer)
+        tensor.stored_name(layer, gguf_names): (tensor, tensor.first + layer)
         for tensor in logical_tensors(config)
-        for layer in range(config.layers if tensor.per_layer else 1)
+        for layer in range(max(tensor.layers, 1))
     }
     needed = {name: tensor for name, (tensor, layer) in known.items() if layer < layers}
     missing = [name for name in needed if name not in source.tensors]
@@ -147,11 +144,11 @@ def _check_tensor(
     stored = source.tensors[name]
     if len(found.errors) >= MESSAGE_LIMIT:
         return
-    if stored.shape != tensor.stored_shape:
+    if stored.shape != tensor.layout.stored_shape():
         found.error(
             "weights-shape-mismatch",
             f"tensor '{name}' has shape {list(stored.shape)}; "
-            f"the model needs {list(tensor.stored_shape)}",
+            f"the model needs {list(tensor.layout.stored_shape())}",
             notes=(f"in '{source.label}'",),
             help="the checkpoint belongs to another model",
         )

@@ -12,7 +12,7 @@ from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, Split
 from meshc.passes.base import Pass
-from meshc.passes.footprint import Footprint, fitting_layers, footprint
+from meshc.passes.footprint import Footprint, fitting_layers, footprint, whole_footprint
 from meshc.passes.mesh.carrying import carry_through
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
@@ -83,9 +83,13 @@ class SplitRegions(Pass):
     ) -> int:
         """Fewest regions whose cores hold their share of the layers."""
         room = module.the_device().room_bytes
-        loop = next((o for o in module.function.body.ops if isinstance(o, ops.Repeat)), None)
-        if room is None or loop is None:
+        loops = [o for o in module.function.body.ops if isinstance(o, ops.Repeat)]
+        if room is None or not loops:
             return 1
+        if len(loops) > 1:
+            self.check_one_region(module, loops, room)
+            return 1
+        (loop,) = loops
         layers = module.dims[loop.dim]
         alone = footprint(module, loop.dim, 1)
         share = fitting_layers(module, loop.dim, 1, alone, room)
@@ -98,6 +102,22 @@ class SplitRegions(Pass):
         if share * spots < layers:
             self.refuse(module, need, room, layers, (share, spots))
         return ceil_div(layers, share)
+
+    def check_one_region(self, module: Module, loops: list[ops.Repeat], room: int) -> None:
+        """Refuse layers of several loops, which are not dealt, where one region cannot hold all."""
+        need = whole_footprint(module)
+        if need.fixed_bytes <= room:
+            return
+        counts = " + ".join(str(module.dims[loop.dim]) for loop in loops)
+        fail(
+            "does-not-fit",
+            f"{counts} layers need {need.fixed_bytes} bytes on each core of a {module.the_mesh()} "
+            f"mesh, which has {room}: {need.fixed_bytes - room} bytes short, and layers of "
+            f"{len(loops)} loops are not dealt to regions",
+            loops[1].span,
+            [*_biggest(need, "in all"), violates("M")],
+            help="use a larger mesh or a shorter sequence (--seq)",
+        )
 
     def refuse(
         self, module: Module, need: Footprint, room: int, layers: int, fit: tuple[int, int]
@@ -112,7 +132,7 @@ class SplitRegions(Pass):
             f"{need.layer_bytes} bytes per layer (weights and KV cache) and "
             f"{need.fixed_bytes} bytes that do not depend on the layers, on every core; "
             f"{reserved} bytes are kept for code and stack",
-            *(f"buffer '{name}' takes {size} bytes with one layer" for name, size in need.largest),
+            *_biggest(need, "with one layer"),
             violates("M"),
         ]
         if fits:
@@ -138,6 +158,11 @@ class SplitRegions(Pass):
             spots = ", ".join(f"({x}, {y})" for x, y in mesh.origins)
             text += f" at columns and rows {spots}; {left} of {width * height} cores are left over"
         report.remark("regions", text)
+
+
+def _biggest(need: Footprint, when: str) -> list[str]:
+    """A note on each of the largest buffers."""
+    return [f"buffer '{name}' takes {size} bytes {when}" for name, size in need.largest]
 
 
 def split_layers(module: Module) -> None:

@@ -88,6 +88,8 @@ def hf_tensors(config: ModelConfig, seed: int = 0) -> dict[str, np.ndarray]:
         prefix = f"model.layers.{layer}"
         shapes[f"{prefix}.input_layernorm.weight"] = (config.hidden,)
         shapes[f"{prefix}.post_attention_layernorm.weight"] = (config.hidden,)
+        for part in ("q", "k") if config.family == "qwen3" else ():
+            shapes[f"{prefix}.self_attn.{part}_norm.weight"] = (config.head_dim,)
         for part, width in outputs.items():
             shapes[f"{prefix}.self_attn.{part}_proj.weight"] = (width, config.hidden)
             if config.attention_bias:
@@ -190,6 +192,8 @@ _GGUF_NAMES = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",

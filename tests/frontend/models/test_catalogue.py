@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from model_files import diagnosed
 
-from meshc.frontend.models import catalogue_config, catalogue_names
+from meshc.frontend.models import catalogue_config, catalogue_names, parameter_count
 
 # Published parameter counts.
 PARAMETERS = {
@@ -26,7 +26,7 @@ def test_names() -> None:
 def test_parameter_counts_are_the_published_ones(name: str) -> None:
     config = catalogue_config(name)
     assert config.name == name
-    assert config.parameter_count() == PARAMETERS[name]
+    assert parameter_count(config) == PARAMETERS[name]
 
 
 def test_facts_that_the_count_does_not_show() -> None:

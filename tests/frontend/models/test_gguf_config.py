@@ -37,6 +37,7 @@ def _with(folder: Path, config: ModelConfig | None = None, **changes: Any) -> Mo
         {},
         {"tied_embeddings": True, "kv_heads": 4},
         {"family": "qwen2", "attention_bias": True, "rope_theta": 1e6, "eps": 1e-6},
+        {"family": "qwen3", "head_dim": 12},
     ],
 )
 def test_the_model_that_was_written(tmp_path: Path, changes: dict[str, Any]) -> None:

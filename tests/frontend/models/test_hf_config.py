@@ -20,6 +20,7 @@ from meshc.frontend.models import (
 from meshc.support.diagnostics import Diagnostics
 
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 MISTRAL = {
     "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None,
 }  # fmt: skip
@@ -59,6 +60,22 @@ def test_defaults_are_those_of_transformers(tmp_path: Path) -> None:
 def test_qwen2_has_biases_for_q_k_and_v_only(tmp_path: Path) -> None:
     config = _read(tmp_path, **QWEN2)
     assert (config.attention_bias, config.o_bias, config.mlp_bias) == (True, False, False)
+
+
+def test_qwen3_has_heads_of_a_width_of_their_own(tmp_path: Path) -> None:
+    config = _read(tmp_path, **QWEN3, head_dim=16)
+    assert config == model_config(family="qwen3", head_dim=16)
+    absent = _read(tmp_path, **QWEN3, num_attention_heads=64, num_key_value_heads=...)
+    assert (absent.head_dim, absent.kv_heads) == (128, 32)
+    assert _read(tmp_path, **QWEN3, num_key_value_heads=None).kv_heads == 4
+
+
+def test_qwen3_with_biases_is_refused(tmp_path: Path) -> None:
+    (found,) = diagnosed(
+        "config-unsupported", lambda: _read(tmp_path, **QWEN3, attention_bias=True)
+    )
+    assert "biases of q, k, v and the output" in found.message
+    diagnosed("config-unsupported", lambda: _read(tmp_path, **QWEN3, mlp_bias=True))
 
 
 def test_llama_attention_bias_includes_the_output(tmp_path: Path) -> None:
@@ -168,7 +185,7 @@ def test_other_mistrals_are_refused(
     ("architecture", "words"),
     [
         ("MixtralForCausalLM", "read: llama; it differs: experts in feed-forward layers"),
-        ("Qwen3ForCausalLM", "read: qwen2; it differs: norms of queries and keys, no biases"),
+        ("Qwen3MoeForCausalLM", "read: qwen3; it differs: experts in feed-forward layers"),
         ("GPTNeoXForCausalLM", "read: llama; it differs: layer norms, RoPE of a part"),
         ("GPT2LMHeadModel", "read: llama; it differs: learned positions"),
         ("LlamaForSequenceClassification", "llama is read as a model of the next token"),
@@ -192,8 +209,8 @@ def test_nothing_says_how_an_unknown_one_differs(tmp_path: Path) -> None:
 
 
 def test_the_nearest_architectures_are_read() -> None:
-    assert {entry["nearest"] for entry in hf_near._known().values()} <= set(hf_config._FAMILIES)
-    assert not hf_near._known().keys() & hf_config._FAMILIES.keys()
+    assert {entry["nearest"] for entry in hf_near._known().values()} <= set(hf_config._families())
+    assert not hf_near._known().keys() & hf_config._families().keys()
 
 
 @pytest.mark.parametrize(
@@ -230,6 +247,7 @@ def test_unknown_architectures_by_name(tmp_path: Path, changes: dict[str, Any], 
         {"layer_types": ["full_attention", "sliding_attention"]},
         {"layer_types": "full_attention"},
         {**QWEN2, "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1},
+        {**QWEN3, "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1},
         {"quantization_config": {"quant_method": "awq"}},
         {"attn_logit_softcapping": 50.0},
         {"final_logit_softcapping": 30.0},

@@ -13,9 +13,14 @@ import pytest
 from model_files import diagnosed
 
 from meshc.driver.manifest import config_of
-from meshc.driver.models import library_parameters
-from meshc.frontend.language import elaborate, library_model
-from meshc.frontend.models import LatentSizes, YarnScaling, open_checkpoint, read_config
+from meshc.frontend.language import elaborate
+from meshc.frontend.models import (
+    YarnScaling,
+    model_of,
+    open_checkpoint,
+    parameter_count,
+    read_config,
+)
 from meshc.interp.check import Session
 
 CONFIG: dict[str, Any] = {
@@ -63,25 +68,26 @@ def config_file(folder: Path, **changes: Any) -> Path:
 def test_lanes_are_read(tmp_path: Path) -> None:
     config = read_config(config_file(tmp_path))
     assert config.family == "deepseek_v2"
-    assert config.latent == LatentSizes(rank=16, query=12, rope=8, value=10)
+    assert config.own == {"R": 16, "N": 12, "P": 8, "D": 10, "Q": 0}
+    assert config.head_dim == 20
     attention = 64 * 4 * 20 + 64 * 24 + 16 + 16 * 4 * 22 + 4 * 10 * 64
-    assert config.parameter_count() == (2 * (attention + 3 * 64 * 48 + 2 * 64) + 2 * 37 * 64 + 64)
+    assert parameter_count(config) == (2 * (attention + 3 * 64 * 48 + 2 * 64) + 2 * 37 * 64 + 64)
 
 
 def test_absent_lanes_are_those_of_transformers(tmp_path: Path) -> None:
     absent = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     config = read_config(config_file(tmp_path, **dict.fromkeys(absent, ...)))
-    assert config.latent == LatentSizes(rank=512, query=128, rope=64, value=128)
+    assert config.own == {"R": 512, "N": 128, "P": 64, "D": 128, "Q": 0}
 
 
 def test_queries_of_a_low_rank_are_read(tmp_path: Path) -> None:
     full = read_config(config_file(tmp_path))
     config = read_config(config_file(tmp_path, q_lora_rank=24))
-    assert config.latent == LatentSizes(rank=16, query=12, rope=8, value=10, query_rank=24)
+    assert config.own == {"R": 16, "N": 12, "P": 8, "D": 10, "Q": 24}
     queries = 64 * 24 + 24 + 24 * 4 * 20
-    assert config.parameter_count() - full.parameter_count() == 2 * (queries - 64 * 4 * 20)
+    assert parameter_count(config) - parameter_count(full) == 2 * (queries - 64 * 4 * 20)
     absent = read_config(config_file(tmp_path, q_lora_rank=...))
-    assert absent.latent is not None and absent.latent.query_rank == 1536
+    assert absent.own["Q"] == 1536
 
 
 def test_yarn_is_read_with_the_defaults_of_transformers(tmp_path: Path) -> None:
@@ -132,6 +138,7 @@ def test_what_is_not_supported_is_named(
         ({"kv_lora_rank": 0}, "'kv_lora_rank' is 0"),
         ({"q_lora_rank": 0}, "'q_lora_rank' is 0"),
         ({"qk_rope_head_dim": 7}, "RoPE rotates pairs"),
+        ({"qk_nope_head_dim": 11}, "head_dim 19 is odd"),
         ({"num_key_value_heads": 2}, "latent attention has one per head, 4"),
         ({"n_routed_experts": "many"}, "'n_routed_experts'"),
         ({"rope_scaling": {**YARN, "factor": 0}}, "'factor' is 0"),
@@ -147,7 +154,7 @@ def test_bad_values_are_named(changes: dict[str, Any], words: str, tmp_path: Pat
 
 def test_layers_without_experts_need_no_dense_ones(tmp_path: Path) -> None:
     for changes in ({"n_routed_experts": None}, {"n_routed_experts": 0}):
-        assert read_config(config_file(tmp_path, first_k_dense_replace=0, **changes)).latent
+        assert read_config(config_file(tmp_path, first_k_dense_replace=0, **changes)).own
 
 
 @pytest.mark.oracle
@@ -185,9 +192,7 @@ def test_a_checkpoint_of_transformers_gives_its_logits(
         wanted = model.double()(tokens).logits[0].numpy()
     config = read_config(tmp_path)
     checkpoint = open_checkpoint(tmp_path, config)
-    module = elaborate(
-        library_model(config.family, library_parameters(config)), "decode", seq=tokens.shape[1]
-    )
+    module = elaborate(model_of(config), "decode", seq=tokens.shape[1])
     session = Session(module, {name: checkpoint.read(name) for name in checkpoint.names()})
     for step in range(tokens.shape[1]):
         (got,) = session.step({"tokens": tokens[:, step : step + 1].numpy()}, {"pos": step})

@@ -112,7 +112,7 @@ def _same(left: Checkpoint, right: Checkpoint, tolerance: float = 0.0) -> None:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("changes", [{}, {"tied_embeddings": True}, QWEN2])
+@pytest.mark.parametrize("changes", [{}, {"tied_embeddings": True}, QWEN2, {"family": "qwen3"}])
 def test_gguf_and_safetensors_of_one_model_are_equal(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:

@@ -1,0 +1,25 @@
+"""Published families of models, one folder each: ``<name>/`` holds
+
+* ``model.mesh``, the model in the language of ``docs/language.md``, its parameters the sizes;
+* ``config.toml``, how a ``config.json`` of Hugging Face gives these parameters, and what is
+  refused;
+* ``tensors.toml``, under which names, and in which order of dims, files store its params.
+
+``docs/families.md`` says how to add one.
+"""
+
+from meshc.frontend.families.family import Family, family_named, family_names, model_text
+from meshc.frontend.families.tables import Experts, Flag, Refusal, Size, StoredParam, Tables
+
+__all__ = [
+    "Experts",
+    "Family",
+    "Flag",
+    "Refusal",
+    "Size",
+    "StoredParam",
+    "Tables",
+    "family_named",
+    "family_names",
+    "model_text",
+]

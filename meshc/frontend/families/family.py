@@ -1,0 +1,89 @@
+"""Reading the folder of a family."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from meshc.frontend.families.tables import Experts, Flag, Refusal, Size, StoredParam, Tables
+
+_FOLDER = resources.files("meshc.frontend.families")
+_MODEL, _CONFIG, _TENSORS = "model.mesh", "config.toml", "tensors.toml"
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family.
+
+    ``architectures`` maps classes of transformers to a ``model_type``, ``tables`` has what a config
+    of each such type says. ``gguf`` is whether GGUF files of this name are read. ``params`` are the
+    stored forms of the model's params, in the order of use.
+    """
+
+    name: str
+    architectures: Mapping[str, str]
+    tables: Mapping[str, Tables]
+    gguf: bool
+    params: Mapping[str, StoredParam]
+
+
+def family_names() -> tuple[str, ...]:
+    """The families that are read, sorted."""
+    return tuple(sorted(e.name for e in _FOLDER.iterdir() if (e / _MODEL).is_file()))
+
+
+def model_text(name: str) -> str:
+    """The text of the ``model.mesh`` of the family ``name``."""
+    return (_FOLDER / name / _MODEL).read_text(encoding="utf-8")
+
+
+@cache
+def family_named(name: str) -> Family:
+    """The family ``name``, one of `family_names`.
+
+    Raises TypeError or KeyError for a table that is not spelled as ``docs/families.md`` says: these
+    files are part of the program.
+    """
+    config = _table(name, _CONFIG)
+    architectures = config.pop("architectures")
+    gguf = config.pop("gguf", False)
+    kinds = sorted(set(architectures.values()))
+    variants = {kind: config.pop(kind, {}) for kind in kinds if kind != name}
+    tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
+    params = {
+        param: StoredParam(**{**entry, "stored": tuple(entry["stored"])})
+        for param, entry in _table(name, _TENSORS).items()
+    }
+    return Family(name, architectures, tables, gguf, params)
+
+
+def _table(name: str, file: str) -> dict[str, Any]:
+    return tomllib.loads((_FOLDER / name / file).read_text(encoding="utf-8"))
+
+
+def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
+    """The tables of one model type: those of the family, with what this type has otherwise."""
+
+    def merged(key: str) -> dict[str, Any]:
+        return {**config.get(key, {}), **variant.get(key, {})}
+
+    known = {"sizes", "own", "flags", "refused", "rope_types", "experts"}
+    rest = {key: value for key, value in (*config.items(), *variant.items()) if key not in known}
+    experts = merged("experts")
+    return Tables(
+        rope_types=tuple(config["rope_types"]),
+        sizes={name: Size(**entry) for name, entry in merged("sizes").items()},
+        own={name: Size(parameter=name, **entry) for name, entry in merged("own").items()},
+        flags={name: Flag(**entry) for name, entry in merged("flags").items()},
+        refused=tuple(
+            Refusal(**entry) for table in (config, variant) for entry in table.get("refused", [])
+        ),
+        lanes=tuple(rest.pop("lanes", ())),
+        experts=Experts(**experts) if experts else None,
+        no_effect=frozenset(rest.pop("no_effect", ())),
+        **rest,
+    )

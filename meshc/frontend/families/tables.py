@@ -1,0 +1,112 @@
+"""What the tables of ``config.toml`` and ``tensors.toml`` hold: see ``docs/families.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Size:
+    """A positive whole number at ``key`` of a config, for the ``parameter`` of the model if any.
+
+    An absent key stands for ``default``: a number, a size above it, or a ratio ``"a / b"`` of two;
+    a key that is null stands for ``null``, if that is given. Without a default the key is required.
+    A number that is no multiple of ``multiple``, or is not the size ``equal``, is refused with
+    ``why``. It is at most what the size ``limit``, or that of its own name, may be. With ``less``
+    the parameter is what is left of the number behind that size.
+    """
+
+    key: str
+    parameter: str = ""
+    default: int | str | None = None
+    null: int | str | None = None
+    multiple: int = 1
+    equal: str = ""
+    limit: str = ""
+    less: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A truth value at ``key``, ``default`` where that is absent; `Size` explains ``parameter``."""
+
+    key: str
+    default: bool
+    parameter: str = ""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The ``value`` of ``key`` that is refused, or, with ``absent``, that it is not there.
+
+    ``why`` says what is wrong with the value, ``unsupported`` (with ``help``) what meshc does not
+    compute; one of the two is given.
+    """
+
+    key: str
+    value: bool | int | str | None = None
+    absent: bool = False
+    why: str = ""
+    unsupported: str = ""
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Keys of feed-forward layers with experts: those from number ``dense`` on have ``count``, or
+    ``usual`` where that key is absent. Such layers are refused, with ``help``."""
+
+    dense: str
+    count: str
+    usual: int
+    help: str
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What a config of one ``model_type`` of a family says.
+
+    ``sizes`` and ``flags`` are those of every model, by their names in ``ModelConfig``; ``own`` are
+    parameters of this family alone. ``lanes`` are the own parameters whose sum is a head's width,
+    where no key gives that. ``window_switch`` is the key without which 'sliding_window' means
+    nothing. Keys of ``no_effect`` change nothing in the models that are read.
+    """
+
+    rope_types: tuple[str, ...]
+    sizes: Mapping[str, Size]
+    own: Mapping[str, Size]
+    flags: Mapping[str, Flag]
+    refused: tuple[Refusal, ...]
+    lanes: tuple[str, ...] = ()
+    window_switch: str = ""
+    experts: Experts | None = None
+    no_effect: frozenset[str] = frozenset()
+
+    def keys(self) -> frozenset[str]:
+        """Every key of a config that these tables speak of."""
+        found = {size.key for size in (*self.sizes.values(), *self.own.values())}
+        found |= {flag.key for flag in self.flags.values()}
+        found |= {refusal.key for refusal in self.refused}
+        found |= {self.experts.dense, self.experts.count} if self.experts else set()
+        return frozenset(found) | self.no_effect
+
+
+@dataclass(frozen=True)
+class StoredParam:
+    """How files store a param of the model.
+
+    ``hf`` and ``gguf`` are its names, with ``{n}`` for the layer. ``stored`` has a text for each
+    stored axis, rows first, that names the dims along it, the outermost first. ``(N | P)`` are
+    lanes that lie side by side: the param has those of its own dims, or of alternative ``part``.
+    ``gguf_pairs`` is a dim whose lanes i and i + n/2 lie at 2i and 2i + 1 in GGUF files. A model
+    with tied embeddings has this param in the place of ``tied``.
+    """
+
+    hf: str
+    gguf: str
+    stored: tuple[str, ...]
+    part: int | None = None
+    gguf_pairs: str = ""
+    tied: str = ""

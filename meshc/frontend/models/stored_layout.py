@@ -1,0 +1,114 @@
+"""How a stored tensor holds a param: the dims of its axes, spelled as in ``tensors.toml``.
+
+``["H (N | P)", "E"]`` is a matrix whose rows are heads H, and in each head the lanes N and then the
+lanes P; a param ``[E, H, N]`` of it is the first lanes of each head, transposed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_FACTOR = re.compile(r"\(([^()]*)\)|(\w+)")
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor of a stored axis: ``extent`` places, of which those from ``start`` on are the
+    param's, along ``dims``."""
+
+    dims: tuple[str, ...]
+    extent: int
+    start: int
+
+
+@dataclass(frozen=True)
+class StoredLayout:
+    """The factors of each stored axis, the outermost first, and what the param makes of them:
+    ``dims`` in its own order with their ``extents``. ``pairs`` is the dim whose lanes some files
+    hold in pairs, or empty."""
+
+    axes: tuple[tuple[Factor, ...], ...]
+    dims: tuple[str, ...]
+    extents: Mapping[str, int]
+    pairs: str = ""
+
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of the stored tensor."""
+        return tuple(math.prod(factor.extent for factor in axis) for axis in self.axes)
+
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the param."""
+        return tuple(self.extents[dim] for dim in self.dims)
+
+    def read(self, stored: np.ndarray, in_pairs: bool) -> np.ndarray:
+        """The param, C-contiguous, from ``stored`` of ``stored_shape``; ``in_pairs`` is whether it
+        comes from a file that holds lanes in pairs."""
+        factors = [factor for axis in self.axes for factor in axis]
+        counts = [math.prod(self.extents[dim] for dim in factor.dims) for factor in factors]
+        whole = stored.reshape([factor.extent for factor in factors])
+        own = whole[
+            tuple(slice(f.start, f.start + n) for f, n in zip(factors, counts, strict=True))
+        ]
+        taken = [dim for factor in factors for dim in factor.dims]
+        split = own.reshape([self.extents[dim] for dim in taken])
+        if in_pairs and self.pairs:
+            split = pairs_to_halves(split, taken.index(self.pairs))
+        return np.ascontiguousarray(split.transpose([taken.index(dim) for dim in self.dims]))
+
+
+def pairs_to_halves(array: np.ndarray, axis: int) -> np.ndarray:
+    """Lanes along ``axis`` from 2i, 2i + 1 to i, i + n/2, which undoes ``permute`` in llama.cpp's
+    ``convert_hf_to_gguf.py``."""
+    before, lanes, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
+    pairs = array.reshape(*before, lanes // 2, 2, *after)
+    return pairs.swapaxes(axis, axis + 1).reshape(array.shape)
+
+
+def stored_layout(
+    axes: Sequence[str],
+    dims: tuple[str, ...],
+    extents: Mapping[str, int],
+    part: int | None = None,
+    pairs: str = "",
+) -> StoredLayout:
+    """The layout that the texts ``axes`` spell of a param of ``dims``.
+
+    ``part`` says which alternative is the param's where its dims do not. Raises ValueError where
+    the texts do not hold each dim once.
+    """
+    found = tuple(
+        tuple(_factor(text, dims, extents, part) for text in _alternatives(axis)) for axis in axes
+    )
+    taken = [dim for axis in found for factor in axis for dim in factor.dims]
+    if sorted(taken) != sorted(dims):
+        raise ValueError(f"{list(axes)} stores {taken}, not {list(dims)}")
+    return StoredLayout(found, dims, extents, pairs)
+
+
+def _alternatives(axis: str) -> list[list[list[str]]]:
+    """The factors of an axis, each a list of alternatives, each a list of dims."""
+    return [
+        [alternative.split() for alternative in (group or dim).split("|")]
+        for group, dim in _FACTOR.findall(axis)
+    ]
+
+
+def _factor(
+    alternatives: list[list[str]],
+    dims: tuple[str, ...],
+    extents: Mapping[str, int],
+    part: int | None,
+) -> Factor:
+    counts = [math.prod(extents[dim] for dim in names) for names in alternatives]
+    fitting = [i for i, names in enumerate(alternatives) if set(names) <= set(dims)]
+    if len(alternatives) > 1 and part is not None:
+        fitting = [part]
+    if len(fitting) != 1:
+        raise ValueError(f"{len(fitting)} of {alternatives} have dims of {list(dims)}")
+    (own,) = fitting
+    return Factor(tuple(alternatives[own]), sum(counts), sum(counts[:own]))

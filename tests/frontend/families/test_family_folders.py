@@ -1,0 +1,96 @@
+"""The folders of the families: what they name is there, and each fact is spelled once."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from meshc.frontend.families import Tables, family_named, family_names
+from meshc.frontend.language import elaborate, library_model
+from meshc.frontend.models import ModelConfig
+from meshc.frontend.models.config import SIZE_LIMITS
+from meshc.frontend.models.stored_layout import stored_layout
+
+FAMILIES = family_names()
+# Parameters that each family's model takes under one name, from keys that all configs share.
+SHARED = {"eps", "theta", "activation", "dtype", "scaling", "factor", "low_freq_factor"} | {
+    "high_freq_factor",
+    "original_max_position",
+}
+FLAGS = {"attention_bias", "o_bias", "mlp_bias", "tied_embeddings"}
+
+
+def all_tables() -> list[tuple[str, str, Tables]]:
+    return [
+        (name, kind, tables)
+        for name in FAMILIES
+        for kind, tables in family_named(name).tables.items()
+    ]
+
+
+def params(family: str, **values: bool | int) -> dict[str, tuple[tuple[str, ...], dict[str, int]]]:
+    """Dims and extents of the weights of a family's model, without the layers."""
+    module = elaborate(library_model(family, values), "decode", seq=1)
+    found = {p.value.name: p.value.type.dims for p in module.function.params if p.role == "weight"}
+    return {n: (tuple(d for d in dims if d != "layers"), module.dims) for n, dims in found.items()}
+
+
+def variants(family: str) -> list[dict[str, bool | int]]:
+    """Values of parameters that together take every branch of a family's model."""
+    known = {p.name for p in library_model(family, {}).parameters}
+    switches: dict[str, bool | int] = dict.fromkeys(("attention_bias", "o_bias", "mlp_bias"), True)
+    switches["Q"] = 24
+    return [{}, {name: value for name, value in switches.items() if name in known}]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_param_has_a_stored_form_and_none_is_left_over(family: str) -> None:
+    stored = family_named(family).params
+    found = {}
+    for values in variants(family):
+        found |= params(family, **values)
+    assert set(found) == set(stored)
+    for name, (dims, extents) in found.items():
+        entry = stored[name]
+        layout = stored_layout(entry.stored, dims, extents, entry.part, entry.gguf_pairs)
+        assert layout.shape() == tuple(extents[dim] for dim in dims)
+        assert entry.gguf_pairs in ("", *dims)
+        assert ("{n}" in entry.hf) == ("{n}" in entry.gguf)
+
+
+@pytest.mark.parametrize(("family", "kind", "tables"), all_tables())
+def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
+    family: str, kind: str, tables: Tables
+) -> None:
+    known = {p.name for p in library_model(family, {}).parameters}
+    numbers = {*tables.sizes, *(["head_dim"] if tables.lanes else [])}
+    assert numbers == set(SIZE_LIMITS) <= {field.name for field in fields(ModelConfig)}
+    assert set(tables.flags) <= FLAGS
+    named = {entry.parameter for entry in (*tables.sizes.values(), *tables.flags.values())} - {""}
+    assert named | set(tables.own) <= known
+    assert not named & set(tables.own)
+    assert known >= SHARED
+    above: list[str] = []
+    for own_name, size in {**tables.sizes, **tables.own}.items():
+        assert size.limit in ("", *SIZE_LIMITS)
+        assert bool(size.why) == (size.multiple > 1 or bool(size.equal or size.less))
+        for other in (size.default, size.null):
+            for name in other.split(" / ") if isinstance(other, str) else []:
+                assert name in above
+        assert size.equal in ("", *above) and size.less in ("", *above)
+        above.append(own_name)
+    # Keys of GGUF files are those of every family; none gives a parameter of one.
+    assert not (family_named(family).gguf and tables.own)
+    for refusal in tables.refused:
+        assert bool(refusal.why) != bool(refusal.unsupported)
+        assert bool(refusal.help) == bool(refusal.unsupported)
+        assert refusal.absent != (refusal.value is not None)
+
+
+def test_no_architecture_is_of_two_families() -> None:
+    classes = [name for family in FAMILIES for name in family_named(family).architectures]
+    kinds = [kind for family in FAMILIES for kind in family_named(family).tables]
+    assert len(set(classes)) == len(classes)
+    assert len(set(kinds)) == len(kinds)
+    assert set(FAMILIES) <= set(kinds)
