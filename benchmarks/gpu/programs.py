@@ -172,7 +172,8 @@ class Step:
             # Pools are stacked by layer; nothing else of a buffer is.
             layers = held.shape[0] if held.role == "state" else 1
             self._make(name, held.dtype, held.bytes, layers, 1.0)
-        angles = np.arange(program.capacity)[:, None] * np.array(program.frequencies)
+        (frequencies,) = program.frequencies
+        angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
         self._memory["cosines"][0].write(np.cos(angles).astype(np.float32))
         self._memory["sines"][0].write(np.sin(angles).astype(np.float32))
         pages = np.arange(math.prod(program.buffers["pages"].shape), dtype=np.int32)

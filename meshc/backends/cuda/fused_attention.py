@@ -11,13 +11,13 @@ from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.fused_body import Body, check_dims
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels import attention
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.program import Launch
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
 
 
-def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int) -> Launch:
+def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     """Norm, projections, attention over keys and values, output projection and residual sum.
 
     Raises ``cuda-shape`` for weights in another order, :class:`DoesNotFit` for too large blocks.
@@ -49,41 +49,32 @@ def attention_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], laye
         bool(biases),
         out_bias=bool(out_bias),
     )
-    rope = body.all(graph.Rope)[0]
-    step.frequencies = rope_frequencies(rope, head)
+    cosines, sines = step.add_angles(rope_frequencies(body.all(graph.Rope)[0], head))
     plan = attention.plan(
         shape, op.cluster, op.dataflow, step.module.capacity, op.resident, op.heads
     )
     parts = op.cluster if op.dataflow == "split_head" else 1
-    name = step.shared("attention_block")
-    step.add_kernel(
-        name, attention.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
+    name = step.add_kernel(
+        step.shared("attention_block"), partial(attention.text, plan), plan.blocks, plan.cluster,
+        plan.arena, THREADS,
         plan.dsmem_bytes([plan.context or step.module.capacity] * step.batch),
     )  # fmt: skip
-    step.first_reads[name] = plan.first_reads("qkv[]")
-    step.renderers[name] = partial(attention.text, plan, name)
-    step.add_weight("norm_of_attention", "plain", (body.name(norm, 1),), (shape.hidden,), layers)
-    step.add_matrix(
-        "qkv", "projections", weights, (kv_heads, shape.rows, shape.hidden), layers, parts
-    )
+    gain = step.add_weight("norm_of_attention", "plain", (body.name(norm, 1),), (shape.hidden,))
+    of_heads = kv_heads, shape.rows
+    qkv = step.add_matrix("qkv", "projections", weights, (*of_heads, shape.hidden), parts)
     outputs = (plan.clusters, parts, shape.hidden, op.heads * head // parts)
-    step.add_matrix("out", "output", out, outputs, layers, parts)
+    given = [step.row("residual"), step.row("sums"), gain, qkv]
+    matrix = step.add_matrix("out", "output", out, outputs, parts)
     if biases:
-        step.add_weight("bias_of_qkv", "projections", biases, (kv_heads, shape.rows), layers, parts)
+        given.append(step.add_weight("bias_of_qkv", "projections", biases, of_heads, parts))
+    given.append(matrix)
     if out_bias:
-        step.add_weight("bias_of_out", "plain", out_bias, (shape.hidden,), layers)
+        given.append(step.add_weight("bias_of_out", "plain", out_bias, (shape.hidden,)))
     pages = step.batch * -(-step.module.capacity // step.page)
-    pool = (layers, pages, kv_heads, step.page, head)
-    step.buffers["keys"] = Buffer(step.dtype, pool, "state")
-    step.buffers["values"] = Buffer(step.dtype, pool, "state")
-    return Launch(
-        name,
-        (
-            step.row("residual"), step.row("sums"), "norm_of_attention[]", "qkv[]",
-            *(["bias_of_qkv[]"] if biases else []),
-            "out[]",
-            *(["bias_of_out[]"] if out_bias else []),
-            "keys[]", "values[]", step.own("pages"), pages // step.batch, step.row("cached"),
-            "cosines", "sines",
-        ),
-    )  # fmt: skip
+    pool = (pages, kv_heads, step.page, head)
+    given += [step.add_cache("keys", pool), step.add_cache("values", pool)]
+    table = step.own("pages"), pages // step.batch
+    launch = Launch(name, (*given, *table, step.row("cached"), cosines, sines))
+    step.reads_first(launch, qkv, plan.first_reads())
+    step.renderers[name] = partial(attention.text, plan, name)
+    return launch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from meshc.analysis.blocks import THREADS
 from meshc.analysis.dsmem import LatentAttention
@@ -10,13 +11,13 @@ from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.fused_body import Body, check_dims
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels import latent
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.program import Launch
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
 
 
-def latent_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int) -> Launch:
+def latent_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     """Norm, absorbed projections, attention over latents, output projection and residual sum.
 
     Raises ``cuda-shape`` for weights in another order, :class:`DoesNotFit` for too large blocks.
@@ -34,26 +35,29 @@ def latent_block(step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers:
         factor[0].factor if factor else 1.0,
         norms["query"].eps if sizes.query_rank else 0.0,
     )
-    step.frequencies = rope_frequencies(body.all(graph.Rope)[0], sizes.rope)
+    angles = step.add_angles(rope_frequencies(body.all(graph.Rope)[0], sizes.rope))
     plan = latent.plan(shape, op.cluster)
-    name = step.shared("latent_block")
-    step.add_kernel(
-        name, latent.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
-        plan.dsmem_bytes,
+    name = step.add_kernel(
+        step.shared("latent_block"), partial(latent.text, plan), plan.blocks, plan.cluster,
+        plan.arena, THREADS, plan.dsmem_bytes,
     )  # fmt: skip
-    for what, norm in norms.items():
-        extent = step.module.dims[norm.dim]
-        step.add_weight(f"norm_of_{what}", "plain", (body.name(norm, 1),), (extent,), layers)
-    _add_matrices(step, body, sizes, layers)
+    gains = {
+        what: step.add_weight(
+            f"norm_of_{what}", "plain", (body.name(norm, 1),), (step.module.dims[norm.dim],)
+        )
+        for what, norm in norms.items()
+    }
+    matrices = _add_matrices(step, body, sizes)
+    of_query = (gains["query"], matrices["query_latent"]) if sizes.query_rank else ()
+    weights = (matrices[of] for of in ("queries", "latent_keys", "absorb", "expand", "out"))
     pages = step.batch * -(-step.module.capacity // step.page)
-    step.buffers["latents"] = Buffer(step.dtype, (layers, pages, step.page, sizes.key), "state")
-    of_query = ("norm_of_query[]", "query_latent[]") if sizes.query_rank else ()
+    cache = step.add_cache("latents", (pages, step.page, sizes.key))
+    table = step.own("pages"), pages // step.batch
     return Launch(
         name,
         (
-            step.row("residual"), step.row("sums"), "norm_of_attention[]", "norm_of_latent[]",
-            *of_query, "queries[]", "latent_keys[]", "absorb[]", "expand[]", "out[]", "latents[]",
-            step.own("pages"), pages // step.batch, step.row("cached"), "cosines", "sines",
+            step.row("residual"), step.row("sums"), gains["attention"], gains["latent"], *of_query,
+            *weights, cache, *table, step.row("cached"), *angles,
         ),
     )  # fmt: skip
 
@@ -88,16 +92,18 @@ def _sizes(step: Step, op: graph.Fuse, norms: Mapping[str, graph.RmsNorm]) -> La
     )  # fmt: skip
 
 
-def _add_matrices(step: Step, body: Body, sizes: LatentAttention, layers: int) -> None:
-    """The weights that tensor cores multiply with."""
+def _add_matrices(step: Step, body: Body, sizes: LatentAttention) -> dict[str, str]:
+    """The weights that tensor cores multiply with: the arguments that stand for them."""
     start = 4 if sizes.query_rank else 2
     plain, turning, to_latent, to_key = body.inputs(start, start + 4)
     absorb, expand, out = body.inputs(-3)
     heads, clusters = (sizes.heads,), (sizes.clusters,)
+    found: dict[str, str] = {}
     width, asked = sizes.hidden, sizes.query_width
     if sizes.query_rank:
         source = tuple(body.inputs(2, 3))
-        step.add_matrix("query_latent", "transposed", source, (sizes.query_rank, width), layers)
+        shape = (sizes.query_rank, width)
+        found["query_latent"] = step.add_matrix("query_latent", "transposed", source, shape)
     for weight, pack, sources, parts, rows, columns in (
         ("queries", "latent_queries", (plain, turning), clusters, sizes.query_rows, asked),
         ("latent_keys", "latent_keys", (to_latent, to_key), (), sizes.key, width),
@@ -105,4 +111,5 @@ def _add_matrices(step: Step, body: Body, sizes: LatentAttention, layers: int) -
         ("expand", "by_heads", (expand,), heads, sizes.value, sizes.latent),
         ("out", "output", (out,), clusters, width, sizes.attended),
     ):
-        step.add_matrix(weight, pack, sources, (*parts, rows, columns), layers)
+        found[weight] = step.add_matrix(weight, pack, sources, (*parts, rows, columns))
+    return found

@@ -19,9 +19,7 @@ from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 
-def feed_forward(
-    step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int
-) -> list[Launch]:
+def feed_forward(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> list[Launch]:
     """Norm, inner products and activation; outer product and residual sum. Raises ``cuda-shape``
     for what does not fit."""
     body = Body(op, outer)
@@ -47,40 +45,26 @@ def feed_forward(
     )
     step.shared_products += [first, second]
     inner_name = "gate_up" if sides > 1 else "up"
-    _rows_kernel(step, step.own("ffn_inner"), first, op, f"{inner_name}[]")
-    _rows_kernel(step, step.own("ffn_outer"), second, op, "down[]")
-    step.add_weight("norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,), layers)
-    step.add_matrix(inner_name, pack, gates, (sides * features, hidden), layers)
+    gain = step.add_weight("norm_of_ffn", "plain", (body.name(norm, 1),), (hidden,))
+    given = [gain, step.add_matrix(inner_name, pack, gates, (sides * features, hidden))]
     if inner_bias:
-        name = f"bias_of_{inner_name}"
-        step.add_weight(name, pack, inner_bias, (sides * features,), layers)
+        bias = step.add_weight(f"bias_of_{inner_name}", pack, inner_bias, (sides * features,))
+        given.append(bias)
     down_name = (body.name(outer_product, 1),)
-    step.add_matrix("down", "transposed", down_name, (hidden, features), layers)
+    outward = [step.add_matrix("down", "transposed", down_name, (hidden, features))]
     if outer_bias:
-        step.add_weight("bias_of_down", "plain", outer_bias, (hidden,), layers)
-    step.buffers[step.own("features")] = Buffer("f32", (step.columns, features), "scratch")
+        outward.append(step.add_weight("bias_of_down", "plain", outer_bias, (hidden,)))
+    made = step.own(step.of_stage("features"))
+    step.buffers[made] = Buffer("f32", (step.columns, features), "scratch")
     return [
-        Launch(
-            step.own("ffn_inner"),
-            (
-                step.own("sums"),
-                "norm_of_ffn[]",
-                f"{inner_name}[]",
-                *([f"bias_of_{inner_name}[]"] if inner_bias else []),
-                step.own("features"),
-            ),
+        _rows_launch(
+            step, step.own("ffn_inner"), first, op, (step.own("sums"), *given, made), given[1]
         ),
-        Launch(
-            step.own("ffn_outer"),
-            (
-                step.own("features"),
-                "down[]",
-                *(["bias_of_down[]"] if outer_bias else []),
-                step.own("sums"),
-                step.own("residual"),
-            ),
+        _rows_launch(
+            step, step.own("ffn_outer"), second, op,
+            (made, *outward, step.own("sums"), step.own("residual")), outward[0],
         ),
-    ]
+    ]  # fmt: skip
 
 
 def _activation(body: Body) -> str:
@@ -98,13 +82,12 @@ def head(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     (vocabulary,) = (d for d in tensor_type(matrix).dims if d not in product.contract)
     hidden, words = step.module.dims[norm.dim], step.module.dims[vocabulary]
     shape = rows.RowsProduct(step.batch, hidden, words, step.dtype, "normed", "stored", norm.eps)
-    kernel = step.shared("head")
     name = body.name(product, 1)
-    step.add_weight("norm_of_head", "plain", (body.name(norm, 1),), (hidden,), 0)
+    gain = step.add_weight("norm_of_head", "plain", (body.name(norm, 1),), (hidden,))
     stored = _table(step, name, (words, hidden), tensor_type(matrix).dims[0] == vocabulary)
-    _rows_kernel(step, kernel, shape, op, stored)
     step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")
-    return Launch(kernel, (step.row("residual"), "norm_of_head", stored, step.own("logits")))
+    arguments = (step.row("residual"), gain, stored, step.own("logits"))
+    return _rows_launch(step, step.shared("head"), shape, op, arguments, stored)
 
 
 def embed(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
@@ -114,9 +97,8 @@ def embed(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
     kind = tensor_type(value_of(lookup, 1))
     words = step.module.dims[lookup.dim]
     (hidden,) = (step.module.dims[d] for d in kind.dims if d != lookup.dim)
-    name = step.own("embed")
-    text = rows.embed_text(name, hidden, words, step.dtype)
-    step.add_kernel(name, text, step.columns, 1, Arena(), 256)
+    text = partial(rows.embed_text, hidden=hidden, vocabulary=words, dtype=step.dtype)
+    name = step.add_kernel(step.own("embed"), text, step.columns, 1, Arena(), 256)
     table = _table(step, body.name(lookup, 1), (words, hidden), kind.dims[0] == lookup.dim)
     stream = (step.own("residual"), step.own("sums"))
     for part in stream:
@@ -132,20 +114,27 @@ def _table(step: Step, source: str, shape: tuple[int, int], by_rows: bool) -> st
         if weight.sources == (source,) and weight.pack == pack:
             return name
     name = "logits_of" if "embedding" in step.weights else "embedding"
-    step.add_matrix(name, pack, (source,), shape, 0)
-    return name
+    return step.add_matrix(name, pack, (source,), shape)
 
 
-def _rows_kernel(
-    step: Step, name: str, shape: rows.RowsProduct, op: graph.Fuse, weight: str
-) -> None:
+def _rows_launch(
+    step: Step,
+    kernel: str,
+    shape: rows.RowsProduct,
+    op: graph.Fuse,
+    arguments: tuple[str, ...],
+    matrix: str,
+) -> Launch:
+    """The product of ``shape`` with ``matrix``, one of the ``arguments``."""
     try:
         plan = rows.plan(shape, step.cores)
     except DoesNotFit as reason:
         fail("cuda-shape", f"no kernel for this {op.kernel}: {reason}", op.span)
-    step.add_kernel(
-        name, rows.text(plan, name), plan.blocks, plan.cluster, plan.arena, THREADS,
+    name = step.add_kernel(
+        kernel, partial(rows.text, plan), plan.blocks, plan.cluster, plan.arena, THREADS,
         plan.dsmem_bytes,
     )  # fmt: skip
-    step.first_reads[name] = plan.first_reads(weight)
+    launch = Launch(name, arguments)
+    step.reads_first(launch, matrix, plan.first_reads())
     step.renderers[name] = partial(rows.text, plan, name)
+    return launch

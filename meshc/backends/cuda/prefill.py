@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels import rows
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import Launch, Prefill
+from meshc.backends.cuda.program import Prefill
 
 CHUNKS = (16, 8, 4, 2)
 """Tokens of a chunk of a prompt; the first that fits is taken."""
@@ -23,12 +22,12 @@ def chunk_of(step: Step) -> Step | None:
     return Step(step.module, step.page, step.cores, step.dtype, columns)
 
 
-def joined(step: Step, chunk: Step, launches: Mapping[str, tuple[Launch, ...]]) -> Prefill:
+def joined(step: Step, chunk: Step, launches: Launches) -> Prefill:
     """How a prompt is read; kernels and buffers of ``chunk`` are put with those of ``step``."""
     step.texts |= chunk.texts
     step.kernels |= chunk.kernels
     step.buffers |= {n: b for n, b in chunk.buffers.items() if n not in step.buffers}
-    return Prefill(chunk.columns, **launches)
+    return Prefill(chunk.columns, launches.before, launches.stages, launches.after)
 
 
 def _most_columns(step: Step) -> int:

@@ -226,7 +226,7 @@ def _shape(
 
 
 # What the next grid reads first, of a matrix of just so many bytes.
-FOLLOWING = rows.plan(RowsProduct(1, 1000, 200, "f16"), 5).first_reads("")
+FOLLOWING = rows.plan(RowsProduct(1, 1000, 200, "f16"), 5).first_reads()
 NEXT = np.zeros(FOLLOWING.groups * FOLLOWING.group_bytes // 2, np.uint16)
 
 # Small rings wrap; there are clusters of 1 to 4, requests without tokens, windows, head sizes that

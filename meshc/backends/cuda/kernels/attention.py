@@ -112,14 +112,14 @@ class AttentionPlan:
         """Blocks of the grid."""
         return self.clusters * self.cluster
 
-    def first_reads(self, weight: str) -> FirstReads | None:
-        """What the grid begins with of its projections, the argument ``weight``; None where
-        clusters share a key/value head, whose row groups they have in turns."""
+    def first_reads(self) -> FirstReads | None:
+        """What the grid begins with of its projections; None where clusters share a key/value
+        head, whose row groups they have in turns."""
         if self.sharers > 1:
             return None
         groups = self.shape.kv_heads * self.shape.rows // blocks.FRAGMENT
         ring = self.stages * self.tile_bytes
-        return first_reads(weight, self.blocks, 1, groups, self.shape.hidden, ring)
+        return first_reads(self.blocks, 1, groups, self.shape.hidden, ring)
 
     def dsmem_bytes(self, seen: Sequence[int]) -> int:
         """Bytes between blocks of clusters in one launch, all clusters together, when the queries

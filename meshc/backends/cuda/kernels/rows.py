@@ -66,10 +66,10 @@ class RowsPlan:
         cores = self.cores if self.cluster <= 2 else max(self.cores // 16 * 16, self.cluster)
         return max(min(cores // self.cluster, self.groups), 1) * self.cluster
 
-    def first_reads(self, weight: str) -> FirstReads | None:
-        """What the grid begins with of its matrix, the argument ``weight``."""
+    def first_reads(self) -> FirstReads | None:
+        """What the grid begins with of its matrix."""
         units, ring = self.blocks // self.cluster, self.stages * self.tile_bytes
-        return first_reads(weight, units, self.cluster, self.groups, self.shape.width, ring)
+        return first_reads(units, self.cluster, self.groups, self.shape.width, ring)
 
 
 def plan(shape: RowsProduct, cores: int = 132, cluster: int = 0) -> RowsPlan:

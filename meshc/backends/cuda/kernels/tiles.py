@@ -51,10 +51,9 @@ NOTES = {
 @dataclass(frozen=True)
 class FirstReads:
     """What a grid reads first: ``units``, blocks or clusters of them, share the ``groups`` row
-    groups of ``weight`` in runs, unit n from group ``groups * n / units`` on, and begin with
+    groups of a weight in runs, unit n from group ``groups * n / units`` on, and begin with
     ``bytes``."""
 
-    weight: str
     units: int
     groups: int
     group_bytes: int
@@ -62,7 +61,7 @@ class FirstReads:
 
 
 def first_reads(
-    weight: str, units: int, cluster: int, groups: int, width: int, ring_bytes: int
+    units: int, cluster: int, groups: int, width: int, ring_bytes: int
 ) -> FirstReads | None:
     """Of a matrix of ``width`` values by units of ``cluster`` blocks with rings of ``ring_bytes``:
     no more than keeps memory busy. None where some units have no row group."""
@@ -70,7 +69,7 @@ def first_reads(
         return None
     group_bytes = -(-width // FRAGMENT) * FRAGMENT_BYTES
     count = min(groups // units * group_bytes, cluster * min(ring_bytes, BUSY_BYTES))
-    return FirstReads(weight, units, groups, group_bytes, count)
+    return FirstReads(units, groups, group_bytes, count)
 
 
 class DoesNotFit(Exception):
