@@ -15,7 +15,7 @@ from meshc.analysis.blocks import FRAGMENT
 from meshc.backends.cuda.device import Device
 from meshc.backends.cuda.device_memory import Buffer
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.kernels.attention import Attention
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.launch import Kernel
 from meshc.backends.cuda.program import Kernel as Planned
 from meshc.backends.cuda.program import Launch, StepProgram, Weight, part_of

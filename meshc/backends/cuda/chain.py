@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from meshc.backends.cuda.kernels.fused import ATTENTION, FEED_FORWARD, LOGITS, LOOK_UP
+from meshc.backends.cuda.kernels.registry import names_in
 from meshc.ir.core import Op, Operand
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.support.diagnostics import fail
 
 _LOOP = "a loop of layers"
-_STEP = "embed, one or more loops of layers, head"
-_LAYER = ("attention_block", "latent_block"), ("ffn_block",)
+_LAYER = names_in(ATTENTION), names_in(FEED_FORWARD)
 _PARTS = (graph.Fuse, graph.Repeat)
 
 
@@ -31,11 +32,11 @@ def check_chain(module: Module) -> None:
     layers = [loop.regions[0].ops for loop in loops]
     if any(not isinstance(op, _PARTS) for op in [*ops, *(op for x in layers for op in x[:-1])]):
         return
-    chain = ("embed",), *[(_LOOP,)] * max(1, len(loops)), ("head",)
-    logits = _end_of("a step", ops, chain, _STEP)
+    chain = names_in(LOOK_UP), *[(_LOOP,)] * max(1, len(loops)), names_in(LOGITS)
+    shown = _shown_chain((names_in(LOOK_UP), ("one or more loops of layers",), names_in(LOGITS)))
+    logits = _end_of("a step", ops, chain, shown)
     for loop, (*inner, end) in zip(loops, layers, strict=True):
-        shown = ", ".join(" or ".join(kinds) for kinds in _LAYER)
-        given = _end_of("a layer", inner, _LAYER, shown, loop.regions[0].args[0])
+        given = _end_of("a layer", inner, _LAYER, _shown_chain(_LAYER), loop.regions[0].args[0])
         if loop.carried != 1 or end.operands[0] is not given:
             fail(
                 "cuda-graph", "the loop of layers carries more than the residual stream", loop.span
@@ -76,6 +77,10 @@ def _end_of(
             )
         stream = op.results[0]
     return stream
+
+
+def _shown_chain(wanted: Sequence[tuple[str, ...]]) -> str:
+    return ", ".join(" or ".join(kinds) for kinds in wanted)
 
 
 def _name(op: Op) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from meshc.analysis.blocks import FRAGMENT
-from meshc.backends.cuda.kernels import rows
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import FirstReads
 from meshc.backends.cuda.program import Buffer, Kernel, Launch, Stage, Weight, numbered
@@ -42,7 +41,7 @@ class Step:
     first_reads: dict[Launch, tuple[str, FirstReads]] = field(default_factory=dict)
     renderers: dict[str, Callable[[FirstReads], str]] = field(default_factory=dict)
     frequencies: list[tuple[float, ...]] = field(default_factory=list)
-    shared_products: list[rows.RowsProduct] = field(default_factory=list)
+    of_columns: list[Callable[[int], object]] = field(default_factory=list)
 
     @property
     def requests(self) -> int:

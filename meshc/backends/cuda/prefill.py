@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from meshc.backends.cuda.gathering import Launches, Step
-from meshc.backends.cuda.kernels import rows
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.program import Prefill
 
@@ -34,8 +31,8 @@ def _most_columns(step: Step) -> int:
     """The columns of the largest chunk whose products fit a block."""
     for columns in CHUNKS:
         try:
-            for shape in step.shared_products:
-                rows.plan(replace(shape, batch=columns), step.cores)
+            for fits in step.of_columns:
+                fits(columns)
         except DoesNotFit:
             continue
         return columns

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 
 from meshc.backends.cuda.ahead import with_prefetches
 from meshc.backends.cuda.chain import check_chain
-from meshc.backends.cuda.fused_attention import attention_block
-from meshc.backends.cuda.fused_latent import latent_block
-from meshc.backends.cuda.fused_rows import embed, feed_forward, head
 from meshc.backends.cuda.gathering import Launches, Step
+from meshc.backends.cuda.kernels.fused import Fused
+from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.prefill import chunk_of, joined
 from meshc.backends.cuda.program import Launch, Stage, StepProgram
@@ -76,7 +75,7 @@ def _launches(step: Step) -> Launches:
             stages.append(Stage(step.layers, tuple(_layer(step, op, origin))))
             step.stage, step.layers = 0, 0
         elif isinstance(op, graph.Fuse):
-            (after if stages else before).append(_fused(step, op, origin))
+            (after if stages else before).extend(_fused(step, op, origin))
         elif not isinstance(op, graph.Return):
             _unfused(op)
     step.add_fixed_buffers()
@@ -102,23 +101,15 @@ def _layer(step: Step, op: graph.Repeat, origin: Mapping[Value, str]) -> list[La
     found = []
     for part in block.ops:
         if isinstance(part, graph.Fuse):
-            if part.kernel == "ffn_block":
-                found += feed_forward(step, part, inner)
-            else:
-                found.append(_fused(step, part, inner))
+            found += _fused(step, part, inner)
         elif not isinstance(part, graph.Yield):
             _unfused(part)
     return found
 
 
-def _fused(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> Launch:
+def _fused(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> list[Launch]:
+    kernel = kernel_of(op)
     try:
-        if op.kernel == "latent_block":
-            return latent_block(step, op, outer)
-        if op.kernel == "attention_block":
-            return attention_block(step, op, outer)
-        if op.kernel == "head":
-            return head(step, op, outer)
-        return embed(step, op, outer)
+        return kernel.launches(step, Fused(op, outer))
     except DoesNotFit as reason:
         fail("cuda-shape", f"no kernel for this {op.kernel}: {reason}", op.span)

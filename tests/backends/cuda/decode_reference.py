@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshc.backends.cuda.kernels.attention import Attention
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 
 
 def to_kind(values, dtype):

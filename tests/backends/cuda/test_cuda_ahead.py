@@ -10,8 +10,9 @@ from test_cuda_grids import CONFIG
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, ahead, from_json
 from meshc.backends.cuda.executor import CXX, Library
-from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import most_bytes
+from meshc.backends.cuda.kernels.attention_block import kernel as attention
+from meshc.backends.cuda.kernels.rows_product import kernel as rows
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 

@@ -8,7 +8,7 @@ from decode_reference import expected, from_kind, make_case, swizzled_pool
 
 from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
-from meshc.backends.cuda.kernels.attention import (
+from meshc.backends.cuda.kernels.attention_block.kernel import (
     Attention,
     plan,
     text,
@@ -227,7 +227,7 @@ def test_many_requests_share_one_pass_over_the_weights(kv_heads, requests):
     [
         (shape(1, 256, 4, 2, 80), 1, "a head of 80"),
         (shape(1, 256, 5, 2, 64), 1, "5 query heads do not divide"),
-        (shape(1, 256, 65, 1, 64), 1, "65 query heads share one key head"),
+        (shape(1, 256, 65, 1, 64), 1, "65 query heads share a key head"),
         (shape(1, 256, 4, 2, 64, page=8), 1, "pages of 8"),
         (shape(1, 260, 4, 2, 64), 4, "a hidden size of 260"),
         (shape(1, 256, 4, 2, 64), 17, "a cluster of 17 blocks"),

@@ -17,6 +17,8 @@ from meshc.backends.cuda.kernels.arena import Arena
 
 MOST_CLUSTER = 16
 """Blocks of a cluster on sm_90, more than 8 when asked for."""
+PAGES = (1, 16, 64)
+"""Tokens of a page of a cache."""
 NOTES = {
     "COLUMNS": "inputs",
     "OUT_COLUMNS": "inputs of the output projection",
@@ -80,6 +82,12 @@ def check_cluster(blocks: int) -> None:
     """Raises DoesNotFit for more blocks than a cluster can have."""
     if blocks > MOST_CLUSTER:
         raise DoesNotFit(f"a cluster of {blocks} blocks is larger than {MOST_CLUSTER}")
+
+
+def page_misfits(page: int) -> list[str]:
+    """What keeps a cache from having pages of this many tokens, in words."""
+    known = ", ".join(map(str, PAGES))
+    return [] if page in PAGES else [f"pages of {page} tokens are none of {known}"]
 
 
 def arena(memory: SharedMemory) -> Arena:

@@ -23,14 +23,14 @@ from meshc.backends.cuda.kernels.tiles import (
     check_cluster,
     first_reads,
     literal,
+    page_misfits,
 )
 from meshc.backends.templates import render
+from meshc.cost import clusters
 
-HEADS = (64, 96, 128, 256)
-PAGES = (1, 16, 64)
 _TEMPLATES = {
-    "split_token": "attention_block.cu.jinja",
-    "split_head": "attention_split_head.cu.jinja",
+    "split_token": "split_token.cu.jinja",
+    "split_head": "split_head.cu.jinja",
 }
 _MOST_OWN_BLOCKS = 32
 """Blocks of a row group that a warp multiplies alone."""
@@ -195,14 +195,15 @@ def plan(
     Raises DoesNotFit.
     """
     heads = heads or shape.group
-    _check(shape, dataflow, heads)
     check_cluster(cluster)
-    if dataflow == "split_head" and shape.head % (16 * cluster):
-        raise DoesNotFit(f"{shape.head} lanes do not divide over {cluster} blocks by sixteens")
-    if dataflow == "split_head" and shape.hidden % (4 * cluster):
-        raise DoesNotFit(f"{shape.hidden} outputs do not divide over {cluster} blocks by fours")
-    seen = min(context, shape.window) if shape.window else context
     sizes = _sizes(shape, heads)
+    misfits = clusters.shape_misfits(sizes) + page_misfits(shape.page)
+    if shape.group % heads or (dataflow == "split_head" and heads != shape.group):
+        misfits.append(f"{heads} of {shape.group} query heads are no share by {dataflow}")
+    misfits = misfits or clusters.division_misfits(sizes, cluster, dataflow)
+    if misfits:
+        raise DoesNotFit("; ".join(misfits))
+    seen = min(context, shape.window) if shape.window else context
     memory = blocks.attention_memory(sizes, cluster, dataflow, seen, limits(resident))
     made = arena(memory)
     return AttentionPlan(
@@ -214,28 +215,12 @@ def _sizes(shape: Attention, heads: int) -> dsmem.Attention:
     return replace(shape.sizes, kv_heads=shape.heads // heads)
 
 
-def _check(shape: Attention, dataflow: str, heads: int) -> None:
-    if shape.head not in HEADS:
-        raise DoesNotFit(f"a head of {shape.head} values is none of {', '.join(map(str, HEADS))}")
-    if shape.heads % shape.kv_heads:
-        raise DoesNotFit(f"{shape.heads} query heads do not divide over {shape.kv_heads}")
-    if shape.page not in PAGES:
-        raise DoesNotFit(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
-    most = blocks.MOST_GROUP if dataflow == "split_token" else blocks.MOST_LANE_GROUP
-    if heads > most:
-        raise DoesNotFit(f"{heads} query heads share one key head, more than {most}")
-    if shape.group % heads or (dataflow == "split_head" and heads != shape.group):
-        raise DoesNotFit(f"{heads} of {shape.group} query heads are no share by {dataflow}")
-    if shape.hidden % 8:
-        raise DoesNotFit(f"a hidden size of {shape.hidden} is no whole number of eights")
-
-
 def text(chosen: AttentionPlan, name: str, following: FirstReads | None = None) -> str:
     """The kernel called ``name``, which at its end prefetches what the ``following`` one reads
     first."""
     shape = chosen.shape
     return render(
-        "meshc.backends.cuda",
+        "meshc.backends.cuda.kernels.attention_block",
         _TEMPLATES[chosen.dataflow],
         kernel=name,
         resident=chosen.resident,

@@ -14,12 +14,17 @@ from dataclasses import dataclass
 
 from meshc.analysis import blocks, dsmem
 from meshc.backends.cuda.kernels.arena import Arena, limits
-from meshc.backends.cuda.kernels.attention import PAGES
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, arena, check_cluster, literal
+from meshc.backends.cuda.kernels.tiles import (
+    DoesNotFit,
+    arena,
+    check_cluster,
+    literal,
+    page_misfits,
+)
 from meshc.backends.templates import render
 from meshc.cost import latent
 
-_TEMPLATE = "attention_latent.cu.jinja"
+_TEMPLATE = "latent_block.cu.jinja"
 _LOG2E = math.log2(math.e)
 
 
@@ -68,9 +73,7 @@ class LatentPlan:
 def plan(shape: Latent, cluster: int) -> LatentPlan:
     """The division of work for clusters of ``cluster`` blocks. Raises DoesNotFit."""
     check_cluster(cluster)
-    misfits = latent.shape_misfits(shape.sizes, cluster)
-    if shape.page not in PAGES:
-        misfits.append(f"pages of {shape.page} tokens are none of {', '.join(map(str, PAGES))}")
+    misfits = latent.shape_misfits(shape.sizes, cluster) + page_misfits(shape.page)
     if misfits:
         raise DoesNotFit("; ".join(misfits))
     memory = blocks.latent_memory(shape.sizes, cluster, limits())
@@ -81,7 +84,7 @@ def text(chosen: LatentPlan, name: str) -> str:
     """The kernel called ``name``."""
     shape, sizes = chosen.shape, chosen.shape.sizes
     return render(
-        "meshc.backends.cuda",
+        "meshc.backends.cuda.kernels.latent_block",
         _TEMPLATE,
         kernel=name,
         resident=1,

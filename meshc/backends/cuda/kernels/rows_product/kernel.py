@@ -1,4 +1,4 @@
-"""Products of a step's vectors with a matrix, row by row: feed-forward, logits, lookups.
+"""Products of a step's vectors with a matrix, row by row: feed-forward, logits.
 
 One kernel for all of them, which differ in what happens before (RMSNorm or nothing) and behind the
 product (gated activation, residual sum or nothing). Blocks, or clusters of blocks that share the
@@ -93,7 +93,7 @@ def text(chosen: RowsPlan, name: str, following: FirstReads | None = None) -> st
     first."""
     shape = chosen.shape
     return render(
-        "meshc.backends.cuda",
+        "meshc.backends.cuda.kernels.rows_product",
         "rows_product.cu.jinja",
         kernel=name,
         title=TITLES[shape.input, shape.output],
@@ -113,16 +113,4 @@ def text(chosen: RowsPlan, name: str, following: FirstReads | None = None) -> st
         stages=chosen.stages,
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,
-    )
-
-
-def embed_text(name: str, hidden: int, vocabulary: int, dtype: str) -> str:
-    """The kernel called ``name`` that looks up embeddings."""
-    return render(
-        "meshc.backends.cuda",
-        "embed.cu.jinja",
-        kernel=name,
-        dtype=dtype,
-        hidden=hidden,
-        vocabulary=vocabulary,
     )
