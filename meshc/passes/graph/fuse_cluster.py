@@ -26,10 +26,11 @@ _DTYPES = ("f16", "bf16")
 class FuseCluster(Pass):
     """Fuse a decode step into kernels for thread-block clusters (ClusterFusion section 3.2).
 
-    RMSNorm, the q, k and v projections, RoPE, the caches, attention, the output projection (with
-    biases or without) and the residual sum become an ``attention_block``, latent attention with
-    absorbed weights and all these a ``latent_block``; a feed-forward layer, gated or not, with its
-    norm and residual an ``ffn_block``; the last norm and the logits a
+    RMSNorm, the q, k and v projections, norms of heads if there are any, RoPE, the caches,
+    attention, the output projection (with biases or without) and the residual sum become an
+    ``attention_block``, latent attention with absorbed weights and all these a ``latent_block``; a
+    feed-forward layer, gated or not, with its norm and residual an ``ffn_block``; the last norm and
+    the logits a
     ``head``; the look-up of token ids an ``embed``. Blocks of a cluster share an attention head by
     the dataflow and in the number that the cost model predicts to be fastest at a full cache;
     ``cluster`` (a number), ``dataflow`` (split_token, split_head), ``resident`` (blocks

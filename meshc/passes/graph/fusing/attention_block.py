@@ -34,14 +34,17 @@ _NAMES = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of the block, and the tokens that the caches hold."""
+    """Extents of the block, the tokens that the caches hold, and whether queries and keys are
+    normed head by head."""
 
     shape: Attention
     context: int
+    head_norms: bool = False
 
 
 class AttentionBlock(Pattern[Sizes]):
-    """An attention block with keys and values in caches."""
+    """An attention block with keys and values in caches. Queries and keys may each be normed, head
+    by head, before RoPE."""
 
     NAME: ClassVar[str] = "attention_block"
     TITLE: ClassVar[str] = "an attention block"
@@ -65,9 +68,8 @@ class AttentionBlock(Pattern[Sizes]):
         if weighted.contract != (softmax.dim,) or len(weighted.operands) != 2:
             raise Mismatch(f"{weighted.NAME} {weighted.results[0]} weighs no values", weighted)
         values = cache_of(flow, weighted.operands[1], softmax, weighted)
-        products = _projections(
-            flow, (q_rope.operands[0], k_rope.operands[0], values.operands[1]), keys
-        )
+        q_made, k_made, head_norms = _head_norms(flow, q_rope, k_rope, lane)
+        products = _projections(flow, (q_made, k_made, values.operands[1]), keys)
         first = products.ops[0]
         norm = norm_of(flow, first.operands[0], products.hidden, first)
         output = flow.reader(weighted.result, graph.Matmul, "the attended values", weighted)
@@ -75,20 +77,27 @@ class AttentionBlock(Pattern[Sizes]):
         outcome, bias = unbiased(flow, output.results[0])
         total = residual(flow, outcome, norm.operands[0], output)
         shape = _shape(flow, norm, products, scores, weighted, output, lane)
-        ops: tuple[Op, ...] = (norm, *products.ops, q_rope, k_rope, keys, values, scores, *scale)
-        ops += (softmax, weighted, output, *bias, total)
+        ops: tuple[Op, ...] = (norm, *products.ops, *head_norms, q_rope, k_rope, keys, values)
+        ops += (scores, *scale, softmax, weighted, output, *bias, total)
         x, gain = norm.operands
         operands = {"residual": x, "norm": gain, **products.operands}
+        operands |= {
+            f"{of}_norm": made.operands[1] for of, made in zip(_NAMES, head_norms, strict=False)
+        }
         operands |= {"keys": keys.operands[0], "values": values.operands[0]}
         operands |= {"output": output.operands[1]}
         if bias:
             operands["output_bias"] = bias[0].operands[1]
         outputs = (total.result, keys.result, values.result)
-        sizes = Sizes(shape, flow.extent([softmax.dim]))
+        sizes = Sizes(shape, flow.extent([softmax.dim]), bool(head_norms))
         return Match(softmax, ops, operands, outputs, sizes)
 
     def choose(self, device: Device, match: Match[Sizes], asked: Mapping[str, Any]) -> Choice:
         shape, context = match.sizes.shape, match.sizes.context
+        if match.sizes.head_norms:
+            if asked.get("dataflow") == "split_head":
+                raise DoesNotFit("heads are normed, whose lanes blocks of split_head share")
+            asked = {**asked, "dataflow": "split_token"}
         choice = clusters.choose(device, shape, context, **asked)
         if choice is None:
             raise DoesNotFit(_misfits(device, match.sizes, asked))
@@ -125,6 +134,26 @@ def _remark(choice: clusters.Choice, shape: Attention) -> str:
         f"core, {choice.waves} {'wave' if choice.waves == 1 else 'waves'}, predicted "
         f"{1e6 * choice.seconds:.1f} us"
     )
+
+
+def _head_norms(
+    flow: Flow, query: graph.Rope, key: graph.Rope, lane: str
+) -> tuple[Operand, Operand, tuple[graph.RmsNorm, ...]]:
+    """Query and key before they are normed over their lanes, and both norms if they are."""
+    made = query.operands[0], key.operands[0]
+    found = [flow.makers.get(value) for value in made if isinstance(value, Value)]
+    norms = [op for op in found if isinstance(op, graph.RmsNorm)]
+    if not norms:
+        return *made, ()
+    if len(norms) < len(made):
+        raise Mismatch("one of query and key is normed, the other not", norms[0])
+    for op in norms:
+        gain = flow.weight(op.operands[1], op)
+        if op.dim != lane or dims_of(gain) != (lane,):
+            over = ", ".join(dims_of(gain))
+            words = f"{op.NAME} {op.result} is over {op.dim} with a gain over {over}, not {lane}"
+            raise Mismatch(words, op)
+    return norms[0].operands[0], norms[1].operands[0], tuple(norms)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ _LOG2E = math.log2(math.e)
 @dataclass(frozen=True)
 class Attention:
     """What an attention block computes. ``window`` 0 means all tokens; ``scale`` is of scores;
-    ``bias`` is that of queries, keys and values."""
+    ``bias`` is that of queries, keys and values, ``head_epsilons`` of the norms of each head's
+    queries and keys, where they are normed."""
 
     batch: int
     hidden: int
@@ -54,6 +55,7 @@ class Attention:
     bias: bool = False
     window: int = 0
     out_bias: bool = False
+    head_epsilons: tuple[float, float] | None = None
 
     @property
     def group(self) -> int:
@@ -200,6 +202,8 @@ def plan(
     misfits = clusters.shape_misfits(sizes) + page_misfits(shape.page)
     if shape.group % heads or (dataflow == "split_head" and heads != shape.group):
         misfits.append(f"{heads} of {shape.group} query heads are no share by {dataflow}")
+    if dataflow == "split_head" and shape.head_epsilons:
+        misfits.append("heads are normed, whose lanes blocks of split_head share")
     misfits = misfits or clusters.division_misfits(sizes, cluster, dataflow)
     if misfits:
         raise DoesNotFit("; ".join(misfits))
@@ -239,6 +243,7 @@ def text(chosen: AttentionPlan, name: str, following: FirstReads | None = None) 
         work_bytes=chosen.work_bytes,
         bias=shape.bias,
         out_bias=shape.out_bias,
+        head_epsilons=[literal(epsilon) for epsilon in shape.head_epsilons or ()],
         epsilon=literal(shape.epsilon),
         scale=literal(shape.scale * _LOG2E),
         tile_bytes=chosen.tile_bytes,

@@ -25,7 +25,7 @@ class AttentionBlock(FusedKernel):
     TAKES: ClassVar[tuple[str, ...]] = (
         "residual", "norm", "query", "key", "value", "keys", "values", "output",
     )  # fmt: skip
-    MAY_TAKE: ClassVar[tuple[str, ...]] = (*_BIASES, "output_bias")
+    MAY_TAKE: ClassVar[tuple[str, ...]] = (*_BIASES, "query_norm", "key_norm", "output_bias")
 
     def launches(self, step: Step, fused: Fused) -> list[Launch]:
         op, shape = fused.op, _shape(step, fused)
@@ -47,6 +47,10 @@ class AttentionBlock(FusedKernel):
         if shape.bias:
             biases = fused.tensors(*_BIASES)
             given.append(step.add_weight("bias_of_qkv", "projections", biases, of_heads, parts))
+        if shape.head_epsilons:
+            for what, name_of in (("queries", "query_norm"), ("keys", "key_norm")):
+                source = fused.tensors(name_of)
+                given.append(step.add_weight(f"norm_of_{what}", "plain", source, (shape.head,)))
         outputs = (plan.clusters, parts, hidden, op.heads * shape.head // parts)
         given.append(step.add_matrix("out", "output", fused.tensors("output"), outputs, parts))
         if shape.out_bias:
@@ -75,6 +79,12 @@ def _shape(step: Step, fused: Fused) -> kernel.Attention:
     fused.check_dims("output", (*queries, lane, norm.dim), {3})
     heads, kv_heads = (prod(dims[d] for d in of) for of in (queries, keys_of))
     scales = fused.all(graph.Scale)
+    epsilons = None
+    if fused.takes("query_norm"):
+        query_norm, key_norm = (
+            fused.reader(name, graph.RmsNorm) for name in ("query_norm", "key_norm")
+        )
+        epsilons = query_norm.eps, key_norm.eps
     return kernel.Attention(
         step.batch,
         dims[norm.dim],
@@ -87,4 +97,5 @@ def _shape(step: Step, fused: Fused) -> kernel.Attention:
         scales[0].factor if scales else 1.0,
         fused.takes("query_bias"),
         out_bias=fused.takes("output_bias"),
+        head_epsilons=epsilons,
     )
