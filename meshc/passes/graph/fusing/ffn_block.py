@@ -20,7 +20,8 @@ from meshc.passes.graph.fusing.parts import products_of
 from meshc.passes.graph.fusing.pattern import Match
 from meshc.passes.graph.fusing.rows import Rows, RowsPattern
 
-_ACTIVATIONS = (graph.Silu, graph.Gelu)
+ACTIVATIONS: tuple[type[Op], ...] = (graph.Silu, graph.Gelu)
+"""The functions of elements that an ``ffn_block`` computes."""
 
 
 class FeedForward(RowsPattern):
@@ -29,11 +30,11 @@ class FeedForward(RowsPattern):
 
     NAME: ClassVar[str] = "ffn_block"
     TITLE: ClassVar[str] = "a feed-forward block"
-    MARKS: ClassVar[tuple[type[Op], ...]] = (graph.Mul, *_ACTIVATIONS)
+    MARKS: ClassVar[tuple[type[Op], ...]] = (graph.Mul, *ACTIVATIONS)
 
     def marked(self, flow: Flow, op: Op) -> bool:
         if isinstance(op, graph.Mul):
-            return any(isinstance(flow.makers.get(v), _ACTIVATIONS) for v in op.tensors())
+            return any(isinstance(flow.makers.get(v), ACTIVATIONS) for v in op.tensors())
         return not any(isinstance(r, graph.Mul) for r in flow.readers.get(op.results[0], ()))
 
     def match(self, flow: Flow, op: Any) -> Match[Rows]:
@@ -83,6 +84,6 @@ def _ffn_block(
 def _activation(flow: Flow, gated: graph.Mul) -> Op:
     for operand in gated.tensors():
         op = flow.makers.get(operand)
-        if isinstance(op, _ACTIVATIONS):
+        if isinstance(op, ACTIVATIONS):
             return op
     raise Mismatch("no activation gates this product", gated)
