@@ -93,9 +93,9 @@ def _common_policy(
 def _common_regions(given: Mapping[str, Module], request: CompileRequest) -> int:
     """The most regions that a phase needs for its layers: a core has the same layers in all phases,
     whose caches it keeps. 0 for one phase alone, where memory is no limit, and where a phase does
-    not get so far, as its passes will say."""
+    not get so far, as its passes will say, or where the request has a number."""
     bounded = all(module.the_device().room_bytes is not None for module in given.values())
-    if len(given) < 2 or request.level() == "graph" or not bounded:
+    if len(given) < 2 or request.level() == "graph" or request.regions or not bounded:
         return 0
     needed = 1
     for module in given.values():

@@ -21,7 +21,8 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--mesh",
         default="8x8",
         metavar="WxH|AXIS=N,..",
-        help="columns x rows of one region of cores, or its axes by name; default: %(default)s",
+        help="columns x rows of one region of cores, or axes by name, that of regions included; "
+        "default: %(default)s",
     )
     group.add_argument(
         "--seq", type=int, metavar="N", help="tokens that the KV cache holds; default: 1024"
