@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from references import attention_block, embedded, rows_product, to_words, values
 
 from meshc.analysis.blocks import THREADS
-from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.executor import CXX, Grid, Library
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention, AttentionPlan

@@ -12,14 +12,14 @@ from kernels import Cubins, load, probes
 from numpy.typing import NDArray
 
 from meshc.analysis.blocks import FRAGMENT
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.device_memory import Buffer
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.launch import Kernel
+from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention
-from meshc.backends.cuda.launch import Kernel
 from meshc.backends.cuda.program import Kernel as Planned
 from meshc.backends.cuda.program import Launch, StepProgram, Weight, part_of
-from meshc.backends.cuda.streams import Graph
 
 _NOISE_THREADS = 256
 _BOUNDS = re.compile(r"__launch_bounds__\([^,)]*, (\d+)\)")

@@ -13,7 +13,7 @@ from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, mode
 from meshc.backends.cuda.kernels.latent_block.kernel import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments, latent_keys, latent_queries, output
-from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "latent"

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meshc.backends.cuda.compiler import FLAGS, HELP, Built, Compiler
-from meshc.backends.cuda.cubin import CubinError, KernelResources, kernel_resources
 from meshc.backends.cuda.executor import headers
-from meshc.backends.cuda.locations import find_program
-from meshc.backends.cuda.nvcc import find_nvcc
-from meshc.backends.cuda.nvrtc import find_nvrtc
+from meshc.backends.cuda.toolchain.compiler import FLAGS, HELP, Built, Compiler
+from meshc.backends.cuda.toolchain.cubin import CubinError, KernelResources, kernel_resources
+from meshc.backends.cuda.toolchain.locations import find_program
+from meshc.backends.cuda.toolchain.nvcc import find_nvcc
+from meshc.backends.cuda.toolchain.nvrtc import find_nvrtc
 from meshc.support.cache import keep, recall
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError

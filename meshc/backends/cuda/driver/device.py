@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.context import Context, DeviceFacts
-from meshc.backends.cuda.device_memory import Buffer
-from meshc.backends.cuda.driver_api import LIBRARY, Driver
-from meshc.backends.cuda.launch import Kernel, load_kernels
-from meshc.backends.cuda.streams import Stream
-from meshc.backends.cuda.toolkit import Cubin
+from meshc.backends.cuda.driver.context import Context, DeviceFacts
+from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.driver_api import LIBRARY, Driver
+from meshc.backends.cuda.driver.launch import Kernel, load_kernels
+from meshc.backends.cuda.driver.streams import Stream
+from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from meshc.backends.cuda.compiler import FLAGS, HELP, Built, fail_too_old, refuse
-from meshc.backends.cuda.locations import find_program
+from meshc.backends.cuda.toolchain.compiler import FLAGS, HELP, Built, fail_too_old, refuse
+from meshc.backends.cuda.toolchain.locations import find_program
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
 from meshc.support.scratch import scratch_folder

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.device_memory import Buffer
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
+from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.launch import Kernel as LoadedKernel
 from meshc.backends.cuda.program import Kernel, Launch, part_of
-from meshc.backends.cuda.streams import Graph
-from meshc.backends.cuda.toolkit import CompilerName, Cubin, compile_cubin
+from meshc.backends.cuda.toolchain.toolkit import CompilerName, Cubin, compile_cubin
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
 

@@ -7,8 +7,8 @@ import ctypes as ct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshc.backends.cuda.cubin import KernelResources
-from meshc.backends.cuda.driver_api import Driver
+from meshc.backends.cuda.driver.driver_api import Driver
+from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.support.diagnostics import MeshcError, fail
 
 CAPABILITY = (9, 0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes as ct
 from collections.abc import Sequence
 
-from meshc.backends.cuda.context import Context
-from meshc.backends.cuda.cubin import KernelResources
-from meshc.backends.cuda.device_memory import argument_bytes
-from meshc.backends.cuda.driver_api import LaunchAttribute, LaunchConfig
+from meshc.backends.cuda.driver.context import Context
+from meshc.backends.cuda.driver.device_memory import argument_bytes
+from meshc.backends.cuda.driver.driver_api import LaunchAttribute, LaunchConfig
+from meshc.backends.cuda.driver.streams import Stream
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.streams import Stream
-from meshc.backends.cuda.toolkit import Cubin
+from meshc.backends.cuda.toolchain.cubin import KernelResources
+from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import fail
 
 # CUfunction_attribute

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from meshc.backends.cuda.compiler import FLAGS, Built, fail_too_old, refuse
-from meshc.backends.cuda.locations import find_headers, toolkit_folders
+from meshc.backends.cuda.toolchain.compiler import FLAGS, Built, fail_too_old, refuse
+from meshc.backends.cuda.toolchain.locations import find_headers, toolkit_folders
 from meshc.support.native import BuildError
 
 _FIRST_WITH_CLUSTERS = (12, 0)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from meshc.backends.cuda.context import Context
-from meshc.backends.cuda.driver_api import OUT_OF_MEMORY
-from meshc.backends.cuda.streams import Stream
+from meshc.backends.cuda.driver.context import Context
+from meshc.backends.cuda.driver.driver_api import OUT_OF_MEMORY
+from meshc.backends.cuda.driver.streams import Stream
 from meshc.support.diagnostics import fail
 
 _MIB = 1024 * 1024

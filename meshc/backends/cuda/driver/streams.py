@@ -6,7 +6,7 @@ import ctypes as ct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from meshc.backends.cuda.context import Context, Owned
+from meshc.backends.cuda.driver.context import Context, Owned
 
 # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do is no part of the capture.
 _THREAD_LOCAL = 1
