@@ -17,7 +17,7 @@ import numpy as np
 
 from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.executor import Grid, Library
-from meshc.backends.cuda.kernels import attention
+from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.cost.clusters import Attention, Choice, choose, collectives, step_cost, traffic
 from meshc.devices import Device, device
 

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from hypothesis import settings
 
-from meshc.backends.cuda.toolkit import find_compiler
+from meshc.backends.cuda.toolchain.toolkit import find_compiler
 from meshc.frontend.models import find_packaged_weights
 from meshc.support.diagnostics import MeshcError
 

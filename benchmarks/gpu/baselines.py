@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from programs import Sizes, fill_noise
 from references import plain_block, values
 
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.device_memory import Buffer
-from meshc.backends.cuda.streams import Graph
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.streams import Graph
 
 EPSILON = 1e-5
 # What a library is given for a layer, by place: bytes per value, and extents in ``Sizes``.

@@ -10,11 +10,11 @@ import numpy as np
 from programs import fill_noise
 from timing import Task, Timed, in_turn
 
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.device_memory import Buffer
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.kernels.arena import most_bytes
-from meshc.backends.cuda.launch import Kernel
 from meshc.support.diagnostics import MeshcError
 
 # Stages and KiB of a tile of the read_* kernels: 32 to 192 KiB in flight.

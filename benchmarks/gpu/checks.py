@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from references import attention_block, embedded, rows_product, to_words, values
 
 from meshc.analysis.blocks import THREADS
-from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.executor import CXX, Grid, Library
-from meshc.backends.cuda.kernels import attention, rows
-from meshc.backends.cuda.kernels.attention import Attention, AttentionPlan
-from meshc.backends.cuda.kernels.rows import RowsProduct
+from meshc.backends.cuda.kernels.attention_block import kernel as attention
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention, AttentionPlan
+from meshc.backends.cuda.kernels.embed import kernel as embed
+from meshc.backends.cuda.kernels.rows_product import kernel as rows
+from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments
 
@@ -241,7 +243,7 @@ def _rows_data(shape: RowsProduct) -> tuple[dict[str, Array], Array]:
 
 def _embed(hidden: int, vocabulary: int, kind: str) -> Case:
     tokens = np.array([vocabulary - 1, 0, vocabulary // 2], np.int32)
-    text = rows.embed_text("embed_0", hidden, vocabulary, kind)
+    text = embed.text("embed_0", hidden, vocabulary, kind)
     make = partial(_embed_data, tokens, hidden, vocabulary, kind)
     grid = Grid(len(tokens), 256, 1, 0)
     return Case(f"embed, {kind}", "embed_0", text, grid, make, "residual", kind)

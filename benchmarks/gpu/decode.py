@@ -25,8 +25,8 @@ from prepared import Prepared, add_options, at_least_one, compile_into, opened
 from records import Records
 from tables import as_markdown, clocks
 
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.driver_api import LIBRARY
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.driver_api import LIBRARY
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import BuildError
 

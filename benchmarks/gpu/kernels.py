@@ -9,11 +9,11 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from meshc.backends.cuda.cubin import KernelResources
-from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.executor import headers
-from meshc.backends.cuda.launch import Kernel
-from meshc.backends.cuda.toolkit import Cubin, compile_cubin
+from meshc.backends.cuda.toolchain.cubin import KernelResources
+from meshc.backends.cuda.toolchain.toolkit import Cubin, compile_cubin
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
 

@@ -52,6 +52,8 @@ def opened(folder: Path) -> Prepared:
     program = from_json(read_text(folder / MANIFEST, _LIMIT_BYTES).text)
     if "attention_block" not in program.kernels:
         fail("no-program", f"'{folder}' has no attention block that this measures")
+    if len(program.stages) > 1:
+        fail("no-program", f"'{folder}' has layers of several kinds, of which this measures one")
     files = {kernel.file for kernel in program.kernels.values()}
     texts = {name: read_text(folder / Path(name).name, _LIMIT_BYTES).text for name in sorted(files)}
     return Prepared(program, texts, Cubins(folder))

@@ -12,14 +12,14 @@ from kernels import Cubins, load, probes
 from numpy.typing import NDArray
 
 from meshc.analysis.blocks import FRAGMENT
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.device_memory import Buffer
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.launch import Kernel
+from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.kernels.attention import Attention
-from meshc.backends.cuda.launch import Kernel
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.program import Kernel as Planned
 from meshc.backends.cuda.program import Launch, StepProgram, Weight, part_of
-from meshc.backends.cuda.streams import Graph
 
 _NOISE_THREADS = 256
 _BOUNDS = re.compile(r"__launch_bounds__\([^,)]*, (\d+)\)")
@@ -172,7 +172,8 @@ class Step:
             # Pools are stacked by layer; nothing else of a buffer is.
             layers = held.shape[0] if held.role == "state" else 1
             self._make(name, held.dtype, held.bytes, layers, 1.0)
-        angles = np.arange(program.capacity)[:, None] * np.array(program.frequencies)
+        (frequencies,) = program.frequencies
+        angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
         self._memory["cosines"][0].write(np.cos(angles).astype(np.float32))
         self._memory["sines"][0].write(np.sin(angles).astype(np.float32))
         pages = np.arange(math.prod(program.buffers["pages"].shape), dtype=np.int32)

@@ -15,7 +15,7 @@ from typing import Any
 from baselines import EPSILON, POINTERS, Layers
 from programs import Sizes
 
-from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.driver.device import Device
 
 _BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
 

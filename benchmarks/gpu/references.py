@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.kernels.attention import AttentionPlan
-from meshc.backends.cuda.kernels.rows import RowsProduct
+from meshc.backends.cuda.kernels.attention_block.kernel import AttentionPlan
+from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 
 Array = NDArray[Any]
 

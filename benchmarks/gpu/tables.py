@@ -10,7 +10,7 @@ from typing import Any
 
 from timing import Timed
 
-from meshc.backends.cuda.context import DeviceFacts
+from meshc.backends.cuda.driver.context import DeviceFacts
 
 _QUERY = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,power.limit,driver_version"
 Record = dict[str, Any]

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.streams import Stream
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.streams import Stream
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,12 @@ __all__ = [
     "candidates",
     "choose",
     "collectives",
+    "division_misfits",
     "link_bytes_per_second",
     "misfits",
     "rows_cost",
     "rows_plan",
+    "shape_misfits",
     "shared_memory",
     "split_token_latent",
     "step_cost",
@@ -161,7 +163,7 @@ def misfits(
     device: Device, shape: Attention, cluster: int, dataflow: str, context: int
 ) -> list[str]:
     """What keeps an attention block of this shape from being one kernel, in words."""
-    found = _shape_misfits(shape)
+    found = shape_misfits(shape)
     if cluster not in _sizes(device):
         sizes = ", ".join(map(str, _sizes(device)))
         found.append(f"clusters of {cluster} blocks: {device.name} has {sizes}")
@@ -169,15 +171,7 @@ def misfits(
         return found
     if dataflow == "split_head" and cluster == 1:
         found.append("one block has no lanes of a head to share")
-    if dataflow == "split_head" and shape.hidden % (4 * cluster):
-        found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
-    if dataflow == "split_head" and shape.group > MOST_LANE_GROUP:
-        found.append(
-            f"registers: {shape.group} query heads share a key head, sums of more than "
-            f"{MOST_LANE_GROUP} do not stay in the registers of a thread"
-        )
-    if dataflow == "split_head" and shape.head % (16 * cluster):
-        found.append(f"{shape.head} lanes of a head over {cluster} blocks are no whole sixteens")
+    found += division_misfits(shape, cluster, dataflow)
     memory = shared_memory(device, shape, cluster, dataflow, context)
     if not memory.fits:
         found.append(memory_misfit(memory))
@@ -202,7 +196,8 @@ def memory_misfit(memory: SharedMemory) -> str:
     )
 
 
-def _shape_misfits(shape: Attention) -> list[str]:
+def shape_misfits(shape: Attention) -> list[str]:
+    """What keeps any attention block of this shape from being a kernel, in words."""
     found = []
     if shape.head not in HEADS:
         known = ", ".join(map(str, HEADS))
@@ -218,6 +213,23 @@ def _shape_misfits(shape: Attention) -> list[str]:
         found.append(f"a hidden size of {shape.hidden} is no whole number of eights")
     if shape.batch > MOST_BATCH:
         found.append(f"a batch of {shape.batch} requests is more than {MOST_BATCH}")
+    return found
+
+
+def division_misfits(shape: Attention, cluster: int, dataflow: str) -> list[str]:
+    """What keeps a block of this shape from being divided over ``cluster`` blocks, in words."""
+    if dataflow == "split_token":
+        return []
+    found = []
+    if shape.hidden % (4 * cluster):
+        found.append(f"{shape.hidden} output columns over {cluster} blocks are no whole fours")
+    if shape.group > MOST_LANE_GROUP:
+        found.append(
+            f"registers: {shape.group} query heads share a key head, sums of more than "
+            f"{MOST_LANE_GROUP} do not stay in the registers of a thread"
+        )
+    if shape.head % (16 * cluster):
+        found.append(f"{shape.head} lanes of a head over {cluster} blocks are no whole sixteens")
     return found
 
 

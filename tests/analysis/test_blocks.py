@@ -22,10 +22,11 @@ from meshc.analysis.blocks import (
     waves,
 )
 from meshc.analysis.dsmem import Attention, LatentAttention, traffic
-from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import limits
+from meshc.backends.cuda.kernels.attention_block import kernel as attention
+from meshc.backends.cuda.kernels.rows_product import kernel as rows
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.cost.clusters import collectives, misfits
 from meshc.devices import device
 

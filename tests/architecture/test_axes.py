@@ -13,7 +13,7 @@ ELSEWHERE = {
     "devices/axes.py",
     "frontend/language/functions.py",
     "frontend/language/signatures.py",
-    "backends/cuda/driver_api.py",
+    "backends/cuda/driver/driver_api.py",
 }
 
 

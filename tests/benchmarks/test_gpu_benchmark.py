@@ -30,7 +30,7 @@ from fake_driver import FakeDriver, built_driver
 from records import Records
 
 from meshc.backends.cuda.executor import CXX, Grid, Library, Mode
-from meshc.backends.cuda.toolkit import compile_cubin, disassemble, opcodes
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, opcodes
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 

@@ -205,7 +205,7 @@ def test_every_byte_of_a_directory_depends_on_the_arguments_only(tmp_path: Path)
 
 
 def test_an_unknown_manifest_is_refused():
-    for text in ("", "[]", "{}", '{"format": 1}', '{"format": 2, "kernels": 5}', "[" * 100000):
+    for text in ("", "[]", "{}", '{"format": 1}', '{"format": 3, "kernels": 5}', "[" * 100000):
         with pytest.raises(MeshcError, match="no-program"):
             from_json(text)
 

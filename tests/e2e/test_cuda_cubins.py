@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 
 from meshc.backends.cuda import from_json
-from meshc.backends.cuda.locations import find_program
-from meshc.backends.cuda.toolkit import compile_cubin, disassemble, opcodes
+from meshc.backends.cuda.toolchain.locations import find_program
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, opcodes
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 

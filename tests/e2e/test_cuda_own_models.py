@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -164,14 +163,8 @@ ATTENTION = MODEL[
 ]
 FEED_FORWARD = MODEL[MODEL.index("      h = rms_norm(x, n2)") : MODEL.index("    }\n    return")]
 LAST = "return rms_norm(x, final_norm) @ lm_head"
-# The same with weights of its own.
-OTHER = re.sub(r"\b([wb][qkvogud]|n[12])\b", r"\1_b", LAYER).replace("layers", "more")
 SECOND = "param n3[E], w1[E, F], w2[F, E]\n x = x + silu(rms_norm(x, n3) @ w1) @ w2\n"
 CHAINS = {
-    "two loops": (
-        MODEL.replace("layers=2", "layers=1, more=2").replace(LAYER, LAYER + OTHER),
-        "embed, a loop of layers, a loop of more, head",
-    ),
     "no loop": (
         MODEL.replace(", layers=2", "").replace(LAYER, "\n".join(LAYER.split("\n")[1:-2]) + "\n"),
         "embed, attention_block, ffn_block, head",

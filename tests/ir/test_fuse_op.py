@@ -15,7 +15,7 @@ MODULE = """module @m level(graph) {
   dims L = 2, E = 4
   rows dim = L, capacity = L
   func @main(in %x: f32[L, E], weight %w: f32[E]) -> (f32[L, E]) {
-    %z = graph.fuse %x, %w {kernel = head, cluster = 2} : f32[L, E] (%a: f32[L, E], %b: f32[E]) {
+    %z = graph.fuse %x, %w {kernel = head, cluster = 2, takes = [x, gain]} : f32[L, E] (%a: f32[L, E], %b: f32[E]) {
       %c = graph.mul %a, %b : f32[L, E]
       %d = graph.silu %c : f32[L, E]
       graph.yield %d
@@ -23,7 +23,7 @@ MODULE = """module @m level(graph) {
     graph.return %z
   }
 }
-"""
+"""  # noqa: E501
 
 
 def test_text_and_copies():
@@ -54,7 +54,10 @@ def test_parameters_are_known_inside():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("kernel = head", "kernel = tail", "there is no kernel 'tail'"),
+        ("kernel = head, ", "", "no kernel is named that computes it"),
+        (", takes = [x, gain]", "", "2 operands have 0 names (takes)"),
+        ("takes = [x, gain]", "takes = [x]", "2 operands have 1 names (takes)"),
+        ("takes = [x, gain]", "takes = [x, x]", "two operands have one name among x, x"),
         ("kernel = head", "kernel = head, dataflow = split_batch", "no dataflow 'split_batch'"),
         ("cluster = 2", "cluster = 0", "at least one block in a cluster and on a core"),
         ("cluster = 2", "resident = 0", "at least one block in a cluster and on a core"),
@@ -64,7 +67,8 @@ def test_parameters_are_known_inside():
         ("graph.mul %a, %b", "graph.mul %a, %w", "graph.mul: %w is not defined in this block"),
         (
             "%d = graph.silu %c : f32[L, E]",
-            "%d = graph.fuse %c {kernel = head} : f32[L, E] (%e: f32[L, E]) {\ngraph.yield %e\n}",
+            "%d = graph.fuse %c {kernel = head, takes = [x]} : f32[L, E] (%e: f32[L, E]) {\n"
+            "graph.yield %e\n}",
             "one kernel cannot hold graph.fuse",
         ),
     ],

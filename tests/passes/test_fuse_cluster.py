@@ -19,8 +19,12 @@ HERE = Path(__file__).parent
 H200 = device("h200")
 
 
-def block(batch=1, hidden=64, heads=4, kv_heads=2, head=64, capacity=24, biases=False, layers=2):
-    """Text of a decode step: attention and feed-forward in layers, embedding and logits."""
+def block(
+    batch=1, hidden=64, heads=4, kv_heads=2, head=64, capacity=24, biases=False, layers=2,
+    normed="",
+):  # fmt: skip
+    """Text of a decode step: attention and feed-forward in layers, embedding and logits; heads of
+    ``normed`` (q, k) are normed."""
     q, k, v = ("q_0", "k_0", "v_0") if biases else ("q", "k", "v")
     biased = "".join(
         f"%{n} = graph.add %{n}_0, %b{n}_1 : f16[B, L, {h}, D]\n"
@@ -31,6 +35,13 @@ def block(batch=1, hidden=64, heads=4, kv_heads=2, head=64, capacity=24, biases=
         ("norm2", "E"), ("wg", "E, F"), ("wu", "E, F"), ("wd", "F, E"),
     ]  # fmt: skip
     stacked += [("bq", "H, D"), ("bk", "G, D"), ("bv", "G, D")] if biases else []
+    stacked += [(f"n{n}", "D") for n in normed]
+    made = {n: f"{n}_h" if n in normed else n for n in "qk"}
+    norms = "".join(
+        f"%{n}_h = graph.rms_norm %{n}, %n{n}_1 {{dim = D}} : f16[B, L, {h}, D]\n"
+        for n, h in (("q", "H"), ("k", "G"))
+        if n in normed
+    )
     weights = ", ".join(f"weight %{n}: f16[N, {d}]" for n, d in stacked)
     caches = "f16[N, B, S, G, D]"
     names = ", ".join(f"%{n}" for n, _ in stacked)
@@ -49,9 +60,9 @@ def block(batch=1, hidden=64, heads=4, kv_heads=2, head=64, capacity=24, biases=
       %h = graph.rms_norm %x_1, %norm_1 {{dim = E}} : f16[B, L, E]
       %{q}, %{k}, %{v} = graph.matmul %h, %wq_1, %wk_1, %wv_1 {{contract = [E]}}
         : f16[B, L, H, D], f16[B, L, G, D], f16[B, L, G, D]
-      {biased if biases else ""}
-      %q_1 = graph.rope %q {{dim = D, rows = L, style = interleaved}} : f16[B, L, H, D]
-      %k_1 = graph.rope %k {{dim = D, rows = L, style = interleaved}} : f16[B, L, G, D]
+      {biased if biases else ""}{norms}
+      %q_1 = graph.rope %{made["q"]} {{dim = D, rows = L, style = interleaved}} : f16[B, L, H, D]
+      %k_1 = graph.rope %{made["k"]} {{dim = D, rows = L, style = interleaved}} : f16[B, L, G, D]
       %keys = graph.append %kc_1, %k_1 {{dim = S, rows = L}} : f16[B, S, G, D]
       %values = graph.append %vc_1, %v {{dim = S, rows = L}} : f16[B, S, G, D]
       %s = graph.matmul %q_1, %keys {{contract = [D], group = [H, G]}} : f16[B, L, H, S]
@@ -106,6 +117,33 @@ def test_a_fused_step_computes_the_same(batch, hidden, heads, head, biases):
     assert check_same(before, after).max_error == 0
     outside = [op.NAME for op in after.walk() if not isinstance(op, graph.Fuse)]
     assert outside.count("graph.softmax") == 1, "ops are moved, not copied"
+
+
+def test_heads_may_be_normed():
+    before, after, _messages = fused(block(biases=True, normed="qk"))
+    assert kernels(after) == ALL
+    assert check_same(before, after).max_error == 0
+    (op,) = (o for o in after.walk() if isinstance(o, graph.Fuse) and o.dataflow)
+    assert op.dataflow == "split_token" and {"query_norm", "key_norm"} <= set(op.takes)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (block(normed="q"), "", "one of query and key is normed, the other not"),
+        (block(normed="k"), "", "one of query and key is normed, the other not"),
+        (
+            block(normed="qk"),
+            "{dataflow=split_head,cluster=2}",
+            "heads are normed, whose lanes blocks of split_head share",
+        ),
+    ],
+)
+def test_norms_of_heads_that_are_not_the_kernels(text, options, words):
+    before, after, messages = fused(text, f"fuse-cluster{options}")
+    assert "attention_block" not in kernels(after)
+    assert any(words in m.message for m in messages), [m.message for m in messages]
+    assert check_same(before, after).max_error == 0
 
 
 @pytest.mark.parametrize("model", ["llama-2-7b", "llama-3-8b", "qwen2-72b", "smollm2-135m"])

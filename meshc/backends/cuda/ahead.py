@@ -10,45 +10,89 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.arena import CORE_BYTES, RESERVED_BYTES
-from meshc.backends.cuda.program import Kernel, Launch, Prefill
-
-Parts = dict[str, tuple[Launch, ...]]
+from meshc.backends.cuda.kernels.tiles import FirstReads
+from meshc.backends.cuda.program import Kernel, Launch, Prefill, Stage
 
 
 def with_prefetches(
-    step: Step, launches: Parts, prefill: Prefill | None
-) -> tuple[Parts, Prefill | None]:
+    step: Step, launches: Launches, prefill: Prefill | None
+) -> tuple[Launches, Prefill | None]:
     """The launches with what each of a layer prefetches as a last argument, where its kernel does;
-    texts of such kernels in ``step`` are replaced. Prompts share kernels, and prefetch nothing."""
-    layer, changed = launches["layer"], set()
-    found = list(layer)
-    for n, launch in enumerate(layer):
-        following = layer[(n + 1) % len(layer)]
-        render, first = step.renderers.get(launch.kernel), step.first_reads.get(following.kernel)
-        kernel, after = step.kernels[launch.kernel], step.kernels[following.kernel]
-        if render is None or first is None or _fit_together(kernel, after):
-            continue
-        step.texts[kernel.file] = render(first)
-        weight = first.weight if n + 1 < len(layer) else first.weight.replace("[]", "[+1]")
-        found[n] = replace(launch, arguments=(*launch.arguments, weight))
-        changed.add(launch.kernel)
+    texts of such kernels in ``step`` are replaced. Prompts share kernels, and prefetch nothing.
+
+    How much a kernel prefetches, and how it is dealt out, is in its text. Where stages share one,
+    that is what it prefetches in the stage of most layers; in another stage it prefetches what is
+    read in the same way, or nothing.
+    """
+    compiled = _compiled(step, launches.stages)
+    for name, first in compiled.items():
+        step.texts[step.kernels[name].file] = step.renderers[name](first)
 
     def unused(part: tuple[Launch, ...]) -> tuple[Launch, ...]:
         return tuple(
-            replace(one, arguments=(*one.arguments, "")) if one.kernel in changed else one
+            replace(one, arguments=(*one.arguments, "")) if one.kernel in compiled else one
             for one in part
         )
 
     if prefill is not None:
-        prefill = replace(
-            prefill,
-            before=unused(prefill.before),
-            layer=unused(prefill.layer),
-            after=unused(prefill.after),
-        )
-    return {**launches, "layer": tuple(found)}, prefill
+        stages = tuple(replace(s, launches=unused(s.launches)) for s in prefill.stages)
+        before, after = unused(prefill.before), unused(prefill.after)
+        prefill = replace(prefill, before=before, stages=stages, after=after)
+    found = []
+    for n, stage in enumerate(launches.stages):
+        following = launches.stages[n + 1] if n + 1 < len(launches.stages) else None
+        found.append(_with_prefetches(step, compiled, stage, following))
+    return replace(launches, stages=tuple(found)), prefill
+
+
+def _compiled(step: Step, stages: tuple[Stage, ...]) -> dict[str, FirstReads]:
+    """What each kernel that prefetches has in its text."""
+    found: dict[str, FirstReads] = {}
+    for stage in sorted(stages, key=lambda stage: -stage.layers):
+        for launch, following in zip(stage.launches, _turned(stage.launches), strict=True):
+            reads = _first_reads(step, launch, following)
+            if reads is not None and launch.kernel in step.renderers:
+                found.setdefault(launch.kernel, reads[1])
+    return found
+
+
+def _with_prefetches(
+    step: Step, compiled: dict[str, FirstReads], stage: Stage, following: Stage | None
+) -> Stage:
+    """``stage``, with what is prefetched in its layers and, in the last, of ``following``."""
+
+    def weight(launch: Launch, reader: Launch) -> str:
+        """The argument of ``reader`` that ``launch`` prefetches, or no memory."""
+        reads = _first_reads(step, launch, reader)
+        return reads[0] if reads is not None and reads[1] == compiled[launch.kernel] else ""
+
+    found = []
+    for launch, reader in zip(stage.launches, _turned(stage.launches), strict=True):
+        if launch.kernel in compiled:
+            first = weight(launch, reader)
+            if launch is stage.launches[-1]:
+                first = first.replace("[]", "[+1]")
+            launch = replace(launch, arguments=(*launch.arguments, first))
+        found.append(launch)
+    last = stage.launches[-1]
+    ahead = ""
+    if following is not None and last.kernel in compiled:
+        ahead = weight(last, following.launches[0]).replace("[]", "[0]")
+    return replace(stage, launches=tuple(found), ahead=ahead)
+
+
+def _turned(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+    """What runs behind each launch of a layer, behind the last one the first of the next layer."""
+    return launches[1:] + launches[:1]
+
+
+def _first_reads(step: Step, launch: Launch, reader: Launch) -> tuple[str, FirstReads] | None:
+    """What ``reader`` reads first, and of which of its arguments; None where nothing is worth
+    prefetching because blocks of both find room on a multiprocessor."""
+    one, other = step.kernels[launch.kernel], step.kernels[reader.kernel]
+    return None if _fit_together(one, other) else step.first_reads.get(reader)
 
 
 def _fit_together(one: Kernel, other: Kernel) -> bool:

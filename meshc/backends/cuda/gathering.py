@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from meshc.analysis.blocks import FRAGMENT
-from meshc.backends.cuda.kernels import rows
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import FirstReads
-from meshc.backends.cuda.program import Buffer, Kernel, Weight
+from meshc.backends.cuda.program import Buffer, Kernel, Launch, Stage, Weight, numbered
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What a step launches before its layers, in the layers of each stage, and behind them."""
+
+    before: tuple[Launch, ...]
+    stages: tuple[Stage, ...]
+    after: tuple[Launch, ...]
 
 
 @dataclass
@@ -27,10 +36,12 @@ class Step:
     kernels: dict[str, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
-    first_reads: dict[str, FirstReads | None] = field(default_factory=dict)
+    stage: int = 0  # whose layers are read
+    layers: int = 0  # of that stage; 0 outside of layers
+    first_reads: dict[Launch, tuple[str, FirstReads]] = field(default_factory=dict)
     renderers: dict[str, Callable[[FirstReads], str]] = field(default_factory=dict)
-    frequencies: tuple[float, ...] = ()
-    shared_products: list[rows.RowsProduct] = field(default_factory=list)
+    frequencies: list[tuple[float, ...]] = field(default_factory=list)
+    of_columns: list[Callable[[int], object]] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
@@ -59,6 +70,10 @@ class Step:
         """A kernel for one request, which chunks and decode steps of one request share."""
         return self.own(name) if self.requests > 1 else name
 
+    def of_stage(self, name: str) -> str:
+        """What is called ``name`` of the stage that is read."""
+        return numbered(name, self.stage)
+
     def paired(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those weights whose lanes the graph has in the order of pairs."""
         return tuple(name for name in names if name in self.module.paired)
@@ -66,20 +81,31 @@ class Step:
     def add_kernel(
         self,
         name: str,
-        text: str,
+        text: Callable[[str], str],
         blocks: int,
         cluster: int,
         arena: Arena,
         threads: int,
         dsmem_bytes: int = 0,
-    ) -> None:
-        """A kernel in a file of its own, with its map of shared memory."""
+    ) -> str:
+        """A kernel in a file of its own, with its map of shared memory: what it is called.
+
+        Stages share a kernel whose ``text`` is the same; another one gets a number.
+        """
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
-        file = f"{name}.cu"
-        self.texts[file] = text
-        self.kernels[name] = Kernel(
-            file, blocks, threads, cluster, arena.bytes, shared, dsmem_bytes
-        )
+        for place in count():
+            own = numbered(name, place)
+            file, written = f"{own}.cu", text(own)
+            made = Kernel(file, blocks, threads, cluster, arena.bytes, shared, dsmem_bytes)
+            known = self.kernels.setdefault(own, made)
+            if known == made and self.texts.setdefault(file, written) == written:
+                break
+        return own
+
+    def reads_first(self, launch: Launch, weight: str, first: FirstReads | None) -> None:
+        """Of its argument ``weight`` the grid of ``launch`` reads ``first`` before all else."""
+        if first is not None:
+            self.first_reads[launch] = weight, first
 
     def add_weight(
         self,
@@ -87,11 +113,12 @@ class Step:
         pack: str,
         sources: Iterable[str],
         shape: tuple[int, ...],
-        layers: int,
         parts: int = 1,
-    ) -> None:
-        """A weight of ``layers`` layers (0: of the model) in the order ``pack`` names."""
-        self.weights[name] = self._weight(pack, sources, shape, layers, parts)
+    ) -> str:
+        """A weight of the layers of a stage, or of the model, in the order ``pack`` names: the
+        argument that stands for it."""
+        self.weights[self.of_stage(name)] = self._weight(pack, sources, shape, parts)
+        return self._argument(name)
 
     def add_matrix(
         self,
@@ -99,30 +126,47 @@ class Step:
         pack: str,
         sources: Iterable[str],
         shape: tuple[int, ...],
-        layers: int,
         parts: int = 1,
-    ) -> None:
+    ) -> str:
         """Matrices [.., rows, width] in the order of tensor cores; see :meth:`add_weight`."""
         *lead, rows, width = shape
         blocks = (*lead, -(-rows // FRAGMENT), -(-width // FRAGMENT), 32, 8)
-        made = self._weight(pack, sources, blocks, layers, parts)
-        self.weights[name] = replace(made, fragments=True)
+        made = self._weight(pack, sources, blocks, parts)
+        self.weights[self.of_stage(name)] = replace(made, fragments=True)
+        return self._argument(name)
+
+    def add_cache(self, name: str, shape: tuple[int, ...]) -> str:
+        """A cache of the layers of a stage, of which each has ``shape``: its argument."""
+        self.buffers[self.of_stage(name)] = Buffer(self.dtype, (self.layers, *shape), "state")
+        return self._argument(name)
+
+    def add_angles(self, frequencies: tuple[float, ...]) -> tuple[str, str]:
+        """Tables of cosines and sines, which stages with the same ``frequencies`` share."""
+        if frequencies not in self.frequencies:
+            self.frequencies.append(frequencies)
+        place = self.frequencies.index(frequencies)
+        shape = self.module.capacity, len(frequencies)
+        names = numbered("cosines", place), numbered("sines", place)
+        for name in names:
+            self.buffers[name] = Buffer("f32", shape, "constant")
+        return names
+
+    def _argument(self, name: str) -> str:
+        return f"{self.of_stage(name)}[]" if self.layers else name
 
     def _weight(
-        self, pack: str, sources: Iterable[str], shape: tuple[int, ...], layers: int, parts: int
+        self, pack: str, sources: Iterable[str], shape: tuple[int, ...], parts: int
     ) -> Weight:
         named = tuple(sources)
         types = {p.value.name: tensor_type(p.value) for p in self.module.function.params}
         given = tuple(types[name].shape(self.module.dims) for name in named)
-        return Weight(self.dtype, pack, named, given, shape, layers, self.paired(named), parts)
+        return Weight(self.dtype, pack, named, given, shape, self.layers, self.paired(named), parts)
 
     def add_fixed_buffers(self) -> None:
-        """What the host gives: tokens, lengths, pages and angles."""
-        capacity, pairs = self.module.capacity, len(self.frequencies)
+        """What the host gives: tokens, lengths and pages."""
+        capacity = self.module.capacity
         self.buffers |= {
             self.own("tokens"): Buffer("i32", (self.columns,), "input"),
             self.own("cached"): Buffer("i32", (self.columns,), "input"),
             self.own("pages"): Buffer("i32", (self.batch, -(-capacity // self.page)), "input"),
-            "cosines": Buffer("f32", (capacity, pairs), "constant"),
-            "sines": Buffer("f32", (capacity, pairs), "constant"),
         }

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.packing import packed
-from meshc.backends.cuda.program import Launch, StepProgram
+from meshc.backends.cuda.program import Launch, StepProgram, numbered
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
@@ -45,9 +45,10 @@ class LanguageModel:
             machine.store(name, packed(weight, tensors))
         for name, buffer in program.buffers.items():
             machine.store(name, np.zeros(buffer.shape, _DTYPES[buffer.dtype]))
-        angles = np.arange(program.capacity)[:, None] * np.array(program.frequencies)
-        machine.write("cosines", np.cos(angles).astype(np.float32))
-        machine.write("sines", np.sin(angles).astype(np.float32))
+        for place, frequencies in enumerate(program.frequencies):
+            angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
+            machine.write(numbered("cosines", place), np.cos(angles).astype(np.float32))
+            machine.write(numbered("sines", place), np.sin(angles).astype(np.float32))
         pages = np.arange(np.prod(program.buffers["pages"].shape), dtype=np.int32)
         table = pages.reshape(program.buffers["pages"].shape)
         machine.write("pages", table)

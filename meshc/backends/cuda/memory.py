@@ -39,7 +39,7 @@ def capacity_that_fits(program: StepProgram, room: int) -> int:
     """The most cached tokens, in whole pages, with which ``program`` takes ``room`` bytes or less;
     0 where there is no such number."""
     pages = program.capacity_pages
-    rows = [program.buffers[name] for name in _BY_POSITION]
+    rows = [buffer for name, buffer in program.buffers.items() if name.startswith(_BY_POSITION)]
     by_page = [
         buffer
         for name, buffer in program.buffers.items()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
-from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.kernels import rows
+from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import Launch, Prefill
+from meshc.backends.cuda.program import Prefill
 
 CHUNKS = (16, 8, 4, 2)
 """Tokens of a chunk of a prompt; the first that fits is taken."""
@@ -23,20 +19,20 @@ def chunk_of(step: Step) -> Step | None:
     return Step(step.module, step.page, step.cores, step.dtype, columns)
 
 
-def joined(step: Step, chunk: Step, launches: Mapping[str, tuple[Launch, ...]]) -> Prefill:
+def joined(step: Step, chunk: Step, launches: Launches) -> Prefill:
     """How a prompt is read; kernels and buffers of ``chunk`` are put with those of ``step``."""
     step.texts |= chunk.texts
     step.kernels |= chunk.kernels
     step.buffers |= {n: b for n, b in chunk.buffers.items() if n not in step.buffers}
-    return Prefill(chunk.columns, **launches)
+    return Prefill(chunk.columns, launches.before, launches.stages, launches.after)
 
 
 def _most_columns(step: Step) -> int:
     """The columns of the largest chunk whose products fit a block."""
     for columns in CHUNKS:
         try:
-            for shape in step.shared_products:
-                rows.plan(replace(shape, batch=columns), step.cores)
+            for fits in step.of_columns:
+                fits(columns)
         except DoesNotFit:
             continue
         return columns

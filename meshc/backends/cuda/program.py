@@ -8,13 +8,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 2
+FORMAT = 3
+
+
+def numbered(name: str, place: int) -> str:
+    """What is called ``name`` at ``place``, from 0 on: ``qkv``, ``qkv_2``, ``qkv_3``."""
+    return name if place == 0 else f"{name}_{place + 1}"
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,9 @@ class Weight:
 class Launch:
     """A kernel with its arguments: names of buffers and weights, or integers.
 
-    A name with ``[]`` behind it stands for the part of the layer that is computed, with ``[+1]``
-    for that of the next layer, with ``[3]`` for row 3 of its first dim, with ``[t]`` for the row of
-    a token of a chunk. An empty name is no memory, address 0.
+    A name with ``[]`` behind it stands for the part of the layer that is computed, counted within
+    its stage, with ``[+1]`` for that of the next layer, with ``[3]`` for row 3 of its first dim,
+    with ``[t]`` for the row of a token of a chunk. An empty name is no memory, address 0.
     """
 
     kernel: str
@@ -98,15 +103,30 @@ class Launch:
         )
         return Launch(self.kernel, tuple(rows))
 
-    def of_layer(self, layer: int, layers: int) -> Launch:
-        """For this layer, the last of which has no next one."""
+    def of_layer(self, layer: int, stage: Stage) -> Launch:
+        """For this layer of ``stage``."""
 
         def named(argument: str | int) -> str | int:
             if not isinstance(argument, str) or not argument.endswith("[+1]"):
                 return argument
-            return argument.replace("[+1]", f"[{layer + 1}]") if layer + 1 < layers else ""
+            last = layer + 1 == stage.layers
+            return stage.ahead if last else argument.replace("[+1]", f"[{layer + 1}]")
 
         return Launch(self.kernel, tuple(map(named, self.arguments)))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """``layers`` layers of one kind, which have weights and caches of their own: the launches of
+    each.
+
+    ``ahead`` is what an argument with ``[+1]`` stands for in the last layer: the part of the first
+    layer of the next stage, or no memory.
+    """
+
+    layers: int
+    launches: tuple[Launch, ...]
+    ahead: str = ""
 
 
 def part_of(argument: str, layer: int) -> tuple[str, int | None]:
@@ -130,15 +150,17 @@ class Prefill:
 
     tokens: int
     before: tuple[Launch, ...]
-    layer: tuple[Launch, ...]
+    stages: tuple[Stage, ...]
     after: tuple[Launch, ...]
 
 
 @dataclass(frozen=True)
 class StepProgram:
-    """A decode step of ``layers`` layers: ``before`` once, ``layer`` for each, ``after`` once.
+    """A decode step: ``before``, the layers of all ``stages``, one after the other, ``after``.
 
-    Without ``prefill`` a prompt is read by decode steps.
+    ``frequencies`` are the angles by which pairs of lanes turn from position to position, once for
+    each pair of tables ``cosines`` and ``sines``, ``cosines_2`` and ``sines_2`` and so on: stages
+    whose angles are equal share a pair. Without ``prefill`` a prompt is read by decode steps.
     """
 
     model: str
@@ -147,13 +169,12 @@ class StepProgram:
     capacity: int
     vocabulary: int
     page: int
-    layers: int
-    frequencies: tuple[float, ...]
+    frequencies: tuple[tuple[float, ...], ...]
     kernels: dict[str, Kernel]
     buffers: dict[str, Buffer]
     weights: dict[str, Weight]
     before: tuple[Launch, ...]
-    layer: tuple[Launch, ...]
+    stages: tuple[Stage, ...]
     after: tuple[Launch, ...]
     prefill: Prefill | None = None
 
@@ -166,36 +187,44 @@ class StepProgram:
         """Pages of the cache of one request."""
         return -(-self.capacity // self.page)
 
+    @property
+    def layers(self) -> int:
+        """Layers of all stages."""
+        return sum(stage.layers for stage in self.stages)
+
     def launches(self) -> list[tuple[Launch, int]]:
-        """Every launch of a step, with its layer."""
-        return _in_order(self.before, self.layer, self.layers, self.after)
+        """Every launch of a step, with its layer within its stage."""
+        return _in_order(self.before, self.stages, self.after)
 
     def prefill_launches(self, count: int, logits: bool) -> list[tuple[Launch, int]]:
-        """Every launch for ``count`` tokens of a prompt, with its layer; those that give logits
-        where they are wanted."""
+        """Every launch for ``count`` tokens of a prompt, with its layer within its stage; those
+        that give logits where they are wanted."""
         assert self.prefill is not None
         each, last = range(count), range(count - 1, count)
-        before, layer = (
-            _by_token(part, each) for part in (self.prefill.before, self.prefill.layer)
-        )
-        after = _by_token(self.prefill.after, last) if logits else []
-        return _in_order(before, layer, self.layers, after)
+        stages = [
+            replace(stage, launches=_by_token(stage.launches, each))
+            for stage in self.prefill.stages
+        ]
+        after = _by_token(self.prefill.after, last) if logits else ()
+        return _in_order(_by_token(self.prefill.before, each), stages, after)
 
 
-def _by_token(launches: Sequence[Launch], tokens: range) -> list[Launch]:
+def _by_token(launches: Sequence[Launch], tokens: range) -> tuple[Launch, ...]:
     """``launches``, those by token for each of ``tokens``."""
-    return [
+    return tuple(
         one
         for launch in launches
         for one in ([launch.of_token(t) for t in tokens] if launch.by_token else [launch])
-    ]
+    )
 
 
 def _in_order(
-    before: Sequence[Launch], layer: Sequence[Launch], layers: int, after: Sequence[Launch]
+    before: Sequence[Launch], stages: Sequence[Stage], after: Sequence[Launch]
 ) -> list[tuple[Launch, int]]:
     found = [(launch, 0) for launch in before]
-    found += [(launch.of_layer(n, layers), n) for n in range(layers) for launch in layer]
+    for stage in stages:
+        for n in range(stage.layers):
+            found += [(launch.of_layer(n, stage), n) for launch in stage.launches]
     return found + [(launch, 0) for launch in after]
 
 
@@ -212,25 +241,34 @@ def from_json(text: str) -> StepProgram:
 
 def _program(found: Mapping[str, Any]) -> StepProgram:
     values = dict(found)
-    values["frequencies"] = tuple(float(f) for f in values["frequencies"])
+    values["frequencies"] = tuple(tuple(map(float, each)) for each in values["frequencies"])
     values["kernels"] = {name: _kernel(k) for name, k in values["kernels"].items()}
     values["buffers"] = {
         name: Buffer(b["dtype"], tuple(map(int, b["shape"])), b["role"])
         for name, b in values["buffers"].items()
     }
     values["weights"] = {name: _weight(w) for name, w in values["weights"].items()}
-    values |= _launches(values)
+    values |= _parts(values)
     prefill = values.get("prefill")
     if prefill is not None:
-        values["prefill"] = Prefill(int(prefill["tokens"]), **_launches(prefill))
+        values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill))
     return StepProgram(**values)
 
 
-def _launches(found: Mapping[str, Any]) -> dict[str, tuple[Launch, ...]]:
+def _parts(found: Mapping[str, Any]) -> dict[str, Any]:
+    stages = (
+        Stage(int(one["layers"]), _launches(one["launches"]), one["ahead"])
+        for one in found["stages"]
+    )
     return {
-        part: tuple(Launch(x["kernel"], tuple(x["arguments"])) for x in found[part])
-        for part in ("before", "layer", "after")
+        "before": _launches(found["before"]),
+        "stages": tuple(stages),
+        "after": _launches(found["after"]),
     }
+
+
+def _launches(found: Sequence[Mapping[str, Any]]) -> tuple[Launch, ...]:
+    return tuple(Launch(one["kernel"], tuple(one["arguments"])) for one in found)
 
 
 def _kernel(found: Mapping[str, Any]) -> Kernel:

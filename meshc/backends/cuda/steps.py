@@ -11,13 +11,12 @@ from collections.abc import Mapping
 
 from meshc.backends.cuda.ahead import with_prefetches
 from meshc.backends.cuda.chain import check_chain
-from meshc.backends.cuda.fused_attention import attention_block
-from meshc.backends.cuda.fused_latent import latent_block
-from meshc.backends.cuda.fused_rows import embed, feed_forward, head
-from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.gathering import Launches, Step
+from meshc.backends.cuda.kernels.fused import Fused
+from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.prefill import chunk_of, joined
-from meshc.backends.cuda.program import Launch, StepProgram
+from meshc.backends.cuda.program import Launch, Stage, StepProgram
 from meshc.ir.core import Op
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
@@ -42,9 +41,9 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
         )
     check_chain(module)
     step = Step(module, page, module.the_device().cores, dtype)
-    launches, layers = _launches(step)
+    launches = _launches(step)
     chunk = chunk_of(step)
-    prefill = joined(step, chunk, _launches(chunk)[0]) if chunk else None
+    prefill = joined(step, chunk, _launches(chunk)) if chunk else None
     launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
         model,
@@ -53,32 +52,34 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
         module.capacity,
         step.buffers["logits"].shape[-1],
         page,
-        layers,
-        step.frequencies,
+        tuple(step.frequencies),
         step.kernels,
         step.buffers,
         step.weights,
-        **launches,
-        prefill=prefill,
+        launches.before,
+        launches.stages,
+        launches.after,
+        prefill,
     )
     return program, step.texts
 
 
-def _launches(step: Step) -> tuple[dict[str, tuple[Launch, ...]], int]:
-    """The launches before the layers, of each and behind them, and how many layers there are."""
+def _launches(step: Step) -> Launches:
     origin = {p.value: p.value.name for p in step.module.function.params}
-    found: dict[str, tuple[Launch, ...]] = {"before": (), "layer": (), "after": ()}
-    layers = 0
+    before: list[Launch] = []
+    stages: list[Stage] = []
+    after: list[Launch] = []
     for op in step.module.function.body.ops:
         if isinstance(op, graph.Repeat):
-            layers = step.module.dims[op.dim]
-            found["layer"] += tuple(_layer(step, op, origin, layers))
+            step.stage, step.layers = len(stages), step.module.dims[op.dim]
+            stages.append(Stage(step.layers, tuple(_layer(step, op, origin))))
+            step.stage, step.layers = 0, 0
         elif isinstance(op, graph.Fuse):
-            found["after" if layers else "before"] += (_fused(step, op, origin, 0),)
+            (after if stages else before).extend(_fused(step, op, origin))
         elif not isinstance(op, graph.Return):
             _unfused(op)
     step.add_fixed_buffers()
-    return found, layers
+    return Launches(tuple(before), tuple(stages), tuple(after))
 
 
 def _unfused(op: Op) -> None:
@@ -90,7 +91,7 @@ def _unfused(op: Op) -> None:
     )
 
 
-def _layer(step: Step, op: graph.Repeat, origin: Mapping[Value, str], layers: int) -> list[Launch]:
+def _layer(step: Step, op: graph.Repeat, origin: Mapping[Value, str]) -> list[Launch]:
     (block,) = op.regions
     inner = {
         argument: origin.get(operand, "")
@@ -100,23 +101,15 @@ def _layer(step: Step, op: graph.Repeat, origin: Mapping[Value, str], layers: in
     found = []
     for part in block.ops:
         if isinstance(part, graph.Fuse):
-            if part.kernel == "ffn_block":
-                found += feed_forward(step, part, inner, layers)
-            else:
-                found.append(_fused(step, part, inner, layers))
+            found += _fused(step, part, inner)
         elif not isinstance(part, graph.Yield):
             _unfused(part)
     return found
 
 
-def _fused(step: Step, op: graph.Fuse, outer: Mapping[Value, str], layers: int) -> Launch:
+def _fused(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> list[Launch]:
+    kernel = kernel_of(op)
     try:
-        if op.kernel == "latent_block":
-            return latent_block(step, op, outer, layers)
-        if op.kernel == "attention_block":
-            return attention_block(step, op, outer, layers)
-        if op.kernel == "head":
-            return head(step, op, outer)
-        return embed(step, op, outer)
+        return kernel.launches(step, Fused(op, outer))
     except DoesNotFit as reason:
         fail("cuda-shape", f"no kernel for this {op.kernel}: {reason}", op.span)

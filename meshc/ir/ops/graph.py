@@ -235,7 +235,6 @@ class Repeat(Op):
     carried: int = 1
 
 
-KERNELS = ("attention_block", "latent_block", "ffn_block", "head", "embed")
 DATAFLOWS = ("", "split_token", "split_head")
 
 
@@ -245,18 +244,9 @@ class Fuse(Op):
     """Ops that one GPU kernel computes; the meaning is that of the body.
 
     The block takes the operands and ``yield`` gives the results; the body reads nothing else.
-    ``kernel`` says what it takes and gives (biases where there are any):
-
-    * ``attention_block``: x, gain, weights of q, k and v, their biases, caches of keys and of
-      values, output weight, its bias; x with the output added, both caches
-    * ``latent_block``: x, gain, weight and gain of the query's latent where it has one, weights of
-      the query's lanes without and with RoPE, of latent and rotary key, gain of the latent, caches
-      of latents and of rotary keys, weights absorbed into query and into value, output weight; x
-      with the output added, both caches
-    * ``ffn_block``: x, gain, weights of gate and up (of up alone where nothing is gated), their
-      biases, weight of down, its bias; x with the output added
-    * ``head``: x, gain, weight; logits
-    * ``embed``: token ids, table; rows
+    ``takes`` names the operands, each once, in their order, so that who emits ``kernel`` asks for
+    ``query_bias`` and not for the sixth one: the patterns of ``fuse-cluster`` and the kernels of a
+    back end agree on these names.
 
     Clusters of
     ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
@@ -270,10 +260,15 @@ class Fuse(Op):
     cluster: int = 1
     resident: int = 1
     heads: int = 1
+    takes: tuple[str, ...] = ()
 
     def verify(self, extents: Mapping[str, int]) -> None:
-        if self.kernel not in KERNELS:
-            self.reject(f"there is no kernel '{self.kernel}', but {', '.join(KERNELS)}")
+        if not self.kernel:
+            self.reject("no kernel is named that computes it")
+        if len(self.takes) != len(self.operands):
+            self.reject(f"{len(self.operands)} operands have {len(self.takes)} names (takes)")
+        if len(set(self.takes)) < len(self.takes):
+            self.reject(f"two operands have one name among {', '.join(self.takes)}")
         if self.dataflow not in DATAFLOWS:
             self.reject(f"there is no dataflow '{self.dataflow}', but split_token, split_head")
         if min(self.cluster, self.resident) < 1:

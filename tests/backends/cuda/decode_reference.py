@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshc.backends.cuda.kernels.attention import Attention
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 
 
 def to_kind(values, dtype):
@@ -60,6 +60,7 @@ class Case:
     pages: np.ndarray
     cosines: np.ndarray
     sines: np.ndarray
+    head_norms: tuple = ()  # gains of queries and keys
 
 
 def make_case(shape: Attention, cached, seed=0):
@@ -93,6 +94,7 @@ def make_case(shape: Attention, cached, seed=0):
         pages,
         np.cos(angles).astype(np.float32),
         np.sin(angles).astype(np.float32),
+        (words(d), words(d)) if shape.head_epsilons else (),
     )
 
 
@@ -118,6 +120,13 @@ def expected(case: Case):
         q, k, v = (np.tensordot(normed, w, 1) for w in (wq, wk, wv))
         if case.bias:
             q, k, v = (a + from_kind(w, kind) for a, w in zip((q, k, v), case.bias, strict=True))
+        if case.head_norms:
+            q, k = (
+                a / np.sqrt((a**2).mean(-1, keepdims=True) + epsilon) * from_kind(gain, kind)
+                for a, epsilon, gain in zip(
+                    (q, k), shape.head_epsilons, case.head_norms, strict=True
+                )
+            )
         q = rotated(q, case.cosines[length], case.sines[length])
         k = rotated(k, case.cosines[length], case.sines[length])
         new[:, b] = [from_kind(to_kind(t, kind), kind) for t in (k, v)]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from meshc.backends.cuda.cubin import KernelResources
-from meshc.backends.cuda.device import Device
-from meshc.backends.cuda.toolkit import Cubin
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.toolchain.cubin import KernelResources
+from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 

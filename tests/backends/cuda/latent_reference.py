@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from decode_reference import from_kind, rotated, to_kind
 
-from meshc.backends.cuda.kernels.latent import Latent
+from meshc.backends.cuda.kernels.latent_block.kernel import Latent
 
 
 @dataclass

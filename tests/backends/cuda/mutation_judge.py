@@ -41,9 +41,11 @@ from meshc.backends.cuda.executor import (
     headers,
     modes,
 )
-from meshc.backends.cuda.kernels import attention, rows
-from meshc.backends.cuda.kernels.attention import Attention
-from meshc.backends.cuda.kernels.rows import RowsProduct
+from meshc.backends.cuda.kernels.attention_block import kernel as attention
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
+from meshc.backends.cuda.kernels.embed import kernel as embed
+from meshc.backends.cuda.kernels.rows_product import kernel as rows
+from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.packing import in_fragments, output, projections
 from meshc.support.cache import cache_folder
 from meshc.support.native import BuildError, Toolchain
@@ -185,7 +187,7 @@ def _embed() -> Rig:
         residual, sums = np.full((2, 5, 2056), np.nan, np.float32)
         return [tokens, table, residual, sums]
 
-    text = rows.embed_text("embed", 2056, 48, "f16")
+    text = embed.text("embed", 2056, 48, "f16")
     return Rig("embed.cu", "embed", text, Grid(5, 256, 1, 0), arguments, (2, 3), (0,))
 
 
@@ -226,7 +228,7 @@ def _shape(
 
 
 # What the next grid reads first, of a matrix of just so many bytes.
-FOLLOWING = rows.plan(RowsProduct(1, 1000, 200, "f16"), 5).first_reads("")
+FOLLOWING = rows.plan(RowsProduct(1, 1000, 200, "f16"), 5).first_reads()
 NEXT = np.zeros(FOLLOWING.groups * FOLLOWING.group_bytes // 2, np.uint16)
 
 # Small rings wrap; there are clusters of 1 to 4, requests without tokens, windows, head sizes that

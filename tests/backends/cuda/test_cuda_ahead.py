@@ -10,8 +10,9 @@ from test_cuda_grids import CONFIG
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, ahead, from_json
 from meshc.backends.cuda.executor import CXX, Library
-from meshc.backends.cuda.kernels import attention, rows
 from meshc.backends.cuda.kernels.arena import most_bytes
+from meshc.backends.cuda.kernels.attention_block import kernel as attention
+from meshc.backends.cuda.kernels.rows_product import kernel as rows
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 
@@ -26,9 +27,9 @@ def compiled(batch, model="llama-3-8b"):
 
 def test_kernels_that_fill_a_multiprocessor_prefetch():
     program, files = compiled(8)
-    names = [launch.kernel for launch in program.layer]
+    names = [launch.kernel for launch in program.stages[0].launches]
     assert all(program.kernels[name].shared_bytes > most_bytes(2) for name in names)
-    ahead = [launch.arguments[-1] for launch in program.layer]
+    ahead = [launch.arguments[-1] for launch in program.stages[0].launches]
     assert ahead == ["gate_up[]", "down[]", "qkv[+1]"]
     assert all("mc::prefetch_groups<" in files[f"{name}.cu"] for name in names)
     steps = [launch for launch, _ in program.launches() if launch.kernel == "ffn_outer"]
@@ -47,7 +48,11 @@ def test_kernels_that_leave_room_do_not():
 def test_each_pair_of_kernels_is_looked_at():
     """The outer product of a model with wide features alone fills a multiprocessor."""
     program, files = compiled(1)
-    assert [launch.arguments[-1] for launch in program.layer] == ["sines", "down[]", "residual"]
+    assert [launch.arguments[-1] for launch in program.stages[0].launches] == [
+        "sines",
+        "down[]",
+        "residual",
+    ]
     texts = [name for name, text in files.items() if "mc::prefetch_groups<" in text]
     assert texts == ["ffn_inner.cu"]
 
@@ -74,7 +79,7 @@ def test_attention_blocks_begin_where_is_prefetched(sizes, dataflow, cluster):
         plan = attention.plan(shape, cluster, dataflow, 100)
     except attention.DoesNotFit:
         return
-    found = plan.first_reads("qkv[]")
+    found = plan.first_reads()
     own = shape.rows // 16
     starts = [
         head * own + own * rank // cluster
@@ -89,18 +94,18 @@ def test_attention_blocks_begin_where_is_prefetched(sizes, dataflow, cluster):
 
 def test_clusters_that_share_a_key_head_read_in_turns():
     shape = attention.Attention(1, 4096, 32, 8, 128, "f16", 16, 1e-5, 0.1)
-    assert attention.plan(shape, 4, heads=2).first_reads("qkv[]") is None
+    assert attention.plan(shape, 4, heads=2).first_reads() is None
 
 
 @pytest.mark.parametrize(("cores", "cluster"), [(132, 1), (132, 2), (128, 4), (7, 1)])
 def test_products_begin_where_is_prefetched(cores, cluster):
     plan = rows.plan(rows.RowsProduct(1, 4096, 22016, "f16"), cores, cluster)
-    found = plan.first_reads("down[]")
+    found = plan.first_reads()
     assert found.units * cluster == plan.blocks and found.groups == 22016 // 16
     assert found.group_bytes == 4096 * 16 * 2
     assert found.bytes == min(found.groups // found.units * 131072, cluster * 49152)
     few = rows.plan(rows.RowsProduct(1, 64, 16, "f16"), cores, cluster)
-    assert few.first_reads("down[]").units == 1
+    assert few.first_reads().units == 1
 
 
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -135,6 +140,6 @@ def test_a_step_that_prefetches_gives_the_same_logits(tmp_path, monkeypatch):
         machine = CpuMachine(program.kernels, result.files)
         model = LanguageModel(program, machine, weights)
         found.append([model.prefill([3, 1]).tobytes(), model.step([5], [2]).tobytes()])
-        following = [launch.arguments[-1] for launch in program.layer]
+        following = [launch.arguments[-1] for launch in program.stages[0].launches]
         assert ("gate_up[]" in following, "down[]" in following) == (not room, not room)
     assert found[0] == found[1]

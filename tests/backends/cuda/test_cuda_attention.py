@@ -8,7 +8,7 @@ from decode_reference import expected, from_kind, make_case, swizzled_pool
 
 from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
-from meshc.backends.cuda.kernels.attention import (
+from meshc.backends.cuda.kernels.attention_block.kernel import (
     Attention,
     plan,
     text,
@@ -43,8 +43,8 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=CXX):
     out_bias = [case.out_bias] if shape.out_bias else []
     qkv, out = map(np.ascontiguousarray, weights)
     arguments = [
-        case.residual, sums, case.norm, qkv, *bias, out, *out_bias, *pools, case.pages,
-        np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
+        case.residual, sums, case.norm, qkv, *bias, *case.head_norms, out, *out_bias, *pools,
+        case.pages, np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
     ]  # fmt: skip
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
     counts = library(text(chosen, NAME), toolchain).run(NAME, grid, arguments, mode, lint)
@@ -91,15 +91,27 @@ SHARED = {
     "three clusters for a key head": 1,
     "two, by tiles, a bias": 10,
     "two, sixteen requests": 2,
+    "normed heads of 96, three clusters for a key head": 1,
 }
 
 
 def shape(
-    batch, hidden, heads, kv_heads, head, dtype="f16", page=16, bias=False, window=0, out_bias=False
+    batch,
+    hidden,
+    heads,
+    kv_heads,
+    head,
+    dtype="f16",
+    page=16,
+    bias=False,
+    window=0,
+    out_bias=False,
+    head_epsilons=None,
 ):
     return Attention(
-        batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window, out_bias
-    )
+        batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window, out_bias,
+        head_epsilons,
+    )  # fmt: skip
 
 
 SMALL = {
@@ -129,6 +141,17 @@ SMALL = {
     ),
     "tiles, window": (shape(2, 384, 16, 1, 96, page=64, window=50), 3, [130, 7], "split_token"),
     "tiles, many heads": (shape(1, 256, 32, 1, 128, page=16), 2, [150], "split_token"),
+    # Epsilons of the order of the squares, so that each counts.
+    "normed heads, two requests": (
+        shape(2, 256, 4, 2, 64, "bf16", 1, bias=True, head_epsilons=(0.5, 2.0)),
+        4, [200, 0], "split_token",
+    ),
+    "normed heads of 96, three clusters for a key head": (
+        shape(1, 264, 3, 1, 96, head_epsilons=(1e-6, 1e-6)), 3, [70], "split_token"
+    ),
+    "normed heads, by tiles": (
+        shape(1, 256, 12, 1, 64, head_epsilons=(2.0, 0.5)), 2, [100], "split_token"
+    ),
     "lanes, two blocks": (shape(1, 256, 4, 2, 64), 2, [37], "split_head"),
     "lanes, two requests": (
         shape(2, 256, 4, 2, 64, "bf16", 1, bias=True, out_bias=True), 4, [200, 0], "split_head"
@@ -176,8 +199,9 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
 
 
 @pytest.mark.parametrize("mode", [Mode(), Mode("random", True, 3)], ids=str)
-def test_tiles_are_read_without_races(mode):
-    chosen, case = small("tiles, window")
+@pytest.mark.parametrize("name", ["tiles, window", "normed heads, two requests"])
+def test_there_are_no_races(name, mode):
+    chosen, case = small(name)
     run(chosen, case, mode, toolchain=WATCHED)
 
 
@@ -227,7 +251,7 @@ def test_many_requests_share_one_pass_over_the_weights(kv_heads, requests):
     [
         (shape(1, 256, 4, 2, 80), 1, "a head of 80"),
         (shape(1, 256, 5, 2, 64), 1, "5 query heads do not divide"),
-        (shape(1, 256, 65, 1, 64), 1, "65 query heads share one key head"),
+        (shape(1, 256, 65, 1, 64), 1, "65 query heads share a key head"),
         (shape(1, 256, 4, 2, 64, page=8), 1, "pages of 8"),
         (shape(1, 260, 4, 2, 64), 4, "a hidden size of 260"),
         (shape(1, 256, 4, 2, 64), 17, "a cluster of 17 blocks"),
@@ -237,3 +261,8 @@ def test_many_requests_share_one_pass_over_the_weights(kv_heads, requests):
 def test_shapes_that_do_not_fit(one, cluster, words):
     with pytest.raises(DoesNotFit, match=words):
         plan(one, cluster)
+
+
+def test_lanes_of_normed_heads_are_not_shared():
+    with pytest.raises(DoesNotFit, match="heads are normed"):
+        plan(shape(1, 256, 4, 2, 64, head_epsilons=(1e-6, 1e-6)), 2, "split_head")

@@ -10,8 +10,8 @@ from decode_reference import from_kind, swizzled, to_kind
 
 from meshc.analysis.blocks import MOST_REGISTERS, THREADS
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
-from meshc.backends.cuda.kernels.attention import Attention, plan, text
-from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention, plan, text
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 
 needs_cxx = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 KERNEL = "attention_tile"

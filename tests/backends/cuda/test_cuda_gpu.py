@@ -9,7 +9,7 @@ import pytest
 from fake_driver import gpu
 
 from meshc.backends.cuda.executor import CXX, Grid, Library
-from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.support.diagnostics import MeshcError
 
 HERE = Path(__file__).parent
@@ -80,9 +80,9 @@ def test_a_grid_too_large_to_meet_is_refused_on_a_gpu(kernels):
 FAULT = """
 import sys
 import numpy as np
-from meshc.backends.cuda.device import Device
+from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.support.diagnostics import MeshcError
 try:
     with Device() as device:

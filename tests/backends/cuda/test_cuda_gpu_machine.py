@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from fake_driver import FakeDriver, built_driver, gpu
 
-from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_machine
-from meshc.backends.cuda.cubin import KernelResources
-from meshc.backends.cuda.device import Device
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.driver import gpu_machine
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.executor import CXX, Library
-from meshc.backends.cuda.gpu_machine import GpuMachine
-from meshc.backends.cuda.toolkit import Cubin, compile_cubin
+from meshc.backends.cuda.toolchain.cubin import KernelResources
+from meshc.backends.cuda.toolchain.toolkit import Cubin, compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 

@@ -10,10 +10,10 @@ from latent_reference import expected, from_kind, make_case
 from meshc.analysis.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
 from meshc.analysis.dsmem import LatentAttention
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
-from meshc.backends.cuda.kernels.latent import Latent, plan, text
+from meshc.backends.cuda.kernels.latent_block.kernel import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments, latent_keys, latent_queries, output
-from meshc.backends.cuda.toolkit import compile_cubin
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "latent"

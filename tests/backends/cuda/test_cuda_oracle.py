@@ -11,8 +11,8 @@ import pytest
 from decode_reference import from_kind
 
 from meshc.analysis.dsmem import LatentAttention
-from meshc.backends.cuda.kernels.attention import Attention
-from meshc.backends.cuda.kernels.latent import Latent
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
+from meshc.backends.cuda.kernels.latent_block.kernel import Latent
 
 pytestmark = pytest.mark.oracle
 # Older ones cache expanded keys and values instead of latents.

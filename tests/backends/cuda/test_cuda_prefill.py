@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import LanguageModel, StepProgram, from_json
-from meshc.backends.cuda.program import Buffer, Launch, Prefill, part_of
+from meshc.backends.cuda.program import Buffer, Launch, Prefill, Stage, part_of
 
 WORDS, LAYERS, CHUNK, CAPACITY = 23, 2, 4, 64
 TABLE = np.random.default_rng(0).integers(-50, 50, (LAYERS, WORDS, WORDS))
@@ -29,13 +29,18 @@ def program(page=16, chunks=True):
     prefill = Prefill(
         CHUNK,
         (Launch("clear", ("chunk_logits",)), Launch("columns", ("chunk_tokens",))),
-        (Launch("token", ("chunk_tokens[t]", "chunk_cached[t]", "chunk_pages", "keys[]")),),
+        (
+            Stage(
+                LAYERS,
+                (Launch("token", ("chunk_tokens[t]", "chunk_cached[t]", "chunk_pages", "keys[]")),),
+            ),
+        ),
         (Launch("head", ("chunk_cached[t]", "chunk_pages", "keys", "chunk_logits")),),
     )
     return StepProgram(
-        "sums", "h200", 1, CAPACITY, WORDS, page, LAYERS, (1.0,), {}, buffers, {},
+        "sums", "h200", 1, CAPACITY, WORDS, page, ((1.0,),), {}, buffers, {},
         (Launch("clear", ("logits",)),),
-        (Launch("one", ("tokens", "cached", "pages", "keys[]")),),
+        (Stage(LAYERS, (Launch("one", ("tokens", "cached", "pages", "keys[]")),)),),
         (Launch("head", ("cached", "pages", "keys", "logits")),),
         prefill if chunks else None,
     )  # fmt: skip

@@ -9,7 +9,8 @@ from decode_reference import from_kind, to_kind
 
 from meshc.analysis.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, Grid, Library, modes
-from meshc.backends.cuda.kernels.rows import RowsProduct, embed_text, plan, text
+from meshc.backends.cuda.kernels.embed import kernel as embed
+from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import gated, in_fragments
 
@@ -171,7 +172,7 @@ def test_lookups(dtype):
     table = to_kind(np.random.default_rng(0).standard_normal((50, 264)), dtype)
     tokens = np.array([7, 0, 49, 50, -1], np.int32)
     residual, sums = np.full((2, 5, 264), np.nan, np.float32)
-    kernel = Library(embed_text("embed", 264, 50, dtype))
+    kernel = Library(embed.text("embed", 264, 50, dtype))
     fragments = np.ascontiguousarray(in_fragments(table))
     kernel.run("embed", Grid(5, 256, 1, 0), [tokens, fragments, residual, sums])
     assert (residual[:3] == from_kind(table, dtype)[tokens[:3]]).all()

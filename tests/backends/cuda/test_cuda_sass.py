@@ -7,9 +7,9 @@ import pytest
 from sass_order import before_the_wait
 
 from meshc.backends.cuda import from_json
-from meshc.backends.cuda.kernels import attention
-from meshc.backends.cuda.locations import find_program
-from meshc.backends.cuda.toolkit import compile_cubin, disassemble
+from meshc.backends.cuda.kernels.attention_block import kernel as attention
+from meshc.backends.cuda.toolchain.locations import find_program
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 

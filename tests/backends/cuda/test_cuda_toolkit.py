@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshc.backends.cuda import locations, nvcc, nvrtc, toolkit
-from meshc.backends.cuda.cubin import CubinError, kernel_resources
-from meshc.backends.cuda.locations import find_program
+from meshc.backends.cuda.toolchain import locations, nvcc, nvrtc, toolkit
+from meshc.backends.cuda.toolchain.cubin import CubinError, kernel_resources
+from meshc.backends.cuda.toolchain.locations import find_program
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import BuildError
 

@@ -1,1 +1,1 @@
-"""Kernels: their shapes, division of work, shared memory and text."""
+"""Kernels: a folder for each, and what several of them share."""

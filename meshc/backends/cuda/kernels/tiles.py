@@ -17,6 +17,8 @@ from meshc.backends.cuda.kernels.arena import Arena
 
 MOST_CLUSTER = 16
 """Blocks of a cluster on sm_90, more than 8 when asked for."""
+PAGES = (1, 16, 64)
+"""Tokens of a page of a cache."""
 NOTES = {
     "COLUMNS": "inputs",
     "OUT_COLUMNS": "inputs of the output projection",
@@ -51,10 +53,9 @@ NOTES = {
 @dataclass(frozen=True)
 class FirstReads:
     """What a grid reads first: ``units``, blocks or clusters of them, share the ``groups`` row
-    groups of ``weight`` in runs, unit n from group ``groups * n / units`` on, and begin with
+    groups of a weight in runs, unit n from group ``groups * n / units`` on, and begin with
     ``bytes``."""
 
-    weight: str
     units: int
     groups: int
     group_bytes: int
@@ -62,7 +63,7 @@ class FirstReads:
 
 
 def first_reads(
-    weight: str, units: int, cluster: int, groups: int, width: int, ring_bytes: int
+    units: int, cluster: int, groups: int, width: int, ring_bytes: int
 ) -> FirstReads | None:
     """Of a matrix of ``width`` values by units of ``cluster`` blocks with rings of ``ring_bytes``:
     no more than keeps memory busy. None where some units have no row group."""
@@ -70,7 +71,7 @@ def first_reads(
         return None
     group_bytes = -(-width // FRAGMENT) * FRAGMENT_BYTES
     count = min(groups // units * group_bytes, cluster * min(ring_bytes, BUSY_BYTES))
-    return FirstReads(weight, units, groups, group_bytes, count)
+    return FirstReads(units, groups, group_bytes, count)
 
 
 class DoesNotFit(Exception):
@@ -81,6 +82,12 @@ def check_cluster(blocks: int) -> None:
     """Raises DoesNotFit for more blocks than a cluster can have."""
     if blocks > MOST_CLUSTER:
         raise DoesNotFit(f"a cluster of {blocks} blocks is larger than {MOST_CLUSTER}")
+
+
+def page_misfits(page: int) -> list[str]:
+    """What keeps a cache from having pages of this many tokens, in words."""
+    known = ", ".join(map(str, PAGES))
+    return [] if page in PAGES else [f"pages of {page} tokens are none of {known}"]
 
 
 def arena(memory: SharedMemory) -> Arena:

@@ -1,0 +1,121 @@
+"""A machine whose kernels run on a GPU: a decode step or a chunk of a prompt is one CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
+from meshc.backends.cuda.driver.streams import Graph
+from meshc.backends.cuda.executor import Grid
+from meshc.backends.cuda.program import Kernel, Launch, part_of
+from meshc.backends.cuda.toolchain.toolkit import CompilerName, Cubin, compile_cubin
+from meshc.support.diagnostics import fail
+from meshc.support.native import BuildError
+
+Array = NDArray[Any]
+_MOST_GRAPHS = 4
+
+
+class GpuMachine:
+    """Buffers of a device as memory. The first run of a step captures it; later runs repeat the
+    graph, whose kernels start while the ones in front of them end. The last few steps that differ
+    are kept: decode, and chunks of a prompt with logits and without.
+
+    With ``checked`` every kernel is waited for instead, so that a fault names the one.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        kernels: Mapping[str, Kernel],
+        texts: Mapping[str, str],
+        compiler: CompilerName | None = None,
+        checked: bool = False,
+    ) -> None:
+        """Compiles and loads everything. Raises MeshcError, ``cuda-toolkit`` when it cannot be
+        compiled."""
+        self.device = device
+        self.checked = checked
+        self._kernels: dict[str, tuple[LoadedKernel, Grid]] = {}
+        files = sorted({kernel.file for kernel in kernels.values()})
+        cubins = _compiled([texts[name] for name in files], compiler)
+        loaded = {name: device.load(cubin) for name, cubin in zip(files, cubins, strict=True)}
+        for name, kernel in kernels.items():
+            grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+            self._kernels[name] = loaded[kernel.file][name], grid
+        self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
+        self._graphs: list[tuple[list[tuple[Launch, int]], Graph]] = []
+
+    def store(self, name: str, array: Array) -> None:
+        """Memory called ``name`` that holds ``array``. Raises MeshcError ``cuda-memory``."""
+        if name in self._memory:
+            self._forget()
+            self._memory.pop(name)[0].free()
+        self._memory[name] = self.device.upload(array), array.shape, array.dtype
+
+    def write(self, name: str, array: Array) -> None:
+        """Replace what ``name`` holds by an array of its shape. Raises MeshcError."""
+        buffer, shape, dtype = self._memory[name]
+        buffer.write(np.broadcast_to(array, shape).astype(dtype, copy=False))
+
+    def read(self, name: str) -> Array:
+        """What ``name`` holds, behind all that was started. Raises MeshcError."""
+        buffer, shape, dtype = self._memory[name]
+        return buffer.read(dtype, shape)
+
+    def run(self, launches: Sequence[tuple[Launch, int]]) -> None:
+        """Start the launches of a step, one after the other. Raises MeshcError."""
+        if self.checked:
+            self._launch(launches)
+            return
+        step = list(launches)
+        known = next((graph for other, graph in self._graphs if other == step), None)
+        (known or self._captured(step)).launch()
+
+    def _captured(self, step: list[tuple[Launch, int]]) -> Graph:
+        if len(self._graphs) == _MOST_GRAPHS:
+            self._graphs.pop(0)[1].free()
+        with self.device.stream.capture() as graph:
+            self._launch(step)
+        self._graphs.append((step, graph))
+        return graph
+
+    def _launch(self, launches: Sequence[tuple[Launch, int]]) -> None:
+        stream = self.device.stream
+        for n, (launch, layer) in enumerate(launches):
+            kernel, grid = self._kernels[launch.kernel]
+            arguments = [self._argument(a, layer) for a in launch.arguments]
+            # Kernels wait themselves for the one in front of them, which the first one has not.
+            early = n > 0 and not self.checked
+            kernel.launch(grid, arguments, stream, programmatic=early)
+            if self.checked:
+                stream.synchronize()
+
+    def _argument(self, argument: str | int, layer: int) -> np.generic:
+        if isinstance(argument, int):
+            return np.int32(argument)
+        if not argument:
+            return np.uint64(0)
+        name, part = part_of(argument, layer)
+        buffer, shape, _ = self._memory[name]
+        return buffer.address(0 if part is None else part * buffer.nbytes // shape[0])
+
+    def _forget(self) -> None:
+        while self._graphs:
+            self._graphs.pop()[1].free()
+
+
+def _compiled(texts: Sequence[str], compiler: CompilerName | None) -> list[Cubin]:
+    """The cubins of ``texts``, compiled at the same time: each takes seconds, on one core."""
+    with ThreadPoolExecutor() as pool:
+        try:
+            return list(pool.map(lambda text: compile_cubin(text, compiler=compiler), texts))
+        except BuildError as problem:
+            fail("cuda-toolkit", f"a kernel cannot be compiled: {problem}")

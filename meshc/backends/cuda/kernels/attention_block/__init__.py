@@ -1,0 +1,1 @@
+"""The attention block: keys and values in caches."""

@@ -1,0 +1,1 @@
+"""The look-up of token ids."""

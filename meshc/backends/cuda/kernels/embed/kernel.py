@@ -1,0 +1,19 @@
+"""The look-up of embeddings."""
+
+from __future__ import annotations
+
+from meshc.backends.templates import render
+
+THREADS = 256
+
+
+def text(name: str, hidden: int, vocabulary: int, dtype: str) -> str:
+    """The kernel called ``name`` that looks up rows of ``hidden`` values."""
+    return render(
+        "meshc.backends.cuda.kernels.embed",
+        "embed.cu.jinja",
+        kernel=name,
+        dtype=dtype,
+        hidden=hidden,
+        vocabulary=vocabulary,
+    )

@@ -1,0 +1,1 @@
+"""A feed-forward layer: two products by rows."""

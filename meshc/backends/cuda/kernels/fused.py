@@ -1,0 +1,101 @@
+"""A fused op as who emits its kernel reads it: operands by their names, and the ops of its body."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
+
+from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.program import Launch
+from meshc.ir.core import Op, tensor_type
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
+from meshc.support.diagnostics import fail
+
+OpType = TypeVar("OpType", bound=Op)
+
+LOOK_UP, ATTENTION, FEED_FORWARD, LOGITS = "look-up", "attention", "feed-forward", "logits"
+"""The places of a step in which kernels stand."""
+
+
+class Fused:
+    """A fused op. ``outer`` says which parameter of the model each value outside is."""
+
+    def __init__(self, op: graph.Fuse, outer: Mapping[Value, str]) -> None:
+        self.op = op
+        (block,) = op.regions
+        self._ops = block.ops
+        self._inside = dict(zip(op.takes, block.args, strict=True))
+        self._outside = dict(zip(op.takes, op.operands, strict=True))
+        self._tensors = {
+            name: outer.get(operand, "")
+            for name, operand in self._outside.items()
+            if isinstance(operand, Value)
+        }
+
+    def takes(self, name: str) -> bool:
+        """Whether it has the operand ``name``."""
+        return name in self._outside
+
+    def tensors(self, *names: str) -> tuple[str, ...]:
+        """The model's tensors that are these operands, those that there are."""
+        return tuple(self._tensors[name] for name in names if name in self._tensors)
+
+    def dims(self, name: str) -> tuple[str, ...]:
+        """Dims of the operand ``name``."""
+        return tensor_type(self._outside[name]).dims
+
+    def all(self, kind: type[OpType]) -> list[OpType]:
+        """Ops of a kind, in order."""
+        return [op for op in self._ops if isinstance(op, kind)]
+
+    def reader(self, name: str, kind: type[OpType]) -> OpType:
+        """The first op of a kind that reads the operand ``name``."""
+        return self.readers(self._inside[name], kind)[0]
+
+    def readers(self, value: Value, kind: type[OpType]) -> list[OpType]:
+        """Ops of a kind that read ``value`` of the body."""
+        return [op for op in self.all(kind) if value in op.operands]
+
+    def check_dims(self, name: str, dims: tuple[str, ...], ranks: set[int]) -> None:
+        """Raise ``cuda-shape`` for a weight over other dims or in another order than it is packed
+        in; its dims are as many as one of ``ranks``."""
+        if self.dims(name) != dims or len(dims) not in ranks:
+            fail(
+                "cuda-shape",
+                f"weight {self._outside[name]} of the {self.op.kernel} is over "
+                f"{list(self.dims(name))}, in whose order it is not packed",
+                self.op.span,
+                help="hidden before heads before lanes, as in the library's models",
+            )
+
+
+class FusedKernel(ABC):
+    """What a fused op ``NAME`` is launched as, in its ``PLACE`` of a step.
+
+    ``TAKES`` are the names of the operands that it has, ``MAY_TAKE`` of those that it may have:
+    what the pattern of fuse-cluster calls them.
+    """
+
+    NAME: ClassVar[str]
+    PLACE: ClassVar[str]
+    TAKES: ClassVar[tuple[str, ...]]
+    MAY_TAKE: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def launches(self, step: Step, fused: Fused) -> list[Launch]:
+        """Its launches; kernels, weights and buffers are added to ``step``.
+
+        Raises ``cuda-shape`` for weights in another order, :class:`DoesNotFit` for too large
+        blocks.
+        """
+
+    def check_operands(self, op: graph.Fuse) -> None:
+        """Raise ``cuda-graph`` for operands of other names."""
+        missing = [name for name in self.TAKES if name not in op.takes]
+        unknown = [name for name in op.takes if name not in (*self.TAKES, *self.MAY_TAKE)]
+        if missing or unknown:
+            words = [f"no operand {', '.join(missing)}"] if missing else []
+            words += [f"an operand {', '.join(unknown)} that it does not know"] if unknown else []
+            fail("cuda-graph", f"{self.NAME} is given {' and '.join(words)}", op.span)

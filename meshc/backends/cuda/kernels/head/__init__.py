@@ -1,0 +1,1 @@
+"""The last norm and the logits: a product by rows."""

@@ -1,0 +1,1 @@
+"""The latent attention block: latents and rotary keys in caches."""

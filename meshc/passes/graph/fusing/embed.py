@@ -1,0 +1,33 @@
+"""The look-up of token ids in a table as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from meshc.devices import Device
+from meshc.ir.core import Op
+from meshc.ir.ops import graph
+from meshc.passes.graph.flow import Flow, dims_of
+from meshc.passes.graph.fusing.pattern import Choice, Match, Pattern
+from meshc.passes.graph.fusing.rows import Rows, check_rows
+
+
+class Embed(Pattern[Rows]):
+    """A look-up of token ids."""
+
+    NAME: ClassVar[str] = "embed"
+    TITLE: ClassVar[str] = "an embedding"
+    MARKS: ClassVar[tuple[type[Op], ...]] = (graph.Embed,)
+
+    def match(self, flow: Flow, op: graph.Embed) -> Match[Rows]:
+        table = flow.weight(op.operands[1], op)
+        width = flow.extent(d for d in dims_of(table) if d != op.dim)
+        batch = flow.extent(dims_of(op.operands[0]))
+        operands = {"tokens": op.operands[0], "table": table}
+        return Match(op, (op,), operands, (op.result,), Rows(batch, ((width, batch),)))
+
+    def choose(self, device: Device, match: Match[Rows], asked: Mapping[str, Any]) -> Choice:
+        check_rows(match.sizes)
+        ((width, batch),) = match.sizes.matrices
+        return Choice(graph.Fuse(kernel=self.NAME), f"embed: {batch} rows of {width} values")

@@ -1,0 +1,36 @@
+"""The last norm and the product that gives the logits as one kernel."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from meshc.ir.core import Op
+from meshc.ir.ops import graph
+from meshc.passes.graph.flow import Flow, Mismatch, dims_of, norm_of, only_dim
+from meshc.passes.graph.fusing.pattern import Match
+from meshc.passes.graph.fusing.rows import Rows, RowsPattern
+
+
+class Head(RowsPattern):
+    """A norm and a product whose result the function returns."""
+
+    NAME: ClassVar[str] = "head"
+    TITLE: ClassVar[str] = "the head"
+    MARKS: ClassVar[tuple[type[Op], ...]] = (graph.Matmul,)
+
+    def marked(self, flow: Flow, op: Op) -> bool:
+        last = flow.module.function.body.ops[-1]
+        return any(result in last.tensors() for result in op.results)
+
+    def match(self, flow: Flow, product: graph.Matmul) -> Match[Rows]:
+        if len(product.operands) != 2:
+            raise Mismatch("one product gives the logits", product)
+        hidden = only_dim(product)
+        norm = norm_of(flow, product.operands[0], hidden, product)
+        weight = flow.weight(product.operands[1], product)
+        batch = flow.extent(d for d in dims_of(norm.operands[0]) if d != hidden)
+        rows = flow.extent(d for d in dims_of(weight) if d != hidden)
+        x, gain = norm.operands
+        operands = {"residual": x, "norm": gain, "table": weight}
+        sizes = Rows(batch, ((flow.extent([hidden]), rows),))
+        return Match(product, (norm, product), operands, (product.result,), sizes)
