@@ -40,7 +40,7 @@ CONFIG = {
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256,
     "tie_word_embeddings": False, "hidden_act": "silu", "torch_dtype": "float16",
 }  # fmt: skip
-FLAGS = ("-std=c17", "-O2", "-shared", "-fPIC", "-w")
+FLAGS = ("-std=c17", "-O2", "-fPIC", "-w")
 THEIRS = Toolchain("C", "CC", ("cc", "gcc", "clang"), FLAGS)
 GPU = Path(decode.__file__).parent
 

@@ -17,7 +17,6 @@ C = Toolchain(
     flags=(
         "-O2",
         "-pthread",
-        "-shared",
         "-fPIC",
         "-fvisibility=hidden",
         "-ffp-contract=off",
