@@ -4,8 +4,9 @@ A case is a folder with ``command`` (the arguments; {here} is the folder, {examp
 examples, {out} an output directory) and ``expected`` (exit code, stdout, stderr, and out/ with the
 files). Missing, surplus and changed files fail. ``--update-golden`` rewrites ``expected``.
 
-Files of the library that programs carry (the run-time package, the headers of kernels) are not stored:
-they must equal their source. Nor are the hashes of a manifest: they must be those of the files.
+Files of the library that programs carry (the run-time package, the headers of kernels) are not
+stored: they must equal their source. Nor are the hashes of a manifest: they must be those of the
+files.
 """
 
 import hashlib
