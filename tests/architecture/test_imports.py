@@ -47,24 +47,11 @@ def module_name(path):
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def for_types_only(tree):
-    """Import nodes under ``if TYPE_CHECKING``."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            yield from ast.walk(node)
-
-
-def imported(path, name, types=True):
-    """Absolute names that the file at ``path``, module ``name``, imports, with their lines.
-
-    Without ``types``, imports for type checkers only are left out: they cannot form a cycle.
-    """
+def imported(path, name):
+    """Absolute names that the file at ``path``, module ``name``, imports, with their lines."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = set() if types else set(for_types_only(tree))
     for node in ast.walk(tree):
-        if node in skipped:
-            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -139,26 +126,37 @@ def test_no_import_inside_a_function():
     assert found == []
 
 
-def test_no_import_cycles():
-    """Modules, packages included, form no cycle."""
-    graph = {
-        name: {t for t, _ in imported(path, name, types=False) if t in MODULES and t != name}
-        for name, path in MODULES.items()
+# Cycles that are known; what is mended is taken out, and nothing is put in.
+KNOWN_CYCLES = {("meshc.backends.csl.kernels", "meshc.backends.csl.rows")}
+
+
+def cycles(graph):
+    """Groups of modules that import each other, also through others; ``graph``: name to names."""
+
+    def below(name):
+        found, left = set(), [name]
+        while left:
+            new = graph.get(left.pop(), set()) - found
+            found |= new
+            left += new
+        return found
+
+    reached = {name: below(name) for name in graph}
+    groups = {
+        frozenset(other for other in reached[name] if name in reached.get(other, ()))
+        for name in graph
+        if name in reached[name]
     }
-    done, path = set(), []
+    return {tuple(sorted(group)) for group in groups}
 
-    def visit(name):
-        assert name not in path, " -> ".join([*path[path.index(name) :], name])
-        if name in done:
-            return
-        path.append(name)
-        for target in sorted(graph[name]):
-            visit(target)
-        path.pop()
-        done.add(name)
 
-    for name in sorted(graph):
-        visit(name)
+def test_no_import_cycles():
+    """Modules form no cycle, imports for type checkers only included."""
+    graph = {
+        name: {target for target, _ in edges if target in MODULES and target != name}
+        for name, edges in EDGES.items()
+    }
+    assert cycles(graph) == KNOWN_CYCLES
 
 
 def test_the_rules_can_fail(tmp_path):
@@ -171,3 +169,4 @@ def test_the_rules_can_fail(tmp_path):
     assert list(inside_functions(ast.parse(text))) == [4]
     assert may_import("meshc.analysis.isl", "islpy") and not may_import("meshc.ir.a", "islpy")
     assert not may_import("meshc.ir.a", "requests")
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {("b", "c")}

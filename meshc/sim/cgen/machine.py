@@ -63,7 +63,7 @@ class CMachine(Common):
         self.trace = Trace() if self.options.trace_file else None
         self.print_log: list[str] = []
         self.remarks: dict[tuple[str, str], str] = {}
-        self.collectives = Collectives(self)  # type: ignore[arg-type]
+        self.collectives = Collectives(self)
         self.library = library(list(self.costs.lanes))
         self.classes = self._compile(program.classes)
         self.pes: dict[tuple[int, int], CPe] = {}
@@ -232,7 +232,7 @@ class CMachine(Common):
             action(time, argument)
 
     def _bounds(self, number: int, low: int, high: int) -> None:
-        self.check_bounds(self.by_number[number], low, high)  # type: ignore[arg-type]
+        self.check_bounds(self.by_number[number], low, high)
 
     def _microthread(self, number: int, place: int, other: int, thread: int) -> None:
         pe = self.by_number[number]
@@ -249,7 +249,7 @@ class CMachine(Common):
 
     def _wrap(self, number: int, address: int, place: int) -> None:
         pe = self.by_number[number]
-        self.remark_wrap(pe, address, self.place(pe, place))  # type: ignore[arg-type]
+        self.remark_wrap(pe, address, self.place(pe, place))
 
     def _trace(self, number: int, op: int, place: int, start: int, end: int) -> None:
         pe = self.by_number[number]
@@ -333,7 +333,7 @@ class CMachine(Common):
         if self._number(_FAULT) == _COLLISION:
             self._collision(pe)
         message = self.library.csl_message(self.handle).decode()
-        self.fault(pe, self.place(pe, self._number(_FAULT_PLACE)), message)  # type: ignore[arg-type]
+        self.fault(pe, self.place(pe, self._number(_FAULT_PLACE)), message)
 
     def _raise_problem(self) -> NoReturn:
         problem, self._problem = self._problem, None
