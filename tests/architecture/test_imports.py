@@ -2,10 +2,9 @@
 
 import ast
 import sys
-from pathlib import Path
+from functools import cache
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "meshc"
+from sources import FILES, ROOT, tree
 
 # Each part may import the parts below it, never its own row: parts of a row are siblings.
 ROWS = (
@@ -44,14 +43,13 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {module_name(path): path for path in FILES}
 
 
 def imported(path, name):
     """Absolute names that the file at ``path``, module ``name``, imports, with their lines."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -65,7 +63,10 @@ def imported(path, name):
                 yield (whole if whole in MODULES else base), node.lineno
 
 
-EDGES = {name: list(imported(path, name)) for name, path in MODULES.items()}
+@cache
+def edges():
+    """What each module imports."""
+    return {name: list(imported(path, name)) for name, path in MODULES.items()}
 
 
 def part_of(name):
@@ -80,8 +81,8 @@ def test_every_part_has_a_place():
 def test_imports_go_down():
     wrong = [
         f"{name}:{line}: {target}"
-        for name, edges in EDGES.items()
-        for target, line in edges
+        for name, targets in edges().items()
+        for target, line in targets
         if target.split(".")[0] == "meshc"
         and part_of(target) != part_of(name)
         and HEIGHT[part_of(target)] >= HEIGHT[part_of(name)]
@@ -101,16 +102,16 @@ def may_import(name, target):
 def test_third_party_packages_have_one_owner():
     wrong = [
         f"{name}:{line}: {target}"
-        for name, edges in EDGES.items()
-        for target, line in edges
+        for name, targets in edges().items()
+        for target, line in targets
         if not may_import(name, target)
     ]
     assert wrong == []
 
 
-def inside_functions(tree):
+def inside_functions(module):
     """Lines of imports that happen when a function is called."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for inner in ast.walk(node):
                 if isinstance(inner, (ast.Import, ast.ImportFrom)):
@@ -119,9 +120,7 @@ def inside_functions(tree):
 
 def test_no_import_inside_a_function():
     found = [
-        f"{name}:{line}"
-        for name, path in MODULES.items()
-        for line in inside_functions(ast.parse(path.read_text(encoding="utf-8")))
+        f"{name}:{line}" for name, path in MODULES.items() for line in inside_functions(tree(path))
     ]
     assert found == []
 
@@ -153,8 +152,8 @@ def cycles(graph):
 def test_no_import_cycles():
     """Modules form no cycle, imports for type checkers only included."""
     graph = {
-        name: {target for target, _ in edges if target in MODULES and target != name}
-        for name, edges in EDGES.items()
+        name: {target for target, _ in targets if target in MODULES and target != name}
+        for name, targets in edges().items()
     }
     assert cycles(graph) == KNOWN_CYCLES
 
