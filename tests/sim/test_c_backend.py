@@ -20,6 +20,7 @@ from twin import Twin
 
 from meshc.sim import backends
 from meshc.sim.cgen import build
+from meshc.sim.cgen import machine as c_machine
 from meshc.sim.cgen.constants import Written, integer, integer_literal, merge, real
 from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.errors import Unsupported
@@ -35,7 +36,7 @@ from meshc.sim.sema.types import BF16, F16, Int
 from meshc.sim.storage import load_program
 from meshc.sim.vector_ops import OPS
 from meshc.support.diagnostics import MeshcError
-from meshc.support.native import BuildError
+from meshc.support.native import BuildError, Toolchain
 
 needs_compiler = pytest.mark.skipif(build.C.path() is None, reason="there is no C compiler")
 
@@ -151,6 +152,24 @@ def test_text_is_deterministic(tmp_path: Path) -> None:
 def loaded(folder: Path, options: Options) -> Any:
     single(folder, LOOP, run="fn()void")
     return backends.make_machine(load_program(folder), options)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("few", "used"), [(0, build.C), (1, build.QUICK)])
+def test_code_that_few_pes_run_is_optimised_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, used: Toolchain
+) -> None:
+    toolchains: list[Toolchain] = []
+
+    def compiled(text: str, toolchain: Toolchain) -> ct.CDLL:
+        toolchains.append(toolchain)
+        return build.program_library(text, toolchain)
+
+    monkeypatch.setattr(c_machine, "program_library", compiled)
+    monkeypatch.setattr(c_machine, "_FEW_PES", few)
+    program = single(tmp_path, LOOP, run="fn()void")
+    program.launch("run")
+    assert toolchains == [used]
 
 
 @needs_compiler
