@@ -412,7 +412,7 @@ def _relayout(shards: Shards, op: mesh.Relayout) -> list[Array]:
 
 @meaning(mesh.Part)
 def _part(shards: Shards, op: mesh.Part) -> list[Array]:
-    """Of its own lanes every core keeps those that the result's layout gives it; others are 0."""
+    """Every core keeps the lanes that the result's layout gives it; it must have them already."""
     (x,) = op.operands
     old, new, dims = shards.sharding(x), shards.sharding(op.result), _dims(x)
     wanted = new.of_dim(op.dim)

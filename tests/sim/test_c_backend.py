@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twin import Twin
 
-from meshc.sim import backends
+from meshc.sim import machines
 from meshc.sim.cgen import build
 from meshc.sim.cgen import machine as c_machine
 from meshc.sim.cgen.constants import Written, integer, integer_literal, merge, real
@@ -151,7 +151,7 @@ def test_text_is_deterministic(tmp_path: Path) -> None:
 
 def loaded(folder: Path, options: Options) -> Any:
     single(folder, LOOP, run="fn()void")
-    return backends.make_machine(load_program(folder), options)
+    return machines.make_machine(load_program(folder), options)
 
 
 @needs_compiler
@@ -175,14 +175,14 @@ def test_code_that_few_pes_run_is_optimised_less(
 @needs_compiler
 def test_the_environment_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted, kind in (("python", Machine), ("c", CMachine), ("auto", CMachine)):
-        monkeypatch.setenv(backends.VARIABLE, wanted)
+        monkeypatch.setenv(machines.VARIABLE, wanted)
         assert isinstance(loaded(tmp_path, Options()), kind)
     assert isinstance(loaded(tmp_path, Options(backend="python")), Machine)
 
 
 def test_an_unknown_back_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MeshcError, match="no back end 'fortran'"):
-        backends.backend_of(Options(backend="fortran"))
+        machines.backend_of(Options(backend="fortran"))
 
 
 @pytest.mark.parametrize("problem", [BuildError("no C compiler was found"), Unsupported("@odd")])
@@ -193,7 +193,7 @@ def test_python_takes_over_with_a_remark(
     def refuse(*_: Any) -> Any:
         raise problem
 
-    monkeypatch.setattr(backends, "CMachine", refuse)
+    monkeypatch.setattr(machines, "CMachine", refuse)
     assert isinstance(loaded(tmp_path, Options()), Machine)
     assert f"csl-backend]: the Python back end is used instead of C: {problem}" in (
         capsys.readouterr().err

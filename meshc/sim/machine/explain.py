@@ -64,7 +64,7 @@ def _lost(machine: Explained) -> list[str]:
 
 
 def _some(notes: list[str]) -> tuple[str, ...]:
-    """As many notes as a person reads."""
+    """The first notes, and how many more there are: no more than a person reads."""
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
     return tuple(notes)

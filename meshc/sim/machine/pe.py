@@ -180,7 +180,7 @@ class Pe(PeMemory):
     # --- tasks ---
 
     def at(self, time: int, action: Callable[..., None], *argument: Any) -> None:
-        """Call ``action`` with ``time``, and perhaps ``argument``, then: an event of this PE."""
+        """Call ``action`` with ``time`` and ``argument`` at that time, as an event of this PE."""
         self.machine.put(self.number, time, action, argument)
 
     def wake(self, time: int) -> None:

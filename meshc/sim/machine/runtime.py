@@ -11,7 +11,7 @@ import numpy as np
 
 from meshc.sim import config_space as space
 from meshc.sim import ir
-from meshc.sim.analysis import inside, statements
+from meshc.sim.control_flow import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine import fft, joint, mapping, mathematics, registers
 from meshc.sim.machine.compute import BY_NAME
