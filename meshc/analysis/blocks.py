@@ -16,16 +16,16 @@ from meshc.devices import Clusters, Device
 WARPS = 8
 """Warps of a block that compute."""
 THREADS = 32 * WARPS + 32
-"""Of a block: those that compute and one warp that starts copies."""
+"""Threads of a block: eight warps compute, and a ninth starts the copies that they wait for."""
 TILE_BYTES = 32_768
 LATENT_TILE_BYTES = (36_864, 18_432)
-"""Of 32 or 16 cached tokens of DeepSeek-V2."""
+"""Bytes of a tile of cached latents: 32 or 16 tokens of DeepSeek-V2."""
 MOST_TILE_TOKENS = 64
-"""In a tile of cached latents, whose scores are kept."""
+"""The most tokens in a tile of cached latents, as the scores of a tile are kept."""
 MOST_STAGES, LEAST_STAGES = 6, 2
-"""Tiles of a ring: one on its way while one is read, at the least."""
+"""Tiles in a ring of tiles. At the least one is on its way while another is read."""
 MOST_GROUP = 64
-"""Query heads that share a key head."""
+"""The most query heads that may share a key head."""
 MOST_LANE_GROUP = 8
 """Query heads of a key head whose sums stay in the registers of threads that share its lanes; more
 are attended by tiles on tensor cores (:func:`by_tiles`)."""
@@ -40,13 +40,14 @@ ATTENTION_TILES, GOOD_STAGES = (32_768, 16_384, 8_192), 3
 """Bytes of a tile of an attention block; tiles that its ring has unless even the smallest are too
 large for that."""
 BUSY_BYTES = 49_152
-"""On their way at once that keep memory busy: what an H200 asks of each core."""
+"""Bytes that each core must have on their way at once to keep the memory of an H200 busy."""
 OVERLAPPING = 2
 """Blocks that a core has room for where a grid starts before the one in front has ended."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
-"""Blocks that may share the width of a product; row groups of which they add sums at once."""
+"""How many blocks may share the width of a product, and of how many row groups they add the sums
+at once."""
 SCHEDULERS = 4
-"""Of a core, among which warps are dealt out."""
+"""Schedulers of a core (multiprocessor); each of its warps belongs to one of them."""
 MOST_REGISTERS = 168
 """Registers of a thread at which blocks of ``THREADS`` threads still launch."""
 
@@ -64,7 +65,7 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """Of this part or of those that follow it."""
+        """The larger of this part's own bytes and those of the parts that lie there later."""
         return max(self.own_bytes, sum(_aligned(part.bytes) for part in self.then))
 
 
@@ -72,7 +73,7 @@ class Part:
 class SharedMemory:
     """Shared memory of a block: a ring of ``stages`` tiles, then ``parts``, within ``limit`` bytes.
 
-    ``stages`` is what fits; fewer than ``LEAST_STAGES`` means that the kernel does not.
+    ``stages`` is how many tiles fit; with fewer than ``LEAST_STAGES`` the kernel cannot run.
     """
 
     parts: tuple[Part, ...]
@@ -92,7 +93,7 @@ class SharedMemory:
 
     @property
     def bytes_in_flight(self) -> int:
-        """Of the ring while one of its tiles is read."""
+        """Bytes of the ring that may be on their way while one of its tiles is read."""
         return (self.stages - 1) * self.tile_bytes
 
     @property
@@ -484,8 +485,7 @@ def _clusters(device: Device) -> Clusters:
 
 def _with_ring(parts: list[Part], tile: int, limit: int) -> SharedMemory:
     alone = SharedMemory(tuple(parts), tile, 0, limit)
-    stages = max(0, min(MOST_STAGES, (limit - alone.fixed_bytes) // tile))
-    return replace(alone, stages=stages)
+    return replace(alone, stages=max(0, min(MOST_STAGES, (limit - alone.fixed_bytes) // tile)))
 
 
 def _values(name: str, count: int, then: tuple[Part, ...] = ()) -> Part:

@@ -1,4 +1,4 @@
-"""Channels that reductions share, by their geometry, and what they take of R.
+"""Which channels reductions share, and how many queues and colors (R of the PLMR model) these take.
 
 A *track* is what tells two such channels apart: chains of one stride along one axis are one
 track, whoever reduces along them and in whatever groups; so are the multicasts from the first core

@@ -141,7 +141,8 @@ def candidates(
 def divisions(
     device: Device, shape: Attention, cluster: int = 0, dataflow: str = "", heads: int = 0
 ) -> list[tuple[Attention, int, str]]:
-    """What a cluster may compute, in how many blocks, by which dataflow.
+    """The ways to divide attention among clusters: the part of one cluster, the number of its
+    blocks, and the dataflow by which they share the work.
 
     Clusters have all ``heads`` of a key/value head or, by ``split_token``, a share of them. Those
     that share one each compute its keys and values and read all its cache, so what they take is
@@ -325,7 +326,7 @@ def exposed_cost(device: Device, exchanged: Sequence[Collective], cluster: int) 
 
 
 def link_bytes_per_second(device: Device, cluster: int) -> float:
-    """Bandwidth between blocks, all cores together, with clusters of ``cluster`` blocks.
+    """Bytes per second between the blocks of clusters of ``cluster`` blocks, of all cores together.
 
     Linear in the logarithm of the size between known sizes, constant beyond them.
     """

@@ -1,10 +1,10 @@
-"""Cycles of what distributed operations are made of: tile products, messages, overlapped steps.
+"""Cycles of the parts of distributed operations: tile products, messages, overlapped steps.
 
 A local tile product costs its multiply-adds at the device's rate, plus ``vector_cycles`` for each
 vector instruction and ``scalar_cycles`` for each scalar operand of its inner loops. A message of
 ``words`` over ``hops`` costs ``hops * alpha + words / width + beta``: alpha is the link's
-``hop_cycles``, beta its ``route_cycles`` (receive, combine, send again). What computes and what
-travels in one step overlap; each step adds ``step_cycles``.
+``hop_cycles``, beta its ``route_cycles`` (receive, combine, send again). Computing and
+messages of one step overlap; each step adds ``step_cycles``.
 """
 
 from __future__ import annotations

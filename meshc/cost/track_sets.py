@@ -83,7 +83,7 @@ def largest_sets(
 
 
 def _largest(lines: Sequence[_Line]) -> list[_Line]:
-    """Those that are no part of another."""
+    """The lines whose tracks are not all among those of another line."""
     return [one for one in lines if not any(one.tracks < other.tracks for other in lines)]
 
 

@@ -101,7 +101,8 @@ class Executable:
         ignore_eos: bool = False,
         on_token: OnToken | None = None,
     ) -> Answer:
-        """Greedy tokens behind ``prompt``, a text or token ids, at most ``max_tokens``.
+        """Continue ``prompt``, a text or token ids, by at most ``max_tokens`` tokens, each
+        the one with the largest logit.
 
         A token that ends a text is the last unless ``ignore_eos``. ``on_token`` is called with each
         token and the text so far. Raises ``no-tokens`` for a program that maps arrays to arrays,
@@ -119,8 +120,9 @@ class Executable:
         ignore_eos: bool = False,
         on_token: OnTokenOf | None = None,
     ) -> list[Answer]:
-        """As :meth:`generate`, for several prompts at once: as many as the program was compiled
-        for (``batch``), or fewer. ``on_token`` gets the number of the prompt first."""
+        """Continue several prompts at once, at most as many as the program was compiled for
+        (``batch``). Arguments and errors are those of :meth:`generate`, but that ``on_token`` is
+        given the number of the prompt as well, before the token."""
         read, stop = self._read(prompts, max_tokens, ignore_eos)
         mesh, backend = self._program.mesh, self._backend.name
         return generated_all(self._host, read, max_tokens, stop, mesh, backend, on_token)

@@ -102,7 +102,8 @@ def generated(
     backend: str,
     on_token: OnToken | None = None,
 ) -> Answer:
-    """Up to ``count`` greedy tokens behind ``prompt``; one in ``stop`` is the last.
+    """Continue ``prompt`` by up to ``count`` tokens, each the one with the largest logit; a token
+    in ``stop`` is the last.
 
     Raises ``run-refused``.
     """
@@ -122,7 +123,7 @@ def generated_all(
     backend: str,
     on_token: OnTokenOf | None = None,
 ) -> list[Answer]:
-    """As :func:`generated`, for several prompts at once. Raises ``run-refused``."""
+    """Continue several prompts at once, each as :func:`generated` does. Raises ``run-refused``."""
 
     def telling(request: int) -> OnToken | None:
         return None if on_token is None else partial(on_token, request)

@@ -35,12 +35,12 @@ class Laws:
 
     @property
     def step(self) -> str:
-        """Of the latency of one step."""
+        """The law of growth of the latency of one step."""
         return latency(self.step_hops, self.step_stages)
 
     @property
     def path(self) -> str:
-        """Of the latency of the whole program."""
+        """The law of growth of the latency of the whole program."""
         return latency(self.path_hops, self.path_stages)
 
 

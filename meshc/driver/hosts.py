@@ -39,7 +39,9 @@ class Host(Protocol):
         on_token: Callable[[int, Array], None],
         stop: Collection[int] = (),
     ) -> Iterator[int]:
-        """Greedy tokens behind ``prompt``, at most ``count``, up to one in ``stop``."""
+        """The ids of at most ``count`` tokens that continue ``prompt``, each the one with the
+        largest logit; a token in ``stop`` is the last. ``on_token`` is called with each token and
+        its logits."""
 
     def generate_all(
         self,
@@ -48,7 +50,8 @@ class Host(Protocol):
         on_token: Callable[[int, int, Array], None],
         stop: Collection[int] = (),
     ) -> list[list[int]]:
-        """The same for several prompts at once; ``on_token`` gets a prompt's number first."""
+        """The same for several prompts at once; ``on_token`` is given the number of the prompt as
+        well, before the token."""
 
 
 def known_backends() -> tuple[str, ...]:
@@ -135,7 +138,7 @@ class PythonHost:
         on_token: Callable[[int, Array], None],
         stop: Collection[int] = (),
     ) -> Iterator[int]:
-        """As :class:`Host` has it."""
+        """See :class:`Host`."""
         with self._refusals():
             return iter(self._program.generate(prompt, count, on_token, stop))
 
@@ -146,7 +149,7 @@ class PythonHost:
         on_token: Callable[[int, int, Array], None],
         stop: Collection[int] = (),
     ) -> list[list[int]]:
-        """As :class:`Host` has it."""
+        """See :class:`Host`."""
         with self._refusals():
             found: list[list[int]] = self._program.generate_all(prompts, count, on_token, stop)
         return found

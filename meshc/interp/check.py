@@ -76,7 +76,8 @@ def run_trace(
 
 
 def run_from(module: Module, trace: Trace, start: State | None = None) -> Outcome:
-    """As :func:`run_trace`, with the state that another phase has left at the same level."""
+    """The results of all steps and the state after them. The first step begins with ``start``, the
+    state that another phase has left at the same level, or with an empty state."""
     session = Session(module, trace.constant)
     if start is not None:
         session.adopt(start)

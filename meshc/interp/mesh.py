@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 from meshc.interp import formulas
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
-from meshc.interp.places import part_indices
+from meshc.interp.places import elsewhere, part_indices
 from meshc.interp.shards import PAD, Sharding, lane_of
 from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
@@ -340,23 +340,12 @@ def _shift(shards: Shards, op: mesh.Shift) -> list[Array]:
     """Every core takes the lanes of the one ``by`` ranks further."""
     lanes = shards.of(op.operands[0])
     part = part_indices(shards.mesh, op.axis)
-    order = np.lexsort((part, *_elsewhere(shards.mesh, op.axis)))
+    order = np.lexsort((part, *elsewhere(shards.mesh, op.axis)))
     size = shards.mesh.size(op.axis)
     lines = order.reshape(-1, size)
     moved = np.empty_like(lanes)
     moved[lines] = lanes[np.roll(lines, -op.by, axis=1)]
     return [moved]
-
-
-def _elsewhere(the_mesh: Mesh, axis: str) -> list[Array]:
-    """Coordinates of a core other than its part of ``axis``."""
-    others = [
-        part.name
-        for whole in the_mesh.axes
-        for part in (whole.factors if axis in (f.name for f in whole.factors) else (whole,))
-        if part.name != axis
-    ]
-    return [part_indices(the_mesh, other) for other in others]
 
 
 # --- products
@@ -423,7 +412,7 @@ def _relayout(shards: Shards, op: mesh.Relayout) -> list[Array]:
 
 @meaning(mesh.Part)
 def _part(shards: Shards, op: mesh.Part) -> list[Array]:
-    """Of its own lanes every core keeps those that the result's layout gives it; others are 0."""
+    """Every core keeps the lanes that the result's layout gives it; it must have them already."""
     (x,) = op.operands
     old, new, dims = shards.sharding(x), shards.sharding(op.result), _dims(x)
     wanted = new.of_dim(op.dim)

@@ -72,3 +72,14 @@ def core_text(mesh: Mesh, core: int) -> str:
     named = zip(mesh.axes, place, strict=True)
     shown = [f"{a.name}={i}" for a, i in named if a.name in mesh.plane or a.size > 1]
     return f"core ({', '.join(shown)})"
+
+
+def elsewhere(the_mesh: Mesh, axis: str) -> list[IntArray]:
+    """All coordinates but the part of ``axis``: for each of them an array over the cores."""
+    others = [
+        part.name
+        for whole in the_mesh.axes
+        for part in (whole.factors if axis in (f.name for f in whole.factors) else (whole,))
+        if part.name != axis
+    ]
+    return [part_indices(the_mesh, other) for other in others]

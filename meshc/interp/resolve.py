@@ -52,7 +52,7 @@ class Names:
     functions: Mapping[str, CoordinateFunction]
 
     def with_names(self, *names: str) -> Names:
-        """As this, inside a loop over ``names``."""
+        """The names that are known inside a loop over ``names`` at this place."""
         return Names(self.known.union(names), self.functions)
 
     def expr(self, expr: Expr, span: Span | None) -> Memo[int]:

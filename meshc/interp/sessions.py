@@ -94,7 +94,7 @@ class Session:
 
     @property
     def _apart(self) -> int:
-        """Of how many requests the state is kept apart."""
+        """The number of requests whose states are kept separately."""
         return requests_of(self.module) if REQUEST in self.module.scalars else 1
 
     def _axis(self, kind: TensorType) -> int:

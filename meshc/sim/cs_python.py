@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.sim.backends import backend_of, threads_of
 from meshc.sim.host.numpy_changes import shift_remark
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import MAX_CYCLES, Options
+from meshc.sim.machines import backend_of, threads_of
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 STAND_IN = Path(__file__).parent / "stand_in"

@@ -47,7 +47,8 @@ class Tiles(Mapping[tuple[int, int], int]):
 class Routes(Mapping[tuple[int, int, int], ColorConfig]):
     """Maps (x, y, color) to a configuration.
 
-    ``numbers`` of a color [y, x] count the ``configs``, and are -1 where there is none.
+    ``numbers`` has an array [y, x] for each color: places in ``configs``, -1 where the color has
+    no route.
     """
 
     configs: list[ColorConfig]

@@ -7,7 +7,7 @@ may run again before it ends; a call in tail position ends it first.
 from __future__ import annotations
 
 from meshc.sim import ir
-from meshc.sim.analysis import expressions, inside, reaching, statements
+from meshc.sim.control_flow import expressions, inside, reaching, statements
 from meshc.sim.sema import types as ty
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim import analysis, descriptors, grids, ir, program, routes
+from meshc.sim import control_flow, descriptors, grids, ir, program, routes
 from meshc.sim.sema import types as ty
 from meshc.sim.sema import unit
 from meshc.support.diagnostics import fail
@@ -296,11 +296,11 @@ def named_functions(pe: program.PeProgram) -> set[str]:
     found = {name for table in tables for name in table.values()}
     found |= {export.fn for export in pe.exports.values() if export.kind == "fn"}
     for function in pe.functions:
-        for stmt in analysis.statements(function.body):
+        for stmt in control_flow.statements(function.body):
             if isinstance(stmt, ir.CallFn):
                 found.add(stmt.name)
-            for expr in analysis.expressions(stmt):
-                inner = analysis.inside(expr)
+            for expr in control_flow.expressions(stmt):
+                inner = control_flow.inside(expr)
                 found |= {part.name for part in inner if isinstance(part, ir.FnAddr)}
     return found
 

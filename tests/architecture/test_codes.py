@@ -2,21 +2,19 @@
 
 import ast
 import re
-from pathlib import Path
 
-import pytest
+from sources import FILES, ROOT, tree
 
 from meshc.support.diagnostics import known_codes
 
-ROOT = Path(__file__).parents[2]
 KEBAB = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
 # Methods of Diagnostics whose first argument is a code, as that of ``fail``.
 METHODS = {"error", "warning", "remark", "missed"}
 
 
-def calls(tree):
+def calls(module):
     """Arguments that are codes, with their lines."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.Call) and len(node.args) > 1 and takes_code(node.func):
             yield node.args[0], node.lineno
 
@@ -28,44 +26,75 @@ def takes_code(function):
     return isinstance(function, ast.Attribute) and function.attr in METHODS and not own
 
 
-def strings(tree):
+def strings(module):
     """Every string constant; the constant beginning of an f-string ends in a star."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
         elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
             yield f"{node.values[0].value}*"
 
 
-FILES = sorted((ROOT / "meshc").rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-
-
 def test_used_codes_are_explained():
     missing = [
         f"{path.relative_to(ROOT)}:{line}: {node.value}"
-        for path, tree in TREES.items()
-        for node, line in calls(tree)
+        for path in FILES
+        for node, line in calls(tree(path))
         if isinstance(node, ast.Constant) and node.value not in known_codes()
     ]
     assert missing == []
 
 
+# Where passes, analyses and checkers also report through functions and methods of their own.
+REPORTING, REPORTERS = {"fail", "error", "remark"}, ("analysis", "passes", "verify")
+
+
+def reported(module):
+    """First arguments of all calls that report something by a constant code."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if name in REPORTING:
+                yield str(node.args[0].value)
+
+
+def test_codes_of_passes_and_checkers_are_explained():
+    found = {
+        f"{path.relative_to(ROOT)}: {code}"
+        for path in FILES
+        if path.relative_to(ROOT / "meshc").parts[0] in REPORTERS
+        for code in reported(tree(path))
+        if code not in known_codes()
+    }
+    assert found == set()
+    assert "routes-clash" in set(reported(tree(ROOT / "meshc" / "verify" / "routed.py")))
+    assert list(reported(ast.parse("self.error('no-such-code', 'text')"))) == ["no-such-code"]
+
+
 def test_explained_codes_are_used():
-    found = {text for tree in TREES.values() for text in strings(tree)}
+    found = {text for path in FILES for text in strings(tree(path))}
     starts = tuple(t[:-1] for t in found if t.endswith("-*") and KEBAB.match(t[:-2]))
     unused = [c for c in known_codes() if c not in found and not (starts and c.startswith(starts))]
     assert unused == []
 
 
-@pytest.mark.parametrize("code", sorted(known_codes()))
-def test_entry_is_complete(code):
-    entry = known_codes()[code]
-    assert KEBAB.match(code)
-    assert set(entry) == {"summary", "explain"}
-    assert entry["summary"] and not entry["summary"].endswith(".")
-    assert "\n" not in entry["summary"]
-    assert len(entry["explain"].strip()) > 40
+def is_complete(code, entry):
+    """Whether a code is well formed, its summary is one line and its explanation says something."""
+    return (
+        KEBAB.match(code) is not None
+        and set(entry) == {"summary", "explain"}
+        and re.fullmatch(r".*[^.]", entry["summary"]) is not None
+        and len(entry["explain"].strip()) > 40
+    )
+
+
+def test_entries_are_complete():
+    assert len(known_codes()) > 200
+    assert [code for code, entry in known_codes().items() if not is_complete(code, entry)] == []
+    whole = {"summary": "a b", "explain": "c" * 41}
+    assert is_complete("a-b", whole) and not is_complete("a_b", whole)
+    for damage in ({"summary": "a."}, {"summary": "a\nb"}, {"summary": ""}, {"explain": "c"}):
+        assert not is_complete("a-b", whole | damage)
 
 
 def test_codes_occur_in_tests():

@@ -1,15 +1,15 @@
 """Numbers of a device are asked for by name; none is replaced by a default."""
 
 import ast
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "meshc"
+from sources import FILES, PACKAGE, tree
+
 LOOKUPS = {"facts", "numbers"}
 
 
-def defaults(tree):
+def defaults(module):
     """Lines that look something up in a device and would go on without it."""
-    for node in ast.walk(tree):
+    for node in ast.walk(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             *parents, last = ast.unparse(node.func.value).split(".")
             of_device = last == "device" or (last in LOOKUPS and parents[-1:] == ["device"])
@@ -21,9 +21,9 @@ def test_no_number_of_a_device_has_a_default():
     """Only ``devices`` itself looks whether a number is there, to check and to describe it."""
     found = {
         f"{path.relative_to(PACKAGE)}:{line}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        for path in FILES
         if path.parent.name != "devices"
-        for line in defaults(ast.parse(path.read_text(encoding="utf-8")))
+        for line in defaults(tree(path))
     }
     assert found == set()
 

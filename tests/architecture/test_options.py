@@ -1,11 +1,9 @@
 """Options of a header are plain values: nothing takes one apart to find several things in it."""
 
 import ast
-from pathlib import Path
 
-import meshc
+from sources import FILES, PACKAGE, tree
 
-ROOT = Path(meshc.__file__).parent
 TAKING_APART = {"split", "rsplit", "partition", "rpartition", "fullmatch", "match", "findall"}
 
 
@@ -20,10 +18,9 @@ def is_option(node):
     )
 
 
-def taken_apart(text):
+def taken_apart(module):
     """Lines on which an option is split, also through a variable of the same function."""
-    tree = ast.parse(text)
-    scopes = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)] or [tree]
+    scopes = [n for n in ast.walk(module) if isinstance(n, ast.FunctionDef)] or [module]
     found = set()
     for scope in scopes:
         assigned = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)]
@@ -45,21 +42,23 @@ def taken_apart(text):
     return sorted(found)
 
 
+def found_in(text):
+    return taken_apart(ast.parse(text))
+
+
 def test_what_is_found():
-    assert taken_apart('names = str(module.option("paired", "")).split(",")') == [1]
-    assert taken_apart('def f(self):\n  t = str(self.source.options["k"])\n  t.partition(":")') == [
-        3
-    ]
-    assert taken_apart('import re\nre.fullmatch("x", str(module.option("grid", "")))') == [2]
-    assert taken_apart('device, found = module.option("phase", ""), "a b".split()') == []
+    assert found_in('names = str(module.option("paired", "")).split(",")') == [1]
+    assert found_in('def f(self):\n  t = str(self.source.options["k"])\n  t.partition(":")') == [3]
+    assert found_in('import re\nre.fullmatch("x", str(module.option("grid", "")))') == [2]
+    assert found_in('device, found = module.option("phase", ""), "a b".split()') == []
 
 
 def test_no_option_is_taken_apart():
-    paths = [p for p in sorted(ROOT.rglob("*.py")) if "sim" not in p.relative_to(ROOT).parts]
+    paths = [p for p in FILES if "sim" not in p.relative_to(PACKAGE).parts]
     assert len(paths) > 200
     found = {
-        str(path.relative_to(ROOT)): lines
+        str(path.relative_to(PACKAGE)): lines
         for path in paths
-        if (lines := taken_apart(path.read_text(encoding="utf-8")))
+        if (lines := taken_apart(tree(path)))
     }
     assert found == {}

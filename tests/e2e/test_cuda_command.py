@@ -15,7 +15,7 @@ from meshc.support.native import Toolchain
 
 ROOT = Path(__file__).parents[2]
 FAKE = ROOT / "tests" / "backends" / "cuda" / "driver"
-C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
+C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-fPIC", "-w"))
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
     "head_dim": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 96,

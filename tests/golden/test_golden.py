@@ -4,8 +4,9 @@ A case is a folder with ``command`` (the arguments; {here} is the folder, {examp
 examples, {out} an output directory) and ``expected`` (exit code, stdout, stderr, and out/ with the
 files). Missing, surplus and changed files fail. ``--update-golden`` rewrites ``expected``.
 
-Files of the run-time package that programs carry are not stored: they must equal their source. Nor
-are the hashes of a manifest: they must be those of the files.
+Files of the library that programs carry (the run-time package, the headers of kernels) are not
+stored: they must equal their source. Nor are the hashes of a manifest: they must be those of the
+files.
 """
 
 import hashlib
@@ -22,7 +23,11 @@ from meshc.cli import main
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 CASES = sorted(path.parent for path in HERE.glob("*/command"))
-RUNTIME = resources.files("meshc.backends.python.runtime")
+# Where programs carry files of the library, and where those come from.
+CARRIED = {
+    "out/mesh_runtime": resources.files("meshc.backends.python.runtime"),
+    "out": resources.files("meshc.backends.cuda").joinpath("runtime"),
+}
 
 
 def outcome(case, folder, capsys):
@@ -61,9 +66,14 @@ def stored(case):
     return {p.relative_to(root).as_posix(): p.read_text(encoding="utf-8") for p in files}
 
 
-def runtime_files(found):
-    prefix = "out/mesh_runtime/"
-    return {name: found.pop(name) for name in list(found) if name.startswith(prefix)}
+def sources():
+    """The text of every file of the library, by the name under which programs carry it."""
+    return {
+        f"{place}/{path.name}": path.read_text(encoding="utf-8")
+        for place, folder in CARRIED.items()
+        for path in folder.iterdir()
+        if path.is_file()
+    }
 
 
 def rewrite(case, found):
@@ -78,8 +88,9 @@ def rewrite(case, found):
 def test_golden(case, tmp_path, capsys, monkeypatch, update_golden):
     monkeypatch.chdir(tmp_path)
     found = outcome(case, tmp_path, capsys)
-    for name, text in runtime_files(found).items():
-        assert text == (RUNTIME / Path(name).name).read_text(encoding="utf-8")
+    source = sources()
+    for name in found.keys() & source.keys():
+        assert found.pop(name) == source[name], name
     expected = stored(case)
     if update_golden and found != expected:
         rewrite(case, found)
@@ -87,6 +98,17 @@ def test_golden(case, tmp_path, capsys, monkeypatch, update_golden):
     assert sorted(found) == sorted(expected)
     for name, text in found.items():
         assert text == expected[name], name
+
+
+def test_no_file_of_the_library_is_stored():
+    source = {text for text in sources().values() if text}
+    copies = [
+        f"{case.name}: {name}"
+        for case in CASES
+        for name, text in stored(case).items()
+        if text in source
+    ]
+    assert copies == []
 
 
 def test_there_are_enough_cases():

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twin import Twin
 
-from meshc.sim import backends
+from meshc.sim import machines
 from meshc.sim.cgen import build
+from meshc.sim.cgen import machine as c_machine
 from meshc.sim.cgen.constants import Written, integer, integer_literal, merge, real
 from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.errors import Unsupported
@@ -35,7 +36,7 @@ from meshc.sim.sema.types import BF16, F16, Int
 from meshc.sim.storage import load_program
 from meshc.sim.vector_ops import OPS
 from meshc.support.diagnostics import MeshcError
-from meshc.support.native import BuildError
+from meshc.support.native import BuildError, Toolchain
 
 needs_compiler = pytest.mark.skipif(build.C.path() is None, reason="there is no C compiler")
 
@@ -150,20 +151,38 @@ def test_text_is_deterministic(tmp_path: Path) -> None:
 
 def loaded(folder: Path, options: Options) -> Any:
     single(folder, LOOP, run="fn()void")
-    return backends.make_machine(load_program(folder), options)
+    return machines.make_machine(load_program(folder), options)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("few", "used"), [(0, build.C), (1, build.QUICK)])
+def test_code_that_few_pes_run_is_optimised_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, used: Toolchain
+) -> None:
+    toolchains: list[Toolchain] = []
+
+    def compiled(text: str, toolchain: Toolchain) -> ct.CDLL:
+        toolchains.append(toolchain)
+        return build.program_library(text, toolchain)
+
+    monkeypatch.setattr(c_machine, "program_library", compiled)
+    monkeypatch.setattr(c_machine, "_FEW_PES", few)
+    program = single(tmp_path, LOOP, run="fn()void")
+    program.launch("run")
+    assert toolchains == [used]
 
 
 @needs_compiler
 def test_the_environment_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted, kind in (("python", Machine), ("c", CMachine), ("auto", CMachine)):
-        monkeypatch.setenv(backends.VARIABLE, wanted)
+        monkeypatch.setenv(machines.VARIABLE, wanted)
         assert isinstance(loaded(tmp_path, Options()), kind)
     assert isinstance(loaded(tmp_path, Options(backend="python")), Machine)
 
 
 def test_an_unknown_back_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MeshcError, match="no back end 'fortran'"):
-        backends.backend_of(Options(backend="fortran"))
+        machines.backend_of(Options(backend="fortran"))
 
 
 @pytest.mark.parametrize("problem", [BuildError("no C compiler was found"), Unsupported("@odd")])
@@ -174,7 +193,7 @@ def test_python_takes_over_with_a_remark(
     def refuse(*_: Any) -> Any:
         raise problem
 
-    monkeypatch.setattr(backends, "CMachine", refuse)
+    monkeypatch.setattr(machines, "CMachine", refuse)
     assert isinstance(loaded(tmp_path, Options()), Machine)
     assert f"csl-backend]: the Python back end is used instead of C: {problem}" in (
         capsys.readouterr().err

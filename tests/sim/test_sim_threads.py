@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from twin import Twin
 
-from meshc.sim.backends import make_machine
 from meshc.sim.cgen.build import C
 from meshc.sim.cgen.machine import CMachine
 from meshc.sim.compiler import compile_program
 from meshc.sim.cs_python import take_options
 from meshc.sim.host import runtime
 from meshc.sim.machine.options import Options
+from meshc.sim.machines import make_machine
 from meshc.sim.program import Program
 from meshc.support.diagnostics import MeshcError
 

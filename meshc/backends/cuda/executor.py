@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshc.support.native import Toolchain
+from meshc.support.native import Common, Toolchain
 
 RUNTIME = Path(__file__).parent / "runtime"
 SCHEDULES = ("forward", "reverse", "shuffled", "random", "starve_warp", "starve_block")
@@ -25,7 +25,7 @@ CXX = Toolchain(
     variable="CXX",
     commands=("c++", "g++", "clang++"),
     flags=(
-        "-std=c++20", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-DMC_EXECUTOR",
+        "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DMC_EXECUTOR",
         "-ffp-contract=off", "-fno-strict-aliasing", "-w",
         *(("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()),
     ),
@@ -41,6 +41,7 @@ WATCHED = replace(
     ),
     libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
 )  # fmt: skip
+_FUNCTIONS = "mc_executor.cc"
 _MESSAGE_BYTES = 512
 
 Argument = np.ndarray | np.generic
@@ -120,8 +121,19 @@ class _Counts(ct.Structure):
 
 @cache
 def headers() -> dict[str, str]:
-    """The runtime's headers by name."""
-    return {p.name: p.read_text(encoding="utf-8") for p in sorted(RUNTIME.iterdir())}
+    """The runtime's headers by name: those of kernels (``.cuh``) and of the executor (``.h``)."""
+    return _texts("*.cuh") | _texts("*.h")
+
+
+@cache
+def _functions() -> Common:
+    """The executor's functions, which are linked to every kernel."""
+    texts = _texts("*.h") | _texts("*.cc")
+    return Common(_FUNCTIONS, texts.pop(_FUNCTIONS), texts)
+
+
+def _texts(pattern: str) -> dict[str, str]:
+    return {p.name: p.read_text(encoding="utf-8") for p in sorted(RUNTIME.glob(pattern))}
 
 
 class Library:
@@ -131,7 +143,8 @@ class Library:
         self, text: str, parts: Mapping[str, str] | None = None, toolchain: Toolchain = CXX
     ) -> None:
         unit = {"kernels.cc": text}
-        built = toolchain.build(unit, headers() if parts is None else parts, "cuda-executor")
+        parts = headers() if parts is None else parts
+        built = toolchain.build(unit, parts, "cuda-executor", _functions())
         self._library = ct.CDLL(str(built))
         self.watched = hasattr(self._library, "mc_watch_arrays")
 

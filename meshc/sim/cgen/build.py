@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as ct
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,6 @@ C = Toolchain(
     flags=(
         "-O2",
         "-pthread",
-        "-shared",
         "-fPIC",
         "-fvisibility=hidden",
         "-ffp-contract=off",
@@ -26,6 +26,8 @@ C = Toolchain(
     ),
     libraries=("-lm",),
 )
+# For code that few PEs run: compiled in two thirds of the time, it runs some 15 % slower.
+QUICK = replace(C, flags=("-O1", *C.flags[1:]))
 
 
 def _texts(pattern: str) -> dict[str, str]:
@@ -57,7 +59,7 @@ def _header() -> dict[str, str]:
     return {"csl.h": (RUNTIME / "csl.h").read_text(encoding="utf-8")}
 
 
-def program_library(text: str) -> ct.CDLL:
+def program_library(text: str, toolchain: Toolchain = C) -> ct.CDLL:
     """The compiled functions of PE classes that share code. Raises BuildError."""
     runtime_library()
-    return ct.CDLL(str(C.build({"code.c": text}, _header(), "code")))
+    return ct.CDLL(str(toolchain.build({"code.c": text}, _header(), "code")))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshc.sim import ir
-from meshc.sim.analysis import statements
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import c_type, member
 from meshc.sim.cgen.vectors import GATES, VectorWriter
+from meshc.sim.control_flow import statements
 from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
 

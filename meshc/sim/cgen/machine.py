@@ -6,6 +6,7 @@ import ctypes as ct
 import os
 import struct
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from meshc.sim.cgen import structs
-from meshc.sim.cgen.build import program_library
+from meshc.sim.cgen.build import QUICK, C, program_library
 from meshc.sim.cgen.classes import CodeClass, options_of, prepare
 from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.expressions import member
@@ -32,7 +33,7 @@ from meshc.sim.machine.mathematics import CYCLES
 from meshc.sim.machine.options import Options
 from meshc.sim.machine.runtime import RUNTIME, route_colors
 from meshc.sim.machine.trace import Trace
-from meshc.sim.program import PeProgram, Program
+from meshc.sim.program import Program
 from meshc.sim.routes import DIRECTION_NAMES
 from meshc.sim.sema import types as ty
 from meshc.support.diagnostics import MeshcError, fail
@@ -40,6 +41,7 @@ from meshc.support.diagnostics import MeshcError, fail
 Key = tuple[int, int, int]
 MARGIN = 64
 MOST_THREADS = 256
+_FEW_PES = 64  # whose code hardly runs for as long as it takes to compile
 _GATES = {"local": 0, "color": 1, "queue": 2, "control": 3}
 _NOW, _LAST_TIME, _TASKS, _EVENTS, _FAULT, _FAULT_PE, _FAULT_PLACE, _MISSING, _DETAILS = range(9)
 _SET_LAST_TIME, _SET_DYNAMIC, _SET_TASK_LIMIT, _SET_FAILED = 1, 2, 3, 4
@@ -63,9 +65,9 @@ class CMachine(Common):
         self.trace = Trace() if self.options.trace_file else None
         self.print_log: list[str] = []
         self.remarks: dict[tuple[str, str], str] = {}
-        self.collectives = Collectives(self)  # type: ignore[arg-type]
+        self.collectives = Collectives(self)
         self.library = library(list(self.costs.lanes))
-        self.classes = self._compile(program.classes)
+        self.classes = self._compile(program)
         self.pes: dict[tuple[int, int], CPe] = {}
         self.by_number: list[CPe] = []
         self.streams: dict[Key, int] = {}
@@ -82,11 +84,15 @@ class CMachine(Common):
         self._end = weakref.finalize(self, self.library.csl_machine_end, self.handle)
         self._build()
 
-    def _compile(self, classes: list[PeProgram]) -> list[CodeClass]:
+    def _compile(self, program: Program) -> list[CodeClass]:
         found: dict[int, CodeClass] = {}
+        classes, pes = program.classes, Counter(program.tiles.values())
         groups = emit(classes, KNOWN_OPERATIONS)
+        running = [sum(pes[member.number] for member in group.members) for group in groups]
+        toolchains = [C if count > _FEW_PES else QUICK for count in running]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            libraries = list(pool.map(program_library, [group.text for group in groups]))
+            texts = [group.text for group in groups]
+            libraries = list(pool.map(program_library, texts, toolchains))
         for group, code in zip(groups, libraries, strict=True):
             for entry in group.members:
                 found[entry.number] = prepare(classes[entry.number], group, entry, code)
@@ -232,7 +238,7 @@ class CMachine(Common):
             action(time, argument)
 
     def _bounds(self, number: int, low: int, high: int) -> None:
-        self.check_bounds(self.by_number[number], low, high)  # type: ignore[arg-type]
+        self.check_bounds(self.by_number[number], low, high)
 
     def _microthread(self, number: int, place: int, other: int, thread: int) -> None:
         pe = self.by_number[number]
@@ -249,7 +255,7 @@ class CMachine(Common):
 
     def _wrap(self, number: int, address: int, place: int) -> None:
         pe = self.by_number[number]
-        self.remark_wrap(pe, address, self.place(pe, place))  # type: ignore[arg-type]
+        self.remark_wrap(pe, address, self.place(pe, place))
 
     def _trace(self, number: int, op: int, place: int, start: int, end: int) -> None:
         pe = self.by_number[number]
@@ -333,7 +339,7 @@ class CMachine(Common):
         if self._number(_FAULT) == _COLLISION:
             self._collision(pe)
         message = self.library.csl_message(self.handle).decode()
-        self.fault(pe, self.place(pe, self._number(_FAULT_PLACE)), message)  # type: ignore[arg-type]
+        self.fault(pe, self.place(pe, self._number(_FAULT_PLACE)), message)
 
     def _raise_problem(self) -> NoReturn:
         problem, self._problem = self._problem, None

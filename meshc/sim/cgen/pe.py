@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from meshc.sim.cgen import structs
 from meshc.sim.machine.costs import Costs
 from meshc.sim.program import PeProgram
 
-if TYPE_CHECKING:
-    from meshc.sim.cgen.machine import CMachine
+
+class Owner(Protocol):
+    """What a PE uses of its machine."""
+
+    library: Any
+
+    @property
+    def costs(self) -> Costs: ...
+    def place(self, pe: CPe, number: int) -> str: ...
 
 
 class CPe:
@@ -19,7 +26,7 @@ class CPe:
     """
 
     def __init__(
-        self, machine: CMachine, program: PeProgram, number: int, address: int, names: list[str],
+        self, machine: Owner, program: PeProgram, number: int, address: int, names: list[str],
         memory: Any,
     ) -> None:  # fmt: skip
         self.machine, self.program, self.number = machine, program, number

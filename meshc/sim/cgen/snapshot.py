@@ -9,34 +9,54 @@ import ctypes as ct
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from meshc.sim.cgen.pe import CPe
 from meshc.sim.cgen.structs import QUEUES
 from meshc.sim.cgen.vectors import OP_NUMBERS
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
+from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState, Waiter
 from meshc.sim.machine.explain import explain_endless, explain_hang
 from meshc.sim.machine.operation import Operation
+from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.router import Router
+from meshc.sim.program import Program
 from meshc.sim.routes import ColorConfig
 from meshc.support.diagnostics import MeshcError
-
-if TYPE_CHECKING:
-    from meshc.sim.cgen.machine import CMachine
-    from meshc.sim.cgen.pe import CPe
 
 Key = tuple[int, int, int]
 _OPERATIONS = list(OP_NUMBERS)
 _PORTS = 5
 
 
+class Inspected(Protocol):
+    """What is asked of a machine in C."""
+
+    @property
+    def program(self) -> Program: ...
+    @property
+    def options(self) -> Options: ...
+    @property
+    def now(self) -> int: ...
+    @property
+    def cycles(self) -> int: ...
+    @property
+    def remarks(self) -> dict[tuple[str, str], str]: ...
+    @property
+    def pes(self) -> dict[tuple[int, int], CPe]: ...
+    @property
+    def by_number(self) -> list[CPe]: ...
+    @property
+    def fabric(self) -> CFabric: ...
+
+
 class CFabric:
     """Routers and links of the C machine."""
 
-    def __init__(self, machine: CMachine) -> None:
+    def __init__(self, machine: Inspected) -> None:
         self.machine = machine
 
     @cached_property
@@ -131,7 +151,7 @@ class _Pe:
         state.readers, state.writers = self._queue(pe, numbers), self._queue(pe, numbers)
         return state
 
-    def _queue(self, pe: CPe, numbers: Iterator[int]) -> deque[Operation]:
+    def _queue(self, pe: CPe, numbers: Iterator[int]) -> deque[Waiter]:
         return deque(self._operation(pe, numbers) for _ in range(next(numbers)))
 
     def _operation(self, pe: CPe, numbers: Iterator[int]) -> Operation:
@@ -149,7 +169,7 @@ class _Pe:
 class _Machine:
     """What an explanation asks of a machine."""
 
-    def __init__(self, machine: CMachine) -> None:
+    def __init__(self, machine: Inspected) -> None:
         self.cycles, self.options = machine.cycles, machine.options
         self.now = machine.now
         self.remarks = machine.remarks
@@ -157,12 +177,12 @@ class _Machine:
         self.pes = {at: _Pe(pe) for at, pe in machine.pes.items()}
 
 
-def explain(machine: CMachine, goal: str) -> MeshcError:
+def explain(machine: Inspected, goal: str) -> MeshcError:
     """The error ``csl-hang`` for a machine in which no event is left."""
     return explain_hang(_Machine(machine), goal)  # type: ignore[arg-type]
 
 
-def explain_running(machine: CMachine) -> MeshcError:
+def explain_running(machine: Inspected) -> MeshcError:
     """The error ``csl-endless`` for a machine that goes on and on."""
     return explain_endless(_Machine(machine))  # type: ignore[arg-type]
 

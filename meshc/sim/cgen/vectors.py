@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from meshc.sim import ir
-from meshc.sim.analysis import Facts, analyse, reaching
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member, type_code
+from meshc.sim.control_flow import Facts, analyse, reaching
 from meshc.sim.program import PeProgram
 from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.backends import make_machine
 from meshc.sim.host import copying
 from meshc.sim.host.debug import save_dump
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.report import write_report
 from meshc.sim.machine.options import Options
+from meshc.sim.machines import make_machine
 from meshc.sim.storage import load_program
 from meshc.support.diagnostics import Diagnostic, fail
 

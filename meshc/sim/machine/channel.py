@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from meshc.sim.machine.operation import Operation
-
 NO_ENTRY = 31
+
+
+class Waiter(Protocol):
+    """An operation that waits for wavelets, for elements of a FIFO or for room."""
+
+    name: str
+    place: str
+    srcs: list[Any]
+    n: int
+    done_count: int
+    resume: bool
+
+    def progress(self, now: int) -> None:
+        """Go on with what has arrived."""
+
+    def again(self) -> None:
+        """There is room again."""
+
+    def release(self) -> None:
+        """There is room for what was sent last."""
 
 
 class Burst:
@@ -62,8 +79,8 @@ class Credit:
     def __init__(self, room: int = 0) -> None:
         self.outstanding = 0
         self.room = room
-        self.held: deque[Operation] = deque()
-        self.stalled: deque[Operation] = deque()
+        self.held: deque[Waiter] = deque()
+        self.stalled: deque[Waiter] = deque()
 
     def consume(self, count: int) -> None:
         """Wavelets left the fabric."""
@@ -86,7 +103,7 @@ class Channel:
         self.color = color
         self.free_at = 0
         self.bursts: deque[Burst] = deque()
-        self.waiting: deque[Operation] = deque()
+        self.waiting: deque[Waiter] = deque()
         self.blocked = True
         self.task: Any = None
 
@@ -116,8 +133,8 @@ class FifoState:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.data = np.zeros(0, np.uint32)
-        self.readers: deque[Operation] = deque()
-        self.writers: deque[Operation] = deque()
+        self.readers: deque[Waiter] = deque()
+        self.writers: deque[Waiter] = deque()
         self.events = {"full": False, "empty": False}
         self.t = 0
         self.read_length = 0

@@ -7,20 +7,18 @@ when all have called; its duration follows a pipelined chain (see docs/sim.md).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from meshc.sim.machine.machine import Machine
-    from meshc.sim.machine.pe import Pe
+from meshc.sim.machine.parts import AnyMachine, AnyPe
 
 
 @dataclass
 class Call:
     """One PE's part in an operation."""
 
-    pe: Pe
+    pe: AnyPe
     kind: str
     root: int
     send: int
@@ -39,16 +37,17 @@ class Line:
 class Collectives:
     """Pending collective operations of a machine."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: AnyMachine) -> None:
         self.machine = machine
         self.lines: dict[tuple[int, int], Line] = {}
         self.tallies: dict[str, int] = {}
-        self.transforms: list[tuple[Pe, int]] = []
+        self.transforms: list[tuple[AnyPe, int]] = []
         self.signals = 0
         self.total = 0
 
     def call(
-        self, pe: Pe, dim: int, kind: str, root: int, send: int, receive: int, count: int, task: int
+        self, pe: AnyPe, dim: int, kind: str, root: int, send: int, receive: int, count: int,
+        task: int,
     ) -> None:  # fmt: skip
         """``pe`` joins the next operation of its row (dim 0) or column (dim 1)."""
         key = (dim, pe.y if dim == 0 else pe.x)
@@ -92,7 +91,7 @@ class Collectives:
 
     # --- tally ---
 
-    def signal(self, pe: Pe, amount: int, done: int, addr: int, task: int, goal: int) -> None:
+    def signal(self, pe: AnyPe, amount: int, done: int, addr: int, task: int, goal: int) -> None:
         """Add to the tally; when all PEs are through and the goal is met the corner is told."""
         program = self.machine.program
         self.total += amount
@@ -105,7 +104,7 @@ class Collectives:
             corner.activate_later(task, pe.t + delay)
 
 
-def _words(pe: Pe, addr: int, count: int) -> Any:
+def _words(pe: AnyPe, addr: int, count: int) -> Any:
     return np.ndarray((count,), np.uint32, pe.mem, addr)
 
 
@@ -120,16 +119,3 @@ def _sum(words: list[Any], root: int) -> Any:
                 part = other + part
             total = total + part
     return total.view(np.uint32)
-
-
-def collective(
-    pe: Pe, dim: int, kind: int, root: int, send: int, receive: int, count: int, task: int
-) -> None:  # fmt: skip
-    """Called by the library module."""
-    name = ("broadcast", "scatter", "gather", "reduce")[kind]
-    pe.machine.collectives.call(pe, dim, name, root, send, receive, count, task)
-
-
-def tally_signal(pe: Pe, amount: int, done: int, addr: int, task: int, goal: int) -> None:
-    """Called by the library module."""
-    pe.machine.collectives.signal(pe, amount, done, addr, task, goal)

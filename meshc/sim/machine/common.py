@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from meshc.sim.machine.explain import explain_hang
 from meshc.sim.machine.options import Options
+from meshc.sim.machine.parts import AnyPe
 from meshc.sim.numbers import from_bits
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import machine_type
 from meshc.sim.routes import DIRECTION_NAMES
 from meshc.support.diagnostics import MeshcError, fail
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.pe import Pe
 
 
 class Common:
@@ -31,7 +29,7 @@ class Common:
     remarks: dict[tuple[str, str], str]
     watch: Callable[[int], None] | None = None
 
-    def fault(self, pe: Pe | None, place: str, message: str) -> NoReturn:
+    def fault(self, pe: AnyPe | None, place: str, message: str) -> NoReturn:
         """Stop with a message about a PE. Raises MeshcError ``csl-run``."""
         notes = []
         if pe is not None:
@@ -42,7 +40,7 @@ class Common:
             notes.append(f"at {place}")
         fail("csl-run", message, notes=notes)
 
-    def check_bounds(self, pe: Pe, low: int, high: int) -> None:
+    def check_bounds(self, pe: AnyPe, low: int, high: int) -> None:
         """Remark once per variable when an operand reaches past the variable it starts in."""
         program = pe.program
         position = bisect_right(program.starts, low) - 1
@@ -66,7 +64,7 @@ class Common:
             fail(code, words, notes=[f"cycle {self.now}"])
         self.remarks.setdefault((code, subject), words)
 
-    def remark_wrap(self, pe: Pe, address: int, place: str) -> None:
+    def remark_wrap(self, pe: AnyPe, address: int, place: str) -> None:
         """An access at a byte address that 16 bits do not hold."""
         self.remark(
             "csl-wrap", place,

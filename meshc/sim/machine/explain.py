@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 from meshc.sim.descriptors import FabIn, Fifo
+from meshc.sim.machine.channel import Waiter
+from meshc.sim.machine.fabric import Fabric
+from meshc.sim.machine.options import Options
+from meshc.sim.machine.pe import Pe
 from meshc.sim.routes import DIRECTION_NAMES
 from meshc.support.diagnostics import Diagnostic, MeshcError
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.machine import Machine
-    from meshc.sim.machine.operation import Operation
-    from meshc.sim.machine.pe import Pe
 
 _MOST_NOTES = 16
 _MOST_PES = 6
@@ -20,7 +19,22 @@ _MOST_PES = 6
 Finding = tuple[tuple[int, int], str]
 
 
-def explain_endless(machine: Machine) -> MeshcError:
+class Explained(Protocol):
+    """The state of a machine that an explanation looks at."""
+
+    @property
+    def options(self) -> Options: ...
+    @property
+    def cycles(self) -> int: ...
+    @property
+    def remarks(self) -> dict[tuple[str, str], str]: ...
+    @property
+    def pes(self) -> Mapping[tuple[int, int], Pe]: ...
+    @property
+    def fabric(self) -> Fabric: ...
+
+
+def explain_endless(machine: Explained) -> MeshcError:
     """The error ``csl-endless`` for a machine that goes on while the host waits in vain."""
     limit = machine.options.max_cycles
     message = f"the host waited for {limit} cycles, and the program still runs"
@@ -29,7 +43,7 @@ def explain_endless(machine: Machine) -> MeshcError:
     return MeshcError([Diagnostic("error", "csl-endless", message, None, _some(notes), advice)])
 
 
-def explain_hang(machine: Machine, goal: str) -> MeshcError:
+def explain_hang(machine: Explained, goal: str) -> MeshcError:
     """The error ``csl-hang`` for a machine in which no event is left."""
     notes = [*_grouped(_findings(machine)), *_lost(machine)] or _never_run(machine)
     message = f"the program hangs at cycle {machine.cycles}: {goal}"
@@ -44,26 +58,26 @@ def _grouped(findings: Iterable[Finding]) -> list[str]:
     return [f"{_pes(places)}: {words}" for words, places in groups.items()]
 
 
-def _lost(machine: Machine) -> list[str]:
+def _lost(machine: Explained) -> list[str]:
     """Where wavelets left the rectangle."""
     return [words for (code, _), words in machine.remarks.items() if code == "csl-edge"]
 
 
 def _some(notes: list[str]) -> tuple[str, ...]:
-    """As many notes as a person reads."""
+    """The first notes, and how many more there are: no more than a person reads."""
     if len(notes) > _MOST_NOTES:
         notes = [*notes[:_MOST_NOTES], f"and {len(notes) - _MOST_NOTES} more"]
     return tuple(notes)
 
 
-def _running(machine: Machine) -> Iterator[Finding]:
+def _running(machine: Explained) -> Iterator[Finding]:
     """The task that each PE ran last."""
     for at, pe in machine.pes.items():
         if pe.current_name:
             yield at, f"the latest task is '{_source_name(pe.current_name)}'"
 
 
-def _never_run(machine: Machine) -> list[str]:
+def _never_run(machine: Explained) -> list[str]:
     """What is left to say when nothing waits: the tasks that nobody started."""
     first = "no task is ready and no operation waits"
     found = _grouped(
@@ -98,7 +112,7 @@ def _pes(places: list[tuple[int, int]]) -> str:
     return f"PE{'s' if len(places) > 1 else ''} {shown}"
 
 
-def _findings(machine: Machine) -> Iterator[Finding]:
+def _findings(machine: Explained) -> Iterator[Finding]:
     for (x, y, color), port, count in machine.fabric.stuck():
         yield (x, y), _stuck(machine, x, y, color, port, count)
     for at, pe in machine.pes.items():
@@ -138,7 +152,7 @@ def _waiting(pe: Pe) -> Iterator[str]:
             yield f"task '{name}' (id {number}) is activated but blocked"
 
 
-def _operation(pe: Pe, operation: Operation) -> str:
+def _operation(pe: Pe, operation: Waiter) -> str:
     """One waiting operation in words."""
     got = f"{operation.done_count} of {operation.n if operation.n < 1 << 40 else 'endless'}"
     sources = []
@@ -156,7 +170,7 @@ def _operation(pe: Pe, operation: Operation) -> str:
     return f"{how} in @{operation.name} at {operation.place} for {wanted} ({got} elements)"
 
 
-def _stuck(machine: Machine, x: int, y: int, color: int, port: int, count: int) -> str:
+def _stuck(machine: Explained, x: int, y: int, color: int, port: int, count: int) -> str:
     router = machine.fabric.routers[x, y, color]
     if router.teardown:
         why = "the color is being torn down there"

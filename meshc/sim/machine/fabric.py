@@ -9,19 +9,16 @@ links, and wait in a router's input until its present position accepts that inpu
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from meshc.sim.machine.channel import Burst, Credit
+from meshc.sim.machine.parts import WholeMachine, WholePe
 from meshc.sim.machine.pipe import Pipe
 from meshc.sim.machine.router import Router
 from meshc.sim.routes import DIRECTION_NAMES, EAST, OPPOSITE, RAMP, STEP, WEST, ColorConfig
 from meshc.support.diagnostics import fail
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.machine import Machine
-    from meshc.sim.machine.pe import Pe
 
 Key = tuple[int, int, int]
 Link = tuple[int, int, int]
@@ -31,7 +28,7 @@ Link = tuple[int, int, int]
 class Fabric:
     """All routers, keyed by (x, y, color)."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: WholeMachine) -> None:
         self.machine = machine
         self.routers: dict[Key, Router] = {}
         self.dynamic: set[int] = set()
@@ -63,7 +60,7 @@ class Fabric:
                 users.add(color)
                 self.trees.clear()
 
-    def inject(self, pe: Pe, color: int, burst: Burst) -> None:
+    def inject(self, pe: WholePe, color: int, burst: Burst) -> None:
         """A PE sends a burst; ``burst.t0`` is when its first wavelet leaves the PE."""
         key = (pe.x, pe.y, color)
         if key in self.sinks:
@@ -336,7 +333,7 @@ class Fabric:
         if key[2] in pe.program.teardown:
             pe.at(max(time, self.machine.now), pe.activate_now, (29, key[2]))
 
-    def advance(self, pe: Pe, color: int) -> None:
+    def advance(self, pe: WholePe, color: int) -> None:
         """Advance a switch behind all that its PE has sent: a burst without wavelets does it."""
         key = (pe.x, pe.y, color)
         if key in self.routers:
@@ -358,7 +355,7 @@ class Fabric:
                 self.dynamic.add(key[2])
         self._changed.clear()
 
-    def router(self, pe: Pe, color: int) -> Router:
+    def router(self, pe: WholePe, color: int) -> Router:
         """The router of a color at a PE, made if the color had no route."""
         key = (pe.x, pe.y, color)
         if key not in self.routers:

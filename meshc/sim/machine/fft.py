@@ -6,12 +6,12 @@ The transform is computed once all PEs have called. Element (x, y, z) lies on PE
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from meshc.sim.machine.pe import Pe
+from meshc.sim.machine.parts import AnyPe
+from meshc.sim.machine.pe import Pe
 
 _NORMS: tuple[Any, ...] = ("backward", "ortho", "forward")
 
@@ -48,16 +48,16 @@ def duration(n: int, pencils: int, width: int) -> int:
     return 10 * butterflies + 2 * 2 * pencils * pencils * n + 2 * width
 
 
-def _through(time: int, pe: Pe) -> None:
+def _through(time: int, pe: AnyPe) -> None:
     pe.unblocked += 1
 
 
-def _block(grid: Any, pe: Pe, pencils: int) -> Any:
+def _block(grid: Any, pe: AnyPe, pencils: int) -> Any:
     """The part of the grid that a PE holds, indexed [z, y, x]."""
     y, x = pe.y * pencils, pe.x * pencils
     return grid.transpose(2, 0, 1)[:, y : y + pencils, x : x + pencils]
 
 
-def _local(pe: Pe, addr: int, dtype: Any, n: int, pencils: int) -> Any:
+def _local(pe: AnyPe, addr: int, dtype: Any, n: int, pencils: int) -> Any:
     parts = np.ndarray((n, pencils, pencils, 2), dtype, pe.mem, addr).astype(np.float64)
     return parts[..., 0] + 1j * parts[..., 1]

@@ -7,17 +7,15 @@ to reach in compiled code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from meshc.sim.machine.channel import Burst, Credit
 from meshc.sim.machine.costs import Costs
+from meshc.sim.machine.fabric import Fabric
 from meshc.sim.machine.options import Options
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.fabric import Fabric
-    from meshc.sim.machine.pe import Pe
+from meshc.sim.machine.pe import Pe
 
 Key = tuple[int, int, int]
 

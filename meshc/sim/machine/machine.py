@@ -109,7 +109,7 @@ class Machine(HostSide, Common):
     # --- events ---
 
     def at(self, time: int, action: Callable[..., None], *argument: Any) -> None:
-        """Call ``action`` with ``time``, and perhaps ``argument``, then: an event of nobody."""
+        """Call ``action`` with ``time`` and ``argument`` at that time, as an event of no PE."""
         self.put(_NOBODY, time, action, argument)
 
     def put(

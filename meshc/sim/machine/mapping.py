@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.compute import BY_NAME
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.pe import Pe
+from meshc.sim.machine.pe import Pe
 
 
 def _plain(operand: Any) -> Any:

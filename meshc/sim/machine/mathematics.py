@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from meshc.sim.machine.pe import Pe
 from meshc.sim.numbers import float_div, round_to
 from meshc.sim.sema.types import F16, F32
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.pe import Pe
 
 _KINDS = {"f16": F16, "f32": F32}
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshc.sim.descriptors import Mem
 from meshc.sim.machine.compute import COMPUTE, DTYPES
+from meshc.sim.machine.parts import WholePe
 from meshc.sim.program import PeProgram
 from meshc.sim.vector_ops import OpSpec
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.machine import Machine
-    from meshc.sim.machine.pe import Pe
 
 # 48 KiB, and the region below the arrays that scalars leave unused.
 MEMORY_BYTES = 50 * 1024
@@ -24,13 +21,12 @@ class PeMemory:
 
     __slots__ = ()
 
-    machine: Machine
     program: PeProgram
     mem: bytearray
     views: dict[Any, Any]
 
     @property
-    def pe(self) -> Pe:
+    def pe(self) -> WholePe:
         """The whole PE."""
         raise NotImplementedError
 
@@ -45,7 +41,7 @@ class PeMemory:
             high = max(addr, addr + (count - 1) * step) + dtype.itemsize
             if low < 0 or high > len(self.mem):
                 self.out_of_bounds(low, high)
-            self.machine.check_bounds(self.pe, low, high)
+            self.pe.machine.check_bounds(self.pe, low, high)
             found = np.ndarray((count,), dtype, self.mem, addr, (step,))
             if len(self.views) > 4096:
                 self.views.clear()
@@ -55,13 +51,13 @@ class PeMemory:
     def out_of_bounds(self, low: int, high: int) -> None:
         """Memory is allocated for symbols in use; beyond them up to 48 KiB reads give zeros."""
         if low < 0 or high > MEMORY_BYTES:
-            self.machine.fault(
+            self.pe.machine.fault(
                 self.pe,
                 "",
                 f"a memory access at bytes {low} to {high} is outside of the PE's memory",
             )
         words = f"a memory access at bytes {low} to {high} is outside of all variables"
-        self.machine.fault(self.pe, "", f"{words}, which end at {self.program.end}")
+        self.pe.machine.fault(self.pe, "", f"{words}, which end at {self.program.end}")
 
     def read(self, mem: Mem, dtype: Any, first: int, count: int) -> Any:
         """Elements of a memory operand."""

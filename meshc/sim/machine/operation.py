@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Channel, FifoState
 from meshc.sim.machine.compute import COMPUTE, DTYPES
+from meshc.sim.machine.parts import WholePe
 from meshc.sim.vector_ops import OPS
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.pe import Pe
 
 
 def length_of(operand: Any) -> int:
@@ -29,7 +27,7 @@ class Operation:
                  "words")  # fmt: skip
 
     def __init__(
-        self, pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str
+        self, pe: WholePe, name: str, operands: tuple[Any, ...], index: int | None, place: str
     ) -> None:
         self.pe = pe
         self.name = name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,10 +15,8 @@ from meshc.sim.machine.memory import PeMemory
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pipe import Issue, Pipe
 from meshc.sim.machine.reach import reach
+from meshc.sim.machine.surroundings import Surroundings
 from meshc.sim.program import PeProgram
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.machine import Machine
 
 MARGIN = 64
 _LATE = 1 << 61
@@ -63,7 +61,9 @@ class Pe(PeMemory):
         "unsent", "urgent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
-    def __init__(self, machine: Machine, program: PeProgram, number: int, x: int, y: int) -> None:
+    def __init__(
+        self, machine: Surroundings, program: PeProgram, number: int, x: int, y: int
+    ) -> None:
         self.machine, self.program, self.number, self.x, self.y = machine, program, number, x, y
         self.costs = machine.costs
         size = (program.end + MARGIN + 7) // 8 * 8
@@ -180,7 +180,7 @@ class Pe(PeMemory):
     # --- tasks ---
 
     def at(self, time: int, action: Callable[..., None], *argument: Any) -> None:
-        """Call ``action`` with ``time``, and perhaps ``argument``, then: an event of this PE."""
+        """Call ``action`` with ``time`` and ``argument`` at that time, as an event of this PE."""
         self.machine.put(self.number, time, action, argument)
 
     def wake(self, time: int) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
+from meshc.sim.machine.fabric import Fabric, Key
 from meshc.sim.routes import OPPOSITE, RAMP
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.fabric import Fabric, Key
 
 
 def reach(fabric: Fabric, key: Key, depth: int) -> tuple[int, int]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshc.sim import config_space as space
+from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.router import Router
-
-if TYPE_CHECKING:
-    from meshc.sim.machine.pe import Pe
 
 
 def read(pe: Pe, addr: int) -> int:

@@ -11,9 +11,9 @@ import numpy as np
 
 from meshc.sim import config_space as space
 from meshc.sim import ir
-from meshc.sim.analysis import inside, statements
+from meshc.sim.control_flow import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine import collectives, fft, mapping, mathematics, registers
+from meshc.sim.machine import fft, joint, mapping, mathematics, registers
 from meshc.sim.machine.compute import BY_NAME
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pe import Dsr, Pe
@@ -451,6 +451,6 @@ RUNTIME = SimpleNamespace(
     **{f"{action}_{kind}": _gate(kind, action) for action in ("activate", "block", "unblock")
        for kind in ("local", "color", "queue", "control")},
     fft3d=fft.fft3d,
-    collective=collectives.collective, tally_signal=collectives.tally_signal,
+    collective=joint.collective, tally_signal=joint.tally_signal,
     **mathematics.FUNCTIONS, **registers.EFFECTS,
 )  # fmt: skip

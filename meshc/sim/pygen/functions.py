@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshc.sim import ir
-from meshc.sim.analysis import Facts, analyse
+from meshc.sim.control_flow import Facts, analyse
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import ExpressionWriter
 from meshc.sim.scalar_costs import SCALAR

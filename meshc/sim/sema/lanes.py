@@ -33,7 +33,7 @@ class Points:
         self.outer, self.within, self.count = outer, within, len(within)
 
     def lifted(self, values: Any, level: Points) -> Any:
-        """What ``values``, one for each point of ``level``, are for the points here."""
+        """``values``, one for each point of ``level``, repeated for the points inside of it."""
         if level is self:
             return values
         if self.outer is None:

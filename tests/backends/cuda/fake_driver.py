@@ -12,7 +12,7 @@ from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
-C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-shared", "-fPIC", "-w"))
+C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-fPIC", "-w"))
 
 POINTER, INT = 8, 4
 

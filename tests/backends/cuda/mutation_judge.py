@@ -71,7 +71,7 @@ def fast(toolchain: Toolchain) -> Toolchain:
         texts = "\n".join(text for name, text in headers().items() if name.endswith(".h"))
         included = re.findall(r"^#include <(?!ucontext).*$", texts, re.MULTILINE)
         standard.write_text("\n".join(sorted(set(included))))
-        kept = [flag for flag in flags if flag not in ("-shared", "-nodefaultlibs")]
+        kept = [flag for flag in flags if flag != "-nodefaultlibs"]
         command = [str(CXX.path()), *kept, "-x", "c++-header", str(standard), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True)
         made.replace(folder / "standard.h.gch")

@@ -6,19 +6,13 @@
 // somebody waits for them). Shared memory and the targets of copies under way hold NaNs. A wrong
 // barrier, wait or byte count then shows as other numbers, as a report of who waits for what, or as
 // a fault. With MC_RACES, accesses to shared memory that nothing puts in order are reported as well,
-// see mc_races.h. Each concept is a header of its own. docs/cuda.md lists what is not modelled.
+// see mc_races.h. Each concept is a header of its own: templates and what is short stand in it, so that
+// kernels are compiled with them, all other functions in mc_*.cc, which are compiled once. docs/cuda.md lists what is not modelled.
 #pragma once
 
 #include "mc_launch.h"
 #include "mc_loads.h"
 #include "mc_memory.h"
-
-// The arrays of the next launches, which outlive them; null where the host does not say.
-extern "C" __attribute__((visibility("default"))) void mc_give_arrays(const mc::Given* arrays,
-                                                                      mc::u32 count) {
-    mc::machine.given = arrays;
-    mc::machine.given_count = count;
-}
 
 // The symbol ``run_KERNEL`` of the compiled library.
 #define MC_EXPORT(kernel)                                                                      \

@@ -145,13 +145,13 @@ struct Machine {
     u32 given_count;
 };
 
-inline Machine machine;
+extern Machine machine;
 
 // Multicast memory of several emulated GPUs: an address from ``base`` on stands for that offset on each.
 struct Multicast {
     unsigned char* base = nullptr;
     std::vector<unsigned char*> gpus;
 };
-inline Multicast multicast;
+extern Multicast multicast;
 
 }  // namespace mc

@@ -9,9 +9,8 @@ from .cores import Cores, Fabric, Sweep, memo
 from .host import HostError, LanguageModel, TensorProgram, Weights
 from .memory import Buffer, Span, View, span
 from .percore import Coordinates, IsolationError, Mesh, PerCore
-from .phase import Phase
+from .phase import Phase, Recorded
 from .ports import PortError, element
-from .recording import Recorded
 from .routes import Hop
 
 __all__ = [

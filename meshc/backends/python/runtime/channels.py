@@ -9,9 +9,8 @@ from math import prod
 
 import numpy as np
 
-from .cores import Cores, Fabric
+from .cores import Cores, Fabric, act, copied
 from .memory import Array, Memory, View
-from .recording import act, copied
 from .routes import Batch, GridKey, Hop, Route
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .percore import IsolationError, Mesh, PerCore, grid_of
-
-if TYPE_CHECKING:
-    from .recording import Recording
+from .recording import Recording
 
 Lanes = NDArray[np.intp]
 Key = slice | Lanes
@@ -191,3 +189,17 @@ def progression(values: Lanes) -> slice | None:
     step = int(values[1] - values[0])
     even = step > 0 and bool((np.diff(values) == step).all())
     return slice(start, last + 1, step) if even else None
+
+
+def act(fabric: Fabric, function: Callable[..., object], *arguments: Any) -> None:
+    """Call ``function``, which changes arrays among ``arguments`` and depends on nothing else."""
+    function(*arguments)
+    if fabric.recording is not None:
+        fabric.recording.actions.append((function, arguments))
+
+
+def copied(fabric: Fabric, array: NDArray[Any]) -> NDArray[Any]:
+    """A copy of ``array``."""
+    room = np.empty(array.shape, array.dtype)
+    act(fabric, np.copyto, room, array)
+    return room

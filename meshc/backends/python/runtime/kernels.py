@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from .arrays import hide, reduce_rows
-from .cores import Cores
+from .cores import Cores, act
 from .memory import Array, View
 from .percore import PerCore
-from .recording import act
 
 _SQRT_HALF = np.float32(0.7071067811865476)
 _SQRT_2_OVER_PI = np.float32(0.7978845608028654)

@@ -9,13 +9,66 @@ import numpy as np
 
 from .channels import Channel
 from .cores import Cores, Fabric, Sweep
-from .memory import Array, Buffer, Memory
+from .memory import Array, Buffer, Memory, View
 from .percore import Coordinates, PerCore
 from .ports import Element, Inlet, Outlet, Port, PortError, load_weights
-from .recording import Recorded
+from .recording import Recording
 from .routes import Hop
 
 Step = Callable[..., None]
+
+
+_MOST_RECORDINGS = 1024  # of a function; its arguments may change from run to run
+
+
+class Recorded:
+    """A function of views, loop variables and scalars that does the same to the same arrays
+    whenever its arguments are the same, and waits for all that it sends and receives.
+
+    So the first call with some arguments goes through kernels and channels and is recorded; later
+    ones repeat what was recorded, unless messages from before are underway.
+    """
+
+    def __init__(self, fabric: Fabric, body: Callable[..., None]) -> None:
+        self._fabric, self._body = fabric, body
+        self._recordings: dict[tuple[object, ...], Recording] = {}
+        self.__name__, self.__doc__ = body.__name__, body.__doc__
+
+    def __call__(self, *arguments: View | int) -> None:
+        fabric = self._fabric
+        outer, fabric.recording = fabric.recording, None
+        try:
+            done = self._done(arguments)
+        finally:
+            fabric.recording = outer
+        if outer is not None:
+            outer.include(done)
+
+    def _done(self, arguments: tuple[View | int, ...]) -> Recording | None:
+        """Do what the body does. Returns the recording of it, None if there is none that holds."""
+        known = self._recordings.get((self._fabric.active, *arguments))
+        if known is None:
+            return self._recorded(arguments)
+        if known.alone():
+            for function, arrays in known.actions:
+                function(*arrays)
+            return known
+        self._body(*arguments)
+        return None
+
+    def _recorded(self, arguments: tuple[View | int, ...]) -> Recording | None:
+        fabric = self._fabric
+        fabric.recording = recording = Recording()
+        try:
+            self._body(*arguments)
+        finally:
+            fabric.recording = None
+        if not (recording.complete and recording.alone()):
+            return None
+        if len(self._recordings) >= _MOST_RECORDINGS:
+            self._recordings.clear()
+        self._recordings[fabric.active, *arguments] = recording
+        return recording
 
 
 class Phase:

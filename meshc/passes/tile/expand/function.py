@@ -262,7 +262,7 @@ class FunctionExpander(Handing, Distributed, Contractions):
         self.emitter.mark(place.buffer, "out")
 
     def first_copy(self, kind: TensorType) -> list[Cond]:
-        """Of replicas, the first core is read."""
+        """Conditions that hold for the first core of each group of cores with the same lanes."""
         used = {s.axis for s in (kind.layout.splits if kind.layout else ())}
         mesh, free = self.emitter.mesh, []
         for axis in (mesh.parts[name] for name in mesh.plane):

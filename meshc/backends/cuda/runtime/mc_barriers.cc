@@ -1,0 +1,150 @@
+// mc_barriers.cc: how threads meet, and the phases of mbarriers.
+#include "mc_memory.h"
+#include "mc_races.h"
+
+namespace mc {
+
+// ---- Barriers of threads ------------------------------------------------------------------------
+
+static void meet(Rendezvous& r, u32 expected, const char* what) {
+    const u32 generation = r.generation;
+    MC_RACE(arrive(r.clocks, generation, !r.count));
+    if (r.count && r.expected != expected) {
+        fail("%s met by %u threads and by %u", what, r.expected, expected);
+    }
+    r.expected = expected;
+    if (++r.count == expected) {
+        r.count = 0;
+        r.generation++;
+        wake(&r, here().fibers, threads());
+    } else {
+        while (r.generation == generation) sleep(&r, what);
+    }
+    MC_RACE(leave(r.clocks, generation));
+}
+
+void block_sync() { meet(here().groups[0], here().alive, "block_sync"); }
+
+void group_sync(u32 id, u32 count) {
+    if (id < 1 || id > 15 || count % WARP || count > threads()) {
+        fail("group_sync(%u, %u) in a block of %u threads", id, count, threads());
+    }
+    meet(here().groups[id], count, "group_sync");
+}
+
+void end_meeting(Cluster& cluster) {
+    cluster.all.count = 0;
+    cluster.all.generation++;
+    wake(&cluster.all, cluster.blocks[0]->fibers, cluster_size() * threads());
+}
+
+// What ``releases`` is ordered before what others do behind cluster_wait().
+static void arrive_at_cluster(bool releases) {
+    Fiber& mine = *machine.current;
+    Rendezvous& r = here().cluster->all;
+    if (mine.arrived) fail("a thread arrives at the barrier of its cluster twice");
+    mine.arrived = true;
+    mine.arrival = r.generation;
+    MC_RACE(arrive_at_cluster(releases));
+    u32 expected = 0;
+    for (const Block* b : here().cluster->blocks) expected += b->alive;
+    if (++r.count == expected) end_meeting(*here().cluster);
+}
+
+void cluster_arrive_relaxed() { arrive_at_cluster(false); }
+
+void cluster_wait() {
+    Fiber& mine = *machine.current;
+    if (!mine.arrived) fail("a thread waits for its cluster and has not arrived");
+    Rendezvous& r = here().cluster->all;
+    while (r.generation == mine.arrival) sleep(&r, "cluster_wait");
+    MC_RACE(leave_cluster());
+    mine.arrived = false;
+}
+
+void cluster_sync() {
+    arrive_at_cluster(true);
+    cluster_wait();
+}
+
+void grid_sync(u32* counter, u32 target) {
+    block_sync();
+    if (thread() == 0) {
+        ++*counter;
+        wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
+        while ((int32_t)(*counter - target) < 0) sleep(counter, "grid_sync");
+    }
+    block_sync();
+}
+
+void warp_sync(Site site) {
+    Warp& w = here().warps[warp()];
+    [[maybe_unused]] const u32 generation = w.generation;
+    gather_warp(
+        site, [](Warp& w, u32) { MC_RACE(arrive(w.clocks, w.generation, !w.arrived)); },
+        [](Warp&, u32) {});
+    MC_RACE(leave(w.clocks, generation));
+}
+
+// ---- mbarriers ----------------------------------------------------------------------------------
+
+void check_phase(Barrier* b) {
+    if (b->missing || b->bytes) return;
+    b->phase_and_count ^= 0x8000;
+    b->missing = b->phase_and_count & 0x7fff;
+    const size_t block = ((unsigned char*)b - machine.shared) / machine.shared_bytes;
+    wake(b, machine.blocks[block].fibers, threads());
+    MC_RACE(end_phase(b));
+}
+
+static bool phase_ended(const Barrier* b, u32 parity) {
+    return (u32)(b->phase_and_count >> 15) != (parity & 1);
+}
+
+void init(Barrier* b, u32 arrivals) {
+    if (!in_arena(b, sizeof *b) || (uintptr_t)b % 8) fail("an mbarrier outside of shared memory");
+    if (!arrivals || arrivals > 0x7fff) fail("an mbarrier of %u arrivals", arrivals);
+    MC_RACE(init(b));
+    *b = {(u16)arrivals, (u16)arrivals, 0};
+}
+
+void init_fence() { MC_RACE(init_fence()); }
+
+void arrive(Barrier* b) {
+    MC_RACE(arrive(b));
+    if (!b->missing) fail("more arrivals at an mbarrier than its phase has");
+    b->missing--;
+    check_phase(b);
+}
+
+void arrive_at(Barrier* b, u32 rank) { arrive(at_peer(b, rank)); }
+
+void expect(Barrier* b, u32 bytes) {
+    b->bytes += bytes;
+    if (b->bytes >= 1 << 20) fail("an mbarrier that awaits %d bytes, of at most 1048575", b->bytes);
+    arrive(b);
+}
+
+static void await_phase(Barrier* b, u32 parity) {
+    if (machine.launch.late_copies) yield();
+    while (!phase_ended(b, parity)) {
+        if (machine.launch.late_copies) {
+            yield();
+            finish_copies_of(b);
+            if (phase_ended(b, parity)) break;
+        }
+        sleep(b, "wait on an mbarrier");
+    }
+}
+
+void wait(Barrier* b, u32 parity) {
+    await_phase(b, parity);
+    MC_RACE(waited(b, parity, false));
+}
+
+void wait_for_peers(Barrier* b, u32 parity) {
+    await_phase(b, parity);
+    MC_RACE(waited(b, parity, true));
+}
+
+}  // namespace mc

@@ -1,0 +1,10 @@
+// mc_executor.cc: the functions of the executor that kernels are linked with, in one translation unit,
+// so that short ones are inlined into each other.
+#include "mc_barriers.cc"
+#include "mc_fibers.cc"
+#include "mc_launch.cc"
+#include "mc_loads.cc"
+#include "mc_memory.cc"
+#ifdef MC_RACES
+#include "mc_races.cc"
+#endif

@@ -1,0 +1,197 @@
+// mc_launch.cc: grids of the executor, from the first block to the last.
+#include "mc_launch.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "mc_barriers.h"
+#include "mc_races.h"
+
+namespace mc {
+
+static void run_fiber() {
+    machine.kernel(machine.arguments);
+    Fiber* f = machine.current;
+    Block* b = f->block;
+    if (f->arrived) fail("a thread ends that has arrived at the barrier of its cluster and not waited");
+    f->ended = true;
+    set_ready(*f, false);
+    machine.alive--;
+    b->alive--;
+    if (!b->alive) {
+        MC_RACE(end_block(f - machine.fibers.data() - f->thread));
+        memset(b->shared, 0xff, machine.launch.shared_bytes);
+    }
+    // Threads that have ended are no longer waited for.
+    Rendezvous& all = b->cluster->all;
+    u32 alive = 0;
+    for (const Block* other : b->cluster->blocks) alive += other->alive;
+    if (all.count && all.count == alive) end_meeting(*b->cluster);
+    yield();
+    __builtin_unreachable();
+}
+
+// Pages that are given back at the end; ``at`` is null when there were not enough.
+struct Memory {
+    unsigned char* at;
+    size_t bytes;
+    explicit Memory(size_t bytes) : bytes(bytes) {
+        void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        at = found == MAP_FAILED ? nullptr : (unsigned char*)found;
+    }
+    ~Memory() {
+        if (at) munmap(at, bytes);
+    }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+};
+
+static void prepare(Fiber& f, unsigned char* stack) {
+    MC_RACE(poison(stack, STACK_BYTES));
+    memcpy(stack, &STACK_END, sizeof STACK_END);
+#if defined(__x86_64__)
+    // Tops differ by some lines, or all stacks would meet in the same cache sets.
+    const size_t shift = &f - machine.fibers.data();
+    u64* top = (u64*)(stack + STACK_BYTES - shift % 61 * 64 - 64);
+    *--top = 0;
+    *--top = (u64)(void*)run_fiber;
+    for (int saved = 0; saved < 6; saved++) *--top = 0;
+    f.stack = top;
+#else
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = stack;
+    f.context.uc_stack.ss_size = STACK_BYTES;
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, run_fiber, 0);
+#endif
+}
+
+static void check_stacks(const unsigned char* stacks) {
+    for (size_t n = 0; n < machine.fibers.size(); n++) {
+        if (memcmp(stacks + n * STACK_BYTES, &STACK_END, sizeof STACK_END)) {
+            snprintf(machine.message, sizeof machine.message, "a thread's stack is too deep");
+            machine.failed = true;
+            return;
+        }
+    }
+}
+
+// Run the blocks from ``first`` on that are alive together.
+static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char* shared) {
+    const Launch& l = machine.launch;
+    std::vector<Block>& blocks = machine.blocks;
+    blocks.assign(count, {});
+    machine.shared = shared;
+    std::vector<Cluster> clusters(count / l.cluster);
+    for (u32 n = 0; n < count; n++) {
+        Block& b = blocks[n];
+        b.index = first + n;
+        b.rank = n % l.cluster;
+        b.alive = l.threads;
+        b.early = false;
+        b.shared = shared + n * machine.shared_bytes;
+        b.fibers = &machine.fibers[n * l.threads];
+        memset(b.shared, 0xff, l.shared_bytes);
+        b.warps.resize(l.threads / WARP);
+        b.cluster = &clusters[n / l.cluster];
+        b.cluster->blocks.push_back(&b);
+    }
+    machine.order.clear();
+    for (u32 n = 0; n < count * l.threads; n++) {
+        Fiber& f = machine.fibers[n];
+        f.block = &blocks[n / l.threads];
+        f.thread = n % l.threads;
+        f.ended = false;
+        f.behind = false;
+        f.arrived = false;
+        f.waits_on = nullptr;
+        f.waits_for = "no barrier";
+        prepare(f, stacks + n * STACK_BYTES);
+        machine.order.push_back(n);
+    }
+    for (u32 n = (u32)machine.order.size(); n--;) {
+        if (l.schedule == REVERSE) machine.order[n] = (u32)machine.order.size() - 1 - n;
+        if (l.schedule == SHUFFLED) std::swap(machine.order[n], machine.order[machine.random() % (n + 1)]);
+    }
+    machine.alive = machine.order.size();
+    machine.ready.assign(machine.alive / 64 + 1, 0);
+    machine.starved.assign(machine.alive / 64 + 1, 0);
+    for (u32 place = 0; place < machine.alive; place++) {
+        Fiber& f = machine.fibers[machine.order[place]];
+        f.place = place;
+        set_ready(f, true);
+        machine.starved[place / 64] |= (u64)starved(f) << place % 64;
+    }
+    MC_RACE(start(shared, count * machine.shared_bytes));
+    machine.at = 0;
+    machine.current = &machine.host;
+    Fiber* start = &machine.fibers[machine.order[0]];
+    machine.current = start;
+    exchange(&machine.host, start);
+    if (machine.failed) return;
+    check_stacks(stacks);
+    if (!machine.failed && !machine.copies.empty()) {
+        snprintf(machine.message, sizeof machine.message,
+                 "the kernel ended with %zu copies under way", machine.copies.size());
+        machine.failed = true;
+    }
+}
+
+static bool refuse(const char* message) {
+    snprintf(machine.message, sizeof machine.message, "%s", message);
+    machine.failed = true;
+    return false;
+}
+
+static bool check(const Launch& l) {
+    if (!l.threads || l.threads % WARP || l.threads > 1024) {
+        return refuse("a block has 32 to 1024 threads, a multiple of 32");
+    }
+    if (!l.cluster || l.cluster > 16 || !l.blocks || l.blocks % l.cluster) {
+        return refuse("a grid is made of whole clusters of 1 to 16 blocks");
+    }
+    if (l.shared_bytes > 232448) return refuse("a block has at most 232448 bytes of shared memory");
+    return true;
+}
+
+int run(const Launch& launch, void (*kernel)(const void*), const void* arguments, Counts* counts,
+        char* message, size_t message_bytes) {
+    machine.launch = launch;
+    machine.counts = {};
+    machine.failed = false;
+    machine.message[0] = 0;
+    machine.kernel = kernel;
+    machine.arguments = arguments;
+    machine.copies.clear();
+    machine.random.state = launch.seed;
+    machine.shared_bytes = (launch.shared_bytes + 8191) / 4096 * 4096;
+    if (check(launch)) {
+        const u32 alive = launch.whole_grid ? launch.blocks : launch.cluster;
+        // One stack's room below the first, so that a stack that is too deep does not fault.
+        Memory stacks(((size_t)alive * launch.threads + 1) * STACK_BYTES);
+        Memory shared((size_t)alive * machine.shared_bytes);
+        machine.fibers.assign((size_t)alive * launch.threads, Fiber{});
+        if (!stacks.at || !shared.at) refuse("not enough memory for the threads of a kernel");
+        for (u32 first = 0; first < launch.blocks && !machine.failed; first += alive) {
+            run_batch(first, alive, stacks.at + STACK_BYTES, shared.at);
+        }
+        MC_RACE(stop());
+    }
+    if (counts) *counts = machine.counts;
+    if (message && message_bytes) snprintf(message, message_bytes, "%s", machine.message);
+    return machine.failed ? 1 : 0;
+}
+
+}  // namespace mc
+
+// The arrays of the next launches, which outlive them; null where the host does not say.
+extern "C" __attribute__((visibility("default"))) void mc_give_arrays(const mc::Given* arrays,
+                                                                      mc::u32 count) {
+    mc::machine.given = arrays;
+    mc::machine.given_count = count;
+}
