@@ -427,7 +427,7 @@ class _Parser(Tokens):
             shape = tuple(parse_expr(p, span) for p in self.raw_list())
         if self.token == "order":
             order = tuple(self.as_int(_int(p), span) for p in self.raw_list())
-        return View(value, indices, shape, order)
+        return View(value, indices, shape, order, span)
 
 
 def _index(text: str, span: Span) -> Index:

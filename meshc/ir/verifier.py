@@ -19,7 +19,12 @@ from meshc.ir.ops import graph, mesh, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.recording import attention_of
 from meshc.ir.rows import Rows, attention_mistakes, paired_mistakes, rows_mistakes
-from meshc.ir.signatures import count_mistake
+from meshc.ir.signatures import (
+    attribute_mistakes,
+    count_mistake,
+    form_of,
+    standing_mistakes,
+)
 from meshc.ir.types import BufferType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.viewcheck import coordinates_of, operand_mistakes, unknown_names
@@ -51,8 +56,8 @@ class _Verifier:
         self.scalars = frozenset(module.scalars.keys() - tile.scalars_of_rounds(module).keys())
         self.found = Diagnostics()
 
-    def wrong(self, message: str, span: Span | None = None) -> None:
-        self.found.error("invalid-ir", message, span)
+    def wrong(self, message: str, span: Span | None = None, help: str | None = None) -> None:
+        self.found.error("invalid-ir", message, span, help=help)
 
     # --- header and declarations
 
@@ -249,14 +254,16 @@ class _Verifier:
             self.wrong(f"{op.NAME} in a module of the {self.module.level} level", op.span)
             return
         mistake = count_mistake(op)
-        mistakes = [mistake] if mistake else []
-        mistakes += operand_mistakes(self.module, op, scope, names)
+        undeclared = [mistake] if mistake else [*attribute_mistakes(op), *standing_mistakes(op)]
+        for text in undeclared:
+            self.wrong(f"{_name(op)}: {text}", op.span, f"its form is: {form_of(op)}")
+        mistakes = operand_mistakes(self.module, op, scope, names)
         axis = getattr(op, "axis", "")
         if axis and axis not in self.axes:
             mistakes.append(f"there is no axis '{axis}'")
         if op.when is not None:
             mistakes += unknown_names("the guard", op.when.free_vars, self.coordinates | names)
-        if not mistakes:
+        if not mistakes and not undeclared:
             mistakes += self.own_rules(op)
         for text in mistakes:
             self.wrong(f"{_name(op)}: {text}", op.span)

@@ -79,24 +79,22 @@ def _kinds(module: Module, op: Op) -> list[str]:
     return [f"cannot take {wrong[0]}"] if wrong else []
 
 
-_ENDS: dict[type[Op], tuple[int, str, tuple[str, ...]]] = {
-    tile.Send: (1, "a channel", ()),
-    tile.Recv: (1, "a channel", ("store", "add", "max")),
-    tile.Relay: (2, "two channels", ("add", "max")),
+_ENDS: dict[type[Op], tuple[int, str]] = {
+    tile.Send: (1, "a channel"),
+    tile.Recv: (1, "a channel"),
+    tile.Relay: (2, "two channels"),
 }
 
 
 def _transfer(module: Module, op: tile.Transfer) -> list[str]:
-    """Channels that are declared, then a view; a known way to combine; a token."""
-    count, words, combines = _ENDS[type(op)]
+    """Channels that are declared, then a view; a token."""
+    count, words = _ENDS[type(op)]
     if [type(o) for o in op.operands] != [Symbol] * count + [View]:
         return [f"takes {words} and a view of a buffer"]
     declared = [c.name for c in module.channels]
     for symbol in op.operands[:count]:
         if isinstance(symbol, Symbol) and symbol.name not in declared:
             return [f"channel {symbol} is not declared"]
-    if combines and not isinstance(op, tile.Send) and op.combine not in combines:
-        return [f"combine is one of {', '.join(combines)}"]
     if not all(isinstance(r.type, TokenType) for r in op.results):
         return ["gives a token"]
     return []

@@ -54,10 +54,14 @@ def test_parameters_are_known_inside():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("kernel = head", "kernel = tail", "there is no kernel 'tail'"),
-        ("kernel = head", "kernel = head, dataflow = split_batch", "no dataflow 'split_batch'"),
-        ("cluster = 2", "cluster = 0", "at least one block in a cluster and on a core"),
-        ("cluster = 2", "resident = 0", "at least one block in a cluster and on a core"),
+        ("kernel = head", "kernel = tail", "'kernel' is 'tail', but"),
+        (
+            "kernel = head",
+            "kernel = head, dataflow = split_batch",
+            "'dataflow' is 'split_batch', but",
+        ),
+        ("cluster = 2", "cluster = 0", "'cluster' is 0, but it is at least 1"),
+        ("cluster = 2", "resident = 0", "'resident' is 0, but it is at least 1"),
         ("%b: f32[E]", "%b: f32[L]", "the block does not take f32[L, E], f32[E]"),
         ("graph.yield %d", "graph.yield %b", "the results are not what yield gives"),
         ("graph.yield %d", "%e = graph.silu %d : f32[L, E]", "the body does not end in a yield"),

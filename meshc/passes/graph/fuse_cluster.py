@@ -19,6 +19,7 @@ from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.graph.flow import Flow, Mismatch, block_with
 from meshc.passes.graph.fusible import (
+    ACTIVATIONS,
     Group,
     attention_block,
     embed,
@@ -30,7 +31,6 @@ from meshc.passes.graph.fusible_latent import is_latent, latent_block
 from meshc.support.diagnostics import Diagnostics, fail
 
 _DTYPES = ("f16", "bf16")
-_ACTIVATIONS = (graph.Silu, graph.Gelu)
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,12 @@ def _matcher(module: Module, op: Op) -> _Matcher | None:
         return latent_block if is_latent(Flow(module), op) else attention_block
     if isinstance(op, graph.Embed):
         return embed
-    if isinstance(op, _ACTIVATIONS):
+    if isinstance(op, ACTIVATIONS):
         return None if _gates(module, op) else plain_ffn_block
     if isinstance(op, graph.Mul):
         makers = {r: o for o in module.walk() for r in o.results}
         acts = [makers.get(value) for value in op.tensors()]
-        return gated_ffn_block if any(isinstance(a, _ACTIVATIONS) for a in acts) else None
+        return gated_ffn_block if any(isinstance(a, ACTIVATIONS) for a in acts) else None
     last = module.function.body.ops[-1]
     if isinstance(op, graph.Matmul) and any(r in last.tensors() for r in op.results):
         return head

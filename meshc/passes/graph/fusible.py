@@ -25,6 +25,9 @@ from meshc.passes.graph.flow import (
     unbiased,
 )
 
+ACTIVATIONS: tuple[type[Op], ...] = (graph.Silu, graph.Gelu)
+"""The functions of elements that an ``ffn_block`` computes."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -260,7 +263,7 @@ def _ffn_block(
 def _activation(flow: Flow, gated: graph.Mul) -> Op:
     for operand in gated.tensors():
         op = flow.makers.get(operand)
-        if isinstance(op, (graph.Silu, graph.Gelu)):
+        if isinstance(op, ACTIVATIONS):
             return op
     raise Mismatch("no activation gates this product", gated)
 
