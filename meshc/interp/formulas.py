@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,10 @@ def gelu(x: Array, form: str) -> Array:
     else:
         factor = 1 + _ERF(x / math.sqrt(2))
     return np.asarray(0.5 * x * factor, x.dtype)
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {"silu": silu, "gelu": gelu}
+"""What a function of elements means at every level: of an array and the function's options."""
 
 
 def frequencies(rotary: Rotary, extent: int) -> Array:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
 from meshc.ir.declared import Attribute, Operand, attributes, operands
+from meshc.ir.ops.functions import DOCS, FUNCTIONS, attributes_of
 
 Extents = Sequence[tuple[Expr, ...]]
 Params = Mapping[str, object]
@@ -75,6 +76,12 @@ _TRAILING = "out c[*rows, *lanes], a[*rows, *lanes], b[*rows]"
 _LEADING = "out c[*rows, *lanes], a[*rows, *lanes], b[*lanes]"
 _BY_ROWS = "out b[*rows], a[*rows, n, *lanes]"
 
+
+def _of_function(name: str) -> Kernel:
+    """The microkernel of a function of elements, with the fields of its class as attributes."""
+    return Kernel(name, operands(_ONE), DOCS[name], attributes_of(FUNCTIONS[name]))
+
+
 _CATALOGUE = (
     _kernel("fill", "out a[*dims]", "every element becomes `value`", "value: float"),
     _kernel("copy", _ONE, "out = a"),
@@ -82,8 +89,7 @@ _CATALOGUE = (
     _kernel("mul", _LEADING, "out = a * b"),
     _kernel("div", _TRAILING, "out = a / b, b repeated over trailing dims"),
     _kernel("scale", _ONE, "out = a * factor", "factor: float"),
-    _kernel("silu", _ONE, "out = a / (1 + exp(-a))"),
-    _kernel("gelu", _ONE, "out = gelu(a), `form` erf or tanh", "form: erf | tanh"),
+    *map(_of_function, FUNCTIONS),
     _kernel(
         "gemm",
         "out c[*batch, m, n], a[*batch, m, k], b[*batch|1, k, n]",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
+from meshc.ir.ops.functions import Gelu as Gelu
+from meshc.ir.ops.functions import Silu as Silu
 from meshc.ir.types import TensorType, Type
 
 
@@ -123,20 +125,6 @@ class Scale(_Pointwise):
     """Product with a constant."""
 
     factor: float = 1.0
-
-
-@register("graph.silu", "x -> y: like x")
-@dataclass(eq=False)
-class Silu(_Pointwise):
-    """``x / (1 + exp(-x))``."""
-
-
-@register("graph.gelu", "x -> y: like x")
-@dataclass(eq=False)
-class Gelu(_Pointwise):
-    """GELU; ``form`` is ``erf`` (exact) or ``tanh`` (the usual approximation)."""
-
-    form: str = attribute("erf", among=("erf", "tanh"))
 
 
 @register("graph.rms_norm", "x, gain: within x -> y: like x")

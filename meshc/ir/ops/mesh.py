@@ -27,8 +27,6 @@ COLLECTIVES = ("", "k_tree", "ring")
 PRODUCTS = ("cyclic_shift", "cannon", "summa", "allgather")
 """How the operands of a distributed product travel."""
 
-__all__ = ["LOCAL_POINTWISE"]
-
 
 @dataclass(eq=False)
 class Product(Op):
@@ -469,20 +467,6 @@ class Scale(Op):
     factor: float = 1.0
 
 
-@register("mesh.silu", "x -> y: like x")
-@dataclass(eq=False)
-class Silu(Op):
-    """``x / (1 + exp(-x))``."""
-
-
-@register("mesh.gelu", "x -> y: like x")
-@dataclass(eq=False)
-class Gelu(Op):
-    """GELU in the form ``erf`` or ``tanh``."""
-
-    form: str = attribute("erf", among=("erf", "tanh"))
-
-
 @register("mesh.repeat", "value+ -> result* {body}")
 @dataclass(eq=False)
 class Repeat(graph.Repeat):
@@ -500,22 +484,6 @@ class Yield(Op):
 @dataclass(eq=False)
 class Return(Op):
     """Ends a function."""
-
-
-LOCAL_POINTWISE = (
-    ExpSub,
-    Add,
-    Mul,
-    Div,
-    Scale,
-    Silu,
-    Gelu,
-    AtLeast,
-    Mask,
-    RmsScale,
-    InverseRms,
-    Rope,
-)
 
 
 def result_tensor(op: Op) -> TensorType:
