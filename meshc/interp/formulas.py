@@ -39,7 +39,12 @@ def gelu(x: Array, form: str) -> Array:
     return np.asarray(0.5 * x * factor, x.dtype)
 
 
-FUNCTIONS: dict[str, Callable[..., Array]] = {"silu": silu, "gelu": gelu}
+def relu2(x: Array) -> Array:
+    """Squared ReLU, ``max(x, 0)^2``."""
+    return np.square(np.maximum(x, 0))
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {"silu": silu, "gelu": gelu, "relu2": relu2}
 """What a function of elements means at every level: of an array and the function's options."""
 
 

@@ -57,6 +57,7 @@ class Kernels:
             "mul": self._pointwise,
             "scale": self._with_number,
             "at_least": self._with_number,
+            "relu2": self._relu2,
             "gemm": self._gemm,
             "rotate": self._rotate,
         }
@@ -81,6 +82,8 @@ class Kernels:
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows)
         once = SETUP + self._vector(op, windows)
+        if op.kernel == "relu2":
+            return 2 * once
         return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
 
     def steps(self, op: Compute) -> int:
@@ -91,7 +94,7 @@ class Kernels:
             return batch * chosen.steps
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows)
-        return self._vector(op, windows)
+        return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
     def _vector(self, op: Compute, windows: list[Window]) -> int:
         """Steps of one operation."""
@@ -152,6 +155,16 @@ class Kernels:
         number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
         operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
         return [f"{_POINTWISE[operation][element(to.dtype)]}({operands}, {number});"]
+
+    def _relu2(self, op: Compute) -> list[str]:
+        """The larger of the element and zero, then its square."""
+        to, source = _windows(op)
+        _alike(op, to, source)
+        out, kind = self.descriptors.memory(to), element(to.dtype)
+        return [
+            f"{_POINTWISE['max'][kind]}({out}, {self.descriptors.memory(source)}, 0.0);",
+            f"{_POINTWISE['mul'][kind]}({out}, {out}, {out});",
+        ]
 
     def _rotate(self, op: Compute) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""

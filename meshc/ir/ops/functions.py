@@ -77,3 +77,9 @@ class Gelu(Function):
     """GELU; ``form`` is ``erf`` (exact) or ``tanh`` (the usual approximation)."""
 
     form: str = attribute("erf", among=("erf", "tanh"))
+
+
+@function("relu2", "out = max(a, 0)^2")
+@dataclass(eq=False)
+class Relu2(Function):
+    """``max(x, 0)^2``, the squared ReLU (Primer, So et al. 2021, section 4.2)."""
