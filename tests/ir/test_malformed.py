@@ -132,6 +132,7 @@ OPS = [
     (GRAPH, "%y = «mesh.silu %x : f32[L, E]", "in a module of the graph level"),
     (MESH, "%y = «mesh.add %x, %g : f32[L, E]<E_x:2>", "E of %g does not lie as that of %x"),
     (MESH, "%y = «mesh.silu %x : f32[L, E]<L_y:1>", "L of %y does not lie as that of %x"),
+    (MESH, "%y = «mesh.row_sum %x {dim = L} : f32[E]<E_x:1>", "E of %y does not lie as that"),
     (MESH, "%y = «mesh.gemv %x, %w {contract = [E]} : f32[L, F]<F_y:1 +x>", "F of %y does not lie"),
     (MESH, "%y = «mesh.gemv %x, %g {contract = [E]} : f32[L]<+x>", "E of %g does not lie"),
     (MESH, "%y = «mesh.all_reduce %x {axis = z} : f32[L, E]<E_x:2>", "there is no axis 'z'"),

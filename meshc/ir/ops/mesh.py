@@ -357,7 +357,7 @@ class RowReduction(Op):
             self.reject(f"does not take [{before}] by '{self.dim}' to [{after}]")
 
 
-@register("mesh.row_max", "x -> y")
+@register("mesh.row_max", "x -> y: within x")
 @dataclass(eq=False)
 class RowMax(RowReduction):
     """Largest of the elements of ``dim`` that a core holds and the mask lets through."""
@@ -396,13 +396,13 @@ class ExpSub(Op):
     """``exp(x - m)``, the second operand repeated over dims it lacks."""
 
 
-@register("mesh.row_sum", "x -> y")
+@register("mesh.row_sum", "x -> y: within x")
 @dataclass(eq=False)
 class RowSum(RowReduction):
     """Sum of the elements of ``dim`` that a core holds."""
 
 
-@register("mesh.square_sum", "x -> y")
+@register("mesh.square_sum", "x -> y: within x")
 @dataclass(eq=False)
 class SquareSum(RowReduction):
     """Sum of squares of the elements of ``dim`` that a core holds."""
