@@ -18,9 +18,9 @@ from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.functions import FUNCTIONS, Function
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
-from meshc.ir.ops.functions import FUNCTIONS, Function
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 

@@ -21,10 +21,10 @@ from meshc.interp.places import part_indices
 from meshc.interp.shards import PAD, Sharding, lane_of
 from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.functions import FUNCTIONS, ON_MESH, Function
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
-from meshc.ir.ops.functions import FUNCTIONS, ON_MESH, Function
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
 from meshc.ir.declared import Attribute, Operand, attributes, operands
-from meshc.ir.ops.functions import DOCS, FUNCTIONS, attributes_of
+from meshc.ir.functions import DOCS, FUNCTIONS, attributes_of
 
 Extents = Sequence[tuple[Expr, ...]]
 Params = Mapping[str, object]

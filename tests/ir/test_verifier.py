@@ -127,7 +127,7 @@ def test_sound_modules_pass():
             "mesh.row_max: does not take [L, E] by 'Z' to [L]",
         ),
         (
-            mesh("%y = mesh.square_sum %x {dim = E} : f32[E]<+x>\n mesh.return %x"),
+            mesh("%y = mesh.square_sum %x {dim = E} : f32[E]<E_x:2>\n mesh.return %x"),
             "mesh.square_sum: does not take [L, E] by 'E' to [E]",
         ),
         (

@@ -22,8 +22,9 @@ from meshc.frontend.language.dims import (
     transposed,
 )
 from meshc.frontend.language.emitter import Emitter
+from meshc.ir import functions
 from meshc.ir.core import tensor_type
-from meshc.ir.ops import functions, graph
+from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span

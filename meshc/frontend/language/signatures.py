@@ -9,7 +9,7 @@ from typing import Literal
 
 from meshc.frontend.language.ast import Argument, Block, Call, Constant, Tensor
 from meshc.ir.declared import Attribute
-from meshc.ir.ops.functions import FUNCTIONS, attributes_of
+from meshc.ir.functions import FUNCTIONS, attributes_of
 from meshc.support.diagnostics import fail
 
 # Comparing with more names than any model has would take long.

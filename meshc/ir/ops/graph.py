@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
-from meshc.ir.ops.functions import Gelu as Gelu
-from meshc.ir.ops.functions import Silu as Silu
+from meshc.ir.functions import Gelu as Gelu
+from meshc.ir.functions import Silu as Silu
 from meshc.ir.types import TensorType, Type
 
 

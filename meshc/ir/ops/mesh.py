@@ -52,6 +52,11 @@ class Product(Op):
                 if self.IN_PLACE and not self.lies_alike(source, result, dim):
                     self.reject(f"{dim} of {result} does not lie as that of {source} does")
 
+    def axes_of_contraction(self, operand: Operand) -> set[str]:
+        """The axes that what is contracted lies over in an operand."""
+        layout = tensor_type(operand).layout or Layout()
+        return {s.axis for s in layout.splits if s.dim in self.contract}
+
     def lies_alike(self, source: Operand, result: Operand, dim: str) -> bool:
         """Whether a core has as many lanes of ``dim`` in both: what moves may turn them."""
         splits = [(tensor_type(v).layout or Layout()).split_of(dim) for v in (source, result)]
@@ -102,6 +107,14 @@ class Gemm(Product):
         super().verify(extents)
         if not self.axis:
             self.reject("it names no axis along which the left operand moves")
+        left = self.axes_of_contraction(self.operands[0])
+        for right in self.operands[1:]:
+            axes = self.axes_of_contraction(right)
+            if not left or not axes or left & axes:
+                self.reject(
+                    f"{', '.join(self.contract)} must lie over one axis in {self.operands[0]} and "
+                    f"over another in {right}"
+                )
 
 
 @register("mesh.gemm_t", "left, right+ -> product+")

@@ -8,8 +8,8 @@ write it into the file of its op and let that file's function list it.
 from collections.abc import Callable, Mapping
 
 from meshc.ir.core import Op
+from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import graph
-from meshc.ir.ops.functions import FUNCTIONS
 from meshc.passes.mesh.forms.append import append
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering

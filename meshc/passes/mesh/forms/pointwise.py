@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meshc.ir.core import Op
+from meshc.ir.functions import ON_MESH, Function
 from meshc.ir.ops import graph, mesh
-from meshc.ir.ops.functions import ON_MESH, Function
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.form import Form, only
 from meshc.passes.mesh.forms.layouts import laid_out

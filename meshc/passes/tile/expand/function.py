@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from meshc.analysis.tiling import ceil_div
+from meshc.ir import functions
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.module import Function, Param, Port
-from meshc.ir.ops import functions, mesh
+from meshc.ir.ops import mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import View
