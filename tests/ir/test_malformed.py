@@ -140,6 +140,7 @@ OPS = [
     (MESH, "%y = «mesh.gemv %x, %g {contract = [E]} : f32[L]<+x>", "E of %g does not lie"),
     (MESH, "%y = «mesh.gemm %x, %w {contract = [E], axis = x} : f32[L, F]<F_y:2>", "over another"),
     (MESH, "%y = «mesh.gemm %x, %w {contract = [E]} : f32[L, F]<F_y:2>", "names no axis"),
+    (MESH, "%y = «mesh.shift %x {axis = x, dim = E} : f32[L, E]<E_x:4>", "E of %y does not lie"),
     (MESH, "%y = «mesh.all_reduce %x {axis = z} : f32[L, E]<E_x:2>", "there is no axis 'z'"),
     (MESH, "%y = «mesh.all_reduce %x {axis = y} : f32[L, E]<E_x:2>", "must stand as '+'"),
     (MESH, "%y = «mesh.all_reduce %x {axis = y, algo = bus} : f32[L, E]<E_x:2>", "'algo' is 'bus'"),

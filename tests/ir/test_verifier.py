@@ -52,6 +52,14 @@ def test_sound_modules_pass():
     assert errors(tile("tile.silu %a, %a")) == []
 
 
+def test_rows_and_caches_may_have_more_room_than_they_need():
+    """Whole chunks of rows, and the last rows of a mesh that keep all that is new."""
+    for split in ("L_y%:64", "L_y~:64"):
+        kind = f"f32[L, E]<{split}>"
+        body = f"%y = mesh.silu %x : {kind}\n mesh.return %y"
+        assert errors(mesh(body, params=f"in %x: {kind}", results=kind)) == []
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

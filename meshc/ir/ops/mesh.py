@@ -187,6 +187,12 @@ class AlongAxis(Op):
                     f"{after} (+ sum, @ first core, / split of {self.along or 'a dim'}), all else "
                     "alike"
                 )
+            splits = [
+                (tensor_type(value).layout or Layout()).split_of(self.along)
+                for value in (operand, result)
+            ]
+            if self.STANDING == ("/", "/") and splits[0] != splits[1]:
+                self.reject(f"{self.along} of {result} does not lie as that of {operand} does")
 
 
 @dataclass(eq=False)
