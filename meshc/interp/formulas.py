@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,15 @@ def gelu(x: Array, form: str) -> Array:
     else:
         factor = 1 + _ERF(x / math.sqrt(2))
     return np.asarray(0.5 * x * factor, x.dtype)
+
+
+def relu2(x: Array) -> Array:
+    """Squared ReLU, ``max(x, 0)^2``."""
+    return np.square(np.maximum(x, 0))
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {"silu": silu, "gelu": gelu, "relu2": relu2}
+"""What a function of elements means at every level: of an array and the function's options."""
 
 
 def frequencies(rotary: Rotary, extent: int) -> Array:

@@ -18,6 +18,7 @@ from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.functions import FUNCTIONS, Function
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -135,14 +136,12 @@ def _scale(scope: Scope, op: graph.Scale) -> list[Array]:
     return [scope.of(op.operands[0]) * op.factor]
 
 
-@meaning(graph.Silu)
-def _silu(scope: Scope, op: graph.Silu) -> list[Array]:
-    return [formulas.silu(scope.of(op.operands[0]))]
+def _function(scope: Scope, op: Function) -> list[Array]:
+    formula = formulas.FUNCTIONS[op.NAME.removeprefix("graph.")]
+    return [formula(scope.of(op.operands[0]), **op.attributes())]
 
 
-@meaning(graph.Gelu)
-def _gelu(scope: Scope, op: graph.Gelu) -> list[Array]:
-    return [formulas.gelu(scope.of(op.operands[0]), op.form)]
+MEANINGS.update((FUNCTIONS[name], _function) for name in formulas.FUNCTIONS)
 
 
 @meaning(graph.RmsNorm)

@@ -71,14 +71,14 @@ def _scale(out: Array, operands: Sequence[Array], params: Params) -> Array:
     return np.asarray(operands[0] * params["factor"])
 
 
-@microkernel
-def _silu(out: Array, operands: Sequence[Array], params: Params) -> Array:
-    return formulas.silu(operands[0])
+def _function(formula: Callable[..., Array]) -> Kernel:
+    def computed(out: Array, operands: Sequence[Array], params: Params) -> Array:
+        return formula(operands[0], **params)
+
+    return computed
 
 
-@microkernel
-def _gelu(out: Array, operands: Sequence[Array], params: Params) -> Array:
-    return formulas.gelu(operands[0], params["form"])
+MICROKERNELS.update({name: _function(f) for name, f in formulas.FUNCTIONS.items()})
 
 
 @microkernel

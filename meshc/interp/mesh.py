@@ -21,6 +21,7 @@ from meshc.interp.places import elsewhere, part_indices
 from meshc.interp.shards import PAD, Sharding, lane_of
 from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.functions import FUNCTIONS, ON_MESH, Function
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
@@ -184,14 +185,12 @@ def _scale(shards: Shards, op: mesh.Scale) -> list[Array]:
     return [shards.of(op.operands[0]) * op.factor]
 
 
-@meaning(mesh.Silu)
-def _silu(shards: Shards, op: mesh.Silu) -> list[Array]:
-    return [formulas.silu(shards.of(op.operands[0]))]
+def _function(shards: Shards, op: Function) -> list[Array]:
+    formula = formulas.FUNCTIONS[op.NAME.removeprefix("mesh.")]
+    return [formula(shards.of(op.operands[0]), **op.attributes())]
 
 
-@meaning(mesh.Gelu)
-def _gelu(shards: Shards, op: mesh.Gelu) -> list[Array]:
-    return [formulas.gelu(shards.of(op.operands[0]), op.form)]
+MEANINGS.update((ON_MESH[FUNCTIONS[name]], _function) for name in formulas.FUNCTIONS)
 
 
 @meaning(mesh.RmsScale)

@@ -250,8 +250,10 @@ class Compiler:
 
     def compute(self, op: tile.Compute, guard: Memo[bool] | None, names: Names) -> Step:
         """A microkernel with the operands its signature has."""
-        if len(op.operands) != len(op.signature.operands):
-            op.reject(f"tile.{op.kernel} takes {len(op.signature.operands)} operands")
+        if len(op.operands) != len(op.declared.operands):
+            op.reject(f"tile.{op.kernel} takes {len(op.declared.operands)} operands")
+        if op.kernel not in MICROKERNELS:
+            op.reject(f"the interpreter has no meaning of tile.{op.kernel}")
         windows = [self.window(op, i, names) for i in range(len(op.operands))]
         affine = {n: names.expr(v, op.span) for n, v in op.params.items() if isinstance(v, Expr)}
         fixed = {n: v for n, v in op.params.items() if not isinstance(v, Expr)}
@@ -265,8 +267,6 @@ class Compiler:
     def recv(self, op: tile.Recv, guard: Memo[bool] | None, names: Names) -> Step:
         """A receive on a channel that exists."""
         self._known_channel(op, op.channel)
-        if op.combine not in ("store", "add", "max"):
-            op.reject(f"cannot combine by '{op.combine}'")
         return RecvStep(op, guard, op, self.window(op, 1, names), op.result)
 
     def relay(self, op: tile.Relay, guard: Memo[bool] | None, names: Names) -> Step:

@@ -78,7 +78,7 @@ def decode_attributes(cls: type[Op], raw: dict[str, Raw], span: Span) -> dict[st
 
 def decode_params(kernel: str, raw: dict[str, Raw], span: Span) -> dict[str, object]:
     """Typed parameters of a microkernel; all of them must be given."""
-    types = {name: _KIND_TYPES[kind] for name, kind in KERNELS[kernel].params}
+    types = {a.name: _KIND_TYPES[a.kind] for a in KERNELS[kernel].attributes}
     for name in types:
         if name not in raw:
             fail("invalid-ir", f"tile.{kernel} lacks the attribute '{name}'", span)

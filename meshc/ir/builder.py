@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
+from meshc.ir.signatures import count_mistake, form_of
 from meshc.ir.types import Type
 from meshc.ir.values import Value
 
@@ -44,12 +45,15 @@ class Builder:
         """Insert ``op`` with one result per name; returns the results.
 
         Types come from the op's ``infer`` unless given. Raises ValueError when their number is
-        not that of the names.
+        not that of the names, or the op does not have the operands or results that it declares.
         """
         kinds = op.infer(self.extents) if types is None else types
         if kinds is None or len(kinds) != len(names):
             raise ValueError(f"{op.NAME} does not have {len(names)} results of known type")
         op.results = [Value(self.names.fresh(n), k) for n, k in zip(names, kinds, strict=True)]
+        mistake = count_mistake(op)
+        if mistake is not None:
+            raise ValueError(f"{form_of(op)}: {mistake}")
         self.block.ops.insert(self.at, op)
         self.at += 1
         return op.results

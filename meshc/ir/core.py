@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, TypeVar
 
 from meshc.ir.affine import Cond
+from meshc.ir.declared import Signature, signature
 from meshc.ir.types import TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.views import Symbol, View
@@ -41,6 +42,7 @@ class Op:
     """Base of all operations. Subclasses add attributes as dataclass fields with defaults."""
 
     NAME: ClassVar[str] = ""
+    SIGNATURE: ClassVar[Signature] = Signature()
 
     operands: list[Operand] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
@@ -88,13 +90,15 @@ OP_CLASSES: dict[str, type[Op]] = {}
 OpClass = TypeVar("OpClass", bound=type[Op])
 
 
-def register(name: str) -> Callable[[OpClass], OpClass]:
-    """Class decorator: make an op known to the parser under ``name`` (``level.mnemonic``)."""
+def register(name: str, form: str) -> Callable[[OpClass], OpClass]:
+    """Class decorator: make an op known to the parser under ``name`` (``level.mnemonic``), which
+    takes and gives what ``form`` declares (:mod:`meshc.ir.declared`)."""
 
     def add(cls: OpClass) -> OpClass:
         if name in OP_CLASSES:
             raise ValueError(f"op '{name}' is registered twice")
         cls.NAME = name
+        cls.SIGNATURE = signature(form)
         OP_CLASSES[name] = cls
         return cls
 

@@ -1,144 +1,180 @@
-"""The catalogue of microkernels: names, signatures and cost, once for everyone.
+"""The catalogue of microkernels: what each takes and computes, once for everyone.
 
-What a kernel *means* is written independently in the interpreter, the emitted Python, CSL and
-CUDA. Operands are views; shapes below are those of the views on one core. ``..`` stands for equal
-leading dims. A smaller operand is repeated over trailing dims it lacks, one of `add` and `mul` over
-leading ones.
+What a kernel *means* is written independently in the interpreter, the emitted Python and CSL
+(``docs/tile-level.md`` shows who knows which). Operands are views of a core's buffers; how they
+are declared is told in :mod:`meshc.ir.declared`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-ParamKind = Literal["affine", "int", "float", "bool", "name"]
+from meshc.ir.affine import Expr
+from meshc.ir.declared import Attribute, Operand, attributes, operands
+from meshc.ir.functions import DOCS, FUNCTIONS, attributes_of
+
+Extents = Sequence[tuple[Expr, ...]]
+Params = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Signature of a microkernel.
+    """Declaration of a microkernel.
 
-    ``operands`` are ``out``, ``in`` or ``inout``; ``params`` name its attributes and kinds;
-    ``flops_per_element`` counts the arithmetic for each element of the first operand (for ``gemm``
-    per multiply-add of the contraction).
+    ``doc`` says what it computes. Where the attribute ``variant[0]`` is true, the operands are
+    those of ``variant[1]``. ``extra`` says what else is wrong with the shapes of a call that fits
+    otherwise.
     """
 
     name: str
-    operands: tuple[str, ...]
+    operands: tuple[Operand, ...]
     doc: str
-    params: tuple[tuple[str, ParamKind], ...] = ()
-    flops_per_element: int = 1
+    attributes: tuple[Attribute, ...] = ()
+    variant: tuple[str, tuple[Operand, ...]] | None = None
+    extra: Callable[[Extents, Params], str | None] | None = field(default=None, compare=False)
+
+    def operands_of(self, params: Params) -> tuple[Operand, ...]:
+        """The operands of a call with ``params``."""
+        if self.variant is not None and params.get(self.variant[0]):
+            return self.variant[1]
+        return self.operands
+
+    def form(self, params: Params) -> str:
+        """What a call with ``params`` takes, as declared."""
+        takes = f"tile.{self.name} {', '.join(map(str, self.operands_of(params)))}"
+        given = ", ".join(map(str, self.attributes))
+        return f"{takes} {{{given}}}" if given else takes
+
+    def __str__(self) -> str:
+        return self.form({})
+
+
+def _kernel(
+    name: str,
+    takes: str,
+    doc: str,
+    given: str = "",
+    variant: tuple[str, str] | None = None,
+    extra: Callable[[Extents, Params], str | None] | None = None,
+) -> Kernel:
+    other = (variant[0], operands(variant[1])) if variant else None
+    return Kernel(name, operands(takes), doc, attributes(given), other, extra)
+
+
+def _softmaxes(shapes: Extents, params: Params) -> str | None:
+    """Of each softmax there are some values, a sum and a maximum."""
+    last, count = shapes[0][-1], params["count"]
+    assert isinstance(count, int)
+    if last.is_const and last.constant >= 3 * count and last.constant % count == 0:
+        return None
+    return f"{last} lanes are not the values, sums and maxima of {count} softmaxes"
+
+
+_ONE = "out b[*dims], a[*dims]"
+_TRAILING = "out c[*rows, *lanes], a[*rows, *lanes], b[*rows]"
+_LEADING = "out c[*rows, *lanes], a[*rows, *lanes], b[*lanes]"
+_BY_ROWS = "out b[*rows], a[*rows, n, *lanes]"
+
+
+def _of_function(name: str) -> Kernel:
+    """The microkernel of a function of elements, with the fields of its class as attributes."""
+    return Kernel(name, operands(_ONE), DOCS[name], attributes_of(FUNCTIONS[name]))
 
 
 _CATALOGUE = (
-    Kernel("fill", ("out",), "every element becomes `value`", (("value", "float"),), 0),
-    Kernel("copy", ("out", "in"), "out = a", (), 0),
-    Kernel("add", ("out", "in", "in"), "out = a + b"),
-    Kernel("mul", ("out", "in", "in"), "out = a * b"),
-    Kernel("div", ("out", "in", "in"), "out = a / b, b repeated over trailing dims"),
-    Kernel("scale", ("out", "in"), "out = a * factor", (("factor", "float"),)),
-    Kernel("silu", ("out", "in"), "out = a / (1 + exp(-a))", (), 4),
-    Kernel("gelu", ("out", "in"), "out = gelu(a), `form` erf or tanh", (("form", "name"),), 8),
-    Kernel(
+    _kernel("fill", "out a[*dims]", "every element becomes `value`", "value: float"),
+    _kernel("copy", _ONE, "out = a"),
+    _kernel("add", _LEADING, "out = a + b"),
+    _kernel("mul", _LEADING, "out = a * b"),
+    _kernel("div", _TRAILING, "out = a / b, b repeated over trailing dims"),
+    _kernel("scale", _ONE, "out = a * factor", "factor: float"),
+    *map(_of_function, FUNCTIONS),
+    _kernel(
         "gemm",
-        ("out", "in", "in"),
+        "out c[*batch, m, n], a[*batch, m, k], b[*batch|1, k, n]",
         "out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; "
         "b is [.., n, k] if `transposed`",
-        (("accumulate", "bool"), ("transposed", "bool")),
-        2,
+        "accumulate: bool, transposed: bool",
+        ("transposed", "out c[*batch, m, n], a[*batch, m, k], b[*batch|1, n, k]"),
     ),
-    Kernel("square_sum", ("out", "in"), "out[..] = sum of a*a over trailing dims", (), 2),
-    Kernel(
+    _kernel("square_sum", _BY_ROWS, "out[..] = sum of a*a over trailing dims"),
+    _kernel(
         "rms_scale",
-        ("out", "in", "in", "in"),
+        "out b[*rows, *lanes], a[*rows, *lanes], squares[*rows], gain[*lanes]",
         "out[.., e] = a[.., e] / sqrt(s[..] / count + eps) * gain[e]",
-        (("count", "int"), ("eps", "float")),
-        3,
+        "count: int >= 1, eps: float >= 0",
     ),
-    Kernel(
+    _kernel(
         "inverse_rms",
-        ("out", "in"),
+        "out b[*rows], squares[*rows]",
         "out = 1 / sqrt(s / count + eps)",
-        (("count", "int"), ("eps", "float")),
-        3,
+        "count: int >= 1, eps: float >= 0",
     ),
-    Kernel(
+    _kernel(
         "rope",
-        ("out", "in", "in"),
+        "out b[*heads, rows, 2*pairs], a[*heads, rows, 2*pairs], frequency[pairs]",
         "out[.., r, 2i:2i+2] = a[.., r, 2i:2i+2] turned by (position + step*r) * freq[i]",
-        (("position", "affine"), ("step", "int")),
-        6,
+        "position: affine, step: int",
     ),
-    Kernel("row_max", ("out", "in"), "out[..] = largest of a over trailing dims"),
-    Kernel("row_sum", ("out", "in"), "out[..] = sum of a over trailing dims"),
-    Kernel(
-        "exp_sub", ("out", "in", "in"), "out = exp(a - m), m repeated over trailing dims", (), 3
-    ),
-    Kernel("at_least", ("out", "in"), "out = the larger of a and `value`", (("value", "float"),)),
-    Kernel(
+    _kernel("row_max", _BY_ROWS, "out[..] = largest of a over trailing dims"),
+    _kernel("row_sum", _BY_ROWS, "out[..] = sum of a over trailing dims"),
+    _kernel("exp_sub", _TRAILING, "out = exp(a - m), m repeated over trailing dims"),
+    _kernel("at_least", _ONE, "out = the larger of a and `value`", "value: float"),
+    _kernel(
         "merge_softmax",
-        ("inout", "in"),
+        "inout a[*rows, lanes], b[*rows, lanes]",
         "a[.., :] and b[.., :] are the weighted values, then the sums, then the maxima of `count` "
         "softmaxes over elements of their own: a = those over the elements of both",
-        (("count", "int"),),
-        4,
+        "count: int >= 1",
+        extra=_softmaxes,
     ),
-    Kernel(
+    _kernel(
         "mask_causal",
-        ("inout",),
+        "inout scores[*heads, rows, keys]",
         "s[.., r, j] = -inf where the key's position key + key_step*j is beyond the query's "
         "query + query_step*r, or is not below limit",
-        (
-            ("query", "affine"),
-            ("query_step", "int"),
-            ("key", "affine"),
-            ("key_step", "int"),
-            ("limit", "affine"),
-        ),
+        "query: affine, query_step: int, key: affine, key_step: int, limit: affine",
     ),
-    Kernel(
+    _kernel(
         "mask_slots",
-        ("inout", "in"),
+        "inout scores[*rows, slots], state[2]: i32",
         "s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds nothing",
     ),
-    Kernel(
+    _kernel(
         "ring_set",
-        ("out",),
+        "out state[2]: i32",
         "state = (0, count): a ring buffer whose first `count` slots are filled",
-        (("count", "affine"),),
-        0,
+        "count: affine",
     ),
-    Kernel(
+    _kernel(
         "ring_push",
-        ("inout", "in", "in"),
+        "inout ring[*heads, slots, lanes], entry[*heads, lanes], state[2]: i32",
         "the newest slot of ring a[.., cap, :] = b[.., :]",
-        (),
-        0,
     ),
-    Kernel("ring_grow", ("inout",), "state count + 1", (), 0),
-    Kernel(
+    _kernel("ring_grow", "inout state[2]: i32", "state count + 1"),
+    _kernel(
         "ring_oldest",
-        ("out", "in", "in"),
+        "out entry[*heads, lanes], ring[*heads, slots, lanes], state[2]: i32",
         "b[.., :] = the oldest slot of ring a[.., cap, :]",
-        (),
-        0,
     ),
-    Kernel(
+    _kernel(
         "ring_drop",
-        ("inout",),
+        "inout state[2]: i32",
         "state head + 1, count - 1 (`capacity` slots)",
-        (("capacity", "int"),),
-        0,
+        "capacity: int >= 1",
     ),
-    Kernel(
-        "rotate", ("inout",), "a[i] = a[(i + by) mod n] over the first dim", (("by", "affine"),), 0
+    _kernel(
+        "rotate",
+        "inout a[n, *rest]",
+        "a[i] = a[(i + by) mod n] over the first dim",
+        "by: affine",
     ),
-    Kernel(
+    _kernel(
         "select_lanes",
-        ("out", "in"),
+        "out b[n, *rest], a[m, *rest]",
         "out[i] = a[i + shift] where that lane exists, else 0",
-        (("shift", "affine"),),
-        0,
+        "shift: affine",
     ),
 )
 

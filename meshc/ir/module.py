@@ -121,7 +121,8 @@ class Module:
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
     has an entry for each kind of attention over cached keys; ``paired`` names weights of the model
     whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, .. (canonicalize). ``places``
-    says where the sections of the header stand in the text that the module was read from.
+    says where sections of the header and declarations stand in the text that the module was read
+    from.
     """
 
     name: str

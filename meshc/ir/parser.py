@@ -53,10 +53,12 @@ class _Parser(Tokens):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.values: dict[str, Value] = {}
+        self.places: dict[str, Span] = {}
 
     # --- header
 
     def module(self) -> Module:
+        start = self.span()
         self.expect("module")
         name = self.symbol()
         self.expect("level")
@@ -66,7 +68,8 @@ class _Parser(Tokens):
             self.wrong(f"no such level; there are {', '.join(LEVELS)}")
         self.advance()
         self.expect(")")
-        module = Module(name, level)
+        module = Module(name, level, places=self.places)
+        self.places["module"] = start
         if self.take("holds"):
             self.expect("(")
             module.holds = set(self.names_until(")"))
@@ -188,6 +191,7 @@ class _Parser(Tokens):
             fail("bad-meshir", f"%{name} is defined twice", span)
         value = Value(name, kind)
         self.values[name] = value
+        self.places[str(value)] = span
         return value
 
     def buffer(self) -> Buffer:
@@ -207,6 +211,7 @@ class _Parser(Tokens):
     def channel(self) -> Channel:
         span = self.span()
         name = self.symbol()
+        self.places[f"channel @{name}"] = span
         route = parse_map(unquoted(self.of("string", "a route in quotes")), span)
         facts = self.facts(
             "multicast", "turns", "send_color", "recv_color", "queue", "output_queue"
@@ -225,6 +230,7 @@ class _Parser(Tokens):
     def port(self) -> Port:
         span = self.span()
         name = self.symbol()
+        self.places[f"port @{name}"] = span
         direction = self.name()
         if direction not in ("in", "out"):
             fail("bad-meshir", "a port is 'in' or 'out'", span)
@@ -250,7 +256,9 @@ class _Parser(Tokens):
         )
 
     def function(self) -> Function:
+        span = self.span()
         name = self.symbol()
+        self.places[f"func @{name}"] = span
         self.expect("(")
         params = []
         while not self.take(")"):
@@ -427,7 +435,7 @@ class _Parser(Tokens):
             shape = tuple(parse_expr(p, span) for p in self.raw_list())
         if self.token == "order":
             order = tuple(self.as_int(_int(p), span) for p in self.raw_list())
-        return View(value, indices, shape, order)
+        return View(value, indices, shape, order, span)
 
 
 def _index(text: str, span: Span) -> Index:

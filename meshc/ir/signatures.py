@@ -1,112 +1,98 @@
-"""How many operands, results and regions each op has: what the verifier holds text against."""
+"""Holds an op against what its class declares: operands, results, regions, attributes, layouts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import fields
 
 from meshc.ir.core import Op
+from meshc.ir.declared import MANY, Named, Rule, rule_of
 from meshc.ir.ops.tile import Compute
-
-_MANY = 1 << 30
-
-
-@dataclass(frozen=True)
-class Signature:
-    """Bounds of the operand count, results (None: as many as the op's text gives), regions."""
-
-    least: int
-    most: int
-    results: int | None = 1
-    regions: int = 0
+from meshc.ir.types import Layout, TensorType
+from meshc.ir.values import Value
 
 
-_UNARY, _BINARY = Signature(1, 1), Signature(2, 2)
-_PRODUCT = Signature(2, _MANY, None)
-_END = Signature(0, _MANY, 0)
-_LOOP = Signature(1, _MANY, None, 1)
-
-SIGNATURES: dict[str, Signature] = {
-    "graph.matmul": _PRODUCT,
-    "graph.transpose": _UNARY,
-    "graph.add": _BINARY,
-    "graph.mul": _BINARY,
-    "graph.scale": _UNARY,
-    "graph.silu": _UNARY,
-    "graph.gelu": _UNARY,
-    "graph.rms_norm": _BINARY,
-    "graph.rope": _UNARY,
-    "graph.softmax": _UNARY,
-    "graph.append": _BINARY,
-    "graph.embed": _BINARY,
-    "graph.repeat": _LOOP,
-    "graph.fuse": _LOOP,
-    "graph.yield": _END,
-    "graph.return": _END,
-    "mesh.gemv": _PRODUCT,
-    "mesh.gemm": _PRODUCT,
-    "mesh.gemm_t": _PRODUCT,
-    "mesh.all_reduce": Signature(1, _MANY, None),
-    "mesh.reduce": Signature(1, _MANY, None),
-    "mesh.broadcast": _UNARY,
-    "mesh.gather": _UNARY,
-    "mesh.scatter": _UNARY,
-    "mesh.all_gather": _UNARY,
-    "mesh.reduce_scatter": _UNARY,
-    "mesh.shift": _UNARY,
-    "mesh.part": _UNARY,
-    "mesh.relayout": _UNARY,
-    "mesh.append": Signature(2, 4, None),
-    "mesh.row_max": _UNARY,
-    "mesh.at_least": _UNARY,
-    "mesh.mask": _UNARY,
-    "mesh.exp_sub": _BINARY,
-    "mesh.row_sum": _UNARY,
-    "mesh.square_sum": _UNARY,
-    "mesh.rms_scale": Signature(3, 3),
-    "mesh.inverse_rms": _UNARY,
-    "mesh.rope": _UNARY,
-    "mesh.add": _BINARY,
-    "mesh.mul": _BINARY,
-    "mesh.div": _BINARY,
-    "mesh.scale": _UNARY,
-    "mesh.silu": _UNARY,
-    "mesh.gelu": _UNARY,
-    "mesh.repeat": _LOOP,
-    "mesh.yield": _END,
-    "mesh.return": _END,
-    "tile.send": _BINARY,
-    "tile.recv": _BINARY,
-    "tile.relay": Signature(3, 3),
-    "tile.wait": Signature(1, _MANY, 0),
-    "tile.for": Signature(0, 0, 0, 1),
-    "tile.sweep": Signature(0, 0, 0, 1),
-}
-
-
-def signature_of(op: Op) -> Signature:
-    """The signature of ``op``; that of a microkernel comes from its catalogue entry."""
+def form_of(op: Op) -> str:
+    """What an op takes and gives, as it declares it."""
     if isinstance(op, Compute):
-        count = len(op.signature.operands)
-        return Signature(count, count, 0)
-    return SIGNATURES[op.NAME]
+        return str(op.declared)
+    given = ", ".join(f"{name}{rule}" for name, rule in rules_of(type(op)).items())
+    return f"{op.NAME} {op.SIGNATURE}" + (f" {{{given}}}" if given else "")
+
+
+def rules_of(cls: type[Op]) -> dict[str, Rule]:
+    """The attributes that a class declares, with the bound of each."""
+    known = {f.name for f in fields(Op)}
+    return {f.name: rule_of(f.metadata) for f in fields(cls) if f.name not in known}
 
 
 def count_mistake(op: Op) -> str | None:
     """What is wrong with the number of operands, results or regions, or None."""
-    wanted = signature_of(op)
-    given = len(op.operands)
-    if not wanted.least <= given <= wanted.most:
-        return f"takes {_range(wanted)} operands, not {given}"
-    if wanted.results is not None and len(op.results) != wanted.results:
-        return f"gives {wanted.results} results, not {len(op.results)}"
-    if len(op.regions) != wanted.regions:
-        return f"has {wanted.regions} regions, not {len(op.regions)}"
+    if isinstance(op, Compute):
+        takes, gives, regions = (len(op.declared.operands),) * 2, (0, 0), 0
+    else:
+        takes, gives = _range(op.SIGNATURE.operands), _range(op.SIGNATURE.results)
+        regions = op.SIGNATURE.regions
+    if not takes[0] <= len(op.operands) <= takes[1]:
+        return f"takes {_count_text(*takes)} operands, not {len(op.operands)}"
+    if not gives[0] <= len(op.results) <= gives[1]:
+        return f"gives {_count_text(*gives)} results, not {len(op.results)}"
+    if len(op.regions) != regions:
+        return f"has {regions} regions, not {len(op.regions)}"
     return None
 
 
-def _range(signature: Signature) -> str:
-    if signature.least == signature.most:
-        return str(signature.least)
-    if signature.most == _MANY:
-        return f"at least {signature.least}"
-    return f"{signature.least} to {signature.most}"
+def _range(declared: tuple[Named, ...]) -> tuple[int, int]:
+    return sum(n.least for n in declared), min(MANY, sum(n.most for n in declared))
+
+
+def _count_text(least: int, most: int) -> str:
+    if least == most:
+        return str(least)
+    return f"at least {least}" if most == MANY else f"{least} to {most}"
+
+
+def attribute_mistakes(op: Op) -> list[str]:
+    """Attributes with values that their bounds do not admit."""
+    if isinstance(op, Compute):
+        rules = {a.name: a.rule for a in op.declared.attributes}
+    else:
+        rules = rules_of(type(op))
+    given = op.attributes()
+    found = [(name, rule.mistake(given[name])) for name, rule in rules.items()]
+    return [f"'{name}' {words}" for name, words in found if words]
+
+
+def standing_mistakes(op: Op) -> list[str]:
+    """Operands and results that do not stand to an operand as the signature says: ``within`` it,
+    with some of its dims, or ``like`` it, with all of them, and laid out as it is."""
+    values = {}
+    for declared, value in zip(op.SIGNATURE.operands, op.operands, strict=False):
+        values[declared.name] = value
+    pairs = [*zip(op.SIGNATURE.operands, op.operands, strict=False)]
+    pairs += [*zip(op.SIGNATURE.results, op.results, strict=False)]
+    found = []
+    for declared, value in pairs:
+        other = values.get(declared.of)
+        if declared.rule and isinstance(value, Value) and isinstance(other, Value):
+            words = _standing(declared, value, other)
+            found += [words] if words else []
+    return found
+
+
+def _standing(declared: Named, value: Value, other: Value) -> str | None:
+    kind, given = value.type, other.type
+    if not isinstance(kind, TensorType) or not isinstance(given, TensorType):
+        return None
+    if declared.rule == "like" and kind.dims != given.dims:
+        return f"the dims of {value} are not those of {other}, {_list(given.dims)}"
+    if not set(kind.dims) <= set(given.dims):
+        return f"cannot spread {_list(kind.dims)} over {_list(given.dims)}"
+    layout, wanted = (k.layout or Layout() for k in (kind, given))
+    for dim in kind.dims:
+        if layout.split_of(dim) != wanted.split_of(dim):
+            return f"{dim} of {value} does not lie as that of {other} does"
+    return None
+
+
+def _list(dims: tuple[str, ...]) -> str:
+    return f"[{', '.join(dims)}]"

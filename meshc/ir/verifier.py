@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from meshc.ir.affine.expr import is_name
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.builder import defined_values
 from meshc.ir.core import Block, Op
@@ -19,7 +20,12 @@ from meshc.ir.ops import graph, mesh, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.recording import attention_of
 from meshc.ir.rows import Rows, attention_mistakes, paired_mistakes, rows_mistakes
-from meshc.ir.signatures import count_mistake
+from meshc.ir.signatures import (
+    attribute_mistakes,
+    count_mistake,
+    form_of,
+    standing_mistakes,
+)
 from meshc.ir.types import BufferType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.viewcheck import coordinates_of, operand_mistakes, unknown_names
@@ -28,6 +34,11 @@ from meshc.support.spans import Span
 
 _RETURNS = (graph.Return, mesh.Return)
 _YIELDS = (graph.Yield, mesh.Yield)
+
+_SPLITS = "a dim has one split: dim_axis:lanes, with at most as many lanes as the dim has"
+_ROUTE = "a route leads from a core to one of its line: { [y, x] -> [y, x - 1] : x >= 1 }"
+_LOOP = "the block takes what the op does (stacks without their dim); yield gives its results"
+_PORT = "a name for each dim of the buffer, an index for each dim of the tensor"
 
 
 def verify_module(module: Module) -> None:
@@ -51,8 +62,8 @@ class _Verifier:
         self.scalars = frozenset(module.scalars.keys() - tile.scalars_of_rounds(module).keys())
         self.found = Diagnostics()
 
-    def wrong(self, message: str, span: Span | None = None) -> None:
-        self.found.error("invalid-ir", message, span)
+    def wrong(self, message: str, span: Span | None = None, help: str | None = None) -> None:
+        self.found.error("invalid-ir", message, span, help=help)
 
     # --- header and declarations
 
@@ -60,90 +71,121 @@ class _Verifier:
         module = self.module
         for name, extent in module.dims.items():
             if not 1 <= extent <= MAX_EXTENT:
-                self.wrong(f"dim {name} has the extent {extent}", module.places.get("dims"))
+                words = f"dim {name} has the extent {extent}"
+                self.wrong(words, module.places.get("dims"), f"it is one of 1 to {MAX_EXTENT}")
         for name, (low, high) in module.scalars.items():
             if low > high:
                 words = f"scalar {name} has the empty range {low}..{high}"
-                self.wrong(words, module.places.get("scalars"))
-            self.not_coordinates("the header", [name])
+                help = "both ends belong to a range, such as pos = 0..7"
+                self.wrong(words, module.places.get("scalars"), help)
+            self.own_names("the header", [name], module.places.get("scalars"))
         for words in rows_mistakes(module.rows, module.dims):
-            self.wrong(words, module.places.get("rows"))
+            self.wrong(words, module.places.get("rows"), "such as: rows dim = L, capacity = S")
         for words in attention_mistakes(module.attention, module.rows, module.dims):
-            self.wrong(words, module.places.get("attention"))
+            help = "such as: attention query = H, key = G, lane = D, keys = S"
+            self.wrong(words, module.places.get("attention"), help)
         for words in paired_mistakes(module.paired, _weights(module), module.dims):
-            self.wrong(words, module.places.get("paired"))
+            help = "names of weights and a dim of each, such as: paired wq = D"
+            self.wrong(words, module.places.get("paired"), help)
         for words in option_mistakes(module.options):
             self.wrong(words, module.places.get("options"))
         if (module.mesh is None) != (module.level == "graph"):
-            self.wrong("modules of the mesh and tile levels have a mesh, those of graph none")
+            words = "modules of the mesh and tile levels have a mesh, those of graph none"
+            help = "mesh y = 2, x = 2" if module.mesh is None else "leave out the line 'mesh'"
+            self.wrong(words, module.places.get("mesh", module.places.get("module")), help)
         functions, programs = (0, 1) if module.level == "tile" else (1, 0)
         if (len(module.functions), len(module.programs)) != (functions, programs):
             kind = "program" if programs else "function"
-            self.wrong(f"a module of the {module.level} level has exactly one {kind}")
+            words = f"a module of the {module.level} level has exactly one {kind}"
+            self.wrong(words, module.places.get("module"), "split the text into a file for each")
 
     def declarations(self) -> None:
         module = self.module
         seen: set[str] = set()
         for value in defined_values(module):
             if value.name in seen:
-                self.wrong(f"{value} is defined twice")
+                self.wrong(f"{value} is defined twice", self.place(str(value)))
             seen.add(value.name)
             self.type(str(value), value.type)
         for duplicate in _repeated(c.name for c in module.channels):
-            self.wrong(f"channel @{duplicate} is declared twice")
+            where = f"channel @{duplicate}"
+            self.wrong(f"{where} is declared twice", self.place(where), "names are unique")
         for duplicate in _repeated(p.name for p in module.ports if p.direction == "out"):
-            self.wrong(f"port @{duplicate} is declared twice")
+            where = f"port @{duplicate}"
+            help = "a result has one port; in-ports may share a name"
+            self.wrong(f"{where} is declared twice", self.place(where), help)
         for channel in module.channels:
             self.route(channel)
         for port in module.ports:
             self.port(port)
         self.shared_ports()
 
+    def place(self, where: str) -> Span | None:
+        """Where the text declares a value, a channel or a port."""
+        return self.module.places.get(where)
+
     def type(self, where: str, kind: Type, span: Span | None = None) -> None:
+        span = span or self.place(where)
         if isinstance(kind, TensorType):
             self.tensor(where, kind, span)
         elif self.module.level != "tile":
-            self.wrong(f"{where}: {kind} belongs to the tile level", span)
+            help = "values of the other levels are tensors over named dims, such as f32[L, E]"
+            self.wrong(f"{where}: {kind} belongs to the tile level", span, help)
         elif isinstance(kind, BufferType) and not all(0 < e <= MAX_EXTENT for e in kind.shape):
-            self.wrong(f"{where}: {kind} has an extent that is no positive number", span)
+            help = f"extents are 1 to {MAX_EXTENT}"
+            self.wrong(f"{where}: {kind} has an extent that is no positive number", span, help)
 
     def tensor(self, where: str, kind: TensorType, span: Span | None) -> None:
         for dim in kind.dims:
             if dim not in self.module.dims:
-                self.wrong(f"{where}: dim {dim} is not declared", span)
+                help = f"the header declares {', '.join(self.module.dims) or 'no dims'}"
+                self.wrong(f"{where}: dim {dim} is not declared", span, help)
         for dim in _repeated(kind.dims):
-            self.wrong(f"{where}: dim {dim} occurs twice in {kind}", span)
+            help = "give one of them another name"
+            self.wrong(f"{where}: dim {dim} occurs twice in {kind}", span, help)
         if self.module.level == "graph" and kind.layout is not None:
-            self.wrong(f"{where}: a layout at the graph level", span)
+            help = "layouts belong to the mesh level; partition chooses them"
+            self.wrong(f"{where}: a layout at the graph level", span, help)
         if self.module.level == "mesh" and kind.layout is None:
-            self.wrong(f"{where}: {kind} has no layout", span)
+            help = f"every core has all of it: {kind}<>"
+            self.wrong(f"{where}: {kind} has no layout", span, help)
         if kind.layout is not None:
             self.layout(where, kind, kind.layout, span)
 
     def layout(self, where: str, kind: TensorType, layout: Layout, span: Span | None) -> None:
         for dim in _repeated(s.dim for s in layout.splits):
-            self.wrong(f"{where}: dim {dim} is split twice", span)
+            self.wrong(f"{where}: dim {dim} is split twice", span, _SPLITS)
         for split in layout.splits:
             if split.dim not in kind.dims:
-                self.wrong(f"{where}: the layout splits {split.dim}, which is no dim of it", span)
+                self.wrong(
+                    f"{where}: the layout splits {split.dim}, which is no dim of it", span, _SPLITS
+                )
             if split.block < 1:
-                self.wrong(f"{where}: {split} keeps no lane", span)
+                self.wrong(f"{where}: {split} keeps no lane", span, _SPLITS)
+            lanes = self.module.dims.get(split.dim, MAX_EXTENT)
+            if split.block > lanes and split.kind == "block":
+                words = f"{where}: {split} keeps more lanes than {split.dim} has, {lanes}"
+                self.wrong(words, span, _SPLITS)
             if split.copies != 1:
                 self.copies(where, split, span)
             if split.skew and split.skew not in self.axes:
-                self.wrong(f"{where}: there is no axis {split.skew}", span)
+                self.wrong(f"{where}: there is no axis {split.skew}", span, self.axes_text())
         for axis in layout.axes():
             if axis not in self.axes:
-                self.wrong(f"{where}: there is no axis {axis}", span)
+                self.wrong(f"{where}: there is no axis {axis}", span, self.axes_text())
+
+    def axes_text(self) -> str:
+        """The axes that there are, for a help line."""
+        return f"the mesh has {', '.join(self.axes)}" if self.axes else "there is no mesh"
 
     def copies(self, where: str, split: Split, span: Span | None) -> None:
         """Copies of a part are of a block split, on equal groups of neighbours."""
         mesh = self.module.mesh
         size = mesh.size(split.axis) if mesh and split.axis in mesh.parts else 0
         if split.copies < 1 or split.kind != "block" or split.skew or size % split.copies:
-            self.wrong(
-                f"{where}: {split} does not give equal groups of {split.axis} the same block", span
-            )
+            words = f"{where}: {split} does not give equal groups of {split.axis} the same block"
+            help = "as many neighbours as divide the axis, of a split without marks: G_x*2:1"
+            self.wrong(words, span, help)
 
     def route(self, channel: Channel) -> None:
         """A route takes the coordinates of a core and gives those of another on one line."""
@@ -152,33 +194,38 @@ class _Verifier:
         known = (mesh.plane, mesh.names) if mesh else ()
         if route.inputs not in known:
             forms = " or ".join(dict.fromkeys(f"[{', '.join(names)}]" for names in known))
-            self.wrong(f"{where}: a route maps {forms}, not {list(route.inputs)}")
+            words = f"{where}: a route maps {forms}, not {list(route.inputs)}"
+            self.wrong(words, self.place(where), _ROUTE)
         elif route.pieces and route.arity != len(route.inputs):
             wanted = len(route.inputs)
-            self.wrong(f"{where}: a route gives {wanted} coordinates, not {route.arity}")
+            words = f"{where}: a route gives {wanted} coordinates, not {route.arity}"
+            self.wrong(words, self.place(where), _ROUTE)
         elif len(route.inputs) == 2 and not any(
             all(str(piece.outputs[place]) == name for piece in route.pieces)
             for place, name in enumerate(route.inputs)
         ):
-            self.wrong(f"{where}: a route stays in its row or in its column")
+            words = f"{where}: a route stays in its row or in its column"
+            self.wrong(words, self.place(where), _ROUTE)
         if not channel.multicast and any(range_name(e) for p in route.pieces for e in p.outputs):
-            self.wrong(f"{where}: a route to several cores is of a multicast")
+            words = f"{where}: a route to several cores is of a multicast"
+            self.wrong(words, self.place(where), "add {multicast = true}")
         self.names(where, route.free_vars, self.scalars)
 
     def port(self, port: Port) -> None:
         name = f"port @{port.name}"
         self.type(name, port.tensor)
         if port.buffer not in [b.value for b in self.module.buffers]:
-            self.wrong(f"{name}: {port.buffer} is no buffer")
+            self.wrong(f"{name}: {port.buffer} is no buffer", self.place(name), _PORT)
         elif isinstance(port.buffer.type, BufferType):
             rank = len(port.buffer.type.shape)
             if len(port.lanes) != rank:
-                self.wrong(f"{name}: {len(port.lanes)} lanes for a buffer of {rank} dims")
+                words = f"{name}: {len(port.lanes)} lanes for a buffer of {rank} dims"
+                self.wrong(words, self.place(name), _PORT)
         if len(port.element) != len(port.tensor.dims):
-            self.wrong(
-                f"{name}: {len(port.element)} elements for a tensor of {len(port.tensor.dims)} dims"
-            )
-        self.not_coordinates(name, [*port.lanes, *(let for let, _ in port.lets)])
+            count, rank = len(port.element), len(port.tensor.dims)
+            words = f"{name}: {count} elements for a tensor of {rank} dims"
+            self.wrong(words, self.place(name), _PORT)
+        self.own_names(name, [*port.lanes, *(let for let, _ in port.lets)])
         known = self.coordinates | self.scalars | set(port.lanes)
         for let, expr in port.lets:
             self.names(name, expr.free_vars, known)
@@ -193,17 +240,27 @@ class _Verifier:
         tensors: dict[str, TensorType] = {}
         for port in self.module.ports:
             if tensors.setdefault(port.name, port.tensor) != port.tensor:
-                self.wrong(f"port @{port.name} is declared for two tensors")
+                where = f"port @{port.name}"
+                help = f"it was {tensors[port.name]} before"
+                self.wrong(f"{where} is declared for two tensors", self.place(where), help)
 
     def names(self, where: str, used: frozenset[str], known: Iterable[str]) -> None:
         for name in sorted(used - set(known)):
-            self.wrong(f"{where}: '{name}' is unknown here")
+            names = ", ".join(sorted(known)) or "none"
+            self.wrong(f"{where}: '{name}' is unknown here", self.place(where), f"known: {names}")
 
-    def not_coordinates(self, where: str, names: Iterable[str]) -> None:
-        """Lanes, loop variables and scalars are called other than the coordinates of a core."""
+    def own_names(self, where: str, names: Iterable[str], span: Span | None = None) -> None:
+        """Lanes, loop variables and scalars are names in expressions, and other than the
+        coordinates of a core."""
         for name in names:
+            if not is_name(name):
+                words = f"{where}: '{name}' cannot be a name in an expression"
+                help = "names there have small letters, digits, '_' and '.', such as pos"
+                self.wrong(words, span or self.place(where), help)
             if name in self.coordinates:
-                self.wrong(f"{where}: '{name}' is a coordinate of a core and nothing else")
+                words = f"{where}: '{name}' is a coordinate of a core and nothing else"
+                help = f"names of coordinates: {', '.join(sorted(self.coordinates))}"
+                self.wrong(words, span or self.place(where), help)
 
     def recorded(self) -> None:
         """The header says what a graph, once it is otherwise right, shows of rows and attention."""
@@ -216,11 +273,12 @@ class _Verifier:
                 header = "nothing" if module.rows is None else names_text(module.rows)
                 if words != header:
                     words = f"{op.NAME}: its rows have {words}, but the header says {header}"
-                    self.wrong(f"{words} of them", op.span)
+                    help = "the header says it once, for all"
+                    self.wrong(f"{words} of them", op.span, help)
         for found, product in attention_of(module):
             if found not in module.attention:
                 words = f"{product.NAME}: the header does not say attention {names_text(found)}"
-                self.wrong(words, product.span)
+                self.wrong(words, product.span, f"add: attention {names_text(found)}")
 
     # --- code
 
@@ -231,9 +289,12 @@ class _Verifier:
         self.block(function.body, scope, frozenset())
         last = function.body.ops[-1] if function.body.ops else None
         if not isinstance(last, _RETURNS):
-            self.wrong(f"@{function.name} does not end in a return")
+            help = f"end it with {self.module.level}.return"
+            where = last.span if last else self.place(f"func @{function.name}")
+            self.wrong(f"@{function.name} does not end in a return", where, help)
         elif [v.type for v in last.tensors()] != function.result_types:
-            self.wrong(f"@{function.name} returns other types than it declares", last.span)
+            help = f"it declares {_types(function.result_types)}"
+            self.wrong(f"@{function.name} returns other types than it declares", last.span, help)
 
     def block(self, block: Block, outer: set[Value], names: frozenset[str]) -> None:
         """Check ops in order; ``outer`` is defined around, ``names`` are loops and scalars."""
@@ -241,28 +302,32 @@ class _Verifier:
         for position, op in enumerate(block.ops):
             self.op(op, scope, names)
             if isinstance(op, (*_RETURNS, *_YIELDS)) and position < len(block.ops) - 1:
-                self.wrong(f"{op.NAME} is not the last op of its block", op.span)
+                help = "what comes behind it would never run"
+                self.wrong(f"{op.NAME} is not the last op of its block", op.span, help)
             scope |= set(op.results)
 
     def op(self, op: Op, scope: set[Value], names: frozenset[str]) -> None:
         if op.NAME.partition(".")[0] not in ("", self.module.level):
-            self.wrong(f"{op.NAME} in a module of the {self.module.level} level", op.span)
+            help = f"ops of this level are called {self.module.level}..."
+            self.wrong(f"{op.NAME} in a module of the {self.module.level} level", op.span, help)
             return
         mistake = count_mistake(op)
-        mistakes = [mistake] if mistake else []
-        mistakes += operand_mistakes(self.module, op, scope, names)
+        undeclared = [mistake] if mistake else [*attribute_mistakes(op), *standing_mistakes(op)]
+        for text in undeclared:
+            self.wrong(f"{_name(op)}: {text}", op.span, f"its form is: {form_of(op)}")
+        mistakes = operand_mistakes(self.module, op, scope, names)
         axis = getattr(op, "axis", "")
         if axis and axis not in self.axes:
             mistakes.append(f"there is no axis '{axis}'")
         if op.when is not None:
             mistakes += unknown_names("the guard", op.when.free_vars, self.coordinates | names)
-        if not mistakes:
+        if not mistakes and not undeclared:
             mistakes += self.own_rules(op)
         for text in mistakes:
-            self.wrong(f"{_name(op)}: {text}", op.span)
+            self.wrong(f"{_name(op)}: {text}", op.span, f"its form is: {form_of(op)}")
         inner = names
         if isinstance(op, tile.For):
-            self.not_coordinates("tile.for", [op.var])
+            self.own_names("tile.for", [op.var], op.span)
             inner = names | {op.var, *op.each}
         for region in op.regions:
             self.block(region, set() if isinstance(op, graph.Fuse) else scope, inner)
@@ -278,8 +343,8 @@ class _Verifier:
             kinds = op.infer(extents)
             op.verify(extents)
         except MeshcError as error:
-            for diagnostic in error.diagnostics:
-                self.found.add(diagnostic)
+            for found in error.diagnostics:
+                self.found.add(replace(found, help=found.help or f"its form is: {form_of(op)}"))
             return []
         except (KeyError, ValueError, TypeError, IndexError, ZeroDivisionError):
             # Ops read dims by name and operands by place: any of these means they do not fit.
@@ -294,24 +359,23 @@ class _Verifier:
     def repeat(self, op: graph.Repeat, body: Block) -> None:
         last = body.ops[-1] if body.ops else None
         if not isinstance(last, _YIELDS):
-            self.wrong(f"{op.NAME}: the body does not end in a yield", op.span)
+            self.wrong(f"{op.NAME}: the body does not end in a yield", op.span, _LOOP)
             return
         layers = self.layers_of(op)
         stacks = (*op.tensors()[op.carried :], *op.results[op.carried :])
         apart = [v.name for v in stacks if layers and not _has(v.type, layers)]
         if layers and apart:
-            self.wrong(
-                f"{op.NAME}: %{apart[0]} does not give each region its layers, {layers}", op.span
-            )
+            words = f"{op.NAME}: %{apart[0]} does not give each region its layers, {layers}"
+            self.wrong(words, op.span, "split-regions deals layers to regions")
             return
         wanted = [_inner(op, position, v.type, layers) for position, v in enumerate(op.tensors())]
         if wanted != [v.type for v in body.args]:
-            self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span)
+            self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span, _LOOP)
         given = [v.type for v in last.tensors()]
         if given != [_inner(op, position, v.type, layers) for position, v in enumerate(op.results)]:
-            self.wrong(f"{op.NAME}: the results are not what yield gives", op.span)
+            self.wrong(f"{op.NAME}: the results are not what yield gives", op.span, _LOOP)
         if not 0 <= op.carried <= min(len(op.operands), len(op.results)):
-            self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span)
+            self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span, _LOOP)
 
     def layers_of(self, op: graph.Repeat) -> Split | None:
         """How layers are dealt to the regions of the mesh, if there are several."""
@@ -323,13 +387,13 @@ class _Verifier:
     def fuse(self, op: graph.Fuse, body: Block) -> None:
         last = body.ops[-1] if body.ops else None
         if not isinstance(last, _YIELDS):
-            self.wrong(f"{op.NAME}: the body does not end in a yield", op.span)
+            self.wrong(f"{op.NAME}: the body does not end in a yield", op.span, _LOOP)
             return
         wanted = [v.type for v in op.tensors()]
         if wanted != [v.type for v in body.args]:
-            self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span)
+            self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span, _LOOP)
         if [v.type for v in last.tensors()] != [v.type for v in op.results]:
-            self.wrong(f"{op.NAME}: the results are not what yield gives", op.span)
+            self.wrong(f"{op.NAME}: the results are not what yield gives", op.span, _LOOP)
 
 
 def _inner(op: graph.Repeat, position: int, kind: Type, layers: Split | None) -> Type | None:

@@ -31,6 +31,8 @@ def operand_mistakes(module: Module, op: Op, scope: set[Value], names: frozenset
     found += _kinds(module, op)
     if isinstance(op, tile.For):
         found += unknown_names("the count", op.count.free_vars, names)
+        if op.count.is_const and op.count.constant < 0:
+            found.append(f"the count is {op.count}")
         found += _rounds(module, op, names)
     if isinstance(op, tile.Sweep):
         found += unknown_names("the rank", op.rank.free_vars, coordinates)
@@ -79,24 +81,22 @@ def _kinds(module: Module, op: Op) -> list[str]:
     return [f"cannot take {wrong[0]}"] if wrong else []
 
 
-_ENDS: dict[type[Op], tuple[int, str, tuple[str, ...]]] = {
-    tile.Send: (1, "a channel", ()),
-    tile.Recv: (1, "a channel", ("store", "add", "max")),
-    tile.Relay: (2, "two channels", ("add", "max")),
+_ENDS: dict[type[Op], tuple[int, str]] = {
+    tile.Send: (1, "a channel"),
+    tile.Recv: (1, "a channel"),
+    tile.Relay: (2, "two channels"),
 }
 
 
 def _transfer(module: Module, op: tile.Transfer) -> list[str]:
-    """Channels that are declared, then a view; a known way to combine; a token."""
-    count, words, combines = _ENDS[type(op)]
+    """Channels that are declared, then a view; a token."""
+    count, words = _ENDS[type(op)]
     if [type(o) for o in op.operands] != [Symbol] * count + [View]:
         return [f"takes {words} and a view of a buffer"]
     declared = [c.name for c in module.channels]
     for symbol in op.operands[:count]:
         if isinstance(symbol, Symbol) and symbol.name not in declared:
             return [f"channel {symbol} is not declared"]
-    if combines and not isinstance(op, tile.Send) and op.combine not in combines:
-        return [f"combine is one of {', '.join(combines)}"]
     if not all(isinstance(r.type, TokenType) for r in op.results):
         return ["gives a token"]
     return []
@@ -118,10 +118,17 @@ def _view(
         elif isinstance(index, Range):
             found += unknown_names(str(view), index.start.free_vars, coordinates)
             found += unknown_names(f"an extent of {view}", index.extent.free_vars, names)
+            found += _empty(view, index.extent)
             if index.extent.is_const:
                 reach = (index.extent.constant - 1) * index.step + 1
                 found += _bounds(view, index.start, reach, extent)
     return found + _shape(view, names)
+
+
+def _empty(view: View, extent: Expr) -> list[str]:
+    if extent.is_const and extent.constant < 1:
+        return [f"{view} has an extent of {extent}"]
+    return []
 
 
 def _bounds(view: View, start: Expr, reach: int, extent: int) -> list[str]:
@@ -134,6 +141,7 @@ def _bounds(view: View, start: Expr, reach: int, extent: int) -> list[str]:
 def _shape(view: View, names: frozenset[str]) -> list[str]:
     found: list[str] = []
     for extent in view.reshape:
+        found += _empty(view, extent)
         found += unknown_names(f"the shape of {view}", extent.free_vars, names)
     if view.reshape:
         flat = View(view.buffer, view.indices).shape()

@@ -8,11 +8,12 @@ on loop variables and run-time scalars only, so that all cores work on equal sha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType
 from meshc.ir.values import Value
+from meshc.support.spans import Span
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class View:
     indices: tuple[Index, ...] = ()
     reshape: tuple[Expr, ...] = ()
     order: tuple[int, ...] = ()
+    span: Span | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         text = str(self.buffer)

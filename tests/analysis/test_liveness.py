@@ -95,7 +95,7 @@ def run(memory: ByteMemory, block: Block, guards: bool) -> None:
             for _ in range(LOOP_ROUNDS if isinstance(op, tile.For) else 1):
                 run(memory, region, guards)
         if isinstance(op, tile.Compute):
-            kinds = KERNELS[op.kernel].operands
+            kinds = [operand.role for operand in KERNELS[op.kernel].operands]
             pairs = list(zip(op.views(), kinds, strict=True))
             for view, kind in pairs:
                 if kind != "out":

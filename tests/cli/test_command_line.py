@@ -361,3 +361,13 @@ def test_a_fault_outside_the_passes_leaves_with_3(command, monkeypatch):
 
 def test_no_progress_where_stderr_is_no_terminal(command):
     assert command("compile", MATMUL, "--mesh", "2x2")[2] == ""
+
+
+def test_passes_explains_what_an_op_declares(command):
+    code, out, _ = command("passes", "tile.rope")
+    assert code == 0
+    assert out.startswith("tile.rope out b[*heads, rows, 2*pairs], a[*heads, rows, 2*pairs], freq")
+    assert "{position: affine, step: int}" in out
+    _, out, _ = command("passes", "mesh.append", "--json")
+    found = json.loads(out)
+    assert found["form"].endswith("{dim, rows, policy: shift | concat | cyclic}")

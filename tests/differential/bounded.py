@@ -187,6 +187,11 @@ class Rules:
             inner = _ERF(x / math.sqrt(2))
         return self._formula(a, 0.5 * x * (1 + inner), 1.13 * a.error)
 
+    def relu2(self, a: Bounded) -> Bounded:
+        """The square of what is above zero, whose slope there is twice that."""
+        above = np.maximum(a.value, 0.0)
+        return self._formula(a, above * above, (2 * above + a.error) * a.error)
+
     def _formula(self, a: Bounded, value: np.ndarray, error: np.ndarray) -> Bounded:
         """An activation: its formula rounds several numbers as large as its argument."""
         own = _OWN * self.kinds.inner_unit * np.minimum(np.abs(a.value), 1 + np.abs(value))

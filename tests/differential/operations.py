@@ -111,14 +111,14 @@ class Scale:
 
 @dataclass(frozen=True)
 class Activation:
-    """``silu``, or ``gelu`` with its ``form``; an empty form leaves the option out."""
+    """``silu``, ``relu2``, or ``gelu`` with its ``form``; an empty form leaves the option out."""
 
     function: str
     form: str = ""
 
     @property
     def name(self) -> str:
-        return self.function if self.function == "silu" else f"gelu {self.form or 'erf'}"
+        return f"gelu {self.form or 'erf'}" if self.function == "gelu" else self.function
 
     def text(self, args: Sequence[Fragment]) -> Fragment:
         option = [f"form = {self.form}"] if self.form else []
@@ -130,6 +130,8 @@ class Activation:
     def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
         if self.function == "silu":
             return scope.rules.silu(args[0])
+        if self.function == "relu2":
+            return scope.rules.relu2(args[0])
         return scope.rules.gelu(args[0], self.form or "erf")
 
 

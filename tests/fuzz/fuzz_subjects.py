@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 
 import fuzz_mutations as damage
+from fuzz_emitted import altered, emit_and_interpret
 from fuzz_grammar import csl_body, model_text, pipeline_text
 
 from meshc.cli import main
@@ -165,6 +166,11 @@ def _passes_for(random: Random, text: str) -> str:
         names = usual[level].split(",")
         return ",".join(names[: random.randint(0, len(names))])
     return pipeline_text(random)
+
+
+def _emitted(random: Random) -> Case:
+    text = altered(random, random.choice(_modules()))
+    return Case({"m.meshir": text.encode(errors="surrogatepass")})
 
 
 def _pipeline(random: Random) -> Case:
@@ -414,6 +420,7 @@ SUBJECTS = {
     for subject in (
         Subject("language", 14, _language, _command),
         Subject("module", 20, _module, _command),
+        Subject("emitted", 12, _emitted, lambda case: emit_and_interpret(case.name)),
         Subject("pipeline", 8, _pipeline, _command),
         Subject("device", 8, _device, _command),
         Subject("config", 5, _config, _command),

@@ -133,7 +133,7 @@ def test_softmaxes_are_merged(rows, columns, algo, tmp_path):
     [
         ("%l", "softmax", "takes values, sums and maxima"),
         ("%o, %t, %m", "softmax", "takes values, sums and maxima"),
-        ("%o, %l, %m", "mean", "does not reduce by 'mean', but by sum, max"),
+        ("%o, %l, %m", "mean", "'reduce' is 'mean', but it is one of sum, max"),
     ],
 )
 def test_what_no_softmax_is_made_of(operands, reduce, words):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from meshc.backends.csl import products
@@ -18,7 +18,6 @@ from meshc.backends.csl.rows import Rows
 from meshc.backends.csl.shared_code import PAD, SharedCode, literal, repeat
 from meshc.backends.csl.windows import Dim, Window, window
 from meshc.ir.affine import Expr
-from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
@@ -51,12 +50,14 @@ class Kernels:
 
     def __init__(
         self,
-        module: Module,
         names: Names,
         descriptors: Descriptors,
         costs: Costs,
         free_bytes: int,
+        known_at_start: Collection[str] = (),
     ) -> None:
+        """``known_at_start`` are names that have their values when a program starts: run-time
+        scalars and coordinates."""
         self.names = names
         self.descriptors = descriptors
         self.costs = costs
@@ -64,7 +65,7 @@ class Kernels:
         self.code = SharedCode(names, descriptors)
         self.rows = Rows(self.code)
         self.caches = Caches(self.code)
-        self.rotary = Rotary(self.code, {*module.scalars, *module.the_mesh().coordinates})
+        self.rotary = Rotary(self.code, known_at_start)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
             **self.caches.writers,
@@ -75,6 +76,7 @@ class Kernels:
             "mul": self._pointwise,
             "scale": self._with_number,
             "at_least": self._with_number,
+            "relu2": self._relu2,
             "gemm": self._gemm,
             "rotate": self._rotate,
             "select_lanes": self._select_lanes,
@@ -137,6 +139,8 @@ class Kernels:
         if op.kernel == "select_lanes":
             return windows[0].dims[0].extent * _SELECTED
         once = SETUP + self._vector(op, windows)
+        if op.kernel == "relu2":
+            return 2 * once
         return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
 
     def steps(self, op: Compute) -> int:
@@ -147,7 +151,7 @@ class Kernels:
             return batch * chosen.steps
         if op.kernel in ("rope", *self.rows.writers, *self.caches.writers):
             return self.cycles(op)
-        return self._vector(op, windows)
+        return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
     def _vector(self, op: Compute, windows: list[Window]) -> int:
         """Steps of one operation."""
@@ -188,6 +192,16 @@ class Kernels:
         number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
         operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
         return [f"{_POINTWISE[operation][element(to.dtype)]}({operands}, {number});"]
+
+    def _relu2(self, op: Compute, windows: list[Window]) -> list[str]:
+        """The larger of the element and zero, then its square."""
+        to, source = windows
+        _alike(op, to, source)
+        out, kind = self.descriptors.memory(to), element(to.dtype)
+        return [
+            f"{_POINTWISE['max'][kind]}({out}, {self.descriptors.memory(source)}, 0.0);",
+            f"{_POINTWISE['mul'][kind]}({out}, {out}, {out});",
+        ]
 
     def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""

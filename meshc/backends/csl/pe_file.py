@@ -59,7 +59,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, targets)
-    kernels = Kernels(module, names, descriptors, Costs(module.the_device()), free_bytes(module))
+    kernels = _kernels(module, names, descriptors)
     check_expressible(module, kernels.known)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
@@ -118,7 +118,7 @@ def needs(module: Module) -> Needs:
         refused = problem.diagnostics[0]
     names = Names()
     descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
-    kernels = Kernels(module, names, descriptors, Costs(module.the_device()), free_bytes(module))
+    kernels = _kernels(module, names, descriptors)
     for op in module.walk():
         if isinstance(op, Compute):
             kernels.lines(op)
@@ -144,6 +144,12 @@ def free_bytes(module: Module) -> int:
     not known yet: without what the device reserves for code."""
     device = module.the_device()
     return device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
+
+
+def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
+    """What writes the kernels of ``module``."""
+    known = {*module.scalars, *module.the_mesh().coordinates}
+    return Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module), known)
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:

@@ -110,8 +110,8 @@ def results(op: Op) -> list[View]:
     if isinstance(op, Recv):
         return list(op.views())
     if isinstance(op, Compute):
-        kinds = zip(op.views(), op.signature.operands, strict=True)
-        return [view for view, kind in kinds if kind != "in"]
+        pairs = zip(op.views(), op.declared.operands, strict=True)
+        return [view for view, operand in pairs if operand.role != "in"]
     return []
 
 

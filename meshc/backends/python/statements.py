@@ -9,6 +9,7 @@ from meshc.backends.python.exchanges import Exchange, exchanges
 from meshc.backends.python.expressions import condition, parameter
 from meshc.backends.python.names import Names
 from meshc.backends.python.parts import Part, parts
+from meshc.backends.python.runtime import kernels as runtime_kernels
 from meshc.backends.python.text import Argument, call
 from meshc.backends.python.views import Writer
 from meshc.ir.core import Block, Op
@@ -152,9 +153,16 @@ class Statements:
 
     def compute(self, op: Compute, indent: int) -> list[str]:
         """A microkernel."""
+        if op.kernel not in vars(runtime_kernels):
+            fail(
+                "python-kernel",
+                f"the run-time support of Python has no '{op.kernel}'",
+                op.span,
+                help=f"it has {', '.join(sorted(KERNELS.keys() & vars(runtime_kernels)))}",
+            )
         self.kernels.add(op.kernel)
         arguments: list[Argument] = [self.writer.view(v) for v in op.views()]
-        for name, _ in KERNELS[op.kernel].params:
+        for name in (attribute.name for attribute in op.declared.attributes):
             value = op.params[name]
             if name not in _DEFAULTS or value != _DEFAULTS[name]:
                 arguments.append(parameter(name, value, self.writer.spell))

@@ -1,4 +1,5 @@
-"""``meshc passes``: the passes, and what one needs, does and takes."""
+"""``meshc passes``: the passes, what one needs, does and takes, and what an op or a microkernel
+declares."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from meshc.cli.output import columns, print_json
+from meshc.ir.core import OP_CLASSES
+from meshc.ir.kernels import KERNELS, Kernel
+from meshc.ir.signatures import form_of
 from meshc.passes.base import Pass, option_text
 from meshc.passes.registry import pass_class, pass_names
 from meshc.support.diagnostics import MeshcError
@@ -17,7 +21,9 @@ Shown = TypeVar("Shown")
 
 def run(options: argparse.Namespace) -> int:
     """List or explain."""
-    if options.name is not None:
+    if options.name in OP_CLASSES or options.name in _microkernels():
+        _declaration(options.name, options.json)
+    elif options.name is not None:
         found = pass_class(options.name)
         if options.json:
             print_json(_facts(found))
@@ -29,6 +35,24 @@ def run(options: argparse.Namespace) -> int:
         shown = [(name, _known(name, _first_line, _unusable)) for name in pass_names()]
         print(columns(shown))
     return 0
+
+
+def _microkernels() -> dict[str, Kernel]:
+    return {f"tile.{name}": kernel for name, kernel in KERNELS.items()}
+
+
+def _declaration(name: str, as_json: bool) -> None:
+    """Print what an op or a microkernel takes, gives and computes."""
+    if name in OP_CLASSES:
+        form = form_of(OP_CLASSES[name]())
+        doc = inspect.getdoc(OP_CLASSES[name]) or ""
+    else:
+        kernel = _microkernels()[name]
+        form, doc = str(kernel), kernel.doc
+    if as_json:
+        print_json({"name": name, "form": form, "doc": doc})
+    else:
+        print(f"{form}\n\n{doc}")
 
 
 def _known(

@@ -22,6 +22,7 @@ from meshc.frontend.language.dims import (
     transposed,
 )
 from meshc.frontend.language.emitter import Emitter
+from meshc.ir import functions
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -239,12 +240,16 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
     return emitter.emit(op, applied.call.span)
 
 
-def _silu(emitter: Emitter, applied: Applied) -> Value:
-    return emitter.emit(graph.Silu(operands=[applied.tensor("x")]), applied.call.span)
-
-
-def _gelu(emitter: Emitter, applied: Applied) -> Value:
-    op = graph.Gelu(operands=[applied.tensor("x")], form=str(applied.constant("form")))
+def _of_elements(emitter: Emitter, applied: Applied) -> Value:
+    """A function of elements, with its options."""
+    cls = functions.FUNCTIONS[applied.call.name]
+    given: dict[str, Constant] = {
+        option.name: str(applied.constant(option.name))
+        if option.rule.among
+        else applied.number(option.name)
+        for option in functions.attributes_of(cls)
+    }
+    op = cls([applied.tensor("x")], **given)  # type: ignore[arg-type]
     return emitter.emit(op, applied.call.span)
 
 
@@ -298,7 +303,6 @@ FUNCTIONS: dict[str, Callable[[Emitter, Applied], Value]] = {
     "rms_norm": _rms_norm,
     "rope": _rope,
     "softmax": _softmax,
-    "silu": _silu,
-    "gelu": _gelu,
     "transpose": _transpose,
+    **dict.fromkeys(functions.FUNCTIONS, _of_elements),
 }

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from typing import Literal
 
 from meshc.frontend.language.ast import Argument, Block, Call, Constant, Tensor
+from meshc.ir.declared import Attribute
+from meshc.ir.functions import FUNCTIONS, attributes_of
 from meshc.support.diagnostics import fail
 
 # Comparing with more names than any model has would take long.
@@ -50,6 +52,13 @@ def _word(name: str, *words: str) -> Formal:
     return Formal(name, "word", False, words[0], words)
 
 
+def _option_of(attribute: Attribute) -> Formal:
+    """The parameter that is an option of a function of elements."""
+    if attribute.rule.among:
+        return _word(attribute.name, *attribute.rule.among)
+    return Formal(attribute.name, "number")
+
+
 _DIM = Formal("dim", "dim", required=False)
 _X = Formal("x", "tensor")
 
@@ -71,8 +80,7 @@ _ALL = (
         ),
     ),
     Signature("softmax", (_X, _word("mask", "none", "causal"), _DIM)),
-    Signature("silu", (_X,)),
-    Signature("gelu", (_X, _word("form", "erf", "tanh"))),
+    *(Signature(name, (_X, *map(_option_of, attributes_of(f)))) for name, f in FUNCTIONS.items()),
     Signature("transpose", (_X, Formal("first", "dim", False), Formal("second", "dim", False))),
     Signature("append", (Formal("cache", "cache"), Formal("value", "tensor"))),
     Signature("sqrt", (Formal("number", "number"),)),

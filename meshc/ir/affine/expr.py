@@ -250,9 +250,14 @@ def as_expr(value: Expr | int) -> Expr:
     return value if isinstance(value, Expr) else Expr.const(value)
 
 
+def is_name(name: str) -> bool:
+    """Whether ``name`` can be a name in an affine expression."""
+    return bool(_NAME.match(name)) and name not in RESERVED
+
+
 def checked_name(name: str) -> str:
     """``name`` if it can be a name of an affine object, else ``bad-affine``."""
-    if not _NAME.match(name) or name in RESERVED:
+    if not is_name(name):
         fail(
             "bad-affine",
             f"'{name}' cannot be a name in an affine expression",

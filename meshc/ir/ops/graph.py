@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.ir.core import Op, register, tensor_type
+from meshc.ir.declared import attribute
+from meshc.ir.functions import Gelu as Gelu
+from meshc.ir.functions import Silu as Silu
 from meshc.ir.types import TensorType, Type
 
 
@@ -42,15 +45,20 @@ def check_product(
 
 def check_cache(op: Op, extents: Mapping[str, int], dim: str, rows: str) -> None:
     """Raise ``invalid-ir`` unless the caches among the operands of ``op``, which are caches and new
-    entries in turn, have the dim ``dim`` and room for as many ``rows`` as come at once."""
+    entries in turn, have the dim ``dim`` and room for as many ``rows`` as come at once, and the new
+    entries ``rows`` in its place."""
     for cache in op.operands[::2]:
         if dim not in tensor_type(cache).dims:
             op.reject(f"'{dim}' is no dim of the cache {cache}")
     if extents.get(rows, 1) > extents[dim]:
         op.reject(f"{extents[rows]} rows do not fit a cache of {extents[dim]}")
+    for cache, new in zip(op.operands[::2], op.operands[1::2], strict=True):
+        kept, entering = tensor_type(cache).dims, tensor_type(new).dims
+        if set(entering) != {rows if d == dim else d for d in kept if rows or d != dim}:
+            op.reject(f"{new} does not have the dims of the cache {cache}, '{rows}' for '{dim}'")
 
 
-@register("graph.matmul")
+@register("graph.matmul", "left, right+ -> product+")
 @dataclass(eq=False)
 class Matmul(Op):
     """``left @ right`` for one or more right operands, contracting the dims in ``contract``.
@@ -76,7 +84,7 @@ class Matmul(Op):
         check_product(self, extents, self.contract, self.group)
 
 
-@register("graph.transpose")
+@register("graph.transpose", "x -> y")
 @dataclass(eq=False)
 class Transpose(Op):
     """The same elements with the dims in the order ``dims``."""
@@ -99,29 +107,19 @@ class _Pointwise(Op):
         return [tensor_type(self.operands[0])]
 
 
+@register("graph.add", "x, y: within x -> z: like x")
 @dataclass(eq=False)
-class _Binary(_Pointwise):
-    """A pointwise op of two operands; the dims of the second are among those of the first."""
-
-    def verify(self, extents: Mapping[str, int]) -> None:
-        left, right = (tensor_type(o) for o in self.operands)
-        if not set(right.dims) <= set(left.dims):
-            self.reject(f"cannot spread {list(right.dims)} over {list(left.dims)}")
-
-
-@register("graph.add")
-@dataclass(eq=False)
-class Add(_Binary):
+class Add(_Pointwise):
     """Sum; the second operand is repeated over dims it lacks."""
 
 
-@register("graph.mul")
+@register("graph.mul", "x, y: within x -> z: like x")
 @dataclass(eq=False)
-class Mul(_Binary):
+class Mul(_Pointwise):
     """Product; the second operand is repeated over dims it lacks."""
 
 
-@register("graph.scale")
+@register("graph.scale", "x -> y: like x")
 @dataclass(eq=False)
 class Scale(_Pointwise):
     """Product with a constant."""
@@ -129,34 +127,20 @@ class Scale(_Pointwise):
     factor: float = 1.0
 
 
-@register("graph.silu")
-@dataclass(eq=False)
-class Silu(_Pointwise):
-    """``x / (1 + exp(-x))``."""
-
-
-@register("graph.gelu")
-@dataclass(eq=False)
-class Gelu(_Pointwise):
-    """GELU; ``form`` is ``erf`` (exact) or ``tanh`` (the usual approximation)."""
-
-    form: str = "erf"
-
-
-@register("graph.rms_norm")
+@register("graph.rms_norm", "x, gain: within x -> y: like x")
 @dataclass(eq=False)
 class RmsNorm(_Pointwise):
     """``x / sqrt(mean(x*x over dim) + eps) * gain``; operands x and gain."""
 
     dim: str = ""
-    eps: float = 1e-5
+    eps: float = attribute(1e-5, least=0)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.dim not in tensor_type(self.operands[0]).dims:
             self.reject(f"'{self.dim}' is no dim of the operand")
 
 
-@register("graph.rope")
+@register("graph.rope", "x -> y: like x")
 @dataclass(eq=False)
 class Rope(_Pointwise):
     """Rotary position embedding of the pairs of ``dim`` at the positions of ``rows``.
@@ -171,12 +155,12 @@ class Rope(_Pointwise):
     dim: str = ""
     rows: str = ""
     theta: float = 10000.0
-    style: str = "half"
-    scaling: str = "none"
+    style: str = attribute("half", among=("half", "interleaved"))
+    scaling: str = attribute("none", among=("none", "linear", "llama3", "yarn"))
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
-    original_max_position: int = 8192
+    original_max_position: int = attribute(8192, least=1)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.dim not in tensor_type(self.operands[0]).dims or extents[self.dim] % 2:
@@ -185,18 +169,18 @@ class Rope(_Pointwise):
             self.reject(f"theta is {self.theta}; scaling 'yarn' needs one above 1")
 
 
-@register("graph.softmax")
+@register("graph.softmax", "x -> y: like x")
 @dataclass(eq=False)
 class Softmax(_Pointwise):
     """Softmax over ``dim``. ``mask`` is ``none`` or ``causal``: row ``l`` of ``rows`` sees the
     elements of ``dim`` up to ``pos + l``."""
 
     dim: str = ""
-    mask: str = "none"
+    mask: str = attribute("none", among=("none", "causal"))
     rows: str = ""
 
 
-@register("graph.append")
+@register("graph.append", "cache, new -> grown: like cache")
 @dataclass(eq=False)
 class Append(_Pointwise):
     """A cache with new entries: rows ``pos .. pos + L - 1`` of ``dim`` are replaced by the second
@@ -209,7 +193,7 @@ class Append(_Pointwise):
         check_cache(self, extents, self.dim, self.rows)
 
 
-@register("graph.embed")
+@register("graph.embed", "ids, table -> rows")
 @dataclass(eq=False)
 class Embed(Op):
     """Rows of a table: operands are token ids ``[.., L]`` and the table ``[V, E]``."""
@@ -221,7 +205,7 @@ class Embed(Op):
         return [TensorType(table.dtype, ids.dims + tuple(d for d in table.dims if d != self.dim))]
 
 
-@register("graph.repeat")
+@register("graph.repeat", "value+ -> result* {body}")
 @dataclass(eq=False)
 class Repeat(Op):
     """The same body ``count`` times: layers.
@@ -232,13 +216,13 @@ class Repeat(Op):
     """
 
     dim: str = ""
-    carried: int = 1
+    carried: int = attribute(1, least=0)
 
 
 DATAFLOWS = ("", "split_token", "split_head")
 
 
-@register("graph.fuse")
+@register("graph.fuse", "value+ -> result* {body}")
 @dataclass(eq=False)
 class Fuse(Op):
     """Ops that one GPU kernel computes; the meaning is that of the body.
@@ -256,10 +240,10 @@ class Fuse(Op):
     """
 
     kernel: str = ""
-    dataflow: str = ""
-    cluster: int = 1
-    resident: int = 1
-    heads: int = 1
+    dataflow: str = attribute("", among=DATAFLOWS)
+    cluster: int = attribute(1, least=1)
+    resident: int = attribute(1, least=1)
+    heads: int = attribute(1, least=1)
     takes: tuple[str, ...] = ()
 
     def verify(self, extents: Mapping[str, int]) -> None:
@@ -269,18 +253,12 @@ class Fuse(Op):
             self.reject(f"{len(self.operands)} operands have {len(self.takes)} names (takes)")
         if len(set(self.takes)) < len(self.takes):
             self.reject(f"two operands have one name among {', '.join(self.takes)}")
-        if self.dataflow not in DATAFLOWS:
-            self.reject(f"there is no dataflow '{self.dataflow}', but split_token, split_head")
-        if min(self.cluster, self.resident) < 1:
-            self.reject("there is at least one block in a cluster and on a core")
-        if self.heads < 1:
-            self.reject("a cluster has at least one head")
         for op in self.regions[0].walk():
             if op.regions:
                 self.reject(f"one kernel cannot hold {op.NAME}")
 
 
-@register("graph.yield")
+@register("graph.yield", "value* -> ()")
 @dataclass(eq=False)
 class Yield(Op):
     """Ends the body of a ``repeat`` or a ``fuse``."""
@@ -289,7 +267,7 @@ class Yield(Op):
         return []
 
 
-@register("graph.return")
+@register("graph.return", "value* -> ()")
 @dataclass(eq=False)
 class Return(Op):
     """Ends a function."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.core import Op, register, tensor_type
+from meshc.ir.core import Op, Operand, register, tensor_type
+from meshc.ir.declared import attribute
 from meshc.ir.ops import graph
 from meshc.ir.types import Layout, TensorType, Type
 
@@ -21,14 +22,18 @@ RESULTS = ("roots", "everywhere")
 CACHE_POLICIES = ("shift", "concat", "cyclic")
 REDUCTIONS = ("sum", "max", "softmax")
 """How an all_reduce combines what cores have."""
-
-__all__ = ["LOCAL_POINTWISE"]
+COLLECTIVES = ("", "k_tree", "ring")
+"""How a reduction's messages travel; empty until it is chosen."""
+PRODUCTS = ("cyclic_shift", "cannon", "summa", "allgather")
+"""How the operands of a distributed product travel."""
 
 
 @dataclass(eq=False)
 class Product(Op):
     """The left operand times one or more right ones; ``contract`` and ``group`` as for
-    ``graph.matmul``."""
+    ``graph.matmul``. ``IN_PLACE`` says that each dim of a result lies as it does in the operand."""
+
+    IN_PLACE: ClassVar[bool] = True
 
     contract: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
@@ -42,6 +47,21 @@ class Product(Op):
             wanted = graph.matmul_dims(left, tensor_type(right).dims, self.contract, self.group)
             if tensor_type(result).dims != wanted:
                 self.reject(f"the dims of {result} are not {', '.join(wanted)}, which are left")
+            for dim in wanted:
+                source = self.operands[0] if dim in left else right
+                if self.IN_PLACE and not self.lies_alike(source, result, dim):
+                    self.reject(f"{dim} of {result} does not lie as that of {source} does")
+
+    def axes_of_contraction(self, operand: Operand) -> set[str]:
+        """The axes that what is contracted lies over in an operand."""
+        layout = tensor_type(operand).layout or Layout()
+        return {s.axis for s in layout.splits if s.dim in self.contract}
+
+    def lies_alike(self, source: Operand, result: Operand, dim: str) -> bool:
+        """Whether a core has as many lanes of ``dim`` in both: what moves may turn them."""
+        splits = [(tensor_type(v).layout or Layout()).split_of(dim) for v in (source, result)]
+        axes = [split and (split.axis, split.block, split.kind, split.copies) for split in splits]
+        return axes[0] == axes[1]
 
 
 def reject_repeated(op: Op, dims: tuple[str, ...]) -> None:
@@ -50,7 +70,7 @@ def reject_repeated(op: Op, dims: tuple[str, ...]) -> None:
         op.reject(f"several cores have the same part of {', '.join(dims)}")
 
 
-@register("mesh.gemv")
+@register("mesh.gemv", "left, right+ -> product+")
 @dataclass(eq=False)
 class Gemv(Product):
     """Local products of the left operand with one or more right ones (WaferLLM section 6.2).
@@ -59,8 +79,17 @@ class Gemv(Product):
     split it. The left operand is one row, or as many as a core has of a batch or of a prompt.
     """
 
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """Both sides have the same lanes of what is contracted, and of what both have."""
+        super().verify(extents)
+        left = tensor_type(self.operands[0])
+        for right in self.operands[1:]:
+            for dim in tensor_type(right).dims:
+                if dim in left.dims and not self.lies_alike(self.operands[0], right, dim):
+                    self.reject(f"{dim} of {right} does not lie as that of {self.operands[0]} does")
 
-@register("mesh.gemm")
+
+@register("mesh.gemm", "left, right+ -> product+")
 @dataclass(eq=False)
 class Gemm(Product):
     """Distributed matrix product by cyclic shifts (MeshGEMM, WaferLLM section 5.3).
@@ -71,16 +100,24 @@ class Gemm(Product):
     """
 
     axis: str = ""
-    algo: str = "cyclic_shift"
+    algo: str = attribute("cyclic_shift", among=PRODUCTS)
     left_aligned: bool = False
 
     def verify(self, extents: Mapping[str, int]) -> None:
         super().verify(extents)
         if not self.axis:
             self.reject("it names no axis along which the left operand moves")
+        left = self.axes_of_contraction(self.operands[0])
+        for right in self.operands[1:]:
+            axes = self.axes_of_contraction(right)
+            if not left or not axes or left & axes:
+                self.reject(
+                    f"{', '.join(self.contract)} must lie over one axis in {self.operands[0]} and "
+                    f"over another in {right}"
+                )
 
 
-@register("mesh.gemm_t")
+@register("mesh.gemm_t", "left, right+ -> product+")
 @dataclass(eq=False)
 class GemmT(Product):
     """``left @ right^T`` without a transpose (dist-GEMM-T, WaferLLM section 5.4).
@@ -89,8 +126,10 @@ class GemmT(Product):
     so that the result lies skewed as a following ``gemm`` wants its left operand.
     """
 
+    IN_PLACE: ClassVar[bool] = False
+
     axis: str = ""
-    algo: str = "cyclic_shift"
+    algo: str = attribute("cyclic_shift", among=PRODUCTS)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         super().verify(extents)
@@ -148,6 +187,12 @@ class AlongAxis(Op):
                     f"{after} (+ sum, @ first core, / split of {self.along or 'a dim'}), all else "
                     "alike"
                 )
+            splits = [
+                (tensor_type(value).layout or Layout()).split_of(self.along)
+                for value in (operand, result)
+            ]
+            if self.STANDING == ("/", "/") and splits[0] != splits[1]:
+                self.reject(f"{self.along} of {result} does not lie as that of {operand} does")
 
 
 @dataclass(eq=False)
@@ -155,21 +200,9 @@ class Collective(AlongAxis):
     """Cores of ``axis`` send each other messages."""
 
 
-@register("mesh.part")
 @dataclass(eq=False)
-class Part(AlongAxis):
-    """Each core of ``axis``, all of which have all of ``dim``, keeps its own part of it. Nothing is
-    sent."""
-
-    STANDING: ClassVar[tuple[str, str]] = ("", "/")
-
-    dim: str = ""
-
-
-@register("mesh.all_reduce")
-@dataclass(eq=False)
-class AllReduce(Collective):
-    """Combine partial results over ``axis`` on every core of it; several operands share messages.
+class Reduction(Collective):
+    """What the cores of ``axis`` have is combined.
 
     ``algo`` is empty until select-collective sets it: ``k_tree`` with the group sizes of its
     phases in ``groups`` (one group: the pipeline), or ``ring`` (reduce-scatter, all-gather).
@@ -181,17 +214,13 @@ class AllReduce(Collective):
     would lack its maximum.
     """
 
-    STANDING: ClassVar[tuple[str, str]] = ("+", "")
-
-    reduce: str = "sum"
-    algo: str = ""
+    reduce: str = attribute("sum", among=REDUCTIONS)
+    algo: str = attribute("", among=COLLECTIVES)
     groups: tuple[int, ...] = ()
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """A softmax has a sum and a maximum for each row of its values, whose dims they begin."""
         super().verify(extents)
-        if self.reduce not in REDUCTIONS:
-            self.reject(f"does not reduce by '{self.reduce}', but by {', '.join(REDUCTIONS)}")
         if self.reduce != "softmax":
             return
         dims = [tensor_type(operand).dims for operand in self.operands]
@@ -202,22 +231,36 @@ class AllReduce(Collective):
             )
 
 
-@register("mesh.reduce")
+@register("mesh.part", "x -> y")
 @dataclass(eq=False)
-class Reduce(Collective):
-    """Combine partial results over ``axis`` on its first core (``<.. @axis>``).
+class Part(AlongAxis):
+    """Each core of ``axis``, all of which have all of ``dim``, keeps its own part of it. Nothing is
+    sent."""
 
-    ``algo`` and ``groups`` as for ``mesh.all_reduce``; there is no ring.
-    """
+    STANDING: ClassVar[tuple[str, str]] = ("", "/")
+
+    dim: str = ""
+
+
+@register("mesh.all_reduce", "x+ -> y+")
+@dataclass(eq=False)
+class AllReduce(Reduction):
+    """Combine partial results over ``axis`` on every core of it. Several operands share
+    messages."""
+
+    STANDING: ClassVar[tuple[str, str]] = ("+", "")
+
+
+@register("mesh.reduce", "x+ -> y+")
+@dataclass(eq=False)
+class Reduce(Reduction):
+    """Combine partial results over ``axis`` on its first core (``<.. @axis>``); there is no
+    ring."""
 
     STANDING: ClassVar[tuple[str, str]] = ("+", "@")
 
-    reduce: str = "sum"
-    algo: str = ""
-    groups: tuple[int, ...] = ()
 
-
-@register("mesh.broadcast")
+@register("mesh.broadcast", "x -> y")
 @dataclass(eq=False)
 class Broadcast(Collective):
     """What the first core of ``axis`` has, on every core of it."""
@@ -225,7 +268,7 @@ class Broadcast(Collective):
     STANDING: ClassVar[tuple[str, str]] = ("@", "")
 
 
-@register("mesh.gather")
+@register("mesh.gather", "x -> y")
 @dataclass(eq=False)
 class Gather(Collective):
     """All parts of ``dim``, which lies over ``axis``, on the first core of it."""
@@ -235,7 +278,7 @@ class Gather(Collective):
     dim: str = ""
 
 
-@register("mesh.scatter")
+@register("mesh.scatter", "x -> y")
 @dataclass(eq=False)
 class Scatter(Collective):
     """``dim``, all of which the first core of ``axis`` has, in equal parts over it."""
@@ -245,7 +288,7 @@ class Scatter(Collective):
     dim: str = ""
 
 
-@register("mesh.all_gather")
+@register("mesh.all_gather", "x -> y")
 @dataclass(eq=False)
 class AllGather(Collective):
     """All parts of ``dim``, which lies over ``axis``, on every core of it."""
@@ -255,7 +298,7 @@ class AllGather(Collective):
     dim: str = ""
 
 
-@register("mesh.reduce_scatter")
+@register("mesh.reduce_scatter", "x -> y")
 @dataclass(eq=False)
 class ReduceScatter(Collective):
     """Combine partial results over ``axis``; each core keeps its part of ``dim``."""
@@ -263,10 +306,10 @@ class ReduceScatter(Collective):
     STANDING: ClassVar[tuple[str, str]] = ("+", "/")
 
     dim: str = ""
-    reduce: str = "sum"
+    reduce: str = attribute("sum", among=("sum", "max"))
 
 
-@register("mesh.shift")
+@register("mesh.shift", "x -> y")
 @dataclass(eq=False)
 class Shift(Collective):
     """Part p of the result is part p + ``by`` (around the ring) of a value whose ``dim`` lies over
@@ -278,7 +321,7 @@ class Shift(Collective):
     by: int = 1
 
 
-@register("mesh.relayout")
+@register("mesh.relayout", "x -> y")
 @dataclass(eq=False)
 class Relayout(Op):
     """Move a vector from one axis to the other: cores where both meet contribute their lanes.
@@ -288,7 +331,7 @@ class Relayout(Op):
     """
 
 
-@register("mesh.append")
+@register("mesh.append", "cache, new, values?, new_values? -> grown+")
 @dataclass(eq=False)
 class Append(Op):
     """New rows enter a KV cache that is spread over the rows of the mesh.
@@ -300,7 +343,7 @@ class Append(Op):
 
     dim: str = ""
     rows: str = ""
-    policy: str = "shift"
+    policy: str = attribute("shift", among=CACHE_POLICIES)
 
     def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
         return [tensor_type(cache) for cache in self.operands[::2]]
@@ -333,13 +376,13 @@ class RowReduction(Op):
             self.reject(f"does not take [{before}] by '{self.dim}' to [{after}]")
 
 
-@register("mesh.row_max")
+@register("mesh.row_max", "x -> y: within x")
 @dataclass(eq=False)
 class RowMax(RowReduction):
     """Largest of the elements of ``dim`` that a core holds and the mask lets through."""
 
 
-@register("mesh.at_least")
+@register("mesh.at_least", "x -> y: like x")
 @dataclass(eq=False)
 class AtLeast(Op):
     """The larger of an element and ``value``: what stands in for the maximum of a core that sees no
@@ -348,7 +391,7 @@ class AtLeast(Op):
     value: float = 0.0
 
 
-@register("mesh.mask")
+@register("mesh.mask", "x -> y: like x")
 @dataclass(eq=False)
 class Mask(Op):
     """Scores with minus infinity where row ``l`` must not see: beyond ``pos + l`` if causal, and
@@ -356,7 +399,7 @@ class Mask(Op):
 
     dim: str = ""
     rows: str = ""
-    kind: str = "causal"
+    kind: str = attribute("causal", among=("none", "causal"))
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the scores, and ``rows``, where it is stated, of the module."""
@@ -366,41 +409,41 @@ class Mask(Op):
             self.reject(f"there is no dim '{self.rows}' of rows")
 
 
-@register("mesh.exp_sub")
+@register("mesh.exp_sub", "x, m: within x -> y: like x")
 @dataclass(eq=False)
 class ExpSub(Op):
     """``exp(x - m)``, the second operand repeated over dims it lacks."""
 
 
-@register("mesh.row_sum")
+@register("mesh.row_sum", "x -> y: within x")
 @dataclass(eq=False)
 class RowSum(RowReduction):
     """Sum of the elements of ``dim`` that a core holds."""
 
 
-@register("mesh.square_sum")
+@register("mesh.square_sum", "x -> y: within x")
 @dataclass(eq=False)
 class SquareSum(RowReduction):
     """Sum of squares of the elements of ``dim`` that a core holds."""
 
 
-@register("mesh.rms_scale")
+@register("mesh.rms_scale", "x, squares: within x, gain: within x -> y: like x")
 @dataclass(eq=False)
 class RmsScale(Op):
     """``x / sqrt(s / extent + eps) * gain``; operands x, the sum of squares s, gain."""
 
     dim: str = ""
-    eps: float = 1e-5
+    eps: float = attribute(1e-5, least=0)
 
 
-@register("mesh.inverse_rms")
+@register("mesh.inverse_rms", "squares -> y: like squares")
 @dataclass(eq=False)
 class InverseRms(Op):
     """``1 / sqrt(s / extent + eps)``, of sums of squares over the dim ``dim``; a product with it
     scales what was computed of values that are not normalised yet."""
 
     dim: str = ""
-    eps: float = 1e-5
+    eps: float = attribute(1e-5, least=0)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is one of the module's; the sums have it no more."""
@@ -408,7 +451,7 @@ class InverseRms(Op):
             self.reject(f"its sums are not of squares over a dim '{self.dim}'")
 
 
-@register("mesh.rope")
+@register("mesh.rope", "x -> y: like x")
 @dataclass(eq=False)
 class Rope(graph.Rope):
     """As ``graph.rope`` with interleaved pairs, each pair on one core."""
@@ -417,25 +460,25 @@ class Rope(graph.Rope):
         return None
 
 
-@register("mesh.add")
+@register("mesh.add", "x, y: within x -> z: like x")
 @dataclass(eq=False)
 class Add(Op):
     """Sum of values laid out alike; the second is repeated over dims it lacks."""
 
 
-@register("mesh.mul")
+@register("mesh.mul", "x, y: within x -> z: like x")
 @dataclass(eq=False)
 class Mul(Op):
     """Product of values laid out alike; the second is repeated over dims it lacks."""
 
 
-@register("mesh.div")
+@register("mesh.div", "x, y: within x -> z: like x")
 @dataclass(eq=False)
 class Div(Op):
     """Quotient of values laid out alike; the second is repeated over dims it lacks."""
 
 
-@register("mesh.scale")
+@register("mesh.scale", "x -> y: like x")
 @dataclass(eq=False)
 class Scale(Op):
     """Product with a constant."""
@@ -443,53 +486,23 @@ class Scale(Op):
     factor: float = 1.0
 
 
-@register("mesh.silu")
-@dataclass(eq=False)
-class Silu(Op):
-    """``x / (1 + exp(-x))``."""
-
-
-@register("mesh.gelu")
-@dataclass(eq=False)
-class Gelu(Op):
-    """GELU in the form ``erf`` or ``tanh``."""
-
-    form: str = "erf"
-
-
-@register("mesh.repeat")
+@register("mesh.repeat", "value+ -> result* {body}")
 @dataclass(eq=False)
 class Repeat(graph.Repeat):
     """As ``graph.repeat``. Over several regions each region runs its own share of the layers and
     hands the carried values to the next."""
 
 
-@register("mesh.yield")
+@register("mesh.yield", "value* -> ()")
 @dataclass(eq=False)
 class Yield(Op):
     """Ends a ``repeat`` body."""
 
 
-@register("mesh.return")
+@register("mesh.return", "value* -> ()")
 @dataclass(eq=False)
 class Return(Op):
     """Ends a function."""
-
-
-LOCAL_POINTWISE = (
-    ExpSub,
-    Add,
-    Mul,
-    Div,
-    Scale,
-    Silu,
-    Gelu,
-    AtLeast,
-    Mask,
-    RmsScale,
-    InverseRms,
-    Rope,
-)
 
 
 def result_tensor(op: Op) -> TensorType:

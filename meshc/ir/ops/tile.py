@@ -6,13 +6,17 @@ tokens; ``wait`` joins them. ``when`` on any op limits it to the cores (and iter
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op, Operand, register
+from meshc.ir.declared import attribute
+from meshc.ir.fitting import Misfit, misfit, shape_text
 from meshc.ir.kernels import KERNELS, Kernel
 from meshc.ir.module import Module
 from meshc.ir.views import Symbol
+from meshc.support.diagnostics import fail
 
 ParamValue = Expr | int | float | bool | str
 
@@ -25,12 +29,32 @@ class Compute(Op):
     params: dict[str, ParamValue] = field(default_factory=dict)
 
     @property
-    def signature(self) -> Kernel:
+    def declared(self) -> Kernel:
         """The kernel's entry in the catalogue."""
         return KERNELS[self.kernel]
 
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """The views fit the shapes and element types that the kernel declares. Raises
+        ``kernel-views``, at the view that does not."""
+        declared, views = self.declared.operands_of(self.params), self.views()
+        shapes = [view.shape() for view in views]
+        found = misfit(declared, shapes, [view.dtype_text for view in views])
+        if found is None and self.declared.extra is not None:
+            words = self.declared.extra(shapes, self.params)
+            found = Misfit(0, words) if words else None
+        if found is not None:
+            pairs = zip(declared, views, shapes, strict=True)
+            given = [f"{o.name} {view.dtype_text}{shape_text(s)}" for o, view, s in pairs]
+            fail(
+                "kernel-views",
+                f"tile.{self.kernel}: {found.words}",
+                views[found.place].span or self.span,
+                notes=[f"the views are {', '.join(given)}"],
+                help=f"its form is: {self.declared.form(self.params)}",
+            )
+
     def attributes(self) -> dict[str, object]:
-        found: dict[str, object] = {name: self.params[name] for name, _ in self.signature.params}
+        found: dict[str, object] = {a.name: self.params[a.name] for a in self.declared.attributes}
         if self.when is not None:
             found["when"] = self.when
         return found
@@ -46,21 +70,21 @@ class _Transfer(Op):
         return _symbol(self.operands[0])
 
 
-@register("tile.send")
+@register("tile.send", "channel, view -> token")
 @dataclass(eq=False)
 class Send(_Transfer):
     """Start sending a view; its elements must not change before the token is waited for."""
 
 
-@register("tile.recv")
+@register("tile.recv", "channel, view -> token")
 @dataclass(eq=False)
 class Recv(_Transfer):
     """Start receiving into a view; ``combine`` is ``store``, ``add`` or ``max``."""
 
-    combine: str = "store"
+    combine: str = attribute("store", among=("store", "add", "max"))
 
 
-@register("tile.relay")
+@register("tile.relay", "channel, onward, view -> token")
 @dataclass(eq=False)
 class Relay(Op):
     """Start passing a message on: each element that arrives is combined (``add`` or ``max``) with
@@ -70,7 +94,7 @@ class Relay(Op):
     goes out is rounded to the view's element type.
     """
 
-    combine: str = "add"
+    combine: str = attribute("add", among=("add", "max"))
 
     @property
     def channel(self) -> str:
@@ -110,13 +134,13 @@ def channel_out(op: Op) -> str | None:
     return op.channel if isinstance(op, Send) else None
 
 
-@register("tile.wait")
+@register("tile.wait", "token+ -> ()")
 @dataclass(eq=False)
 class Wait(Op):
     """Go on when every transfer named by a token, where it was started, has ended."""
 
 
-@register("tile.for")
+@register("tile.for", "() -> () {body}")
 @dataclass(eq=False)
 class For(Op):
     """The body for ``var`` = 0 .. ``count`` - 1, the same count on every core.
@@ -131,7 +155,7 @@ class For(Op):
     each: tuple[str, ...] = ()
 
 
-@register("tile.sweep")
+@register("tile.sweep", "() -> () {body}")
 @dataclass(eq=False)
 class Sweep(Op):
     """The body once on every core; messages only go from ``rank`` r to rank r + 1 of 0 .. count-1.
@@ -140,4 +164,4 @@ class Sweep(Op):
     """
 
     rank: Expr = field(default_factory=lambda: Expr.const(0))
-    count: int = 1
+    count: int = attribute(1, least=1)

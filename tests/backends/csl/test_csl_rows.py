@@ -11,7 +11,7 @@ from meshc.backends.csl import emit
 from meshc.interp.tile import TileMachine
 
 ROWS, COLUMNS = 3, 5
-OUTPUTS = ("quotient", "exponential", "normed", "silu", "gelu")
+OUTPUTS = ("quotient", "exponential", "normed", "silu", "gelu", "relu2")
 STATEMENTS = """\
     tile.row_sum %sums, %a
     tile.row_max %most, %a
@@ -21,6 +21,7 @@ STATEMENTS = """\
     tile.rms_scale %normed, %a, %squares, %gain {count = 5, eps = 1e-5}
     tile.silu %silu, %a
     tile.gelu %gelu, %a {form = tanh}
+    tile.relu2 %relu2, %a
 """
 
 
@@ -59,6 +60,7 @@ def expected(a, gain):
         "normed": a / np.sqrt((a * a).mean(1, keepdims=True) + 1e-5) * gain,
         "silu": a / (1 + np.exp(-a)),
         "gelu": 0.5 * a * (1 + np.tanh(cubic)),
+        "relu2": np.where(a > 0, a, 0) ** 2,
     }
 
 

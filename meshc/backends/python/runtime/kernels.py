@@ -160,6 +160,13 @@ def gelu(out: Array, a: Array, form: str) -> None:
         np.multiply(a, np.float32(0.5) * _erfc(-a * _SQRT_HALF), out=out)
 
 
+@_kernel()
+def relu2(out: Array, a: Array) -> None:
+    """out = max(a, 0)^2"""
+    np.maximum(a, 0, out=out)
+    np.multiply(out, out, out=out)
+
+
 def _erfc(a: Array) -> Array:
     """1 - erf(a), in double precision inside."""
     size = np.abs(a, dtype=np.float64)

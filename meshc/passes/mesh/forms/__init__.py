@@ -8,6 +8,7 @@ write it into the file of its op and let that file's function list it.
 from collections.abc import Callable, Mapping
 
 from meshc.ir.core import Op
+from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import graph
 from meshc.passes.mesh.forms.append import append
 from meshc.passes.mesh.forms.form import Form
@@ -24,16 +25,15 @@ FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
     graph.Add: of_two,
     graph.Append: append,
     graph.Embed: embed,
-    graph.Gelu: of_one,
     graph.Matmul: matmul,
     graph.Mul: of_two,
     graph.Return: returned,
     graph.RmsNorm: rms_norm,
     graph.Rope: rope,
     graph.Scale: of_one,
-    graph.Silu: of_one,
     graph.Softmax: softmax,
     graph.Yield: yielded,
+    **dict.fromkeys(FUNCTIONS.values(), of_one),
 }
 """The forms that an op has on a way; loops have theirs in ``repeat``."""
 

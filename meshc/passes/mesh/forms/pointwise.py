@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshc.ir.core import Op
+from meshc.ir.functions import ON_MESH, Function
 from meshc.ir.ops import graph, mesh
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.form import Form, only
@@ -52,10 +53,9 @@ def of_one(way: Lowering, op: Op) -> list[Form]:
 def _of_one(way: Lowering, op: Op) -> None:
     value = laid_out(way, way.env_of(op.operands[0]))
     made: Op
-    if isinstance(op, graph.Scale):
-        made = mesh.Scale([value], factor=op.factor)
-    elif isinstance(op, graph.Gelu):
-        made = mesh.Gelu([value], form=op.form)
+    if isinstance(op, Function):
+        made = ON_MESH[type(op)]([value], **op.attributes())  # type: ignore[arg-type]
     else:
-        made = mesh.Silu([value])
+        assert isinstance(op, graph.Scale)
+        made = mesh.Scale([value], factor=op.factor)
     way.env[op.result] = way.emit_like(made, op.result.name, value)

@@ -93,13 +93,22 @@ class Contractions(Values):
         gemm(self.emitter, self.weights, Product(op, source, rights, splits, chunks), out)
 
     def check_rows(self, op: Op) -> None:
-        """Fail with ``unsupported-layout`` where the module does not say what its rows are."""
+        """Fail with ``unsupported-layout`` where the module does not say what its rows are, or the
+        left operand has none, or only sums over them."""
         if not self.module.row_dim:
             fail(
                 "unsupported-layout",
                 f"{op.NAME} works on rows, but the header does not name their dim",
                 op.span,
                 help="add a line such as: rows dim = L, capacity = L",
+            )
+        rows, left = self.module.row_dim, tensor_type(op.operands[0])
+        if rows not in left.dims or rows in getattr(op, "contract", ()):
+            fail(
+                "unsupported-layout",
+                f"{op.NAME} works on rows, but those of {op.operands[0]} are not over {rows}",
+                op.span,
+                help=f"the header says: rows dim = {rows}",
             )
 
     def lanes_of(self, value: Value, dims: tuple[str, ...]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from meshc.analysis.tiling import ceil_div
+from meshc.ir import functions
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.module import Function, Param, Port
@@ -116,7 +117,9 @@ class FunctionExpander(Handing, Distributed, Contractions):
             self.settle(value, place)
 
     def handler(self, op: Op) -> Callable[[Op], None]:
-        """The method named after the op's mnemonic."""
+        """The method named after the op's mnemonic; functions of elements share one."""
+        if isinstance(op, functions.Function):
+            return self.function
         name = op.NAME.partition(".")[2].replace("return", "returned").replace("yield", "yielded")
         method = getattr(self, name, None)
         if method is None:

@@ -71,11 +71,9 @@ class Pointwise(Values):
     def exp_sub(self, op: Op) -> None:
         self.repeating(op, "exp_sub", trailing=True)
 
-    def silu(self, op: Op) -> None:
-        self.unary(op, "silu")
-
-    def gelu(self, op: mesh.Gelu) -> None:
-        self.unary(op, "gelu", form=op.form)
+    def function(self, op: Op) -> None:
+        """A function of elements: the microkernel of its name, with its options."""
+        self.unary(op, op.NAME.removeprefix("mesh."), **cast(dict[str, float], op.attributes()))
 
     def scale(self, op: mesh.Scale) -> None:
         self.unary(op, "scale", factor=op.factor)
