@@ -44,8 +44,7 @@ BUSY_BYTES = 49_152
 OVERLAPPING = 2
 """Blocks that a core has room for where a grid starts before the one in front has ended."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
-"""How many blocks may share the width of a product, and of how many row groups they add the sums
-at once."""
+"""Blocks that may share the width of a product, and row groups whose sums they add at once."""
 SCHEDULERS = 4
 """Schedulers of a core (multiprocessor); each of its warps belongs to one of them."""
 MOST_REGISTERS = 168
