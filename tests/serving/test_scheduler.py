@@ -156,7 +156,7 @@ def test_with_one_group_and_one_chunk_all_policies_coincide(drawn):
         Policy("layered", None, Fixed(1), merged=large),
         Policy("combined", large, ByLength(large)),
     ]
-    first, *others = ([i for i in driven(p, drawn).iterations] for p in colocated)
+    first, *others = (list(driven(p, drawn).iterations) for p in colocated)
     assert all(other == first for other in others)
 
 
