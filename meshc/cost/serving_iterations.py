@@ -179,8 +179,10 @@ class IterationCost:
             seconds += hypot(loaded / rates.expert_read, routed / rates.experts)
             flops += routed
         activations = tokens * model.hidden * model.element_bytes
-        moved = rates.passes * activations
-        seconds += moved / rates.own_read + (rates.prompt_layer if prompts else rates.layer)
+        share = 1.0 if layer.experts else rates.dense_share
+        moved = share * rates.passes * activations
+        fixed = rates.prompt_layer if prompts else rates.layer
+        seconds += moved / rates.own_read + share * fixed
         if self.gpus > 1:
             sent = 2 * (self.gpus - 1) / self.gpus * activations
             seconds += 2 * (rates.message_seconds + sent / rates.link)
@@ -217,6 +219,7 @@ class _Rates:
     passes: float
     layer: float
     prompt_layer: float
+    dense_share: float
     step: float
     link: float
     message_seconds: float
@@ -237,6 +240,7 @@ class _Rates:
             passes=device.real("activation_passes"),
             layer=device.real("layer_seconds"),
             prompt_layer=device.real("prompt_layer_seconds"),
+            dense_share=device.real("dense_share"),
             step=device.real("iteration_seconds"),
             link=link,
             message_seconds=device.seconds(device.link.hop_cycles),

@@ -123,6 +123,7 @@ SERVING = (
     _serving("layer_seconds", "s", "fixed time of a layer that only decodes"),
     _serving("prompt_layer_seconds", "s", "fixed time of a layer that prompts pass"),
     _serving("iteration_seconds", "s", "fixed time of an iteration over all layers"),
+    _serving("dense_share", "share", "of fixed times and passes that a layer without experts has"),
     _serving("idle_watts", "W", "power of a GPU without traffic or arithmetic"),
     _serving("joules_per_byte", "J/byte", "energy of a byte from or to memory"),
     _serving("joules_per_flop", "J/flop", "energy of an operation of a product"),
