@@ -9,6 +9,7 @@ from pathlib import Path
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import device
 from meshc.driver.served_models import served_model
+from meshc.serving.choosing import Candidate, chosen
 from meshc.serving.comparing import Band, Load, Setting, compared, costs_of
 from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed, GroupCount
 from meshc.serving.latency import LongestIteration
@@ -28,9 +29,10 @@ _MOST_SEEDS = 1000
 
 @dataclass(frozen=True)
 class ScheduleRequest:
-    """What to simulate. ``groups`` is ``length``, ``doubling:N``, ``latency:MS`` or a number; empty
-    for the policy's own. ``gpus`` 0 takes all of the device, ``requests`` 0 takes 1000, or all of a
-    trace that says when they come. Objectives that are None are those of the workload."""
+    """What to simulate. ``groups`` is a number, ``length``, ``length:TOKENS``, ``doubling:N`` or
+    ``latency:MS``; empty for the policy's own. ``gpus`` 0 takes all of the device, ``requests`` 0
+    takes 1000, or all of a trace that says when they come. Objectives that are None are those of
+    the workload."""
 
     model: str
     device: str
@@ -82,6 +84,14 @@ def simulated_bands(
     return compared(settings, range(requests[0].seeds), processes)
 
 
+def choice(request: ScheduleRequest, processes: int = 1) -> list[Candidate]:
+    """Policies for the server, the load and the objective of ``request``, the best first.
+
+    Errors: those of :func:`setting_of`; ``request-too-large``.
+    """
+    return chosen(setting_of(request), range(request.seeds), processes)
+
+
 def _check(request: ScheduleRequest) -> None:
     """Raise ``bad-argument`` for a number out of range."""
     ranges = (
@@ -129,6 +139,8 @@ def _groups(text: str, cost: IterationCost) -> GroupCount:
     word, _, number = text.partition(":")
     if text == "length":
         return ByLength()
+    if word == "length" and number.isdigit() and 1 <= int(number) <= 1_000_000:
+        return ByLength(int(number))
     if text.isdigit() and 1 <= int(text) <= 1024:
         return Fixed(int(text))
     if word == "doubling" and number.isdigit() and 1 <= int(number) <= 1024:
@@ -138,5 +150,5 @@ def _groups(text: str, cost: IterationCost) -> GroupCount:
     fail(
         "bad-argument",
         f"'{text}' is no number of groups",
-        help="write 16, length, doubling:16, or latency:50 (milliseconds)",
+        help="write 16, length:512 (tokens), doubling:16, or latency:50 (milliseconds)",
     )

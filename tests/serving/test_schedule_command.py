@@ -72,6 +72,7 @@ def test_a_trace_of_a_file(capsys, tmp_path):
         (["qwen2-72b", *QUICK], "does-not-serve"),
         (["qwen3-30b-a3b", *QUICK, "--device", "nothing"], "unknown-device"),
         (["no-model", *QUICK], "unknown-model"),
+        (["qwen3-30b-a3b", *QUICK, "--auto", "--chunk", "512"], "bad-argument"),
     ],
 )
 def test_what_cannot_be_is_refused(capsys, words, code):
@@ -89,6 +90,29 @@ def test_a_dense_model_is_layered_when_forced(capsys):
     words = ["qwen3-8b", "--policy", "layered", "--policy", "chunked", "--gpus", "1", *QUICK]
     found = json.loads(schedule(capsys, *words, "--force", "--json").out)["policies"]
     assert found["layered"]["tbt_mean_ms"]["mean"] > found["chunked"]["tbt_mean_ms"]["mean"]
+
+
+def test_auto_chooses_groups_for_experts_and_chunks_for_a_dense_model(capsys):
+    load = ["--rate", "1.3", "--requests", "40", "--seeds", "1", "--auto"]
+    found = json.loads(schedule(capsys, "qwen3-30b-a3b", *load, "--json").out)
+    assert "--policy layered" in found["chosen"] or "--policy combined" in found["chosen"]
+    assert len(found["tried"]) == 12 and found["over_chunked_512"]["ttft_mean_s"] < 0
+    missed = [round(100 * (1 - one["slo_attainment"]["mean"])) for one in found["tried"]]
+    assert missed == sorted(missed)
+    dense = schedule(capsys, "qwen3-8b", "--gpus", "1", *load).out
+    assert "chosen: --policy chunked" in dense and "section 5.13" in dense
+    assert "layered" not in dense and "on 1 GPU of" in dense
+
+
+def test_auto_keeps_a_tight_objective(capsys):
+    """A smaller bound on gaps asks for more groups."""
+    load = ["--rate", "1.3", "--requests", "40", "--seeds", "1", "--auto", "--json"]
+    loose, tight = (
+        json.loads(schedule(capsys, "qwen3-30b-a3b", *load, "--slo-tbt", bound).out)
+        for bound in ("125", "40")
+    )
+    assert loose["chosen"] != tight["chosen"]
+    assert tight["tried"][0]["slo_attainment"]["mean"] > 0.5
 
 
 # --- models

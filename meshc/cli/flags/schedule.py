@@ -63,6 +63,11 @@ def _add_policy(group: Any) -> None:
         help="may be repeated to compare; default: chunked",
     )
     group.add_argument(
+        "--auto",
+        action="store_true",
+        help="try policies, chunks and groups, and say which one serves best and what it gains",
+    )
+    group.add_argument(
         "--chunk",
         type=int,
         metavar="N",
@@ -72,8 +77,8 @@ def _add_policy(group: Any) -> None:
         "--groups",
         default="",
         metavar="RULE",
-        help="groups of layers: a number, length (default: one for 512 tokens), doubling:16, or "
-        "latency:50 (the fewest whose iterations take 50 ms)",
+        help="groups of layers: a number, length:512 (default: one for so many tokens), "
+        "doubling:16, or latency:50 (the fewest whose iterations take 50 ms)",
     )
     group.add_argument(
         "--slo-ttft", type=float, metavar="S", help="seconds to the first token; default: 5 or 10"
