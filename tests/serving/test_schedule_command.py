@@ -1,6 +1,7 @@
 """``meshc schedule`` from the command line, and the models that it reads."""
 
 import json
+import sys
 
 import pytest
 
@@ -113,6 +114,29 @@ def test_auto_keeps_a_tight_objective(capsys):
     )
     assert loose["chosen"] != tight["chosen"]
     assert tight["tried"][0]["slo_attainment"]["mean"] > 0.5
+
+
+def test_several_rates_and_their_pictures(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ["qwen3-30b-a3b", "--policy", "chunked", "--policy", "combined", "--requests", "12"]
+    words += ["--seeds", "2", "--rate", "1.2", "--rate", "1.5"]
+    table = schedule(capsys, *words, "--plots", str(tmp_path / "first")).out
+    assert "combined at 1.5/s" in table
+    found = json.loads(schedule(capsys, *words, "--plots", str(tmp_path / "second"), "--json").out)
+    assert [(r["policy"], r["rate"]) for r in found["results"]] == [
+        ("chunked", 1.2), ("combined", 1.2), ("chunked", 1.5), ("combined", 1.5),
+    ]  # fmt: skip
+    assert found["rate"] == [1.2, 1.5]
+    for name in ("attainment.svg", "frontier.svg", "timeline.svg"):
+        text = (tmp_path / "first" / name).read_text()
+        assert text.startswith("<?xml") and ">combined</text>" in text
+        assert text == (tmp_path / "second" / name).read_text()
+
+
+def test_plots_say_what_they_need(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "meshc.serving.plots", None)
+    words = ["qwen3-30b-a3b", *QUICK, "--plots", str(tmp_path)]
+    assert "error[missing-extra]" in schedule(capsys, *words, code=1).err
 
 
 # --- models

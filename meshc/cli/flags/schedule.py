@@ -29,6 +29,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--processes", type=int, default=1, metavar="N", help="runs at once; default: %(default)s"
     )
+    parser.add_argument(
+        "--plots", metavar="DIR", help="write attainment, frontier and timeline as SVG into DIR"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -42,8 +45,9 @@ def _add_load(group: Any) -> None:
     group.add_argument(
         "--rate",
         type=float,
+        action="append",
         metavar="R",
-        help="requests per second; needed unless the trace says when they come",
+        help="requests per second, may be repeated; needed unless the trace says when they come",
     )
     group.add_argument(
         "--cv",
