@@ -66,6 +66,7 @@ def test_a_dense_model_is_slower_in_layers(rows):
     for metric in ("ttft_mean_s", "tbt_mean_ms"):
         chunked, layered = values(rows, metric, model="qwen3-8b")
         assert layered.predicted > chunked.predicted
+        assert chunked.calibrated and not layered.calibrated
         assert abs(layered.error) < 0.15 and abs(chunked.error) < 0.15
 
 
