@@ -19,7 +19,7 @@ arXiv 2510.08055, sections 4.2 to 4.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshc.serving.groups import ByLength, Fixed, GroupCount
 from meshc.support.diagnostics import fail
@@ -102,4 +102,4 @@ def for_model(chosen: Policy, experts: int, forced: bool = False) -> Policy:
             ],
             help="take --policy chunked, or --force to see what it costs",
         )
-    return replace(chosen)
+    return chosen

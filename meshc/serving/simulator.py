@@ -80,12 +80,12 @@ class Simulator:
         self.scheduler = scheduler
         self.clocks = {pool: _Clock(cost) for pool, cost in costs.items()}
         self.arrivals = sorted(arrivals, key=lambda a: (a.seconds, a.request.name))
-        self.run_ = Run(
+        self.found = Run(
             [Trip(a.seconds, a.request.prompt_tokens, a.request.output_tokens) for a in arrivals]
         )
         self.trips = {
             arrival.request.name: trip
-            for arrival, trip in zip(arrivals, self.run_.trips, strict=True)
+            for arrival, trip in zip(arrivals, self.found.trips, strict=True)
         }
         self.moving: list[tuple[float, int]] = []
         self.context = 0
@@ -114,7 +114,7 @@ class Simulator:
                 for each in self.clocks:
                     self._start(each)
         self._settle()
-        return self.run_
+        return self.found
 
     def _start(self, pool: Pool) -> None:
         clock = self.clocks[pool]
@@ -132,11 +132,11 @@ class Simulator:
             heads = len(done) if prefill.last else 0
             context = self.context if decodes else 0
             load = clock.cost.iteration(decodes, context, chunks, prefill.layers, heads)
-            self.run_.prefill_tokens.append(prefill.tokens)
+            self.found.prefill_tokens.append(prefill.tokens)
         clock.iteration, clock.began, clock.ends = iteration, self.now, self.now + load.seconds
         clock.busy += load.seconds
-        self.run_.expert_bytes += load.expert_bytes
-        self.run_.joules += load.joules
+        self.found.expert_bytes += load.expert_bytes
+        self.found.joules += load.joules
 
     def _finish(self, pool: Pool) -> None:
         clock = self.clocks[pool]
@@ -144,9 +144,9 @@ class Simulator:
         assert iteration is not None
         clock.iteration, clock.ends = None, inf
         if iteration.decode:
-            self.run_.step_seconds.append(self.now - clock.began)
-            self.run_.step_requests.append(len(iteration.decode))
-            self.run_.step_ends.append(self.now)
+            self.found.step_seconds.append(self.now - clock.began)
+            self.found.step_requests.append(len(iteration.decode))
+            self.found.step_ends.append(self.now)
             self.context += len(iteration.decode)
         progress = self.scheduler.finish(iteration)
         for name in progress.first:
@@ -160,7 +160,7 @@ class Simulator:
             trip = self.trips[name]
             trip.last = self.now
             if trip.output_tokens > 1:
-                trip.steps = len(self.run_.step_seconds) - trip.first_step
+                trip.steps = len(self.found.step_seconds) - trip.first_step
                 self.context -= trip.prompt_tokens + trip.output_tokens - 1
 
     def _join(self, name: int) -> None:
@@ -172,13 +172,13 @@ class Simulator:
 
     def _decodes(self, name: int) -> None:
         trip = self.trips[name]
-        trip.first_step = len(self.run_.step_seconds)
+        trip.first_step = len(self.found.step_seconds)
         self.context += trip.prompt_tokens
 
     def _settle(self) -> None:
         """Energy of GPUs while they waited, and the gaps between pools."""
-        run = self.run_
-        run.seconds = self.now_of_last_token()
+        run = self.found
+        run.seconds = self._last_token()
         for clock in self.clocks.values():
             run.joules += clock.cost.idle_joules(max(0.0, run.seconds - clock.busy))
         if self.scheduler.policy.disaggregated:
@@ -186,6 +186,6 @@ class Simulator:
                 if trip.steps:
                     trip.first_gap = run.step_ends[trip.first_step] - trip.first
 
-    def now_of_last_token(self) -> float:
+    def _last_token(self) -> float:
         """Seconds from the start to the last token of all."""
-        return max((trip.last for trip in self.run_.trips), default=0.0)
+        return max((trip.last for trip in self.found.trips), default=0.0)

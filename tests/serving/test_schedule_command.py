@@ -4,6 +4,8 @@ import json
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from meshc.cli import main
 from meshc.driver.served_models import served_model
@@ -165,6 +167,35 @@ def test_shapes_of_families(tmp_path):
     assert shared.layers[0].dense_width == 48
     windows = served_model("gpt-oss-20b").layers
     assert [layer.window for layer in windows[:4]] == [128, None, 128, None]
+
+
+KEYS_OF_CONFIGS = (
+    "model_type", "num_hidden_layers", "hidden_size", "head_dim", "num_attention_heads",
+    "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "num_experts",
+    "num_experts_per_tok", "vocab_size", "layer_types", "sliding_window", "mlp_only_layers",
+    "decoder_sparse_step", "tie_word_embeddings", "shared_expert_intermediate_size",
+)  # fmt: skip
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2**70),
+    st.floats(allow_nan=False),
+    st.text(max_size=3),
+)
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.text(), SCALARS))
+
+
+@given(values=st.dictionaries(st.sampled_from(KEYS_OF_CONFIGS), VALUES, max_size=4))
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_configuration_is_a_shape_or_refused(tmp_path, values):
+    try:
+        found = config(tmp_path, **values)
+    except MeshcError as error:
+        assert all(d.severity == "error" for d in error.diagnostics)
+    else:
+        assert found.parameters > 0 and found.active_parameters <= found.parameters
 
 
 @pytest.mark.parametrize(

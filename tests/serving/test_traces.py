@@ -1,6 +1,8 @@
 """Traces from outside: what is read, and what is refused in words."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from meshc.serving import traces
 from meshc.serving.lengths import Trace
@@ -70,3 +72,22 @@ def test_files_without_end_are_refused(tmp_path, monkeypatch):
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     with pytest.raises(MeshcError, match="no UTF-8"):
         read(tmp_path, b"\xff\xfe\x00")
+
+
+CELLS = st.one_of(
+    st.integers(-3, 10**8).map(str), st.floats().map(str), st.text(max_size=4), st.just('"')
+)
+
+
+@given(rows=st.lists(st.lists(CELLS, max_size=4), max_size=5), timed=st.booleans())
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_text_is_a_trace_or_refused(tmp_path, rows, timed):
+    text = ("arrival_s," if timed else "") + HEAD + "\n".join(",".join(row) for row in rows)
+    try:
+        found = read(tmp_path, text.encode("utf-8", "surrogatepass"))
+    except MeshcError as error:
+        assert {d.code for d in error.diagnostics} <= {"trace-invalid", "unreadable"}
+    else:
+        assert found.pairs and all(min(pair) >= 1 for pair in found.pairs)
