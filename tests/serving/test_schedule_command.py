@@ -86,7 +86,8 @@ def test_a_request_that_never_fits_is_refused(capsys, tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("prompt_tokens,output_tokens\n9000000,1\n")
     words = ["qwen3-30b-a3b", "--trace", str(path), *QUICK]
-    assert "error[request-too-large]" in schedule(capsys, *words, code=1).err
+    for more in ([], ["--processes", "2"]):
+        assert "error[request-too-large]" in schedule(capsys, *words, *more, code=1).err
 
 
 def test_a_dense_model_is_layered_when_forced(capsys):
