@@ -17,6 +17,7 @@ import numpy as np
 
 from meshc.serving.requests import Request
 from meshc.serving.simulator import Arrival
+from meshc.support.diagnostics import fail
 
 Pair = tuple[int, int]
 """Prompt tokens and output tokens of a request."""
@@ -65,17 +66,19 @@ def requests_of(
     """``count`` requests of a trace or of a workload by name. With ``rate`` (requests per second)
     they arrive with gaps of a gamma law of that mean rate and coefficient of variation ``cv``
     (1 is a Poisson process); lengths of a trace are then drawn from it. Without, a trace's first
-    requests come when it says."""
-    if isinstance(trace, Trace) and rate is None and trace.seconds is not None:
-        begin = trace.seconds[0]
-        pairs: Sequence[Pair] = trace.pairs[:count]
-        seconds = [at - begin for at in trace.seconds[:count]]
-    else:
+    requests come when it says. Errors: ``bad-argument`` when nothing says when they come."""
+    if rate is not None:
+        pairs: Sequence[Pair]
         if isinstance(trace, str):
             pairs = drawn_lengths(trace, count, random)
         else:
             pairs = _picked(trace.pairs, count, random)
-        seconds = arrival_seconds(count, rate or 1.0, cv, random)
+        seconds = arrival_seconds(count, rate, cv, random)
+    elif isinstance(trace, Trace) and trace.seconds is not None:
+        pairs = trace.pairs[:count]
+        seconds = [at - trace.seconds[0] for at in trace.seconds[:count]]
+    else:
+        fail("bad-argument", "nothing says when requests come", help="give a rate")
     return [
         Arrival(at, Request(name, prompt, answer))
         for name, (at, (prompt, answer)) in enumerate(zip(seconds, pairs, strict=True))

@@ -16,6 +16,7 @@ from meshc.serving.policies import policy
 from meshc.serving.requests import Request
 from meshc.serving.scheduler import Scheduler
 from meshc.serving.simulator import Arrival, Simulator
+from meshc.support.diagnostics import MeshcError
 
 QWEN = served_model("qwen3-30b-a3b")
 H100X2 = device("h100x2")
@@ -169,3 +170,9 @@ def test_a_timed_trace_comes_when_it_says():
     assert found == [Arrival(0.0, Request(0, 5, 2)), Arrival(0.5, Request(1, 6, 3))]
     drawn = requests_of(trace, 9, 4.0, 1.0, np.random.default_rng(0))
     assert {(a.request.prompt_tokens, a.request.output_tokens) for a in drawn} <= set(trace.pairs)
+
+
+def test_a_load_without_times_is_refused():
+    for workload in ("arxiv", Trace(((5, 2),))):
+        with pytest.raises(MeshcError, match="when requests come"):
+            requests_of(workload, 2, None, 1.0, np.random.default_rng(0))
