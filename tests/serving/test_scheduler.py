@@ -21,8 +21,9 @@ REQUESTS = st.lists(
 CHOICES = [
     policy("chunked"),
     policy("chunked", 64),
+    policy("chunked", 8),
     policy("layered"),
-    policy("layered", groups=ByLength(100)),
+    Policy("layered", None, ByLength(100), merged=1500),
     policy("combined", 700, ByLength(64)),
     policy("combined", 1024, ByDoubling(8, 128)),
     policy("combined", 300, Fixed(5)),
@@ -114,6 +115,7 @@ def test_no_iteration_exceeds_its_prefill_budget(chosen, drawn):
         prefill = iteration.prefill
         if prefill is None:
             continue
+        assert all(segment.tokens > 0 for segment in prefill.segments)
         groups = min(LAYERS, chosen.groups(prefill.tokens))
         assert len(prefill.layers) <= ceil(LAYERS / groups)
         if chosen.counts_decodes:
@@ -178,9 +180,10 @@ def test_a_cancelled_request_frees_its_memory(chosen, drawn, cancelled):
         if begun is not None:
             driver.carry_out(begun)
         assert driver.scheduler.held_tokens <= held
-        gone = dict(driver.tokens)
+        tokens, passed = dict(driver.tokens), len(driver.passed.get(victim, ()))
         driver.round()
-        assert driver.tokens.get(victim) == gone.get(victim)
+        assert driver.tokens.get(victim) == tokens.get(victim)
+        assert len(driver.passed.get(victim, ())) == passed
     driver.drain()
     victims = {victim for victim, _ in cancelled}
     assert {n for n, (_, output, _) in enumerate(drawn) if n not in victims} <= set(driver.ended)

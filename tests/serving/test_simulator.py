@@ -65,16 +65,24 @@ def test_a_request_beside_another_decodes_without_a_stall():
 
 
 def test_two_pools_keep_clocks_of_their_own():
-    arrivals = [Arrival(0.0, Request(0, 600, 40)), Arrival(0.1, Request(1, 20_000, 3))]
+    """A long prompt is read while another request decodes, and joins it in the middle."""
+    arrivals = [Arrival(0.0, Request(0, 600, 400)), Arrival(0.1, Request(1, 20_000, 3))]
     found = run(arrivals, policy("disaggregated"))
     half = IterationCost(QWEN, H100X2, 1)
-    alone = half.iteration(1, 640).seconds
-    assert max(found.step_seconds) < 1.5 * alone
+    assert max(found.step_seconds) < 1.5 * half.iteration(2, 21_000).seconds
+    early, late = found.trips
     moved = half.transfer_seconds(600)
-    assert found.trips[0].first_gap == pytest.approx(moved + half.iteration(1, 600).seconds)
-    gaps = measured(found, Objective(10, 125))
-    assert gaps["tbt_p99_ms"] >= gaps["tbt_p50_ms"] > 0
-    assert sum(found.step_requests) == 39 + 2
+    assert early.first_gap == pytest.approx(moved + half.iteration(1, 600).seconds)
+    assert early.last > late.last > late.first and (early.steps, late.steps) == (399, 2)
+    ends = found.step_ends[late.first_step]
+    begun = ends - found.step_seconds[late.first_step]
+    assert begun >= late.first + half.transfer_seconds(20_000) - 1e-9
+    assert found.step_requests[late.first_step] == 2 and sum(found.step_requests) == 401
+    gaps = [early.first_gap, *found.step_seconds[1:]]
+    gaps += [ends - late.first, found.step_seconds[late.first_step + 1]]
+    values = measured(found, Objective(10, 125))
+    assert values["tbt_mean_ms"] == pytest.approx(1e3 * np.mean(gaps))
+    assert values["tbt_std_ms"] == pytest.approx(1e3 * np.std(gaps))
 
 
 def test_metrics_of_a_run_by_hand():
