@@ -3,14 +3,15 @@ PYTHON ?= python3
 VENV   ?= .venv
 PROMPT ?= The capital of France is
 TOKENS ?= 24
+WAFER_TOKENS ?= 4
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-all lint types format golden clean
+.PHONY: help setup demo demo-wafer test test-all lint types format golden clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## build the virtual environment
 
@@ -24,6 +25,10 @@ $(READY): pyproject.toml
 
 demo: $(READY) ## compile SmolLM2-135M onto 8x8 cores and let it answer
 	$(BIN)/meshc run smollm2-135m --prompt "$(PROMPT)" --max-tokens $(TOKENS)
+
+demo-wafer: $(READY) ## the same in emitted CSL, on a simulated wafer of 96x96 PEs: minutes, 3 GB
+	$(BIN)/meshc run smollm2-135m --target csl --mesh 96x96 --dtype f16 --seq 64 \
+	  --prompt "$(PROMPT)" --max-tokens $(WAFER_TOKENS)
 
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest -n auto -m "not slow"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from meshc.analysis.tracks import Track
-from meshc.cost.terms import Cost
+from meshc.cost.terms import NOTHING, Cost
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class Reduced:
     """A reduction as far as its cost goes: ``words`` per core over ``axis``.
 
     ``part`` are the words of one core's part where a ring deals them out; 0 where that cannot be,
-    as each word means nothing without others. The result is wanted ``everywhere``, or on the first
+    as each word means nothing without others; ``dealing`` is what a core does to cut its words into
+    such parts and to join those of the result. The result is wanted ``everywhere``, or on the first
     core of the axis. ``work`` is what a core does with a message before it can send on; None for
     what is added as it arrives.
     """
@@ -24,6 +25,7 @@ class Reduced:
     part: int
     everywhere: bool = True
     work: Cost | None = None
+    dealing: Cost = NOTHING
 
 
 @dataclass(frozen=True)

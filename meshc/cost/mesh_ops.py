@@ -17,6 +17,7 @@ from meshc.analysis.tracks import Track, cast_track, own_axis, ring_track
 from meshc.cost.demand import NO_DEMAND, Demand, Reduced
 from meshc.cost.operations import Tile, merge, message, product, shifts
 from meshc.cost.products import Tiles, product_costs
+from meshc.cost.reductions import dealing_cost
 from meshc.cost.sharing import Sharing
 from meshc.cost.terms import NOTHING, Cost
 from meshc.cost.track_sets import ANY, Algorithms
@@ -117,7 +118,7 @@ class MeshCosts:
 
     def reduced(self, op: ops.AllReduce | ops.Reduce, type_of: TypeOf = tensor_type) -> Reduced:
         """What ``op`` reduces, in words of a core."""
-        size, part = self.mesh.size(op.axis), 0
+        size, part, dealing = self.mesh.size(op.axis), 0, NOTHING
         if op.reduce in _BY_ELEMENT:
             kinds = [type_of(value) for value in op.operands]
             rows = [self.local_extents(v, type_of).get(self.rows, 1) for v in op.operands]
@@ -125,13 +126,13 @@ class MeshCosts:
                 prod(kind.local_shape(self.extents)) // count
                 for kind, count in zip(kinds, rows, strict=True)
             )
-            elements = rows[0] * ceil(lanes / size)
-            part = ceil(elements * kinds[0].dtype.bytes / self.device.link.word_bytes)
+            elements, dtype = rows[0] * ceil(lanes / size), kinds[0].dtype
+            part = ceil(elements * dtype.bytes / self.device.link.word_bytes)
+            dealing = dealing_cost(rows[0] * lanes, elements * size, size, str(dtype), self.device)
         words = self.words(op, type_of)
         everywhere = isinstance(op, ops.AllReduce)
-        return Reduced(
-            own_axis(self.mesh, op.axis), words, part, everywhere, self.merging(op, type_of)
-        )
+        axis, work = own_axis(self.mesh, op.axis), self.merging(op, type_of)
+        return Reduced(axis, words, part, everywhere, work, dealing)
 
     def merging(self, op: ops.AllReduce | ops.Reduce, type_of: TypeOf) -> Cost | None:
         """What a core of a tree does with a message that brings softmaxes; None for other sums,

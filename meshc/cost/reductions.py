@@ -9,7 +9,8 @@ Cycles of one reduction of ``words`` words over ``size`` cores in a line:
   pipeline, two balanced ones the two-phase tree, groups of two the binary tree. Shape of the
   model: WaferLLM section 6 and the reduce model of Luczynski et al. (HPDC'24), whose chain of P
   cores takes B + (2 T_R + 2)(P - 1) cycles.
-- ring: 2 (size - 1) steps of words/size words, each at most two hops and a step of the program.
+- ring: 2 (size - 1) steps of words/size words, each at most two hops and a step of the program,
+  and the copies that cut the words into parts and join them.
 
 Alpha, beta and the cost of a step are device numbers. These are predictions used to choose; the
 fabric simulator measures.
@@ -22,10 +23,11 @@ from math import prod
 
 from meshc.analysis.tiling import ceil_div
 from meshc.cost.operations import message, shifts
-from meshc.cost.terms import Cost
+from meshc.cost.terms import NOTHING, Cost
 from meshc.devices import Device
 
 MAX_PHASES = 4
+"""Phases of the trees that are always tried."""
 TREES = {"pipeline": 1, "two_phase": 2, "tree": 64}
 """Phases of trees that have a name of their own; more than needed means groups of two."""
 
@@ -91,14 +93,24 @@ def tree_cost(
     return reduce_cost(groups, words, device, work) + message(words, size, device)
 
 
-def ring_cost(size: int, part: int, device: Device) -> Cost:
-    """Reduce-scatter and all-gather of parts of ``part`` words around an interleaved ring."""
-    return shifts(2 * (size - 1), part, 2, device)
+def ring_cost(size: int, part: int, device: Device, dealing: Cost = NOTHING) -> Cost:
+    """Reduce-scatter and all-gather of parts of ``part`` words around an interleaved ring;
+    ``dealing`` is what a core does to cut out the parts and to join them again."""
+    return dealing + shifts(2 * (size - 1), part, 2, device)
+
+
+def dealing_cost(elements: int, padded: int, size: int, dtype: str, device: Device) -> Cost:
+    """``elements`` of a core copied into ``size`` slots of equal parts, ``padded`` elements in all,
+    and back: the room for them is cleared, they are copied into it, from there part by part into
+    slots, and the same way out."""
+    copied = 3 * padded + 2 * elements
+    return Cost(copied / device.lanes(dtype), overhead=(3 + 2 * size) * device.op_cycles)
 
 
 def tree_candidates(size: int, segments: int, phases: int = 0) -> list[tuple[int, ...]]:
-    """Groups of the trees that are tried over ``size`` cores, more than one: one tree for each
-    number of phases, or only that of ``phases`` (as many as there are cores for). With ``segments``
+    """Groups of the trees that are tried over ``size`` cores, more than one: one tree for each of
+    the first numbers of phases and the tree of pairs, which has the most, or only that of
+    ``phases`` (as many as there are cores for). With ``segments``
     the first phases stay inside one segment where groups of its size make it up, so that they run
     on the chains of reductions inside segments."""
     inner = size // segments
@@ -106,7 +118,8 @@ def tree_candidates(size: int, segments: int, phases: int = 0) -> list[tuple[int
         inner, segments = size, 1
     outer = (segments,) if segments > 1 else ()
     found: list[tuple[int, ...]] = [(size,)] if outer and not phases else []
-    for count in [phases] if phases else range(1, MAX_PHASES + 1):
+    most = (inner - 1).bit_length()
+    for count in [phases] if phases else sorted({*range(1, MAX_PHASES + 1), most}):
         inside = tree_groups(inner, count)
         groups = (*inside, *outer)
         if outer and (prod(inside) > inner or (len(inside) < count and not phases)):

@@ -110,7 +110,8 @@ class Sharing:
             for groups in self.algorithms.trees(mesh, axis, dealt)
         ]
         if dealt and self.algorithms.ring:
-            way = Reduction("ring", (), ring_cost(size, reduced.part, device))
+            cost_of_ring = ring_cost(size, reduced.part, device, reduced.dealing)
+            way = Reduction("ring", (), cost_of_ring)
             found.append(Option(way, frozenset({ring_track(mesh, axis)})))
         return found
 

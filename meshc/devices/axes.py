@@ -74,31 +74,46 @@ class AxisNames:
         return self.down, self.across
 
     def size_of(self, text: str) -> tuple[int, int]:
-        """Columns and rows that ``text`` asks for: ``WxH``, or each axis by its name with commas
-        between them, such as ``y=6,x=10``; an axis that is not named has one part.
+        """Columns and rows of the plane that ``text`` asks for: ``WxH``, or each axis by its name
+        with commas between them, such as ``y=6,x=10``; an axis that is not named has one part.
+
+        Fails with ``bad-mesh`` on anything else, on regions and on more cores than any device has.
+        """
+        columns, rows, regions = self.sizes_of(text)
+        if regions:
+            fail("bad-mesh", f"'{text}' has regions, where one plane of cores is asked for")
+        return columns, rows
+
+    def sizes_of(self, text: str) -> tuple[int, int, int]:
+        """Columns and rows as ``size_of`` reads them, and the number of regions where their axis is
+        named, else 0.
 
         Fails with ``bad-mesh`` on anything else and on more cores than any device has.
         """
         match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
         sizes = {self.across: match[1], self.down: match[2]} if match else self._named(text)
-        columns, rows = (int(sizes.get(name, 1)) for name in (self.across, self.down))
-        if not columns or not rows:
+        columns, rows, regions = (
+            int(sizes.get(name, 1)) for name in (self.across, self.down, self.outer)
+        )
+        if not columns or not rows or not regions:
             self._refuse(text)
-        if columns * rows > MAX_CORES:
-            fail("bad-mesh", f"a mesh of {columns * rows} cores is more than any device has")
-        return columns, rows
+        cores = columns * rows * regions
+        if cores > MAX_CORES:
+            fail("bad-mesh", f"a mesh of {cores} cores is more than any device has")
+        return columns, rows, regions if self.outer in sizes else 0
 
     def _named(self, text: str) -> dict[str, str]:
         parts = [re.fullmatch(r" *(\w{1,16}) *= *(\d{1,5}) *", part) for part in text.split(",")]
         sizes = {part[1]: part[2] for part in parts if part}
-        unknown = [name for name in sizes if name not in (self.down, self.across)]
+        unknown = [name for name in sizes if name not in (self.outer, self.down, self.across)]
         if len(sizes) != len(parts):
             self._refuse(text)
         if unknown:
+            names = f"{self.outer} (regions), {self.down} (rows) and {self.across} (columns)"
             fail(
                 "bad-mesh",
                 f"no axis '{unknown[0]}' in a mesh of this device",
-                help=f"its axes are {self.down} (rows) and {self.across} (columns)",
+                help=f"its axes are {names}",
             )
         return sizes
 

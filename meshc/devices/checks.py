@@ -15,6 +15,7 @@ from meshc.devices.axes import WAFER
 from meshc.devices.device import Device
 from meshc.devices.keys import (
     CLUSTERS,
+    CSL,
     DTYPES,
     FACTS,
     KEYS,
@@ -228,6 +229,7 @@ class _Check:
         self.computing(device)
         self.routing(device)
         self.clusters(device)
+        self.csl(device)
 
     def levels(self, device: Device) -> None:
         """Every level but the innermost says how its cores are joined, and no other does."""
@@ -278,6 +280,15 @@ class _Check:
             self.error("cluster_bytes_per_second", "a bandwidth between blocks is not positive")
         if SHAPES["ids"][1](sizes) and 0 in ids(str(sizes)):
             self.error("cluster_sizes", "a cluster has at least one block")
+
+    def csl(self, device: Device) -> None:
+        """What programs in CSL need to know."""
+        needed = (*ROUTING, KEYS["memory_bytes"], KEYS["bound_output_queues"], *CSL)
+        if "csl_arch" not in device.facts:
+            return
+        for key in needed:
+            if key.name not in device.facts and _value(device, key.name) is None:
+                self.error("csl_arch", f"'{key.name}' of a device for CSL is missing", key.doc)
 
     def routing(self, device: Device) -> None:
         self.all_or_none(device, ROUTING, "routing")

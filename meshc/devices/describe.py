@@ -32,6 +32,7 @@ def _facts(device: Device) -> list[tuple[str, str]]:
         *((f"links of {level}", _links(own)) for level, own in device.level_links.items()),
         ("dtypes", f"{', '.join(device.dtypes)} (default {device.default_dtype})"),
         ("limits", "enforced" if device.enforced else "not enforced"),
+        *_csl(device),
         *_left(device),
     ]
 
@@ -39,6 +40,13 @@ def _facts(device: Device) -> list[tuple[str, str]]:
 def _links(level: Numbers) -> str:
     push = ", data lands in the receiver's memory" if level.fact("push") else ""
     return _LINKS[str(level.fact("topology"))] + push
+
+
+def _csl(device: Device) -> Iterator[tuple[str, str]]:
+    """What a device for CSL is called there, and where a send names its color."""
+    if device.csl_arch is not None:
+        place = "its queue" if device.bound_output_queues else "each operation"
+        yield "CSL", f"--arch={device.csl_arch}, {place} says on which color data is sent"
 
 
 def _left(device: Device) -> Iterator[tuple[str, str]]:

@@ -198,6 +198,17 @@ class Device(Numbers):
         return str(self.fact("default_dtype"))
 
     @property
+    def csl_arch(self) -> str | None:
+        """What the CSL compiler calls the architecture; None where it has no name for it."""
+        return str(self.facts["csl_arch"]) if "csl_arch" in self.facts else None
+
+    @property
+    def bound_output_queues(self) -> bool:
+        """Whether an output queue is bound to the one color that it sends on; otherwise each
+        operation says on which color it sends."""
+        return bool(self.fact("bound_output_queues"))
+
+    @property
     def enforced(self) -> bool:
         """Whether exceeding M or R is an error."""
         return bool(self.fact("enforced"))
@@ -362,6 +373,11 @@ class Device(Numbers):
             input_queue_words=self.whole("input_queue_words"),
             output_queue_words=self.whole("output_queue_words"),
         )
+
+    @property
+    def switch_colors(self) -> tuple[int, ...]:
+        """Colors of which a router has several switch positions."""
+        return ids(str(self.value("switch_colors")))
 
     def _low_reserved(self, name: str) -> Resource:
         total, reserved = self.whole(name), self.whole(f"reserved_{name}")

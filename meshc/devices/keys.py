@@ -56,6 +56,8 @@ FACTS = (
     _fact("default_dtype", "text", "dtype when none is asked for", DTYPES),
     _fact("push", "bool", "data lands in the receiver's memory"),
     _fact("enforced", "bool", "whether exceeding the limits is an error"),
+    Key("csl_arch", "text", "", "what the CSL compiler calls its architecture"),
+    _fact("bound_output_queues", "bool", "an output queue is bound to the one color it sends on"),
 )
 
 _MOST_CYCLES = 10**9
@@ -91,6 +93,14 @@ ROUTING = (
     _count("input_queue_words", "words", "depth of the shallowest free input queue", 1, 10**6),
     _count("output_queue_words", "words", "depth of the shallowest free output queue", 1, 10**6),
 )
+
+CSL = (
+    Key("switch_colors", "ids", "colors", "colors of routers that have switch positions"),
+    _count("runtime_bytes", "bytes", "code of the host's copies and launches on a core", 0, 10**9),
+    Key("statement_bytes", "number", "bytes/statement", "code of a statement in CSL", 0, 1024),
+    Key("code_margin", "number", "of the estimate", "what estimates of code may be off by", 0, 10),
+)
+"""What a device of which ``csl_arch`` is known gives beside the keys of routing."""
 
 CLUSTERS = (
     Key("cluster_sizes", "ids", "blocks", "numbers of blocks a cluster may have"),
@@ -162,6 +172,7 @@ NUMBERS = (
     *CLUSTERS,
     *SERVING,
     *ROUTING,
+    *CSL,
 )
 
 KEYS = {key.name: key for key in (*FACTS, *NUMBERS)}

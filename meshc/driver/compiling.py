@@ -93,9 +93,9 @@ def _common_policy(
 def _common_regions(given: Mapping[str, Module], request: CompileRequest) -> int:
     """The most regions that a phase needs for its layers: a core has the same layers in all phases,
     whose caches it keeps. 0 for one phase alone, where memory is no limit, and where a phase does
-    not get so far, as its passes will say."""
+    not get so far, as its passes will say, or where the request has a number."""
     bounded = all(module.the_device().room_bytes is not None for module in given.values())
-    if len(given) < 2 or request.level() == "graph" or not bounded:
+    if len(given) < 2 or request.level() == "graph" or request.regions or not bounded:
         return 0
     needed = 1
     for module in given.values():
@@ -174,6 +174,9 @@ def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
     known = loaded.phases()
     if request.target == "cuda":
         return _decode_only(loaded, request)
+    if request.target == "csl" and request.phase == "both" and not request.compile_to:
+        # Extents known at run time are not emitted yet, so decode steps read the prompt, too.
+        known = ("decode",) if "decode" in known else known
     if request.phase == "both" or known == ("main",):
         return known
     if request.phase not in known:
@@ -225,13 +228,20 @@ def _quoting_missed(report: Diagnostics) -> Iterator[None]:
         ) from error
 
 
+def _vocabulary(host: HostFacts) -> csl.Vocabulary | None:
+    """What the host of a CSL program knows of tokens."""
+    if host.embedding is None:
+        return None
+    return csl.Vocabulary(host.embedding, host.vocab, host.capacity, host.eos)
+
+
 def _files(
     request: CompileRequest, modules: Mapping[str, Module], host: HostFacts, model: str
 ) -> dict[str, str]:
     if request.compile_to:
         return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
     if request.target == "csl":
-        return csl.emit(modules, request.portable)
+        return csl.emit(modules, request.portable, _vocabulary(host))
     if request.target == "cuda":
         return cuda.emit(modules["decode"], model, request.page)
     return emit(modules, host)

@@ -63,9 +63,9 @@ def estimate(question: Question, kind: str, algo: str) -> Estimate:
 
 def _needs(module: Module, counted: Profile, numbers: Device) -> csl.Needs:
     """What the emitted program takes; for what is not CSL, what the tile program does."""
-    if numbers.name in csl.ARCHITECTURES:
+    if numbers.csl_arch is not None:
         try:
-            return csl.needs(module, numbers.name)
+            return csl.needs(module)
         except MeshcError:  # a kernel or an element type that is not emitted
             pass
     return csl.Needs(counted.bytes, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,11 +13,18 @@ from numpy.typing import NDArray
 
 from meshc.backends import cuda
 from meshc.backends.python import load_program
+from meshc.sim.machine.options import Options
+from meshc.sim.running import compile_folder, host_names
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.files import read_text
+from meshc.support.scratch import scratch_folder
 
 Array = NDArray[Any]
-BACKENDS: dict[str, tuple[str, ...]] = {"python": ("python",), "cuda": ("cuda-cpu", "cuda")}
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "python": ("python",),
+    "cuda": ("cuda-cpu", "cuda"),
+    "csl": ("csl-sim",),
+}
 """What runs the programs of a target, the usual one first."""
 _FILE_LIMIT_BYTES = 1 << 24
 
@@ -98,7 +106,7 @@ def _check_fits(target: str, name: str) -> None:
         fail(
             "bad-argument",
             f"meshc runs no programs for --target {target}",
-            help=f"run takes --target {known}; `meshc sim` runs CSL",
+            help=f"run takes --target {known}",
         )
     if name and name not in fitting:
         fail(
@@ -162,10 +170,68 @@ class PythonHost:
             fail("run-refused", str(error))
 
 
+class WaferHost:
+    """An emitted CSL program on the fabric simulator, with its weights on its PEs.
+
+    What its host program refuses is diagnosed as ``run-refused``.
+    """
+
+    def __init__(self, folder: Path, tensors: Mapping[str, Array]) -> None:
+        """``folder`` is not needed any more afterwards. Raises ``run-refused`` and what compiling
+        the program raises."""
+        with scratch_folder() as scratch:
+            compile_folder(folder, scratch / "out")
+            names = host_names(folder / "run.py", Options())
+            if "Model" not in names:
+                fail(
+                    "no-tokens",
+                    "this CSL program is no decode step of a language model",
+                    help="its run.py maps arrays to arrays: meshc sim run run.py --name out",
+                )
+            with _refusals_of_host():
+                self._model = names["Model"](str(scratch / "out"), tensors.__getitem__)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        count: int,
+        on_token: Callable[[int, Array], None],
+        stop: Collection[int] = (),
+    ) -> Iterator[int]:
+        """As :class:`Host` has it."""
+        with _refusals_of_host():
+            return iter(self._model.generate(list(prompt), count, on_token, stop))
+
+    def generate_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        on_token: Callable[[int, int, Array], None],
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """As :class:`Host` has it; a program takes one prompt after the other."""
+        found = []
+        for number, prompt in enumerate(prompts):
+            tell = partial(on_token, number)
+            found.append(list(self.generate(prompt, count, tell, stop)))
+        return found
+
+
+@contextmanager
+def _refusals_of_host() -> Iterator[None]:
+    """An emitted host program leaves with the words of its refusal."""
+    try:
+        yield
+    except SystemExit as refusal:
+        fail("run-refused", str(refusal))
+
+
 def load_host(folder: Path, backend: Backend, tensors: Mapping[str, Array]) -> Host:
     """The language model in ``folder`` with its weights, ready to generate."""
     if backend.name == "python":
         return PythonHost(folder, tensors)
+    if backend.name == "csl-sim":
+        return WaferHost(folder, tensors)
     program = cuda.from_json(read_text(folder / cuda.MANIFEST, _FILE_LIMIT_BYTES).text)
     texts = {
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text

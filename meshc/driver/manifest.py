@@ -16,7 +16,7 @@ from meshc.support.diagnostics import fail
 from meshc.support.output import MANIFEST, read_manifest
 
 FORMAT = 1
-RUNNABLE = ("python", "cuda")
+RUNNABLE = ("python", "cuda", "csl")
 
 
 def facts_of(

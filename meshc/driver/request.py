@@ -22,7 +22,7 @@ ALGORITHMS_OF = {
 }
 TARGETS = ("python", "csl", "cuda")
 PAGES = (1, 16, 64)
-USUAL_DEVICE = {"cuda": "h200"}
+USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
 DEFAULT_SEQ = 1024
 _MAX_SEQ = 1 << 24
@@ -35,7 +35,8 @@ _MAX_LAYERS = 1 << 10
 class CompileRequest:
     """Options of a compile. Empty texts and None stand for the defaults.
 
-    ``mesh`` is columns x rows of one region. ``seq`` is the KV capacity in tokens. ``dtype`` is
+    ``mesh`` is columns x rows of one region, or its axes by name, that of regions included, such as
+    ``r=2,y=4,x=4``. ``seq`` is the KV capacity in tokens. ``dtype`` is
     that of activations and weights on the cores. ``kv`` is the policy of the KV cache, ``auto`` by
     predicted cycles of the decode step.
     ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
@@ -79,8 +80,13 @@ class CompileRequest:
     @property
     def grid(self) -> str:
         """Columns x rows of the mesh, whose axes are called as the device calls them."""
-        columns, rows = device(self.device_name).axes.size_of(self.mesh)
+        columns, rows, _ = device(self.device_name).axes.sizes_of(self.mesh)
         return f"{columns}x{rows}"
+
+    @property
+    def regions(self) -> int:
+        """Regions that the layers are dealt to; 0 for as many as they need."""
+        return device(self.device_name).axes.sizes_of(self.mesh)[-1]
 
     def settings(self) -> dict[str, str]:
         """Specs of passes that differ from their defaults."""
@@ -97,6 +103,7 @@ class CompileRequest:
         fused = {"cluster": self.cluster, "dataflow": self.dataflow}
         return specs | {
             "partition": spec("partition", partition),
+            "split-regions": spec("split-regions", {"regions": self.regions}),
             "shift-kv-cache": spec("shift-kv-cache", {"policy": policy}),
             "fuse-cluster": spec("fuse-cluster", fused),
         }
@@ -128,7 +135,7 @@ class CompileRequest:
         _within(found, "--seq", self.seq, _MAX_SEQ)
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
-        device(self.device_name).axes.size_of(self.mesh)
+        device(self.device_name).axes.sizes_of(self.mesh)
 
 
 def spec(name: str, settings: Mapping[str, str | int | None]) -> str:

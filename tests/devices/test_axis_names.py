@@ -18,6 +18,14 @@ from meshc.support.diagnostics import MeshcError
 )
 def test_a_mesh_by_columns_and_rows_or_by_the_names_of_its_axes(text, size):
     assert WAFER.size_of(text) == size
+    assert WAFER.sizes_of(text) == (*size, 0)
+
+
+def test_regions_by_the_name_of_their_axis():
+    assert WAFER.sizes_of("r=2,y=3,x=4") == (4, 3, 2)
+    assert WAFER.sizes_of("x=4,r=1") == (4, 1, 1)
+    with pytest.raises(MeshcError, match="has regions, where one plane of cores"):
+        WAFER.size_of("r=2,y=3,x=4")
 
 
 @pytest.mark.parametrize(
@@ -32,6 +40,8 @@ def test_a_mesh_by_columns_and_rows_or_by_the_names_of_its_axes(text, size):
         ("gpu=8", "no axis 'gpu'"),
         ("xh=8", "no axis 'xh'"),
         ("99999x99999", "more than any device has"),
+        ("r=99999,y=99,x=99", "more than any device has"),
+        ("r=0,y=2,x=2", "'r=0,y=2,x=2' is no mesh"),
     ],
 )
 def test_what_is_no_mesh(text, words):

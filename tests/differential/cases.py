@@ -202,8 +202,9 @@ def _python_cases(draw: Drawing, common: Common) -> Attempts:
 
 
 def _csl_cases(draw: Drawing, common: Common) -> Attempts:
+    form = draw.weighted({"main": 60, "decode": 40})
     kinds = _csl_kinds(draw)
-    return lambda attempt: _csl(draw, kinds if attempt < 40 else Arithmetic())
+    return lambda attempt: _csl(draw, form, kinds if attempt < 40 else Arithmetic())
 
 
 def _cuda_cases(draw: Drawing, common: Common) -> Attempts:
@@ -281,13 +282,18 @@ def _python(draw: Drawing, form: str, kinds: Arithmetic) -> Case:
     return Case(program, "python", form, options, 0, prompt, steps, draw.chance(15))
 
 
-def _csl(draw: Drawing, kinds: Arithmetic) -> Case:
-    program = tensor_program(draw.random, kinds, most=3, largest=7)
+def _csl(draw: Drawing, form: str, kinds: Arithmetic) -> Case:
     options = {"mesh": _mesh(draw, 4), "device": draw.of(["wse2", "wse3"]), "dtype": kinds.stored}
     options |= _algorithms(draw)
     if draw.chance(10):
         options["portable"] = True
-    return Case(program, "csl", "main", options, 0)
+    if form == "main":
+        return Case(tensor_program(draw.random, kinds, most=3, largest=7), "csl", form, options, 0)
+    steps = draw.number(1, 4)
+    options |= {"phase": form, "seq": steps + (0 if draw.chance(30) else draw.number(0, 6))}
+    if draw.chance(60):
+        options["kv"] = draw.of(["shift", "concat", "cyclic"])
+    return Case(cached_model(draw.random, kinds, False), "csl", form, options, 0, 0, steps)
 
 
 def _cuda(draw: Drawing, common: Drawing) -> Case:

@@ -70,24 +70,27 @@ def _run_batch(case: Case, program: Any) -> Found:
 
 
 def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
-    """The emitted program on the simulator, with bounded queues."""
+    """The emitted program on the simulator, with bounded queues, step by step; what PEs keep is
+    carried on by the host."""
     place = folder / "program"
     write(compiled.files, place)
     (place / "data").mkdir()
-    given = {**case.weights(), **case.inputs(0)}
-    for name, tensor in given.items():
-        np.save(place / "data" / f"{name}.npy", tensor)
     commands = compiled.files[f"commands_{case.options['device']}.sh"]
     words = next(line for line in commands.splitlines() if line.startswith("cslc ")).split()
+    (module,) = compiled.modules.values()
+    names = dict.fromkeys(p.name for p in module.ports if p.direction == "out")
+    found = []
     with _process_restored(place), redirect_stdout(StringIO()):
         if cslc.main(words[1:]) != 0:
             raise RuntimeError("cslc does not accept what was emitted")
-        if cs_python.main(["--strict-queues", "run.py", "--name", "out"]) != 0:
-            raise RuntimeError("run.py failed")
-    names = [n for n in compiled.modules["main"].ports if n.direction == "out"]
-    return [
-        [np.load(place / "data" / f"{n}.npy") for n in dict.fromkeys(p.name for p in names)]
-    ], []
+        for run in range(case.steps):
+            for name, tensor in {**case.weights(), **case.inputs(run)}.items():
+                np.save(place / "data" / f"{name}.npy", tensor)
+            at = ["--pos", str(run)] if case.form == "decode" else []
+            if cs_python.main(["--strict-queues", "run.py", "--name", "out", *at]) != 0:
+                raise RuntimeError("run.py failed")
+            found.append([np.load(place / "data" / f"{n}.npy") for n in names])
+    return found, []
 
 
 def run_cuda(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:

@@ -10,11 +10,14 @@ from mesh_programs import MeshProgram, load_program, mesh_program, write
 
 import meshc.devices
 from meshc.analysis.handovers import handovers
+from meshc.driver import CompileRequest, compile_loaded, find_weights, load_any, open_weights
+from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.verify import check_fact
 
 pytestmark = pytest.mark.models
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 IDEAL = Path(meshc.devices.__file__).parent / "data" / "ideal.toml"
 
 
@@ -81,3 +84,28 @@ def test_many_rows_move_core_by_core_and_a_vector_crosses_an_edge_once(tmp_path:
     edges, moves = {"edge_x", "edge_y", "edge_back_x"}, {"onward_x_1", "onward_y_1"}
     assert edges | moves <= names["prefill"], "rows of tokens are split over both axes"
     assert edges <= names["decode"] and not moves & names["decode"]
+
+
+def test_a_mesh_may_name_its_regions(tmp_path: Path) -> None:
+    """``r=2`` deals the layers to two planes, which stand side by side on a device without
+    places."""
+    facts = json.loads((TINY / "llama-3h1" / "expected.json").read_text())
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    request = CompileRequest(mesh="r=2,y=2,x=3", seq=24)
+    found = compile_loaded(loaded, request)
+    assert {module.the_mesh().regions for module in found.modules.values()} == {2}
+    write(tmp_path, found.files)
+    place = find_weights("llama-3h1", TINY / "llama-3h1", None)
+    tensors = open_weights(place, loaded.config, None, Diagnostics())
+    program = load_program(tmp_path).load(tensors)
+    (made,) = program.generate_all([facts["prompt_ids"]], len(facts["tokens"]))
+    assert made == facts["tokens"]
+
+
+def test_regions_without_layers_are_refused() -> None:
+    loaded = load_any(str(EXAMPLES / "matmul.mesh"), Diagnostics())
+    with pytest.raises(
+        MeshcError, match="share the layers of a loop, and this program has none"
+    ) as got:
+        compile_loaded(loaded, CompileRequest(mesh="r=2,y=2,x=2"))
+    assert got.value.diagnostics[0].code == "bad-option"

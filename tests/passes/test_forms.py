@@ -91,7 +91,7 @@ def selected_cycles(module, costs):
             if isinstance(op, ops.AllReduce) and module.mesh.size(op.axis) > 1:
                 reduced, size = costs.reduced(op), module.mesh.size(op.axis)
                 if op.algo == "ring":
-                    found += ring_cost(size, reduced.part, costs.device).total
+                    found += ring_cost(size, reduced.part, costs.device, reduced.dealing).total
                 else:
                     found += tree_cost(op.groups, size, reduced.words, costs.device).total
         return found

@@ -1,7 +1,8 @@
 """CSL for Cerebras wafers: a layout, one file per phase, a host program."""
 
-from meshc.backends.csl.emit import ARCHITECTURES, emit
+from meshc.backends.csl.emit import emit
+from meshc.backends.csl.host_file import Vocabulary
 from meshc.backends.csl.pe_file import Needs, needs
 from meshc.backends.csl.report import summary
 
-__all__ = ["ARCHITECTURES", "Needs", "emit", "needs", "summary"]
+__all__ = ["Needs", "Vocabulary", "emit", "needs", "summary"]

@@ -13,6 +13,7 @@ from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.queues import assign_queues
 from meshc.backends.csl.turns import check_colors, handover
+from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
@@ -22,7 +23,6 @@ from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 _ALWAYS = Cond.true()
-ON_WSE3 = '@is_arch("wse3")'
 
 
 @dataclass
@@ -67,13 +67,13 @@ class End:
 
 
 class Ends:
-    """The ends of all channels that a program uses, by channel and verb; ``archs`` are all that
-    the program is for."""
+    """The ends of all channels that a program uses, by channel and verb; ``targets`` are all
+    devices that the program is for."""
 
     def __init__(
-        self, module: Module, names: Names, descriptors: Descriptors, archs: tuple[str, ...]
+        self, module: Module, names: Names, descriptors: Descriptors, targets: Targets
     ) -> None:
-        self.archs = archs
+        self.targets = targets
         self.descriptors = descriptors
         self.mesh = module.the_mesh()
         self.of: dict[tuple[str, str], End] = {}
@@ -93,7 +93,7 @@ class Ends:
 
     def _assign_queues(self, module: Module) -> None:
         mesh = module.the_mesh()
-        for key, queue in assign_queues(module, self.of, self.archs).items():
+        for key, queue in assign_queues(module, self.of, self.targets).items():
             end = self.of[key]
             line = line_of(end.channel, mesh)
             end.queue = queue
@@ -107,7 +107,7 @@ class Ends:
     def descriptor(self, name: str, verb: str, elements: int, dtype: DType) -> str:
         """The fabric DSD for a message of ``elements``; pairs of f16 share a wavelet.
 
-        On WSE-2 a DSD names its color, on WSE-3 the queue does.
+        The DSD of a message names its color, unless its queue is bound to one on every target.
         """
         more = (
             [".simd_mode = .{ .simd_32 = true }"] if dtype.bytes == 2 and elements % 2 == 0 else []
@@ -121,7 +121,7 @@ class Ends:
         turns = turns_of(end.channel, self.mesh)
         assert turns is not None
         colors = colors_on(end.colors, self.mesh)
-        check_colors(name, colors, self.archs)
+        check_colors(name, colors, self.targets)
         wavelets = handover(turns)
         count = len(wavelets.words)
         words, last = (
@@ -131,7 +131,7 @@ class Ends:
         if words != last:
             at_end = resets(Cond.eq(Expr.var(turns.axis), turns.size - 1), f"{end.color}_resets")
             text = f"if ({at_end}) [{count}]u32{{ {last} }} else {text}"
-        array = self.descriptors.declare(text, f"{end.color}_words")
+        array = self.descriptors.table(text, count, f"{end.color}_words")
         access = f"@get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> {array}[i] }})"
         source = self.descriptors.declare(access, f"{end.color}_over")
         return f"{self._fabric(end, count, ['.control = true'], '_control')}, {source}"
@@ -145,21 +145,29 @@ class Ends:
             return f"@get_dsd({kind}_dsd, .{{ {fields} }})"
 
         colored = text(f".fabric_color = {end.color}")
-        if len(self.archs) > 1:
-            found = f"if ({ON_WSE3})\n    {text()}\nelse\n    {colored}"
+        bound = self._bound()
+        if bound in ("true", "false"):
+            found = text() if bound == "true" else colored
         else:
-            found = colored if self.archs == ("wse2",) else text()
+            found = f"if ({bound})\n    {text()}\nelse\n    {colored}"
         return self.descriptors.declare(found, f"{end.color}{mark}_{elements}")
 
+    def _bound(self) -> str:
+        """Whether output queues are bound to colors, as a condition that is known when a program
+        is compiled."""
+        bound = self.targets.bound
+        if len(bound) == len(self.targets.archs):
+            return "true"
+        return " or ".join(f'@is_arch("{arch}")' for arch in bound) or "false"
+
     def bindings(self, used: Callable[[End], str]) -> list[str]:
-        """Statements that bind queues to colors: of inputs, and of outputs on WSE-3."""
+        """Statements that bind queues to colors: of inputs, and of outputs that are bound."""
         lines = []
         for end in self.of.values():
-            if end.verb == "send" and self.archs == ("wse2",):
+            bound = self._bound() if end.verb == "send" else "true"
+            if bound == "false":
                 continue
-            tests = [used(end)] if used(end) != "true" else []
-            if end.verb == "send" and len(self.archs) > 1:
-                tests.insert(0, ON_WSE3)
+            tests = [test for test in (bound, used(end)) if test != "true"]
             text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
             lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
         return lines

@@ -1,16 +1,17 @@
 """What operations cost, to choose between ways of writing a kernel and to predict programs.
 
-Lanes per cycle and stride classes are the vendor's documented ones, set-ups, calls and loads of
-registers the measured or assumed cycles that ``docs/sim.md`` lists, the same for which the
-simulator is calibrated on published points. Those of scalar code are counted in the text that
-``program.py`` writes. None is fitted to cycles of whole programs; ``docs/performance.md`` says how
-close predictions come.
+Lanes per cycle are numbers of the device, stride classes the vendor's documented ones, set-ups,
+calls and loads of registers the measured or assumed cycles that ``docs/sim.md`` lists, the same for
+which the simulator is calibrated on published points. Those of scalar code are counted in the text
+that ``program.py`` writes. None is fitted to cycles of whole programs; ``docs/performance.md`` says
+how close predictions come.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.devices import Device
 from meshc.ir.types import DType
 
 CALL = 6  # one call of a mapped function and the set-up of its operation
@@ -30,29 +31,12 @@ WRITE_EVERY = 8  # one step of an f32 multiply-accumulate in so many loses a cyc
 STAY_EVERY = 32  # the same, on top of one in each, where results go to the bank of the sums
 BANKS = 4  # f32 words from one bank group to the same again
 
-_LANES = {
-    ("wse2", "mac", DType.F16): 4,
-    ("wse2", "mac", DType.F32): 1,
-    ("wse2", "mixed", DType.F32): 2,
-    ("wse2", "mul", DType.F16): 4,
-    ("wse2", "mul", DType.F32): 1,
-    ("wse2", "add", DType.F16): 4,
-    ("wse2", "add", DType.F32): 2,
-    ("wse3", "mac", DType.F16): 8,
-    ("wse3", "mac", DType.F32): 1,
-    ("wse3", "mixed", DType.F32): 4,
-    ("wse3", "mul", DType.F16): 8,
-    ("wse3", "mul", DType.F32): 1,
-    ("wse3", "add", DType.F16): 8,
-    ("wse3", "add", DType.F32): 4,
-}
-
 
 @dataclass(frozen=True)
 class Costs:
-    """Cycles of operations on the architecture ``arch``."""
+    """Cycles of operations on ``device``."""
 
-    arch: str
+    device: Device
 
     def words(self, extent: int, dtype: DType) -> int:
         """Wavelets of a message; an even number of f16 travels in pairs."""
@@ -60,11 +44,17 @@ class Costs:
 
     def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
         """``extent`` elements of a ``mac``, ``mixed``, ``mul`` or ``add``, set-up apart."""
-        lanes = _LANES[self.arch, kind, dtype]
+        lanes = self._lanes(kind, str(dtype))
         for stride in strides:
             lanes = min(lanes, stride_lanes(stride, lanes))
         steps = -(-extent // lanes)
         return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
+
+    def _lanes(self, kind: str, dtype: str) -> int:
+        """Elements per cycle at full speed; a product takes as many as a multiply-add."""
+        if kind == "add":
+            return int(self.device.lanes(dtype))
+        return int(self.device.macs("f16" if kind == "mixed" else dtype, dtype))
 
 
 def writes(extent: int, strides: tuple[int, ...] = ()) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.backends.csl.expressions import Spelling, expression
 from meshc.backends.csl.names import Names
+from meshc.backends.csl.storage import Variable
 from meshc.backends.csl.windows import Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
@@ -17,13 +18,15 @@ _OWN = "own."  # begins a name that an emitted function declares itself
 
 
 class Descriptors:
-    """Hoists each distinct DSD to a constant ``NAME``; ``lines`` declares them in order of use."""
+    """Hoists each distinct DSD to a constant ``NAME``; ``lines`` declares them in order of use.
+    ``tables`` are the constant arrays among them."""
 
     def __init__(self, names: Names, spell: Spelling, shifts: dict[str, int]) -> None:
         self.names = names
         self.spell = _with_own(spell)
         self.shifts = shifts
         self.lines: list[str] = []
+        self.tables: list[Variable] = []
         self._known: dict[str, str] = {}
 
     def memory(self, window: Window, hint: str = "") -> str:
@@ -41,6 +44,12 @@ class Descriptors:
 
     def declare(self, text: str, hint: str) -> str:
         """The constant whose value is ``text``."""
+        return self._constant(text, hint)
+
+    def table(self, text: str, words: int, hint: str) -> str:
+        """The constant array of so many words of 32 bits whose value is ``text``."""
+        if text not in self._known:
+            self.tables.append(Variable("table", 4 * words))
         return self._constant(text, hint)
 
     def _constant(self, text: str, hint: str) -> str:
@@ -111,7 +120,13 @@ def plain(window: Window) -> bool:
 
 
 def element(dtype: DType) -> str:
-    """The CSL type of an element. Raises ``csl-dtype`` for what has none."""
+    """The CSL type of an element that vector operations take. Raises ``csl-dtype`` for what has
+    none."""
     if dtype not in ELEMENTS:
         fail("csl-dtype", f"elements of type {dtype} cannot be emitted as CSL", help="use f16, f32")
     return str(dtype)
+
+
+def stored(dtype: DType) -> str:
+    """The CSL type of an element of an array. Raises ``csl-dtype`` for what has none."""
+    return str(dtype) if dtype == DType.I32 else element(dtype)

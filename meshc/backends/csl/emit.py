@@ -7,29 +7,34 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from meshc.backends.csl.host_file import host_file
+from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
 from meshc.backends.csl.names import check_axes, phase_file
 from meshc.backends.csl.pe_file import pe_file
 from meshc.backends.csl.report import report
+from meshc.devices.csl import targets
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail, in_each
 
-ARCHITECTURES = ("wse2", "wse3")
+_MOST = 1 << 15
+"""The run-time scalars of a program are 16-bit integers, which are smaller."""
 
 
-def emit(modules: Mapping[str, Module], portable: bool = False) -> dict[str, str]:
-    """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands.
+def emit(
+    modules: Mapping[str, Module], portable: bool = False, vocabulary: Vocabulary | None = None
+) -> dict[str, str]:
+    """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
+    host of a single phase makes tokens of a ``vocabulary``, if the phase is a step of decoding.
 
-    The architecture is the device of the modules; a ``portable`` program runs on all. Several
-    phases are a program each, in a folder with the phase's name. Raises ``csl-device`` for another
-    device and what the parts raise.
+    They are for the device of the modules; a ``portable`` program runs on every architecture of the
+    catalogue. Several phases are a program each, in a folder with the phase's name. Raises
+    ``csl-device`` for another device and what the parts raise.
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, "state")
+        return _program(phase, module, portable, "state", vocabulary)
     programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
     return {
         f"{phase_file(phase)}/{name}": text
@@ -38,28 +43,34 @@ def emit(modules: Mapping[str, Module], portable: bool = False) -> dict[str, str
     }
 
 
-def _program(phase: str, module: Module, portable: bool, state: str) -> dict[str, str]:
+def _program(
+    phase: str,
+    module: Module,
+    portable: bool,
+    state: str,
+    vocabulary: Vocabulary | None = None,
+) -> dict[str, str]:
     """The files of one phase; ``state`` is where what it keeps between runs lies."""
-    arch = module.the_device().name
-    if arch not in ARCHITECTURES:
-        fail(
-            "csl-device",
-            f"CSL is for {' and '.join(ARCHITECTURES)}, not for '{arch}'",
-            help="choose it with --device",
-        )
+    goals = targets(module.the_device(), portable)
     if scalars_of_rounds(module) or REQUEST in module.scalars:
         fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
     if module.the_mesh().regions > 1:
         fail("csl-regions", "a program of several regions is not emitted as CSL yet")
+    for name, (_, high) in module.scalars.items():
+        if high >= _MOST:
+            fail(
+                "csl-extent",
+                f"'{name}' grows to {high}, and the programs of cores count to {_MOST - 1}",
+                help="use a shorter sequence (--seq)",
+            )
     check_axes(module.the_mesh().coordinates)
-    archs = ARCHITECTURES if portable else (arch,)
-    pe = pe_file(module, phase, arch, archs)
+    pe = pe_file(module, phase, goals)
     return {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
         f"{phase_file(phase)}.csl": pe.text,
-        "run.py": host_file(module, pe.symbols, state),
-        **{f"commands_{one}.sh": _commands(module, one) for one in archs},
-        "report.json": _json(report(module, pe, archs)),
+        "run.py": host_file(module, pe.symbols, state, vocabulary),
+        **{f"commands_{one}.sh": _commands(module, one) for one in goals.archs},
+        "report.json": _json(report(module, pe, goals)),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from meshc.backends.csl.caches import CACHES
 from meshc.backends.csl.descriptors import ELEMENTS
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -41,4 +42,5 @@ def _unknown(op: Op) -> set[DType]:
     """Element types of the operands of ``op`` that CSL does not have."""
     types = (view.buffer.type for view in op.views())
     dtypes = {kind.dtype for kind in types if isinstance(kind, BufferType)}
-    return dtypes - {*ELEMENTS}
+    states = {DType.I32} if isinstance(op, Compute) and op.kernel in CACHES else set()
+    return dtypes - {*ELEMENTS} - states

@@ -20,13 +20,15 @@ from meshc.ir.ops.tile import For
 
 @dataclass
 class Guards:
-    """Spelling of names in run-time code, parameters for guards, coordinates in use."""
+    """Spelling of names in run-time code, parameters for guards, coordinates in use; ``spelled``
+    are the scalars and loop variables that have been written since they were declared."""
 
     mesh: Mesh
     names: Names
     params: dict[Cond, str] = field(default_factory=dict)
     coordinates: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
+    spelled: set[str] = field(default_factory=set)
     most: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -41,6 +43,7 @@ class Guards:
     def spell(self, name: str) -> str:
         """A name in run-time code; names of functions' own variables stand for themselves."""
         if name in self.variables:
+            self.spelled.add(name)
             return self.variables[name]
         if name in self.mesh.coordinates:
             if name not in self.coordinates:
@@ -51,6 +54,7 @@ class Guards:
     def declare(self, name: str) -> str:
         """Spelling of a scalar or loop variable."""
         self.variables[name] = self.names.of("variable", name)
+        self.spelled.discard(name)
         return self.variables[name]
 
     def text(self, cond: Cond, hint: str) -> str:

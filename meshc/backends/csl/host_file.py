@@ -16,7 +16,7 @@ from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
-_NUMPY = {DType.F32: "float32", DType.F16: "float16"}
+_NUMPY = {DType.F32: "float32", DType.F16: "float16", DType.I32: "int32"}
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,25 @@ class HostPort:
     pad: str
 
 
-def host_file(module: Module, symbols: Mapping[str, Buffer], state: str) -> str:
-    """``run.py``; what is kept between runs lies in the folder ``state``.
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a host knows of a language model: the weight ``embedding`` whose ``size`` rows are the
+    tokens' embeddings, how many tokens the caches hold, and the tokens that end a text."""
+
+    embedding: str
+    size: int
+    capacity: int
+    stop: tuple[int, ...] = ()
+
+
+def host_file(
+    module: Module,
+    symbols: Mapping[str, Buffer],
+    state: str,
+    vocabulary: Vocabulary | None = None,
+) -> str:
+    """``run.py``; what is kept between runs lies in the folder ``state``. With a ``vocabulary`` it
+    also generates tokens by the steps that ``module`` computes.
 
     Raises ``csl-port-name`` for names that no file of the host can have, ``csl-dtype`` for
     elements that no copy carries, ``unsupported-port`` for lanes that depend on the run.
@@ -74,7 +91,26 @@ def host_file(module: Module, symbols: Mapping[str, Buffer], state: str) -> str:
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
         state=state,
+        tokens=None if vocabulary is None else _tokens(module, vocabulary),
     )
+
+
+def _tokens(module: Module, vocabulary: Vocabulary) -> dict[str, object] | None:
+    """What the template writes of a language model; None where ``module`` is no step of one."""
+    given = {b.value for b in module.buffers if b.role == "in"}
+    inputs = {p.name for p in module.ports if p.direction == "in" and p.buffer in given}
+    outputs = {p.name for p in module.ports if p.direction == "out"}
+    if len(inputs) != 1 or len(outputs) != 1 or [*module.scalars] != ["pos"]:
+        return None
+    return {
+        "embedding": port_name(vocabulary.embedding),
+        "activations": inputs.pop(),
+        "logits": outputs.pop(),
+        "vocabulary": vocabulary.size,
+        "capacity": vocabulary.capacity,
+        "clock_hz": module.the_device().whole("clock_hz"),
+        "stop": str(vocabulary.stop),
+    }
 
 
 def _kept(symbol: str, buffer: Buffer) -> tuple[str, str, str]:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from dataclasses import replace
 
 from meshc.backends.csl import products
+from meshc.backends.csl.caches import CACHES, Caches
 from meshc.backends.csl.costs import SETUP, Costs
 from meshc.backends.csl.descriptors import Descriptors, element, own
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.names import Names
 from meshc.backends.csl.products import Plan, Product
-from meshc.backends.csl.registers import Registers
+from meshc.backends.csl.rotary import Rotary
 from meshc.backends.csl.rows import Rows
+from meshc.backends.csl.shared_code import PAD, SharedCode, literal, repeat
 from meshc.backends.csl.windows import Dim, Window, window
 from meshc.ir.affine import Expr
+from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
-from meshc.ir.types import BufferType, DType
-from meshc.ir.values import Value
+from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-_MOVE = {"f16": "@fmovh", "f32": "@fmovs"}
 _POINTWISE = {
     "add": {"f16": "@faddh", "f32": "@fadds"},
     "mul": {"f16": "@fmulh", "f32": "@fmuls"},
@@ -31,26 +31,44 @@ _POINTWISE = {
 }
 _WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
-_PAD = "    "
+
+
+_MIXED = ("copy", "gemm", "square_sum", "select_lanes", *CACHES)
+"""Kernels that take operands of several types as they are."""
+_WIDE = {"rope": (1,)}
+"""Operands that are f32 whatever the type of the others."""
+_OF_ANY_TYPE = {"rms_scale": (2,)}
+"""Operands of which a kernel reads single values, whatever their type."""
+
+_SELECTED = 21
+"""Cycles of one lane that is selected, measured on the simulator."""
+
+Writer = Callable[[Compute, list[Window]], list[str]]
 
 
 class Kernels:
-    """Writes kernels; gathers the functions, registers and scratch that they need."""
+    """Writes kernels; ``code`` has the functions, registers and scratch that they need."""
 
     def __init__(
-        self, names: Names, descriptors: Descriptors, costs: Costs, free_bytes: int
+        self,
+        module: Module,
+        names: Names,
+        descriptors: Descriptors,
+        costs: Costs,
+        free_bytes: int,
     ) -> None:
         self.names = names
         self.descriptors = descriptors
         self.costs = costs
         self.free_bytes = free_bytes
-        self.functions: list[str] = []
-        self.registers = Registers(names)
-        self.uses_math = False
-        self.rows = Rows(self)
-        self.scratch: dict[DType, int] = {}
-        self._known: dict[tuple[str, ...], str] = {}
-        self._writers: dict[str, Callable[[Compute], list[str]]] = {
+        self.code = SharedCode(names, descriptors)
+        self.rows = Rows(self.code)
+        self.caches = Caches(self.code)
+        self.rotary = Rotary(self.code, {*module.scalars, *module.the_mesh().coordinates})
+        self._writers: dict[str, Writer] = {
+            **self.rows.writers,
+            **self.caches.writers,
+            "rope": self.rotary.lines,
             "fill": self._fill,
             "copy": self._copy,
             "add": self._pointwise,
@@ -59,27 +77,65 @@ class Kernels:
             "at_least": self._with_number,
             "gemm": self._gemm,
             "rotate": self._rotate,
+            "select_lanes": self._select_lanes,
         }
 
     @property
     def known(self) -> tuple[str, ...]:
         """The kernels that can be emitted."""
-        return (*self._writers, *self.rows.writers)
+        return (*self._writers,)
 
     def lines(self, op: Compute) -> list[str]:
         """The statements of one kernel out of ``known``."""
-        if op.kernel in self.rows.writers:
-            return self.rows.writers[op.kernel](op, _windows(op))
-        return self._writers[op.kernel](op)
+        given = _windows(op)
+        windows = self._widened(op, given)
+        moves = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
+        before = [self.code.move(w, g) + ";" for w, g in moves if g is not given[0]]
+        after = [self.code.move(g, w) + ";" for w, g in moves if g is given[0]]
+        return [*before, *self._writers[op.kernel](op, windows), *after]
+
+    def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
+        """The operands of a kernel, those in f16 as f32 where the kernel has both and takes one
+        type alone. Its result comes first."""
+        if op.kernel in _WIDE:
+            wide = [w if n in _WIDE[op.kernel] else None for n, w in enumerate(given)]
+            return self._as_f32(given, [w for w in wide if w is not None])
+        alike = [w for n, w in enumerate(given) if n not in _OF_ANY_TYPE.get(op.kernel, ())]
+        if op.kernel in _MIXED or len({w.dtype for w in alike}) == 1:
+            return given
+        return self._as_f32(given, given)
+
+    def _as_f32(self, given: list[Window], which: list[Window]) -> list[Window]:
+        """``given``, those of ``which`` that are f16 as f32."""
+        found, first = [], 0
+        for one in given:
+            if one in which and one.dtype == DType.F16:
+                one = self.code.widened_window(one, first)
+                first += one.size
+            found.append(one)
+        return found
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""
-        windows = _windows(op)
+        given = _windows(op)
+        windows = self._widened(op, given)
+        moved = [w for w, g in zip(windows, given, strict=True) if w is not g]
+        return self._own_cycles(op, windows) + sum(
+            SETUP + self.costs.vector("add", DType.F32, w.size, (1,)) for w in moved
+        )
+
+    def _own_cycles(self, op: Compute, windows: list[Window]) -> int:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.cycles
         if op.kernel in self.rows.writers:
-            return self.rows.cycles(op, windows)
+            return self.rows.cycles(op, windows, self.costs)
+        if op.kernel in self.caches.writers:
+            return self.caches.cycles(op, windows, self.costs)
+        if op.kernel == "rope":
+            return self.rotary.cycles(op, windows, self.costs)
+        if op.kernel == "select_lanes":
+            return windows[0].dims[0].extent * _SELECTED
         once = SETUP + self._vector(op, windows)
         return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
 
@@ -89,8 +145,8 @@ class Kernels:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.steps
-        if op.kernel in self.rows.writers:
-            return self.rows.cycles(op, windows)
+        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers):
+            return self.cycles(op)
         return self._vector(op, windows)
 
     def _vector(self, op: Compute, windows: list[Window]) -> int:
@@ -108,73 +164,72 @@ class Kernels:
         one = Product(to.trailing(2), left.trailing(2), right.trailing(2))
         return batch, self._plan(one, bool(op.params["accumulate"]))
 
-    def scratch_lines(self) -> list[str]:
-        """Declarations of scratch memory."""
-        return [
-            f"var {self._scratch_name(dtype)}: [{size}]{dtype} align(16) = @zeros([{size}]{dtype});"
-            for dtype, size in self.scratch.items()
-        ]
-
-    def scratch_bytes(self, alignment: int) -> int:
-        """Bytes of the scratch that the kernels written so far share."""
-        return sum(aligned(dtype.bytes * n, alignment) for dtype, n in self.scratch.items())
-
     # --- one operation
 
-    def _fill(self, op: Compute) -> list[str]:
-        (to,) = _windows(op)
-        value = literal(float(op.params["value"]), to.dtype)  # type: ignore[arg-type]
-        return [f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {value});"]
+    def _fill(self, op: Compute, windows: list[Window]) -> list[str]:
+        (to,) = windows
+        return [self.code.set(to, float(op.params["value"]))]  # type: ignore[arg-type]
 
-    def _copy(self, op: Compute) -> list[str]:
-        to, source = _windows(op)
-        return [self.move(to, source) + ";"]
+    def _copy(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
+        return [self.code.move(to, source) + ";"]
 
-    def move(self, to: Window, source: Window) -> str:
-        """An operation that copies ``source`` to ``to``, converting its elements."""
-        builtin = {
-            (DType.F32, DType.F16): "@fh2s",
-            (DType.F16, DType.F32): "@fs2h",
-        }.get((to.dtype, source.dtype), _MOVE[element(to.dtype)])
-        return f"{builtin}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
-
-    def _pointwise(self, op: Compute) -> list[str]:
-        to, left, right = _windows(op)
+    def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, left, right = windows
         _alike(op, to, left, right)
         builtin = _POINTWISE[op.kernel][element(to.dtype)]
         operands = [to, _repeated(left, to), _repeated(right, to)]
         return [f"{builtin}({', '.join(map(self.descriptors.memory, operands))});"]
 
-    def _with_number(self, op: Compute) -> list[str]:
-        to, source = _windows(op)
+    def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
         _alike(op, to, source)
         operation, name = _WITH_NUMBER[op.kernel]
         number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
         operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
         return [f"{_POINTWISE[operation][element(to.dtype)]}({operands}, {number});"]
 
-    def _rotate(self, op: Compute) -> list[str]:
+    def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""
-        (all_,) = _windows(op)
+        (all_,) = windows
         by = op.params["by"]
         assert isinstance(by, Expr)
         count, stride = all_.dims[0].extent, all_.dims[0].stride
         slot = all_.inner(all_.dims[1:])
-        spare = self._scratch(slot.dtype, slot.size)
+        spare = self.code.scratch_window(slot.dtype, slot.size)
         place = _index("i", count - 1) * stride
-        step = [self.move(slot.moved(place), slot.moved(place + stride)) + ";"]
+        step = [self.code.move(slot.moved(place), slot.moved(place + stride)) + ";"]
         body = [
-            self.move(spare, slot) + ";",
-            *_repeat("i", count - 1, step),
-            self.move(slot.moved((count - 1) * stride), spare) + ";",
+            self.code.move(spare, slot) + ";",
+            *repeat("i", count - 1, step),
+            self.code.move(slot.moved((count - 1) * stride), spare) + ";",
         ]
-        name = self._function("rotate", all_, ["places: i16"], _repeat("_", "places", body))
+        name = self.code.function("rotate", all_, ["places: i16"], repeat("_", "places", body))
         return [f"{name}({expression(by % count, self.descriptors.spell)});"]
+
+    def _select_lanes(self, op: Compute, windows: list[Window]) -> list[str]:
+        """Lane i takes lane i + shift, and 0 where there is none."""
+        to, source = windows
+        shift = op.params["shift"]
+        assert isinstance(shift, Expr)
+        lanes, given = to.dims[0].extent, source.dims[0].extent
+        lane = own("lane")
+        target = to.moved(lane * to.dims[0].stride).inner(to.dims[1:])
+        taken = source.moved(own("from") * source.dims[0].stride).inner(source.dims[1:])
+        body = [
+            "const from = lane + places;",
+            f"if (from >= 0 and from < {given}) {{",
+            f"{PAD}{self.code.move(target, taken)};",
+            "}",
+        ]
+        loop = [f"for (@range(i16, {lanes})) |lane| {{", *(PAD + line for line in body), "}"]
+        name = self.code.function("select", to, ["places: i16"], [self.code.set(to, 0.0), *loop])
+        return [f"{name}({expression(shift, self.descriptors.spell)});"]
 
     # --- products
 
-    def _gemm(self, op: Compute) -> list[str]:
-        to, left, right = _windows(op)
+    def _gemm(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, left, right = windows
         if left.dtype != right.dtype or (left.dtype, to.dtype) == (DType.F32, DType.F16):
             fail(
                 "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
@@ -186,8 +241,7 @@ class Kernels:
         lines = self._batches(to, left, right, accumulate)
         if accumulate or self._plan(one, accumulate).fresh:
             return lines
-        zero = literal(0.0, to.dtype)
-        return [f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {zero});", *lines]
+        return [self.code.set(to, 0.0), *lines]
 
     def _plan(self, product: Product, accumulate: bool) -> Plan:
         return products.plan(product, self.costs, self.free_bytes, accumulate)
@@ -205,11 +259,11 @@ class Kernels:
             if extent == 1:
                 continue
             variable = f"h{position}"
-            lines.append(f"{_PAD * depth}for (@range(i16, {extent})) |{variable}| {{")
+            lines.append(f"{PAD * depth}for (@range(i16, {extent})) |{variable}| {{")
             moved = [w.moved(own(variable) * s) for w, s in zip(moved, strides, strict=True)]
             depth += 1
-        lines.append(_PAD * depth + self._product(Product(*moved), accumulate))
-        return [*lines, *(_PAD * d + "}" for d in reversed(range(depth)))]
+        lines.append(PAD * depth + self._product(Product(*moved), accumulate))
+        return [*lines, *(PAD * d + "}" for d in reversed(range(depth)))]
 
     def _product(self, product: Product, accumulate: bool) -> str:
         """A call of the function that does one product."""
@@ -226,7 +280,7 @@ class Kernels:
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
         body = self._body(replace(chosen, product=inner))
-        name = self._function("gemm", product.c, [f"{n}: i16" for n in starts], body)
+        name = self.code.function("gemm", product.c, [f"{n}: i16" for n in starts], body)
         return f"{name}({', '.join(starts.values())});"
 
     def _body(self, plan: Plan) -> list[str]:
@@ -241,21 +295,21 @@ class Kernels:
         factors = product.a.moved(at * product.a.dims[0].stride).inner(product.a.dims[1:])
         first = product.b.inner(product.b.dims[1:])
         memory = self.descriptors.memory
-        sums = self.registers.loaded(memory(row)) if product.one_row else None
+        sums = self.code.registers.loaded(memory(row)) if product.one_row else None
         body = []
         if sums is None:
-            sums = self.registers.moving()
+            sums = self.code.registers.moving()
             body += [f"const row = {memory(row)};", *(f"@load_to_dsr({r}, row);" for r in sums)]
-        rows = self.registers.rows()
+        rows = self.code.registers.rows()
         dtype = element(product.b.dtype)
-        step = self._function("accumulate", product.c, [f"factor: {dtype}"], [
+        step = self.code.function("accumulate", product.c, [f"factor: {dtype}"], [
             f"{product.operation}({sums.to}, {sums.source}, {rows}, factor);"
         ])  # fmt: skip
         body += [
             f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});",
             f"@map({step}, {memory(factors)});",
         ]
-        return _repeat("i", m, body)
+        return repeat("i", m, body)
 
     def _looped(self, product: Product) -> list[str]:
         m, k, _ = product.extents
@@ -270,7 +324,7 @@ class Kernels:
             f"const row = {self.descriptors.memory(row)};",
             f"{product.operation}(row, row, {self.descriptors.memory(right)}, {factor});",
         ]
-        return _repeat("i", m, _repeat("j", k, inner))
+        return repeat("i", m, repeat("j", k, inner))
 
     def _outer(self, plan: Plan) -> list[str]:
         product, depth = plan.product, plan.depth
@@ -281,7 +335,7 @@ class Kernels:
             base = own("i") * depth
             left = product.a.moved(base * product.a.dims[1].stride)
             right = product.b.moved(base * product.b.dims[0].stride)
-            body = _repeat("i", rounds, self._round(Product(product.c, left, right), depth))
+            body = repeat("i", rounds, self._round(Product(product.c, left, right), depth))
         if rest:
             left = product.a.moved(rounds * depth * product.a.dims[1].stride)
             right = product.b.moved(rounds * depth * product.b.dims[0].stride)
@@ -297,7 +351,9 @@ class Kernels:
         memory = self.descriptors.memory
 
         def part(first: int, count: int) -> str:
-            where = self._scratch(product.c.dtype, depth * m * n, first * m * n, count * m * n)
+            where = self.code.scratch_window(
+                product.c.dtype, depth * m * n, first * m * n, count * m * n
+            )
             return memory(where)
 
         add = products.add(dtype)
@@ -310,78 +366,22 @@ class Kernels:
             return [f"{products.multiply(dtype)}({sums}, {factors});"]
         lines = [f"{products.multiply(dtype)}({part(0, depth)}, {factors});"]
         if dtype == DType.F32:
-            first = self._scratch(product.c.dtype, depth * m * n, 0, m * n)
+            first = self.code.scratch_window(product.c.dtype, depth * m * n, 0, m * n)
             each = memory(first.moved(_index("j", depth) * (m * n)))
-            return [*lines, *_repeat("j", depth, [f"{add}({sums}, {sums}, {each});"])]
+            return [*lines, *repeat("j", depth, [f"{add}({sums}, {sums}, {each});"])]
         halvings = products.halvings(depth)
         for kept, more in halvings[:-1] if fresh else halvings:
             lines.append(f"{add}({part(0, more)}, {part(0, more)}, {part(kept, more)});")
         last = f"{part(0, 1)}, {part(1, 1)}" if fresh else f"{sums}, {part(0, 1)}"
         return [*lines, f"{add}({sums}, {last});"]
 
-    # --- what kernels share
-
-    def _function(self, verb: str, about: Window, params: list[str], body: list[str]) -> str:
-        """The name of a function with this text."""
-        key = (*params, *body)
-        if key not in self._known:
-            name = self.names.fresh(f"{verb}_{about.buffer.name}")
-            self._known[key] = name
-            head = f"fn {name}({', '.join(params)}) void {{"
-            self.functions += ["", head, *(_PAD + line for line in body), "}"]
-        return self._known[key]
-
-    def value_function(self, name: str, kind: str, text: str) -> str:
-        """The name of a function of one element ``v``, for ``@map``."""
-        key = (name, kind, text)
-        if key not in self._known:
-            self._known[key] = self.names.fresh(f"{name}_{kind}")
-            head = f"fn {self._known[key]}(v: {kind}) {kind} {{"
-            self.functions += ["", head, f"{_PAD}return {text};", "}"]
-        return self._known[key]
-
-    def variable(self, text: str) -> None:
-        """Declare a variable that functions share."""
-        if text not in self.functions:
-            self.functions += ["", text]
-
-    def scratch_window(self, dtype: DType, size: int) -> Window:
-        """Scratch of ``size`` elements."""
-        return self._scratch(dtype, size)
-
-    def _scratch(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
-        """``count`` elements of scratch from ``first`` on; scratch holds at least ``size``."""
-        self.scratch[dtype] = max(self.scratch.get(dtype, 0), size)
-        buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
-        return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
-
-    def _scratch_name(self, dtype: DType) -> str:
-        return self.names.of("buffer", f"scratch_{dtype}")
-
-
-def aligned(size: int, alignment: int) -> int:
-    """``size`` rounded up to a multiple of ``alignment``."""
-    return -(-size // alignment) * alignment
-
-
-def literal(value: float, dtype: DType) -> str:
-    """``value`` as a constant of ``dtype``, infinities and overflow by their bits."""
-    code, width, word = ("<e", "<H", "u16") if dtype == DType.F16 else ("<f", "<I", "u32")
-    try:
-        exact = struct.pack(code, value)
-    except OverflowError:
-        exact = struct.pack(code, float("inf") if value > 0 else float("-inf"))
-    if abs(struct.unpack(code, exact)[0]) < float("inf"):
-        return repr(value)
-    bits = struct.unpack(width, exact)[0]
-    return f"@bitcast({dtype}, @as({word}, 0x{bits:x}))"
-
 
 def _windows(op: Compute) -> list[Window]:
     """The operands. Raises ``csl-dtype`` for element types that CSL does not have."""
     found = [window(v, op.span) for v in op.operands if isinstance(v, View)]
     for one in found:
-        element(one.dtype)
+        if op.kernel not in CACHES:
+            element(one.dtype)
     return found
 
 
@@ -410,9 +410,3 @@ def _alike(op: Compute, *windows: Window) -> None:
 def _index(variable: str, count: int) -> Expr:
     """The variable of a loop of ``count`` steps that :func:`_repeat` writes."""
     return own(variable) if count > 1 else Expr.const(0)
-
-
-def _repeat(variable: str, count: int | str, body: list[str]) -> list[str]:
-    if count == 1:
-        return body
-    return [f"for (@range(i16, {count})) |{variable}| {{", *(_PAD + line for line in body), "}"]

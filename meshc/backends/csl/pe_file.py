@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from meshc.analysis.coordinates import coordinate_values
 from meshc.backends.csl.banks import shifts
 from meshc.backends.csl.channels import Ends, colors_on
+from meshc.backends.csl.code_size import code_size
+from meshc.backends.csl.core_memory import CoreMemory
 from meshc.backends.csl.costs import Costs
-from meshc.backends.csl.descriptors import Descriptors, element
+from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.expressible import check_expressible
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import Guards, largest
-from meshc.backends.csl.kernels import Kernels, aligned
+from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import Names, plain, scalar_name
 from meshc.backends.csl.program import Lowering
+from meshc.backends.csl.shared_code import array
+from meshc.backends.csl.storage import WORD_BYTES, Variable, bytes_of, padding, word
 from meshc.backends.csl.text import wrapped
 from meshc.backends.csl.timing import Timing
+from meshc.devices.csl import Targets, targets
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
@@ -25,9 +30,7 @@ from meshc.support.plmr import violates
 
 _PAD = "    "
 OWN = Spelling(lambda name: f"my_{name}")
-TASK_IDS = (24, 25, 26, *range(20, 7, -1))
 MOST_TIMED_CORES = 1 << 16
-_ALIGNMENT = 16  # bytes, of every array
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,16 @@ class PeFile:
     guards: Guards
     ends: Ends
     symbols: dict[str, Buffer]
-    scratch_bytes: int
+    memory: CoreMemory
     predicted_cycles: int | None
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> PeFile:
-    """The program of ``module`` for ``archs``, with the kernels that are fastest on ``arch``.
+def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
+    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
 
     Raises ``csl-kernel``, ``csl-dtype``, ``csl-view``, ``csl-extent``, ``csl-queues``,
-    ``csl-tasks``, ``csl-overlap`` and ``csl-scratch`` for what cannot be emitted.
+    ``csl-tasks``, ``csl-overlap`` and ``csl-memory-full`` for what cannot be emitted.
     """
     names = Names()
     guards = Guards(module.the_mesh(), names, most=largest(module))
@@ -55,33 +58,42 @@ def pe_file(module: Module, phase: str, arch: str, archs: tuple[str, ...]) -> Pe
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, shifts(module))
-    ends = Ends(module, names, descriptors, archs)
-    kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    ends = Ends(module, names, descriptors, targets)
+    kernels = Kernels(module, names, descriptors, Costs(module.the_device()), free_bytes(module))
     check_expressible(module, kernels.known)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
-    tasks = _task_ids(lowering, ends, module)
+    tasks = _task_ids(lowering, ends, module, targets)
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
+    memory = _memory(module, names, symbols, kernels, descriptors.shifts)
+    state = _state(lowering, guards, scalars)
     body = _step(lowering)
+    ends_of_transfers = _tasks(lowering, guards, module, scalars)
     sections = [
         ("", _params(ends, guards)),
         ("", _modules(guards, kernels)),
         ("", _queues(ends)),
-        ("Memory", _memory(module, names, symbols, kernels, descriptors.shifts)),
-        ("State of the program", _state(lowering, guards, scalars, tasks)),
+        ("Memory", [each.line for each in memory]),
+        ("State of the program", [*_ids(tasks), *(each.line for each in state)]),
         ("Descriptors", descriptors.lines),
-        ("Kernels", [*kernels.registers.lines, *kernels.functions]),
+        ("Kernels", [*kernels.code.registers.lines, *kernels.code.functions]),
         ("The program", body),
-        ("Start, and what ends of transfers do", _tasks(lowering, guards, module, scalars)),
+        ("Start, and what ends of transfers do", ends_of_transfers),
         ("", _comptime(lowering, bindings, symbols)),
     ]
     text = _assemble(module, phase, sections)
-    scratch = kernels.scratch_bytes(_ALIGNMENT)
-    _check_memory(module, scratch)
+    device = module.the_device()
+    code = [*kernels.code.functions, *body, *ends_of_transfers]
+    taken = CoreMemory(
+        device.whole("memory_bytes"),
+        (*memory, *state, *kernels.code.variables, *descriptors.tables),
+        code_size([*helpers(code), *code], device),
+    )
+    taken.check()
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels, arch).cycles)
-    return PeFile(text, guards, ends, symbols, scratch, cycles, tasks)
+        cycles = round(Timing(module, kernels).cycles)
+    return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
 
 @dataclass(frozen=True)
@@ -97,50 +109,41 @@ class Needs:
     refused: Diagnostic | None = None
 
 
-def needs(module: Module, arch: str) -> Needs:
-    """What a tile-level module takes on ``arch``. Raises what kernels cannot be emitted."""
+def needs(module: Module) -> Needs:
+    """What a tile-level module takes on its device. Raises what kernels cannot be emitted."""
     try:
-        pe = pe_file(module, "main", arch, (arch,))
-        return Needs(buffer_bytes(module) + pe.scratch_bytes, pe.predicted_cycles)
+        pe = pe_file(module, "main", targets(module.the_device()))
+        return Needs(pe.memory.arrays, pe.predicted_cycles)
     except MeshcError as problem:
         refused = problem.diagnostics[0]
     names = Names()
     descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
-    kernels = Kernels(names, descriptors, Costs(arch), free_bytes(module))
+    kernels = Kernels(module, names, descriptors, Costs(module.the_device()), free_bytes(module))
     for op in module.walk():
         if isinstance(op, Compute):
             kernels.lines(op)
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = Timing(module, kernels, arch).cycles
-    return Needs(buffer_bytes(module) + kernels.scratch_bytes(_ALIGNMENT), cycles, refused)
+        cycles = Timing(module, kernels).cycles
+    scratch = kernels.code.shared_variables()
+    return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
 
 
 def buffer_bytes(module: Module) -> int:
     """Bytes of the program's buffers, each aligned, as the emitted text declares them."""
     late = shifts(module)
-    return sum(
-        aligned(b.type.bytes + late.get(b.value.name, 0) * b.type.dtype.bytes, _ALIGNMENT)
+    buffers = [
+        Variable("buffer", b.type.bytes + late.get(b.value.name, 0) * b.type.dtype.bytes)
         for b in module.buffers
-    )
+    ]
+    return bytes_of(buffers) + padding(buffers)
 
 
 def free_bytes(module: Module) -> int:
-    """Bytes of a core's memory that the program's buffers leave, code and stack apart."""
+    """Bytes of a core's memory that the program's buffers leave to scratch, as long as its code is
+    not known yet: without what the device reserves for code."""
     device = module.the_device()
     return device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
-
-
-def _check_memory(module: Module, scratch: int) -> None:
-    """Refuse a program whose buffers and scratch leave too little for code and stack."""
-    short = scratch - free_bytes(module)
-    if short > 0:
-        fail(
-            "csl-scratch",
-            f"buffers and {scratch} bytes of scratch take {short} bytes more than a core has",
-            notes=(violates("M"),),
-            help="use a larger mesh",
-        )
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
@@ -153,11 +156,11 @@ def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
     }
 
 
-def _task_ids(lowering: Lowering, ends: Ends, module: Module) -> dict[str, int]:
-    """Ids of local tasks: free ones that are no color in use, since WSE-2 numbers both alike."""
+def _task_ids(lowering: Lowering, ends: Ends, module: Module, targets: Targets) -> dict[str, int]:
+    """Ids of local tasks: free ones that are no color in use, since both may be numbered alike."""
     colors = _colors(ends, module)
-    free = [number for number in TASK_IDS if number not in colors]
-    wanted = ["resume", *(name for name, _ in lowering.tasks())]
+    free = [number for number in targets.task_ids if number not in colors]
+    wanted = ["resume", *(task.name for task in lowering.tasks())]
     if not lowering.transfers.suspends:
         return {}
     if len(wanted) > len(free):
@@ -206,7 +209,7 @@ def _modules(guards: Guards, kernels: Kernels) -> list[str]:
         'const sys = @import_module("<memcpy/memcpy>", memcpy_params);',
         *position,
         'const time = @import_module("<time>");',
-        *(['const math = @import_module("<math>");'] if kernels.uses_math else []),
+        *(['const math = @import_module("<math>");'] if kernels.code.uses_math else []),
     ]
 
 
@@ -216,47 +219,50 @@ def _memory(
     symbols: dict[str, Buffer],
     kernels: Kernels,
     shifts: dict[str, int],
-) -> list[str]:
-    lines = []
-    for buffer in module.buffers:
-        name = names.of("buffer", buffer.value.name)
-        kind = buffer.type
-        size = math.prod(kind.shape) + shifts.get(buffer.value.name, 0)
-        shape = " x ".join(map(str, kind.shape))
-        role = f", {buffer.role}" if buffer.role else ""
-        role += ", one element late to use other banks" if buffer.value.name in shifts else ""
-        text = f"[{size}]{element(kind.dtype)}"
-        lines.append(f"var {name}: {text} align(16) = @zeros({text}); // {shape}{role}")
-    lines += kernels.scratch_lines()
+) -> list[Variable]:
+    """Arrays, and pointers to those that the host sees."""
+    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables()]
     for symbol, buffer in symbols.items():
         name = names.of("buffer", buffer.value.name)
         shift = shifts.get(buffer.value.name, 0)
         first = f"{name}[{shift}]" if shift else name
-        lines.append(f"var {_pointer(symbol)}: [*]{buffer.type.dtype} = &{first};")
-    return [
-        *lines,
-        "var cycles_of_run = @zeros([6]u16);",
-        "var cycles_ptr: [*]u16 = &cycles_of_run;",
-    ]
+        found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}"))
+    stamps = Variable("variable", 6 * WORD_BYTES, "var cycles_of_run = @zeros([6]u16);")
+    return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run")]
+
+
+def _buffers(module: Module, names: Names, shifts: dict[str, int]) -> list[Variable]:
+    """The buffers of the program as arrays."""
+    found = []
+    for buffer in module.buffers:
+        late = shifts.get(buffer.value.name, 0)
+        kind = buffer.type
+        remark = (
+            f" // {' x '.join(map(str, kind.shape))}{f', {buffer.role}' if buffer.role else ''}"
+        )
+        remark += ", one element late to use other banks" if late else ""
+        name = names.of("buffer", buffer.value.name)
+        found.append(array("buffer", name, kind.dtype, math.prod(kind.shape) + late, remark))
+    return found
 
 
 def _pointer(symbol: str) -> str:
     return f"{symbol}_ptr"
 
 
-def _state(
-    lowering: Lowering, guards: Guards, scalars: list[str], tasks: dict[str, int]
-) -> list[str]:
-    lines = [f"const {name}_id = @get_local_task_id({number});" for name, number in tasks.items()]
-    if len(lowering.cases) > 1:
-        lines.append("var pc: i16 = 0;")
-    counters = [*scalars, *dict.fromkeys(lowering.loops), *lowering.counters.values()]
-    lines += [f"var {name}: i16 = 0;" for name in counters]
+def _ids(tasks: dict[str, int]) -> list[str]:
+    return [f"const {name}_id = @get_local_task_id({number});" for name, number in tasks.items()]
+
+
+def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Variable]:
+    """What a program keeps from task to task."""
+    counters = ["pc"] if len(lowering.cases) > 1 else []
+    counters += [*scalars, *dict.fromkeys(lowering.loops), *lowering.counters.values()]
+    found = [word(name, "i16", "0") for name in counters]
     for group in lowering.shared:
-        lines.append(f"var ended_{group.number}_now: bool = false;")
-        lines.append(f"var ended_{group.number}_wanted: bool = false;")
-    lines += [f"var {guards.spell(name)}: i16 = 0;" for name in guards.coordinates]
-    return lines
+        found.append(word(f"ended_{group.number}_now", "bool", "false"))
+        found.append(word(f"ended_{group.number}_wanted", "bool", "false"))
+    return [*found, *(word(guards.spell(name), "i16", "0") for name in guards.coordinates)]
 
 
 def _step(lowering: Lowering) -> list[str]:
@@ -281,12 +287,13 @@ def _step(lowering: Lowering) -> list[str]:
 def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str]) -> list[str]:
     lines: list[str] = []
     if lowering.transfers.suspends:
-        for name, body in lowering.tasks():
-            lines += [f"task {name}() void {{", *(_PAD + line for line in body), "}", ""]
+        for task in lowering.tasks():
+            lines += [f"task {task.name}() void {{", *(_PAD + line for line in task.body), "}", ""]
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
     start += [f"{name} = given_{name};" for name in scalars]
     start += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
+    start += lowering.kernels.rotary.at_start
     params = ", ".join(f"given_{name}: i16" for name in scalars)
     return [*lines, *_function("run", params, [*start, "step();"])]
 
@@ -316,10 +323,10 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
 
 
 def _comptime(lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer]) -> list[str]:
-    inner = [*bindings, *lowering.kernels.registers.loads]
+    inner = [*bindings, *lowering.kernels.code.registers.loads]
     lines = ["comptime {", *(_PAD + line for line in inner)]
     if lowering.transfers.suspends:
-        tasks = ["resume", *(name for name, _ in lowering.tasks())]
+        tasks = ["resume", *(task.name for task in lowering.tasks())]
         lines += [f"{_PAD}@bind_local_task({name}, {name}_id);" for name in tasks]
         lines += [f"{_PAD}@block({name}_id);" for name in lowering.blocked()]
     for symbol in symbols:

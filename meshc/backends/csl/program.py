@@ -7,7 +7,6 @@ loops; others become cases. A sweep means nothing to a core, so only its body is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -45,6 +44,15 @@ class Case:
     comment: str
     lines: list[str] = field(default_factory=list)
     leads: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task besides ``resume``; ``blocked`` says that it waits for a second input."""
+
+    name: str
+    body: list[str]
+    blocked: bool = False
 
 
 @dataclass
@@ -283,9 +291,8 @@ class Lowering:
         if not self.transfers.suspends_in(body):
             variable = self.guards.declare(op.var)
             lines = self._captured(lambda: self._block(body))
-            name = re.compile(rf"\b{variable}\b")
-            used = any(name.search(line.partition(" // ")[0]) for line in lines)
-            head = f"for (@range(i16, {count})) |{variable if used else '_'}| {{"
+            captured = variable if op.var in self.guards.spelled else "_"
+            head = f"for (@range(i16, {count})) |{captured}| {{"
             self._put([head, *(_PAD + line for line in lines), "}"], op.when, "loop_here")
             return
         self._suspending_for(op, body, count)
@@ -329,35 +336,40 @@ class Lowering:
 
     # --- tasks
 
-    def tasks(self) -> list[tuple[str, list[str]]]:
-        """Name and body of each task besides ``resume``."""
-        found: dict[str, list[str]] = {}
+    def tasks(self) -> list[Task]:
+        """Each task besides ``resume``."""
+        found: dict[str, Task] = {}
         for group in self.transfers.of_token.values():
             for join in group.joins:
                 found.setdefault(join.task, self._join(join, group))
             for token, op in group.follows.items():
                 options = _options(group.plain.signals[op.result])
                 task = group.plain.signals[token].task
-                found[task] = [f"{self._operation(op)}, {options});"]
+                found[task] = Task(task, [f"{self._operation(op)}, {options});"])
             for case in group.cases:
                 for op in group.starts:
                     if isinstance(op, Send) and op.result in case.turns:
-                        found[case.turns[op.result]] = self._turn(op, case.signals[op.result])
-        return list(found.items())
+                        task = case.turns[op.result]
+                        found[task] = Task(task, self._turn(op, case.signals[op.result]))
+        return list(found.values())
 
     def _turn(self, op: Send, signal: Signal) -> list[str]:
         """The task at the end of a send in turn."""
         over = f"@mov32({self._wavelets(op)}, {_options(signal)});"
         return self._handover(op, over, [_effect(signal)])
 
-    def _join(self, join: Join, group: Group) -> list[str]:
-        lines = [f"@block({join.task}_id);"] if join.inputs > 1 else []
+    def _join(self, join: Join, group: Group) -> Task:
+        blocked = join.inputs > 1
+        block = [f"@block({join.task}_id);"] if blocked else []
+        return Task(join.task, [*block, *self._ended(join, group)], blocked)
+
+    def _ended(self, join: Join, group: Group) -> list[str]:
+        """What a join does when all that it joins has ended."""
         if join.then is not None:
-            return [*lines, _effect(join.then)]
+            return [_effect(join.then)]
         wanted = f"ended_{group.number}_wanted"
         inner = [f"{wanted} = false;", f"@activate({RESUME}_id);"]
         return [
-            *lines,
             f"ended_{group.number}_now = true;",
             f"if ({wanted}) {{",
             *(_PAD + line for line in inner),
@@ -366,8 +378,7 @@ class Lowering:
 
     def blocked(self) -> list[str]:
         """Tasks that wait for their second input from the start."""
-        bodies = self.tasks()
-        return [RESUME, *(name for name, body in bodies if body[0].startswith("@block("))]
+        return [RESUME, *(task.name for task in self.tasks() if task.blocked)]
 
 
 _VERBS = {Send: "sends", Recv: "receives", Relay: "relays"}

@@ -1,8 +1,8 @@
 """Queues for the ends of channels, so that none is asked for two things at once.
 
-On a core two inputs never share a queue, since a queue listens to one color; nor do two outputs on
-WSE-3, where a queue has one color too. A transfer that runs beside the program takes the
-microthread with the number of its queue, so ends that are under way together have different
+On a core two inputs never share a queue, since a queue listens to one color; nor do two outputs of
+a device whose output queues are bound to a color too. A transfer that runs beside the program takes
+the microthread with the number of its queue, so ends that are under way together have different
 numbers, inputs and outputs alike (vendor's documentation of DSDs).
 """
 
@@ -14,32 +14,30 @@ from itertools import combinations
 from meshc.analysis.channels import Ends, Line, line_of, shares_core
 from meshc.analysis.queues import different_numbers
 from meshc.backends.csl.transfers import Transfers, exclusive
+from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Transfer, channel_in, channel_out
 from meshc.support.diagnostics import fail
 from meshc.support.plmr import violates
 
-OUTPUTS: dict[str, tuple[int, ...]] = {"wse2": (2, 3, 4, 5), "wse3": (2, 3, 4, 5, 6, 7)}
-INPUTS: dict[str, tuple[int, ...]] = dict.fromkeys(("wse2", "wse3"), (7, 6, 5, 4, 3, 2))
-
 End = tuple[str, str]  # name of the channel, "send" or "recv"
 
 
-def assign_queues(module: Module, ends: Iterable[End], archs: tuple[str, ...]) -> dict[End, int]:
-    """A queue for each of ``ends`` that is legal on all of ``archs``. Raises ``csl-queues``."""
+def assign_queues(module: Module, ends: Iterable[End], targets: Targets) -> dict[End, int]:
+    """A queue for each of ``ends`` that is legal on all of ``targets``. Raises ``csl-queues``."""
     every = list(ends)
-    rivals = _rivals(module, every, archs)
-    choices = {end: _legal(end, archs) for end in every}
+    numbers = {"send": targets.output_queues, "recv": targets.input_queues}
+    rivals = _rivals(module, every, bool(targets.bound))
     order = sorted(every, key=lambda end: (-len(rivals[end]), every.index(end)))
-    found = different_numbers(order, rivals.__getitem__, lambda end, _: choices[end])
+    found = different_numbers(order, rivals.__getitem__, lambda end, _: numbers[end[1]])
     if found is None:
         names = ", ".join(f"@{name}" for name in dict.fromkeys(name for name, _ in every))
         fail(
             "csl-queues",
-            f"a core of {' or '.join(archs)} has too few queues for the channels of the program",
+            f"a core of {targets} has too few queues for the channels of the program",
             notes=(
                 f"channels: {names}",
-                "queues 0 and 1 serve the host; a send and a receive that are under way together "
+                "the first queues serve the host; a send and a receive that are under way together "
                 "on queues of one number share a microthread",
                 violates("R"),
             ),
@@ -48,12 +46,7 @@ def assign_queues(module: Module, ends: Iterable[End], archs: tuple[str, ...]) -
     return found
 
 
-def _legal(end: End, archs: tuple[str, ...]) -> list[int]:
-    table = OUTPUTS if end[1] == "send" else INPUTS
-    return [queue for queue in table[archs[0]] if all(queue in table[arch] for arch in archs)]
-
-
-def _rivals(module: Module, ends: list[End], archs: tuple[str, ...]) -> dict[End, set[End]]:
+def _rivals(module: Module, ends: list[End], bound_outputs: bool) -> dict[End, set[End]]:
     """Ends that must have different numbers."""
     mesh = module.the_mesh()
     lines = {channel.name: line_of(channel, mesh) for channel in module.channels}
@@ -63,7 +56,7 @@ def _rivals(module: Module, ends: list[End], archs: tuple[str, ...]) -> dict[End
         places = _places(lines, one), _places(lines, other)
         if not shares_core(*places):
             continue
-        bound = one[1] == other[1] and (one[1] == "recv" or "wse3" in archs)
+        bound = one[1] == other[1] and (one[1] == "recv" or bound_outputs)
         if bound or frozenset((one, other)) in together:
             found[one].add(other)
             found[other].add(one)

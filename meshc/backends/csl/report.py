@@ -7,18 +7,18 @@ from typing import Any
 
 from meshc.analysis.channels import line_of
 from meshc.backends.csl.channels import colors_on
-from meshc.backends.csl.pe_file import TASK_IDS, PeFile, buffer_bytes, free_bytes
-from meshc.backends.csl.queues import INPUTS, OUTPUTS
+from meshc.backends.csl.core_memory import CoreMemory
+from meshc.backends.csl.pe_file import PeFile
+from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 
-COLORS = 21  # 0 to 20; the host's copies have the others
+_VERBS = ("send", "recv")
 
 
-def report(module: Module, pe: PeFile, archs: tuple[str, ...]) -> dict[str, Any]:
+def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
     """Bytes by buffer, colors, queues and hops by channel, ids by task, and what is left."""
     mesh = module.the_mesh()
     buffers = {b.value.name: b.type.bytes for b in module.buffers}
-    data = buffer_bytes(module) + pe.scratch_bytes
     channels: dict[str, dict[str, Any]] = {}
     taken: set[int] = set()
     for (name, verb), end in pe.ends.of.items():
@@ -26,34 +26,46 @@ def report(module: Module, pe: PeFile, archs: tuple[str, ...]) -> dict[str, Any]
         taken |= set(colors)
         entry = channels.setdefault(name, {"hops": line_of(end.channel, mesh).hops})
         entry[verb] = {"colors": colors, "queue": end.queue}
-    used = {verb: {e.queue for e in pe.ends.of.values() if e.verb == verb} for verb in _POOLS}
+    used = {verb: {e.queue for e in pe.ends.of.values() if e.verb == verb} for verb in _VERBS}
     return {
-        "arch": list(archs),
+        "arch": list(targets.archs),
         "mesh": [mesh.columns, mesh.rows],
         "predicted_cycles": pe.predicted_cycles,
         "inputs": _tensors(module, "in"),
         "outputs": _tensors(module, "out"),
-        "memory": {
-            "buffers": buffers,
-            "scratch": pe.scratch_bytes,
-            "data": data,
-            "left": free_bytes(module) - pe.scratch_bytes,
-        },
+        "memory": {"buffers": buffers, **_memory(pe.memory)},
         "channels": channels,
-        "colors": {"used": sorted(taken), "left": COLORS - len(taken)},
+        "colors": {"used": sorted(taken), "left": len(targets.colors) - len(taken)},
         "queues": {
-            side: {"used": sorted(used[verb]), "left": _least_left(verb, used[verb], archs)}
-            for verb, side in (("send", "output"), ("recv", "input"))
+            side: {"used": sorted(used[verb]), "left": len(set(free) - used[verb])}
+            for verb, side, free in (
+                ("send", "output", targets.output_queues),
+                ("recv", "input", targets.input_queues),
+            )
         },
-        "tasks": {"ids": pe.tasks, "left": len(set(TASK_IDS) - taken - set(pe.tasks.values()))},
+        "tasks": {"ids": pe.tasks, "left": len({*targets.task_ids} - taken - {*pe.tasks.values()})},
     }
 
 
-_POOLS = {"send": OUTPUTS, "recv": INPUTS}
-
-
-def _least_left(verb: str, used: set[int], archs: tuple[str, ...]) -> int:
-    return min(len(set(_POOLS[verb][arch]) - used) for arch in archs)
+def _memory(taken: CoreMemory) -> dict[str, Any]:
+    """Bytes of a core: ``data`` is exact, ``code`` an estimate, ``padding`` the most there is."""
+    code = taken.code
+    return {
+        "scratch": taken.of("scratch"),
+        "tables": taken.of("table"),
+        "variables": taken.of("variable"),
+        "data": taken.data,
+        "padding": taken.padding,
+        "code": {
+            "kind": "estimate",
+            "statements": code.statements,
+            "runtime": code.runtime,
+            "own": code.own,
+            "margin": code.margin,
+            "bytes": code.bytes,
+        },
+        "left": taken.left,
+    }
 
 
 def _tensors(module: Module, direction: str) -> dict[str, list[int]]:
@@ -70,7 +82,8 @@ def summary(found: Mapping[str, Any]) -> list[str]:
     memory, queues, tasks = found["memory"], found["queues"], found["tasks"]
     colors = found["colors"]
     lines = [
-        f"{memory['data']} bytes per PE, {memory['left']} left",
+        f"{memory['data']} bytes of data per PE and about {memory['code']['bytes']} of code, "
+        f"{memory['left']} left",
         f"{_count(len(colors['used']), 'color')}, {colors['left']} left; "
         + "; ".join(
             f"{_count(len(queues[side]['used']), f'{side} queue')}, {queues[side]['left']} left"
@@ -79,7 +92,7 @@ def summary(found: Mapping[str, Any]) -> list[str]:
         + f"; {_count(len(tasks['ids']), 'task id')}, {tasks['left']} left",
     ]
     for name, channel in found["channels"].items():
-        taken = sorted({c for verb in _POOLS if verb in channel for c in channel[verb]["colors"]})
+        taken = sorted({c for verb in _VERBS if verb in channel for c in channel[verb]["colors"]})
         listed = ", ".join(map(str, taken))
         word = "color" if len(taken) == 1 else "colors"
         lines.append(f"{name}: {_count(channel['hops'], 'hop')}, {word} {listed}")

@@ -7,35 +7,58 @@ per row. Sums run in the order of the elements, as the device's reductions do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from meshc.backends.csl.costs import SETUP
+from meshc.backends.csl.costs import SETUP, Costs
 from meshc.backends.csl.descriptors import own
 from meshc.backends.csl.expressions import expression
+from meshc.backends.csl.shared_code import PAD, SharedCode
 from meshc.backends.csl.windows import Dim, Window
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-if TYPE_CHECKING:
-    from meshc.backends.csl.kernels import Kernels
-
-_PAD = "    "
 _VARIABLES = "ijkl"
 _ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
 _MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
 _MAC = {DType.F16: "@fmach", DType.F32: "@fmacs"}
 _MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
-EXPONENTIAL = 60  # cycles of one element through the library's exp, assumed
+_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "erf": 130, "tanh": 77}
+"""Cycles of a function of one element, by kernel or form of gelu. These and those of rows are
+measured on the simulator, one kernel at a time, whose own costs of functions are predictions."""
+_OF_A_ROW = {
+    "row_sum": 2,
+    "row_max": 2,
+    "square_sum": 2,
+    "div": 56,
+    "rms_scale": 160,
+    "inverse_rms": 151,
+    "exp_sub": 2,
+    "merge_softmax": 167,
+}
+"""Cycles of the scalar code of a row, a division and a root included."""
+_LOOPED = 17
+"""Cycles of the loop around a row and of moving its descriptors."""
+
+_ERF = [
+    "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
+    "fn erf(v: f32) f32 {",
+    f"{PAD}const size = if (v < 0.0) -v else v;",
+    f"{PAD}const near = 1.0 / (1.0 + 0.3275911 * size);",
+    f"{PAD}const high = ((1.061405429 * near - 1.453152027) * near + 1.421413741) * near;",
+    f"{PAD}const tail = ((high - 0.284496736) * near + 0.254829592) * near;",
+    f"{PAD}const found = 1.0 - tail * math.exp_f32(-size * size);",
+    f"{PAD}return if (v < 0.0) -found else found;",
+    "}",
+]
 
 Row = tuple[Window, ...]
 
 
 class Rows:
-    """Writers of kernels by rows, over the functions and scratch of ``kernels``."""
+    """Writers of kernels by rows, with the functions and scratch of ``code``."""
 
-    def __init__(self, kernels: Kernels) -> None:
-        self.kernels = kernels
+    def __init__(self, code: SharedCode) -> None:
+        self.code = code
         self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
             "row_sum": self._row_sum,
             "row_max": self._row_max,
@@ -49,14 +72,26 @@ class Rows:
             "gelu": self._gelu,
         }
 
-    def cycles(self, op: Compute, windows: list[Window]) -> int:
+    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one of these kernels."""
         whole = max(windows, key=lambda w: w.size)
+        if op.kernel in ("silu", "gelu"):
+            return _OF_AN_ELEMENT[str(op.params.get("form", op.kernel))] * whole.size
+        rows = min(windows, key=lambda w: w.size).size
         if op.kernel == "merge_softmax":
-            return _count(op) * (4 * SETUP + 2 * EXPONENTIAL) + 2 * whole.size
-        smallest = min(windows, key=lambda w: w.size)
-        element = EXPONENTIAL if op.kernel in ("exp_sub", "silu", "gelu") else 1
-        return smallest.size * 4 * SETUP + whole.size * element
+            rows = rows // windows[0].dims[-1].extent * _count(op)
+        lanes = whole.size // rows
+        multiplied, added = (costs.vector(kind, DType.F32, lanes, ()) for kind in ("mul", "add"))
+        each = {
+            "div": multiplied,
+            "rms_scale": 3 * multiplied,
+            "inverse_rms": 0,
+            "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
+            "merge_softmax": 3 * multiplied,
+        }.get(op.kernel, SETUP + added)
+        found = rows * (_OF_A_ROW[op.kernel] + each + (_LOOPED if rows > 1 else 0))
+        squares = SETUP + 2 * costs.vector("mul", DType.F32, whole.size, ())
+        return found + squares if op.kernel == "square_sum" else found
 
     # --- reductions
 
@@ -78,17 +113,17 @@ class Rows:
 
         def write(row: Row) -> list[str]:
             total = self._cell(row[0])
-            memory = self.kernels.descriptors.memory(row[1])
+            memory = self.code.descriptors.memory(row[1])
             return [f"{total} = {start};", f"{builtins[to.dtype]}(&{total}, {total}, {memory});"]
 
         return self._each(to, (to, source), write)
 
     def _square_sum(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
-        wide = self.kernels.scratch_window(to.dtype, source.size)
+        wide = self.code.scratch_window(to.dtype, source.size)
         shape = [Dim(d.extent, s) for d, s in zip(source.dims, _strides(source.shape), strict=True)]
-        memory = self.kernels.descriptors.memory
-        squares = [self.kernels.move(wide, source) + ";"] if source.dtype != to.dtype else []
+        memory = self.code.descriptors.memory
+        squares = [self.code.move(wide, source) + ";"] if source.dtype != to.dtype else []
         factor = wide if squares else source
         squares.append(f"{_MUL[to.dtype]}({memory(wide)}, {memory(factor)}, {memory(factor)});")
         return squares + self._row_sum(op, [to, wide.inner(shape)])
@@ -100,7 +135,7 @@ class Rows:
         _same(op, to, left, right)
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             inverse = f"1.0 / {self._cell(row[2])}"
             return [f"{_MUL[to.dtype]}({memory(row[0])}, {memory(row[1])}, {inverse});"]
 
@@ -109,11 +144,11 @@ class Rows:
     def _rms_scale(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, squares, gain = windows
         _same(op, to, source, gain)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             mean = f"@as(f32, {self._cell(row[2])}) / {count}.0 + {eps!r}"
             scale = f"1.0 / math.sqrt_f32({mean})"
             if to.dtype != DType.F32:
@@ -129,7 +164,7 @@ class Rows:
     def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[str]:
         to, squares = windows
         _same(op, to, squares)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
 
         def write(row: Row) -> list[str]:
@@ -146,13 +181,13 @@ class Rows:
     def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, most = windows
         _same(op, to, source, most)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         kind = str(to.dtype)
-        self.kernels.variable(f"var most_of_row: {kind} = 0.0;")
-        name = self.kernels.value_function("exponential", kind, f"math.exp_{kind}(v - most_of_row)")
+        self.code.variable("most_of_row", to.dtype)
+        name = self.code.value_function("exponential", kind, f"math.exp_{kind}(v - most_of_row)")
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             return [
                 f"most_of_row = {self._cell(row[2])};",
                 f"@map({name}, {memory(row[1])}, {memory(row[0])});",
@@ -163,14 +198,14 @@ class Rows:
     def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[str]:
         """Both are scaled to the larger of their maxima, softmax by softmax, and added."""
         _same(op, *windows)
-        self.kernels.uses_math = True
+        self.code.uses_math = True
         kind = windows[0].dtype
-        self.kernels.variable(f"var most_of_row: {kind} = 0.0;")
+        self.code.variable("most_of_row", kind)
         count = _count(op)
         mine, theirs = (_softmaxes(window, count) for window in windows)
 
         def write(row: Row) -> list[str]:
-            memory = self.kernels.descriptors.memory
+            memory = self.code.descriptors.memory
             values, total, top, more, other, high = row
             cells = [self._cell(window) for window in (total, top, other, high)]
             exp = f"math.exp_{kind}"
@@ -186,25 +221,30 @@ class Rows:
             ]
 
         lines = self._each(mine[1], (*mine, *theirs), write)
-        return lines if count > 1 else ["{", *(_PAD + line for line in lines), "}"]
+        return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
 
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
         kind = str(windows[0].dtype)
         return self._mapped(op, windows, "silu", f"v / (1.0 + math.exp_{kind}(-v))")
 
     def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
-        if op.params["form"] != "tanh":
-            fail("csl-kernel", "the device's library has no erf for 'gelu'", op.span)
         kind = str(windows[0].dtype)
-        inner = "0.7978845608 * (v + 0.044715 * v * v * v)"
-        return self._mapped(op, windows, "gelu", f"0.5 * v * (1.0 + math.tanh_{kind}({inner}))")
+        if op.params["form"] == "tanh":
+            inner = "0.7978845608 * (v + 0.044715 * v * v * v)"
+            return self._mapped(op, windows, "gelu", f"0.5 * v * (1.0 + math.tanh_{kind}({inner}))")
+        self.code.helper(_ERF)
+        value = "0.5 * v * (1.0 + erf(0.7071067812 * v))"
+        if kind != "f32":
+            wide = "@as(f32, v)"
+            value = f"@as({kind}, 0.5 * {wide} * (1.0 + erf(0.7071067812 * {wide})))"
+        return self._mapped(op, windows, "gelu_erf", value)
 
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows
         _same(op, to, source)
-        self.kernels.uses_math = True
-        function = self.kernels.value_function(name, str(to.dtype), text)
-        memory = self.kernels.descriptors.memory
+        self.code.uses_math = True
+        function = self.code.value_function(name, str(to.dtype), text)
+        memory = self.code.descriptors.memory
         return [f"@map({function}, {memory(source)}, {memory(to)});"]
 
     # --- rows
@@ -220,19 +260,19 @@ class Rows:
             if dim.extent == 1:
                 continue
             name = _VARIABLES[depth]
-            lines.append(f"{_PAD * depth}for (@range(i16, {dim.extent})) |{name}| {{")
+            lines.append(f"{PAD * depth}for (@range(i16, {dim.extent})) |{name}| {{")
             strides = [w.dims[place].stride if place < len(w.dims) else 0 for w in windows]
             moved = [w.moved(own(name) * s) for w, s in zip(moved, strides, strict=True)]
             depth += 1
         row = tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved)
-        lines += [_PAD * depth + line for line in write(row)]
-        return [*lines, *(_PAD * d + "}" for d in reversed(range(depth)))]
+        lines += [PAD * depth + line for line in write(row)]
+        return [*lines, *(PAD * d + "}" for d in reversed(range(depth)))]
 
     def _cell(self, window: Window) -> str:
         """The element at which a window begins."""
-        name = self.kernels.names.of("buffer", window.buffer.name)
-        shift = self.kernels.descriptors.shifts.get(window.buffer.name, 0)
-        return f"{name}[{expression(window.start + shift, self.kernels.descriptors.spell)}]"
+        name = self.code.names.of("buffer", window.buffer.name)
+        shift = self.code.descriptors.shifts.get(window.buffer.name, 0)
+        return f"{name}[{expression(window.start + shift, self.code.descriptors.spell)}]"
 
 
 def _count(op: Compute) -> int:

@@ -74,10 +74,10 @@ class _Pending:
 class Timing:
     """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them."""
 
-    def __init__(self, module: Module, kernels: Kernels, arch: str) -> None:
+    def __init__(self, module: Module, kernels: Kernels) -> None:
         self.mesh = module.the_mesh()
         self.kernels = kernels
-        self.costs = Costs(arch)
+        self.costs = Costs(module.the_device())
         self.transfers = Transfers(module)
         self.cases = Cases(module, self.transfers)
         self.scalar = Scalar(kernels.descriptors.spell)
@@ -100,7 +100,7 @@ class Timing:
         self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
         self.pending: dict[Value, _Pending] = {}
         everywhere = np.ones((rows, columns), bool)
-        self.clock += costs.FRAME
+        self.clock += costs.FRAME + kernels.rotary.cycles_at_start
         self._switch(everywhere, 0)
         self._block(module.program.body, everywhere)
 

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.turns import Turns
+from meshc.devices.csl import Targets
 from meshc.support.diagnostics import fail
 
-SWITCHED_ON_WSE3 = frozenset((*range(10), 12, 13, 16, 17, 20, 21))
 _PAD = "    "
 _NOTHING, _ADVANCE, _RESET = 0, 1, 2
 _COMMANDS = 8
@@ -65,14 +65,15 @@ def handover(turns: Turns) -> Handover:
     return Handover((control_word((_ADVANCE,)),), (control_word((_RESET,)),))
 
 
-def check_colors(name: str, colors: set[int], archs: tuple[str, ...]) -> None:
+def check_colors(name: str, colors: set[int], targets: Targets) -> None:
     """Refuse colors that have no switch. Raises ``csl-route``."""
-    fixed = sorted(colors - SWITCHED_ON_WSE3)
-    if "wse3" in archs and fixed:
+    fixed = sorted(colors - {*targets.switch_colors})
+    if fixed:
+        without = [each.name for each in targets.devices if fixed[0] not in each.switch_colors]
         fail(
             "csl-route",
             f"the cores of channel @{name} take turns on color {fixed[0]}, which has no switch on "
-            "WSE-3",
+            f"{' and '.join(without)}",
             help="the pass allocate-routes gives channels with turns the first colors",
         )
 

@@ -15,13 +15,14 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="",
         metavar="NAME|FILE.toml",
-        help="default: ideal, for CUDA h200",
+        help="default: ideal; for CSL wse3, for CUDA h200",
     )
     group.add_argument(
         "--mesh",
         default="8x8",
         metavar="WxH|AXIS=N,..",
-        help="columns x rows of one region of cores, or its axes by name; default: %(default)s",
+        help="columns x rows of one region of cores, or axes by name, that of regions included; "
+        "default: %(default)s",
     )
     group.add_argument(
         "--seq", type=int, metavar="N", help="tokens that the KV cache holds; default: 1024"

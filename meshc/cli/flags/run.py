@@ -39,10 +39,10 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--backend",
         default="",
-        metavar="python|cuda-cpu|cuda",
+        metavar="python|cuda-cpu|cuda|csl-sim",
         help="what executes the program: python that of --target python; cuda-cpu CUDA kernels on "
-        "this CPU, cuda on a GPU; default: python; cuda where there is a GPU for the kernels, else "
-        "cuda-cpu",
+        "this CPU, cuda on a GPU; csl-sim CSL on the fabric simulator; default: the one that fits "
+        "the target; cuda where there is a GPU for the kernels, else cuda-cpu",
     )
     parser.add_argument(
         "--logits",

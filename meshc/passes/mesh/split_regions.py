@@ -58,6 +58,12 @@ class SplitRegions(Pass):
                 help=f"use at most --mesh {width}x{height}",
             )
         count = self.regions or self.needed(module, places, report)
+        if count > 1 and not any(isinstance(op, ops.Repeat) for op in module.function.body.ops):
+            fail(
+                "bad-option",
+                f"{count} regions share the layers of a loop, and this program has none",
+                help="use one region",
+            )
         if places is not None and count > len(places):
             fail(
                 "does-not-fit",
@@ -126,13 +132,12 @@ class SplitRegions(Pass):
         """Regions, their places, and what is left of the device."""
         mesh = module.the_mesh()
         width, height = device_size(module)
-        left = width * height - mesh.cores
-        spots = ", ".join(f"({x}, {y})" for x, y in mesh.origins)
-        report.remark(
-            "regions",
-            f"{mesh.regions} regions of {mesh} cores at columns and rows {spots}; {left} of "
-            f"{width * height} cores are left over",
-        )
+        text = f"{mesh.regions} regions of {mesh} cores"
+        if mesh.origins:
+            left = width * height - mesh.cores
+            spots = ", ".join(f"({x}, {y})" for x, y in mesh.origins)
+            text += f" at columns and rows {spots}; {left} of {width * height} cores are left over"
+        report.remark("regions", text)
 
 
 def split_layers(module: Module) -> None:

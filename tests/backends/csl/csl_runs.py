@@ -43,23 +43,54 @@ def apart():
 def run_files(files, tensors, folder, monkeypatch, strict=True, options=()):
     """Compile and run emitted files, ``options`` for their ``run.py``; the outputs by name and the
     cycles of the slowest PE."""
+    prepare(files, tensors, folder, monkeypatch)
+    printed = run_script(strict, options)
+    found = {p.stem: np.load(p) for p in (folder / "data").glob("*.npy") if p.stem not in tensors}
+    return found, int(re.match(r"(\d+) cycles", printed)[1])
+
+
+def run_steps(files, constants, steps, folder, monkeypatch, strict=True):
+    """Compile emitted files and run them once for each of ``steps``, inputs and run-time scalars;
+    what PEs keep is carried on. The outputs of each step by name."""
+    prepare(files, constants, folder, monkeypatch)
+    found = []
+    for inputs, scalars in steps:
+        save(folder / "data", inputs)
+        options = [word for name, value in scalars.items() for word in (f"--{name}", str(value))]
+        run_script(strict, options)
+        given = {*constants, *inputs}
+        outputs = [p for p in (folder / "data").glob("*.npy") if p.stem not in given]
+        found.append({p.stem: np.load(p) for p in outputs})
+    return found
+
+
+def prepare(files, tensors, folder, monkeypatch):
+    """Write emitted files and their tensors into ``folder``, which becomes the working directory,
+    and compile them."""
     for name, text in files.items():
         (folder / name).write_text(text)
-    data = folder / "data"
-    data.mkdir()
-    for name, tensor in tensors.items():
-        np.save(data / f"{name}.npy", tensor)
+    (folder / "data").mkdir()
+    save(folder / "data", tensors)
     (commands,) = (text for name, text in files.items() if name.startswith("commands"))
     compile_words = next(line for line in commands.splitlines() if line.startswith("cslc "))
     monkeypatch.chdir(folder)
-    printed = StringIO()
-    with apart(), redirect_stdout(printed):
+    with apart():
         assert cslc.main(compile_words.split()[1:]) == 0
-        words = ["--strict-queues"] if strict else []
+
+
+def save(folder, tensors):
+    """Tensors as files for the host."""
+    for name, tensor in tensors.items():
+        np.save(folder / f"{name}.npy", tensor)
+
+
+def run_script(strict=True, options=()):
+    """Run ``run.py`` of the working directory; what it prints."""
+    printed = StringIO()
+    words = ["--strict-queues"] if strict else []
+    with apart(), redirect_stdout(printed):
         assert cs_python.main([*words, "run.py", "--name", "out", *options]) == 0
-    inputs = set(tensors)
-    found = {p.stem: np.load(p) for p in data.glob("*.npy") if p.stem not in inputs}
-    return found, int(re.match(r"(\d+) cycles", printed.getvalue())[1])
+    return printed.getvalue()
 
 
 def compiled(text, folder, name="program.mesh", **request):

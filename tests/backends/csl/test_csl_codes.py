@@ -33,7 +33,8 @@ def test_device():
 
 
 def test_kernels():
-    found = refused_text("    tile.ring_grow %b\n")
+    mask = "query = 0, query_step = 1, key = 0, key_step = 1, limit = 4"
+    found = refused_text(f"    tile.mask_causal %b as [2, 2] {{{mask}}}\n")
     assert found.code == "csl-kernel"
     assert "gemm" in found.help
 
@@ -50,11 +51,12 @@ MIXED_PRODUCT = """\
 
 @pytest.mark.parametrize(
     ("body", "dtype"),
-    [(COPY, "bf16"), ("    tile.add %h, %a, %b\n", "f32"), (MIXED_PRODUCT, "f32"), ("", "bf16")],
-    ids=["no type of CSL", "mixed sum", "wide factors", "ports"],
+    [(COPY, "bf16"), ("    tile.add %n, %n, %n\n", "f32"), (MIXED_PRODUCT, "f32"), ("", "bf16")],
+    ids=["no type of CSL", "sum of integers", "wide factors", "ports"],
 )
 def test_element_types(body, dtype):
-    assert refused_text(body, "  buffer %h : f16[4]\n", dtype=dtype).code == "csl-dtype"
+    header = "  buffer %h : f16[4]\n  buffer %n : i32[4]\n"
+    assert refused_text(body, header, dtype=dtype).code == "csl-dtype"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_queues(arch):
 
 def test_tasks():
     """Messages on one channel, each of which starts the next by a task of its own."""
-    body = "".join(exchange("chain_x_1", n, view="[0 +: 1]", wait=False) for n in range(9))
+    body = "".join(exchange("chain_x_1", n, view="[0 +: 1]", wait=False) for n in range(14))
     found = refused_text(body, chain())
     assert found.code == "csl-tasks"
     assert any("R of PLMR" in note for note in found.notes)
@@ -93,7 +95,7 @@ def test_memory():
     """Scratch counts: a buffer that fits, but not with a place to put one of its slots."""
     body = '    tile.rotate %d {by = "x"}\n'
     found = refused_text(body, "  buffer %d : f32[2, 4500]\n")
-    assert found.code == "csl-scratch"
+    assert found.code == "csl-memory-full"
     assert any("M of PLMR" in note for note in found.notes)
 
 

@@ -43,7 +43,7 @@ def test_one_source_runs_on_both(tmp_path, stand_ins):
     (tmp_path / "p.mesh").write_text(PRODUCT.format(m=11, k=13, n=9, accumulate=accumulate))
     words = ["--target", "csl", "--device", "wse3", "--mesh", "3x2", "--dtype", dtype]
     printed = meshc("compile", "p.mesh", *words, "--portable", "-o", "out", cwd=tmp_path)
-    assert re.search(r"\d+ bytes per PE, \d+ left", printed)
+    assert re.search(r"\d+ bytes of data per PE and about \d+ of code, \d+ left", printed)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((11, 13)).astype(np.float16)
     w = rng.standard_normal((13, 9)).astype(np.float16)

@@ -64,7 +64,7 @@ def test_the_table_says_what_is_refused():
     algo, mesh = TOO_MANY
     question = asked("gemv", mesh)
     assert estimate(question, "gemv", algo).violates["R"] == "7 input queues of 6"
-    refused = csl.needs(tile_module(question, "gemv", algo), "wse2").refused
+    refused = csl.needs(tile_module(question, "gemv", algo)).refused
     assert refused.code == "csl-queues" and letter_of(refused) == "R"
 
 

@@ -51,11 +51,11 @@ def one_receiver():
 
 EMITTED = {
     "queues": ("csl-queues", "R", many_at_once(5)),
-    "tasks": ("csl-tasks", "R", one_after_the_other(9)),
+    "tasks": ("csl-tasks", "R", one_after_the_other(14)),
     "one queue for two": ("csl-overlap", "R", overlapping()),
     "a route around a corner": ("csl-route", "R", diagonal()),
     "a multicast to one": ("csl-route", "R", one_receiver()),
-    "scratch": ("csl-scratch", "M", ('    tile.rotate %d {by = "x"}\n', SLOTS)),
+    "scratch": ("csl-memory-full", "M", ('    tile.rotate %d {by = "x"}\n', SLOTS)),
     "colors": ("too-many-routes", "R", many_in_turn(11)),
     "input queues": ("too-many-routes", "R", many_in_turn(7)),
 }

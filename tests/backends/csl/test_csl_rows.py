@@ -1,11 +1,14 @@
 """Kernels that go row by row agree with NumPy on the fabric simulator."""
 
+import math
+import re
+
 import numpy as np
 import pytest
 from csl_runs import run_files, tile_text
 
 from meshc.backends.csl import emit
-from meshc.support.diagnostics import MeshcError
+from meshc.interp.tile import TileMachine
 
 ROWS, COLUMNS = 3, 5
 OUTPUTS = ("quotient", "exponential", "normed", "silu", "gelu")
@@ -71,10 +74,47 @@ def test_rows(dtype, arch, tmp_path, monkeypatch):
         np.testing.assert_allclose(found[name], value, tolerance, tolerance, err_msg=name)
 
 
-def test_erf_is_not_in_the_library():
-    text = program("f32", "    tile.gelu %gelu, %a {form = erf}\n")
-    with pytest.raises(MeshcError, match="csl-kernel"):
-        emit({"main": tile_text(text, "wse2")})
+@pytest.mark.parametrize(("dtype", "arch"), [("f32", "wse2"), ("f16", "wse3")])
+def test_gelu_by_the_error_function(dtype, arch, tmp_path, monkeypatch):
+    kind, tolerance = {"f32": (np.float32, 5e-7), "f16": (np.float16, 1e-3)}[dtype]
+    a = np.linspace(-4, 4, ROWS * COLUMNS).reshape(ROWS, COLUMNS).astype(kind)
+    files = emit(
+        {"main": tile_text(program(dtype, "    tile.gelu %gelu, %a {form = erf}\n"), arch)}
+    )
+    found, _ = run_files(files, {"a": a, "gain": np.ones(COLUMNS, kind)}, tmp_path, monkeypatch)
+    exact = [[x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in row] for row in a.astype(float)]
+    np.testing.assert_allclose(found["gelu"], exact, tolerance, 4 * tolerance)
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_operands_of_two_types(arch, tmp_path, monkeypatch):
+    """What is f16 is widened, computed on in f32 and rounded once, like what the interpreter of the
+    tile level gives."""
+    text = program("f16").replace(
+        "  buffer %squares", "  buffer %wide : f32[3, 5]\n  buffer %squares"
+    )
+    text = re.sub(r"f16(\[3\]\n)", r"f32\1", text)
+    body = """\
+    tile.copy %wide, %a
+    tile.mul %quotient, %a, %wide
+    tile.scale %exponential, %wide {factor = 0.3}
+    tile.silu %silu, %wide
+    tile.row_max %most, %a
+    tile.exp_sub %gelu, %a, %most
+    tile.row_sum %sums, %gelu
+    tile.div %gelu, %gelu, %sums
+    tile.rms_scale %normed, %wide, %sums, %gain {count = 5, eps = 1e-5}
+"""
+    head = text.partition("  program @main {\n")[0]
+    module = tile_text(f"{head}  program @main {{\n{body}  }}\n}}\n", arch)
+    a = np.random.default_rng(4).standard_normal((ROWS, COLUMNS)).astype(np.float16)
+    gain = np.linspace(0.5, 2, COLUMNS).astype(np.float16)
+    found, _ = run_files(emit({"main": module}), {"a": a, "gain": gain}, tmp_path, monkeypatch)
+    machine = TileMachine(module)
+    machine.load("a", a)
+    machine.load("gain", gain)
+    for name, value in machine.run({}).items():
+        np.testing.assert_allclose(found[name], value, 1.5e-3, 1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize(("dtype", "arch"), [("f32", "wse2"), ("f16", "wse3")])

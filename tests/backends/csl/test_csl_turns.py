@@ -65,7 +65,7 @@ def test_colors_without_a_switch_are_refused():
     module = tile_text(all_gather(2, 4, "x", 1, 1), "wse3")
     for channel in module.channels:
         channel.send_color = channel.recv_color = str(int(channel.send_color) + 10)
-    with pytest.raises(MeshcError, match="color 10, which has no switch on WSE-3"):
+    with pytest.raises(MeshcError, match="color 10, which has no switch on wse3"):
         emit({"main": module})
 
 

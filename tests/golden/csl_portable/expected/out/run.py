@@ -103,11 +103,11 @@ def read(data, name):
     raise SystemExit(f"there is no {data}/{name}.npy and no weights/{name}.npy")
 
 
-def spread(data):
-    """Every input over the PEs: buffers by symbol."""
+def spread(given, inputs=INPUTS):
+    """Inputs over the PEs: buffers by symbol. ``given`` gives a tensor by its name."""
     buffers = {}
-    for name, shape, symbol, lanes, dtype, holds, pad in INPUTS:
-        tensor = read(data, name)
+    for name, shape, symbol, lanes, dtype, holds, pad in inputs:
+        tensor = given(name)
         if tensor.shape != shape:
             raise SystemExit(f"{name}.npy has the shape {tensor.shape}, not {shape}")
         buffer = buffers.setdefault(symbol, np.zeros((ROWS, COLUMNS, *lanes), dtype))
@@ -161,7 +161,7 @@ def main():
     options.add_argument("--data", type=Path, default=Path("data"), help="tensors, one file each")
     chosen = options.parse_args()
 
-    buffers = spread(chosen.data)
+    buffers = spread(lambda name: read(chosen.data, name))
     runner = SdkRuntime(chosen.name, cmaddr=chosen.cmaddr)
     runner.load()
     runner.run()

@@ -1,0 +1,50 @@
+"""Decode steps of a language model, emitted as CSL and run on the fabric simulator."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from csl_runs import prepare, run_script, save
+
+from meshc.driver import CompileRequest, compile_loaded, find_weights, load_any, open_weights
+from meshc.support.diagnostics import Diagnostics
+
+TINY = Path(__file__).parents[2] / "data" / "tiny"
+
+
+class Decoder:
+    """The decode step of a tiny model, compiled into ``folder``; its ``state`` keeps the caches.
+
+    ``cycles`` are those of the last step on the simulator, ``predicted`` those of the compiler.
+    """
+
+    def __init__(self, model, folder, monkeypatch, **request):
+        report = Diagnostics()
+        loaded = load_any(str(TINY / model), report)
+        compiled = compile_loaded(loaded, CompileRequest(target="csl", **request), (), report)
+        place = find_weights(model, TINY / model, None)
+        self.tensors = open_weights(place, loaded.config, None, report)
+        self.data = folder / "data"
+        (module,) = compiled.modules.values()
+        ports = [p for p in module.ports if p.direction == "in"]
+        (self.input,) = {p.name for p in ports if p.buffer.name == "x"}
+        weights = {p.name: self.tensors[p.name] for p in ports if p.name in self.tensors}
+        self.predicted = json.loads(compiled.files["report.json"])["predicted_cycles"]
+        self.cycles = 0
+        prepare(compiled.files, weights, folder, monkeypatch)
+
+    def step(self, token, position):
+        """Logits behind ``token`` at ``position``."""
+        save(self.data, {self.input: np.asarray(self.tensors["embedding"])[token][None, None]})
+        printed = run_script(options=("--pos", str(position)))
+        self.cycles = int(printed.split()[0])
+        return np.load(self.data / "logits.npy").ravel()
+
+    def generate(self, ids, count):
+        """``count`` greedy tokens after ``ids``, the prompt read token by token."""
+        tokens = list(ids)
+        for position in range(len(ids) + count - 1):
+            logits = self.step(tokens[position], position)
+            if position >= len(ids) - 1:
+                tokens.append(int(logits.argmax()))
+        return tokens[len(ids) :]

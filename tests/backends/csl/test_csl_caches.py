@@ -1,0 +1,146 @@
+"""Ring buffers, masks, RoPE and selected lanes on the simulator: against interpreter and NumPy."""
+
+import numpy as np
+import pytest
+from csl_runs import run_files, tile_text
+
+from meshc.backends.csl import emit
+from meshc.interp.tile import TileMachine
+from meshc.support.diagnostics import MeshcError
+
+ARCHS = pytest.mark.parametrize("arch", ["wse2", "wse3"])
+
+
+def program(buffers, ports, body, scalars="pos = 0..32767"):
+    """A tile module of two by two cores, of which the first gives the results."""
+    lines = ["module @t level(tile) holds(channels_matched) {"]
+    dims = sorted({n for _, shape, _ in buffers for n in shape})
+    lines.append(f"  dims {', '.join(f'N{n} = {n}' for n in dims)}")
+    lines += [f"  scalars {scalars}", "  mesh y = 2, x = 2"]
+    for name, shape, dtype in buffers:
+        role = ports.get(name, "")
+        extents = ", ".join(map(str, shape))
+        lines.append(
+            f"  buffer %{name} : {dtype}[{extents}]{f' {{role = {role}}}' if role else ''}"
+        )
+    for name, shape, dtype in buffers:
+        if name in ports:
+            way = "out" if ports[name] == "out" else "in"
+            lanes = ", ".join("ijkl"[: len(shape)])
+            where = ', where = "x = 0 and y = 0"' if way == "out" else ""
+            kinds = ", ".join(f"N{n}" for n in shape)
+            lines.append(
+                f"  port @{name} {way} {dtype}[{kinds}] : %{name} "
+                f"{{lanes = [{lanes}], element = [{lanes}]{where}}}"
+            )
+    return "\n".join([*lines, "  program @main {", body.rstrip(), "  }", "}"]) + "\n"
+
+
+def both(text, arch, tensors, folder, monkeypatch, pos=0):
+    """Outputs on the simulator and those of the interpreter."""
+    module = tile_text(text, arch)
+    options = ("--pos", str(pos))
+    found, _ = run_files(emit({"main": module}), tensors, folder, monkeypatch, options=options)
+    machine = TileMachine(module)
+    for name, tensor in tensors.items():
+        machine.load(name, tensor)
+    return found, machine.run({"pos": pos})
+
+
+@ARCHS
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize(("start", "rounds"), [(0, 2), (0, 5), (3, 1), (0, 0)])
+def test_rings(arch, dtype, start, rounds, tmp_path, monkeypatch):
+    """Entries that wrap around, the oldest dropped; then the mask of what is empty."""
+    capacity = 5
+    buffers = [
+        ("new", (2, 3), "f32"),
+        ("ring", (2, capacity, 3), dtype),
+        ("state", (2,), "i32"),
+        ("oldest", (2, 3), dtype),
+        ("scores", (2, 2, capacity), dtype),
+    ]
+    ports = {"new": "in", "ring": "out", "oldest": "out", "scores": "out"}
+    body = f"    tile.ring_set %state {{count = {start}}}\n"
+    body += "    tile.fill %ring {value = 0.0}\n    tile.fill %scores {value = 1.0}\n"
+    for _ in range(rounds):
+        body += "    tile.add %new, %new, %new\n    tile.ring_push %ring, %new, %state\n"
+        body += "    tile.ring_grow %state\n"
+    if start + rounds > 3:
+        body += f"    tile.ring_drop %state {{capacity = {capacity}}}\n" * 3
+        body += "    tile.ring_push %ring, %new, %state\n    tile.ring_grow %state\n"
+    body += "    tile.ring_oldest %oldest, %ring, %state\n    tile.mask_slots %scores, %state\n"
+    new = np.random.default_rng(0).integers(-4, 5, (2, 3)).astype(np.float32)
+    text = program(buffers, ports, body)
+    found, wanted = both(text, arch, {"new": new}, tmp_path, monkeypatch)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, name)
+    assert np.isneginf(found["scores"]).sum() == 4 * (capacity - held(start, rounds))
+
+
+def held(start, rounds):
+    """Entries in the ring at the end."""
+    return start + rounds - (2 if start + rounds > 3 else 0)
+
+
+@ARCHS
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("position", [0, 1, 127, 128, 4095, 32767])
+def test_rope_turns_by_exact_angles(arch, dtype, position, tmp_path, monkeypatch):
+    """Angles of up to 5,000 turns: sines and cosines are off by 1e-6 at most, and by the rounding
+    of the type."""
+    buffers = [("a", (3, 1, 8), dtype), ("f", (4,), "f32"), ("b", (3, 1, 8), dtype)]
+    body = '    tile.rope %b, %a, %f {position = "pos", step = 1}\n'
+    text = program(buffers, {"a": "in", "f": "in", "b": "out"}, body)
+    rng = np.random.default_rng(position)
+    a = rng.uniform(-1, 1, (3, 1, 8)).astype({"f32": np.float32, "f16": np.float16}[dtype])
+    f = (10000.0 ** (-np.arange(4) / 4)).astype(np.float32)
+    tensors = {"a": a, "f": f}
+    found, _ = run_files(
+        emit({"main": tile_text(text, arch)}), tensors, tmp_path, monkeypatch,
+        options=("--pos", str(position)),
+    )  # fmt: skip
+    turned = np.exp(1j * position * f.astype(np.float64)) * (a[..., ::2] + 1j * a[..., 1::2])
+    wanted = np.stack([turned.real, turned.imag], -1).reshape(a.shape)
+    off = np.abs(found["b"] - wanted).max()
+    assert off <= {"f32": 2e-6, "f16": 1e-3}[dtype]
+
+
+@ARCHS
+def test_rope_row_by_row_in_a_loop(arch, tmp_path, monkeypatch):
+    """Positions that depend on a loop and on the row."""
+    buffers = [("a", (2, 3, 4), "f32"), ("f", (2,), "f32"), ("b", (2, 3, 4), "f32")]
+    body = """\
+    tile.copy %b, %a
+    tile.for {var = n, count = 3} {
+      tile.rope %b, %b, %f {position = "pos + 2*n", step = 3}
+    }
+"""
+    text = program(buffers, {"a": "in", "f": "in", "b": "out"}, body)
+    a = np.random.default_rng(1).uniform(-1, 1, (2, 3, 4)).astype(np.float32)
+    f = np.array([1.0, 0.01], np.float32)
+    found, wanted = both(text, arch, {"a": a, "f": f}, tmp_path, monkeypatch, 7)
+    np.testing.assert_allclose(found["b"], wanted["b"], 0, 2e-6)
+
+
+@ARCHS
+@pytest.mark.parametrize("shift", ["pos", "pos - 4", "2*x + 1", "0"])
+def test_selected_lanes(arch, shift, tmp_path, monkeypatch):
+    buffers = [("a", (5, 2), "f32"), ("b", (4, 2), "f16")]
+    body = f'    tile.select_lanes %b, %a {{shift = "{shift}"}}\n'
+    text = program(buffers, {"a": "in", "b": "out"}, body)
+    a = np.arange(10, dtype=np.float32).reshape(5, 2) + 1
+    for pos in (0, 2, 6):
+        place = tmp_path / str(pos)
+        place.mkdir()
+        found, wanted = both(text, arch, {"a": a}, place, monkeypatch, pos)
+        np.testing.assert_array_equal(found["b"], wanted["b"])
+
+
+def test_positions_beyond_16_bits_are_refused():
+    text = program(
+        [("a", (4,), "f32")], {"a": "in"}, "    tile.fill %a {value = 0.0}\n", "pos = 0..32768"
+    )
+    with pytest.raises(MeshcError, match="'pos' grows to 32768") as caught:
+        emit({"main": tile_text(text, "wse3")})
+    assert caught.value.diagnostics[0].code == "csl-extent"

@@ -1,0 +1,122 @@
+"""What report.json says of a core's memory against what the simulator's compiler places there."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from csl_runs import compiled, tile_text
+from csl_texts import tile_program
+from csl_turn_texts import all_gather
+
+from meshc.backends.csl import emit
+from meshc.backends.csl.code_size import code_size
+from meshc.devices import device
+from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
+from meshc.sim import compiler
+from meshc.support.diagnostics import MeshcError
+from meshc.support.plmr import letter_of
+
+ROOT = Path(__file__).parents[3]
+GOLDENS = sorted((ROOT / "tests/golden").glob("csl_*/expected/out/report.json"))
+EXAMPLES = ("all_gather", "column_sums", "relay", "scatter")
+OF_LIBRARIES = 16  # statements of time stamps and of the end of a launch, which runtime_bytes hold
+
+
+def placed(files, folder, arch, monkeypatch):
+    """By PE class: bytes of variables, bytes up to the last one, statements of lowered code."""
+    found = []
+    check = compiler._check_memory
+
+    def watched(unit):
+        found.append((sum(s.size for s in unit.symbols), unit.used, unit.statements))
+        check(unit)
+
+    monkeypatch.setattr(compiler, "_check_memory", watched)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    width, height = json.loads(files["report.json"])["mesh"]
+    depth = sys.getrecursionlimit()
+    sys.setrecursionlimit(50_000)
+    try:
+        compiler.compile_program(
+            str(folder / "layout.csl"), arch, {}, {}, (width + 7, height + 2), (4, 1), []
+        )
+    finally:
+        sys.setrecursionlimit(depth)
+    return found
+
+
+def agree(files, folder, arch, monkeypatch):
+    memory = json.loads(files["report.json"])["memory"]
+    classes = placed(files, folder, arch, monkeypatch)
+    assert memory["data"] == max(data for data, _, _ in classes)
+    assert max(used for _, used, _ in classes) <= memory["data"] + memory["padding"]
+    assert max(count for *_, count in classes) <= memory["code"]["statements"] + OF_LIBRARIES
+    code = memory["code"]
+    assert code["bytes"] == code["runtime"] + code["own"] + code["margin"]
+    taken = memory["data"] + memory["padding"] + code["bytes"]
+    assert memory["left"] == device(arch).memory_bytes - taken >= 0
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.parts[-4])
+def test_golden_programs(path, tmp_path, monkeypatch):
+    files = {p.name: p.read_text() for p in path.parent.iterdir() if p.is_file()}
+    for arch in json.loads(files["report.json"])["arch"]:
+        agree(files, tmp_path, arch, monkeypatch)
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name, arch, tmp_path, monkeypatch):
+    text = (ROOT / f"examples/{name}.meshir").read_text()
+    files = emit(compiled(text, tmp_path, f"{name}.meshir", device=arch))
+    agree(files, tmp_path, arch, monkeypatch)
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize(
+    ("kind", "algo"), [*(("gemm", a) for a in GEMMS), *(("gemv", a) for a in GEMVS)]
+)
+def test_products(kind, algo, arch, tmp_path, monkeypatch):
+    m = 13 if kind == "gemm" else 1
+    question = Question(m=m, k=50, n=22, mesh="4x6", device=arch, dtype="f16")
+    agree(emit({"main": tile_module(question, kind, algo)}), tmp_path, arch, monkeypatch)
+
+
+def test_tables_of_turns_are_counted(tmp_path, monkeypatch):
+    """The words that end a turn: two for the way up, and one of two for the way down."""
+    files = emit({"main": tile_text(all_gather(2, 5, "x", 1), "wse2")})
+    assert json.loads(files["report.json"])["memory"]["tables"] == 12
+    agree(files, tmp_path, "wse2", monkeypatch)
+
+
+def program(statements, elements):
+    """A tile program of so many statements on a buffer of so many f32."""
+    fills = "".join(f"    tile.fill %d[{n} +: 1] {{value = {n}.0}}\n" for n in range(statements))
+    return tile_program(fills, f"  buffer %d : f32[{elements}]\n")
+
+
+def test_code_counts_against_the_memory_of_a_core():
+    """Beside 40 kB of data there is room for 300 statements and not for 900."""
+    files = emit({"main": tile_text(program(300, 10_000), "wse2")})
+    memory = json.loads(files["report.json"])["memory"]
+    assert memory["data"] > device("wse2").data_bytes and memory["left"] >= 0
+    with pytest.raises(MeshcError) as caught:
+        emit({"main": tile_text(program(900, 10_000), "wse2")})
+    (refused,) = caught.value.diagnostics
+    assert (refused.code, letter_of(refused)) == ("csl-memory-full", "M")
+    assert any("estimate" in note and "statements" in note for note in refused.notes)
+
+
+def test_an_estimate_leaves_a_public_program_its_size():
+    """The vendor's single-tile product runs with 40,848 bytes of data, in 32 statements."""
+    from_vendor = code_size([";"] * 32, device("wse2"))
+    assert from_vendor.bytes <= device("wse2").memory_bytes - 40_848
+
+
+def test_the_calibration_is_the_size_that_is_known():
+    """588 statements and the host's copies are what WaferLLM leaves to code, without the margin."""
+    found = code_size([";"] * 588, device("wse2"))
+    known = device("wse2").reserved_bytes
+    assert abs(found.runtime + found.own - known) <= 0.01 * known
