@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from meshc.cli.flags import compile, completion, devices, estimate, explain, opt, passes, run, sim
+from meshc.cli.flags import (
+    compile,
+    completion,
+    devices,
+    estimate,
+    explain,
+    opt,
+    passes,
+    run,
+    schedule,
+    sim,
+)
 from meshc.version import VERSION
 
-_COMMANDS = (compile, run, opt, estimate, devices, passes, explain, sim, completion)
+_COMMANDS = (compile, run, opt, estimate, schedule, devices, passes, explain, sim, completion)
 
 
 def parser() -> argparse.ArgumentParser:

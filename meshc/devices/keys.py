@@ -113,6 +113,33 @@ CLUSTERS = (
     _count("core_registers", "registers", "registers of 32 bits of a core", 1, 10**9),
 )
 
+
+def _serving(name: str, unit: str, doc: str) -> Key:
+    return Key(name, "number", unit, doc)
+
+
+SERVING = (
+    _serving(
+        "expert_bytes_per_second", "bytes/s", "what products of experts reach of a GPU's memory"
+    ),
+    _serving("expert_flops_per_second", "flop/s", "what products of experts reach of a GPU"),
+    _serving(
+        "product_flops_per_second", "flop/s", "what other products with weights reach of a GPU"
+    ),
+    _serving(
+        "attention_flops_per_second", "flop/s", "what attention over prompts reaches of a GPU"
+    ),
+    _serving("activation_passes", "passes", "times a layer moves an activation beside products"),
+    _serving("layer_seconds", "s", "fixed time of a layer that only decodes"),
+    _serving("prompt_layer_seconds", "s", "fixed time of a layer that prompts pass"),
+    _serving("iteration_seconds", "s", "fixed time of an iteration over all layers"),
+    _serving("dense_share", "share", "of fixed times and passes that a layer without experts has"),
+    _serving("idle_watts", "W", "power of a GPU without traffic or arithmetic"),
+    _serving("joules_per_byte", "J/byte", "energy of a byte from or to memory"),
+    _serving("joules_per_flop", "J/flop", "energy of an operation of a product"),
+)
+"""What serving models takes of a node of GPUs, for one of them."""
+
 NUMBERS = (
     Key("cores_x", "int", "cores", "most columns a mesh may have", 1, 10**6, True),
     Key("cores_y", "int", "cores", "most rows a mesh may have", 1, 10**6, True),
@@ -143,6 +170,7 @@ NUMBERS = (
     _cycles("global_latency_cycles", "from asking it to the answer"),
     _count("bytes_in_flight", "bytes", "on their way to each core that fill it", 0, 10**9),
     *CLUSTERS,
+    *SERVING,
     *ROUTING,
     *CSL,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshc.devices.keys import CLUSTERS, KEYS, NUMBERS, Kind
+from meshc.devices.keys import CLUSTERS, KEYS, NUMBERS, SERVING, Kind
 from meshc.support.diagnostics import fail
 
 
@@ -71,7 +71,8 @@ class Numbers:
 
     def _lacks(self, name: str) -> None:
         called = self.facts.get("name", "")
-        foreign = () if self.facts.get("kind") == "cluster" else CLUSTERS
+        kind = self.facts.get("kind")
+        foreign = {*(CLUSTERS if kind != "cluster" else ()), *(SERVING if kind != "node" else ())}
         others = [
             key.name
             for key in NUMBERS

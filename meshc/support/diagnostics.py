@@ -54,6 +54,9 @@ class MeshcError(Exception):
         self.diagnostics = tuple(diagnostics)
         super().__init__("\n".join(d.render() for d in self.diagnostics))
 
+    def __reduce__(self) -> tuple[type[MeshcError], tuple[tuple[Diagnostic, ...]]]:
+        return MeshcError, (self.diagnostics,)  # so that it can leave a process
+
 
 class InternalError(Exception):
     """meshc is at fault: a pass broke, left bad IR, or claimed a fact that does not hold.

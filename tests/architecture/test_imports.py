@@ -33,6 +33,7 @@ OWNERS = {
     "gguf": "meshc.frontend.models",
     "safetensors": "meshc.frontend.models",
     "tokenizers": "meshc.frontend.models",
+    "matplotlib": "meshc.serving.plots",
 }
 # Needed by everyone who computes.
 FREE = {"numpy"}

@@ -37,11 +37,13 @@ def errors(tmp_path, text):
 
 
 def test_catalogue_is_complete():
-    expected = ("h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3")
+    expected = ("h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3")
     assert device_names() == expected
 
 
-@pytest.mark.parametrize("name", ["h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"])
+@pytest.mark.parametrize(
+    "name", ["h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
+)
 def test_catalogue_entries_are_consistent(name):
     found = device(name)
     assert found.name == name
@@ -52,7 +54,9 @@ def test_catalogue_entries_are_consistent(name):
     hash(found)
 
 
-@pytest.mark.parametrize("name", ["h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"])
+@pytest.mark.parametrize(
+    "name", ["h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
+)
 def test_every_number_of_the_catalogue_says_where_it_is_from(name):
     found = device(name)
     text = describe(found)
@@ -69,7 +73,9 @@ def test_every_number_of_the_catalogue_says_where_it_is_from(name):
     assert shorts <= found.sources.keys()
 
 
-@pytest.mark.parametrize("name", ["h100", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"])
+@pytest.mark.parametrize(
+    "name", ["h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
+)
 def test_the_catalogue_leaves_nothing_to_be_asked_for(name):
     """What passes, estimates and back ends read of any device is there, if only as unlimited."""
     found = device(name)

@@ -1,0 +1,222 @@
+"""``meshc schedule``: a serving system simulated."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+from meshc.cli.output import print_json
+from meshc.driver.scheduling import ScheduleRequest, choice, setting_of, simulated_bands
+from meshc.serving.comparing import Band, Setting, simulated
+from meshc.support.diagnostics import fail
+from meshc.support.files import write_text
+
+_GROUPED = ("layered", "combined")
+_CHUNKED = ("chunked", "combined", "disaggregated")
+_WEIGHED = (
+    "slo_attainment",
+    "ttft_mean_s",
+    "ttft_p99_s",
+    "tbt_mean_ms",
+    "tbt_p99_ms",
+    "energy_mj_per_token",
+)
+_USUAL = "--policy chunked --chunk 512"
+
+Found = list[tuple[ScheduleRequest, dict[str, Band]]]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate and print."""
+    if not 1 <= options.processes <= 256:
+        fail("bad-argument", f"--processes is {options.processes}, not 1 to 256")
+    rates = list(dict.fromkeys(options.rate or [None]))
+    if options.auto:
+        return _choose(options, rates)
+    names = list(dict.fromkeys(options.policy or ["chunked"]))
+    plots = _plots() if options.plots else None
+    plan = [
+        _request(options, name, rate, alone=len(names) == 1) for rate, name in product(rates, names)
+    ]
+    first = setting_of(plan[0])
+    found = list(zip(plan, simulated_bands(plan, options.processes), strict=True))
+    if plots is not None:
+        _draw(plots, Path(options.plots), names, found)
+    if options.json:
+        print_json(_object(options, first, found))
+    elif len(rates) > 1:
+        print("\n".join([*_title(options, first), *_aligned(_by_rate(found))]))
+    else:
+        print("\n".join([*_title(options, first), *_aligned(_by_metric(found))]))
+    return 0
+
+
+def _request(
+    options: argparse.Namespace, name: str, rate: float | None, alone: bool
+) -> ScheduleRequest:
+    """The request for the policy ``name``; beside others it takes only settings that it has."""
+    return ScheduleRequest(
+        model=options.model,
+        device=options.device,
+        trace=options.trace,
+        policy=name,
+        rate=rate,
+        requests=options.requests,
+        seeds=options.seeds,
+        chunk=options.chunk if alone or name in _CHUNKED else None,
+        groups=options.groups if alone or name in _GROUPED else "",
+        gpus=options.gpus,
+        cv=options.cv,
+        ttft_s=options.slo_ttft,
+        tbt_ms=options.slo_tbt,
+        force=options.force,
+    )
+
+
+def _choose(options: argparse.Namespace, rates: Sequence[float | None]) -> int:
+    """Print the policies that were tried, the best first, and what the best gains."""
+    if options.policy or options.chunk or options.groups or options.plots or len(rates) > 1:
+        fail("bad-argument", "--auto chooses policy, chunk and groups itself, for one rate")
+    request = _request(options, "chunked", rates[0], alone=True)
+    setting = setting_of(request)
+    found = choice(request, options.processes)
+    best = found[0]
+    usual = next(one for one in found if one.words == _USUAL)
+    if options.json:
+        tried = [{"settings": one.words, **_values(one.bands)} for one in found]
+        gains = {n: best.bands[n].mean - usual.bands[n].mean for n in _WEIGHED}
+        head = _head(options, setting)
+        print_json({**head, "chosen": best.words, "over_chunked_512": gains, "tried": tried})
+        return 0
+    rows = [["", *_WEIGHED]]
+    rows += [[one.words, *(_short(one.bands[n].mean) for n in _WEIGHED)] for one in found]
+    why = "by fewest missed objectives, then TTFT x TBT"
+    if not setting.model.experts:
+        why += "; a dense model is not read by groups of layers (arXiv 2510.08055, section 5.13)"
+    changes = (
+        f"{n} {_short(usual.bands[n].mean)} -> {_short(best.bands[n].mean)}" for n in _WEIGHED
+    )
+    print("\n".join([*_title(options, setting), *_aligned(rows), ""]))
+    print(f"chosen: {best.words} ({why})")
+    print(f"over {_USUAL}: {', '.join(changes)}")
+    return 0
+
+
+# --- pictures
+
+
+def _plots() -> ModuleType:
+    """The module that draws, which needs the extra ``plots``."""
+    try:
+        return import_module("meshc.serving.plots")
+    except ImportError:
+        fail(
+            "missing-extra",
+            "plots need the Python package 'matplotlib', which is not installed",
+            help="pip install 'meshc[plots]'",
+        )
+
+
+def _draw(plots: ModuleType, folder: Path, names: Sequence[str], found: Found) -> None:
+    """Write the pictures: attainment and latency by rate, and tokens over time of the first seed at
+    the last rate."""
+    curves = {
+        name: [(own.rate or 0.0, bands) for own, bands in found if own.policy == name]
+        for name in names
+    }
+    last = found[-len(names) :]
+    runs = {own.policy: simulated(setting_of(own), 0) for own, _ in last}
+    pictures = {
+        "attainment.svg": plots.attainment_by_rate(curves),
+        "frontier.svg": plots.latency_frontier(curves),
+        "timeline.svg": plots.token_timeline(runs),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail("unwritable", f"'{folder}' cannot be made: {error.strerror}")
+    for name, text in pictures.items():
+        write_text(folder / name, text)
+
+
+# --- text and JSON
+
+
+def _object(options: argparse.Namespace, first: Setting, found: Found) -> dict[str, object]:
+    """Metrics by name for one policy at one rate; for several policies under ``policies``, and for
+    several rates a list of ``results``."""
+    head = _head(options, first)
+    if len(found) == 1:
+        return {**head, "policy": found[0][0].policy, **_values(found[0][1])}
+    if len({own.rate for own, _ in found}) == 1:
+        return {**head, "policies": {own.policy: _values(bands) for own, bands in found}}
+    results = [{"policy": own.policy, "rate": own.rate, **_values(b)} for own, b in found]
+    return {**head, "results": results}
+
+
+def _head(options: argparse.Namespace, first: Setting) -> dict[str, object]:
+    """What was simulated."""
+    rates = options.rate or [None]
+    return {
+        "model": options.model,
+        "device": options.device,
+        "gpus": first.gpus,
+        "trace": options.trace,
+        "rate": rates[0] if len(rates) == 1 else rates,
+        "cv": options.cv,
+        "requests": first.load.requests,
+        "seeds": options.seeds,
+        "slo": asdict(first.objective),
+    }
+
+
+def _values(bands: dict[str, Band]) -> dict[str, object]:
+    return {name: asdict(own) for name, own in bands.items()}
+
+
+def _by_metric(found: Found) -> list[list[str]]:
+    """A row for each metric, a column for each policy."""
+    rows = [["", *(f"{own.policy}: mean (5 % .. 95 %)" for own, _ in found)]]
+    return rows + [[m, *(_cell(bands[m]) for _, bands in found)] for m in found[0][1]]
+
+
+def _by_rate(found: Found) -> list[list[str]]:
+    """A row for each policy at each rate, means of the metrics that policies are weighed by."""
+    rows = [["", *_WEIGHED]]
+    for own, bands in found:
+        rows.append([f"{own.policy} at {own.rate:g}/s", *(_short(bands[m].mean) for m in _WEIGHED)])
+    return rows
+
+
+def _title(options: argparse.Namespace, first: Setting) -> list[str]:
+    """What was simulated, in words."""
+    rates = ", ".join(f"{rate:g}" for rate in options.rate or [])
+    when = f"{rates} requests/s" if rates else "arrivals of the trace"
+    goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
+    return [
+        f"{first.model.name} on {gpus} of {first.device.name}, {options.trace}, {when}, "
+        f"{first.load.requests} requests, {options.seeds} seeds",
+        f"a request is in time when its first token takes {goal.ttft_s:g} s and no other more than "
+        f"{goal.tbt_ms:g} ms",
+        "",
+    ]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    cells = ([c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in rows)
+    return ["  ".join(row).rstrip() for row in cells]
+
+
+def _cell(own: Band) -> str:
+    return f"{_short(own.mean)} ({_short(own.low)} .. {_short(own.high)})"
+
+
+def _short(value: float) -> str:
+    """Four digits."""
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.3e}"

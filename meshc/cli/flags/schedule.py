@@ -1,0 +1,93 @@
+"""Flags of ``meshc schedule``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_DESCRIPTION = """\
+Simulate a server of MODEL on a node of GPUs: requests come, prompts are read beside decoding by a
+policy, and what requests wait for, what is loaded and what energy it takes is counted, over several
+seeds. MODEL is a built-in name or a Hugging Face configuration; no weights are needed.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "schedule", help="simulate serving a model by a policy", description=_DESCRIPTION
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--device", default="h100x2", metavar="NAME|FILE.toml", help="default: %(default)s"
+    )
+    parser.add_argument("--gpus", type=int, default=0, metavar="N", help="default: all of it")
+    _add_load(parser.add_argument_group("what comes"))
+    _add_policy(parser.add_argument_group("how it is scheduled"))
+    parser.add_argument(
+        "--seeds", type=int, default=10, metavar="N", help="runs; default: %(default)s"
+    )
+    parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="runs at once; default: %(default)s"
+    )
+    parser.add_argument(
+        "--plots", metavar="DIR", help="write attainment, frontier and timeline as SVG into DIR"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def _add_load(group: Any) -> None:
+    group.add_argument(
+        "--trace",
+        default="arxiv",
+        metavar="arxiv|sharegpt|FILE.csv",
+        help="lengths of requests; default: %(default)s",
+    )
+    group.add_argument(
+        "--rate",
+        type=float,
+        action="append",
+        metavar="R",
+        help="requests per second, may be repeated; needed unless the trace says when they come",
+    )
+    group.add_argument(
+        "--cv",
+        type=float,
+        default=1.0,
+        metavar="V",
+        help="variation of the gaps between arrivals; default: 1, a Poisson process",
+    )
+    group.add_argument("--requests", type=int, default=0, metavar="N", help="default: 1000")
+
+
+def _add_policy(group: Any) -> None:
+    group.add_argument(
+        "--policy",
+        action="append",
+        metavar="chunked|layered|combined|disaggregated",
+        help="may be repeated to compare; default: chunked",
+    )
+    group.add_argument(
+        "--auto",
+        action="store_true",
+        help="try policies, chunks and groups, and say which one serves best and what it gains",
+    )
+    group.add_argument(
+        "--chunk",
+        type=int,
+        metavar="N",
+        help="prompt tokens of an iteration; default: 512, of combined and disaggregated 8192",
+    )
+    group.add_argument(
+        "--groups",
+        default="",
+        metavar="RULE",
+        help="groups of layers: a number, length:512 (default: one for so many tokens), "
+        "doubling:16, or latency:50 (the fewest whose iterations take 50 ms)",
+    )
+    group.add_argument(
+        "--slo-ttft", type=float, metavar="S", help="seconds to the first token; default: 5 or 10"
+    )
+    group.add_argument(
+        "--slo-tbt", type=float, metavar="MS", help="milliseconds between tokens; default: 125"
+    )
+    group.add_argument("--force", action="store_true", help="layered prefill of a dense model too")

@@ -1,0 +1,102 @@
+"""The shape of a model as serving sees it: what its layers load and compute for a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What one layer has beside attention.
+
+    ``experts`` of ``expert_width`` values, of which a token passes ``top_k``; ``dense_width``
+    values that every token passes (a dense feed-forward part or shared experts). ``window``: the
+    latest tokens that attention sees; None for all of them.
+    """
+
+    experts: int
+    top_k: int
+    expert_width: int
+    dense_width: int
+    window: int | None
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A decoder of gated feed-forward parts (three matrices each) and grouped-query attention.
+
+    ``element_bytes`` is the width of weights, activations, keys and values. ``tied``: the matrix of
+    the vocabulary is kept once.
+    """
+
+    name: str
+    hidden: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    vocabulary: int
+    layers: tuple[LayerShape, ...]
+    tied: bool = False
+    element_bytes: int = 2
+
+    @property
+    def experts(self) -> int:
+        """Experts of the layer that has most; 0 for a dense model."""
+        return max(layer.experts for layer in self.layers)
+
+    @cached_property
+    def attention_parameters(self) -> int:
+        """Parameters of the four projections of a layer."""
+        return self.hidden * self.head_dim * 2 * (self.heads + self.key_heads)
+
+    def expert_parameters(self, layer: LayerShape) -> int:
+        """Parameters of one expert."""
+        return 3 * self.hidden * layer.expert_width
+
+    def shared_parameters(self, layer: LayerShape) -> int:
+        """Parameters of a layer that every token passes."""
+        router = self.hidden * layer.experts
+        return self.attention_parameters + 3 * self.hidden * layer.dense_width + router
+
+    @property
+    def parameters(self) -> int:
+        """All matrices; norms and biases are left out."""
+        experts = sum(x.experts * self.expert_parameters(x) for x in self.layers)
+        return self._beside_experts + experts
+
+    @property
+    def active_parameters(self) -> int:
+        """Those that a token passes, the matrices of the vocabulary included."""
+        return self._beside_experts + sum(x.top_k * self.expert_parameters(x) for x in self.layers)
+
+    @property
+    def _beside_experts(self) -> int:
+        words = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return words + sum(map(self.shared_parameters, self.layers))
+
+    @property
+    def expert_bytes(self) -> int:
+        """Bytes of all experts of all layers: what one pass loads at most."""
+        parameters = sum(x.experts * self.expert_parameters(x) for x in self.layers)
+        return parameters * self.element_bytes
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the keys and values of a token in one layer."""
+        return 2 * self.key_heads * self.head_dim * self.element_bytes
+
+    def kv_tokens(self, memory_bytes: float) -> int:
+        """Tokens whose keys and values have room in ``memory_bytes`` beside the weights; layers
+        with a window keep as many as the others (nothing is reused)."""
+        left = memory_bytes - self.parameters * self.element_bytes
+        return max(0, int(left // (self.kv_bytes * len(self.layers))))
+
+
+def alike(layers: Iterable[LayerShape]) -> dict[LayerShape, int]:
+    """How many layers there are of each shape."""
+    found: dict[LayerShape, int] = {}
+    for layer in layers:
+        found[layer] = found.get(layer, 0) + 1
+    return found

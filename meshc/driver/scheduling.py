@@ -1,0 +1,154 @@
+"""Questions to the serving simulator: what a person asks for, checked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshc.cost.serving_iterations import IterationCost
+from meshc.devices import device
+from meshc.driver.served_models import served_model
+from meshc.serving.choosing import Candidate, chosen
+from meshc.serving.comparing import Band, Load, Setting, compared, costs_of
+from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed, GroupCount
+from meshc.serving.latency import LongestIteration
+from meshc.serving.lengths import WORKLOADS, Trace
+from meshc.serving.metrics import Objective
+from meshc.serving.policies import for_model, policy
+from meshc.serving.traces import read_trace
+from meshc.support.diagnostics import fail
+
+TTFT_S = {"arxiv": 10.0}
+"""Objectives of first tokens by workload, for others 5 s; with 125 ms between tokens these are the
+ones of arXiv 2510.08055, Table 5."""
+
+_MOST_REQUESTS = 1_000_000
+_MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class ScheduleRequest:
+    """What to simulate. ``groups`` is a number, ``length``, ``length:TOKENS``, ``doubling:N`` or
+    ``latency:MS``; empty for the policy's own. ``gpus`` 0 takes all of the device, ``requests`` 0
+    takes 1000, or all of a trace that says when they come. Objectives that are None are those of
+    the workload."""
+
+    model: str
+    device: str
+    trace: str
+    policy: str = "chunked"
+    rate: float | None = None
+    requests: int = 0
+    seeds: int = 10
+    chunk: int | None = None
+    groups: str = ""
+    gpus: int = 0
+    cv: float = 1.0
+    ttft_s: float | None = None
+    tbt_ms: float | None = None
+    force: bool = False
+
+
+def setting_of(request: ScheduleRequest) -> Setting:
+    """The setting that ``request`` describes.
+
+    Errors: ``bad-argument``, ``dense-layered``, and those of the model, the device and the trace.
+    """
+    _check(request)
+    model, where = served_model(request.model), device(request.device)
+    gpus = request.gpus or where.cores
+    workload = _workload(request.trace)
+    cost = IterationCost(model, where, gpus)
+    groups = _groups(request.groups, cost) if request.groups else None
+    chosen = policy(request.policy, request.chunk, groups)
+    chosen = for_model(chosen, model.experts, request.force)
+    objective = Objective(
+        request.ttft_s if request.ttft_s is not None else TTFT_S.get(request.trace, 5.0),
+        request.tbt_ms if request.tbt_ms is not None else 125.0,
+    )
+    load = Load(workload, request.rate, _count(request, workload), request.cv)
+    found = Setting(model, where, gpus, chosen, load, objective)
+    costs_of(found)
+    return found
+
+
+def simulated_bands(
+    requests: Sequence[ScheduleRequest], processes: int = 1
+) -> list[dict[str, Band]]:
+    """The band of every metric over seeds 0, 1, .. for each request, which all have as many seeds.
+
+    Errors: those of :func:`setting_of`; ``request-too-large``.
+    """
+    settings = [setting_of(request) for request in requests]
+    return compared(settings, range(requests[0].seeds), processes)
+
+
+def choice(request: ScheduleRequest, processes: int = 1) -> list[Candidate]:
+    """Policies for the server, the load and the objective of ``request``, the best first.
+
+    Errors: those of :func:`setting_of`; ``request-too-large``.
+    """
+    return chosen(setting_of(request), range(request.seeds), processes)
+
+
+def _check(request: ScheduleRequest) -> None:
+    """Raise ``bad-argument`` for a number out of range."""
+    ranges = (
+        ("--rate", request.rate, 1e-6, 1e6),
+        ("--seeds", request.seeds, 1, _MOST_SEEDS),
+        ("--requests", request.requests or 1, 1, _MOST_REQUESTS),
+        ("--cv", request.cv, 0.01, 100),
+        ("--slo-ttft", request.ttft_s, 1e-6, 1e6),
+        ("--slo-tbt", request.tbt_ms, 1e-3, 1e9),
+    )
+    for flag, value, low, high in ranges:
+        if value is not None and not low <= value <= high:
+            fail("bad-argument", f"{flag} is {value}, not {low:g} to {high:g}")
+
+
+def _workload(text: str) -> Trace | str:
+    if text in WORKLOADS:
+        return text
+    if not Path(text).exists() and Path(text).suffix != ".csv":
+        fail(
+            "bad-argument",
+            f"there is no trace '{text}'",
+            help=f"give a CSV file, or one of {', '.join(WORKLOADS)}",
+        )
+    return read_trace(Path(text))
+
+
+def _count(request: ScheduleRequest, workload: Trace | str) -> int:
+    """How many requests are simulated."""
+    timed = isinstance(workload, Trace) and workload.seconds is not None
+    if request.rate is not None:
+        return request.requests or 1000
+    if not timed:
+        fail(
+            "bad-argument",
+            f"'{request.trace}' does not say when requests come",
+            help="give their number per second: --rate 1.3",
+        )
+    assert isinstance(workload, Trace)
+    return min(request.requests or len(workload.pairs), len(workload.pairs))
+
+
+def _groups(text: str, cost: IterationCost) -> GroupCount:
+    """The rule that ``text`` spells."""
+    word, _, number = text.partition(":")
+    if text == "length":
+        return ByLength()
+    if word == "length" and number.isdigit() and 1 <= int(number) <= 1_000_000:
+        return ByLength(int(number))
+    if text.isdigit() and 1 <= int(text) <= 1024:
+        return Fixed(int(text))
+    if word == "doubling" and number.isdigit() and 1 <= int(number) <= 1024:
+        return ByDoubling(int(number))
+    if word == "latency" and number.isdigit() and 1 <= int(number) <= 1_000_000:
+        return ByLatency(int(number) / 1e3, len(cost.model.layers), LongestIteration(cost))
+    fail(
+        "bad-argument",
+        f"'{text}' is no number of groups",
+        help="write 16, length:512 (tokens), doubling:16, or latency:50 (milliseconds)",
+    )

@@ -1,0 +1,117 @@
+"""Runs of one setting over seeds, several at once in processes, as means and bands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import numpy as np
+
+from meshc.cost.served_models import ServedModel
+from meshc.cost.serving_iterations import IterationCost
+from meshc.devices import Device
+from meshc.serving.lengths import Trace, requests_of
+from meshc.serving.metrics import METRICS, Objective, measured
+from meshc.serving.policies import Policy
+from meshc.serving.scheduler import Pool, Scheduler
+from meshc.serving.simulator import Run, Simulator
+from meshc.support.diagnostics import fail
+
+
+@dataclass(frozen=True)
+class Load:
+    """What comes: ``requests`` of a trace or a workload by name, at ``rate`` per second with gaps
+    of variation ``cv``; without a rate, when the trace says."""
+
+    workload: Trace | str
+    rate: float | None
+    requests: int
+    cv: float = 1.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A server (model, device, GPUs, policy), what comes to it and what is asked of it."""
+
+    model: ServedModel
+    device: Device
+    gpus: int
+    policy: Policy
+    load: Load
+    objective: Objective
+
+
+@dataclass(frozen=True)
+class Band:
+    """A metric over seeds: its mean, and the quantiles of 5 % and 95 %."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def costs_of(setting: Setting) -> dict[Pool, IterationCost]:
+    """The costs of each pool: where prompts have GPUs of their own, half of them each.
+
+    Errors: those of :class:`IterationCost`; ``does-not-serve``; ``bad-argument`` when GPUs cannot
+    be halved.
+    """
+    model, device, gpus = setting.model, setting.device, setting.gpus
+    if setting.policy.disaggregated:
+        if gpus % 2:
+            fail("bad-argument", f"{gpus} GPUs are no two pools of as many each")
+        half = IterationCost(model, device, gpus // 2)
+        found: dict[Pool, IterationCost] = {"prefill": half, "decode": half}
+    else:
+        found = {"all": IterationCost(model, device, gpus)}
+    for cost in found.values():
+        if cost.kv_tokens < 1:
+            weights = model.parameters * model.element_bytes / 1e9
+            fail(
+                "does-not-serve",
+                f"'{model.name}' has {weights:.1f} GB of weights, which leave no memory of "
+                f"{cost.gpus} GPUs of '{device.name}' for keys and values",
+            )
+    return found
+
+
+def simulated(setting: Setting, seed: int) -> Run:
+    """One run. The same setting and seed give the same run."""
+    costs = costs_of(setting)
+    cost = next(iter(costs.values()))
+    load, random = setting.load, np.random.default_rng(seed)
+    arrivals = requests_of(load.workload, load.requests, load.rate, load.cv, random)
+    scheduler = Scheduler(setting.policy, cost.layer_costs(), cost.kv_tokens)
+    return Simulator(scheduler, costs, arrivals).run()
+
+
+def compared(
+    settings: Sequence[Setting], seeds: Sequence[int], processes: int = 1
+) -> list[dict[str, Band]]:
+    """For each setting, the band of each metric over ``seeds``. The results do not depend on the
+    number of processes."""
+    jobs = [(setting, seed) for setting in settings for seed in seeds]
+    if processes > 1 and len(jobs) > 1:
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            found = list(pool.map(_measured, jobs))
+    else:
+        found = [_measured(job) for job in jobs]
+    count = len(seeds)
+    return [_bands(found[i : i + count]) for i in range(0, len(found), count)]
+
+
+def _measured(job: tuple[Setting, int]) -> dict[str, float]:
+    setting, seed = job
+    return measured(simulated(setting, seed), setting.objective)
+
+
+def _bands(runs: Sequence[dict[str, float]]) -> dict[str, Band]:
+    return {name: band([run[name] for run in runs]) for name in METRICS}
+
+
+def band(values: Sequence[float]) -> Band:
+    """The mean of ``values`` and their quantiles of 5 % and 95 %."""
+    low, high = np.quantile(values, (0.05, 0.95))
+    return Band(float(np.mean(values)), float(low), float(high))

@@ -1,0 +1,116 @@
+"""Lengths of prompts and answers, and times of arrival: drawn from laws, or read from a trace.
+
+``arxiv`` has the laws of ``data/lengths.toml``, which are fitted to published moments. ``sharegpt``
+has pairs of a prompt and its answer out of a public trace (``data/sharegpt.json``).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+from meshc.serving.requests import Request
+from meshc.serving.simulator import Arrival
+from meshc.support.diagnostics import fail
+
+Pair = tuple[int, int]
+"""Prompt tokens and output tokens of a request."""
+
+WORKLOADS = ("arxiv", "sharegpt")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Lengths of requests; ``seconds`` are their arrivals where the trace has them."""
+
+    pairs: tuple[Pair, ...]
+    seconds: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """exp of a normal variable of mean ``mu`` and deviation ``sigma``, rounded, drawn again while
+    outside of ``least`` to ``most``."""
+
+    mu: float
+    sigma: float
+    least: int
+    most: int
+
+    def draw(self, count: int, random: np.random.Generator) -> list[int]:
+        """``count`` whole numbers."""
+        found: list[int] = []
+        while len(found) < count:
+            values = np.rint(random.lognormal(self.mu, self.sigma, count)).astype(int)
+            found += [int(v) for v in values if self.least <= v <= self.most]
+        return found[:count]
+
+
+def drawn_lengths(workload: str, count: int, random: np.random.Generator) -> list[Pair]:
+    """``count`` pairs of ``arxiv`` or ``sharegpt``."""
+    if workload == "arxiv":
+        prompts, answers = _laws()
+        return list(zip(prompts.draw(count, random), answers.draw(count, random), strict=True))
+    return _picked(_sharegpt(), count, random)
+
+
+def requests_of(
+    trace: Trace | str, count: int, rate: float | None, cv: float, random: np.random.Generator
+) -> list[Arrival]:
+    """``count`` requests of a trace or of a workload by name. With ``rate`` (requests per second)
+    they arrive with gaps of a gamma law of that mean rate and coefficient of variation ``cv``
+    (1 is a Poisson process); lengths of a trace are then drawn from it. Without, a trace's first
+    requests come when it says. Errors: ``bad-argument`` when nothing says when they come."""
+    if rate is not None:
+        pairs: Sequence[Pair]
+        if isinstance(trace, str):
+            pairs = drawn_lengths(trace, count, random)
+        else:
+            pairs = _picked(trace.pairs, count, random)
+        seconds = arrival_seconds(count, rate, cv, random)
+    elif isinstance(trace, Trace) and trace.seconds is not None:
+        pairs = trace.pairs[:count]
+        seconds = [at - trace.seconds[0] for at in trace.seconds[:count]]
+    else:
+        fail("bad-argument", "nothing says when requests come", help="give a rate")
+    return [
+        Arrival(at, Request(name, prompt, answer))
+        for name, (at, (prompt, answer)) in enumerate(zip(seconds, pairs, strict=True))
+    ]
+
+
+def arrival_seconds(count: int, rate: float, cv: float, random: np.random.Generator) -> list[float]:
+    """Times of ``count`` arrivals, of which the first is one gap after the start."""
+    shape = 1 / cv**2
+    gaps = random.gamma(shape, 1 / (rate * shape), count)
+    return [float(at) for at in np.cumsum(gaps)]
+
+
+def _picked(pairs: Sequence[Pair], count: int, random: np.random.Generator) -> list[Pair]:
+    return [pairs[int(i)] for i in random.integers(0, len(pairs), count)]
+
+
+def _text(name: str) -> str:
+    return (resources.files("meshc.serving") / "data" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _laws() -> tuple[Lognormal, Lognormal]:
+    table = tomllib.loads(_text("lengths.toml"))["arxiv"]
+    prompt, answer = (
+        Lognormal(own["mu"], own["sigma"], own["least"], own["most"])
+        for own in (table["prompt"], table["output"])
+    )
+    return prompt, answer
+
+
+@cache
+def _sharegpt() -> tuple[Pair, ...]:
+    rows = json.loads(_text("sharegpt.json"))["pairs"]
+    return tuple((int(prompt), int(answer)) for prompt, answer in rows)

@@ -1,0 +1,78 @@
+"""Pictures of compared policies, as SVG. The only module that imports matplotlib (extra `plots`).
+
+The same values give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import StringIO
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from meshc.serving.comparing import Band
+from meshc.serving.simulator import Run
+
+Curves = Mapping[str, Sequence[tuple[float, dict[str, Band]]]]
+"""For each policy, rates in requests per second with the bands of metrics."""
+
+_STYLE = {"svg.hashsalt": "meshc", "svg.fonttype": "none", "font.size": 10}
+
+
+def attainment_by_rate(curves: Curves) -> str:
+    """The share of requests that keep their objective over the rate, with its band over seeds."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _new("requests per second", "requests that keep their objective (%)")
+        for name, points in curves.items():
+            rates = [rate for rate, _ in points]
+            bands = [bands["slo_attainment"] for _, bands in points]
+            (line,) = axes.plot(rates, [100 * b.mean for b in bands], marker="o", label=name)
+            low, high = ([100 * getattr(b, side) for b in bands] for side in ("low", "high"))
+            axes.fill_between(rates, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axes.axhline(90, color="grey", linestyle=":")
+        return _text(figure, axes)
+
+
+def latency_frontier(curves: Curves) -> str:
+    """Mean TTFT against mean TBT, a point for each rate."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _new("mean time between tokens (ms)", "mean time to first token (s)")
+        for name, points in curves.items():
+            across = [bands["tbt_mean_ms"].mean for _, bands in points]
+            up = [bands["ttft_mean_s"].mean for _, bands in points]
+            axes.plot(across, up, marker="o", label=name)
+            for x, y, (rate, _) in zip(across, up, points, strict=True):
+                axes.annotate(f"{rate:g}/s", (x, y), textcoords="offset points", xytext=(5, 4))
+        return _text(figure, axes)
+
+
+def token_timeline(runs: Mapping[str, Run]) -> str:
+    """Tokens written so far over time, of one run of each policy."""
+    with matplotlib.rc_context(_STYLE):
+        figure, axes = _new("seconds", "tokens written")
+        for name, run in runs.items():
+            first = [trip.first for trip in run.trips]
+            times = np.array([*run.step_ends, *first])
+            counts = np.array([*run.step_requests, *[1] * len(first)])
+            order = np.argsort(times, kind="stable")
+            axes.plot(times[order], np.cumsum(counts[order]), label=name)
+        return _text(figure, axes)
+
+
+def _new(across: str, up: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _text(figure: Figure, axes: Axes) -> str:
+    axes.legend(frameon=False)
+    stream = StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": "meshc"})
+    return stream.getvalue()

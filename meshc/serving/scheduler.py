@@ -1,0 +1,347 @@
+"""The scheduler: which prompt tokens pass which layers, and who decodes, iteration by iteration.
+
+It knows nothing of time. Whoever drives it (a simulator, or an executor of real programs) tells it
+of requests that arrive or are cancelled, asks for the next iteration, carries it out, and says that
+it is done::
+
+    scheduler.arrive(request)
+    iteration = scheduler.next()
+    ...                                # carry it out
+    progress = scheduler.finish(iteration)
+
+Decoding never stalls: every iteration of a pool that decodes has all of its running requests.
+Requests are admitted in the order of their arrival, and an admitted request holds room for all
+tokens that it may come to have, so none is ever put back and none starves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from meshc.serving.groups import balanced_groups
+from meshc.serving.policies import Policy
+from meshc.serving.requests import Memory, Request
+from meshc.support.diagnostics import fail
+
+Pool = Literal["all", "prefill", "decode"]
+"""GPUs that work together: all of them, or those that only read prompts or only continue them."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Tokens ``start`` to ``stop`` (exclusive) of the prompt of ``request``."""
+
+    request: Request
+    start: int
+    stop: int
+
+    @property
+    def tokens(self) -> int:
+        """How many they are."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """``segments`` pass ``layers``; ``last`` says that these are the last of the model's."""
+
+    segments: tuple[Segment, ...]
+    layers: range
+    last: bool
+
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens that pass the layers."""
+        return sum(segment.tokens for segment in self.segments)
+
+    @property
+    def work(self) -> int:
+        """Prompt tokens times layers."""
+        return self.tokens * len(self.layers)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One pass over all layers of a pool: every request of ``decode`` (names, in the order in which
+    their prompts were finished) gets a token, and ``prefill`` moves on, if there is any.
+
+    ``number`` counts the iterations of its pool.
+    """
+
+    pool: Pool
+    number: int
+    prefill: Prefill | None
+    decode: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What an iteration brought about, by name: ``first`` have got their first token, ``ended``
+    their last one and left."""
+
+    first: tuple[int, ...]
+    ended: tuple[int, ...]
+
+
+@dataclass
+class _Wave:
+    """Tokens that pass the layers together, and the groups that are left."""
+
+    segments: tuple[Segment, ...]
+    groups: deque[range]
+
+
+@dataclass
+class _Running:
+    """The requests that decode, by the number of the decode step that is their last."""
+
+    last_step: dict[int, int] = field(default_factory=dict)
+    ending: dict[int, list[int]] = field(default_factory=dict)
+    step: int = 0
+
+    def join(self, name: int, tokens: int) -> None:
+        last = self.step + tokens
+        self.last_step[name] = last
+        self.ending.setdefault(last, []).append(name)
+
+    def leave(self, name: int) -> None:
+        last = self.last_step.pop(name, None)
+        if last is not None and last in self.ending:
+            self.ending[last].remove(name)
+
+    def advance(self) -> list[int]:
+        """One token for all; those whose last one it was, who leave."""
+        self.step += 1
+        ended = self.ending.pop(self.step, [])
+        for name in ended:
+            del self.last_step[name]
+        return ended
+
+
+class Scheduler:
+    """Schedules requests for a model whose layers cost ``layer_costs`` (any positive unit).
+
+    ``kv_tokens``: tokens whose keys and values a pool has room for. ``most_requests``: requests
+    that are read or continued at once.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        layer_costs: Sequence[float],
+        kv_tokens: int,
+        most_requests: int = 1024,
+    ) -> None:
+        self.policy = policy
+        self.layer_costs = tuple(layer_costs)
+        self.most_requests = most_requests
+        self._reading_memory = Memory(kv_tokens)
+        self._memory = Memory(kv_tokens)
+        self._waiting: dict[int, Request] = {}
+        self._unread: dict[int, tuple[Request, int]] = {}
+        self._wave: _Wave | None = None
+        self._moving: dict[int, Request] = {}
+        self._running = _Running()
+        self._requests: dict[int, Request] = {}
+        self._in_flight: dict[Pool, Iteration] = {}
+        self._cancelled: set[int] = set()
+        self._numbers: dict[Pool, int] = {}
+        self._decode: tuple[int, ...] | None = ()
+        self._divisions: dict[int, tuple[range, ...]] = {}
+
+    # --- what comes and goes
+
+    def arrive(self, request: Request) -> None:
+        """Queue ``request``. Errors: ``request-too-large`` when it can never fit; ``bad-argument``
+        for a name that is in use or a count of tokens below one."""
+        if min(request.prompt_tokens, request.output_tokens) < 1:
+            fail("bad-argument", f"request {request.name} needs at least one token of each kind")
+        if request.name in self._requests or request.name in self._waiting:
+            fail("bad-argument", f"there is a request {request.name} already")
+        if request.tokens > self._memory.capacity:
+            fail(
+                "request-too-large",
+                f"request {request.name} may come to hold {request.tokens} tokens, but the device "
+                f"has room for the keys and values of {self._memory.capacity}",
+                help="shorten it, or take more GPUs",
+            )
+        self._waiting[request.name] = request
+
+    def cancel(self, name: int) -> None:
+        """Forget request ``name`` and free its memory: at once, or when the iterations that it is
+        part of are done. Nothing happens to a request that is not there."""
+        if self._waiting.pop(name, None) is not None:
+            return
+        if name not in self._requests:
+            return
+        if any(_takes_part(name, iteration) for iteration in self._in_flight.values()):
+            self._cancelled.add(name)
+        else:
+            self._forget(name)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is left."""
+        return not self._requests and not self._waiting
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have arrived and are not admitted yet."""
+        return len(self._waiting)
+
+    @property
+    def decoding(self) -> int:
+        """Requests that are continued."""
+        return len(self._running.last_step)
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of keys and values that are reserved, in all pools."""
+        return self._memory.used + self._reading_memory.used
+
+    # --- iterations
+
+    def next(self, pool: Pool = "all") -> Iteration | None:
+        """The next iteration of ``pool``; None when it has nothing to do. The one before must be
+        finished."""
+        split = self.policy.disaggregated
+        if split == (pool == "all") or pool in self._in_flight:
+            words = "is under way" if pool in self._in_flight else "does not exist"
+            fail("bad-argument", f"an iteration of the pool '{pool}' {words}")
+        decode = self._decoding_names() if pool != "prefill" else ()
+        prefill = self._next_prefill(len(decode)) if pool != "decode" else None
+        if prefill is None and not decode:
+            return None
+        number = self._numbers.get(pool, 0)
+        self._numbers[pool] = number + 1
+        found = Iteration(pool, number, prefill, decode)
+        self._in_flight[pool] = found
+        return found
+
+    def finish(self, iteration: Iteration, stopped: Collection[int] = ()) -> Progress:
+        """``iteration`` has been carried out. Requests in ``stopped`` have got a token that ends
+        them before their last one."""
+        if self._in_flight.get(iteration.pool) is not iteration:
+            fail("bad-argument", f"iteration {iteration.number} is not the one under way")
+        del self._in_flight[iteration.pool]
+        ended = self._running.advance() if iteration.decode else []
+        ended += [n for n in iteration.decode if n in stopped and n in self._running.last_step]
+        first = self._finish_prefill(iteration.prefill) if iteration.prefill else []
+        done = set(stopped)
+        ended += [n for n in first if self._requests[n].output_tokens == 1 or n in done]
+        for name in ended:
+            self._forget(name)
+        for name in [n for n in self._cancelled if not self._is_in_flight(n)]:
+            self._cancelled.discard(name)
+            self._forget(name)
+        for name in first:
+            if name in self._requests:
+                self._moving[name] = self._requests[name]
+                if not self.policy.disaggregated:
+                    self.join(name)
+        return Progress(tuple(first), tuple(ended))
+
+    def join(self, name: int) -> None:
+        """The keys and values of request ``name`` have reached the pool that continues it. Only for
+        policies with two pools; a request that has been cancelled is left alone."""
+        request = self._moving.pop(name, None)
+        if request is not None:
+            missed = "decode" in self._in_flight  # an iteration that it is no part of
+            self._running.join(name, request.output_tokens - 1 + missed)
+            self._decode = None
+
+    # --- how it is done
+
+    def _is_in_flight(self, name: int) -> bool:
+        return any(_takes_part(name, iteration) for iteration in self._in_flight.values())
+
+    def _decoding_names(self) -> tuple[int, ...]:
+        if self._decode is None:
+            self._decode = tuple(self._running.last_step)
+        return self._decode
+
+    def _next_prefill(self, decoding: int) -> Prefill | None:
+        if self._wave is None:
+            segments = tuple(self._take(self.policy.wave_tokens(decoding)))
+            if not segments:
+                return None
+            self._wave = _Wave(segments, deque(self._groups(sum(s.tokens for s in segments))))
+        wave = self._wave
+        return Prefill(wave.segments, wave.groups[0], len(wave.groups) == 1)
+
+    def _groups(self, tokens: int) -> tuple[range, ...]:
+        count = min(self.policy.groups(tokens), len(self.layer_costs))
+        if count not in self._divisions:
+            self._divisions[count] = balanced_groups(self.layer_costs, count)
+        return self._divisions[count]
+
+    def _take(self, limit: int) -> Iterable[Segment]:
+        """Segments of at most ``limit`` tokens in the order of arrival; a policy without chunks
+        takes prompts whole, the first however long it is."""
+        whole, left = self.policy.chunk is None, limit
+        for request, read in list(self._unread.values()):
+            if left < 1:
+                return
+            yield self._segment(request, read, left)
+            left -= min(left, request.prompt_tokens - read)
+        for request in list(self._waiting.values()):
+            tokens = request.prompt_tokens
+            too_long = whole and tokens > left and left < limit
+            if left < 1 or too_long or not self._admitted(request):
+                return
+            yield self._segment(request, 0, tokens if whole else left)
+            left -= min(left, tokens)
+
+    def _admitted(self, request: Request) -> bool:
+        """Whether there is room for ``request``, which then holds it."""
+        split = self.policy.disaggregated
+        fits = self._memory.fits(request.tokens) and len(self._requests) < self.most_requests
+        if not fits or (split and not self._reading_memory.fits(request.prompt_tokens)):
+            return False
+        self._memory.hold(request.name, request.tokens)
+        if split:
+            self._reading_memory.hold(request.name, request.prompt_tokens)
+        self._requests[request.name] = self._waiting.pop(request.name)
+        return True
+
+    def _segment(self, request: Request, read: int, limit: int) -> Segment:
+        stop = min(request.prompt_tokens, read + limit)
+        self._unread.pop(request.name, None)
+        if stop < request.prompt_tokens:
+            self._unread[request.name] = (request, stop)
+        return Segment(request, read, stop)
+
+    def _finish_prefill(self, prefill: Prefill) -> list[int]:
+        """Names of requests whose whole prompt has now passed the last layer."""
+        wave = self._wave
+        assert wave is not None
+        wave.groups.popleft()
+        if wave.groups:
+            return []
+        self._wave = None
+        found = [s.request.name for s in wave.segments if s.stop == s.request.prompt_tokens]
+        found = [name for name in found if name in self._requests]
+        for name in found:
+            self._reading_memory.free(name)
+        return [name for name in found if name not in self._cancelled]
+
+    def _forget(self, name: int) -> None:
+        self._requests.pop(name, None)
+        self._unread.pop(name, None)
+        self._moving.pop(name, None)
+        self._running.leave(name)
+        self._memory.free(name)
+        self._reading_memory.free(name)
+        self._decode = None
+        if self._wave is not None:
+            kept = tuple(s for s in self._wave.segments if s.request.name != name)
+            self._wave = _Wave(kept, self._wave.groups) if kept else None
+
+
+def _takes_part(name: int, iteration: Iteration) -> bool:
+    prefill = iteration.prefill
+    read = prefill is not None and any(s.request.name == name for s in prefill.segments)
+    return read or name in iteration.decode

@@ -1,0 +1,35 @@
+"""docs/serving.md names flags, metrics, policies and codes that there are."""
+
+import re
+
+from pages import commands, page
+
+from meshc.cli.arguments import parser
+from meshc.serving.metrics import METRICS
+from meshc.serving.policies import POLICIES
+from meshc.support.diagnostics import known_codes
+
+PAGE = page("docs/serving.md")
+
+
+def test_commands_are_understood():
+    found = commands("docs/serving.md")
+    assert len(found) >= 4
+    for line in found:
+        assert parser().parse_args(line.split()[1:]).command == "schedule"
+
+
+def test_flags_are_those_of_the_command():
+    words = set(re.findall(r"`(--[a-z-]+)", PAGE)) - {"--limits"}
+    assert len(words) > 10
+    (commands_,) = (a for a in parser()._actions if a.dest == "command")
+    known = {flag for a in commands_.choices["schedule"]._actions for flag in a.option_strings}
+    assert words <= known
+
+
+def test_every_metric_and_policy_is_explained():
+    for name in METRICS:
+        stem = re.sub(r"_(mean|p\d+|std)_(s|ms)$|_per_request$", "", name)
+        assert stem in PAGE, name
+    assert all(f"| `{name}` |" in PAGE for name in POLICIES)
+    assert {"dense-layered", "request-too-large", "trace-invalid"} <= known_codes().keys()

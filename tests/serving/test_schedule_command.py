@@ -1,0 +1,218 @@
+"""``meshc schedule`` from the command line, and the models that it reads."""
+
+import json
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshc.cli import main
+from meshc.driver.served_models import served_model
+from meshc.support.diagnostics import MeshcError
+
+QUICK = ["--rate", "1.3", "--requests", "12", "--seeds", "2"]
+KEYS = (
+    "ttft_mean_s", "ttft_p99_s", "tbt_mean_ms", "tbt_p99_ms", "tbt_std_ms", "slo_attainment",
+    "expert_load_bytes", "energy_mj_per_token", "jain",
+)  # fmt: skip
+
+
+def schedule(capsys, *words, code=0):
+    assert main(["schedule", *words]) == code
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("policy", ["chunked", "layered", "combined", "disaggregated"])
+@pytest.mark.parametrize("trace", ["arxiv", "sharegpt"])
+def test_json_has_bands(capsys, policy, trace):
+    words = ["qwen3-30b-a3b", "--policy", policy, "--trace", trace, *QUICK, "--json"]
+    first = schedule(capsys, *words).out
+    found = json.loads(first)
+    for key in KEYS:
+        assert found[key]["low"] <= found[key]["mean"] <= found[key]["high"]
+    assert found["slo"] == {"ttft_s": 10.0 if trace == "arxiv" else 5.0, "tbt_ms": 125.0}
+    assert schedule(capsys, *words).out == first
+
+
+def test_several_policies_stand_side_by_side(capsys):
+    both = ["--policy", "chunked", "--policy", "layered"]
+    words = ["gpt-oss-20b", *both, "--groups", "latency:40", *QUICK]
+    table = schedule(capsys, *words).out
+    assert "chunked: mean (5 % .. 95 %)" in table and "layered: mean" in table
+    found = json.loads(schedule(capsys, *words, "--json").out)
+    assert list(found["policies"]) == ["chunked", "layered"]
+
+
+def test_a_trace_of_a_file(capsys, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,5\n1,200,6\n2,300,7\n")
+    words = ["qwen3-30b-a3b", "--trace", str(path), "--seeds", "1", "--json"]
+    assert json.loads(schedule(capsys, *words).out)["requests"] == 3
+    assert json.loads(schedule(capsys, *words, "--rate", "9").out)["requests"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["qwen3-30b-a3b"], "bad-argument"),
+        (["qwen3-30b-a3b", "--trace", "nowhere"], "bad-argument"),
+        (["qwen3-30b-a3b", "--trace", "nowhere.csv", "--rate", "1"], "unreadable"),
+        (["qwen3-30b-a3b", *QUICK, "--policy", "best"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--policy", "layered", "--chunk", "9"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--groups", "4"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--policy", "layered", "--groups", "some"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--policy", "layered", "--groups", "0"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--chunk", "0"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--gpus", "3"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--cv", "nan"], "bad-argument"),
+        (["qwen3-30b-a3b", "--rate", "-1"], "bad-argument"),
+        (["qwen3-30b-a3b", "--rate", "inf"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--seeds", "0"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--processes", "0"], "bad-argument"),
+        (["qwen3-8b", *QUICK, "--policy", "disaggregated", "--gpus", "1"], "bad-argument"),
+        (["qwen3-8b", *QUICK, "--policy", "layered"], "dense-layered"),
+        (["qwen2-72b", *QUICK], "does-not-serve"),
+        (["qwen3-30b-a3b", *QUICK, "--device", "nothing"], "unknown-device"),
+        (["no-model", *QUICK], "unknown-model"),
+        (["qwen3-30b-a3b", *QUICK, "--auto", "--chunk", "512"], "bad-argument"),
+    ],
+)
+def test_what_cannot_be_is_refused(capsys, words, code):
+    assert f"error[{code}]" in schedule(capsys, *words, code=1).err
+
+
+def test_a_request_that_never_fits_is_refused(capsys, tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("prompt_tokens,output_tokens\n9000000,1\n")
+    words = ["qwen3-30b-a3b", "--trace", str(path), *QUICK]
+    for more in ([], ["--processes", "2"]):
+        assert "error[request-too-large]" in schedule(capsys, *words, *more, code=1).err
+
+
+def test_a_dense_model_is_layered_when_forced(capsys):
+    words = ["qwen3-8b", "--policy", "layered", "--policy", "chunked", "--gpus", "1", *QUICK]
+    found = json.loads(schedule(capsys, *words, "--force", "--json").out)["policies"]
+    assert found["layered"]["tbt_mean_ms"]["mean"] > found["chunked"]["tbt_mean_ms"]["mean"]
+
+
+def test_auto_chooses_groups_for_experts_and_chunks_for_a_dense_model(capsys):
+    load = ["--rate", "1.3", "--requests", "40", "--seeds", "1", "--auto"]
+    found = json.loads(schedule(capsys, "qwen3-30b-a3b", *load, "--json").out)
+    assert "--policy layered" in found["chosen"] or "--policy combined" in found["chosen"]
+    assert len(found["tried"]) == 12 and found["over_chunked_512"]["ttft_mean_s"] < 0
+    missed = [round(100 * (1 - one["slo_attainment"]["mean"])) for one in found["tried"]]
+    assert missed == sorted(missed)
+    dense = schedule(capsys, "qwen3-8b", "--gpus", "1", *load).out
+    assert "chosen: --policy chunked" in dense and "section 5.13" in dense
+    assert "layered" not in dense and "on 1 GPU of" in dense
+
+
+def test_auto_keeps_a_tight_objective(capsys):
+    """A smaller bound on gaps asks for more groups."""
+    load = ["--rate", "1.3", "--requests", "40", "--seeds", "1", "--auto", "--json"]
+    loose, tight = (
+        json.loads(schedule(capsys, "qwen3-30b-a3b", *load, "--slo-tbt", bound).out)
+        for bound in ("125", "40")
+    )
+    assert loose["chosen"] != tight["chosen"]
+    assert tight["tried"][0]["slo_attainment"]["mean"] > 0.5
+
+
+def test_several_rates_and_their_pictures(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ["qwen3-30b-a3b", "--policy", "chunked", "--policy", "combined", "--requests", "12"]
+    words += ["--seeds", "2", "--rate", "1.2", "--rate", "1.5"]
+    table = schedule(capsys, *words, "--plots", str(tmp_path / "first")).out
+    assert "combined at 1.5/s" in table
+    found = json.loads(schedule(capsys, *words, "--plots", str(tmp_path / "second"), "--json").out)
+    assert [(r["policy"], r["rate"]) for r in found["results"]] == [
+        ("chunked", 1.2), ("combined", 1.2), ("chunked", 1.5), ("combined", 1.5),
+    ]  # fmt: skip
+    assert found["rate"] == [1.2, 1.5]
+    for name in ("attainment.svg", "frontier.svg", "timeline.svg"):
+        text = (tmp_path / "first" / name).read_text()
+        assert text.startswith("<?xml") and ">combined</text>" in text
+        assert text == (tmp_path / "second" / name).read_text()
+
+
+def test_plots_say_what_they_need(capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "meshc.serving.plots", None)
+    words = ["qwen3-30b-a3b", *QUICK, "--plots", str(tmp_path)]
+    assert "error[missing-extra]" in schedule(capsys, *words, code=1).err
+
+
+# --- models
+
+
+def config(tmp_path, **values):
+    usual = {
+        "model_type": "qwen3_moe", "num_hidden_layers": 4, "hidden_size": 64, "head_dim": 16,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+        "moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 100,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({k: v for k, v in {**usual, **values}.items() if v is not None}))
+    return served_model(str(tmp_path))
+
+
+def test_shapes_of_families(tmp_path):
+    mixed = config(tmp_path, mlp_only_layers=[0], decoder_sparse_step=1)
+    assert [layer.experts for layer in mixed.layers] == [0, 8, 8, 8]
+    assert (mixed.layers[0].dense_width, mixed.layers[1].expert_width) == (96, 24)
+    every_other = config(tmp_path, decoder_sparse_step=2)
+    assert [layer.experts for layer in every_other.layers] == [0, 8, 0, 8]
+    mixtral = config(tmp_path, model_type="mixtral", num_experts=None, num_local_experts=8)
+    assert mixtral.layers[0].expert_width == 96
+    shared = config(tmp_path, model_type="qwen2_moe", shared_expert_intermediate_size=48)
+    assert shared.layers[0].dense_width == 48
+    windows = served_model("gpt-oss-20b").layers
+    assert [layer.window for layer in windows[:4]] == [128, None, 128, None]
+
+
+KEYS_OF_CONFIGS = (
+    "model_type", "num_hidden_layers", "hidden_size", "head_dim", "num_attention_heads",
+    "num_key_value_heads", "intermediate_size", "moe_intermediate_size", "num_experts",
+    "num_experts_per_tok", "vocab_size", "layer_types", "sliding_window", "mlp_only_layers",
+    "decoder_sparse_step", "tie_word_embeddings", "shared_expert_intermediate_size",
+)  # fmt: skip
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2**70),
+    st.floats(allow_nan=False),
+    st.text(max_size=3),
+)
+VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=3), st.dictionaries(st.text(), SCALARS))
+
+
+@given(values=st.dictionaries(st.sampled_from(KEYS_OF_CONFIGS), VALUES, max_size=4))
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_configuration_is_a_shape_or_refused(tmp_path, values):
+    try:
+        found = config(tmp_path, **values)
+    except MeshcError as error:
+        assert all(d.severity == "error" for d in error.diagnostics)
+    else:
+        assert found.parameters > 0 and found.active_parameters <= found.parameters
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"model_type": "deepseek_v3"}, "unsupported-architecture"),
+        ({"hidden_size": None}, "config-missing-key"),
+        ({"hidden_size": 10**9}, "config-bad-value"),
+        ({"num_experts_per_tok": 9}, "config-bad-value"),
+        ({"num_hidden_layers": 10**6}, "config-bad-value"),
+        ({"layer_types": ["some"] * 4, "sliding_window": 4}, "config-bad-value"),
+        ({"vocab_size": -3}, "config-bad-value"),
+        ({"num_key_value_heads": 5}, "config-bad-value"),
+    ],
+)
+def test_wrong_configurations_are_refused(tmp_path, values, code):
+    with pytest.raises(MeshcError) as caught:
+        config(tmp_path, **values)
+    assert code in {d.code for d in caught.value.diagnostics}
