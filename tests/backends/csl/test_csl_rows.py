@@ -101,6 +101,7 @@ def test_operands_of_two_types(arch, tmp_path, monkeypatch):
     tile.mul %quotient, %a, %wide
     tile.scale %exponential, %wide {factor = 0.3}
     tile.silu %silu, %wide
+    tile.relu2 %relu2, %wide
     tile.row_max %most, %a
     tile.exp_sub %gelu, %a, %most
     tile.row_sum %sums, %gelu
