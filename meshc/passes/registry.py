@@ -16,6 +16,7 @@ from meshc.passes.mesh.select_collective import SelectCollective
 from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
+from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
@@ -39,6 +40,7 @@ PASSES: tuple[type[Pass], ...] = (
     AllocateRoutes,
     ScheduleTasks,
     PlanMemory,
+    AssignCslQueues,
 )
 
 _BY_NAME = {cls.NAME: cls for cls in PASSES}

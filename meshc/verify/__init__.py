@@ -14,6 +14,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.verify import (
     channels_matched,
     collectives_selected,
+    csl_queues,
     deadlock_free,
     guards_cover,
     memory_planned,
@@ -95,6 +96,12 @@ _CATALOGUE = (
         ("tile",),
         "colors and queues within the device, no two routes share a color at a router",
         routed.check,
+    ),
+    Fact(
+        "csl_queues",
+        ("tile",),
+        "ends of channels have queues of the device, in which no transfers meet",
+        csl_queues.check,
     ),
     Fact(
         "memory_planned",

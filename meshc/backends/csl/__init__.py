@@ -1,7 +1,7 @@
 """CSL for Cerebras wafers: a layout, one file per phase, a host program."""
 
-from meshc.backends.csl.emit import emit
+from meshc.backends.csl.emit import check, emit
 from meshc.backends.csl.pe_file import Needs, needs
 from meshc.backends.csl.report import summary
 
-__all__ = ["ARCHITECTURES", "Needs", "emit", "needs", "summary"]
+__all__ = ["Needs", "check", "emit", "needs", "summary"]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from meshc.analysis.bounds import largest
 from meshc.analysis.coordinates import coordinate_values
+from meshc.analysis.csl.ends import colors_on
 from meshc.backends.csl.banks import shifts
-from meshc.backends.csl.channels import Ends, colors_on
+from meshc.backends.csl.channels import Ends
 from meshc.backends.csl.code_size import code_size
 from meshc.backends.csl.core_memory import CoreMemory
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.expressible import check_expressible
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
-from meshc.backends.csl.guards import Guards, largest
+from meshc.backends.csl.guards import Guards
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import Names, plain, scalar_name
 from meshc.backends.csl.program import Lowering
@@ -49,8 +51,8 @@ class PeFile:
 def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
 
-    Raises ``csl-kernel``, ``csl-dtype``, ``csl-view``, ``csl-extent``, ``csl-queues``,
-    ``csl-tasks``, ``csl-overlap`` and ``csl-memory-full`` for what cannot be emitted.
+    Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-tasks``, ``csl-overlap`` and
+    ``csl-memory-full`` for what cannot be emitted.
     """
     names = Names()
     guards = Guards(module.the_mesh(), names, most=largest(module))
@@ -60,7 +62,6 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module))
-    check_expressible(module, kernels.known)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
     tasks = _task_ids(lowering, ends, module, targets)
@@ -109,16 +110,17 @@ class Needs:
     refused: Diagnostic | None = None
 
 
-def needs(module: Module) -> Needs:
-    """What a tile-level module takes on its device. Raises what kernels cannot be emitted."""
-    try:
-        pe = pe_file(module, "main", targets(module.the_device()))
-        return Needs(pe.memory.arrays, pe.predicted_cycles)
-    except MeshcError as problem:
-        refused = problem.diagnostics[0]
-    names = Names()
-    descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
-    kernels = Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module))
+def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
+    """What a tile-level module takes on its device; ``refused`` says why its resources could not
+    be assigned. Raises what kernels cannot be emitted."""
+    check_kernels(module)
+    if refused is None:
+        try:
+            pe = pe_file(module, "main", targets(module.the_device()))
+            return Needs(pe.memory.arrays, pe.predicted_cycles)
+        except MeshcError as problem:
+            refused = problem.diagnostics[0]
+    kernels = kernels_of(module)
     for op in module.walk():
         if isinstance(op, Compute):
             kernels.lines(op)
@@ -127,6 +129,18 @@ def needs(module: Module) -> Needs:
         cycles = Timing(module, kernels).cycles
     scratch = kernels.code.scratch_variables()
     return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
+
+
+def check_kernels(module: Module) -> None:
+    """Raise every ``csl-kernel`` and ``csl-dtype`` of a program."""
+    check_expressible(module, kernels_of(module).known)
+
+
+def kernels_of(module: Module) -> Kernels:
+    """Writers of a program's kernels, apart from a program."""
+    names = Names()
+    descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
+    return Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module))
 
 
 def buffer_bytes(module: Module) -> int:

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from csl_runs import PRODUCT, compiled
+from csl_runs import PRODUCT, compiled, emit
 
-from meshc.backends.csl import emit
 from meshc.driver import CompileRequest, compile_loaded, load_any
 
 OUTPUT_QUEUES = {"wse2": range(2, 6), "wse3": range(2, 8)}
@@ -107,6 +106,9 @@ def test_use_of_a_core_is_said(tmp_path):
     path.write_text(PRODUCT.format(m=9, k=8, n=7, accumulate="f32"))
     request = CompileRequest(target="csl", device="wse2", mesh="3x3", dtype="f32")
     lines = compile_loaded(load_any(str(path), None), request).use_of_a_core("main")
-    assert any(re.match(r"\d+ bytes of data per PE and about \d+ of code, \d+ left", line) for line in lines)
+    assert any(
+        re.match(r"\d+ bytes of data per PE and about \d+ of code, \d+ left", line)
+        for line in lines
+    )
     assert any("colors" in line and "queues" in line and "task ids" in line for line in lines)
     assert any(re.match(r"ring_x: 2 hops, colors", line) for line in lines)
