@@ -45,7 +45,8 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
 def resource_passes(portable: bool = False) -> list[Pass]:
     """The passes that assign what a CSL program takes of a core, after those of the tile level;
     ``portable`` for all devices that CSL is for."""
-    return own_pipeline(f"assign-csl-queues{'{portable=true}' if portable else ''}")
+    option = "{portable=true}" if portable else ""
+    return own_pipeline(f"assign-csl-queues{option},assign-csl-tasks{option}")
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {

@@ -15,6 +15,7 @@ from meshc.verify import (
     channels_matched,
     collectives_selected,
     csl_queues,
+    csl_tasks,
     deadlock_free,
     guards_cover,
     memory_planned,
@@ -102,6 +103,12 @@ _CATALOGUE = (
         ("tile",),
         "ends of channels have queues of the device, in which no transfers meet",
         csl_queues.check,
+    ),
+    Fact(
+        "csl_tasks",
+        ("tile",),
+        "each local task has an id of its own that is free on the device",
+        csl_tasks.check,
     ),
     Fact(
         "memory_planned",

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from meshc.ir.affine import Cond, Piecewise
+from meshc.ir.affine import Cond, Piecewise, parse_piecewise
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
@@ -31,6 +31,16 @@ def ends_of(module: Module) -> dict[End, Cond]:
         for verb, name in named:
             if name is not None:
                 found[name, verb] = found.get((name, verb), Cond.false()) | guard
+    return found
+
+
+def used_colors(module: Module) -> set[int]:
+    """The colors on which a program sends or receives somewhere, as far as channels have any."""
+    found: set[int] = set()
+    for name, verb in ends_of(module):
+        channel = module.channel(name)
+        text = channel.send_color if verb == "send" else channel.recv_color
+        found |= colors_on(parse_piecewise(text), module.the_mesh()) if text else set()
     return found
 
 

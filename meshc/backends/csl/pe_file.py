@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.bounds import largest
 from meshc.analysis.coordinates import coordinate_values
-from meshc.analysis.csl.ends import colors_on
+from meshc.analysis.csl.tasks import wrong_task
 from meshc.backends.csl.banks import shifts
 from meshc.backends.csl.channels import Ends
 from meshc.backends.csl.code_size import code_size
@@ -19,7 +19,7 @@ from meshc.backends.csl.expressions import Spelling, condition, expression, help
 from meshc.backends.csl.guards import Guards
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import Names, plain, scalar_name
-from meshc.backends.csl.program import Lowering
+from meshc.backends.csl.program import Lowering, Task
 from meshc.backends.csl.shared_code import array
 from meshc.backends.csl.storage import WORD_BYTES, Variable, bytes_of, padding, word
 from meshc.backends.csl.text import wrapped
@@ -28,7 +28,6 @@ from meshc.devices.csl import Targets, targets
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
-from meshc.support.plmr import violates
 
 _PAD = "    "
 OWN = Spelling(lambda name: f"my_{name}")
@@ -51,7 +50,7 @@ class PeFile:
 def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
 
-    Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-tasks``, ``csl-overlap`` and
+    Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
     """
     names = Names()
@@ -64,12 +63,13 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     kernels = Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module))
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
-    tasks = _task_ids(lowering, ends, module, targets)
+    tasks = _task_ids(module, targets)
+    bodies = lowering.tasks()  # which name what guards of bindings are named after
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
     memory = _memory(module, names, symbols, kernels, descriptors.shifts)
     state = _state(lowering, guards, scalars)
     body = _step(lowering)
-    ends_of_transfers = _tasks(lowering, guards, module, scalars)
+    ends_of_transfers = _tasks(lowering, bodies, guards, module, scalars)
     sections = [
         ("", _params(ends, guards)),
         ("", _modules(guards, kernels)),
@@ -170,28 +170,16 @@ def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
     }
 
 
-def _task_ids(lowering: Lowering, ends: Ends, module: Module, targets: Targets) -> dict[str, int]:
-    """Ids of local tasks: free ones that are no color in use, since both may be numbered alike."""
-    colors = _colors(ends, module)
-    free = [number for number in targets.task_ids if number not in colors]
-    wanted = ["resume", *(task.name for task in lowering.tasks())]
-    if not lowering.transfers.suspends:
-        return {}
-    if len(wanted) > len(free):
+def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
+    """The ids that the module says for its local tasks. Raises ``csl-unassigned``."""
+    wrong = wrong_task(module, targets)
+    if wrong is not None:
         fail(
-            "csl-tasks",
-            f"the program needs {len(wanted)} tasks and a core has {len(free)} ids left",
-            notes=(violates("R"),),
+            "csl-unassigned",
+            f"the program does not say which ids its tasks take: {wrong}",
+            help="run the pass assign-csl-tasks, for --portable with {portable=true}",
         )
-    return dict(zip(wanted, free, strict=False))
-
-
-def _colors(ends: Ends, module: Module) -> set[int]:
-    mesh = module.the_mesh()
-    found: set[int] = set()
-    for end in ends.of.values():
-        found |= {int(v) for v in colors_on(end.colors, mesh)}
-    return found
+    return module.tasks
 
 
 # --- sections
@@ -298,10 +286,12 @@ def _step(lowering: Lowering) -> list[str]:
     return _function("step", "", [*lines, f"{_PAD}}}", "}"])
 
 
-def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str]) -> list[str]:
+def _tasks(
+    lowering: Lowering, bodies: list[Task], guards: Guards, module: Module, scalars: list[str]
+) -> list[str]:
     lines: list[str] = []
     if lowering.transfers.suspends:
-        for task in lowering.tasks():
+        for task in bodies:
             lines += [f"task {task.name}() void {{", *(_PAD + line for line in task.body), "}", ""]
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)

@@ -1,18 +1,20 @@
-"""The fact csl_queues: queues that a module says are the device's, and keep apart what meets."""
+"""The facts csl_queues and csl_tasks: a module's queues and ids are legal on its device."""
 
 from pathlib import Path
 
 import pytest
 
 from meshc.backends import csl
+from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
+from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
 from meshc.verify import check_claims, check_fact
 
-CASE = Path(__file__).parents[1] / "passes" / "assign_csl_queues" / "example.meshir"
+CASE = Path(__file__).parents[1] / "passes" / "assign_csl_tasks" / "example.meshir"
 ASSIGNED = CASE.read_text().partition("# ---\n")[2]
 CHAIN = 'recv_color = "(x + 1) mod 2", queue = 7, output_queue = 2'
 
@@ -59,3 +61,35 @@ def test_queues_of_one_device_are_not_those_of_all():
     assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
     PassManager(resource_passes(portable=True)).run(module)
     assert "layout.csl" in csl.emit({"main": module}, portable=True)
+
+
+TASKS = "tasks resume = 24, joined_a = 25\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("tasks resume = 24, joined_a = 24\n", "two tasks have one id"),
+        ("tasks resume = 24\n", "task 'joined_a' has no id"),
+        ("tasks resume = 24, joined_a = 25, more = 20\n", "there is no task 'more'"),
+        ("tasks resume = 21, joined_a = 25\n", "the id 21, which is not free"),
+        ("tasks resume = 2, joined_a = 25\n", "the id 2, which is not free"),
+    ],
+)
+def test_wrong_ids_are_found(given, why):
+    """Ids used twice, of the host, of a color, or of no task."""
+    module = changed(TASKS, given)
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_tasks")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-tasks-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+def test_ids_are_printed_and_read_again():
+    module = parse_module(Source("assigned.meshir", ASSIGNED))
+    assert module.tasks == {"resume": 24, "joined_a": 25}
+    assert print_module(module) == ASSIGNED
+    assert clone_module(module).tasks == module.tasks
