@@ -30,6 +30,8 @@ from measuring import table
 
 from meshc.backends import csl
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
+from meshc.passes.manager import PassManager
+from meshc.pipelines import resource_passes
 
 TYPES = (("f16", "f16"), ("f16", "f32"), ("f32", "f32"))
 MESHES = ("2x2", "3x3", "4x4", "5x5", "6x6", "8x8", "12x12", "4x6", "3x5", "6x4", "2x8")
@@ -118,7 +120,8 @@ def measure(kind: str, algo: str, question: Question, commands: str) -> Point:
         cores = int(question.mesh.partition("x")[0])
         found = csl_scaling.measure(algo, cores, question.device, commands)
         return Point(algo, question, found.predicted, found.simulated)
-    files = csl.emit({"main": tile_module(question, kind, algo)})
+    module = PassManager(resource_passes()).run(tile_module(question, kind, algo))
+    files = csl.emit({"main": module})
     facts = json.loads(files["report.json"])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -42,6 +42,13 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
+def resource_passes(portable: bool = False) -> list[Pass]:
+    """The passes that assign what a CSL program takes of a core, after those of the tile level;
+    ``portable`` for all devices that CSL is for."""
+    option = "{portable=true}" if portable else ""
+    return own_pipeline(f"assign-csl-queues{option},assign-csl-tasks{option}")
+
+
 GIVEN: dict[Level, tuple[str, ...]] = {
     "graph": (),
     "mesh": ("partitioned", "padding_safe"),

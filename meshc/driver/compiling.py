@@ -24,7 +24,7 @@ from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
-from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels
+from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels, resource_passes
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
 from meshc.verify import check_fact
 from meshc.verify.shared_state import check_shared_state
@@ -56,7 +56,7 @@ def compile_loaded(
     except MeshcError as error:
         raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
     with _quoting_missed(report):
-        files = _files(request, modules, host, loaded.name)
+        files = _files(request, modules, host, loaded.name, report)
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded)
 
@@ -235,13 +235,26 @@ def _vocabulary(host: HostFacts) -> csl.Vocabulary | None:
     return csl.Vocabulary(host.embedding, host.vocab, host.capacity, host.eos)
 
 
+def _assigned(
+    request: CompileRequest, modules: Mapping[str, Module], report: Diagnostics
+) -> dict[str, Module]:
+    """The programs, with what each takes of a core."""
+    in_each(modules, lambda phase: csl.check(modules[phase]))
+    manager = PassManager(resource_passes(request.portable))
+    return in_each(modules, lambda phase: manager.run(modules[phase], report))
+
+
 def _files(
-    request: CompileRequest, modules: Mapping[str, Module], host: HostFacts, model: str
+    request: CompileRequest,
+    modules: Mapping[str, Module],
+    host: HostFacts,
+    model: str,
+    report: Diagnostics,
 ) -> dict[str, str]:
     if request.compile_to:
         return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
     if request.target == "csl":
-        return csl.emit(modules, request.portable, _vocabulary(host))
+        return csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
     if request.target == "cuda":
         return cuda.emit(modules["decode"], model, request.page)
     return emit(modules, host)

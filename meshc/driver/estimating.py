@@ -12,7 +12,9 @@ from meshc.devices import Device, Kind, device
 from meshc.driver.growing import Laws, laws
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.ir.module import Module
-from meshc.support.diagnostics import MeshcError
+from meshc.passes.manager import PassManager
+from meshc.pipelines import resource_passes
+from meshc.support.diagnostics import Diagnostic, MeshcError
 from meshc.support.plmr import letter_of
 
 _NEAR_HOPS, _NEAR_STAGES = 2, 1  # the least a step of a product can do with (WaferLLM section 5.2)
@@ -65,10 +67,19 @@ def _needs(module: Module, counted: Profile, numbers: Device) -> csl.Needs:
     """What the emitted program takes; for what is not CSL, what the tile program does."""
     if numbers.csl_arch is not None:
         try:
-            return csl.needs(module)
+            return csl.needs(module, _refused(module))
         except MeshcError:  # a kernel or an element type that is not emitted
             pass
     return csl.Needs(counted.bytes, None)
+
+
+def _refused(module: Module) -> Diagnostic | None:
+    """Why no core has what a program takes, if none does; else that is assigned."""
+    try:
+        PassManager(resource_passes()).run(module)
+    except MeshcError as problem:
+        return problem.diagnostics[0]
+    return None
 
 
 def violations(

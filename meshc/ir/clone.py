@@ -22,6 +22,7 @@ def clone_module(module: Module) -> Module:
         scalars=dict(module.scalars),
         paired=dict(module.paired),
         options=dict(module.options),
+        tasks=dict(module.tasks),
         holds=set(module.holds),
     )
     copy.buffers = [Buffer(_fresh(b.value, values), b.role, b.address) for b in module.buffers]

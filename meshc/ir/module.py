@@ -69,7 +69,7 @@ class Channel:
     comes, in the order of their positions and then from the first again; messages arrive in the
     order of turns, whenever they were sent.
     ``send_color`` and ``recv_color`` give each core its color; ``queue`` is the input queue.
-    Colors and queues are set by allocate-routes.
+    Colors and queues are set by allocate-routes, queues of CSL programs anew by assign-csl-queues.
     """
 
     name: str
@@ -120,9 +120,9 @@ class Module:
     ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
     has an entry for each kind of attention over cached keys; ``paired`` names weights of the model
-    whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, .. (canonicalize). ``places``
-    says where sections of the header and declarations stand in the text that the module was read
-    from.
+    whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, .. (canonicalize). ``tasks`` are
+    the ids of the local tasks of a CSL program (assign-csl-tasks). ``places`` says where sections
+    of the header and declarations stand in the text that the module was read from.
     """
 
     name: str
@@ -142,6 +142,7 @@ class Module:
     channels: list[Channel] = field(default_factory=list)
     ports: list[Port] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
+    tasks: dict[str, int] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:

@@ -52,6 +52,8 @@ def _header(module: Module) -> list[str]:
         lines += device_lines(module.device)
     if module.mesh is not None:
         lines.append(f"mesh {_mesh(module.mesh)}")
+    if module.tasks:
+        lines.append("tasks " + ", ".join(f"{k} = {v}" for k, v in module.tasks.items()))
     return lines
 
 

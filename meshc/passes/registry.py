@@ -16,6 +16,8 @@ from meshc.passes.mesh.select_collective import SelectCollective
 from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
+from meshc.passes.resources.csl.assign_queues import AssignCslQueues
+from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
@@ -39,6 +41,8 @@ PASSES: tuple[type[Pass], ...] = (
     AllocateRoutes,
     ScheduleTasks,
     PlanMemory,
+    AssignCslQueues,
+    AssignCslTasks,
 )
 
 _BY_NAME = {cls.NAME: cls for cls in PASSES}

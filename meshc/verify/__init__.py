@@ -14,6 +14,8 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.verify import (
     channels_matched,
     collectives_selected,
+    csl_queues,
+    csl_tasks,
     deadlock_free,
     guards_cover,
     memory_planned,
@@ -95,6 +97,18 @@ _CATALOGUE = (
         ("tile",),
         "colors and queues within the device, no two routes share a color at a router",
         routed.check,
+    ),
+    Fact(
+        "csl_queues",
+        ("tile",),
+        "ends of channels have queues of the device, in which no transfers meet",
+        csl_queues.check,
+    ),
+    Fact(
+        "csl_tasks",
+        ("tile",),
+        "each local task has an id of its own that is free on the device",
+        csl_tasks.check,
     ),
     Fact(
         "memory_planned",

@@ -132,7 +132,7 @@ def _check_queues(module: Module, lines: list[Line]) -> None:
         for other in range(index):
             rival = module.channels[other]
             meet = shares_core(lines[index].receiving, lines[other].receiving)
-            if meet and channel.queue == rival.queue:
+            if meet and channel.queue is not None and channel.queue == rival.queue:
                 fail(
                     "routes-clash",
                     f"@{channel.name} and @{rival.name} share input queue {channel.queue}",

@@ -15,7 +15,7 @@ from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
-from meshc.pipelines import pipeline_to
+from meshc.pipelines import pipeline_to, resource_passes
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source
 
@@ -78,6 +78,8 @@ def test_other_names_give_the_same_emitted_programs(tmp_path):
     text = (EXAMPLES / "matmul.mesh").read_text()
     model.write_text(re.sub(r"\bx\b", "left", text))
     usual, named = (tile_modules(model, "3x3", "wse2", renamed) for renamed in (False, True))
+    for modules in (usual, named):
+        PassManager(resource_passes()).run(modules["main"])
     for emitted in (csl.emit, lambda modules: emit(modules, HostFacts("matmul"))):
         theirs, ours = emitted(usual), emitted(named)
         assert theirs.keys() == ours.keys()

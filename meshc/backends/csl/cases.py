@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl.transfers import Transfers
 from meshc.backends.csl.scalar import COMPARED, STORE
-from meshc.backends.csl.transfers import Transfers
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import For, Sweep, Wait

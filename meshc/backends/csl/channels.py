@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from meshc.analysis.channels import line_of
+from meshc.analysis.csl.ends import colors_on, ends_of
+from meshc.analysis.csl.queues import queue_of, wrong_queue
 from meshc.analysis.turns import turns_of
 from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.names import Names
-from meshc.backends.csl.queues import assign_queues
 from meshc.backends.csl.turns import check_colors, handover
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
-from meshc.ir.core import Block, Op
-from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
-from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
-
-_ALWAYS = Cond.true()
 
 
 @dataclass
 class End:
-    """One end of a channel in a PE program: its color parameter, its queue, when it is in use."""
+    """One end of a channel in a PE program: its color parameter, its queue, when it is in use and
+    by whom."""
 
     channel: Channel
     verb: str  # send or recv
     color: str
     queue_name: str
     coordinates: frozenset[str]
-    queue: int = -1
-    uses: Cond = field(default_factory=Cond.false)
-    places: Cond = field(default_factory=Cond.true)
+    queue: int
+    uses: Cond
+    places: Cond
 
     @property
     def static_uses(self) -> Cond:
@@ -77,28 +72,29 @@ class Ends:
         self.descriptors = descriptors
         self.mesh = module.the_mesh()
         self.of: dict[tuple[str, str], End] = {}
-        for op, guard in guarded(module.program.body):
-            for verb, name in (("send", channel_out(op)), ("recv", channel_in(op))):
-                if name is None:
-                    continue
-                if (name, verb) not in self.of:
-                    color = names.fresh(f"{name}_{'out' if verb == 'send' else 'in'}")
-                    queue = names.fresh(f"{color}_queue")
-                    self.of[name, verb] = End(
-                        module.channel(name), verb, color, queue, self.mesh.coordinates
-                    )
-                end = self.of[name, verb]
-                end.uses = end.uses | guard
-        self._assign_queues(module)
-
-    def _assign_queues(self, module: Module) -> None:
-        mesh = module.the_mesh()
-        for key, queue in assign_queues(module, self.of, self.targets).items():
-            end = self.of[key]
-            line = line_of(end.channel, mesh)
-            end.queue = queue
-            places = line.senders if end.verb == "send" else line.receivers
-            end.places = _within(line.axis, places, mesh.size(line.axis))
+        wrong = wrong_queue(module, targets)
+        if wrong is not None:
+            fail(
+                "csl-unassigned",
+                f"the program does not say which queues it takes: {wrong}",
+                help="run the pass assign-csl-queues, for --portable with {portable=true}",
+            )
+        for (name, verb), uses in ends_of(module).items():
+            color = names.fresh(f"{name}_{'out' if verb == 'send' else 'in'}")
+            constant = names.fresh(f"{color}_queue")
+            channel = module.channel(name)
+            line = line_of(channel, self.mesh)
+            places = line.senders if verb == "send" else line.receivers
+            self.of[name, verb] = End(
+                channel,
+                verb,
+                color,
+                constant,
+                self.mesh.coordinates,
+                queue_of(module, (name, verb)) or 0,
+                uses,
+                _within(line.axis, places, self.mesh.size(line.axis)),
+            )
 
     def queues(self) -> list[str]:
         """Constants for the queues."""
@@ -171,23 +167,6 @@ class Ends:
             text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
             lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
         return lines
-
-
-def guarded(block: Block, outside: Cond = _ALWAYS) -> Iterator[tuple[Op, Cond]]:
-    """Every op of ``block``, and the guards that it stands under, all of them together."""
-    for op in block.ops:
-        guard = outside if op.when is None else outside & op.when
-        yield op, guard
-        for region in op.regions:
-            yield from guarded(region, guard)
-
-
-def colors_on(colors: Piecewise, mesh: Mesh) -> set[int]:
-    """The colors that a function of the position takes on a mesh."""
-    row = np.arange(mesh.rows if mesh.down in colors.free_vars else 1)[:, None]
-    column = np.arange(mesh.columns if mesh.across in colors.free_vars else 1)[None, :]
-    place = dict.fromkeys(mesh.names, 0) | {mesh.down: row, mesh.across: column}
-    return {int(c) for c in np.unique(colors.evaluate(place, default=0))}
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:

@@ -9,8 +9,8 @@ from typing import Any
 
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
-from meshc.backends.csl.names import check_axes, phase_file
-from meshc.backends.csl.pe_file import pe_file
+from meshc.backends.csl.names import check_axes, phase_file, scalar_name
+from meshc.backends.csl.pe_file import check_kernels, pe_file
 from meshc.backends.csl.report import report
 from meshc.devices.csl import targets
 from meshc.ir.batch import REQUEST
@@ -43,15 +43,11 @@ def emit(
     }
 
 
-def _program(
-    phase: str,
-    module: Module,
-    portable: bool,
-    state: str,
-    vocabulary: Vocabulary | None = None,
-) -> dict[str, str]:
-    """The files of one phase; ``state`` is where what it keeps between runs lies."""
-    goals = targets(module.the_device(), portable)
+def check(module: Module) -> None:
+    """Raise what of a module has no CSL, whatever it takes of a core: ``csl-device``,
+    ``unsupported-batch``, ``csl-regions``, ``csl-extent``, ``csl-axis-name``,
+    ``csl-port-name``, ``csl-kernel`` and ``csl-dtype``."""
+    targets(module.the_device())
     if scalars_of_rounds(module) or REQUEST in module.scalars:
         fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
     if module.the_mesh().regions > 1:
@@ -64,6 +60,21 @@ def _program(
                 help="use a shorter sequence (--seq)",
             )
     check_axes(module.the_mesh().coordinates)
+    for name in module.scalars:
+        scalar_name(name)
+    check_kernels(module)
+
+
+def _program(
+    phase: str,
+    module: Module,
+    portable: bool,
+    state: str,
+    vocabulary: Vocabulary | None = None,
+) -> dict[str, str]:
+    """The files of one phase; ``state`` is where what it keeps between runs lies."""
+    check(module)
+    goals = targets(module.the_device(), portable)
     pe = pe_file(module, phase, goals)
     return {
         "layout.csl": layout_file(module, pe, phase_file(phase)),

@@ -14,8 +14,6 @@ from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expressio
 from meshc.backends.csl.names import Names
 from meshc.ir.affine import Cond, Piecewise
 from meshc.ir.mesh import Mesh
-from meshc.ir.module import Module
-from meshc.ir.ops.tile import For
 
 
 @dataclass
@@ -66,22 +64,6 @@ class Guards:
                 self.params[cond] = self.names.fresh(hint)
             return self.params[cond]
         return condition(cond, self.spelling)
-
-
-def largest(module: Module) -> dict[str, int]:
-    """The largest value of each name that is bounded: coordinates (ranks are as many as
-    positions), scalars, and variables of loops whose counts are constants."""
-    mesh = module.the_mesh()
-    found = {name: mesh.size(name) - 1 for name in mesh.parts}
-    found |= {mesh.index(name): mesh.size(name) - 1 for name in mesh.ranked}
-    found |= {name: high for name, (_, high) in module.scalars.items()}
-    loops = [op for op in module.walk() if isinstance(op, For)]
-    for op in loops:
-        found[op.var] = max(op.count.constant - 1, found.get(op.var, 0))
-    for op in loops:
-        if not op.count.is_const:
-            found.pop(op.var, None)
-    return found
 
 
 def layout_spelling(mesh: Mesh) -> dict[str, str]:

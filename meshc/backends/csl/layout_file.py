@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from meshc.analysis.channels import line_of
+from meshc.analysis.csl.ends import colors_on
 from meshc.analysis.turns import turns_of
-from meshc.backends.csl.channels import End, Ends, colors_on
+from meshc.backends.csl.channels import End, Ends
 from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression, helpers
 from meshc.backends.csl.guards import (
     coordinate_functions,

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from meshc.analysis.bounds import largest
 from meshc.analysis.coordinates import coordinate_values
+from meshc.analysis.csl.tasks import wrong_task
 from meshc.backends.csl.banks import shifts
-from meshc.backends.csl.channels import Ends, colors_on
+from meshc.backends.csl.channels import Ends
 from meshc.backends.csl.code_size import code_size
 from meshc.backends.csl.core_memory import CoreMemory
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.descriptors import Descriptors
 from meshc.backends.csl.expressible import check_expressible
 from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
-from meshc.backends.csl.guards import Guards, largest
+from meshc.backends.csl.guards import Guards
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import Names, plain, scalar_name
-from meshc.backends.csl.program import Lowering
+from meshc.backends.csl.program import Lowering, Task
 from meshc.backends.csl.shared_code import array
 from meshc.backends.csl.storage import WORD_BYTES, Variable, bytes_of, padding, word
 from meshc.backends.csl.text import wrapped
@@ -26,7 +28,6 @@ from meshc.devices.csl import Targets, targets
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
-from meshc.support.plmr import violates
 
 _PAD = "    "
 OWN = Spelling(lambda name: f"my_{name}")
@@ -49,8 +50,8 @@ class PeFile:
 def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
 
-    Raises ``csl-kernel``, ``csl-dtype``, ``csl-view``, ``csl-extent``, ``csl-queues``,
-    ``csl-tasks``, ``csl-overlap`` and ``csl-memory-full`` for what cannot be emitted.
+    Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
+    ``csl-memory-full`` for what cannot be emitted.
     """
     names = Names()
     guards = Guards(module.the_mesh(), names, most=largest(module))
@@ -60,15 +61,15 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
-    check_expressible(module, kernels.known)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
-    tasks = _task_ids(lowering, ends, module, targets)
+    tasks = _task_ids(module, targets)
+    bodies = lowering.tasks()  # which name what guards of bindings are named after
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
     memory = _memory(module, names, symbols, kernels, descriptors.shifts)
     state = _state(lowering, guards, scalars)
     body = _step(lowering)
-    ends_of_transfers = _tasks(lowering, guards, module, scalars)
+    ends_of_transfers = _tasks(lowering, bodies, guards, module, scalars)
     sections = [
         ("", _params(ends, guards)),
         ("", _modules(guards, kernels)),
@@ -109,16 +110,17 @@ class Needs:
     refused: Diagnostic | None = None
 
 
-def needs(module: Module) -> Needs:
-    """What a tile-level module takes on its device. Raises what kernels cannot be emitted."""
-    try:
-        pe = pe_file(module, "main", targets(module.the_device()))
-        return Needs(pe.memory.arrays, pe.predicted_cycles)
-    except MeshcError as problem:
-        refused = problem.diagnostics[0]
-    names = Names()
-    descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
-    kernels = _kernels(module, names, descriptors)
+def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
+    """What a tile-level module takes on its device; ``refused`` says why its resources could not
+    be assigned. Raises what kernels cannot be emitted."""
+    check_kernels(module)
+    if refused is None:
+        try:
+            pe = pe_file(module, "main", targets(module.the_device()))
+            return Needs(pe.memory.arrays, pe.predicted_cycles)
+        except MeshcError as problem:
+            refused = problem.diagnostics[0]
+    kernels = kernels_of(module)
     for op in module.walk():
         if isinstance(op, Compute):
             kernels.lines(op)
@@ -127,6 +129,18 @@ def needs(module: Module) -> Needs:
         cycles = Timing(module, kernels).cycles
     scratch = kernels.code.shared_variables()
     return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
+
+
+def check_kernels(module: Module) -> None:
+    """Raise every ``csl-kernel`` and ``csl-dtype`` of a program."""
+    check_expressible(module, kernels_of(module).known)
+
+
+def kernels_of(module: Module) -> Kernels:
+    """Writers of a program's kernels, apart from a program."""
+    names = Names()
+    descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
+    return _kernels(module, names, descriptors)
 
 
 def buffer_bytes(module: Module) -> int:
@@ -162,28 +176,16 @@ def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
     }
 
 
-def _task_ids(lowering: Lowering, ends: Ends, module: Module, targets: Targets) -> dict[str, int]:
-    """Ids of local tasks: free ones that are no color in use, since both may be numbered alike."""
-    colors = _colors(ends, module)
-    free = [number for number in targets.task_ids if number not in colors]
-    wanted = ["resume", *(task.name for task in lowering.tasks())]
-    if not lowering.transfers.suspends:
-        return {}
-    if len(wanted) > len(free):
+def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
+    """The ids that the module says for its local tasks. Raises ``csl-unassigned``."""
+    wrong = wrong_task(module, targets)
+    if wrong is not None:
         fail(
-            "csl-tasks",
-            f"the program needs {len(wanted)} tasks and a core has {len(free)} ids left",
-            notes=(violates("R"),),
+            "csl-unassigned",
+            f"the program does not say which ids its tasks take: {wrong}",
+            help="run the pass assign-csl-tasks, for --portable with {portable=true}",
         )
-    return dict(zip(wanted, free, strict=False))
-
-
-def _colors(ends: Ends, module: Module) -> set[int]:
-    mesh = module.the_mesh()
-    found: set[int] = set()
-    for end in ends.of.values():
-        found |= {int(v) for v in colors_on(end.colors, mesh)}
-    return found
+    return module.tasks
 
 
 # --- sections
@@ -290,10 +292,12 @@ def _step(lowering: Lowering) -> list[str]:
     return _function("step", "", [*lines, f"{_PAD}}}", "}"])
 
 
-def _tasks(lowering: Lowering, guards: Guards, module: Module, scalars: list[str]) -> list[str]:
+def _tasks(
+    lowering: Lowering, bodies: list[Task], guards: Guards, module: Module, scalars: list[str]
+) -> list[str]:
     lines: list[str] = []
     if lowering.transfers.suspends:
-        for task in lowering.tasks():
+        for task in bodies:
             lines += [f"task {task.name}() void {{", *(_PAD + line for line in task.body), "}", ""]
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)

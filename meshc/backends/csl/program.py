@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
 from meshc.backends.csl.channels import Ends
 from meshc.backends.csl.descriptors import Descriptors, element
 from meshc.backends.csl.expressions import expression
 from meshc.backends.csl.guards import Guards
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.names import plain
-from meshc.backends.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
 from meshc.backends.csl.windows import window
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshc.analysis.channels import line_of
-from meshc.backends.csl.channels import colors_on
+from meshc.analysis.csl.ends import colors_on
 from meshc.backends.csl.core_memory import CoreMemory
 from meshc.backends.csl.pe_file import PeFile
 from meshc.devices.csl import Targets

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.csl.transfers import Choice, Group, Transfers
 from meshc.analysis.turns import turns_of
 from meshc.backends.csl import costs, scalar
 from meshc.backends.csl.cases import Cases
 from meshc.backends.csl.costs import Costs
 from meshc.backends.csl.kernels import Kernels
 from meshc.backends.csl.scalar import Scalar
-from meshc.backends.csl.transfers import Choice, Group, Transfers
 from meshc.backends.csl.windows import window
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op

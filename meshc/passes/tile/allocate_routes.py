@@ -46,7 +46,7 @@ class AllocateRoutes(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"channels_matched"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"routed"})
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_queues", "csl_tasks"})
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()

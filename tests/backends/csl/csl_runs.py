@@ -7,11 +7,12 @@ from io import StringIO
 
 import numpy as np
 
-from meshc.backends.csl import emit
+from meshc.backends import csl
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.parser import parse_module
 from meshc.passes.tile.allocate_routes import AllocateRoutes
+from meshc.pipelines import resource_passes
 from meshc.sim import cs_python, cslc
 from meshc.sim.host import runtime
 from meshc.support.diagnostics import Diagnostics
@@ -24,6 +25,15 @@ model product(M={m}, K={k}, N={n}) {{
   main(x[M, K]) -> [M, N] {{ return x @ w }}
 }}
 """
+
+
+def emit(modules, portable=False):
+    """The files of programs, whose resources are assigned as the driver does it."""
+    for module in modules.values():
+        csl.check(module)
+        for one in resource_passes(portable):
+            one.run(module, Diagnostics())
+    return csl.emit(modules, portable)
 
 
 @contextmanager

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from csl_runs import tile_text
+from csl_runs import emit, tile_text
 from csl_texts import cast, chain, exchange, tile_program
 
-from meshc.backends.csl import emit
 from meshc.devices import device
 from meshc.ir.affine import Cond, parse_expr
 from meshc.ir.ops import graph

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import compiled, run_files
+from csl_runs import compiled, emit, run_files
 
-from meshc.backends.csl import emit
 from meshc.ir.affine import Cond, Expr
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import PRODUCT, bound, compiled, run_files
+from csl_runs import PRODUCT, bound, compiled, emit, run_files
 from route_judge import count
 
 from meshc.backends import csl
-from meshc.backends.csl import emit
 from meshc.devices import device
 from meshc.devices.csl import targets
 from meshc.support.diagnostics import MeshcError

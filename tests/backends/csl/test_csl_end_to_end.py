@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import PRODUCT, bound, tile_text
-
-from meshc.backends.csl import emit
+from csl_runs import PRODUCT, bound, emit, tile_text
 
 ROOT = Path(__file__).parents[3]
 HERE = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import run_files
+from csl_runs import emit, run_files
 
-from meshc.backends.csl import emit
 from meshc.devices import device
 from meshc.ir.parser import parse_module
 from meshc.support.diagnostics import MeshcError

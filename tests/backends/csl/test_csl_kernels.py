@@ -4,10 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from csl_runs import run_files, tile_text
+from csl_runs import emit, run_files, tile_text
 from csl_texts import tile_program
-
-from meshc.backends.csl import emit
 
 WIDE = "  buffer %w : f32[3, 4]\n"
 KEEP = "    tile.copy %c, %w[2]\n"

@@ -9,9 +9,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-from csl_runs import compiled, run_files
+from csl_runs import compiled, emit, run_files
 
-from meshc.backends.csl import emit
 from meshc.support.diagnostics import MeshcError
 
 ARCHS = ("wse2", "wse3")

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from csl_runs import compiled, tile_text
+from csl_runs import compiled, emit, tile_text
 from csl_texts import tile_program
 from csl_turn_texts import all_gather
 
-from meshc.backends.csl import emit
 from meshc.backends.csl.code_size import code_size
 from meshc.devices import device
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import run_files, tile_text
+from csl_runs import emit, run_files, tile_text
 from csl_texts import cast, chain, exchange, tile_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshc.backends.csl import emit
 from meshc.backends.csl.names import RESERVED, Names
 
 BODY = (

@@ -4,9 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from csl_runs import run_files
+from csl_runs import emit, run_files
 
-from meshc.backends import csl
 from meshc.backends.csl.expressions import Spelling
 from meshc.backends.csl.scalar import CALL, OFFSET, Scalar
 from meshc.backends.csl.windows import Dim, Window
@@ -37,7 +36,7 @@ HELD_OUT = [
 )
 def test_within_15_percent(kind, algo, sizes, mesh, arch, dtype, accumulate, tmp_path, monkeypatch):
     question = Question(*sizes, mesh, arch, dtype, accumulate)
-    files = csl.emit({"main": tile_module(question, kind, algo)})
+    files = emit({"main": tile_module(question, kind, algo)})
     facts = json.loads(files["report.json"])
     rng = np.random.default_rng(1)
     tensors = {name: rng.random(shape, np.float32) for name, shape in facts["inputs"].items()}
@@ -54,7 +53,7 @@ def test_the_best_algorithm_is_predicted(side, tile, best, tmp_path, monkeypatch
     question = Question(n, n, n, f"{side}x{side}", "wse2", "f16", "f16")
     predicted, measured = {}, {}
     for algo in ("cyclic_shift", "cannon", "summa", "allgather"):
-        files = csl.emit({"main": tile_module(question, "gemm", algo)})
+        files = emit({"main": tile_module(question, "gemm", algo)})
         facts = json.loads(files["report.json"])
         tensors = {name: np.ones(shape, np.float32) for name, shape in facts["inputs"].items()}
         folder = tmp_path / algo

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from csl_runs import compiled, product_error, run_files
-
-from meshc.backends.csl import emit
+from csl_runs import compiled, emit, product_error, run_files
 
 MESHES = ["1x1", "2x2", "3x3", "4x4", "5x5", "4x6", "1x4", "4x1", "3x2"]
 SIZES = [(16, 24, 12), (7, 13, 5)]

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from csl_runs import PRODUCT, compiled
+from csl_runs import PRODUCT, compiled, emit
 
-from meshc.backends.csl import emit
 from meshc.driver import CompileRequest, compile_loaded, load_any
 
 OUTPUT_QUEUES = {"wse2": range(2, 6), "wse3": range(2, 8)}

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import run_files, tile_text
+from csl_runs import emit, run_files, tile_text
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from random_programs import LARGEST_INPUT, Generator
 
-from meshc.backends.csl import emit
 from meshc.interp.tile import TileMachine
 from meshc.ir.parser import parse_module
 from meshc.ir.verifier import verify_module

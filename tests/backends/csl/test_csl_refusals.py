@@ -1,10 +1,9 @@
 """A program that takes more than a device has is refused, and the letter of PLMR is named."""
 
 import pytest
-from csl_runs import PRODUCT, tile_text
+from csl_runs import PRODUCT, emit, tile_text
 from csl_texts import cast, chain, exchange, tile_program
 
-from meshc.backends.csl import emit
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.plmr import LETTERS, letter_of

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from csl_runs import run_files, tile_text
+from csl_runs import emit, run_files, tile_text
 
-from meshc.backends.csl import emit
 from meshc.interp.tile import TileMachine
 from meshc.ir.parser import parse_module
 from meshc.support.spans import Source

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from csl_runs import PRODUCT, bound, compiled, run_files, tile_text
+from csl_runs import PRODUCT, bound, compiled, emit, run_files, tile_text
 from csl_turn_texts import all_gather
 
-from meshc.backends.csl import emit
 from meshc.backends.csl.turns import control_word
 from meshc.support.diagnostics import MeshcError
 

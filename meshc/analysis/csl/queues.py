@@ -1,4 +1,4 @@
-"""Queues for the ends of channels, so that none is asked for two things at once.
+"""Which ends of channels must have queues of different numbers.
 
 On a core two inputs never share a queue, since a queue listens to one color; nor do two outputs of
 a device whose output queues are bound to a color too. A transfer that runs beside the program takes
@@ -8,46 +8,21 @@ numbers, inputs and outputs alike (vendor's documentation of DSDs).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import combinations
 
-from meshc.analysis.channels import Ends, Line, line_of, shares_core
-from meshc.analysis.queues import different_numbers
-from meshc.backends.csl.transfers import Transfers, exclusive
+from meshc.analysis import channels
+from meshc.analysis.channels import Line, line_of, shares_core
+from meshc.analysis.csl.ends import End, ends_of
+from meshc.analysis.csl.transfers import Transfers, exclusive
 from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Transfer, channel_in, channel_out
-from meshc.support.diagnostics import fail
-from meshc.support.plmr import violates
-
-End = tuple[str, str]  # name of the channel, "send" or "recv"
 
 
-def assign_queues(module: Module, ends: Iterable[End], targets: Targets) -> dict[End, int]:
-    """A queue for each of ``ends`` that is legal on all of ``targets``. Raises ``csl-queues``."""
-    every = list(ends)
-    numbers = {"send": targets.output_queues, "recv": targets.input_queues}
-    rivals = _rivals(module, every, bool(targets.bound))
-    order = sorted(every, key=lambda end: (-len(rivals[end]), every.index(end)))
-    found = different_numbers(order, rivals.__getitem__, lambda end, _: numbers[end[1]])
-    if found is None:
-        names = ", ".join(f"@{name}" for name in dict.fromkeys(name for name, _ in every))
-        fail(
-            "csl-queues",
-            f"a core of {targets} has too few queues for the channels of the program",
-            notes=(
-                f"channels: {names}",
-                "the first queues serve the host; a send and a receive that are under way together "
-                "on queues of one number share a microthread",
-                violates("R"),
-            ),
-            help="choose algorithms with fewer channels",
-        )
-    return found
-
-
-def _rivals(module: Module, ends: list[End], bound_outputs: bool) -> dict[End, set[End]]:
-    """Ends that must have different numbers."""
+def rivals(module: Module, ends: Sequence[End], bound_outputs: bool) -> dict[End, set[End]]:
+    """For each of ``ends`` those that must have other numbers; ``bound_outputs`` where an output
+    queue sends on one color. Raises ``csl-overlap`` and ``csl-wait``."""
     mesh = module.the_mesh()
     lines = {channel.name: line_of(channel, mesh) for channel in module.channels}
     together = _together(Transfers(module))
@@ -63,7 +38,34 @@ def _rivals(module: Module, ends: list[End], bound_outputs: bool) -> dict[End, s
     return found
 
 
-def _places(lines: dict[str, Line], end: End) -> Ends:
+def queue_of(module: Module, end: End) -> int | None:
+    """The queue that a module says for one end of a channel."""
+    channel = module.channel(end[0])
+    return channel.queue if end[1] == "recv" else channel.output_queue
+
+
+def wrong_queue(module: Module, goals: Targets) -> str | None:
+    """What is wrong with the queues that a module says for ``goals``, in words; None where each
+    end has one that programs may take, and rivals have different ones."""
+    legal = {"send": goals.output_queues, "recv": goals.input_queues}
+    taken = {end: queue_of(module, end) for end in ends_of(module)}
+    for end, queue in taken.items():
+        if queue not in legal[end[1]]:
+            given = "no queue" if queue is None else f"queue {queue}, which is not for programs"
+            return f"{_said(end)} has {given}"
+    for end, others in rivals(module, list(taken), bool(goals.bound)).items():
+        for other in others:
+            if taken[end] == taken[other]:
+                return f"{_said(end)} and {_said(other)} meet in queue {taken[end]}"
+    return None
+
+
+def _said(end: End) -> str:
+    name, verb = end
+    return f"the {'input' if verb == 'recv' else 'output'} of @{name}"
+
+
+def _places(lines: dict[str, Line], end: End) -> channels.Ends:
     line = lines[end[0]]
     return line.sending if end[1] == "send" else line.receiving
 
@@ -85,5 +87,6 @@ def _together(transfers: Transfers) -> set[frozenset[End]]:
 
 
 def _ends(op: Transfer) -> list[End]:
-    named = (("recv", channel_in(op)), ("send", channel_out(op)))
-    return [(name, verb) for verb, name in named if name is not None]
+    received, sent = channel_in(op), channel_out(op)
+    found: list[End] = [(received, "recv")] if received is not None else []
+    return found if sent is None else [*found, (sent, "send")]

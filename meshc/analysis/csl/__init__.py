@@ -1,0 +1,1 @@
+"""What CSL programs take of a core, read off tile programs."""

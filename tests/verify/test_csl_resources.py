@@ -1,0 +1,95 @@
+"""The facts csl_queues and csl_tasks: a module's queues and ids are legal on its device."""
+
+from pathlib import Path
+
+import pytest
+
+from meshc.backends import csl
+from meshc.ir.clone import clone_module
+from meshc.ir.parser import parse_module
+from meshc.ir.printer import print_module
+from meshc.passes.manager import PassManager
+from meshc.pipelines import resource_passes
+from meshc.support.diagnostics import MeshcError
+from meshc.support.spans import Source
+from meshc.verify import check_claims, check_fact
+
+CASE = Path(__file__).parents[1] / "passes" / "assign_csl_tasks" / "example.meshir"
+ASSIGNED = CASE.read_text().partition("# ---\n")[2]
+CHAIN = 'recv_color = "(x + 1) mod 2", queue = 7, output_queue = 2'
+
+
+def changed(old, new):
+    assert ASSIGNED.count(old) == 1
+    return parse_module(Source("assigned.meshir", ASSIGNED.replace(old, new)))
+
+
+def test_what_the_pass_gives_holds():
+    check_claims(parse_module(Source("assigned.meshir", ASSIGNED)))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("queue = 6, output_queue = 2", "the input of @chain_x_1 and the input of @cast_x meet"),
+        ("queue = 1, output_queue = 2", "queue 1, which is not for programs"),
+        ("queue = 7, output_queue = 8", "queue 8, which is not for programs"),
+        ("queue = 7, output_queue = 6", "meet in queue 6"),
+        ("queue = 7", "the output of @chain_x_1 has no queue"),
+    ],
+)
+def test_wrong_queues_are_found(given, why):
+    """Two inputs of a core, a send and a receive under way together, numbers of the host."""
+    module = changed(CHAIN, CHAIN.replace("queue = 7, output_queue = 2", given))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_queues")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-queues-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+def test_queues_of_one_device_are_not_those_of_all():
+    """The output queue 7 is one of wse3 and none of wse2, where a portable program runs too."""
+    module = changed(CHAIN, CHAIN.replace("output_queue = 2", "output_queue = 7").replace(
+        "queue = 7, out", "queue = 3, out"))  # fmt: skip
+    check_fact(module, "csl_queues")
+    csl.emit({"main": module})
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module}, portable=True)
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+    PassManager(resource_passes(portable=True)).run(module)
+    assert "layout.csl" in csl.emit({"main": module}, portable=True)
+
+
+TASKS = "tasks resume = 24, joined_a = 25\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("tasks resume = 24, joined_a = 24\n", "two tasks have one id"),
+        ("tasks resume = 24\n", "task 'joined_a' has no id"),
+        ("tasks resume = 24, joined_a = 25, more = 20\n", "there is no task 'more'"),
+        ("tasks resume = 21, joined_a = 25\n", "the id 21, which is not free"),
+        ("tasks resume = 2, joined_a = 25\n", "the id 2, which is not free"),
+    ],
+)
+def test_wrong_ids_are_found(given, why):
+    """Ids used twice, of the host, of a color, or of no task."""
+    module = changed(TASKS, given)
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_tasks")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-tasks-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+def test_ids_are_printed_and_read_again():
+    module = parse_module(Source("assigned.meshir", ASSIGNED))
+    assert module.tasks == {"resume": 24, "joined_a": 25}
+    assert print_module(module) == ASSIGNED
+    assert clone_module(module).tasks == module.tasks
