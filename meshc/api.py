@@ -28,6 +28,8 @@ from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.registry import PASSES, parse_pipeline
+from meshc.passes.resources.csl.assign_queues import AssignCslQueues
+from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.plan_memory import PlanMemory
@@ -123,6 +125,8 @@ __all__ = [
     "PASSES",
     "AllocateRoutes",
     "Answer",
+    "AssignCslQueues",
+    "AssignCslTasks",
     "Canonicalize",
     "Compiled",
     "Diagnostic",

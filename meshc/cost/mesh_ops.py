@@ -128,7 +128,9 @@ class MeshCosts:
             )
             elements, dtype = rows[0] * ceil(lanes / size), kinds[0].dtype
             part = ceil(elements * dtype.bytes / self.device.link.word_bytes)
-            dealing = dealing_cost(rows[0] * lanes, elements * size, size, str(dtype), self.device)
+            if str(dtype) in self.device.dtypes:
+                copied = rows[0] * lanes, elements * size
+                dealing = dealing_cost(*copied, size, str(dtype), self.device)
         words = self.words(op, type_of)
         everywhere = isinstance(op, ops.AllReduce)
         axis, work = own_axis(self.mesh, op.axis), self.merging(op, type_of)

@@ -28,6 +28,8 @@ from meshc.devices import Device
 
 MAX_PHASES = 4
 """Phases of the trees that are always tried."""
+MAX_PAIRED = 64
+"""Cores over which a tree of pairs is tried: the text of programs must not grow with the mesh."""
 TREES = {"pipeline": 1, "two_phase": 2, "tree": 64}
 """Phases of trees that have a name of their own; more than needed means groups of two."""
 
@@ -109,8 +111,8 @@ def dealing_cost(elements: int, padded: int, size: int, dtype: str, device: Devi
 
 def tree_candidates(size: int, segments: int, phases: int = 0) -> list[tuple[int, ...]]:
     """Groups of the trees that are tried over ``size`` cores, more than one: one tree for each of
-    the first numbers of phases and the tree of pairs, which has the most, or only that of
-    ``phases`` (as many as there are cores for). With ``segments``
+    the first numbers of phases and, over few cores, the tree of pairs, or only that of ``phases``
+    (as many as there are cores for). With ``segments``
     the first phases stay inside one segment where groups of its size make it up, so that they run
     on the chains of reductions inside segments."""
     inner = size // segments
@@ -118,8 +120,8 @@ def tree_candidates(size: int, segments: int, phases: int = 0) -> list[tuple[int
         inner, segments = size, 1
     outer = (segments,) if segments > 1 else ()
     found: list[tuple[int, ...]] = [(size,)] if outer and not phases else []
-    most = (inner - 1).bit_length()
-    for count in [phases] if phases else sorted({*range(1, MAX_PHASES + 1), most}):
+    pairs = [(inner - 1).bit_length()] if inner <= MAX_PAIRED else []
+    for count in [phases] if phases else sorted({*range(1, MAX_PHASES + 1), *pairs}):
         inside = tree_groups(inner, count)
         groups = (*inside, *outer)
         if outer and (prod(inside) > inner or (len(inside) < count and not phases)):

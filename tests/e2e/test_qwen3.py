@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from mesh_programs import mesh_program
 
+import meshc
+from meshc.backends.cuda.executor import CXX
 from meshc.cli import main
 from meshc.frontend.language import elaborate
 from meshc.frontend.models import model_of, open_checkpoint, read_config
@@ -51,21 +53,34 @@ TENSORS = {
     "mlp.up_proj": "F E",
     "mlp.down_proj": "E F",
 }
-EXTENTS = {"E": 24, "HD": 48, "GD": 16, "D": 8, "F": 20, "V": 40}
 LAYER = "model.layers.{}.{}.weight"
 
 
-def checkpoint(folder: Path, **changes: Any) -> dict[str, np.ndarray]:
+def extents(config: dict[str, Any]) -> dict[str, int]:
+    """Of the axes of stored tensors."""
+    lanes = config["head_dim"]
+    return {
+        "E": config["hidden_size"],
+        "HD": config["num_attention_heads"] * lanes,
+        "GD": config["num_key_value_heads"] * lanes,
+        "D": lanes,
+        "F": config["intermediate_size"],
+        "V": config["vocab_size"],
+    }
+
+
+def checkpoint(folder: Path, spread: float = 0.5, **changes: Any) -> dict[str, np.ndarray]:
     """A checkpoint in ``folder``; its tensors as float64."""
     save = pytest.importorskip("safetensors.numpy").save_file
     config = {**CONFIG, **changes}
     rng = np.random.default_rng(11)
+    sizes = extents(config)
     shapes = {LAYER.format(n, name): dims for n in range(2) for name, dims in TENSORS.items()}
     shapes |= {"model.embed_tokens.weight": "V E", "model.norm.weight": "E"}
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = "V E"
     tensors = {
-        name: rng.normal(0, 0.5, [EXTENTS[d] for d in dims.split()]).astype(np.float32)
+        name: rng.normal(0, spread, [sizes[d] for d in dims.split()]).astype(np.float32)
         for name, dims in shapes.items()
     }
     (folder / "config.json").write_text(json.dumps(config))
@@ -78,29 +93,30 @@ def norm(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
 
 
 def rotated(x: np.ndarray) -> np.ndarray:
-    """Lanes i and i + 4 of each head, [tokens, heads, 8]."""
-    turn = np.arange(len(x))[:, None, None] * CONFIG["rope_theta"] ** (-np.arange(4) / 4)
-    pair = (x[..., :4] + 1j * x[..., 4:]) * np.exp(1j * turn)
+    """Lanes i and i + D/2 of each head, [tokens, heads, D]."""
+    half = x.shape[-1] // 2
+    turn = np.arange(len(x))[:, None, None] * CONFIG["rope_theta"] ** (-np.arange(half) / half)
+    pair = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * turn)
     return np.concatenate([pair.real, pair.imag], -1)
 
 
 def logits(ids: list[int], stored: dict[str, np.ndarray]) -> np.ndarray:
     """Of every token of ``ids``, all tokens at once."""
     x = stored["model.embed_tokens.weight"][ids]
+    lanes = len(stored[LAYER.format(0, "self_attn.q_norm")])
     for layer in range(2):
         w = {name: stored[LAYER.format(layer, name)] for name in TENSORS}
         h = norm(x, w["input_layernorm"])
-        q, k, v = (
-            (h @ w[f"self_attn.{n}_proj"].T).reshape(len(ids), -1, EXTENTS["D"]) for n in "qkv"
-        )
+        q, k, v = ((h @ w[f"self_attn.{n}_proj"].T).reshape(len(ids), -1, lanes) for n in "qkv")
         q = rotated(norm(q, w["self_attn.q_norm"]))
         k = rotated(norm(k, w["self_attn.k_norm"]))
         attended = []
-        for head in range(6):
-            scores = q[:, head] @ k[:, head // 3].T / np.sqrt(EXTENTS["D"])
+        group = q.shape[1] // k.shape[1]
+        for head in range(q.shape[1]):
+            scores = q[:, head] @ k[:, head // group].T / np.sqrt(lanes)
             scores[~np.tri(len(ids), dtype=bool)] = -np.inf
             shares = np.exp(scores - scores.max(-1, keepdims=True))
-            attended.append(shares / shares.sum(-1, keepdims=True) @ v[:, head // 3])
+            attended.append(shares / shares.sum(-1, keepdims=True) @ v[:, head // group])
         x = x + np.concatenate(attended, -1) @ w["self_attn.o_proj"].T
         h = norm(x, w["post_attention_layernorm"])
         gate = h @ w["mlp.gate_proj"].T
@@ -145,7 +161,23 @@ def test_tokens_and_logits_of_distributed_programs(mesh: str, tmp_path: Path) ->
 
 
 @pytest.mark.models
-def test_kernels_for_clusters_are_refused_in_words(
+@pytest.mark.skipif(CXX.path() is None, reason="no C++ compiler")
+def test_logits_of_kernels_for_clusters(tmp_path: Path) -> None:
+    """In the executor, in f16: within a few roundings of f16 of the largest logit, for the tokens
+    that were generated."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "head_dim": 64}
+    sizes |= {"intermediate_size": 192, "vocab_size": 96}
+    stored = checkpoint(tmp_path, 0.1, **sizes)
+    compiled = meshc.compile(tmp_path, target="cuda", dtype="f16", seq=16)
+    with compiled.load(backend="cuda-cpu") as program:
+        answer = program.generate(PROMPT, 3, ignore_eos=True)
+    wanted = logits([*PROMPT, *answer.tokens[:-1]], stored)[len(PROMPT) - 1 :]
+    off = np.abs(answer.logits - wanted).max()
+    assert off <= 2**-7 * np.abs(wanted).max()
+
+
+@pytest.mark.models
+def test_heads_that_no_kernel_takes_are_refused_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint(tmp_path)

@@ -41,13 +41,13 @@ _LOOPED = 17
 
 _ERF = [
     "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
-    "fn erf(v: f32) f32 {",
-    f"{PAD}const size = if (v < 0.0) -v else v;",
+    "fn erf(value: f32) f32 {",
+    f"{PAD}const size = if (value < 0.0) -value else value;",
     f"{PAD}const near = 1.0 / (1.0 + 0.3275911 * size);",
     f"{PAD}const high = ((1.061405429 * near - 1.453152027) * near + 1.421413741) * near;",
     f"{PAD}const tail = ((high - 0.284496736) * near + 0.254829592) * near;",
     f"{PAD}const found = 1.0 - tail * math.exp_f32(-size * size);",
-    f"{PAD}return if (v < 0.0) -found else found;",
+    f"{PAD}return if (value < 0.0) -found else found;",
     "}",
 ]
 
@@ -184,7 +184,9 @@ class Rows:
         self.code.uses_math = True
         kind = str(to.dtype)
         self.code.variable("most_of_row", to.dtype)
-        name = self.code.value_function("exponential", kind, f"math.exp_{kind}(v - most_of_row)")
+        name = self.code.value_function(
+            "exponential", kind, f"math.exp_{kind}(value - most_of_row)"
+        )
 
         def write(row: Row) -> list[str]:
             memory = self.code.descriptors.memory
@@ -225,19 +227,21 @@ class Rows:
 
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
         kind = str(windows[0].dtype)
-        return self._mapped(op, windows, "silu", f"v / (1.0 + math.exp_{kind}(-v))")
+        return self._mapped(op, windows, "silu", f"value / (1.0 + math.exp_{kind}(-value))")
 
     def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
         kind = str(windows[0].dtype)
         if op.params["form"] == "tanh":
-            inner = "0.7978845608 * (v + 0.044715 * v * v * v)"
-            return self._mapped(op, windows, "gelu", f"0.5 * v * (1.0 + math.tanh_{kind}({inner}))")
+            inner = "0.7978845608 * (value + 0.044715 * value * value * value)"
+            return self._mapped(
+                op, windows, "gelu", f"0.5 * value * (1.0 + math.tanh_{kind}({inner}))"
+            )
         self.code.helper(_ERF)
-        value = "0.5 * v * (1.0 + erf(0.7071067812 * v))"
+        text = "0.5 * value * (1.0 + erf(0.7071067812 * value))"
         if kind != "f32":
-            wide = "@as(f32, v)"
-            value = f"@as({kind}, 0.5 * {wide} * (1.0 + erf(0.7071067812 * {wide})))"
-        return self._mapped(op, windows, "gelu_erf", value)
+            wide = "@as(f32, value)"
+            text = f"@as({kind}, 0.5 * {wide} * (1.0 + erf(0.7071067812 * {wide})))"
+        return self._mapped(op, windows, "gelu_erf", text)
 
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows

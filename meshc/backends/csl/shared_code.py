@@ -62,11 +62,11 @@ class SharedCode:
         return self._known[key]
 
     def value_function(self, name: str, kind: str, text: str) -> str:
-        """The name of a function of one element ``v``, for ``@map``."""
+        """The name of a function of one element ``value``, for ``@map``."""
         key = (name, kind, text)
         if key not in self._known:
             self._known[key] = self.names.fresh(f"{name}_{kind}")
-            head = f"fn {self._known[key]}(v: {kind}) {kind} {{"
+            head = f"fn {self._known[key]}(value: {kind}) {kind} {{"
             self.functions += ["", head, f"{PAD}return {text};", "}"]
         return self._known[key]
 

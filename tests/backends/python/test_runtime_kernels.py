@@ -28,6 +28,7 @@ CASES = [
     ("silu", [(F, 2, 3)] * 2, {}),
     ("gelu", [(F, 2, 3)] * 2, {"form": "erf"}),
     ("gelu", [(F, 2, 3)] * 2, {"form": "tanh"}),
+    ("relu2", [(F, 2, 3)] * 2, {}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 3, 4)], {"accumulate": False, "transposed": False}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 4, 3)], {"accumulate": True, "transposed": True}),
     (
