@@ -131,8 +131,8 @@ def _embedded(module: Module, given: Arrays, constant: Arrays) -> dict[str, Arra
     for function in module.functions:
         names = {p.value: p.value.name for p in function.params}
         for op in function.body.ops:
-            if isinstance(op, graph.Embed):
-                taken = [names[v] for v in op.tensors()]
+            taken = [names[v] for v in op.tensors() if v in names]
+            if isinstance(op, graph.Embed) and len(taken) == len(op.operands):
                 ids, table = (given[n] if n in given else constant[n] for n in taken)
                 axis = tensor_type(op.operands[1]).dims.index(op.dim)
                 found[op.result.name] = np.moveaxis(table, axis, 0)[ids]

@@ -36,7 +36,7 @@ TILE = """module @m level(tile) {
 """
 GRAPH = """module @m level(graph) {
   dims L = 2, E = 4, F = 3
-  func @f(in %x: f32[L, E], weight %w: f32[E, F], weight %g: f32[E]) -> (f32[L, E]) {
+  func @f(in %x: f32[L, E], in %i: i32[L], weight %w: f32[E, F], weight %g: f32[E]) -> (f32[L, E]) {
     HERE
   }
 }
@@ -129,6 +129,8 @@ OPS = [
     (GRAPH, "%y = «graph.softmax %x {dim = E, mask = windowed} : f32[L, E]", "'mask' is"),
     (GRAPH, "%y = «graph.rope %x {dim = E, rows = L, style = spiral} : f32[L, E]", "'style' is"),
     (GRAPH, "%y = «graph.matmul %x, %w {contract = [F]} : f32[L, F]", "not a dim of both sides"),
+    (GRAPH, "%y = «graph.embed %i, %g {dim = F} : f32[L]", "'F' is no dim of the table"),
+    (GRAPH, "%y = «graph.embed %x, %w {dim = F} : f32[L, E]", "token ids are i32, not f32"),
     (GRAPH, "%y = «graph.append %x, %w {dim = L, rows = F} : f32[L, E]", "3 rows do not fit"),
     (GRAPH, "%y = «graph.append %x, %w {dim = E, rows = F} : f32[L, E]", "not have the dims of"),
     (GRAPH, "«graph.return %w", "returns other types than it declares"),

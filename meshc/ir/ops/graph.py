@@ -12,7 +12,7 @@ from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.functions import Gelu as Gelu
 from meshc.ir.functions import Silu as Silu
-from meshc.ir.types import TensorType, Type
+from meshc.ir.types import DType, TensorType, Type
 
 
 def matmul_dims(
@@ -202,6 +202,10 @@ class Embed(Op):
 
     def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
         ids, table = (tensor_type(o) for o in self.operands)
+        if self.dim not in table.dims:
+            self.reject(f"'{self.dim}' is no dim of the table")
+        if ids.dtype != DType.I32:
+            self.reject(f"token ids are i32, not {ids.dtype}")
         return [TensorType(table.dtype, ids.dims + tuple(d for d in table.dims if d != self.dim))]
 
 
