@@ -7,11 +7,12 @@ from meshc.driver.executable import Executable
 from meshc.driver.generating import Answer
 from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
-from meshc.driver.request import CompileRequest
+from meshc.driver.request import MOST_REQUESTS, CompileRequest
 from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
 from meshc.driver.weights import find_weights, open_weights, weight_files
 
 __all__ = [
+    "MOST_REQUESTS",
     "Answer",
     "Backend",
     "Check",

@@ -163,7 +163,8 @@ class _Verifier:
             if split.block < 1:
                 self.wrong(f"{where}: {split} keeps no lane", span, _SPLITS)
             lanes = self.module.dims.get(split.dim, MAX_EXTENT)
-            if split.block > lanes and split.kind == "block":
+            # Lanes that RoPE turns stay in pairs, so that an odd dim has one of padding.
+            if split.block > lanes + lanes % 2 and split.kind == "block":
                 words = f"{where}: {split} keeps more lanes than {split.dim} has, {lanes}"
                 self.wrong(words, span, _SPLITS)
             if split.copies != 1:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.python import load_program
+from meshc.cli import main
 from meshc.driver import Compiled, CompileRequest, compile_loaded, load_any
 from meshc.ir.ops import mesh
 from meshc.ir.parser import parse_module
@@ -203,3 +204,33 @@ def test_a_cache_needs_its_scalar(phase: str, scalar: str, tmp_path: Path) -> No
     (tmp_path / "m.meshir").write_text(print_module(module))
     with pytest.raises(MeshcError, match=f"run-time scalar '{scalar}'"):
         compiled(tmp_path / "m.meshir", mesh="2x2")
+
+
+ATTENTION = """module @attention level(graph) holds(transpose_free) {
+  dims B = 1, L = 1, S = 4, E = 4, H = 2, G = 2, D = LANES
+  scalars pos = 0..3
+  options phase = decode, dtype = f32, accumulate = f32
+  func @decode(in %x: f32[B, L, E], weight %wq: f32[E, H, D], weight %wk: f32[E, G, D], weight %wv: f32[E, G, D], state %k: f32[B, S, G, D], state %v: f32[B, S, G, D]) -> (f32[B, L, H, D], f32[B, S, G, D], f32[B, S, G, D]) {
+    %new_k, %new_v, %q = graph.matmul %x, %wk, %wv, %wq {contract = [E]} : f32[B, L, G, D], f32[B, L, G, D], f32[B, L, H, D]
+    %keys = graph.append %k, %new_k {dim = S, rows = L} : f32[B, S, G, D]
+    %values = graph.append %v, %new_v {dim = S, rows = L} : f32[B, S, G, D]
+    %s = graph.matmul %q, %keys {contract = [D], group = [H, G]} : f32[B, L, H, S]
+    %p = graph.softmax %s {dim = S, mask = causal, rows = L} : f32[B, L, H, S]
+    %o = graph.matmul %p, %values {contract = [S], group = [H, G]} : f32[B, L, H, D]
+    graph.return %o, %keys, %values
+  }
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 5])
+@pytest.mark.parametrize("grid", ["1x1", "3x2"])
+def test_heads_of_an_odd_number_of_lanes(
+    lanes: int, grid: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lanes are kept in pairs, so a core may have one of padding."""
+    path = tmp_path / "odd.meshir"
+    path.write_text(ATTENTION.replace("LANES", str(lanes)))
+    words = ["compile", str(path), "--mesh", grid, "--check", "-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert "passes compute what they were given" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from meshc.cli.progress import Progress
 from meshc.cli.requests import request_of
 from meshc.cli.watching import Watching
 from meshc.driver import (
+    MOST_REQUESTS,
     Answer,
     Backend,
     CompileRequest,
@@ -98,8 +99,11 @@ def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
 
 
 def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequest:
-    """What to compile, for as many requests as there are prompts unless a flag says how many."""
+    """What to compile, for as many requests as there are prompts unless a flag says how many or
+    programs for the target take one."""
     found, prompts = request_of(options), len(request.prompts)
+    if options.batch is None and found.target not in MOST_REQUESTS:
+        return found
     if options.batch is None:
         return dataclasses.replace(found, batch=prompts)
     if found.batch < prompts:

@@ -179,6 +179,12 @@ class Softmax(_Pointwise):
     mask: str = attribute("none", among=("none", "causal"))
     rows: str = ""
 
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """``dim`` is a dim of the operand, and ``rows``, where it is stated, of the module."""
+        super().verify(extents)
+        if self.rows and self.rows not in extents:
+            self.reject(f"there is no dim '{self.rows}' of rows")
+
 
 @register("graph.append", "cache, new -> grown: like cache")
 @dataclass(eq=False)

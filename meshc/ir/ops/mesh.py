@@ -224,6 +224,11 @@ class Relayout(Op):
     transpose costs on a mesh; remarks name it.
     """
 
+    def verify(self, extents: Mapping[str, int]) -> None:
+        given, moved = tensor_type(self.operands[0]), tensor_type(self.result)
+        if moved.dims != given.dims:
+            self.reject(f"what moves keeps its dims, {', '.join(given.dims)}")
+
 
 @register("mesh.append", "cache, new, values?, new_values? -> grown+")
 @dataclass(eq=False)

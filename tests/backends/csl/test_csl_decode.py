@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from csl_decoding import TINY, Decoder
 
+from meshc.cli import main
 from meshc.driver import CompileRequest, RunRequest, compile_loaded, load_any, opened, run_compiled
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
@@ -83,3 +84,13 @@ def test_prompts_that_do_not_fit_the_cache_are_refused():
     ):
         run_compiled(compiled, RunRequest(((1, 2, 3, 4, 5, 6, 7),), 3), backend, report)
     assert caught.value.diagnostics[0].code == "run-refused"
+
+
+def test_several_prompts_of_one_command_run_one_after_the_other(capsys):
+    ids, tokens = expected("llama-3h1")
+    given = ",".join(map(str, ids))
+    words = ["run", str(TINY / "llama-3h1"), "--target", "csl", "--mesh", "1x2", "--dtype", "f32"]
+    words += ["--seq", "24", "--prompt-ids", given, "--prompt-ids", given, "--max-tokens", "2"]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [request["tokens"] for request in found["requests"]] == [tokens[:2]] * 2
