@@ -148,6 +148,7 @@ OPS = [
     (MESH, "%y = «mesh.all_reduce %x {axis = y} : f32[L, E]<E_x:2>", "must stand as '+'"),
     (MESH, "%y = «mesh.all_reduce %x {axis = y, algo = bus} : f32[L, E]<E_x:2>", "'algo' is 'bus'"),
     (MESH, "%y = «mesh.mask %x {dim = E, kind = random} : f32[L, E]<E_x:2>", "'kind' is 'random'"),
+    (MESH, "%y = «mesh.rms_scale %x, %x, %x {dim = Q} : f32[L, E]<E_x:2>", "'Q' is no dim of"),
     (MESH, "%y = «mesh.relayout %w : f32[L, F]<F_y:2 +x>", "keeps its dims, E, F"),
     (MESH, "«%y = mesh.silu %x : f32[L, E]", "has no layout"),
     (MESH, "«%y = mesh.silu %x : f32[L, E]<E_z:2>", "there is no axis z"),

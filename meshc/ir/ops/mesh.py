@@ -334,6 +334,10 @@ class RmsScale(Op):
     dim: str = ""
     eps: float = attribute(1e-5, least=0)
 
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"'{self.dim}' is no dim of what is scaled")
+
 
 @register("mesh.inverse_rms", "squares -> y: like squares")
 @dataclass(eq=False)
