@@ -201,7 +201,7 @@ class WaferHost:
         on_token: Callable[[int, Array], None],
         stop: Collection[int] = (),
     ) -> Iterator[int]:
-        """As :class:`Host` has it."""
+        """See :class:`Host`."""
         with _refusals_of_host():
             return iter(self._model.generate(list(prompt), count, on_token, stop))
 
@@ -212,7 +212,7 @@ class WaferHost:
         on_token: Callable[[int, int, Array], None],
         stop: Collection[int] = (),
     ) -> list[list[int]]:
-        """As :class:`Host` has it; a program takes one prompt after the other."""
+        """See :class:`Host`; a program takes one prompt after the other."""
         found = []
         for number, prompt in enumerate(prompts):
             tell = partial(on_token, number)
