@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshc.interp import formulas
+from meshc.interp import formulas, gating
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.interp.places import elsewhere, part_indices
@@ -178,6 +178,15 @@ def _exp_sub(shards: Shards, op: mesh.ExpSub) -> list[Array]:
 @meaning(mesh.AtLeast)
 def _at_least(shards: Shards, op: mesh.AtLeast) -> list[Array]:
     return [np.maximum(shards.of(op.operands[0]), op.value)]
+
+
+@meaning(mesh.TopK)
+def _top_k(shards: Shards, op: mesh.TopK) -> list[Array]:
+    scores, *bias = op.operands
+    axis = _dims(scores).index(op.dim)
+    added = np.moveaxis(_beside(shards, scores, bias[0]), axis, -1) if bias else None
+    gates = gating.top_k(np.moveaxis(shards.of(scores), axis, -1), added, op.attributes())
+    return [np.moveaxis(gates, -1, axis)]
 
 
 @meaning(mesh.Scale)

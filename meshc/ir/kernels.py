@@ -122,6 +122,16 @@ _CATALOGUE = (
     _kernel("exp_sub", _TRAILING, "out = exp(a - m), m repeated over trailing dims"),
     _kernel("at_least", _ONE, "out = the larger of a and `value`", "value: float"),
     _kernel(
+        "top_k",
+        "out gates[*rows, n], scores[*rows, n]",
+        "gates[.., i] = scores[.., i] for the `count` largest of scores (+ bias[i] if `biased`), "
+        "of equal ones the first, else 0; of `groups` runs only from the `kept_groups` with the "
+        "largest sums of their best `group_top`; divided by their sum + 1e-20 if `normalise`",
+        "count: int >= 1, groups: int >= 1, kept_groups: int >= 1, group_top: int >= 1, "
+        "normalise: bool, biased: bool",
+        ("biased", "out gates[*rows, n], scores[*rows, n], bias[n]"),
+    ),
+    _kernel(
         "merge_softmax",
         "inout a[*rows, lanes], b[*rows, lanes]",
         "a[.., :] and b[.., :] are the weighted values, then the sums, then the maxima of `count` "

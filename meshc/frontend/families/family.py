@@ -71,7 +71,7 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
     def merged(key: str) -> dict[str, Any]:
         return {**config.get(key, {}), **variant.get(key, {})}
 
-    known = {"sizes", "own", "flags", "refused", "rope_types", "experts"}
+    known = {"sizes", "own", "flags", "switches", "refused", "rope_types", "experts"}
     rest = {key: value for key, value in (*config.items(), *variant.items()) if key not in known}
     experts = merged("experts")
     return Tables(
@@ -79,6 +79,9 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
         sizes={name: Size(**entry) for name, entry in merged("sizes").items()},
         own={name: Size(parameter=name, **entry) for name, entry in merged("own").items()},
         flags={name: Flag(**entry) for name, entry in merged("flags").items()},
+        switches={
+            name: Flag(parameter=name, **entry) for name, entry in merged("switches").items()
+        },
         refused=tuple(
             Refusal(**entry) for table in (config, variant) for entry in table.get("refused", [])
         ),

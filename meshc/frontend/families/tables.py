@@ -12,17 +12,20 @@ class Size:
 
     An absent key stands for ``default``: a number, a size above it, or a ratio ``"a / b"`` of two;
     a key that is null stands for ``null``, if that is given. Without a default the key is required.
-    A number that is no multiple of ``multiple``, or is not the size ``equal``, is refused with
-    ``why``. It is at most what the size ``limit``, or that of its own name, may be. With ``less``
-    the parameter is what is left of the number behind that size.
+    A number that is no multiple of ``multiple``, is not the size ``equal`` or is more than the size
+    ``within`` is refused with ``why``. It is at most what the size ``limit``, or that of its own
+    name, may be. With ``less`` the parameter is what is left of the number behind that size. Some
+    files have the key ``other`` in the place of ``key``.
     """
 
     key: str
+    other: str = ""
     parameter: str = ""
     default: int | str | None = None
     null: int | str | None = None
     multiple: int = 1
     equal: str = ""
+    within: str = ""
     limit: str = ""
     less: str = ""
     why: str = ""
@@ -39,7 +42,8 @@ class Flag:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The ``value`` of ``key`` that is refused, or, with ``absent``, that it is not there.
+    """The ``value`` of ``key`` that is refused, or, with ``absent``, that it is not there; with
+    ``only`` every value but that one and null.
 
     ``why`` says what is wrong with the value, ``unsupported`` (with ``help``) what meshc does not
     compute; one of the two is given.
@@ -47,6 +51,7 @@ class Refusal:
 
     key: str
     value: bool | int | str | None = None
+    only: bool | int | str | list[int] | None = None
     absent: bool = False
     why: str = ""
     unsupported: str = ""
@@ -69,7 +74,8 @@ class Tables:
     """What a config of one ``model_type`` of a family says.
 
     ``sizes`` and ``flags`` are those of every model, by their names in ``ModelConfig``; ``own`` are
-    parameters of this family alone. ``lanes`` are the own parameters whose sum is a head's width,
+    parameters of this family alone that are whole numbers, ``switches`` those that are truth
+    values. ``lanes`` are the own parameters whose sum is a head's width,
     where no key gives that. ``window_switch`` is the key without which 'sliding_window' means
     nothing. Keys of ``no_effect`` change nothing in the models that are read.
     """
@@ -78,6 +84,7 @@ class Tables:
     sizes: Mapping[str, Size]
     own: Mapping[str, Size]
     flags: Mapping[str, Flag]
+    switches: Mapping[str, Flag]
     refused: tuple[Refusal, ...]
     lanes: tuple[str, ...] = ()
     window_switch: str = ""
@@ -86,8 +93,9 @@ class Tables:
 
     def keys(self) -> frozenset[str]:
         """Every key of a config that these tables speak of."""
-        found = {size.key for size in (*self.sizes.values(), *self.own.values())}
-        found |= {flag.key for flag in self.flags.values()}
+        sizes = (*self.sizes.values(), *self.own.values())
+        found = {size.key for size in sizes} | {size.other for size in sizes if size.other}
+        found |= {flag.key for flag in (*self.flags.values(), *self.switches.values())}
         found |= {refusal.key for refusal in self.refused}
         found |= {self.experts.dense, self.experts.count} if self.experts else set()
         return frozenset(found) | self.no_effect
@@ -97,16 +105,19 @@ class Tables:
 class StoredParam:
     """How files store a param of the model.
 
-    ``hf`` and ``gguf`` are its names, with ``{n}`` for the layer. ``stored`` has a text for each
-    stored axis, rows first, that names the dims along it, the outermost first. ``(N | P)`` are
+    ``hf`` and ``gguf`` are its names, with ``{n}`` for the layer; ``gguf`` is missing where GGUF
+    files of the family are not read. Of the dim ``each`` every element has a stored tensor of its
+    own, with its number for ``{each}``. ``stored`` has a text for each stored axis, rows first,
+    that names the dims along it, the outermost first. ``(N | P)`` are
     lanes that lie side by side: the param has those of its own dims, or of alternative ``part``.
     ``gguf_pairs`` is a dim whose lanes i and i + n/2 lie at 2i and 2i + 1 in GGUF files. A model
     with tied embeddings has this param in the place of ``tied``.
     """
 
     hf: str
-    gguf: str
     stored: tuple[str, ...]
+    gguf: str = ""
+    each: str = ""
     part: int | None = None
     gguf_pairs: str = ""
     tied: str = ""

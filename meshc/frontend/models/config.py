@@ -96,7 +96,7 @@ class ModelConfig:
     bos_id: int | None
     eos_ids: tuple[int, ...]
     dtype: CheckpointDtype | None
-    own: Mapping[str, int] = field(default_factory=dict)
+    own: Mapping[str, int | bool] = field(default_factory=dict)
 
 
 # Largest value taken for each size: far above any published model, far below what would

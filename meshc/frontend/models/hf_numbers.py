@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from meshc.frontend.families import Experts, Refusal, Size, Tables
+from meshc.frontend.families import Experts, Flag, Refusal, Size, Tables
 from meshc.frontend.models.config import SIZE_LIMITS, find_conflicts
 from meshc.frontend.models.fields import Fields
 
@@ -21,7 +21,7 @@ class Numbers:
     """Sizes, own parameters and truth values, by their names in the tables of the family."""
 
     sizes: Mapping[str, int]
-    own: Mapping[str, int]
+    own: Mapping[str, int | bool]
     flags: Mapping[str, bool]
 
 
@@ -31,7 +31,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     ``ids`` are token ids, which must lie in the vocabulary.
     """
     known: dict[str, int] = {}
-    for name, size in {**tables.sizes, **tables.own}.items():
+    for name, size in _sizes(fields, tables).items():
         if fields.has(size.key) or not _is_ratio(size.default):
             known[name] = _read_size(fields, size, known, SIZE_LIMITS[size.limit or name])
     _check_sizes(fields, tables, known)
@@ -39,7 +39,8 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
         _apply(fields, refusal)
     if tables.experts is not None:
         _refuse_experts(fields, tables.experts, known["layers"])
-    flags = _read_flags(fields, tables)
+    flags = _read_flags(fields, tables.flags)
+    switches = _read_flags(fields, tables.switches)
     _check_window(fields, tables.window_switch, known["layers"])
     if tables.lanes:
         known["head_dim"] = sum(known[lane] for lane in tables.lanes)
@@ -49,9 +50,17 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
             known[name] = _ratio(str(size.default), known)
     return Numbers(
         {name: known[name] for name in SIZE_LIMITS},
-        {name: known[name] for name in tables.own},
+        {name: known[name] for name in tables.own} | switches,
         flags,
     )
+
+
+def _sizes(fields: Fields, tables: Tables) -> dict[str, Size]:
+    """All sizes, each with the key that the file has of it."""
+    return {
+        name: replace(size, key=size.other) if size.other in fields.values else size
+        for name, size in {**tables.sizes, **tables.own}.items()
+    }
 
 
 def _is_ratio(default: int | str | None) -> bool:
@@ -63,11 +72,11 @@ def _ratio(text: str, known: Mapping[str, int]) -> int:
     return whole // parts
 
 
-def _read_flags(fields: Fields, tables: Tables) -> dict[str, bool]:
+def _read_flags(fields: Fields, flags: Mapping[str, Flag]) -> dict[str, bool]:
     """The truth values; two that have one key are read once."""
-    keys = {flag.key: flag.default for flag in tables.flags.values()}
+    keys = {flag.key: flag.default for flag in flags.values()}
     found = {key: fields.boolean(key, default) for key, default in keys.items()}
-    return {name: found[flag.key] for name, flag in tables.flags.items()}
+    return {name: found[flag.key] for name, flag in flags.items()}
 
 
 def _read_size(fields: Fields, size: Size, known: Mapping[str, int], most: int) -> int:
@@ -88,13 +97,15 @@ def _read_size(fields: Fields, size: Size, known: Mapping[str, int], most: int) 
 
 def _check_sizes(fields: Fields, tables: Tables, known: Mapping[str, int]) -> None:
     """What one size must be, whatever the others are."""
-    for name, size in {**tables.sizes, **tables.own}.items():
+    for name, size in _sizes(fields, tables).items():
         if name not in known or size.key in fields.bad:
             continue
         if known[name] % size.multiple:
             fields.reject_value(size.key, size.why)
         if size.equal and known[name] != known[size.equal]:
             fields.reject_value(size.key, f"{size.why}, {known[size.equal]}")
+        if size.within and known[name] > known[size.within]:
+            fields.reject_value(size.key, f"{size.why}, {known[size.within]}")
 
 
 def _check_together(
@@ -122,6 +133,10 @@ def _apply(fields: Fields, refusal: Refusal) -> None:
     given = fields.values.get(refusal.key)
     if refusal.absent:
         is_refused = refusal.key not in fields.values
+    elif refusal.only is not None:
+        is_refused = given is not None and (
+            type(given) is not type(refusal.only) or given != refusal.only
+        )
     else:
         is_refused = type(given) is type(refusal.value) and given == refusal.value
     if is_refused and refusal.unsupported:
