@@ -177,7 +177,7 @@ def fragment_tile(blocks: int, tile_bytes: int) -> int:
 
 
 def by_tiles(shape: Attention, dataflow: str) -> bool:
-    """Whether a block attends on tensor cores (runtime/mc_attention.cuh); caches are swizzled."""
+    """Whether a block attends on tensor cores (library/mc_attention.cuh); caches are swizzled."""
     return dataflow == "split_token" and shape.group > MOST_LANE_GROUP
 
 
@@ -305,7 +305,7 @@ def _latent_parts(shape: LatentAttention, cluster: int, tokens: int) -> list[Par
 
 
 def latent_by_tiles(shape: LatentAttention) -> bool:
-    """Whether a block attends on tensor cores (runtime/mc_attention.cuh); caches are swizzled."""
+    """Whether a block attends on tensor cores (library/mc_attention.cuh); caches are swizzled."""
     return (
         shape.group >= LEAST_TILE_GROUP
         and shape.key % (2 * FRAGMENT) == 0

@@ -7,8 +7,8 @@ from typing import Any
 
 from meshc.analysis.channels import line_of
 from meshc.analysis.csl.ends import colors_on
-from meshc.backends.csl.core_memory import CoreMemory
-from meshc.backends.csl.pe_file import PeFile
+from meshc.backends.csl.pe.core_memory import CoreMemory
+from meshc.backends.csl.pe.pe_file import PeFile
 from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 

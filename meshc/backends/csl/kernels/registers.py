@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from meshc.backends.csl.names import Names
+from meshc.backends.csl.spelling.names import Names
 
 _MOVING = 1
 _LAST = 7

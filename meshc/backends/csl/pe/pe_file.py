@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from meshc.analysis.bounds import largest
 from meshc.analysis.coordinates import coordinate_values
 from meshc.analysis.csl.tasks import wrong_task
-from meshc.backends.csl.banks import shifts
-from meshc.backends.csl.channels import Ends
-from meshc.backends.csl.code_size import code_size
-from meshc.backends.csl.core_memory import CoreMemory
-from meshc.backends.csl.costs import Costs
-from meshc.backends.csl.descriptors import Descriptors
-from meshc.backends.csl.expressible import check_expressible
-from meshc.backends.csl.expressions import Spelling, condition, expression, helpers
-from meshc.backends.csl.guards import Guards
-from meshc.backends.csl.kernels import Kernels
-from meshc.backends.csl.names import Names, plain, scalar_name
-from meshc.backends.csl.program import Lowering, Task
-from meshc.backends.csl.shared_code import array
-from meshc.backends.csl.storage import WORD_BYTES, Variable, bytes_of, padding, word
-from meshc.backends.csl.text import wrapped
-from meshc.backends.csl.timing import Timing
+from meshc.backends.csl.fabric.channels import Ends
+from meshc.backends.csl.kernels.costs import Costs
+from meshc.backends.csl.kernels.expressible import check_expressible
+from meshc.backends.csl.kernels.shared_code import array
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.pe.banks import shifts
+from meshc.backends.csl.pe.code_size import code_size
+from meshc.backends.csl.pe.core_memory import CoreMemory
+from meshc.backends.csl.pe.program import Lowering, Task
+from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
+from meshc.backends.csl.spelling.guards import Guards
+from meshc.backends.csl.spelling.lines import wrapped
+from meshc.backends.csl.spelling.names import Names, plain, scalar_name
+from meshc.backends.csl.spelling.storage import WORD_BYTES, Variable, bytes_of, padding, word
+from meshc.backends.csl.timing.clocks import Timing
 from meshc.devices.csl import Targets, targets
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from meshc.backends.csl.caches import CACHES
-from meshc.backends.csl.descriptors import ELEMENTS
+from meshc.backends.csl.kernels.caches import CACHES
+from meshc.backends.csl.spelling.descriptors import ELEMENTS
 from meshc.ir.core import Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute

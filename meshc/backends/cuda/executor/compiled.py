@@ -1,6 +1,6 @@
 """Runs emitted kernels on a CPU: one fiber per thread, whole clusters alive at once.
 
-The library ``runtime/mc_executor.h`` gives the primitives of ``runtime/mc.cuh`` another meaning,
+``mc_executor.h`` gives the primitives of the library (``library/mc.cuh``) another meaning,
 written on its own, so the text of a kernel is judged as it is. What hardware leaves open is chosen
 by a schedule and a copy mode; results must not depend on either.
 """
@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from meshc.backends.cuda import library
 from meshc.support.native import Common, Toolchain
 
-RUNTIME = Path(__file__).parent / "runtime"
+HERE = Path(__file__).parent
 SCHEDULES = ("forward", "reverse", "shuffled", "random", "starve_warp", "starve_block")
 CXX = Toolchain(
     language="C++",
@@ -30,7 +31,7 @@ CXX = Toolchain(
         *(("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()),
     ),
 )  # fmt: skip
-# Finds races in shared memory as well (runtime/mc_races.h), some fifty times slower. The compiler
+# Finds races in shared memory as well (mc_races.h), some fifty times slower. The compiler
 # marks each access; the sanitizer's own library is not linked. An index outside of an array of a
 # thread ends the process. GCC only.
 WATCHED = replace(
@@ -121,8 +122,8 @@ class _Counts(ct.Structure):
 
 @cache
 def headers() -> dict[str, str]:
-    """The runtime's headers by name: those of kernels (``.cuh``) and of the executor (``.h``)."""
-    return _texts("*.cuh") | _texts("*.h")
+    """By name the headers of the library (``.cuh``) and of the executor (``.h``)."""
+    return library.headers() | _texts("*.h")
 
 
 @cache
@@ -133,11 +134,11 @@ def _functions() -> Common:
 
 
 def _texts(pattern: str) -> dict[str, str]:
-    return {p.name: p.read_text(encoding="utf-8") for p in sorted(RUNTIME.glob(pattern))}
+    return {p.name: p.read_text(encoding="utf-8") for p in sorted(HERE.glob(pattern))}
 
 
 class Library:
-    """The kernels of one file, with other ``parts`` of the runtime if given. Raises BuildError."""
+    """The kernels of one file, with other ``parts`` of the headers if given. Raises BuildError."""
 
     def __init__(
         self, text: str, parts: Mapping[str, str] | None = None, toolchain: Toolchain = CXX

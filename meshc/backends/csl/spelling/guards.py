@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.analysis.coordinates import coordinate_values
-from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression
-from meshc.backends.csl.names import Names
+from meshc.backends.csl.spelling.expressions import PLAIN, Spelling, condition, expression
+from meshc.backends.csl.spelling.names import Names
 from meshc.ir.affine import Cond, Piecewise
 from meshc.ir.mesh import Mesh
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from meshc.backends.csl.expressions import Spelling, expression
-from meshc.backends.csl.names import Names
-from meshc.backends.csl.storage import Variable
-from meshc.backends.csl.windows import Window
+from meshc.backends.csl.spelling.expressions import Spelling, expression
+from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.spelling.storage import Variable
+from meshc.backends.csl.spelling.windows import Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from meshc.backends.csl import scalar
-from meshc.backends.csl.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
-from meshc.backends.csl.descriptors import element, plain
-from meshc.backends.csl.windows import Dim, Window
+from meshc.backends.csl.kernels import scalar
+from meshc.backends.csl.kernels.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
+from meshc.backends.csl.spelling.descriptors import element, plain
+from meshc.backends.csl.spelling.windows import Dim, Window
 from meshc.ir.types import DType
 
 MOST_SCRATCH_BYTES = 8192

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.executor import FIRST, Argument, ExecutorError, Grid, Library, Mode
+from meshc.backends.cuda.executor.compiled import (
+    FIRST,
+    Argument,
+    ExecutorError,
+    Grid,
+    Library,
+    Mode,
+)
 from meshc.backends.cuda.program import Kernel, Launch, part_of
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError

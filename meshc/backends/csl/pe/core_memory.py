@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.backends.csl.code_size import CodeSize
-from meshc.backends.csl.storage import Kind, Variable, bytes_of, padding
+from meshc.backends.csl.pe.code_size import CodeSize
+from meshc.backends.csl.spelling.storage import Kind, Variable, bytes_of, padding
 from meshc.support.diagnostics import fail
 from meshc.support.plmr import violates
 

@@ -1,9 +1,9 @@
-"""Numbers of the cases that a program's statements become, as ``program.py`` writes them."""
+"""Numbers of the cases that a program's statements become, as ``pe/program.py`` writes them."""
 
 from __future__ import annotations
 
 from meshc.analysis.csl.transfers import Transfers
-from meshc.backends.csl.scalar import COMPARED, STORE
+from meshc.backends.csl.kernels.scalar import COMPARED, STORE
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import For, Sweep, Wait

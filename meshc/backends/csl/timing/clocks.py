@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from meshc.analysis.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
 from meshc.analysis.turns import turns_of
-from meshc.backends.csl import costs, scalar
-from meshc.backends.csl.cases import Cases
-from meshc.backends.csl.costs import Costs
-from meshc.backends.csl.kernels import Kernels
-from meshc.backends.csl.scalar import Scalar
-from meshc.backends.csl.windows import window
+from meshc.backends.csl.kernels import costs, scalar
+from meshc.backends.csl.kernels.costs import Costs
+from meshc.backends.csl.kernels.scalar import Scalar
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.spelling.windows import window
+from meshc.backends.csl.timing.cases import Cases
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Channel, Module

@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from meshc.backends.csl import products
-from meshc.backends.csl.caches import CACHES, Caches
-from meshc.backends.csl.costs import SETUP, Costs
-from meshc.backends.csl.descriptors import Descriptors, element, own
-from meshc.backends.csl.expressions import expression
-from meshc.backends.csl.names import Names
-from meshc.backends.csl.products import Plan, Product
-from meshc.backends.csl.rotary import Rotary
-from meshc.backends.csl.rows import Rows
-from meshc.backends.csl.shared_code import PAD, SharedCode, literal, repeat
-from meshc.backends.csl.windows import Dim, Window, window
+from meshc.backends.csl.kernels import products
+from meshc.backends.csl.kernels.caches import CACHES, Caches
+from meshc.backends.csl.kernels.costs import SETUP, Costs
+from meshc.backends.csl.kernels.products import Plan, Product
+from meshc.backends.csl.kernels.rotary import Rotary
+from meshc.backends.csl.kernels.rows import Rows
+from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
+from meshc.backends.csl.spelling.descriptors import Descriptors, element, own
+from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.spelling.windows import Dim, Window, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
