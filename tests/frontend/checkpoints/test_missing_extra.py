@@ -24,7 +24,8 @@ for name in ("gguf", "safetensors", "tokenizers", "torch", "transformers"):
 from meshc.frontend import checkpoints
 from meshc.support.diagnostics import MeshcError
 path = sys.argv[2]
-config = checkpoints.config_from_gguf(path) if path.endswith(".gguf") else checkpoints.read_config(path)
+read = checkpoints.config_from_gguf if path.endswith(".gguf") else checkpoints.read_config
+config = read(path)
 try:
     use = checkpoints.open_checkpoint if sys.argv[1] == "weights" else checkpoints.load_tokenizer
     use(path, config)
