@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from meshc.backends.csl import emit as emit_csl
-from meshc.backends.csl.costs import Costs
-from meshc.backends.csl.descriptors import Descriptors
-from meshc.backends.csl.expressions import PLAIN
-from meshc.backends.csl.kernels import Kernels
-from meshc.backends.csl.names import Names
+from meshc.backends.csl.kernels.costs import Costs
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.expressions import PLAIN
+from meshc.backends.csl.spelling.names import Names
 from meshc.backends.python import HostFacts, emit
 from meshc.backends.python.runtime import kernels as runtime
 from meshc.devices import device

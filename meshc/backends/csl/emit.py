@@ -9,9 +9,9 @@ from typing import Any
 
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
-from meshc.backends.csl.names import check_axes, phase_file, scalar_name
-from meshc.backends.csl.pe_file import check_kernels, pe_file
+from meshc.backends.csl.pe.pe_file import check_kernels, pe_file
 from meshc.backends.csl.report import report
+from meshc.backends.csl.spelling.names import check_axes, phase_file, scalar_name
 from meshc.devices.csl import targets
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module

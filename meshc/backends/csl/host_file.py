@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshc.analysis.coordinates import coordinate_functions, coordinate_values
-from meshc.backends.csl.names import Names, plain, port_name, scalar_name
+from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
+from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
 from meshc.ir.affine import Piecewise

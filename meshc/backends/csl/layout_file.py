@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshc.analysis.channels import line_of
 from meshc.analysis.csl.ends import colors_on
-from meshc.analysis.turns import turns_of
-from meshc.backends.csl.channels import End, Ends
-from meshc.backends.csl.expressions import PLAIN, Spelling, condition, expression, helpers
-from meshc.backends.csl.guards import (
+from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.turns import turns_of
+from meshc.backends.csl.fabric.channels import End, Ends
+from meshc.backends.csl.fabric.turns import painter, painters
+from meshc.backends.csl.pe.pe_file import PeFile
+from meshc.backends.csl.spelling.expressions import PLAIN, Spelling, condition, expression, helpers
+from meshc.backends.csl.spelling.guards import (
     coordinate_functions,
     in_order,
     layout_spelling,
     piecewise_function,
 )
-from meshc.backends.csl.names import Names, plain
-from meshc.backends.csl.pe_file import PeFile
-from meshc.backends.csl.text import wrapped
-from meshc.backends.csl.turns import painter, painters
+from meshc.backends.csl.spelling.lines import wrapped
+from meshc.backends.csl.spelling.names import Names, plain
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh

@@ -67,7 +67,7 @@ def gated(gates: Array, values: Array) -> Array:
 
 def in_fragments(matrix: Array) -> Array:
     """``[.., rows, width]`` as ``[.., ceil(rows/16), ceil(width/16), 32, 8]``: blocks of 16 x 16
-    in the order in which the lanes of a warp hold them (runtime/mc_fragments.cuh), the last ones
+    in the order in which the lanes of a warp hold them (library/mc_fragments.cuh), the last ones
     filled up with zeros."""
     *lead, rows, width = matrix.shape
     groups, blocks = -(-rows // 16), -(-width // 16)

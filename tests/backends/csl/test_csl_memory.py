@@ -9,7 +9,7 @@ from csl_runs import compiled, emit, tile_text
 from csl_texts import tile_program
 from csl_turn_texts import all_gather
 
-from meshc.backends.csl.code_size import code_size
+from meshc.backends.csl.pe.code_size import code_size
 from meshc.devices import device
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.sim import compiler
