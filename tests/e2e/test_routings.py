@@ -1,5 +1,5 @@
-"""Rows sent to experts in any way: all to one, to none of some, at random, with ties; against a loop
-that sends each row to its experts, in float64."""
+"""Rows sent to experts in any way: all to one, to none of some, at random, with ties; against a
+loop that sends each row to its experts, in float64."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sent(
     for row in range(len(x)):
         logits = x[row] @ given["router"]
         score = np.exp(logits) / np.exp(logits).sum() if softmax else 1 / (1 + np.exp(-logits))
-        chosen = sorted(range(len(bias)), key=lambda e: (-(score + bias)[e], e))[:count]  # noqa: B023
+        chosen = sorted(range(len(bias)), key=lambda e: (-(score + bias)[e], e))[:count]
         total = sum(score[e] for e in chosen) if normalise else 1.0
         for e in chosen:
             gate, up = (x[row] @ given[name][:, e] for name in ("w_gate", "w_up"))
