@@ -98,6 +98,22 @@ def _with_experts(experts: int, chosen: int, features: int = 0) -> dict[str, obj
     return sizes if features else sizes | {"num_local_experts": experts}
 
 
+def _routed(experts: int, chosen: int, features: int) -> dict[str, object]:
+    """As `_with_experts`, by the keys of deepseek."""
+    sizes = {"n_routed_experts": experts, "num_experts_per_tok": chosen}
+    return sizes | {"moe_intermediate_size": features}
+
+
+_SMALL_LATENT = {
+    "hidden_size": 20,
+    "intermediate_size": 26,
+    "vocab_size": 47,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "first_k_dense_replace": 1,
+}
+
 TINY_MODELS = (
     TinyModel("llama-3h1", "llama", _sizes(24, 3, 1, 8, 40, 61, 2)),
     TinyModel(
@@ -222,6 +238,52 @@ TINY_MODELS = (
         torch.bfloat16,
         place="tiny_experts",
     ),
+    TinyModel(
+        "deepseek-v2-8x3",
+        "deepseek_v2",
+        {
+            **_latent_sizes(2, 10),
+            **_SMALL_LATENT,
+            **_routed(8, 3, 9),
+            "n_shared_experts": 2,
+        },
+        place="tiny_latent_experts",
+    ),
+    TinyModel(
+        "deepseek-v2-6x2-groups-bf16",
+        "deepseek_v2",
+        {
+            **_latent_sizes(3, 12),
+            **_SMALL_LATENT,
+            **_routed(6, 2, 7),
+            "hidden_size": 24,
+            "q_lora_rank": 14,
+            "first_k_dense_replace": 0,
+            "n_shared_experts": 1,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+        },
+        torch.bfloat16,
+        place="tiny_latent_experts",
+    ),
+    TinyModel(
+        "deepseek-v3-8x3",
+        "deepseek_v3",
+        {
+            **_latent_sizes(2, 10),
+            **_SMALL_LATENT,
+            **_routed(8, 3, 9),
+            "num_hidden_layers": 3,
+            "q_lora_rank": 14,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+        place="tiny_latent_experts",
+    ),
 )
 
 
@@ -229,6 +291,7 @@ _FAMILIES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
+    "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
@@ -291,6 +354,9 @@ def _network(model: TinyModel) -> transformers.PreTrainedModel:
             else:
                 fan_in = 2.0 * weight.shape[-1] ** -0.5
                 weight.normal_(0.0, 0.3 if name.endswith("bias") else fan_in)
+        for name, buffer in network.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.2)
     return network.to(model.dtype)
 
 

@@ -41,6 +41,23 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number above 0 and at most ``most`` at ``key``, ``default`` where that is absent."""
+
+    key: str
+    default: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Word:
+    """One of the texts ``among`` at ``key``, the first where that is absent."""
+
+    key: str
+    among: list[str]
+
+
+@dataclass(frozen=True)
 class Refusal:
     """The ``value`` of ``key`` that is refused, or, with ``absent``, that it is not there; with
     ``only`` every value but that one and null.
@@ -60,13 +77,36 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Experts:
-    """Keys of feed-forward layers with experts: those from number ``dense`` on have ``count``, or
-    ``usual`` where that key is absent. Such layers are refused, with ``help``."""
+    """Keys of models whose first layers are dense, as many as the key ``dense`` says, or ``first``
+    where it is absent; the others, which the parameter ``stage`` counts, have experts, as many as
+    the key ``count`` says for the parameter ``parameter``, or ``usual``; none if that is 0 or null.
+
+    ``own``, ``numbers``, ``switches`` and ``words`` are parameters that only models with experts
+    have: whole numbers, numbers, truth values, and texts out of several.
+    """
 
     dense: str
+    first: int
+    stage: str
     count: str
+    parameter: str
     usual: int
-    help: str
+    own: Mapping[str, Size]
+    numbers: Mapping[str, Number]
+    switches: Mapping[str, Flag]
+    words: Mapping[str, Word]
+
+    def keys(self) -> frozenset[str]:
+        """Every key of a config that these tables speak of."""
+        found = {self.dense, self.count} | {size.key for size in self.own.values()}
+        found |= {number.key for number in self.numbers.values()}
+        found |= {flag.key for flag in self.switches.values()}
+        return frozenset(found | {word.key for word in self.words.values()})
+
+    def parameters(self) -> frozenset[str]:
+        """The parameters that they give."""
+        named = {*self.own, *self.numbers, *self.switches, *self.words}
+        return frozenset(named | {self.stage, self.parameter})
 
 
 @dataclass(frozen=True)
@@ -97,7 +137,7 @@ class Tables:
         found = {size.key for size in sizes} | {size.other for size in sizes if size.other}
         found |= {flag.key for flag in (*self.flags.values(), *self.switches.values())}
         found |= {refusal.key for refusal in self.refused}
-        found |= {self.experts.dense, self.experts.count} if self.experts else set()
+        found |= self.experts.keys() if self.experts else set()
         return frozenset(found) | self.no_effect
 
 

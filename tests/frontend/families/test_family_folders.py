@@ -29,19 +29,26 @@ def all_tables() -> list[tuple[str, str, Tables]]:
     ]
 
 
-def params(family: str, **values: bool | int) -> dict[str, tuple[tuple[str, ...], dict[str, int]]]:
+def params(
+    family: str, **values: bool | int | str
+) -> dict[str, tuple[tuple[str, ...], dict[str, int]]]:
     """Dims and extents of the weights of a family's model, without the layers."""
     module = elaborate(library_model(family, values), "decode", seq=1)
     found = {p.value.name: p.value.type.dims for p in module.function.params if p.role == "weight"}
-    return {n: (tuple(d for d in dims if d != "layers"), module.dims) for n, dims in found.items()}
+    loops = ("layers", "sparse")
+    return {n: (tuple(d for d in dims if d not in loops), module.dims) for n, dims in found.items()}
 
 
-def variants(family: str) -> list[dict[str, bool | int]]:
+def variants(family: str) -> list[dict[str, bool | int | str]]:
     """Values of parameters that together take every branch of a family's model."""
     known = {p.name for p in library_model(family, {}).parameters}
-    switches: dict[str, bool | int] = dict.fromkeys(("attention_bias", "o_bias", "mlp_bias"), True)
-    switches["Q"] = 24
-    return [{}, {name: value for name, value in switches.items() if name in known}]
+    switches: dict[str, bool | int | str] = dict.fromkeys(
+        ("attention_bias", "o_bias", "mlp_bias"), True
+    )
+    switches |= {"Q": 24, "sparse": 2, "scoring": "sigmoid"}
+    switched = {name: value for name, value in switches.items() if name in known}
+    others = [{"sparse": 2}] if "sparse" in known else []
+    return [{}, switched, *others]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -71,7 +78,7 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     assert numbers == set(SIZE_LIMITS) <= {field.name for field in fields(ModelConfig)}
     assert set(tables.flags) <= FLAGS
     named = {entry.parameter for entry in (*tables.sizes.values(), *tables.flags.values())} - {""}
-    own = {*tables.own, *tables.switches}
+    own = {*tables.own, *tables.switches, *(tables.experts.parameters() if tables.experts else [])}
     assert named | own <= known
     assert not named & own and not set(tables.own) & set(tables.switches)
     assert known >= SHARED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from meshc.frontend.checkpoints.config import SIZE_LIMITS, find_conflicts
+from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter, find_conflicts
 from meshc.frontend.checkpoints.fields import Fields
 from meshc.frontend.families import Experts, Flag, Refusal, Size, Tables
 
@@ -21,7 +21,7 @@ class Numbers:
     """Sizes, own parameters and truth values, by their names in the tables of the family."""
 
     sizes: Mapping[str, int]
-    own: Mapping[str, int | bool]
+    own: Mapping[str, Parameter]
     flags: Mapping[str, bool]
 
 
@@ -37,8 +37,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     _check_sizes(fields, tables, known)
     for refusal in tables.refused:
         _apply(fields, refusal)
-    if tables.experts is not None:
-        _refuse_experts(fields, tables.experts, known["layers"])
+    experts = _read_experts(fields, tables.experts, known) if tables.experts else {}
     flags = _read_flags(fields, tables.flags)
     switches = _read_flags(fields, tables.switches)
     _check_window(fields, tables.window_switch, known["layers"])
@@ -50,7 +49,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
             known[name] = _ratio(str(size.default), known)
     return Numbers(
         {name: known[name] for name in SIZE_LIMITS},
-        {name: known[name] for name in tables.own} | switches,
+        {**{name: known[name] for name in tables.own}, **switches, **experts},
         flags,
     )
 
@@ -97,8 +96,14 @@ def _read_size(fields: Fields, size: Size, known: Mapping[str, int], most: int) 
 
 def _check_sizes(fields: Fields, tables: Tables, known: Mapping[str, int]) -> None:
     """What one size must be, whatever the others are."""
-    for name, size in _sizes(fields, tables).items():
-        if name not in known or size.key in fields.bad:
+    sizes = {name: size for name, size in _sizes(fields, tables).items() if name in known}
+    _check_each(fields, sizes, known)
+
+
+def _check_each(fields: Fields, sizes: Mapping[str, Size], known: Mapping[str, int]) -> None:
+    """Of each size that it is a multiple of, equal to or within what it must."""
+    for name, size in sizes.items():
+        if size.key in fields.bad:
             continue
         if known[name] % size.multiple:
             fields.reject_value(size.key, size.why)
@@ -145,16 +150,32 @@ def _apply(fields: Fields, refusal: Refusal) -> None:
         fields.reject_value(refusal.key, refusal.why)
 
 
-def _refuse_experts(fields: Fields, keys: Experts, layers: int) -> None:
-    """Layers from the first that is not dense have experts, if there are any."""
-    dense = fields.integer(keys.dense, 0, SIZE_LIMITS["layers"], default=0)
-    experts = fields.integer(keys.count, 0, _MOST_EXPERTS, default=0)
-    named = keys.count if fields.has(keys.count) else keys.dense
-    without = keys.count in fields.values and not experts
-    if dense < layers and not without:
-        count = experts or keys.usual
-        message = f"layers from {dense} on have {count} experts ('{named}'), which is not supported"
-        fields.reject("config-unsupported", named, message, keys.help)
+def _read_experts(fields: Fields, keys: Experts, known: Mapping[str, int]) -> dict[str, Parameter]:
+    """Parameters of the layers from the first that is not dense, if these have experts."""
+    layers = known["layers"]
+    dense = fields.integer(keys.dense, 0, SIZE_LIMITS["layers"], default=keys.first)
+    count = fields.integer(keys.count, 0, _MOST_EXPERTS, default=keys.usual)
+    without = keys.count in fields.values and not fields.values[keys.count]
+    if dense >= layers or without:
+        return {}
+    sizes = {**known, keys.parameter: count}
+    for name, size in keys.own.items():
+        sizes[name] = _read_size(fields, size, sizes, SIZE_LIMITS[size.limit or name])
+    _check_each(fields, keys.own, sizes)
+    return {
+        keys.stage: layers - dense,
+        keys.parameter: count,
+        **{name: sizes[name] for name in keys.own},
+        **{
+            name: fields.number(number.key, 0.0, number.most, number.default)
+            for name, number in keys.numbers.items()
+        },
+        **_read_flags(fields, keys.switches),
+        **{
+            name: fields.string(word.key, word.among, word.among[0])
+            for name, word in keys.words.items()
+        },
+    }
 
 
 def _check_window(fields: Fields, switch: str, layers: int) -> None:
