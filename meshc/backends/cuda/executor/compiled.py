@@ -122,7 +122,7 @@ class _Counts(ct.Structure):
 
 @cache
 def headers() -> dict[str, str]:
-    """By name the headers of the library (``.cuh``) and of the executor (``.h``)."""
+    """The headers of the library (``.cuh``) and of the executor (``.h``), by file name."""
     return library.headers() | _texts("*.h")
 
 
