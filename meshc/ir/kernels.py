@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
+from meshc.ir.choices import choice_mistake
 from meshc.ir.declared import Attribute, Operand, attributes, operands
 from meshc.ir.functions import DOCS, FUNCTIONS, attributes_of
 
@@ -69,6 +70,16 @@ def _softmaxes(shapes: Extents, params: Params) -> str | None:
     if last.is_const and last.constant >= 3 * count and last.constant % count == 0:
         return None
     return f"{last} lanes are not the values, sums and maxima of {count} softmaxes"
+
+
+def _choice(shapes: Extents, params: Params) -> str | None:
+    """As many are chosen as there are, of groups of equal size."""
+    last = shapes[0][-1]
+    names = ("count", "groups", "kept_groups", "group_top")
+    count, groups, kept, top = (int(str(params[name])) for name in names)
+    if not last.is_const:
+        return f"chooses among {last}, of which the run says how many they are"
+    return choice_mistake(last.constant, count, groups, kept, top)
 
 
 _ONE = "out b[*dims], a[*dims]"
@@ -130,6 +141,7 @@ _CATALOGUE = (
         "count: int >= 1, groups: int >= 1, kept_groups: int >= 1, group_top: int >= 1, "
         "normalise: bool, biased: bool",
         ("biased", "out gates[*rows, n], scores[*rows, n], bias[n]"),
+        extra=_choice,
     ),
     _kernel(
         "merge_softmax",

@@ -23,6 +23,7 @@ from meshc.frontend.language.dims import (
 )
 from meshc.frontend.language.emitter import Emitter
 from meshc.ir import functions
+from meshc.ir.choices import choice_mistake
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -246,7 +247,7 @@ def _top_k(emitter: Emitter, applied: Applied) -> Value:
     names = ("count", "groups", "kept_groups", "group_top")
     count, groups, kept_groups, group_top = (_whole(applied, name) for name in names)
     extent = emitter.extents[dim]
-    mistake = graph.choice_mistake(extent, count, groups, kept_groups, group_top)
+    mistake = choice_mistake(extent, count, groups, kept_groups, group_top)
     if mistake:
         fail("bad-option", mistake, applied.spans["count"])
     if not isinstance(normalise, bool):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshc.ir.choices import choice_mistake
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.functions import Gelu as Gelu
@@ -222,20 +223,6 @@ class TopK(_Pointwise):
         )
         if mistake:
             self.reject(mistake)
-
-
-def choice_mistake(
-    extent: int, count: int, groups: int, kept_groups: int, group_top: int
-) -> str | None:
-    """Why ``count`` of ``extent`` elements cannot be chosen so, or None (see :class:`TopK`)."""
-    if extent % groups:
-        return f"{extent} elements are not {groups} groups of equal size"
-    size = extent // groups
-    if kept_groups > groups or group_top > size:
-        return f"of {groups} groups of {size}, {kept_groups} are kept by their best {group_top}"
-    if count > kept_groups * size:
-        return f"{count} are chosen of {kept_groups * size} elements"
-    return None
 
 
 @register("graph.append", "cache, new -> grown: like cache")
