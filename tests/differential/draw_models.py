@@ -46,7 +46,7 @@ def _experts(extents: dict[str, int]) -> dict[str, int]:
     """Experts of some models: how many is drawn from a stream of its own, so that a seed gives
     models without experts whether or not there are others."""
     own = Drawing(Random(repr(extents)))
-    return {"X": own.number(1, 9)} if own.chance(20) else {}
+    return {"X": own.number(1, 9)} if own.chance(8) else {}
 
 
 class Model:
@@ -261,7 +261,7 @@ class Model:
         return body.weighted(wide, ("X", "F"), ("E",), "down")
 
     def _mlp(self, body: Builder, h: str) -> str:
-        if "X" in self.extents and not self._odd(20):
+        if "X" in self.extents:
             return self._expert_layers(body, h)
         up = self._biased(body, body.weighted(h, ("E",), ("F",), "up"), "inner", "F")
         if not self.gated:

@@ -103,3 +103,12 @@ def test_a_batch_gives_each_prompt_what_it_gets_alone(
     alone = program(1)
     assert found[0] == wanted["tokens"]
     assert found[1:] == [alone.generate(prompt, count) for prompt in prompts[1:]]
+
+
+def test_a_remark_says_that_all_experts_are_computed() -> None:
+    report = Diagnostics()
+    loaded = load_any(str(TINY / "qwen3-moe-7x3"), Diagnostics())
+    request = CompileRequest(mesh="2x2", seq=8, phase="decode")
+    compile_loaded(loaded, request, report=report)
+    (found,) = (d for d in report.messages if d.code == "experts")
+    assert found.message.startswith("a row goes to 3 of the 7 experts of X")
