@@ -30,6 +30,7 @@ from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.registry import PASSES, parse_pipeline
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.plan_memory import PlanMemory
@@ -146,6 +147,7 @@ __all__ = [
     "PlanMemory",
     "ScheduleTasks",
     "SelectCollective",
+    "SelectCslProducts",
     "SelectGemm",
     "Session",
     "ShiftKvCache",

@@ -15,6 +15,7 @@ from meshc.ir.attributes import (
     decode_attributes,
     decode_condition,
     decode_params,
+    decode_way,
     unquoted,
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
@@ -395,8 +396,9 @@ class _Parser(Tokens):
         when = decode_condition(raw.pop("when"), span) if "when" in raw else None
         kernel = name.removeprefix("tile.")
         if name.startswith("tile.") and kernel in KERNELS:
+            way = decode_way(raw.pop("way"), span) if "way" in raw else ""
             params = decode_params(kernel, raw, span)
-            return Compute(operands, when=when, kernel=kernel, params=params)  # type: ignore[arg-type]
+            return Compute(operands, when=when, kernel=kernel, params=params, way=way)  # type: ignore[arg-type]
         if name not in OP_CLASSES:
             fail("bad-meshir", f"no op '{name}'", span)
         cls = OP_CLASSES[name]

@@ -1,4 +1,4 @@
-"""The facts csl_queues and csl_tasks: a module's queues and ids are legal on its device."""
+"""Facts of CSL programs: queues, ids and ways of products are legal on the device."""
 
 from pathlib import Path
 
@@ -93,3 +93,52 @@ def test_ids_are_printed_and_read_again():
     assert module.tasks == {"resume": 24, "joined_a": 25}
     assert print_module(module) == ASSIGNED
     assert clone_module(module).tasks == module.tasks
+
+
+PRODUCTS = CASE.parents[1] / "select_csl_products" / "example.meshir"
+CHOSEN = PRODUCTS.read_text().partition("# ---\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("way = outer_16", "cannot be written in the way 'outer_16'"),
+        ("way = outer_0", "cannot be written in the way 'outer_0'"),
+        ("way = outer", "cannot be written in the way 'outer'"),
+        ("way = mapped_turned", "cannot be written in the way 'mapped_turned'"),
+        ("way = mapped", "cannot be written in the way 'mapped'"),
+        ("", "does not say in which way it is written"),
+    ],
+)
+def test_wrong_ways_are_found(given, why):
+    """The last product multiplies by a transpose of eight columns, whose rows are not in a row."""
+    head, _, last = CHOSEN.rpartition(", way = outer_8")
+    text = f"{head}{', ' if given else ''}{given}{last}"
+    module = parse_module(Source("chosen.meshir", text))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_products")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-products-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+def test_a_kernel_of_one_way_says_none():
+    module = parse_module(Source("assigned.meshir", ASSIGNED.replace("0.0}", "0.0, way = mapped}")))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_products")
+    assert "the kernel 'fill' is written in one way" in caught.value.diagnostics[0].message
+
+
+def test_the_emitter_writes_the_way_that_a_call_says():
+    """The first product, said to be looped, has loops of its own."""
+    spelled = {}
+    for way in ("mapped", "looped", "outer_2"):
+        text = CHOSEN.replace("way = mapped", f"way = {way}")
+        assert way == "mapped" or text != CHOSEN
+        module = parse_module(Source("chosen.meshir", text))
+        assert print_module(module) == text
+        PassManager(resource_passes()[1:]).run(module)
+        spelled[way] = csl.emit({"main": module})["main.csl"]
+    assert len(set(spelled.values())) == 3

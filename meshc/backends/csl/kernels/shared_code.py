@@ -9,11 +9,11 @@ import struct
 from itertools import accumulate
 from operator import mul
 
+from meshc.analysis.csl.windows import Dim, Window
 from meshc.backends.csl.kernels.registers import Registers
 from meshc.backends.csl.spelling.descriptors import Descriptors, element, stored
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
-from meshc.backends.csl.spelling.windows import Dim, Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from meshc.analysis.csl.banks import buffer_bytes, shifts
+from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
-from meshc.backends.csl.kernels.costs import Costs
 from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.pe.banks import shifts
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.program import Lowering, Task
@@ -143,27 +143,10 @@ def kernels_of(module: Module) -> Kernels:
     return _kernels(module, names, descriptors)
 
 
-def buffer_bytes(module: Module) -> int:
-    """Bytes of the program's buffers, each aligned, as the emitted text declares them."""
-    late = shifts(module)
-    buffers = [
-        Variable("buffer", b.type.bytes + late.get(b.value.name, 0) * b.type.dtype.bytes)
-        for b in module.buffers
-    ]
-    return bytes_of(buffers) + padding(buffers)
-
-
-def free_bytes(module: Module) -> int:
-    """Bytes of a core's memory that the program's buffers leave to scratch, as long as its code is
-    not known yet: without what the device reserves for code."""
-    device = module.the_device()
-    return device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
-
-
 def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
     """What writes the kernels of ``module``."""
     known = {*module.scalars, *module.the_mesh().coordinates}
-    return Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module), known)
+    return Kernels(names, descriptors, Costs(module.the_device()), known)
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
