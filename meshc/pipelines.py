@@ -42,7 +42,12 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
-RESOURCE_STAGES = ("select-csl-products", "assign-csl-queues", "assign-csl-tasks")
+RESOURCE_STAGES = (
+    "select-csl-products",
+    "plan-csl-memory",
+    "assign-csl-queues",
+    "assign-csl-tasks",
+)
 """The passes that assign what a CSL program takes of a core."""
 
 _FOR_ALL_DEVICES = ("assign-csl-queues", "assign-csl-tasks")

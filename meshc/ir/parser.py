@@ -107,6 +107,8 @@ class _Parser(Tokens):
             module.mesh = self.mesh(start)
         elif word == "tasks":
             module.tasks = {k: self.as_int(v, start) for k, v in self.pairs().items()}
+        elif word == "scratch":
+            module.scratch = {k: self.as_int(v, start) for k, v in self.pairs().items()}
         elif word == "constant":
             name = self.symbol()
             module.constants[name] = self.floats(self.raw(), start)

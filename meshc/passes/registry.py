@@ -18,6 +18,7 @@ from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
@@ -43,6 +44,7 @@ PASSES: tuple[type[Pass], ...] = (
     ScheduleTasks,
     PlanMemory,
     SelectCslProducts,
+    PlanCslMemory,
     AssignCslQueues,
     AssignCslTasks,
 )

@@ -9,6 +9,7 @@ from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
@@ -21,7 +22,13 @@ CHAIN = 'recv_color = "(x + 1) mod 2", queue = 7, output_queue = 2'
 
 def changed(old, new):
     assert ASSIGNED.count(old) == 1
-    return parse_module(Source("assigned.meshir", ASSIGNED.replace(old, new)))
+    return planned(parse_module(Source("assigned.meshir", ASSIGNED.replace(old, new))))
+
+
+def planned(module):
+    """``module`` with memory for its buffers and its kernels."""
+    module.holds.add("csl_products")
+    return PassManager([PlanCslMemory()]).run(module)
 
 
 def test_what_the_pass_gives_holds():
@@ -142,3 +149,38 @@ def test_the_emitter_writes_the_way_that_a_call_says():
         PassManager(resource_passes()[1:]).run(module)
         spelled[way] = csl.emit({"main": module})["main.csl"]
     assert len(set(spelled.values())) == 3
+
+
+PLANNED = (
+    (CASE.parents[1] / "plan_csl_memory" / "example.meshir").read_text().partition("# ---\n")[2]
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "given", "why"),
+    [
+        ("f32 = 128", "f32 = 4", "elements of scratch 'f32'"),
+        ("  scratch f32 = 128\n", "", "and 0 are planned"),
+        ("scratch f32", "scratch f16 = 1, i8 = 4, f32", "there is no scratch 'i8'"),
+        ("{role = weight, address = 16}", "{role = weight, address = 8}", "begins neither"),
+        ("{role = weight, address = 16}", "{role = weight, address = 0}", "share memory"),
+        ("{role = weight, address = 16}", "{role = weight}", "buffer 'w' has no address"),
+    ],
+)
+def test_wrong_memory_is_found(old, given, why):
+    """Too little scratch, or none, a type that has none, and buffers that lie wrongly."""
+    assert PLANNED.count(old) == 1
+    module = parse_module(Source("planned.meshir", PLANNED.replace(old, given)))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_memory")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-memory-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+def test_memory_is_printed_and_read_again():
+    module = parse_module(Source("planned.meshir", PLANNED))
+    check_claims(module)
+    assert print_module(module) == PLANNED and clone_module(module).scratch == module.scratch

@@ -19,8 +19,6 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-CACHES = ("ring_set", "ring_push", "ring_grow", "ring_oldest", "ring_drop", "mask_slots")
-"""The kernels, each of which has a state among its operands."""
 _SCALARS = 12
 """Cycles of the scalar code that finds a slot, predicted: two loads, a sum and a division."""
 _ROW = 29

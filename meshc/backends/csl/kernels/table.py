@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from meshc.analysis.csl import products
 from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
 from meshc.analysis.csl.windows import Dim, Window, window
-from meshc.backends.csl.kernels.caches import CACHES, Caches
+from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.rows import Rows
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
@@ -31,13 +32,6 @@ _POINTWISE = {
 _WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
 
-
-_MIXED = ("copy", "gemm", "square_sum", "select_lanes", *CACHES)
-"""Kernels that take operands of several types as they are."""
-_WIDE = {"rope": (1,)}
-"""Operands that are f32 whatever the type of the others."""
-_OF_ANY_TYPE = {"rms_scale": (2,)}
-"""Operands of which a kernel reads single values, whatever their type."""
 
 _SELECTED = 21
 """Cycles of one lane that is selected, measured on the simulator."""
@@ -97,19 +91,9 @@ class Kernels:
     def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
         """The operands of a kernel, those in f16 as f32 where the kernel has both and takes one
         type alone. Its result comes first."""
-        if op.kernel in _WIDE:
-            wide = [w if n in _WIDE[op.kernel] else None for n, w in enumerate(given)]
-            return self._as_f32(given, [w for w in wide if w is not None])
-        alike = [w for n, w in enumerate(given) if n not in _OF_ANY_TYPE.get(op.kernel, ())]
-        if op.kernel in _MIXED or len({w.dtype for w in alike}) == 1:
-            return given
-        return self._as_f32(given, given)
-
-    def _as_f32(self, given: list[Window], which: list[Window]) -> list[Window]:
-        """``given``, those of ``which`` that are f16 as f32."""
         found, first = [], 0
-        for one in given:
-            if one in which and one.dtype == DType.F16:
+        for one, yes in zip(given, widened(op, given), strict=True):
+            if yes:
                 one = self.code.widened_window(one, first)
                 first += one.size
             found.append(one)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.memory import late, wrong_memory
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.analysis.proofs.bounds import largest
@@ -58,7 +59,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     scalars = [guards.declare(scalar_name(name)) for name in module.scalars]
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
-    descriptors = Descriptors(names, guards.spelling, shifts(module))
+    descriptors = Descriptors(names, guards.spelling, _late(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
@@ -66,6 +67,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     tasks = _task_ids(module, targets)
     bodies = lowering.tasks()  # which name what guards of bindings are named after
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
+    _check_memory(module, kernels)
     memory = _memory(module, names, symbols, kernels, descriptors.shifts)
     state = _state(lowering, guards, scalars)
     body = _step(lowering)
@@ -127,7 +129,7 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
         cycles = Timing(module, kernels).cycles
-    scratch = kernels.code.shared_variables()
+    scratch = kernels.code.shared_variables(kernels.code.needed())
     return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
 
 
@@ -171,6 +173,27 @@ def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
     return module.tasks
 
 
+def _late(module: Module) -> dict[str, int]:
+    """Elements that lie unused before a buffer, for those that have some."""
+    found = {buffer.value.name: late(buffer) for buffer in module.buffers}
+    return {name: elements for name, elements in found.items() if elements}
+
+
+def _check_memory(module: Module, kernels: Kernels) -> None:
+    """The module says memory of their own for its buffers, and the scratch that was written. Raises
+    ``csl-unassigned``."""
+    wrong = wrong_memory(module)
+    for name, elements in kernels.code.needed().items():
+        if wrong is None and elements > module.scratch.get(name, 0):
+            wrong = f"kernels take {elements} elements of scratch '{name}'"
+    if wrong is not None:
+        fail(
+            "csl-unassigned",
+            f"the program does not say which memory it takes: {wrong}",
+            help="run the pass plan-csl-memory",
+        )
+
+
 # --- sections
 
 
@@ -212,7 +235,7 @@ def _memory(
     shifts: dict[str, int],
 ) -> list[Variable]:
     """Arrays, and pointers to those that the host sees."""
-    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables()]
+    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables(module.scratch)]
     for symbol, buffer in symbols.items():
         name = names.of("buffer", buffer.value.name)
         shift = shifts.get(buffer.value.name, 0)
