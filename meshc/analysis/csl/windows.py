@@ -135,7 +135,7 @@ def _reshaped(dims: list[Dim], shape: list[int], view: View, span: Span | None) 
 
 
 def _joined(dims: Iterable[Dim]) -> list[Dim]:
-    """As few dims as possible that walk through the same elements in the same order."""
+    """``dims`` joined to as few as walk through the same elements in the same order."""
     kept: list[Dim] = []
     for dim in dims:
         if dim.extent == 1:

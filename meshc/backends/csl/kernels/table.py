@@ -126,7 +126,7 @@ class Kernels:
         return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
 
     def steps(self, op: Compute) -> int:
-        """Those of the cycles that are vector steps, beside which no transfer of the core moves."""
+        """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
         windows = _windows(op)
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
@@ -136,7 +136,7 @@ class Kernels:
         return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
     def _vector(self, op: Compute, windows: list[Window]) -> int:
-        """Steps of one operation."""
+        """Cycles of one vector operation on the operands, its set-up apart."""
         to = windows[0]
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
         return self.costs.vector(kind, to.dtype, to.size, tuple(w.pace for w in windows))

@@ -31,7 +31,6 @@ from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 _PAD = "    "
-OWN = Spelling(lambda name: f"my_{name}")
 MOST_TIMED_CORES = 1 << 16
 
 
@@ -84,13 +83,13 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
         ("Start, and what ends of transfers do", ends_of_transfers),
         ("", _comptime(lowering, bindings, symbols)),
     ]
-    text = _assemble(module, phase, sections)
+    text = _assemble(module, phase, sections, helpers(guards.helpers))
     device = module.the_device()
     code = [*kernels.code.functions, *body, *ends_of_transfers]
     taken = CoreMemory(
         device.whole("memory_bytes"),
         (*memory, *state, *kernels.code.variables, *descriptors.tables),
-        code_size([*helpers(code), *code], device),
+        code_size([*helpers(guards.helpers), *code], device),
     )
     taken.check()
     cycles = None
@@ -319,22 +318,23 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
     mesh = module.the_mesh()
     values = coordinate_values(mesh)
     needed = {n for name in guards.coordinates for n in values[name].free_vars}
+    own = Spelling(lambda name: f"my_{name}", helpers=guards.helpers)
     lines = []
     for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
-            own = "" if axis in guards.coordinates else "const "
-            lines.append(f"{own}{OWN(axis)} = @as(i16, position.{place}());")
+            declared = "" if axis in guards.coordinates else "const "
+            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}());")
     for name in guards.coordinates:
         if name in mesh.plane:
             continue
         target = guards.spell(name)
         for number, (cond, value) in enumerate(values[name].pieces):
-            text = f"{target} = {expression(value, OWN)};"
+            text = f"{target} = {expression(value, own)};"
             if cond.is_true:
                 lines.append(f"else {{ {text} }}" if number else text)
             else:
                 head = "else if" if number else "if"
-                lines.append(f"{head} ({condition(cond, OWN)}) {{ {text} }}")
+                lines.append(f"{head} ({condition(cond, own)}) {{ {text} }}")
     return lines
 
 
@@ -355,7 +355,9 @@ def _function(name: str, params: str, body: list[str]) -> list[str]:
     return [f"fn {name}({params}) void {{", *(_PAD + line for line in body), "}"]
 
 
-def _assemble(module: Module, phase: str, sections: list[tuple[str, list[str]]]) -> str:
+def _assemble(
+    module: Module, phase: str, sections: list[tuple[str, list[str]]], divisions: list[str]
+) -> str:
     mesh = module.the_mesh()
     size = f"{mesh.columns} x {mesh.rows}"
     lines = [
@@ -363,10 +365,7 @@ def _assemble(module: Module, phase: str, sections: list[tuple[str, list[str]]])
         "// Written by meshc. Transfers run beside the kernels; step() returns where it must wait",
         "// for one, and the last end of what it waits for runs resume.",
     ]
-    code = [line for _, part in sections for line in part]
-    found = helpers(code)
-    if found:
-        sections = [*sections[:3], ("Integer division that rounds down", found), *sections[3:]]
+    sections = [*sections[:3], ("Integer division that rounds down", divisions), *sections[3:]]
     for title, part in sections:
         if not part:
             continue

@@ -69,7 +69,7 @@ def _with_own(spell: Spelling) -> Spelling:
     def either(name: str) -> str:
         return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
 
-    return Spelling(either, spell.most)
+    return Spelling(either, spell.most, spell.helpers)
 
 
 def _hint(window: Window, buffer: str, start: int) -> str:
