@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from meshc.analysis.csl.costs import Costs
 from meshc.backends.csl import emit as emit_csl
-from meshc.backends.csl.kernels.costs import Costs
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.expressions import as_named

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from meshc.backends.csl.kernels.costs import DESCRIPTOR
+from meshc.analysis.csl.costs import DESCRIPTOR
+from meshc.analysis.csl.windows import Window
 from meshc.backends.csl.spelling.expressions import Spelling, Written, written, written_condition
-from meshc.backends.csl.spelling.windows import Window
 from meshc.ir.affine import Cond, Expr
 
 BRANCH = 2

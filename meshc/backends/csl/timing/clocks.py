@@ -18,14 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.analysis.csl import costs
+from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
+from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
-from meshc.backends.csl.kernels import costs, scalar
-from meshc.backends.csl.kernels.costs import Costs
+from meshc.backends.csl.kernels import scalar
 from meshc.backends.csl.kernels.scalar import Scalar
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.spelling.windows import window
 from meshc.backends.csl.timing.cases import Cases
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
