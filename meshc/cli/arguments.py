@@ -14,11 +14,24 @@ from meshc.cli.flags import (
     passes,
     run,
     schedule,
+    serve_trace,
     sim,
 )
 from meshc.version import VERSION
 
-_COMMANDS = (compile, run, opt, estimate, schedule, devices, passes, explain, sim, completion)
+_COMMANDS = (
+    compile,
+    run,
+    opt,
+    estimate,
+    schedule,
+    serve_trace,
+    devices,
+    passes,
+    explain,
+    sim,
+    completion,
+)
 
 
 def parser() -> argparse.ArgumentParser:

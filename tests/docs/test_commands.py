@@ -28,6 +28,7 @@ MEANINGS = {
     "FILE": "written",
     "FILE.npy": "written.npy",
     "FILE.meshir": "examples/mlp.meshir",
+    "FILE.csv": str(ROOT / "tests" / "data" / "trace.csv"),
     "TEXT": "text",
     "WxH": "4x4",
     "NAME": "wse2",

@@ -97,6 +97,7 @@ class Partition(Pass):
             dict(module.paired),
             module.device,
             mesh,
+            multiples=dict(module.multiples),
         )
         lowered.functions = [_finished(best)]
         check_fact(lowered, "padding_safe")
