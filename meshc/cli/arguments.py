@@ -14,6 +14,7 @@ from meshc.cli.flags import (
     passes,
     run,
     schedule,
+    serve,
     serve_trace,
     sim,
 )
@@ -26,6 +27,7 @@ _COMMANDS = (
     estimate,
     schedule,
     serve_trace,
+    serve,
     devices,
     passes,
     explain,

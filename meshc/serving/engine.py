@@ -94,9 +94,18 @@ class Server:
         """Queue request ``name``: ``prompt`` is continued by at most ``most`` tokens; one in
         ``stop`` is the last.
 
-        Errors: ``request-too-large`` where the caches of a request have no room for them,
-        ``bad-argument`` for a token that is none, and those of :meth:`Scheduler.arrive`.
+        Errors: those of :meth:`check` and of :meth:`Scheduler.arrive`.
         """
+        self.check(prompt, most)
+        self.scheduler.arrive(Request(name, len(prompt), most))
+        self.jobs[name] = Job(name, tuple(prompt), most, stop)
+
+    def check(self, prompt: Sequence[int], most: int) -> None:
+        """Fail with ``request-too-large`` where the caches of a request have no room for ``prompt``
+        and ``most`` tokens behind it, and with ``bad-argument`` where one of both is empty or a
+        token is none. Nothing changes, so any thread may ask."""
+        if not prompt or most < 1:
+            fail("bad-argument", "a request has at least one token, and asks for at least one")
         wrong = [token for token in prompt if not 0 <= token < self.engine.vocab]
         if wrong:
             words = f"token {wrong[0]} is not in the vocabulary 0 .. {self.engine.vocab - 1}"
@@ -108,8 +117,6 @@ class Server:
                 f"{self.engine.capacity} tokens",
                 help="shorten the request, or compile with a larger --seq",
             )
-        self.scheduler.arrive(Request(name, len(prompt), most))
-        self.jobs[name] = Job(name, tuple(prompt), most, stop)
 
     def cancel(self, name: int) -> None:
         """Forget request ``name`` and free its memory; nothing happens if it is not there."""
@@ -127,14 +134,21 @@ class Server:
         return len(self._free)
 
     def step(self) -> Record | None:
-        """Carry out the next iteration; None when there is nothing to do."""
+        """Carry out the next iteration; None when there is nothing to do. Where the engine fails,
+        all requests are given up before its error goes on."""
         iteration = self.scheduler.next()
         if iteration is None:
             return None
-        decoding = list(iteration.decode)
-        if iteration.prefill is not None:
-            decoding += self._read(iteration.prefill)
-        found = self._continue(decoding)
+        try:
+            decoding = list(iteration.decode)
+            if iteration.prefill is not None:
+                decoding += self._read(iteration.prefill)
+            found = self._continue(decoding)
+        except Exception:
+            for name in list(self.jobs):
+                self.cancel(name)
+            self.scheduler.finish(iteration)
+            raise
         stopped = {name for name, token in found.items() if token in self.jobs[name].stop}
         progress = self.scheduler.finish(iteration, stopped)
         for name in progress.ended:

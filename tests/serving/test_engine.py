@@ -3,17 +3,15 @@ stalls, and each request gets what it gets alone."""
 
 import numpy as np
 import pytest
+from books import CAPACITY, LAYERS, MULTIPLE, REQUESTS, VOCAB, continued, server_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshc.serving.engine import Server
 from meshc.serving.groups import ByLength, Fixed
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import Entry, replayed
-from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import MeshcError
 
-LAYERS, REQUESTS, CAPACITY, VOCAB, MULTIPLE = 5, 3, 64, 11, 4
 CHOICES = [
     policy("chunked", 8),
     policy("chunked", 4),
@@ -28,65 +26,6 @@ ARRIVALS = st.lists(
 )
 
 
-class Books:
-    """An engine whose layers write down the tokens that pass them. A row is a token and the number
-    of layers that it has passed; a token's successor depends on all tokens before it."""
-
-    requests, capacity, vocab = REQUESTS, CAPACITY, VOCAB
-
-    def __init__(self):
-        self.layers = [[[] for _ in range(LAYERS)] for _ in range(REQUESTS)]
-        self.steps = []
-
-    def embedded(self, ids):
-        return np.array([[token, 0] for token in ids])
-
-    def read(self, request, rows, position, layers):
-        assert position % MULTIPLE == 0 and len(rows) > 0
-        assert (rows[:, 1] == layers.start).all()
-        for layer in layers:
-            cache = self.layers[request][layer]
-            del cache[position:]  # those of a request before
-            assert len(cache) == position
-            cache += rows[:, 0].tolist()
-        return np.stack([rows[:, 0], np.full(len(rows), layers.stop)], 1)
-
-    def step(self, tokens):
-        assert 0 < len(tokens) <= REQUESTS
-        self.steps.append(tuple(tokens))
-        logits = {}
-        for request, (token, position) in tokens.items():
-            for cache in self.layers[request]:
-                if position == 0:
-                    cache.clear()
-                assert len(cache) == position
-                cache.append(token)
-            logits[request] = one_hot(successor(self.layers[request][0]))
-        return logits
-
-
-def one_hot(token):
-    return np.eye(VOCAB)[token]
-
-
-def successor(tokens):
-    """The token behind ``tokens``."""
-    found = 1
-    for token in tokens:
-        found = (found * 7 + token + 3) % 1009
-    return found % VOCAB
-
-
-def continued(entry):
-    """What a request gets alone."""
-    tokens = list(entry.prompt)
-    for _ in range(entry.most):
-        tokens.append(successor(tokens))
-        if tokens[-1] in entry.stop:
-            break
-    return tokens[len(entry.prompt) :]
-
-
 def entries_of(drawn, stop=()):
     random, now, found = np.random.default_rng(len(drawn)), 0.0, []
     for name, (length, most, gap) in enumerate(drawn):
@@ -94,11 +33,6 @@ def entries_of(drawn, stop=()):
         prompt = tuple(random.integers(0, VOCAB, length).tolist())
         found.append(Entry(name, now, prompt, most, stop))
     return found
-
-
-def server_of(chosen):
-    scheduler = Scheduler(chosen, (1.0,) * LAYERS, REQUESTS * (CAPACITY + 1), REQUESTS, MULTIPLE)
-    return Server(Books(), scheduler)
 
 
 @POLICIES
@@ -206,3 +140,17 @@ def test_a_request_that_fills_its_caches_is_served():
 def test_chunks_shorter_than_what_prompts_are_cut_at_are_refused():
     with pytest.raises(MeshcError, match="too short"):
         server_of(policy("chunked", MULTIPLE - 1))
+
+
+def test_where_the_engine_fails_all_requests_are_given_up_and_others_served_after():
+    server = server_of(policy("chunked", 8))
+    for name in range(4):
+        server.submit(name, (1, 2, 3), 5)
+    server.step()
+    good, server.engine.step = server.engine.step, None
+    with pytest.raises(TypeError):
+        server.step()
+    assert server.idle and server.free == REQUESTS and server.scheduler.held_tokens == 0
+    server.engine.step = good
+    entry = Entry(9, 0.0, (4, 5), 6)
+    assert replayed(server, [entry], 1.0)[9] == continued(entry)
