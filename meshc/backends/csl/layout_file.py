@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshc.analysis.csl.ends import colors_on
-from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.csl.ends import colors_on, places
+from meshc.analysis.traffic.channels import crossed_axis, line_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
+from meshc.backends.csl.fabric.regions import Regions, over
 from meshc.backends.csl.fabric.turns import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile
 from meshc.backends.csl.spelling.expressions import PLAIN, Spelling, condition, expression, helpers
@@ -18,7 +19,7 @@ from meshc.backends.csl.spelling.guards import (
     piecewise_function,
 )
 from meshc.backends.csl.spelling.lines import wrapped
-from meshc.backends.csl.spelling.names import Names, plain
+from meshc.backends.csl.spelling.names import IDLE, Names, plain
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
@@ -32,37 +33,44 @@ _PAD = "    "
 def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-route``."""
     mesh = module.the_mesh()
+    regions = Regions(mesh)
     names = Names()
     spelling = layout_spelling(mesh)
     used = {n for cond in pe.guards.params for n in cond.free_vars}
     functions: list[str] = []
     colors = {key: _color_function(end, mesh, names, functions) for key, end in pe.ends.of.items()}
-    routes = _routes(module, pe.ends, colors, names, functions)
+    routes = _routes(module, regions, pe.ends, colors, names, functions)
+    column, row = _here(regions, mesh.across), _here(regions, mesh.down)
     body = [
-        f"@set_rectangle({mesh.columns}, {mesh.rows});",
-        *_over_cores(
-            mesh,
+        f"@set_rectangle({regions.columns}, {regions.rows});",
+        *regions.over(
+            mesh.plane,
             [
-                f'@set_tile_code({mesh.across}, {mesh.down}, "{phase}.csl", .{{',
-                *(_PAD + line for line in _tile_params(mesh, pe, colors, spelling)),
+                f'@set_tile_code({column}, {row}, "{phase}.csl", .{{',
+                *(_PAD + line for line in _tile_params(regions, pe, colors, spelling)),
                 "});",
             ],
         ),
+        *_idle(regions),
         *routes,
         "",
         *_exports(pe, module),
     ]
+    size = f"{mesh.columns} x {mesh.rows}"
+    if regions.several:
+        size = f"{mesh.regions} regions of {size}"
     lines = [
-        f"// {plain(module.name)} on {mesh.columns} x {mesh.rows} PEs: who runs what, and routes.",
+        f"// {plain(module.name)} on {size} PEs: who runs what, and routes.",
         "// Written by meshc.",
         "",
         'const memcpy = @import_module("<memcpy/get_params>", .{',
-        f"{_PAD}.width = {mesh.columns}, .height = {mesh.rows}",
+        f"{_PAD}.width = {regions.columns}, .height = {regions.rows}",
         "});",
     ]
     known = coordinate_functions(mesh, used)
     code = [*known, *functions, *body]
-    for part in (_table(pe, mesh), helpers(code), known, _painters(code), functions):
+    parts = _table(pe, mesh), helpers(code), regions.functions(), known, _painters(code), functions
+    for part in parts:
         lines += ["", *part] if part else []
     lines += ["", "layout {", *(_indent(line) for line in body), "}"]
     return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
@@ -84,10 +92,29 @@ def _indent(line: str) -> str:
     return _PAD + line if line else ""
 
 
+def _here(regions: Regions, axis: str) -> str:
+    """The place of a core in the rectangle."""
+    return regions.at(axis, axis)
+
+
+def _idle(regions: Regions) -> list[str]:
+    """The program of PEs that no region has."""
+    mesh, lines = regions.mesh, []
+    for first_column, first_row in regions.idle:
+        column, row = f"{first_column} + {mesh.across}", f"{first_row} + {mesh.down}"
+        params = f".{{ .memcpy_params = memcpy.get_params({column}) }}"
+        code = [f'@set_tile_code({column}, {row}, "{IDLE}.csl", {params});']
+        lines += over(mesh, mesh.plane, code)
+    return lines
+
+
 def _tile_params(
-    mesh: Mesh, pe: PeFile, colors: dict[tuple[str, str], str], spelling: dict[str, str]
+    regions: Regions, pe: PeFile, colors: dict[tuple[str, str], str], spelling: dict[str, str]
 ) -> list[str]:
-    lines = [f".memcpy_params = memcpy.get_params({mesh.across}),"]
+    mesh = regions.mesh
+    lines = [f".memcpy_params = memcpy.get_params({_here(regions, mesh.across)}),"]
+    if mesh.outer in pe.guards.coordinates:
+        lines.append(f".{pe.guards.spell(mesh.outer)} = {mesh.outer},")
     for key, end in pe.ends.of.items():
         lines.append(f".{end.color} = @get_color({colors[key]}),")
     for cond, name in pe.guards.params.items():
@@ -97,10 +124,8 @@ def _tile_params(
 
 def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
     """``value`` without the pieces and conditions that decide nothing on ``mesh``."""
-    rows = mesh.rows if mesh.down in value.free_vars else 1
-    columns = mesh.columns if mesh.across in value.free_vars else 1
-    here = {mesh.down: np.arange(rows)[:, None], mesh.across: np.arange(columns)[None, :]}
-    left = np.ones((rows, columns), bool)
+    here = places(mesh, value.free_vars)
+    left = np.ones([grid.size for grid in here.values()], bool)
     kept: list[tuple[Cond, Expr]] = []
     for cond, expr in value.pieces:
         holds = left & cond.evaluate(here)
@@ -128,6 +153,7 @@ def _color_function(end: End, mesh: Mesh, names: Names, functions: list[str]) ->
 
 def _routes(
     module: Module,
+    regions: Regions,
     ends: Ends,
     colors: dict[tuple[str, str], str],
     names: Names,
@@ -140,9 +166,11 @@ def _routes(
         color = f"@get_color({colors[channel.name, 'send']})"
         if channel.turns:
             paint = _in_turn
+        elif len(channel.route.inputs) > len(module.the_mesh().plane):
+            paint = _over_edges
         else:
             paint = _multicast if channel.multicast else _messages
-        lines += ["", *paint(channel, module.the_mesh(), color, names, functions)]
+        lines += ["", *paint(channel, regions, color, names, functions)]
     return lines
 
 
@@ -161,10 +189,10 @@ def _axis(channel: Channel, mesh: Mesh) -> str:
 
 
 def _messages(
-    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
+    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
 ) -> list[str]:
     """One message per sender, to the target that its map gives; -1 for none."""
-    axis = _axis(channel, mesh)
+    mesh, axis = regions.mesh, _axis(channel, regions.mesh)
     place = mesh.plane.index(axis)
     pieces = [(p.domain, p.outputs[place]) for p in channel.route.pieces]
     target = _live(Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))]), mesh)
@@ -176,18 +204,43 @@ def _messages(
     params = ", ".join(in_order(mesh, target))
     size, paint = mesh.size(axis), "row" if place else "column"
     other = mesh.other(axis)
+    ends = f"{_here(regions, other)}, {_here(regions, axis)}, {regions.at(axis, 'to')}"
     inner = [
         f"const to = {name}({params});",
-        f"if (to >= 0 and to < {size}) {{ {paint}_message({color}, {other}, {axis}, to); }}",
+        f"if (to >= 0 and to < {size}) {{ {paint}_message({color}, {ends}); }}",
     ]
-    return [f"// {plain(channel.name)}", *_over_cores(mesh, inner)]
+    return [f"// {plain(channel.name)}", *regions.over(mesh.plane, inner)]
+
+
+def _over_edges(
+    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
+) -> list[str]:
+    """Messages from a region to the next one, each along a line that crosses their edge."""
+    mesh, lines = regions.mesh, []
+    axis = crossed_axis(channel, mesh)
+    for piece in channel.route.pieces:
+        region, *there = piece.outputs
+        place = mesh.plane.index(axis) if axis else 0
+        straight = there[1 - place] == Expr.var(mesh.plane[1 - place])
+        if not axis or not straight or region != Expr.var(mesh.outer) + 1:
+            fail(
+                "csl-route",
+                f"messages on channel @{channel.name} do not cross the edge of a region to the "
+                "next one along rows or columns",
+                notes=(violates("R"),),
+            )
+        paint, other = "row" if place else "column", mesh.other(axis)
+        to = regions.next_at(axis, expression(there[place], PLAIN))
+        call = f"{paint}_message({color}, {_here(regions, other)}, {_here(regions, axis)}, {to});"
+        lines += [f"if ({condition(piece.domain, PLAIN)}) {{ {call} }}"]
+    return [f"// {plain(channel.name)}", *regions.over(mesh.plane, lines)]
 
 
 def _multicast(
-    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
+    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
 ) -> list[str]:
     """One message per sender, to all cores between the first and the last that its map gives."""
-    axis = _axis(channel, mesh)
+    mesh, axis = regions.mesh, _axis(channel, regions.mesh)
     place = mesh.plane.index(axis)
     lines = [f"// {plain(channel.name)}"]
     for piece in channel.route.pieces:
@@ -200,27 +253,26 @@ def _multicast(
             )
         first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
         paint, other = "row" if place else "column", mesh.other(axis)
-        ends = f"{expression(first, PLAIN)}, {expression(last, PLAIN)}"
-        call = f"{paint}_multicast({color}, {other}, {axis}, {ends});"
+        ends = ", ".join(regions.at(axis, expression(end, PLAIN)) for end in (first, last))
+        here = f"{_here(regions, other)}, {_here(regions, axis)}"
+        call = f"{paint}_multicast({color}, {here}, {ends});"
         test = condition(domain, PLAIN)
         inner = [call] if domain.is_true else [f"if ({test}) {{ {call} }}"]
-        lines += _over_cores(mesh, inner)
+        lines += regions.over(mesh.plane, inner)
     return lines
 
 
 def _in_turn(
-    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
+    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
 ) -> list[str]:
     """The routers of every line along which cores take turns."""
+    mesh = regions.mesh
     turns = turns_of(channel, mesh)
     assert turns is not None
-    name = mesh.other(turns.axis)
-    return [
-        f"// {plain(channel.name)}",
-        f"for (@range(i16, {mesh.size(name)})) |{name}| {{",
-        f"{_PAD}{painter(turns.axis == mesh.across, turns.way)}({color}, {name}, {turns.size});",
-        "}",
-    ]
+    other = mesh.other(turns.axis)
+    line = f"{_here(regions, other)}, {regions.at(turns.axis, '0')}, {turns.size}"
+    paint = f"{painter(turns.axis == mesh.across, turns.way)}({color}, {line});"
+    return [f"// {plain(channel.name)}", *regions.over([other], [paint])]
 
 
 def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
@@ -240,16 +292,6 @@ def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
         else:
             fail("csl-route", "a multicast to a single core", notes=(violates("R"),))
     return first, last, rest
-
-
-def _over_cores(mesh: Mesh, inner: list[str]) -> list[str]:
-    return [
-        f"for (@range(i16, {mesh.rows})) |{mesh.down}| {{",
-        f"{_PAD}for (@range(i16, {mesh.columns})) |{mesh.across}| {{",
-        *(2 * _PAD + line for line in inner),
-        f"{_PAD}}}",
-        "}",
-    ]
 
 
 def _exports(pe: PeFile, module: Module) -> list[str]:

@@ -196,6 +196,8 @@ def _params(ends: Ends, guards: Guards) -> list[str]:
     if ends.of:
         lines += ["", "// Colors of this PE."]
         lines += [f"param {end.color}: color;" for end in ends.of.values()]
+    if guards.mesh.outer in guards.coordinates:
+        lines += ["", f"param {guards.spell(guards.mesh.outer)}: i16; // The region of this PE."]
     if guards.params:
         lines += ["", "// What this PE takes part in."]
         lines += [
@@ -270,7 +272,8 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     for group in lowering.shared:
         found.append(word(f"ended_{group.number}_now", "bool", "false"))
         found.append(word(f"ended_{group.number}_wanted", "bool", "false"))
-    return [*found, *(word(guards.spell(name), "i16", "0") for name in guards.coordinates)]
+    own = [name for name in guards.coordinates if name != guards.mesh.outer]
+    return [*found, *(word(guards.spell(name), "i16", "0") for name in own)]
 
 
 def _step(lowering: Lowering) -> list[str]:
@@ -317,9 +320,10 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
     for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
             own = "" if axis in guards.coordinates else "const "
-            lines.append(f"{own}{OWN(axis)} = @as(i16, position.{place}());")
+            inside = f" % {mesh.size(axis)}" if mesh.regions > 1 else ""
+            lines.append(f"{own}{OWN(axis)} = @as(i16, position.{place}()){inside};")
     for name in guards.coordinates:
-        if name in mesh.plane:
+        if name in mesh.names:
             continue
         target = guards.spell(name)
         for number, (cond, value) in enumerate(values[name].pieces):
@@ -352,6 +356,8 @@ def _function(name: str, params: str, body: list[str]) -> list[str]:
 def _assemble(module: Module, phase: str, sections: list[tuple[str, list[str]]]) -> str:
     mesh = module.the_mesh()
     size = f"{mesh.columns} x {mesh.rows}"
+    if mesh.regions > 1:
+        size = f"{mesh.regions} x {size}"
     lines = [
         f"// Phase {phase} of {plain(module.name)}: what each of {size} PEs runs.",
         "// Written by meshc. Transfers run beside the kernels; step() returns where it must wait",

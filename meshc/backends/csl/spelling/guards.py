@@ -2,7 +2,7 @@
 
 A guard over coordinates alone is a boolean parameter that the layout computes, so that cores which
 differ in nothing else share one compiled program and dead arms are not compiled. Coordinates in
-other places are run-time variables, set once at launch.
+other places are run-time variables, set once at launch; the region of a core is a parameter.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Guards:
 
 
 def layout_spelling(mesh: Mesh) -> dict[str, str]:
-    """Coordinates as the layout spells them: the axes of the plane are its loop variables, others
-    are functions of theirs."""
+    """Coordinates as the layout spells them: the axes are its loop variables, others are functions
+    of theirs."""
     found = {}
     for name, value in coordinate_values(mesh).items():
         single = value.expr
-        if name in mesh.plane or (single is not None and str(single) in mesh.plane):
-            found[name] = name if name in mesh.plane else str(single)
+        if name in mesh.names or (single is not None and str(single) in mesh.plane):
+            found[name] = name if name in mesh.names else str(single)
         elif single is not None and single.is_const:
             found[name] = str(single)
         else:
