@@ -42,15 +42,16 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
-RESOURCE_STAGES = ("assign-csl-queues", "assign-csl-tasks")
-"""The passes that assign what a CSL program takes of a core."""
+RESOURCE_STAGES = ("merge-csl-buffers", "assign-csl-queues", "assign-csl-tasks")
+"""The passes that say what a CSL program takes of a core."""
 
 
 def resource_passes(portable: bool = False) -> list[Pass]:
-    """The passes that assign what a CSL program takes of a core, after those of the tile level;
+    """The passes that say what a CSL program takes of a core, after those of the tile level;
     ``portable`` for all devices that CSL is for."""
     option = "{portable=true}" if portable else ""
-    return own_pipeline(",".join(name + option for name in RESOURCE_STAGES))
+    first, *assigning = RESOURCE_STAGES
+    return own_pipeline(",".join([first, *(name + option for name in assigning)]))
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from csl_decoding import TINY, Decoder
-from csl_runs import prepare, run_steps
+from csl_runs import prepare, run_files, run_steps
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -278,3 +278,42 @@ def test_regions_share_compiled_code(tmp_path, monkeypatch):
         prepare(files, {}, folder, monkeypatch)
         counts.append(len(load_program(folder / "out").classes))
     assert counts[0] == counts[1] == counts[2]
+
+
+STACK = """model stack(N=3, M=5, E=7, F=4) {
+  weights f32  accumulate f32
+  main(x[M, E]) -> [M, E] {
+    repeat N {
+      param w[E, F], v[F, E]
+      x = x @ w @ v
+    }
+    return x
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_cores_take_turns_in_every_region(arch, tmp_path, monkeypatch):
+    """Products of many rows by SUMMA in three regions, around a corner: switches turn in lines that
+    begin anywhere, and rows cross edges core by core."""
+    path = tmp_path / "stack.mesh"
+    path.write_text(STACK)
+    asked = CompileRequest(
+        target="csl",
+        device=wafer(tmp_path, arch, 6, 4),
+        mesh="r=3,y=2,x=3",
+        dtype="f32",
+        algo=("gemm=summa",),
+    )
+    compiled = compile_loaded(load_any(str(path), Diagnostics()), asked, (), Diagnostics())
+    layout = compiled.files["layout.csl"]
+    assert "row_turns_up(@get_color(0), top + y, left, 3);" in layout and "// onward_x_1" in layout
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((5, 7)).astype(np.float32)
+    w, v = (rng.standard_normal(s).astype(np.float32) for s in ((3, 7, 4), (3, 4, 7)))
+    given = {"x": x, "w": w, "v": v}
+    (result,) = run_files(compiled.files, given, tmp_path, monkeypatch)[0].values()
+    for n in range(3):
+        x = x @ w[n] @ v[n]
+    np.testing.assert_allclose(result, x, 1e-4, 1e-4 * np.abs(x).max())

@@ -25,20 +25,27 @@ _MOST = 1 << 15
 
 
 def emit(
-    modules: Mapping[str, Module], portable: bool = False, vocabulary: Vocabulary | None = None
+    modules: Mapping[str, Module],
+    portable: bool = False,
+    vocabulary: Vocabulary | None = None,
+    shared: bool = True,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
     host of a single phase makes tokens of a ``vocabulary``, if the phase is a step of decoding.
 
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
-    catalogue. Several phases are a program each, in a folder with the phase's name. Raises
+    catalogue. What several places of a program do is a function, unless nothing is ``shared``.
+
+    Several phases are a program each, in a folder with the phase's name. Raises
     ``csl-device`` for another device, ``csl-regions`` and ``regions-apart`` for regions that do not
     lie side by side, and what the parts raise.
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, "state", vocabulary)
-    programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
+        return _program(phase, module, portable, shared, "state", vocabulary)
+    programs = in_each(
+        modules, lambda phase: _program(phase, modules[phase], portable, shared, "../state")
+    )
     return {
         f"{phase_file(phase)}/{name}": text
         for phase, files in programs.items()
@@ -70,13 +77,14 @@ def _program(
     phase: str,
     module: Module,
     portable: bool,
+    shared: bool,
     state: str,
     vocabulary: Vocabulary | None = None,
 ) -> dict[str, str]:
     """The files of one phase; ``state`` is where what it keeps between runs lies."""
     check(module)
     goals = targets(module.the_device(), portable)
-    pe = pe_file(module, phase, goals)
+    pe = pe_file(module, phase, goals, shared)
     idle = {f"{IDLE}.csl": idle_file(module)} if Regions(module.the_mesh()).idle else {}
     return {
         "layout.csl": layout_file(module, pe, phase_file(phase)),

@@ -47,8 +47,9 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
-    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
+def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -> PeFile:
+    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
+    what several places of it do is a function, unless nothing is ``shared``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -61,7 +62,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
-    lowering = Lowering(module, guards, descriptors, ends, kernels)
+    lowering = Lowering(module, guards, descriptors, ends, kernels, shared)
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
     bodies = lowering.tasks()  # which name what guards of bindings are named after
@@ -78,13 +79,14 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
         ("State of the program", [*_ids(tasks), *(each.line for each in state)]),
         ("Descriptors", descriptors.lines),
         ("Kernels", [*kernels.code.registers.lines, *kernels.code.functions]),
+        ("What the program does in several places", lowering.functions[1:]),
         ("The program", body),
         ("Start, and what ends of transfers do", ends_of_transfers),
         ("", _comptime(lowering, bindings, symbols)),
     ]
     text = _assemble(module, phase, sections)
     device = module.the_device()
-    code = [*kernels.code.functions, *body, *ends_of_transfers]
+    code = [*kernels.code.functions, *lowering.functions, *body, *ends_of_transfers]
     taken = CoreMemory(
         device.whole("memory_bytes"),
         (*memory, *state, *kernels.code.variables, *descriptors.tables),
@@ -93,7 +95,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     taken.check()
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels).cycles)
+        cycles = round(Timing(module, kernels, lowering.runs).cycles)
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
 

@@ -13,7 +13,7 @@ follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,9 +74,11 @@ class _Pending:
 
 
 class Timing:
-    """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them."""
+    """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them. ``calls``
+    are the statements that begin what is called as a function."""
 
-    def __init__(self, module: Module, kernels: Kernels) -> None:
+    def __init__(self, module: Module, kernels: Kernels, calls: Collection[Op] = ()) -> None:
+        self.calls = calls
         self.mesh = module.the_mesh()
         self.kernels = kernels
         self.costs = Costs(module.the_device())
@@ -114,6 +116,8 @@ class Timing:
     def _block(self, block: Block, cores: Mask) -> None:
         shared: Cond | None = None
         for op in block.ops:
+            if op in self.calls:
+                self.clock[cores] += scalar.CALL
             if op.when != shared and self._runs(op.when):
                 assert op.when is not None
                 self.clock[cores] += self.scalar.test(op.when, self.local)
