@@ -42,16 +42,36 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
-RESOURCE_STAGES = ("merge-csl-buffers", "assign-csl-queues", "assign-csl-tasks")
-"""The passes that say what a CSL program takes of a core."""
+def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pass]:
+    """The passes that let a fresh graph serve requests as they come: prompts in chunks that begin
+    at multiples of ``multiple`` tokens and, if ``grouped``, by groups of layers (of a dense model
+    only if ``force``)."""
+    names = [f"chunk-prompts{{multiple={multiple}}}"]
+    names += [f"group-layers{{force={'true' if force else 'false'}}}"] if grouped else []
+    return own_pipeline(",".join(names))
+
+
+RESOURCE_STAGES = (
+    "merge-csl-buffers",
+    "select-csl-products",
+    "plan-csl-memory",
+    "assign-csl-queues",
+    "assign-csl-tasks",
+)
+"""The passes that assign what a CSL program takes of a core."""
+
+_FOR_ALL_DEVICES = ("assign-csl-queues", "assign-csl-tasks")
+"""Those that can assign what is legal on every device for CSL."""
 
 
 def resource_passes(portable: bool = False) -> list[Pass]:
     """The passes that say what a CSL program takes of a core, after those of the tile level;
     ``portable`` for all devices that CSL is for."""
-    option = "{portable=true}" if portable else ""
-    first, *assigning = RESOURCE_STAGES
-    return own_pipeline(",".join([first, *(name + option for name in assigning)]))
+    names = (
+        f"{name}{{portable=true}}" if portable and name in _FOR_ALL_DEVICES else name
+        for name in RESOURCE_STAGES
+    )
+    return own_pipeline(",".join(names))
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {

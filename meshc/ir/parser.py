@@ -15,6 +15,7 @@ from meshc.ir.attributes import (
     decode_attributes,
     decode_condition,
     decode_params,
+    decode_way,
     unquoted,
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
@@ -89,7 +90,7 @@ class _Parser(Tokens):
         if word == "dims":
             module.dims = {k: self.as_int(v, start) for k, v in self.pairs().items()}
         elif word == "scalars":
-            module.scalars = self.scalars()
+            module.scalars, module.multiples = self.scalars()
         elif word == "rows":
             if module.rows is not None:
                 fail("bad-meshir", "the header says its rows twice", start)
@@ -106,6 +107,8 @@ class _Parser(Tokens):
             module.mesh = self.mesh(start)
         elif word == "tasks":
             module.tasks = {k: self.as_int(v, start) for k, v in self.pairs().items()}
+        elif word == "scratch":
+            module.scratch = {k: self.as_int(v, start) for k, v in self.pairs().items()}
         elif word == "constant":
             name = self.symbol()
             module.constants[name] = self.floats(self.raw(), start)
@@ -129,16 +132,19 @@ class _Parser(Tokens):
             fail("bad-meshir", "a constant is a list of numbers", span)
         return tuple(float(v) for v in raw if isinstance(v, (int, float)))
 
-    def scalars(self) -> dict[str, tuple[int, int]]:
-        found = {}
+    def scalars(self) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+        """Ranges by name, and what a scalar is a multiple of where its range says ``by``."""
+        found, multiples = {}, {}
         while True:
             name = self.name()
             self.expect("=")
             low = self.integer()
             self.expect("..")
             found[name] = (low, self.integer())
+            if self.take("by"):
+                multiples[name] = self.integer()
             if not self.take(","):
-                return found
+                return found, multiples
 
     def mesh(self, start: Span) -> Mesh:
         """Axes with commas between them, outermost first, then perhaps the origins of regions."""
@@ -395,8 +401,9 @@ class _Parser(Tokens):
         when = decode_condition(raw.pop("when"), span) if "when" in raw else None
         kernel = name.removeprefix("tile.")
         if name.startswith("tile.") and kernel in KERNELS:
+            way = decode_way(raw.pop("way"), span) if "way" in raw else ""
             params = decode_params(kernel, raw, span)
-            return Compute(operands, when=when, kernel=kernel, params=params)  # type: ignore[arg-type]
+            return Compute(operands, when=when, kernel=kernel, params=params, way=way)  # type: ignore[arg-type]
         if name not in OP_CLASSES:
             fail("bad-meshir", f"no op '{name}'", span)
         cls = OP_CLASSES[name]

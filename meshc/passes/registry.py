@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable
 from meshc.passes import plugins
 from meshc.passes.base import Pass
 from meshc.passes.graph.canonicalize import Canonicalize
+from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
+from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -19,6 +21,8 @@ from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
@@ -32,6 +36,8 @@ PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     EliminateTranspose,
     FuseCluster,
+    ChunkPrompts,
+    GroupLayers,
     Partition,
     SelectGemm,
     PlaceInterleave,
@@ -43,6 +49,8 @@ PASSES: tuple[type[Pass], ...] = (
     ScheduleTasks,
     PlanMemory,
     MergeCslBuffers,
+    SelectCslProducts,
+    PlanCslMemory,
     AssignCslQueues,
     AssignCslTasks,
 )

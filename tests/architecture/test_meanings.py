@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from meshc.analysis.csl.costs import Costs
 from meshc.backends.csl import emit as emit_csl
-from meshc.backends.csl.kernels.costs import Costs
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors
-from meshc.backends.csl.spelling.expressions import PLAIN
+from meshc.backends.csl.spelling.expressions import as_named
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.python import HostFacts, emit
 from meshc.backends.python.runtime import kernels as runtime
@@ -30,7 +30,7 @@ TABLE = re.compile(r"(?<=<!-- kernels -->\n).*?(?=<!-- end of kernels -->)", re.
 def csl_kernels():
     """What the CSL back end emits."""
     names = Names()
-    return Kernels(names, Descriptors(names, PLAIN, {}), Costs(device("wse2")), 0).known
+    return Kernels(names, Descriptors(names, as_named(), {}), Costs(device("wse2")), 0).known
 
 
 def meanings():
@@ -122,6 +122,9 @@ def test_csl_refuses_what_it_does_not_emit(name):
         "ring_set": "tile.ring_set %state {count = 0}",
         "rope": "tile.rope %ring, %ring, %b[0 +: 2] {position = 0, step = 1}",
         "select_lanes": "tile.select_lanes %a, %b {shift = 1}",
+        "sigmoid": "tile.sigmoid %a, %b",
+        "top_k": "tile.top_k %a, %b {count = 1, groups = 1, kept_groups = 1, group_top = 1, "
+        "normalise = false, biased = false}",
     }
     found = refusal(lambda: emit_csl({"main": module(calls[name])}))
     assert found.code == "csl-kernel"

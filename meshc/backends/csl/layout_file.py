@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+
 import numpy as np
 
 from meshc.analysis.csl.ends import colors_on, places
@@ -11,7 +15,13 @@ from meshc.backends.csl.fabric.channels import End, Ends
 from meshc.backends.csl.fabric.regions import Regions, over
 from meshc.backends.csl.fabric.turns import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile
-from meshc.backends.csl.spelling.expressions import PLAIN, Spelling, condition, expression, helpers
+from meshc.backends.csl.spelling.expressions import (
+    Spelling,
+    as_named,
+    condition,
+    expression,
+    helpers,
+)
 from meshc.backends.csl.spelling.guards import (
     coordinate_functions,
     in_order,
@@ -30,24 +40,56 @@ from meshc.support.plmr import violates
 _PAD = "    "
 
 
+@dataclass
+class _Functions:
+    """What the text of a layout calls: ``lines`` of functions that it defines for its channels, the
+    ``painters`` of routers by name, and through ``spell`` the helpers of expressions."""
+
+    mesh: Mesh
+    names: Names = field(default_factory=Names)
+    lines: list[str] = field(default_factory=list)
+    painters: set[str] = field(default_factory=set)
+    spell: Spelling = field(default_factory=as_named)
+
+    @cached_property
+    def regions(self) -> Regions:
+        """Where the regions of the mesh lie."""
+        return Regions(self.mesh)
+
+    def here(self, axis: str) -> str:
+        """The place of a core in the rectangle."""
+        return self.regions.at(axis, axis)
+
+    def of_position(self, hint: str, comment: str, value: Piecewise) -> str:
+        """A call of a new function of the position whose value is ``value``."""
+        name = self.names.fresh(hint)
+        self.lines += [""] if self.lines else []
+        self.lines.append(f"// {comment}")
+        self.lines += piecewise_function(self.mesh, name, value, self.spell)
+        return f"{name}({', '.join(in_order(self.mesh, value))})"
+
+    def painter(self, name: str) -> str:
+        """The name of a painter, which is called."""
+        self.painters.add(name)
+        return name
+
+
 def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-route``."""
     mesh = module.the_mesh()
-    regions = Regions(mesh)
-    names = Names()
-    spelling = layout_spelling(mesh)
+    functions = _Functions(mesh)
+    regions = functions.regions
     used = {n for cond in pe.guards.params for n in cond.free_vars}
-    functions: list[str] = []
-    colors = {key: _color_function(end, mesh, names, functions) for key, end in pe.ends.of.items()}
-    routes = _routes(module, regions, pe.ends, colors, names, functions)
-    column, row = _here(regions, mesh.across), _here(regions, mesh.down)
+    colors = {key: _color(end, functions) for key, end in pe.ends.of.items()}
+    routes = _routes(module, pe.ends, colors, functions)
+    place = f"{functions.here(mesh.across)}, {functions.here(mesh.down)}"
     body = [
         f"@set_rectangle({regions.columns}, {regions.rows});",
         *regions.over(
             mesh.plane,
             [
-                f'@set_tile_code({column}, {row}, "{phase}.csl", .{{',
-                *(_PAD + line for line in _tile_params(regions, pe, colors, spelling)),
+                f'@set_tile_code({place}, "{phase}.csl", .{{',
+                *(_PAD + line for line in _tile_params(pe, colors, functions)),
                 "});",
             ],
         ),
@@ -67,9 +109,11 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
         f"{_PAD}.width = {regions.columns}, .height = {regions.rows}",
         "});",
     ]
-    known = coordinate_functions(mesh, used)
-    code = [*known, *functions, *body]
-    parts = _table(pe, mesh), helpers(code), regions.functions(), known, _painters(code), functions
+    known = coordinate_functions(mesh, used, functions.spell)
+    firsts = regions.functions(functions.spell)
+    divisions = helpers(functions.spell.helpers)
+    painted = _painters(functions.painters)
+    parts = _table(pe, mesh), divisions, firsts, known, painted, functions.lines
     for part in parts:
         lines += ["", *part] if part else []
     lines += ["", "layout {", *(_indent(line) for line in body), "}"]
@@ -92,11 +136,6 @@ def _indent(line: str) -> str:
     return _PAD + line if line else ""
 
 
-def _here(regions: Regions, axis: str) -> str:
-    """The place of a core in the rectangle."""
-    return regions.at(axis, axis)
-
-
 def _idle(regions: Regions) -> list[str]:
     """The program of PEs that no region has."""
     mesh, lines = regions.mesh, []
@@ -109,16 +148,17 @@ def _idle(regions: Regions) -> list[str]:
 
 
 def _tile_params(
-    regions: Regions, pe: PeFile, colors: dict[tuple[str, str], str], spelling: dict[str, str]
+    pe: PeFile, colors: dict[tuple[str, str], str], functions: _Functions
 ) -> list[str]:
-    mesh = regions.mesh
-    lines = [f".memcpy_params = memcpy.get_params({_here(regions, mesh.across)}),"]
+    mesh = functions.mesh
+    spell = Spelling(layout_spelling(mesh).__getitem__, helpers=functions.spell.helpers)
+    lines = [f".memcpy_params = memcpy.get_params({functions.here(mesh.across)}),"]
     if mesh.outer in pe.guards.coordinates:
         lines.append(f".{pe.guards.spell(mesh.outer)} = {mesh.outer},")
     for key, end in pe.ends.of.items():
         lines.append(f".{end.color} = @get_color({colors[key]}),")
     for cond, name in pe.guards.params.items():
-        lines.append(f".{name} = {condition(cond, Spelling(spelling.__getitem__))},")
+        lines.append(f".{name} = {condition(cond, spell)},")
     return lines
 
 
@@ -135,17 +175,14 @@ def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
     return Piecewise.of(kept)
 
 
-def _color_function(end: End, mesh: Mesh, names: Names, functions: list[str]) -> str:
+def _color(end: End, functions: _Functions) -> str:
     """The color of an end as an expression of the axes of the plane."""
-    value = _live(end.colors, mesh)
+    value = _live(end.colors, functions.mesh)
     if value.expr is not None and value.expr.is_const:
         return str(value.expr)
-    name = names.fresh(f"{end.color}_color")
     verb = "sends" if end.verb == "send" else "receives"
-    functions += [""] if functions else []
-    functions.append(f"// The color on which a PE {verb} on {plain(end.channel.name)}.")
-    functions += piecewise_function(mesh, name, value)
-    return f"{name}({', '.join(in_order(mesh, value))})"
+    comment = f"The color on which a PE {verb} on {plain(end.channel.name)}."
+    return functions.of_position(f"{end.color}_color", comment, value)
 
 
 # --- routes
@@ -153,11 +190,9 @@ def _color_function(end: End, mesh: Mesh, names: Names, functions: list[str]) ->
 
 def _routes(
     module: Module,
-    regions: Regions,
     ends: Ends,
     colors: dict[tuple[str, str], str],
-    names: Names,
-    functions: list[str],
+    functions: _Functions,
 ) -> list[str]:
     lines: list[str] = []
     for channel in module.channels:
@@ -166,11 +201,11 @@ def _routes(
         color = f"@get_color({colors[channel.name, 'send']})"
         if channel.turns:
             paint = _in_turn
-        elif len(channel.route.inputs) > len(module.the_mesh().plane):
+        elif len(channel.route.inputs) > len(functions.mesh.plane):
             paint = _over_edges
         else:
             paint = _multicast if channel.multicast else _messages
-        lines += ["", *paint(channel, regions, color, names, functions)]
+        lines += ["", *paint(channel, color, functions)]
     return lines
 
 
@@ -188,35 +223,26 @@ def _axis(channel: Channel, mesh: Mesh) -> str:
     )
 
 
-def _messages(
-    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
-) -> list[str]:
+def _messages(channel: Channel, color: str, functions: _Functions) -> list[str]:
     """One message per sender, to the target that its map gives; -1 for none."""
-    mesh, axis = regions.mesh, _axis(channel, regions.mesh)
+    mesh = functions.mesh
+    axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
     pieces = [(p.domain, p.outputs[place]) for p in channel.route.pieces]
     target = _live(Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))]), mesh)
-    name = names.fresh(f"{channel.name}_to")
-    functions += [""] if functions else []
-    line = "column" if place else "row"
-    functions.append(f"// The {line} that a message on {plain(channel.name)} goes to; -1 for none.")
-    functions += piecewise_function(mesh, name, target)
-    params = ", ".join(in_order(mesh, target))
-    size, paint = mesh.size(axis), "row" if place else "column"
-    other = mesh.other(axis)
-    ends = f"{_here(regions, other)}, {_here(regions, axis)}, {regions.at(axis, 'to')}"
-    inner = [
-        f"const to = {name}({params});",
-        f"if (to >= 0 and to < {size}) {{ {paint}_message({color}, {ends}); }}",
-    ]
-    return [f"// {plain(channel.name)}", *regions.over(mesh.plane, inner)]
+    name = plain(channel.name)
+    comment = f"The {'column' if place else 'row'} that a message on {name} goes to; -1 for none."
+    to = functions.of_position(f"{channel.name}_to", comment, target)
+    paint = functions.painter(f"{'row' if place else 'column'}_message")
+    ends = f"{functions.here(axis)}, {functions.regions.at(axis, 'to')}"
+    call = f"{paint}({color}, {functions.here(mesh.other(axis))}, {ends});"
+    inner = [f"const to = {to};", f"if (to >= 0 and to < {mesh.size(axis)}) {{ {call} }}"]
+    return [f"// {name}", *functions.regions.over(mesh.plane, inner)]
 
 
-def _over_edges(
-    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
-) -> list[str]:
+def _over_edges(channel: Channel, color: str, functions: _Functions) -> list[str]:
     """Messages from a region to the next one, each along a line that crosses their edge."""
-    mesh, lines = regions.mesh, []
+    mesh, spell, lines = functions.mesh, functions.spell, list[str]()
     axis = crossed_axis(channel, mesh)
     for piece in channel.route.pieces:
         region, *there = piece.outputs
@@ -229,19 +255,20 @@ def _over_edges(
                 "next one along rows or columns",
                 notes=(violates("R"),),
             )
-        paint, other = "row" if place else "column", mesh.other(axis)
-        to = regions.next_at(axis, expression(there[place], PLAIN))
-        call = f"{paint}_message({color}, {_here(regions, other)}, {_here(regions, axis)}, {to});"
-        lines += [f"if ({condition(piece.domain, PLAIN)}) {{ {call} }}"]
-    return [f"// {plain(channel.name)}", *regions.over(mesh.plane, lines)]
+        paint = functions.painter(f"{'row' if place else 'column'}_message")
+        to = functions.regions.next_at(axis, expression(there[place], spell))
+        ends = f"{functions.here(axis)}, {to}"
+        call = f"{paint}({color}, {functions.here(mesh.other(axis))}, {ends});"
+        lines.append(f"if ({condition(piece.domain, spell)}) {{ {call} }}")
+    return [f"// {plain(channel.name)}", *functions.regions.over(mesh.plane, lines)]
 
 
-def _multicast(
-    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
-) -> list[str]:
+def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]:
     """One message per sender, to all cores between the first and the last that its map gives."""
-    mesh, axis = regions.mesh, _axis(channel, regions.mesh)
+    mesh, spell = functions.mesh, functions.spell
+    axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
+    paint = functions.painter(f"{'row' if place else 'column'}_multicast")
     lines = [f"// {plain(channel.name)}"]
     for piece in channel.route.pieces:
         ranged = range_name(piece.outputs[place])
@@ -252,27 +279,24 @@ def _multicast(
                 notes=(violates("R"),),
             )
         first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
-        paint, other = "row" if place else "column", mesh.other(axis)
-        ends = ", ".join(regions.at(axis, expression(end, PLAIN)) for end in (first, last))
-        here = f"{_here(regions, other)}, {_here(regions, axis)}"
-        call = f"{paint}_multicast({color}, {here}, {ends});"
-        test = condition(domain, PLAIN)
-        inner = [call] if domain.is_true else [f"if ({test}) {{ {call} }}"]
-        lines += regions.over(mesh.plane, inner)
+        ends = [functions.regions.at(axis, expression(end, spell)) for end in (first, last)]
+        line = f"{functions.here(mesh.other(axis))}, {functions.here(axis)}"
+        call = f"{paint}({color}, {line}, {', '.join(ends)});"
+        inner = [call] if domain.is_true else [f"if ({condition(domain, spell)}) {{ {call} }}"]
+        lines += functions.regions.over(mesh.plane, inner)
     return lines
 
 
-def _in_turn(
-    channel: Channel, regions: Regions, color: str, names: Names, functions: list[str]
-) -> list[str]:
+def _in_turn(channel: Channel, color: str, functions: _Functions) -> list[str]:
     """The routers of every line along which cores take turns."""
-    mesh = regions.mesh
+    mesh = functions.mesh
     turns = turns_of(channel, mesh)
     assert turns is not None
     other = mesh.other(turns.axis)
-    line = f"{_here(regions, other)}, {regions.at(turns.axis, '0')}, {turns.size}"
-    paint = f"{painter(turns.axis == mesh.across, turns.way)}({color}, {line});"
-    return [f"// {plain(channel.name)}", *regions.over([other], [paint])]
+    paint = functions.painter(painter(turns.axis == mesh.across, turns.way))
+    start = functions.regions.at(turns.axis, "0")
+    call = f"{paint}({color}, {functions.here(other)}, {start}, {turns.size});"
+    return [f"// {plain(channel.name)}", *functions.regions.over([other], [call])]
 
 
 def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
@@ -304,15 +328,14 @@ def _exports(pe: PeFile, module: Module) -> list[str]:
     return [*lines, f'@export_name("run", fn({params})void);']
 
 
-def _painters(code: list[str]) -> list[str]:
-    """The functions that set the routers of one message, as far as they are called."""
-    text = "\n".join(code)
+def _painters(called: Collection[str]) -> list[str]:
+    """The functions that set routers, those whose names are in ``called``."""
     lines: list[str] = []
     for head, away, back in (("row", "EAST", "WEST"), ("column", "SOUTH", "NORTH")):
         for kind, write in (("message", _paint_message), ("multicast", _paint_multicast)):
-            if f"{head}_{kind}(" in text:
+            if f"{head}_{kind}" in called:
                 lines += ["", *write(head, away, back)]
-    lines += painters(text)
+    lines += painters(called)
     return lines[1:]
 
 

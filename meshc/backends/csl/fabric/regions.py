@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshc.analysis.traffic.handovers import handovers, origins_of
+from meshc.backends.csl.spelling.expressions import Spelling
 from meshc.backends.csl.spelling.guards import piecewise_function
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh
@@ -85,7 +86,7 @@ class Regions:
         first = f"{self._first_of(axis)}({self.mesh.outer} + 1)"
         return first if place == "0" else f"{first} + {place}"
 
-    def functions(self) -> list[str]:
+    def functions(self, spell: Spelling) -> list[str]:
         """Functions of a region that give its first column and row."""
         lines: list[str] = []
         for axis, firsts in self._apart.items():
@@ -94,7 +95,9 @@ class Regions:
             pieces[-1] = (Cond.true(), last)
             what = "column" if axis == self.mesh.across else "row"
             lines += ["", f"// The first {what} of a region."]
-            lines += piecewise_function(self.mesh, self._first_of(axis), Piecewise.of(pieces))
+            lines += piecewise_function(
+                self.mesh, self._first_of(axis), Piecewise.of(pieces), spell
+            )
         return lines[1:]
 
     def over(self, axes: Sequence[str], inner: Sequence[str]) -> list[str]:

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from meshc.analysis.csl.repeats import Run, repeated_runs
 from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
+from meshc.analysis.csl.windows import window
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.names import plain
-from meshc.backends.csl.spelling.windows import window
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl.windows import Window, has_one_dim
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import Variable
-from meshc.backends.csl.spelling.windows import Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
 ELEMENTS = (DType.F16, DType.F32)
 MOST_DIMS = 4
-STRIDES = range(-128, 128)  # of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)
 _VARIABLES = "ijkl"
 _OWN = "own."  # begins a name that an emitted function declares itself
 
@@ -70,7 +69,7 @@ def _with_own(spell: Spelling) -> Spelling:
     def either(name: str) -> str:
         return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
 
-    return Spelling(either, spell.most)
+    return Spelling(either, spell.most, spell.helpers)
 
 
 def _hint(window: Window, buffer: str, start: int) -> str:
@@ -108,15 +107,9 @@ def access(window: Window, buffer: str, start: int) -> str:
     ]
     index = " + ".join([*terms, *([str(start)] if start or not terms else [])])
     extents = ", ".join(str(dim.extent) for dim in window.dims)
-    kind = "mem1d_dsd" if plain(window) else "mem4d_dsd"
+    kind = "mem1d_dsd" if has_one_dim(window) else "mem4d_dsd"
     head = f"|{', '.join(variables)}|{{{extents}}} -> {buffer}[{index}]"
     return f"@get_dsd({kind}, .{{ .tensor_access = {head} }})"
-
-
-def plain(window: Window) -> bool:
-    """Whether a DSD of one dim walks through ``window``; the DSD of four has wide strides."""
-    dims = window.merged().dims
-    return len(dims) == 1 and dims[0].stride in STRIDES
 
 
 def element(dtype: DType) -> str:

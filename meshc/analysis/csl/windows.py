@@ -17,6 +17,9 @@ from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
+STRIDES = range(-128, 128)
+"""Of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)."""
+
 
 @dataclass(frozen=True)
 class Dim:
@@ -70,6 +73,12 @@ class Window:
     def trailing(self, count: int) -> Window:
         """The window of the last ``count`` dims."""
         return self.inner(self.dims[len(self.dims) - count :])
+
+
+def has_one_dim(window: Window) -> bool:
+    """Whether a DSD of one dim walks through ``window``; the DSD of four has wide strides."""
+    dims = window.merged().dims
+    return len(dims) == 1 and dims[0].stride in STRIDES
 
 
 def window(view: View, span: Span | None = None) -> Window:
@@ -126,7 +135,7 @@ def _reshaped(dims: list[Dim], shape: list[int], view: View, span: Span | None) 
 
 
 def _joined(dims: Iterable[Dim]) -> list[Dim]:
-    """As few dims as possible that walk through the same elements in the same order."""
+    """``dims`` joined to as few as walk through the same elements in the same order."""
     kept: list[Dim] = []
     for dim in dims:
         if dim.extent == 1:
