@@ -52,6 +52,7 @@ def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pa
 
 
 RESOURCE_STAGES = (
+    "merge-csl-buffers",
     "select-csl-products",
     "plan-csl-memory",
     "assign-csl-queues",
@@ -64,7 +65,7 @@ _FOR_ALL_DEVICES = ("assign-csl-queues", "assign-csl-tasks")
 
 
 def resource_passes(portable: bool = False) -> list[Pass]:
-    """The passes that assign what a CSL program takes of a core, after those of the tile level;
+    """The passes that say what a CSL program takes of a core, after those of the tile level;
     ``portable`` for all devices that CSL is for."""
     names = (
         f"{name}{{portable=true}}" if portable and name in _FOR_ALL_DEVICES else name

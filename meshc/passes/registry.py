@@ -20,6 +20,7 @@ from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
+from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
@@ -47,6 +48,7 @@ PASSES: tuple[type[Pass], ...] = (
     AllocateRoutes,
     ScheduleTasks,
     PlanMemory,
+    MergeCslBuffers,
     SelectCslProducts,
     PlanCslMemory,
     AssignCslQueues,

@@ -43,8 +43,7 @@ REFUSED = {
         ("stack", "main"): "does-not-fit",
         ("typed", "main"): "bad-dtype",
         ("twice", "prefill"): "csl-kernel",
-        ("tiny_llama", "prefill"): "does-not-fit",
-        ("tiny_llama", "decode"): "csl-regions",
+        ("tiny_llama", "prefill"): "csl-kernel",
     },
 }
 # Larger meshes hold what 2x2 cores of a wafer do not.

@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
+from meshc.backends.csl.pe.idle_file import idle_file
 from meshc.backends.csl.pe.pe_file import check_kernels, pe_file
 from meshc.backends.csl.report import report
-from meshc.backends.csl.spelling.names import check_axes, phase_file, scalar_name
+from meshc.backends.csl.spelling.names import IDLE, check_axes, phase_file, scalar_name
 from meshc.devices.csl import targets
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
@@ -22,19 +24,27 @@ _MOST = 1 << 15
 
 
 def emit(
-    modules: Mapping[str, Module], portable: bool = False, vocabulary: Vocabulary | None = None
+    modules: Mapping[str, Module],
+    portable: bool = False,
+    vocabulary: Vocabulary | None = None,
+    shared: bool = True,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
     host of a single phase makes tokens of a ``vocabulary``, if the phase is a step of decoding.
 
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
-    catalogue. Several phases are a program each, in a folder with the phase's name. Raises
-    ``csl-device`` for another device and what the parts raise.
+    catalogue. What several places of a program do is a function, unless nothing is ``shared``.
+
+    Several phases are a program each, in a folder with the phase's name. Raises
+    ``csl-device`` for another device, ``csl-regions`` and ``regions-apart`` for regions that do not
+    lie side by side, and what the parts raise.
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, "state", vocabulary)
-    programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
+        return _program(phase, module, portable, shared, "state", vocabulary)
+    programs = in_each(
+        modules, lambda phase: _program(phase, modules[phase], portable, shared, "../state")
+    )
     return {
         f"{phase_file(phase)}/{name}": text
         for phase, files in programs.items()
@@ -44,13 +54,11 @@ def emit(
 
 def check(module: Module) -> None:
     """Raise what of a module has no CSL, whatever it takes of a core: ``csl-device``,
-    ``unsupported-batch``, ``csl-regions``, ``csl-extent``, ``csl-axis-name``,
+    ``unsupported-batch``, ``csl-extent``, ``csl-axis-name``,
     ``csl-port-name``, ``csl-kernel`` and ``csl-dtype``."""
     targets(module.the_device())
     if scalars_of_rounds(module) or REQUEST in module.scalars:
         fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
-    if module.the_mesh().regions > 1:
-        fail("csl-regions", "a program of several regions is not emitted as CSL yet")
     for name, (low, high) in module.scalars.items():
         if low < 0:
             fail(
@@ -72,16 +80,19 @@ def _program(
     phase: str,
     module: Module,
     portable: bool,
+    shared: bool,
     state: str,
     vocabulary: Vocabulary | None = None,
 ) -> dict[str, str]:
     """The files of one phase; ``state`` is where what it keeps between runs lies."""
     check(module)
     goals = targets(module.the_device(), portable)
-    pe = pe_file(module, phase, goals)
+    pe = pe_file(module, phase, goals, shared)
+    idle = {f"{IDLE}.csl": idle_file(module)} if Regions(module.the_mesh()).idle else {}
     return {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
         f"{phase_file(phase)}.csl": pe.text,
+        **idle,
         "run.py": host_file(module, pe.symbols, state, vocabulary),
         **{f"commands_{one}.sh": _commands(module, one) for one in goals.archs},
         "report.json": f"{_json(report(module, pe, goals))}\n",
@@ -99,11 +110,11 @@ def _json(found: Any, pad: str = "") -> str:
 
 
 def _commands(module: Module, arch: str) -> str:
-    mesh = module.the_mesh()
+    regions = Regions(module.the_mesh())
     return (
         "#!/usr/bin/env bash\n"
         "set -e\n"
-        f"cslc layout.csl --arch={arch} --fabric-dims={mesh.columns + 7},{mesh.rows + 2} "
+        f"cslc layout.csl --arch={arch} --fabric-dims={regions.columns + 7},{regions.rows + 2} "
         "--fabric-offsets=4,1 --memcpy --channels=1 -o out\n"
         'cs_python run.py --name out "$@"\n'
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
+from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
@@ -58,6 +59,7 @@ def host_file(
     elements that no copy carries, ``unsupported-port`` for lanes that depend on the run.
     """
     mesh = module.the_mesh()
+    regions = Regions(mesh)
     names = Names()
     symbol_of = {buffer.value: symbol for symbol, buffer in symbols.items()}
     ports = [_port(port, module, names, symbol_of[port.buffer]) for port in module.ports]
@@ -79,8 +81,8 @@ def host_file(
         model="".join(c for c in plain(module.name) if c not in '"\\'),
         rows=mesh.rows,
         columns=mesh.columns,
-        down=mesh.down,
-        across=mesh.across,
+        axes=mesh.names,
+        regions=regions.origins if regions.several else (),
         coordinates=coordinates,
         functions=functions,
         ports=ports,

@@ -127,11 +127,23 @@ def test_routes_without_colors():
     assert refused(module).code == "csl-route"
 
 
-def test_regions():
-    assert refused_text(COPY, mesh={"regions": 2}).code == "csl-regions"
-    between = chain().replace("[y, x] -> [", "[r, y, x] -> [r, ")
-    found = refused_text(exchange("chain_x_1"), between, mesh={"regions": 2})
-    assert found.code == "csl-regions"
+def regions(count=2, body=COPY, header="", origins=""):
+    """The code of what is wrong with a program of several regions of 3 x 1 cores."""
+    text = tile_program(body, header, mesh={"regions": count})
+    return refused(tile_text(text.replace("x = 3\n", f"x = 3{origins}\n"), "wse2")).code
+
+
+def test_regions_that_lie_apart_or_on_each_other():
+    assert regions(origins=", origins = [[0, 0], [6, 0]]") == "regions-apart"
+    assert regions(3, origins=", origins = [[0, 0], [3, 0], [0, 0]]") == "csl-regions"
+
+
+def test_messages_between_regions_that_cross_no_edge():
+    to = chain("over").replace(
+        "[y, x] -> [y, x - 1] : x >= 1", "[r, y, x] -> [r + 1, y, x] : r = 0"
+    )
+    body = exchange("over", sends="r = 0", gets="r = 1")
+    assert regions(2, body, to) == "csl-route"
 
 
 def test_ops_of_other_levels():

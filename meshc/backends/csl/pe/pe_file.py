@@ -47,8 +47,9 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
-    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
+def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -> PeFile:
+    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
+    what several places of it do is a function, unless nothing is ``shared``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -61,7 +62,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     descriptors = Descriptors(names, guards.spelling, _late(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
-    lowering = Lowering(module, guards, descriptors, ends, kernels)
+    lowering = Lowering(module, guards, descriptors, ends, kernels, shared)
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
     bodies = lowering.tasks()  # which name what guards of bindings are named after
@@ -79,13 +80,14 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
         ("State of the program", [*_ids(tasks), *(each.line for each in state)]),
         ("Descriptors", descriptors.lines),
         ("Kernels", [*kernels.code.registers.lines, *kernels.code.functions]),
+        ("What the program does in several places", lowering.functions[1:]),
         ("The program", body),
         ("Start, and what ends of transfers do", ends_of_transfers),
         ("", _comptime(lowering, bindings, symbols)),
     ]
     text = _assemble(module, phase, sections, helpers(guards.helpers))
     device = module.the_device()
-    code = [*kernels.code.functions, *body, *ends_of_transfers]
+    code = [*kernels.code.functions, *lowering.functions, *body, *ends_of_transfers]
     taken = CoreMemory(
         device.whole("memory_bytes"),
         (*memory, *state, *kernels.code.variables, *descriptors.tables),
@@ -94,7 +96,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     taken.check()
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels).cycles)
+        cycles = round(Timing(module, kernels, lowering.runs).cycles)
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
 
@@ -201,6 +203,8 @@ def _params(ends: Ends, guards: Guards) -> list[str]:
     if ends.of:
         lines += ["", "// Colors of this PE."]
         lines += [f"param {end.color}: color;" for end in ends.of.values()]
+    if guards.mesh.outer in guards.coordinates:
+        lines += ["", f"param {guards.spell(guards.mesh.outer)}: i16; // The region of this PE."]
     if guards.params:
         lines += ["", "// What this PE takes part in."]
         lines += [
@@ -275,7 +279,8 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     for group in lowering.shared:
         found.append(word(f"ended_{group.number}_now", "bool", "false"))
         found.append(word(f"ended_{group.number}_wanted", "bool", "false"))
-    return [*found, *(word(guards.spell(name), "i16", "0") for name in guards.coordinates)]
+    own = [name for name in guards.coordinates if name != guards.mesh.outer]
+    return [*found, *(word(guards.spell(name), "i16", "0") for name in own)]
 
 
 def _step(lowering: Lowering) -> list[str]:
@@ -323,9 +328,10 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
     for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
             declared = "" if axis in guards.coordinates else "const "
-            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}());")
+            inside = f" % {mesh.size(axis)}" if mesh.regions > 1 else ""
+            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}()){inside};")
     for name in guards.coordinates:
-        if name in mesh.plane:
+        if name in mesh.names:
             continue
         target = guards.spell(name)
         for number, (cond, value) in enumerate(values[name].pieces):
@@ -360,6 +366,8 @@ def _assemble(
 ) -> str:
     mesh = module.the_mesh()
     size = f"{mesh.columns} x {mesh.rows}"
+    if mesh.regions > 1:
+        size = f"{mesh.regions} x {size}"
     lines = [
         f"// Phase {phase} of {plain(module.name)}: what each of {size} PEs runs.",
         "// Written by meshc. Transfers run beside the kernels; step() returns where it must wait",

@@ -2,7 +2,7 @@
 
 A guard over coordinates alone is a boolean parameter that the layout computes, so that cores which
 differ in nothing else share one compiled program and dead arms are not compiled. Coordinates in
-other places are run-time variables, set once at launch.
+other places are run-time variables, set once at launch; the region of a core is a parameter.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Guards:
 
 
 def layout_spelling(mesh: Mesh) -> dict[str, str]:
-    """Coordinates as the layout spells them: the axes of the plane are its loop variables, others
-    are functions of theirs."""
+    """Coordinates as the layout spells them: the axes are its loop variables, others are functions
+    of theirs."""
     return {
         name: f"{name}({', '.join(in_order(mesh, value))})" if known is None else known
         for name, value in coordinate_values(mesh).items()
@@ -80,7 +80,7 @@ def layout_spelling(mesh: Mesh) -> dict[str, str]:
 
 def _without_function(mesh: Mesh, name: str, value: Piecewise) -> str | None:
     """A coordinate that is a loop variable or a number; None for one that needs a function."""
-    if name in mesh.plane:
+    if name in mesh.names:
         return name
     single = value.expr
     known = single is not None and (single.is_const or str(single) in mesh.plane)
