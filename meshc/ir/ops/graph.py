@@ -15,6 +15,7 @@ from meshc.ir.functions import Gelu as Gelu
 from meshc.ir.functions import Sigmoid as Sigmoid
 from meshc.ir.functions import Silu as Silu
 from meshc.ir.types import DType, TensorType, Type
+from meshc.ir.values import Value
 
 
 def matmul_dims(
@@ -262,10 +263,28 @@ class Repeat(Op):
     Operands are ``carried`` loop values, then stacked ones whose leading dim is ``dim``; the block
     takes the carried values and one slice of each stacked one. ``yield`` gives the carried values
     and then slices that are collected into stacked results (the KV caches).
+
+    ``rounds`` names two run-time scalars, the first layer of a run and the number of its layers;
+    without them it runs all. What a run leaves out keeps its slices of the stacks that the
+    collected results continue.
     """
 
     dim: str = ""
     carried: int = attribute(1, least=0)
+    rounds: tuple[str, ...] = ()
+
+    def continued(self, position: int) -> Value:
+        """The stack that the result at ``position`` continues: its slices are those of the stack
+        with what is appended to them. Raises ``invalid-ir`` where it continues none."""
+        body = self.regions[0]
+        makers = {result: op for op in body.ops for result in op.results}
+        value = body.ops[-1].tensors()[position]
+        while value in makers and makers[value].NAME.endswith(".append"):
+            made = makers[value]
+            value = made.tensors()[2 * made.results.index(value)]
+        if value not in body.args[self.carried :]:
+            self.reject(f"{self.results[position]} continues no stack, which some layers leave out")
+        return self.tensors()[body.args.index(value)]
 
 
 DATAFLOWS = ("", "split_token", "split_head")

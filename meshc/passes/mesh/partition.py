@@ -102,6 +102,7 @@ class Partition(Pass):
             dict(module.paired),
             module.device,
             mesh,
+            multiples=dict(module.multiples),
         )
         lowered.functions = [_finished(best)]
         check_fact(lowered, "padding_safe")

@@ -165,7 +165,9 @@ class Pointwise(Values):
             own = self.emitter.of_request(place, request)
             if keys:
                 state = self.current_cache().of_request(request).state
-                self.emitter.compute("mask_slots", self.view(own), state)
+                # One that is absent sees what there is, so that its softmax stays a number.
+                with self.emitter.under(self.emitter.present):
+                    self.emitter.compute("mask_slots", self.view(own), state)
             else:
                 local.mask(self.emitter, op, own)
 
