@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from mesh_programs import MeshProgram, load_program, mesh_program, write
 
+import meshc
 from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
 
 TINY = Path(__file__).parents[1] / "data" / "tiny_experts"
+LATENT = TINY.parent / "tiny_latent_experts"
 FIXTURES = sorted(folder.name for folder in TINY.iterdir())
 MESHES = ("1x1", "2x2", "3x2", "2x5")
 MORE_MESHES = ("1x4", "5x1", "3x3", "4x6")
@@ -112,3 +114,52 @@ def test_a_remark_says_that_all_experts_are_computed() -> None:
     compile_loaded(loaded, request, report=report)
     (found,) = (d for d in report.messages if d.code == "experts")
     assert found.message.startswith("a row goes to 3 of the 7 experts of X")
+
+
+KERNEL_SIZES = """
+use blocks
+model sized(E=64, H=2, G=1, D=64, X=4, K=2, F=64, V=96, layers=2) {
+  weights f16  accumulate f32
+  param embedding[V, E], final_norm[E], lm_head[E, V]
+  main(tokens[B, L]) -> [B, L, V] {
+    x = embed(tokens, embedding)
+    repeat layers {
+      param attn_norm[E], wq[E, H, D], wk[E, G, D], wv[E, G, D], wo[H, D, E]
+      param ffn_norm[E], router[E, X], w_gate[E, X, F], w_up[E, X, F], w_down[X, F, E]
+      x = llama_attention(x, attn_norm, wq, wk, wv, wo)
+      h = rms_norm(x, ffn_norm)
+      x = x + experts(h, top_k(softmax(h @ router), K), w_gate, w_up, w_down)
+    }
+    return x when prefill
+    return rms_norm(x, final_norm) @ lm_head
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "phase", "code"),
+    [
+        ("csl", "prefill", "csl-kernel"),
+        ("csl", "decode", "csl-kernel"),
+        ("cuda", "decode", "cuda-graph"),
+    ],
+)
+def test_targets_without_kernels_of_experts_refuse_them(
+    target: str, phase: str, code: str, tmp_path: Path
+) -> None:
+    """Of sizes that all other kernels take."""
+    (tmp_path / "sized.mesh").write_text(KERNEL_SIZES, encoding="utf-8")
+    options = {"mesh": "4x4"} if target == "csl" else {}
+    with pytest.raises(MeshcError) as caught:
+        meshc.compile(tmp_path / "sized.mesh", target=target, phase=phase, seq=16, **options)
+    assert code in {found.code for found in caught.value.diagnostics}
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in LATENT.iterdir()))
+def test_a_mesh_refuses_latent_attention(name: str) -> None:
+    loaded = load_any(str(LATENT / name), Diagnostics())
+    with pytest.raises(MeshcError) as caught:
+        compile_loaded(loaded, CompileRequest(mesh="2x2", seq=8))
+    found = caught.value.diagnostics[0]
+    assert found.code == "unsupported-op" and "without a head dim" in found.message
