@@ -51,15 +51,26 @@ def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pa
     return own_pipeline(",".join(names))
 
 
-RESOURCE_STAGES = ("assign-csl-queues", "assign-csl-tasks")
+RESOURCE_STAGES = (
+    "select-csl-products",
+    "plan-csl-memory",
+    "assign-csl-queues",
+    "assign-csl-tasks",
+)
 """The passes that assign what a CSL program takes of a core."""
+
+_FOR_ALL_DEVICES = ("assign-csl-queues", "assign-csl-tasks")
+"""Those that can assign what is legal on every device for CSL."""
 
 
 def resource_passes(portable: bool = False) -> list[Pass]:
     """The passes that assign what a CSL program takes of a core, after those of the tile level;
     ``portable`` for all devices that CSL is for."""
-    option = "{portable=true}" if portable else ""
-    return own_pipeline(",".join(name + option for name in RESOURCE_STAGES))
+    names = (
+        f"{name}{{portable=true}}" if portable and name in _FOR_ALL_DEVICES else name
+        for name in RESOURCE_STAGES
+    )
+    return own_pipeline(",".join(names))
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {

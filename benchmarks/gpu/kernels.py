@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.launch import Kernel
-from meshc.backends.cuda.executor import headers
+from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.backends.cuda.toolchain.toolkit import Cubin, compile_cubin
 from meshc.support.diagnostics import fail
@@ -55,7 +55,7 @@ class Cubins:
                 self.keep(text, cubin)
 
     def _place(self, text: str) -> Path:
-        parts = {name: part for name, part in headers().items() if name.endswith(".cuh")}
+        parts = headers()
         digest = hashlib.sha256(text.encode())
         for name, part in sorted(parts.items()):
             digest.update(f"\0{name}\0{part}".encode())

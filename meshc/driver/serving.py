@@ -16,7 +16,7 @@ from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
-from meshc.frontend.models import Tokenizer
+from meshc.frontend.checkpoints import Tokenizer
 from meshc.passes.instruments import Instrument
 from meshc.serving.engine import Engine, Server
 from meshc.serving.groups import Fixed

@@ -2,7 +2,7 @@
 and a word of the language, whose options are the fields.
 
 What a function means is an entry in the table of each judge and target: ``interp/formulas.py``,
-``backends/python/runtime/kernels.py``, ``backends/csl/kernels.py`` or ``rows.py``, and for blocks
+``backends/python/runtime/kernels.py``, a file of ``backends/csl/kernels``, and for blocks
 of CUDA ``passes/graph/fusible.py``. A table that lacks it makes its owner refuse the program.
 """
 

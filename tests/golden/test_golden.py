@@ -26,7 +26,7 @@ CASES = sorted(path.parent for path in HERE.glob("*/command"))
 # Where programs carry files of the library, and where those come from.
 CARRIED = {
     "out/mesh_runtime": resources.files("meshc.backends.python.runtime"),
-    "out": resources.files("meshc.backends.cuda").joinpath("runtime"),
+    "out": resources.files("meshc.backends.cuda.library"),
 }
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
-from meshc.backends.csl.names import check_axes, phase_file, scalar_name
-from meshc.backends.csl.pe_file import check_kernels, pe_file
+from meshc.backends.csl.pe.pe_file import check_kernels, pe_file
 from meshc.backends.csl.report import report
+from meshc.backends.csl.spelling.names import check_axes, phase_file, scalar_name
 from meshc.devices.csl import targets
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
@@ -85,14 +84,18 @@ def _program(
         f"{phase_file(phase)}.csl": pe.text,
         "run.py": host_file(module, pe.symbols, state, vocabulary),
         **{f"commands_{one}.sh": _commands(module, one) for one in goals.archs},
-        "report.json": _json(report(module, pe, goals)),
+        "report.json": f"{_json(report(module, pe, goals))}\n",
     }
 
 
-def _json(found: Mapping[str, Any]) -> str:
-    """JSON with lists of numbers and words on one line."""
-    text = json.dumps(found, indent=2)
-    return re.sub(r"\[[^][{}]*\]", lambda m: re.sub(r"\s+", " ", m[0]), text) + "\n"
+def _json(found: Any, pad: str = "") -> str:
+    """JSON with lists on one line each."""
+    if isinstance(found, list) and found:
+        return f"[ {', '.join(map(json.dumps, found))} ]"
+    if not isinstance(found, Mapping) or not found:
+        return json.dumps(found)
+    inner = [f"{pad}  {json.dumps(key)}: {_json(found[key], f'{pad}  ')}" for key in found]
+    return "{\n" + ",\n".join(inner) + f"\n{pad}}}"
 
 
 def _commands(module: Module, arch: str) -> str:

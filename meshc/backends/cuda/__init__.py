@@ -1,9 +1,9 @@
 """CUDA for thread-block clusters: a decode step as kernels over one library of primitives."""
 
-from meshc.backends.cuda.cpu_machine import CpuMachine
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.emit import MANIFEST, emit, summary
+from meshc.backends.cuda.executor.cpu_machine import CpuMachine
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.program import StepProgram, from_json
 

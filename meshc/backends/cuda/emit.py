@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.backends.cuda.executor import headers
+from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import check_memory, memory_of
 from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.steps import step_program
@@ -10,7 +10,6 @@ from meshc.backends.templates import render
 from meshc.ir.module import Module
 
 MANIFEST = "manifest.json"
-_LIBRARY = ".cuh"  # other headers are of the executor
 
 
 def emit(module: Module, model: str, page: int) -> dict[str, str]:
@@ -18,9 +17,8 @@ def emit(module: Module, model: str, page: int) -> dict[str, str]:
     :func:`step_program` does, and ``does-not-fit`` for more than the GPU's memory."""
     program, texts = step_program(module, model, page)
     check_memory(program, module.the_device())
-    runtime = {name: text for name, text in headers().items() if name.endswith(_LIBRARY)}
     run = render("meshc.backends.cuda", "run.py.jinja")
-    return {**texts, **runtime, MANIFEST: program.to_json(), "run.py": run}
+    return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}
 
 
 def summary(program: StepProgram) -> list[str]:

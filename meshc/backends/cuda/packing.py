@@ -67,7 +67,7 @@ def gated(gates: Array, values: Array) -> Array:
 
 def in_fragments(matrix: Array) -> Array:
     """``[.., rows, width]`` as ``[.., ceil(rows/16), ceil(width/16), 32, 8]``: blocks of 16 x 16
-    in the order in which the lanes of a warp hold them (runtime/mc_fragments.cuh), the last ones
+    in the order in which the lanes of a warp hold them (library/mc_fragments.cuh), the last ones
     filled up with zeros."""
     *lead, rows, width = matrix.shape
     groups, blocks = -(-rows // 16), -(-width // 16)
@@ -93,13 +93,14 @@ _PACKS: dict[str, Callable[..., Array]] = {
     "transposed": lambda t: t.T,
     "gated": gated,
     "latent_keys": latent_keys,
-    # Of [query, heads, latent] and [latent, heads, value]: heads first, what is contracted last.
+    # [query, heads, latent] and [latent, heads, value] are turned so that heads come first and the
+    # dim that products contract comes last.
     "by_heads": lambda t: t.transpose(1, 2, 0),
 }
 
 
 def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
-    """The words of ``weight``, of all layers. Raises KeyError for a tensor that is missing, and
+    """The words of ``weight`` for all its layers. Raises KeyError for a tensor that is missing, and
     ``weights-shape-mismatch``."""
     sources = [(name, np.asarray(tensors[name])) for name in weight.sources]
     for (name, tensor), shape in zip(sources, weight.source_shapes, strict=True):

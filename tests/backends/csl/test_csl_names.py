@@ -11,7 +11,7 @@ from csl_texts import cast, chain, exchange, tile_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshc.backends.csl.names import RESERVED, Names
+from meshc.backends.csl.spelling.names import RESERVED, Names
 
 BODY = (
     "    tile.for {var = t, count = 2} {\n"

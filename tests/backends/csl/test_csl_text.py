@@ -1,6 +1,6 @@
 """Long lines of emitted CSL."""
 
-from meshc.backends.csl.text import WIDTH, wrapped
+from meshc.backends.csl.spelling.lines import WIDTH, wrapped
 
 
 def test_a_short_line_stays():

@@ -5,7 +5,7 @@ import pytest
 from csl_runs import PRODUCT, bound, compiled, emit, run_files, tile_text
 from csl_turn_texts import all_gather
 
-from meshc.backends.csl.turns import control_word
+from meshc.backends.csl.fabric.turns import control_word
 from meshc.support.diagnostics import MeshcError
 
 

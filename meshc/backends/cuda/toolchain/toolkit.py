@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meshc.backends.cuda.executor import headers
+from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.toolchain.compiler import FLAGS, HELP, Built, Compiler
 from meshc.backends.cuda.toolchain.cubin import CubinError, KernelResources, kernel_resources
 from meshc.backends.cuda.toolchain.locations import find_program
@@ -71,13 +71,13 @@ def find_compiler(name: CompilerName | None = None) -> Compiler:
 
 
 def compile_cubin(text: str, arch: str = "sm_90a", compiler: CompilerName | None = None) -> Cubin:
-    """The cubin of one ``.cu`` text that includes the runtime's ``mc.cuh``, compiled unless known.
+    """The cubin of one ``.cu`` text that includes the library's ``mc.cuh``, compiled unless known.
 
     Raises BuildError with the compiler's first lines when it refuses the text, and MeshcError
     ``cuda-toolkit`` when there is no compiler that knows ``arch``.
     """
     used = find_compiler(compiler)
-    parts = {name: part for name, part in headers().items() if name.endswith(".cuh")}
+    parts = headers()
     digest = hashlib.sha256("\0".join((used.identity, arch, *FLAGS)).encode())
     for name, part in sorted({**parts, "kernels.cu": text}.items()):
         digest.update(f"\0{name}\0{part}".encode())

@@ -1,0 +1,295 @@
+"""The kernel ``gemm`` in CSL: three ways to write it, and which is the cheapest.
+
+*mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
+register that moves on by itself; registers of a sum that is one row are loaded before the start.
+*looped*: the same where rows do not follow each other in memory.
+*outer*: all products of a few columns and rows at once into scratch, then pairwise sums; it pays
+where rows are short, because the cost of a call is paid once for many of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from meshc.analysis.csl.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
+from meshc.analysis.csl.windows import Dim, Window, has_one_dim, window
+from meshc.ir.affine import Expr
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+from meshc.ir.views import View
+
+MOST_SCRATCH_BYTES = 8192
+_CALLED = 4  # scalar cycles of a call
+_PASS = 4  # scalar cycles of one pass of a loop
+_START = 3  # of the start of a loop
+_MOVED = 5  # of a DSD moved by a multiple of the loop's variable
+
+
+@dataclass(frozen=True)
+class Product:
+    """``c[m, n] += a[m, k] b[k, n]`` on one core; windows have just these dims."""
+
+    c: Window
+    a: Window
+    b: Window
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """m, k, n."""
+        return self.a.dims[0].extent, self.a.dims[1].extent, self.b.dims[1].extent
+
+    @property
+    def mixed(self) -> bool:
+        """Whether f16 factors go into f32 sums."""
+        return self.c.dtype == DType.F32 and self.b.dtype == DType.F16
+
+    @property
+    def one_row(self) -> bool:
+        """Whether the result is one row at one place, whose registers are loaded for good."""
+        return self.c.dims[0].extent == 1 and self.c.start.is_const
+
+    def flipped(self) -> Product:
+        """The same product as ``transpose(c) += transpose(b) transpose(a)``."""
+        return Product(_flip(self.c), _flip(self.b), _flip(self.a))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to write ``product`` and its predicted cycles; ``depth`` of k at once for outer."""
+
+    form: str
+    product: Product
+    cycles: int
+    depth: int = 0
+    steps: int = 0  # cycles of vector steps among them, when nothing else of the core can issue
+    fresh: bool = False  # writes its result over what was there, so no zeros are needed
+    flipped: bool = False  # ``product`` is the transpose of what was asked for
+
+    @property
+    def scratch(self) -> int:
+        """Elements of scratch."""
+        m, _, n = self.product.extents
+        return 0 if self.fresh and self.depth == 1 else self.depth * m * n
+
+    @property
+    def way(self) -> str:
+        """How a module says it: ``mapped``, ``looped``, either ``_transposed``, ``outer_DEPTH``."""
+        if self.form == "outer":
+            return f"outer_{self.depth}"
+        return f"{self.form}_transposed" if self.flipped else self.form
+
+
+def cheapest(product: Product, costs: Costs, free_bytes: int, accumulate: bool = True) -> Plan:
+    """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
+    to ``accumulate`` count as part of it."""
+    ways = ["mapped", "looped", "mapped_transposed", "looped_transposed"]
+    depth = _deepest(product, min(free_bytes, MOST_SCRATCH_BYTES))
+    ways += [f"outer_{depth}"] if depth else []
+    found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
+    return min(found, key=lambda p: p.cycles)
+
+
+def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -> Plan | None:
+    """``product`` written in a ``way``; None where it cannot be, or there is no such way."""
+    form, _, rest = way.partition("_")
+    flipped = rest == "transposed"
+    one = product.flipped() if flipped else product
+    found: Plan | None = None
+    if form == "outer":
+        deep = rest.isdecimal() and 1 <= int(rest) <= product.extents[1] and not product.mixed
+        found = _outer(product, costs, int(rest)) if deep else None
+    elif rest in ("", "transposed") and form in ("mapped", "looped"):
+        found = _mapped(one, costs) if form == "mapped" else _looped(one, costs)
+    if found is None:
+        return None
+    found = replace(found, flipped=flipped)
+    return found if accumulate else _from_nothing(found, costs)
+
+
+class Batch(NamedTuple):
+    """A loop over products: its extent, and the strides of result, left and right factors."""
+
+    extent: int
+    strides: tuple[int, int, int]
+
+
+def operands(op: Compute) -> tuple[Window, Window, Window]:
+    """Result and factors of a call of ``gemm``, the right factor as ``[.., k, n]``."""
+    to, left, right = (window(v, op.span) for v in op.operands if isinstance(v, View))
+    if op.params["transposed"]:
+        right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
+    return to, left, right
+
+
+def batches(given: Sequence[Window]) -> dict[int, Batch]:
+    """The loops around one product of ``given`` operands, by the number of the leading dim."""
+    to = given[0]
+    count = len(to.dims) - 2
+    heads = [one.dims[: len(one.dims) - 2] for one in given]
+    found = {}
+    for place in range(count):
+        if to.dims[place].extent > 1:
+            c, a, b = (_stride(head, place, count) for head in heads)
+            found[place] = Batch(to.dims[place].extent, (c, a, b))
+    return found
+
+
+def one_product(op: Compute) -> Product:
+    """The product that each pass of the loops of a call of ``gemm`` does."""
+    given = operands(op)
+    found = [one.trailing(2) for one in given]
+    for place, batch in batches(given).items():
+        at = Expr.var(f"batch.{place}")
+        found = [w.moved(at * s) for w, s in zip(found, batch.strides, strict=True)]
+    return Product(*found)
+
+
+def _stride(head: tuple[Dim, ...], position: int, count: int) -> int:
+    """Stride of batch dim ``position`` of ``count`` for an operand that may lack leading ones."""
+    own = position - (count - len(head))
+    return head[own].stride if own >= 0 and head[own].extent > 1 else 0
+
+
+def _from_nothing(plan: Plan, costs: Costs) -> Plan:
+    """``plan`` with zeros before it, or without the sum onto them."""
+    m, k, n = plan.product.extents
+    dtype = plan.product.c.dtype
+    dense = costs.vector("add", dtype, m * n, ())
+    once = SETUP + dense
+    if plan.form == "outer" and plan.depth == k and dtype == DType.F16:
+        return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
+    return replace(plan, cycles=plan.cycles + once, steps=plan.steps + dense)
+
+
+def _flip(window: Window) -> Window:
+    return window.inner(window.dims[::-1])
+
+
+def _rows_cycles(product: Product, costs: Costs) -> int:
+    """All multiply-accumulates of a row, set-up apart."""
+    m, k, n = product.extents
+    kind = "mixed" if product.mixed else "mac"
+    strides = (product.c.dims[1].stride, product.b.dims[1].stride)
+    cycles = m * k * costs.vector(kind, product.c.dtype, n, strides)
+    if product.b.dtype == DType.F32 and strides[0] == strides[1]:
+        cycles += (n - writes(n)) * _meetings(product)
+    return cycles
+
+
+def _meetings(product: Product) -> int:
+    """Pairs of rows in one bank group, which are read one after the other: sums begin an element
+    later than factors."""
+    m, k, _ = product.extents
+    sums = Counter((1 + i * product.c.dims[0].stride) % BANKS for i in range(m))
+    factors = Counter(j * product.b.dims[0].stride % BANKS for j in range(k))
+    return sum(count * factors[bank] for bank, count in sums.items())
+
+
+def _mapped(product: Product, costs: Costs) -> Plan | None:
+    """Rows of ``b`` must follow each other, so that the register finds the next one. Registers are
+    loaded from DSDs of one dim."""
+    m, k, n = product.extents
+    rows, columns = product.b.dims
+    if k > 1 and rows.stride != n * columns.stride:
+        return None
+    if not all(has_one_dim(side.trailing(1)) for side in (product.c, product.a, product.b)):
+        return None
+    steps = _rows_cycles(product, costs)
+    body = m * k * CALL + steps
+    loads = LOAD if product.one_row else 3 * LOAD * m
+    passes = _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
+    return Plan("mapped", product, _CALLED + body + loads + passes, steps=steps)
+
+
+def _looped(product: Product, costs: Costs) -> Plan:
+    m, k, _ = product.extents
+    once = SETUP + _element(product.a)
+    once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
+    once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
+    passes = _START + m * _PASS if m > 1 else 0
+    passes += m * _START if k > 1 else 0
+    steps = _rows_cycles(product, costs)
+    cycles = _CALLED + m * k * once + passes + steps
+    return Plan("looped", product, cycles, steps=steps)
+
+
+def _moved(rows: Window) -> int:
+    """Scalar cycles of a DSD moved to the row that a loop's variable numbers."""
+    return _MOVED if rows.dims[0].stride != 1 else _MOVED - 1
+
+
+def _element(left: Window) -> int:
+    """Scalar cycles of the address of a left factor, and of its load."""
+    strides = [dim.stride for dim in left.dims if dim.extent > 1]
+    return sum(stride != 1 for stride in strides) + max(len(strides), 1)
+
+
+def _deepest(product: Product, free_bytes: int) -> int:
+    """So many columns and rows at once have room for their products; 0 where none has."""
+    m, k, n = product.extents
+    most = free_bytes // (m * n * product.c.dtype.bytes)
+    return _power_of_two(min(k, most)) if most > 0 and not product.mixed else 0
+
+
+def _outer(product: Product, costs: Costs, depth: int) -> Plan:
+    _, k, _ = product.extents
+    rounds, rest = divmod(k, depth)
+    cycles = _CALLED + rounds * _round_cycles(product, depth, costs)
+    cycles += _START + rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
+    cycles += _round_cycles(product, rest, costs) if rest else 0
+    steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
+    return Plan("outer", product, cycles, depth, steps)
+
+
+def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
+    """All products of ``depth`` columns and rows, and their sum into the result."""
+    steps = _round_steps(product, depth, costs)
+    if product.c.dtype == DType.F32:
+        passes = _START + depth * (_PASS + _MOVED + DESCRIPTOR) if depth > 1 else 0
+        return steps + SETUP + depth * SETUP + passes
+    return steps + SETUP * (2 + len(halvings(depth)))
+
+
+def _round_steps(product: Product, depth: int, costs: Costs) -> int:
+    """Cycles of the vector steps of a round; f32 parts are added one by one, and slowly where they
+    lie in the sum's banks."""
+    m, _, n = product.extents
+    dtype, part = product.c.dtype, m * n
+    if not depth:
+        return 0
+    inner = tuple(side.pace for side in broadcast(product, 0, depth))
+    steps = costs.vector("mul", dtype, depth * part, inner)
+    once = costs.vector("add", dtype, part, ())
+    if dtype == DType.F32:
+        return steps + depth * once + part * sum((j * part - 1) % BANKS == 0 for j in range(depth))
+    return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
+
+
+def _power_of_two(most: int) -> int:
+    """The greatest power of two up to ``most``, so that halving needs no rests."""
+    return 1 << (most.bit_length() - 1)
+
+
+def halvings(depth: int) -> list[tuple[int, int]]:
+    """Pairwise sums of ``depth`` parts: (parts kept, parts added onto the first of them)."""
+    found = []
+    while depth > 1:
+        kept = -(-depth // 2)
+        found.append((kept, depth - kept))
+        depth = kept
+    return found
+
+
+def broadcast(product: Product, first: int, depth: int) -> tuple[Window, Window]:
+    """Left and right factors of ``depth`` columns and rows from ``first`` on, as ``[k, m, n]``."""
+    m, _, n = product.extents
+    (am, ak), (bk, bn) = product.a.dims, product.b.dims
+    left = product.a.moved(first * ak.stride)
+    right = product.b.moved(first * bk.stride)
+    return (
+        left.inner([Dim(depth, ak.stride), Dim(m, am.stride), Dim(n, 0)]),
+        right.inner([Dim(depth, bk.stride), Dim(m, 0), Dim(n, bn.stride)]),
+    )

@@ -1,0 +1,1 @@
+"""What a program sends over: colors, queues, switch tables, and fabric DSDs."""

@@ -1,0 +1,179 @@
+"""Channels on a wafer: colors, queues and fabric DSDs of their two ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshc.analysis.csl.ends import colors_on, ends_of
+from meshc.analysis.csl.queues import queue_of, wrong_queue
+from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.turns import turns_of
+from meshc.backends.csl.fabric.turns import check_colors, handover
+from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.names import Names
+from meshc.devices.csl import Targets
+from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
+from meshc.ir.module import Channel, Module
+from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
+
+
+@dataclass
+class End:
+    """One end of a channel in a PE program: its color parameter, its queue, when it is in use and
+    by whom."""
+
+    channel: Channel
+    verb: str  # send or recv
+    color: str
+    queue_name: str
+    coordinates: frozenset[str]
+    queue: int
+    uses: Cond
+    places: Cond
+
+    @property
+    def static_uses(self) -> Cond:
+        """Where the end is in use at some time, as far as the coordinates decide it."""
+        if self.uses.free_vars <= self.coordinates:
+            return self.uses
+        known = [
+            [c for c in cl if c.expr.free_vars <= self.coordinates] for cl in self.uses.clauses
+        ]
+        return Cond.any(Cond.all(map(Cond.of, clause)) for clause in known) & self.places
+
+    @property
+    def side(self) -> str:
+        """The kind of its queue."""
+        return "output" if self.verb == "send" else "input"
+
+    @property
+    def colors(self) -> Piecewise:
+        """The color as a function of the coordinates."""
+        text = self.channel.send_color if self.verb == "send" else self.channel.recv_color
+        if not text:
+            fail(
+                "csl-route",
+                f"channel @{self.channel.name} has no colors",
+                help="the pass allocate-routes gives them",
+            )
+        return parse_piecewise(text)
+
+
+class Ends:
+    """The ends of all channels that a program uses, by channel and verb; ``targets`` are all
+    devices that the program is for."""
+
+    def __init__(
+        self, module: Module, names: Names, descriptors: Descriptors, targets: Targets
+    ) -> None:
+        self.targets = targets
+        self.descriptors = descriptors
+        self.mesh = module.the_mesh()
+        self.of: dict[tuple[str, str], End] = {}
+        wrong = wrong_queue(module, targets)
+        if wrong is not None:
+            fail(
+                "csl-unassigned",
+                f"the program does not say which queues it takes: {wrong}",
+                help="run the pass assign-csl-queues, for --portable with {portable=true}",
+            )
+        for (name, verb), uses in ends_of(module).items():
+            color = names.fresh(f"{name}_{'out' if verb == 'send' else 'in'}")
+            constant = names.fresh(f"{color}_queue")
+            channel = module.channel(name)
+            line = line_of(channel, self.mesh)
+            places = line.senders if verb == "send" else line.receivers
+            self.of[name, verb] = End(
+                channel,
+                verb,
+                color,
+                constant,
+                self.mesh.coordinates,
+                queue_of(module, (name, verb)) or 0,
+                uses,
+                _within(line.axis, places, self.mesh.size(line.axis)),
+            )
+
+    def queues(self) -> list[str]:
+        """Constants for the queues."""
+        return [f"const {e.queue_name} = @get_{e.side}_queue({e.queue});" for e in self.of.values()]
+
+    def descriptor(self, name: str, verb: str, elements: int, dtype: DType) -> str:
+        """The fabric DSD for a message of ``elements``; pairs of f16 share a wavelet.
+
+        The DSD of a message names its color, unless its queue is bound to one on every target.
+        """
+        more = (
+            [".simd_mode = .{ .simd_32 = true }"] if dtype.bytes == 2 and elements % 2 == 0 else []
+        )
+        return self._fabric(self.of[name, verb], elements, more, "")
+
+    def handover(self, name: str, resets: Callable[[Cond, str], str]) -> str:
+        """The sources and the destination of the operation that ends a turn on a channel;
+        ``resets`` spells the guard of the last core of a line. Raises ``csl-route``."""
+        end = self.of[name, "send"]
+        turns = turns_of(end.channel, self.mesh)
+        assert turns is not None
+        colors = colors_on(end.colors, self.mesh)
+        check_colors(name, colors, self.targets)
+        wavelets = handover(turns)
+        count = len(wavelets.words)
+        words, last = (
+            ", ".join(f"{w:#010x}" for w in of) for of in (wavelets.words, wavelets.last)
+        )
+        text = f"[{count}]u32{{ {words} }}"
+        if words != last:
+            at_end = resets(Cond.eq(Expr.var(turns.axis), turns.size - 1), f"{end.color}_resets")
+            text = f"if ({at_end}) [{count}]u32{{ {last} }} else {text}"
+        array = self.descriptors.table(text, count, f"{end.color}_words")
+        access = f"@get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> {array}[i] }})"
+        source = self.descriptors.declare(access, f"{end.color}_over")
+        return f"{self._fabric(end, count, ['.control = true'], '_control')}, {source}"
+
+    def _fabric(self, end: End, elements: int, more: list[str], mark: str) -> str:
+        kind = "fabout" if end.verb == "send" else "fabin"
+        rest = [f".{end.side}_queue = {end.queue_name}", *more]
+
+        def text(*color: str) -> str:
+            fields = ", ".join([f".extent = {elements}", *color, *rest])
+            return f"@get_dsd({kind}_dsd, .{{ {fields} }})"
+
+        colored = text(f".fabric_color = {end.color}")
+        bound = self._bound()
+        if bound in ("true", "false"):
+            found = text() if bound == "true" else colored
+        else:
+            found = f"if ({bound})\n    {text()}\nelse\n    {colored}"
+        return self.descriptors.declare(found, f"{end.color}{mark}_{elements}")
+
+    def _bound(self) -> str:
+        """Whether output queues are bound to colors, as a condition that is known when a program
+        is compiled."""
+        bound = self.targets.bound
+        if len(bound) == len(self.targets.archs):
+            return "true"
+        return " or ".join(f'@is_arch("{arch}")' for arch in bound) or "false"
+
+    def bindings(self, used: Callable[[End], str]) -> list[str]:
+        """Statements that bind queues to colors: of inputs, and of outputs that are bound."""
+        lines = []
+        for end in self.of.values():
+            bound = self._bound() if end.verb == "send" else "true"
+            if bound == "false":
+                continue
+            tests = [test for test in (bound, used(end)) if test != "true"]
+            text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
+            lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
+        return lines
+
+
+def _within(axis: str, places: frozenset[int], size: int) -> Cond:
+    """The cores whose position on ``axis`` is among ``places``."""
+    here = Expr.var(axis)
+    edges = [n for n in range(size + 1) if (n in places) != (n - 1 in places)]
+    runs = list(zip(edges[::2], edges[1::2], strict=True))
+    if runs == [(0, size)]:
+        return Cond.true()
+    return Cond.any(Cond.between(low, here, end) for low, end in runs)

@@ -1,0 +1,1 @@
+"""Microkernels as CSL: vector operations on DSDs, and functions where a kernel takes several."""

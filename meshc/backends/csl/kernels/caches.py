@@ -1,0 +1,153 @@
+"""Kernels of KV caches: ring buffers in a core's memory, and the mask of their empty slots.
+
+A ring buffer has ``capacity`` slots and a state, the words (head, count): its entries lie in the
+slots head, head + 1, .. modulo the capacity. The newest entry is written behind them and counts
+from ``ring_grow`` on, so that several rings can share a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.windows import Window
+from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
+from meshc.backends.csl.spelling.descriptors import element, own
+from meshc.backends.csl.spelling.expressions import expression
+from meshc.ir.affine import Expr
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
+
+_SCALARS = 12
+"""Cycles of the scalar code that finds a slot, predicted: two loads, a sum and a division."""
+_ROW = 29
+"""Cycles of the scalar code of a row of a mask, measured on the simulator."""
+_MOVE = {DType.F16: "@fmovh", DType.F32: "@fmovs"}
+
+
+class Caches:
+    """Writers of kernels on ring buffers, with the functions of ``code``."""
+
+    def __init__(self, code: SharedCode) -> None:
+        self.code = code
+        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+            "ring_set": self._ring_set,
+            "ring_push": self._ring_push,
+            "ring_grow": self._ring_grow,
+            "ring_oldest": self._ring_oldest,
+            "ring_drop": self._ring_drop,
+            "mask_slots": self._mask_slots,
+        }
+
+    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
+        """Predicted cycles of one of these kernels; of a mask, where half of the slots are
+        empty."""
+        if op.kernel in ("ring_push", "ring_oldest"):
+            moved = windows[1 if op.kernel == "ring_push" else 0]
+            return _SCALARS + SETUP + costs.vector("add", moved.dtype, moved.size, (1,))
+        if op.kernel == "mask_slots":
+            *lead, last = windows[0].dims
+            rows = windows[0].inner(lead).size
+            each = SETUP + costs.vector("add", windows[0].dtype, last.extent // 2, (1,))
+            return 2 * _SCALARS + rows * (each + _ROW)
+        return _SCALARS
+
+    # --- states
+
+    def _ring_set(self, op: Compute, windows: list[Window]) -> list[str]:
+        (state,) = windows
+        head, count = _words(self.code, op, state)
+        given = op.params["count"]
+        assert isinstance(given, Expr)
+        return [f"{head} = 0;", f"{count} = {expression(given, self.code.descriptors.spell)};"]
+
+    def _ring_grow(self, op: Compute, windows: list[Window]) -> list[str]:
+        _, count = _words(self.code, op, windows[0])
+        return [f"{count} += 1;"]
+
+    def _ring_drop(self, op: Compute, windows: list[Window]) -> list[str]:
+        head, count = _words(self.code, op, windows[0])
+        return [f"{head} = ({head} + 1) % {op.params['capacity']};", f"{count} -= 1;"]
+
+    # --- entries
+
+    def _ring_push(self, op: Compute, windows: list[Window]) -> list[str]:
+        ring, entry, state = windows
+        head, count = _words(self.code, op, state)
+        capacity = ring.dims[-2].extent
+        to = _slot(ring, own("slot"))
+        return [
+            "{",
+            f"{PAD}const slot = @as(i16, ({head} + {count}) % {capacity});",
+            f"{PAD}{self.code.move(to, entry)};",
+            "}",
+        ]
+
+    def _ring_oldest(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, ring, state = windows
+        head, _ = _words(self.code, op, state)
+        source = _slot(ring, own("slot"))
+        return [
+            "{",
+            f"{PAD}const slot = @as(i16, {head});",
+            f"{PAD}{self.code.move(to, source)};",
+            "}",
+        ]
+
+    # --- masks
+
+    def _mask_slots(self, op: Compute, windows: list[Window]) -> list[str]:
+        """The empty slots follow the last entry, and go on from slot 0 where the last slot is
+        among them."""
+        scores, state = windows
+        head, count = _words(self.code, op, state)
+        *lead, slots = scores.dims
+        if slots.stride != 1 and slots.extent > 1:
+            fail("csl-view", f"slots of %{scores.buffer.name} do not follow each other", op.span)
+        capacity, kind = slots.extent, element(scores.dtype)
+        lowest = f"{_MOVE[scores.dtype]}({{}}, {literal(float('-inf'), scores.dtype)});"
+        rows: list[str] = [f"const row = {self._row(scores, len(lead))};"]
+        begin = f"@increment_dsd_offset(row, first, {kind})"
+        rows += [
+            f"if (behind > 0) {{ {lowest.format(f'@set_dsd_length({begin}, @as(u16, behind))')} }}",
+            f"if (more > 0) {{ {lowest.format('@set_dsd_length(row, @as(u16, more))')} }}",
+        ]
+        for place in reversed(range(len(lead))):
+            rows = repeat(_variable(place), lead[place].extent, rows)
+        body = [
+            f"const first = @as(i16, ({head} + {count}) % {capacity});",
+            f"const empty = {capacity} - @as(i16, {count});",
+            f"const behind = if (empty < {capacity} - first) empty else {capacity} - first;",
+            "const more = empty - behind;",
+            *rows,
+        ]
+        return ["{", *(PAD + line for line in body), "}"]
+
+    def _row(self, scores: Window, heads: int) -> str:
+        """The descriptor of one row of ``scores``, in loops over the leading dims."""
+        row = scores
+        for place, dim in enumerate(scores.dims[:heads]):
+            if dim.extent > 1:
+                row = row.moved(own(_variable(place)) * dim.stride)
+        return self.code.descriptors.memory(row.inner(scores.dims[heads:]))
+
+
+def _variable(place: int) -> str:
+    return "ijkl"[place]
+
+
+def _slot(ring: Window, at: Expr) -> Window:
+    """Slot ``at`` of every ring of ``ring`` [.., capacity, lanes]."""
+    *lead, slots, lanes = ring.dims
+    return ring.moved(at * slots.stride).inner([*lead, lanes])
+
+
+def _words(code: SharedCode, op: Compute, state: Window) -> tuple[str, str]:
+    """Head and count as elements of an array. Raises ``csl-dtype`` for a state that is not i32."""
+    if state.dtype != DType.I32:
+        fail("csl-dtype", f"the state of a ring of '{op.kernel}' is of type {state.dtype}", op.span)
+    name = code.names.of("buffer", state.buffer.name)
+    spell = code.descriptors.spell
+    first, second = (expression(state.start + n * state.dims[0].stride, spell) for n in (0, 1))
+    return f"{name}[{first}]", f"{name}[{second}]"

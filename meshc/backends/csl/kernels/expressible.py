@@ -1,0 +1,46 @@
+"""What of a tile program has no CSL, said with the place in the model that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from meshc.analysis.csl.operands import CACHES
+from meshc.backends.csl.spelling.descriptors import ELEMENTS
+from meshc.ir.core import Op
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import BufferType, DType
+from meshc.support.diagnostics import Diagnostics
+
+
+def check_expressible(module: Module, kernels: Collection[str]) -> None:
+    """Raise every ``csl-kernel``, for kernels other than ``kernels``, and ``csl-dtype``, each at
+    the first statement it stands for."""
+    found = Diagnostics()
+    kinds: set[DType] = set()
+    for op in module.walk():
+        if isinstance(op, Compute) and op.kernel not in kernels:
+            found.error(
+                "csl-kernel",
+                f"the CSL back end does not emit '{op.kernel}'",
+                op.span,
+                help=f"it emits {', '.join(sorted(kernels))}",
+            )
+            continue
+        for kind in _unknown(op) - kinds:
+            kinds.add(kind)
+            found.error(
+                "csl-dtype",
+                f"elements of type {kind} cannot be emitted as CSL",
+                op.span,
+                help=f"use {', '.join(map(str, ELEMENTS))}",
+            )
+    found.raise_errors()
+
+
+def _unknown(op: Op) -> set[DType]:
+    """Element types of the operands of ``op`` that CSL does not have."""
+    types = (view.buffer.type for view in op.views())
+    dtypes = {kind.dtype for kind in types if isinstance(kind, BufferType)}
+    states = {DType.I32} if isinstance(op, Compute) and op.kernel in CACHES else set()
+    return dtypes - {*ELEMENTS} - states

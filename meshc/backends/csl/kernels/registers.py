@@ -1,0 +1,64 @@
+"""Registers of descriptors (DSRs) in which products keep their sums and the rows they add.
+
+A destination and the first source of one operation carry the same number; number 0 belongs to the
+host's transfers (vendor's documentation, DSRs and release notes 0.9 and 2.10).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from meshc.backends.csl.spelling.names import Names
+
+_MOVING = 1
+_LAST = 7
+
+
+class Sums(NamedTuple):
+    """Names of the two registers of a sum: where it is written and where it is read."""
+
+    to: str
+    source: str
+
+
+class Registers:
+    """Hands out registers; ``lines`` declares them, ``loads`` fills those that never change."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.lines: list[str] = []
+        self.loads: list[str] = []
+        self._rows: str | None = None
+        self._moving: Sums | None = None
+        self._loaded: dict[str, Sums] = {}
+
+    def rows(self) -> str:
+        """The register that moves over rows, loaded where it is used."""
+        if self._rows is None:
+            self._rows = self._declare("rows", "dsr_src1", _MOVING)
+        return self._rows
+
+    def moving(self) -> Sums:
+        """The registers of a sum that a function loads itself."""
+        if self._moving is None:
+            self._moving = self._sums("sum", _MOVING)
+        return self._moving
+
+    def loaded(self, descriptor: str) -> Sums | None:
+        """Registers that hold ``descriptor`` from before the start; None when all are taken."""
+        if descriptor not in self._loaded:
+            number = _MOVING + 1 + len(self._loaded)
+            if number > _LAST:
+                return None
+            self._loaded[descriptor] = sums = self._sums(descriptor, number)
+            self.loads += [f"@load_to_dsr({register}, {descriptor});" for register in sums]
+        return self._loaded[descriptor]
+
+    def _sums(self, hint: str, number: int) -> Sums:
+        to = self._declare(f"{hint}_to", "dsr_dest", number)
+        return Sums(to, self._declare(f"{hint}_from", "dsr_src0", number))
+
+    def _declare(self, hint: str, bank: str, number: int) -> str:
+        name = self.names.fresh(hint)
+        self.lines.append(f"const {name} = @get_dsr({bank}, {number});")
+        return name

@@ -1,0 +1,311 @@
+"""Kernels that go row by row: sums and maxima, scaling by rows, functions of elements.
+
+A *row* is the trailing dims that a smaller operand lacks; there is one value of the smaller operand
+per row. Sums run in the order of the elements, as the device's reductions do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.windows import Dim, Window
+from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
+from meshc.backends.csl.spelling.descriptors import own
+from meshc.backends.csl.spelling.expressions import expression
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
+
+_VARIABLES = "ijkl"
+_ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
+_MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
+_MAC = {DType.F16: "@fmach", DType.F32: "@fmacs"}
+_MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
+_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "erf": 130, "tanh": 77}
+"""Cycles of a function of one element, by kernel or form of gelu. These and those of rows are
+measured on the simulator, one kernel at a time, whose own costs of functions are predictions."""
+_OF_A_ROW = {
+    "row_sum": 2,
+    "row_max": 2,
+    "square_sum": 2,
+    "div": 56,
+    "rms_scale": 160,
+    "inverse_rms": 151,
+    "exp_sub": 2,
+    "merge_softmax": 167,
+}
+"""Cycles of the scalar code of a row, a division and a root included."""
+_LOOPED = 17
+"""Cycles of the loop around a row and of moving its descriptors."""
+
+_ERF = [
+    "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
+    "fn erf(value: f32) f32 {",
+    f"{PAD}const size = if (value < 0.0) -value else value;",
+    f"{PAD}const near = 1.0 / (1.0 + 0.3275911 * size);",
+    f"{PAD}const high = ((1.061405429 * near - 1.453152027) * near + 1.421413741) * near;",
+    f"{PAD}const tail = ((high - 0.284496736) * near + 0.254829592) * near;",
+    f"{PAD}const found = 1.0 - tail * math.exp_f32(-size * size);",
+    f"{PAD}return if (value < 0.0) -found else found;",
+    "}",
+]
+
+Row = tuple[Window, ...]
+
+
+class Rows:
+    """Writers of kernels by rows, with the functions and scratch of ``code``."""
+
+    def __init__(self, code: SharedCode) -> None:
+        self.code = code
+        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+            "row_sum": self._row_sum,
+            "row_max": self._row_max,
+            "square_sum": self._square_sum,
+            "div": self._div,
+            "exp_sub": self._exp_sub,
+            "merge_softmax": self._merge_softmax,
+            "rms_scale": self._rms_scale,
+            "inverse_rms": self._inverse_rms,
+            "silu": self._silu,
+            "gelu": self._gelu,
+        }
+
+    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
+        """Predicted cycles of one of these kernels."""
+        whole = max(windows, key=lambda w: w.size)
+        if op.kernel in ("silu", "gelu"):
+            return _OF_AN_ELEMENT[str(op.params.get("form", op.kernel))] * whole.size
+        rows = min(windows, key=lambda w: w.size).size
+        if op.kernel == "merge_softmax":
+            rows = rows // windows[0].dims[-1].extent * _count(op)
+        lanes = whole.size // rows
+        multiplied, added = (costs.vector(kind, DType.F32, lanes, ()) for kind in ("mul", "add"))
+        each = {
+            "div": multiplied,
+            "rms_scale": 3 * multiplied,
+            "inverse_rms": 0,
+            "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
+            "merge_softmax": 3 * multiplied,
+        }.get(op.kernel, SETUP + added)
+        found = rows * (_OF_A_ROW[op.kernel] + each + (_LOOPED if rows > 1 else 0))
+        squares = SETUP + 2 * costs.vector("mul", DType.F32, whole.size, ())
+        return found + squares if op.kernel == "square_sum" else found
+
+    # --- reductions
+
+    def _row_sum(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
+        return self._reduced(op, to, source, _ADD, "0.0")
+
+    def _row_max(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
+        word = "u16" if to.dtype == DType.F16 else "u32"
+        lowest = "0xfc00" if to.dtype == DType.F16 else "0xff800000"
+        start = f"@bitcast({to.dtype}, @as({word}, {lowest}))"
+        return self._reduced(op, to, source, _MAX, start)
+
+    def _reduced(
+        self, op: Compute, to: Window, source: Window, builtins: dict[DType, str], start: str
+    ) -> list[str]:
+        _same(op, to, source)
+
+        def write(row: Row) -> list[str]:
+            total = self._cell(row[0])
+            memory = self.code.descriptors.memory(row[1])
+            return [f"{total} = {start};", f"{builtins[to.dtype]}(&{total}, {total}, {memory});"]
+
+        return self._each(to, (to, source), write)
+
+    def _square_sum(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source = windows
+        wide = self.code.scratch_window(to.dtype, source.size)
+        shape = [Dim(d.extent, s) for d, s in zip(source.dims, _strides(source.shape), strict=True)]
+        memory = self.code.descriptors.memory
+        squares = [self.code.move(wide, source) + ";"] if source.dtype != to.dtype else []
+        factor = wide if squares else source
+        squares.append(f"{_MUL[to.dtype]}({memory(wide)}, {memory(factor)}, {memory(factor)});")
+        return squares + self._row_sum(op, [to, wide.inner(shape)])
+
+    # --- scaling
+
+    def _div(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, left, right = windows
+        _same(op, to, left, right)
+
+        def write(row: Row) -> list[str]:
+            memory = self.code.descriptors.memory
+            inverse = f"1.0 / {self._cell(row[2])}"
+            return [f"{_MUL[to.dtype]}({memory(row[0])}, {memory(row[1])}, {inverse});"]
+
+        return self._each(right, (to, left, right), write)
+
+    def _rms_scale(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source, squares, gain = windows
+        _same(op, to, source, gain)
+        self.code.uses_math = True
+        count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
+
+        def write(row: Row) -> list[str]:
+            memory = self.code.descriptors.memory
+            mean = f"@as(f32, {self._cell(row[2])}) / {count}.0 + {eps!r}"
+            scale = f"1.0 / math.sqrt_f32({mean})"
+            if to.dtype != DType.F32:
+                scale = f"@as({to.dtype}, {scale})"
+            one = memory(row[0])
+            return [
+                f"{_MUL[to.dtype]}({one}, {memory(row[1])}, {scale});",
+                f"{_MUL[to.dtype]}({one}, {one}, {memory(gain)});",
+            ]
+
+        return self._each(squares, (to, source, squares), write)
+
+    def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, squares = windows
+        _same(op, to, squares)
+        self.code.uses_math = True
+        count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
+
+        def write(row: Row) -> list[str]:
+            mean = f"@as(f32, {self._cell(row[1])}) / {count}.0 + {eps!r}"
+            value = f"1.0 / math.sqrt_f32({mean})"
+            if to.dtype != DType.F32:
+                value = f"@as({to.dtype}, {value})"
+            return [f"{self._cell(row[0])} = {value};"]
+
+        return self._each(squares, (to, squares), write)
+
+    # --- functions of elements
+
+    def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source, most = windows
+        _same(op, to, source, most)
+        self.code.uses_math = True
+        kind = str(to.dtype)
+        self.code.variable("most_of_row", to.dtype)
+        name = self.code.value_function(
+            "exponential", kind, f"math.exp_{kind}(value - most_of_row)"
+        )
+
+        def write(row: Row) -> list[str]:
+            memory = self.code.descriptors.memory
+            return [
+                f"most_of_row = {self._cell(row[2])};",
+                f"@map({name}, {memory(row[1])}, {memory(row[0])});",
+            ]
+
+        return self._each(most, (to, source, most), write)
+
+    def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[str]:
+        """Both are scaled to the larger of their maxima, softmax by softmax, and added."""
+        _same(op, *windows)
+        self.code.uses_math = True
+        kind = windows[0].dtype
+        self.code.variable("most_of_row", kind)
+        count = _count(op)
+        mine, theirs = (_softmaxes(window, count) for window in windows)
+
+        def write(row: Row) -> list[str]:
+            memory = self.code.descriptors.memory
+            values, total, top, more, other, high = row
+            cells = [self._cell(window) for window in (total, top, other, high)]
+            exp = f"math.exp_{kind}"
+            return [
+                f"most_of_row = {cells[1]};",
+                f"{_MAX[kind]}(&most_of_row, most_of_row, {memory(high)});",
+                f"const kept = {exp}({cells[1]} - most_of_row);",
+                f"const added = {exp}({cells[3]} - most_of_row);",
+                f"{_MUL[kind]}({memory(values)}, {memory(values)}, kept);",
+                f"{_MAC[kind]}({memory(values)}, {memory(values)}, {memory(more)}, added);",
+                f"{cells[0]} = {cells[0]} * kept + {cells[2]} * added;",
+                f"{cells[1]} = most_of_row;",
+            ]
+
+        lines = self._each(mine[1], (*mine, *theirs), write)
+        return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
+
+    def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
+        kind = str(windows[0].dtype)
+        return self._mapped(op, windows, "silu", f"value / (1.0 + math.exp_{kind}(-value))")
+
+    def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
+        kind = str(windows[0].dtype)
+        if op.params["form"] == "tanh":
+            inner = "0.7978845608 * (value + 0.044715 * value * value * value)"
+            return self._mapped(
+                op, windows, "gelu", f"0.5 * value * (1.0 + math.tanh_{kind}({inner}))"
+            )
+        self.code.helper(_ERF)
+        text = "0.5 * value * (1.0 + erf(0.7071067812 * value))"
+        if kind != "f32":
+            wide = "@as(f32, value)"
+            text = f"@as({kind}, 0.5 * {wide} * (1.0 + erf(0.7071067812 * {wide})))"
+        return self._mapped(op, windows, "gelu_erf", text)
+
+    def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
+        to, source = windows
+        _same(op, to, source)
+        self.code.uses_math = True
+        function = self.code.value_function(name, str(to.dtype), text)
+        memory = self.code.descriptors.memory
+        return [f"@map({function}, {memory(source)}, {memory(to)});"]
+
+    # --- rows
+
+    def _each(self, small: Window, windows: Row, write: Callable[[Row], list[str]]) -> list[str]:
+        """``write`` for each element of ``small`` with that element's row of each window."""
+        lines: list[str] = []
+        depth, moved = 0, list(windows)
+        heads = len(small.dims)
+        if any(w.shape[:heads] != small.shape for w in windows):
+            fail("csl-view", f"rows of %{windows[-1].buffer.name} do not match its smaller operand")
+        for place, dim in enumerate(small.dims):
+            if dim.extent == 1:
+                continue
+            name = _VARIABLES[depth]
+            lines.append(f"{PAD * depth}for (@range(i16, {dim.extent})) |{name}| {{")
+            strides = [w.dims[place].stride if place < len(w.dims) else 0 for w in windows]
+            moved = [w.moved(own(name) * s) for w, s in zip(moved, strides, strict=True)]
+            depth += 1
+        row = tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved)
+        lines += [PAD * depth + line for line in write(row)]
+        return [*lines, *(PAD * d + "}" for d in reversed(range(depth)))]
+
+    def _cell(self, window: Window) -> str:
+        """The element at which a window begins."""
+        name = self.code.names.of("buffer", window.buffer.name)
+        shift = self.code.descriptors.shifts.get(window.buffer.name, 0)
+        return f"{name}[{expression(window.start + shift, self.code.descriptors.spell)}]"
+
+
+def _count(op: Compute) -> int:
+    """How many softmaxes lie side by side."""
+    count = op.params["count"]
+    assert isinstance(count, int)
+    return count
+
+
+def _softmaxes(window: Window, count: int) -> Row:
+    """Values, sums and maxima of ``count`` softmaxes, which lie side by side in the last dim."""
+    *lead, last = window.dims
+    lanes, step = last.extent // count - 2, last.stride
+    rows = (*lead, Dim(count, step))
+    values = window.inner((*lead, Dim(count, lanes * step), Dim(lanes, step)))
+    sums = window.moved(count * lanes * step).inner(rows)
+    return values, sums, sums.moved(count * step)
+
+
+def _strides(shape: tuple[int, ...]) -> list[int]:
+    """Strides of a dense array."""
+    found, step = [], 1
+    for extent in reversed(shape):
+        found.append(step)
+        step *= extent
+    return found[::-1]
+
+
+def _same(op: Compute, *windows: Window) -> None:
+    if len({w.dtype for w in windows}) > 1:
+        kinds = ", ".join(str(w.dtype) for w in windows)
+        fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)

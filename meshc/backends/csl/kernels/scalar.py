@@ -1,0 +1,50 @@
+"""Cycles of scalar code: one per operation and load, two per branch, four per call.
+
+These are the costs that ``docs/sim.md`` lists for scalar code, predictions that no published number
+calibrates. What is written says what it costs, so they follow the emitted text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from meshc.analysis.csl.costs import DESCRIPTOR
+from meshc.analysis.csl.windows import Window
+from meshc.backends.csl.spelling.expressions import Spelling, Written, written, written_condition
+from meshc.ir.affine import Cond, Expr
+
+BRANCH = 2
+CALL = 4
+STORE = 1
+EFFECT = 2  # an activation, or that a task is blocked or unblocked
+OFFSET = 4 + DESCRIPTOR  # a descriptor moved at run time, its distance apart
+TASK = 6  # picking and starting a task
+COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
+_DIVISION = 20  # by what is no constant
+_HELPER = {"mod": CALL + _DIVISION + 4}
+_HELPER["floor"] = CALL + _HELPER["mod"] + _DIVISION + 1
+
+
+class Scalar:
+    """Costs of expressions as ``spell`` writes them; ``local`` names need no load."""
+
+    def __init__(self, spell: Spelling) -> None:
+        self.spell = spell
+
+    def value(self, value: Expr, local: Collection[str]) -> int:
+        """Cycles of working a value out."""
+        return _cycles(written(value, self.spell), local)
+
+    def test(self, cond: Cond, local: Collection[str]) -> int:
+        """Cycles of a branch on a condition that is decided at run time."""
+        return _cycles(written_condition(cond, self.spell), local) + BRANCH
+
+    def address(self, window: Window, local: Collection[str]) -> int:
+        """Cycles of addressing a window: of moving its descriptor, nothing where it never moves."""
+        moving = window.start - window.start.constant
+        return 0 if moving.is_const else OFFSET + self.value(moving, local)
+
+
+def _cycles(what: Written, local: Collection[str]) -> int:
+    loads = sum(name not in local for name in what.reads)
+    return loads + sum(_HELPER[name] for name in what.calls) + what.operations

@@ -1,0 +1,151 @@
+"""What the kernels of a program share: functions, registers, variables and scratch memory.
+
+A function with the same text is emitted once, and scratch is as large as the largest kernel needs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from itertools import accumulate
+from operator import mul
+
+from meshc.analysis.csl.memory import WIDENED, scratch_type
+from meshc.analysis.csl.windows import Dim, Window
+from meshc.backends.csl.kernels.registers import Registers
+from meshc.backends.csl.spelling.descriptors import Descriptors, element, stored
+from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
+from meshc.ir.affine import Expr
+from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
+
+_MOVE = {"f16": "@fmovh", "f32": "@fmovs"}
+PAD = "    "
+
+
+class SharedCode:
+    """Gathers the text of ``functions`` and ``registers``, the elements of ``scratch`` by type and
+    those of operands that are ``widened`` to f32."""
+
+    def __init__(self, names: Names, descriptors: Descriptors) -> None:
+        self.names = names
+        self.descriptors = descriptors
+        self.functions: list[str] = []
+        self.registers = Registers(names)
+        self.variables: list[Variable] = []
+        self.uses_math = False
+        self.scratch: dict[DType, int] = {}
+        self.widened = 0
+        self.tables: list[Variable] = []
+        self._known: dict[tuple[str, ...], str] = {}
+
+    def move(self, to: Window, source: Window) -> str:
+        """An operation that copies ``source`` to ``to``, converting its elements."""
+        builtin = {
+            (DType.F32, DType.F16): "@fh2s",
+            (DType.F16, DType.F32): "@fs2h",
+        }.get((to.dtype, source.dtype), _MOVE[element(to.dtype)])
+        return f"{builtin}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
+
+    def set(self, to: Window, value: float) -> str:
+        """A statement that sets all elements of ``to``."""
+        number = literal(value, to.dtype)
+        return f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {number});"
+
+    def function(self, verb: str, about: Window, params: list[str], body: list[str]) -> str:
+        """The name of a function with this text."""
+        key = (*params, *body)
+        if key not in self._known:
+            name = self.names.fresh(f"{verb}_{about.buffer.name}")
+            self._known[key] = name
+            head = f"fn {name}({', '.join(params)}) void {{"
+            self.functions += ["", head, *(PAD + line for line in body), "}"]
+        return self._known[key]
+
+    def value_function(self, name: str, kind: str, text: str) -> str:
+        """The name of a function of one element ``value``, for ``@map``."""
+        key = (name, kind, text)
+        if key not in self._known:
+            self._known[key] = self.names.fresh(f"{name}_{kind}")
+            head = f"fn {self._known[key]}(value: {kind}) {kind} {{"
+            self.functions += ["", head, f"{PAD}return {text};", "}"]
+        return self._known[key]
+
+    def variable(self, name: str, dtype: DType) -> None:
+        """Declare a variable that functions share."""
+        found = Variable("variable", dtype.bytes, f"var {name}: {dtype} = 0.0;")
+        if found not in self.variables:
+            self.variables.append(found)
+            self.functions += ["", found.line]
+
+    def table(self, name: str, size: int) -> str:
+        """The name of an array of f32 that functions fill and read, called like ``name``."""
+        chosen = self.names.fresh(name)
+        self.tables.append(array("table", self.names.of("buffer", chosen), DType.F32, size))
+        return chosen
+
+    def helper(self, lines: list[str]) -> None:
+        """Declare a function that others call."""
+        if tuple(lines) not in self._known:
+            self._known[tuple(lines)] = ""
+            self.functions += ["", *lines]
+
+    def widened_window(self, source: Window, first: int) -> Window:
+        """f32 memory for the elements of ``source``, one behind the other, from element ``first``
+        of what is kept for operands in another type."""
+        self.widened = max(self.widened, first + source.size)
+        buffer = Value(WIDENED, BufferType(DType.F32, (self.widened,)))
+        strides = [*accumulate(reversed(source.shape[1:]), mul, initial=1)][::-1]
+        dims = (Dim(n, stride) for n, stride in zip(source.shape, strides, strict=True))
+        return Window(buffer, DType.F32, Expr.const(first), tuple(dims))
+
+    def scratch_window(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
+        """``count`` elements of scratch (0: all) from ``first`` on; it holds at least ``size``."""
+        self.scratch[dtype] = max(self.scratch.get(dtype, 0), size)
+        buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
+        return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
+
+    def needed(self) -> dict[str, int]:
+        """Elements of scratch that the kernels written so far take, by name."""
+        found = {str(dtype): size for dtype, size in self.scratch.items()}
+        return {**found, WIDENED: self.widened} if self.widened else found
+
+    def shared_variables(self, scratch: Mapping[str, int]) -> list[Variable]:
+        """Variables for ``scratch``, so many elements by name, and for the tables of the kernels
+        written so far."""
+        found = [
+            array("scratch", self._scratch_name(name), scratch_type(name), size)
+            for name, size in scratch.items()
+        ]
+        return [*found, *self.tables]
+
+    def _scratch_name(self, name: str) -> str:
+        return self.names.of("buffer", name if name == WIDENED else f"scratch_{name}")
+
+
+def repeat(variable: str, count: int | str, body: list[str]) -> list[str]:
+    """``body`` in a loop of ``count`` steps; without one where there is a single step."""
+    if count == 1:
+        return body
+    return [f"for (@range(i16, {count})) |{variable}| {{", *(PAD + line for line in body), "}"]
+
+
+def array(kind: Kind, name: str, dtype: DType, size: int, remark: str = "") -> Variable:
+    """An aligned array of ``size`` elements, all of them zero."""
+    text = f"[{size}]{stored(dtype)}"
+    line = f"var {name}: {text} align({ALIGNMENT}) = @zeros({text});{remark}"
+    return Variable(kind, dtype.bytes * size, line)
+
+
+def literal(value: float, dtype: DType) -> str:
+    """``value`` as a constant of ``dtype``, infinities and overflow by their bits."""
+    code, width, word = ("<e", "<H", "u16") if dtype == DType.F16 else ("<f", "<I", "u32")
+    try:
+        exact = struct.pack(code, value)
+    except OverflowError:
+        exact = struct.pack(code, float("inf") if value > 0 else float("-inf"))
+    if abs(struct.unpack(code, exact)[0]) < float("inf"):
+        return repr(value)
+    bits = struct.unpack(width, exact)[0]
+    return f"@bitcast({dtype}, @as({word}, 0x{bits:x}))"

@@ -1,0 +1,374 @@
+"""The file of one phase: what every PE runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshc.analysis.csl.banks import buffer_bytes, shifts
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.memory import late, wrong_memory
+from meshc.analysis.csl.tasks import wrong_task
+from meshc.analysis.layout.coordinates import coordinate_values
+from meshc.analysis.proofs.bounds import largest
+from meshc.backends.csl.fabric.channels import Ends
+from meshc.backends.csl.kernels.expressible import check_expressible
+from meshc.backends.csl.kernels.shared_code import array
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.pe.code_size import code_size
+from meshc.backends.csl.pe.core_memory import CoreMemory
+from meshc.backends.csl.pe.program import Lowering, Task
+from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
+from meshc.backends.csl.spelling.guards import Guards
+from meshc.backends.csl.spelling.lines import wrapped
+from meshc.backends.csl.spelling.names import Names, plain, scalar_name
+from meshc.backends.csl.spelling.storage import WORD_BYTES, Variable, bytes_of, padding, word
+from meshc.backends.csl.timing.clocks import Timing
+from meshc.devices.csl import Targets, targets
+from meshc.ir.module import Buffer, Module
+from meshc.ir.ops.tile import Compute
+from meshc.support.diagnostics import Diagnostic, MeshcError, fail
+
+_PAD = "    "
+MOST_TIMED_CORES = 1 << 16
+
+
+@dataclass(frozen=True)
+class PeFile:
+    """Text of a phase's file, and what the layout and the host must know of it."""
+
+    text: str
+    guards: Guards
+    ends: Ends
+    symbols: dict[str, Buffer]
+    memory: CoreMemory
+    predicted_cycles: int | None
+    tasks: dict[str, int]
+
+
+def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
+    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
+
+    Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
+    ``csl-memory-full`` for what cannot be emitted.
+    """
+    names = Names()
+    guards = Guards(module.the_mesh(), names, most=largest(module))
+    scalars = [guards.declare(scalar_name(name)) for name in module.scalars]
+    for buffer in module.buffers:
+        names.of("buffer", buffer.value.name)
+    descriptors = Descriptors(names, guards.spelling, _late(module))
+    ends = Ends(module, names, descriptors, targets)
+    kernels = _kernels(module, names, descriptors)
+    lowering = Lowering(module, guards, descriptors, ends, kernels)
+    symbols = _symbols(module, names)
+    tasks = _task_ids(module, targets)
+    bodies = lowering.tasks()  # which name what guards of bindings are named after
+    bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
+    _check_memory(module, kernels)
+    memory = _memory(module, names, symbols, kernels, descriptors.shifts)
+    state = _state(lowering, guards, scalars)
+    body = _step(lowering)
+    ends_of_transfers = _tasks(lowering, bodies, guards, module, scalars)
+    sections = [
+        ("", _params(ends, guards)),
+        ("", _modules(guards, kernels)),
+        ("", _queues(ends)),
+        ("Memory", [each.line for each in memory]),
+        ("State of the program", [*_ids(tasks), *(each.line for each in state)]),
+        ("Descriptors", descriptors.lines),
+        ("Kernels", [*kernels.code.registers.lines, *kernels.code.functions]),
+        ("The program", body),
+        ("Start, and what ends of transfers do", ends_of_transfers),
+        ("", _comptime(lowering, bindings, symbols)),
+    ]
+    text = _assemble(module, phase, sections, helpers(guards.helpers))
+    device = module.the_device()
+    code = [*kernels.code.functions, *body, *ends_of_transfers]
+    taken = CoreMemory(
+        device.whole("memory_bytes"),
+        (*memory, *state, *kernels.code.variables, *descriptors.tables),
+        code_size([*helpers(guards.helpers), *code], device),
+    )
+    taken.check()
+    cycles = None
+    if module.the_mesh().cores <= MOST_TIMED_CORES:
+        cycles = round(Timing(module, kernels).cycles)
+    return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the program of a module takes on the busiest core, whether or not a core has it.
+
+    ``bytes`` of buffers and scratch; ``cycles``, predicted, None for a mesh too large to time;
+    ``refused`` says why it is not emitted.
+    """
+
+    bytes: int
+    cycles: float | None
+    refused: Diagnostic | None = None
+
+
+def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
+    """What a tile-level module takes on its device; ``refused`` says why its resources could not
+    be assigned. Raises what kernels cannot be emitted."""
+    check_kernels(module)
+    if refused is None:
+        try:
+            pe = pe_file(module, "main", targets(module.the_device()))
+            return Needs(pe.memory.arrays, pe.predicted_cycles)
+        except MeshcError as problem:
+            refused = problem.diagnostics[0]
+    kernels = kernels_of(module)
+    for op in module.walk():
+        if isinstance(op, Compute):
+            kernels.lines(op)
+    cycles = None
+    if module.the_mesh().cores <= MOST_TIMED_CORES:
+        cycles = Timing(module, kernels).cycles
+    scratch = kernels.code.shared_variables(kernels.code.needed())
+    return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
+
+
+def check_kernels(module: Module) -> None:
+    """Raise every ``csl-kernel`` and ``csl-dtype`` of a program."""
+    check_expressible(module, kernels_of(module).known)
+
+
+def kernels_of(module: Module) -> Kernels:
+    """Writers of a program's kernels, apart from a program."""
+    names = Names()
+    descriptors = Descriptors(names, Guards(module.the_mesh(), names).spelling, shifts(module))
+    return _kernels(module, names, descriptors)
+
+
+def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
+    """What writes the kernels of ``module``."""
+    known = {*module.scalars, *module.the_mesh().coordinates}
+    return Kernels(names, descriptors, Costs(module.the_device()), known)
+
+
+def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
+    """Buffers that the host sees, by symbol: those under ports, and state."""
+    ported = {port.buffer for port in module.ports}
+    return {
+        names.of("buffer", buffer.value.name): buffer
+        for buffer in module.buffers
+        if buffer.value in ported or buffer.role == "state"
+    }
+
+
+def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
+    """The ids that the module says for its local tasks. Raises ``csl-unassigned``."""
+    wrong = wrong_task(module, targets)
+    if wrong is not None:
+        fail(
+            "csl-unassigned",
+            f"the program does not say which ids its tasks take: {wrong}",
+            help="run the pass assign-csl-tasks, for --portable with {portable=true}",
+        )
+    return module.tasks
+
+
+def _late(module: Module) -> dict[str, int]:
+    """Elements that lie unused before a buffer, for those that have some."""
+    found = {buffer.value.name: late(buffer) for buffer in module.buffers}
+    return {name: elements for name, elements in found.items() if elements}
+
+
+def _check_memory(module: Module, kernels: Kernels) -> None:
+    """The module says memory of their own for its buffers, and the scratch that was written. Raises
+    ``csl-unassigned``."""
+    wrong = wrong_memory(module)
+    for name, elements in kernels.code.needed().items():
+        if wrong is None and elements > module.scratch.get(name, 0):
+            wrong = f"kernels take {elements} elements of scratch '{name}'"
+    if wrong is not None:
+        fail(
+            "csl-unassigned",
+            f"the program does not say which memory it takes: {wrong}",
+            help="run the pass plan-csl-memory",
+        )
+
+
+# --- sections
+
+
+def _params(ends: Ends, guards: Guards) -> list[str]:
+    lines = ["param memcpy_params: comptime_struct;"]
+    if ends.of:
+        lines += ["", "// Colors of this PE."]
+        lines += [f"param {end.color}: color;" for end in ends.of.values()]
+    if guards.params:
+        lines += ["", "// What this PE takes part in."]
+        lines += [
+            f"param {name}: bool; // {str(cond).replace(chr(10), ' ')}"
+            for cond, name in guards.params.items()
+        ]
+    return lines
+
+
+def _queues(ends: Ends) -> list[str]:
+    if not ends.of:
+        return []
+    return ["// A transfer runs on the microthread with the number of its queue.", *ends.queues()]
+
+
+def _modules(guards: Guards, kernels: Kernels) -> list[str]:
+    position = ['const position = @import_module("<layout>");'] if guards.coordinates else []
+    return [
+        'const sys = @import_module("<memcpy/memcpy>", memcpy_params);',
+        *position,
+        'const time = @import_module("<time>");',
+        *(['const math = @import_module("<math>");'] if kernels.code.uses_math else []),
+    ]
+
+
+def _memory(
+    module: Module,
+    names: Names,
+    symbols: dict[str, Buffer],
+    kernels: Kernels,
+    shifts: dict[str, int],
+) -> list[Variable]:
+    """Arrays, and pointers to those that the host sees."""
+    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables(module.scratch)]
+    for symbol, buffer in symbols.items():
+        name = names.of("buffer", buffer.value.name)
+        shift = shifts.get(buffer.value.name, 0)
+        first = f"{name}[{shift}]" if shift else name
+        found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}"))
+    stamps = Variable("variable", 6 * WORD_BYTES, "var cycles_of_run = @zeros([6]u16);")
+    return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run")]
+
+
+def _buffers(module: Module, names: Names, shifts: dict[str, int]) -> list[Variable]:
+    """The buffers of the program as arrays."""
+    found = []
+    for buffer in module.buffers:
+        late = shifts.get(buffer.value.name, 0)
+        kind = buffer.type
+        remark = (
+            f" // {' x '.join(map(str, kind.shape))}{f', {buffer.role}' if buffer.role else ''}"
+        )
+        remark += ", one element late to use other banks" if late else ""
+        name = names.of("buffer", buffer.value.name)
+        found.append(array("buffer", name, kind.dtype, math.prod(kind.shape) + late, remark))
+    return found
+
+
+def _pointer(symbol: str) -> str:
+    return f"{symbol}_ptr"
+
+
+def _ids(tasks: dict[str, int]) -> list[str]:
+    return [f"const {name}_id = @get_local_task_id({number});" for name, number in tasks.items()]
+
+
+def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Variable]:
+    """What a program keeps from task to task."""
+    counters = ["pc"] if len(lowering.cases) > 1 else []
+    counters += [*scalars, *dict.fromkeys(lowering.loops), *lowering.counters.values()]
+    found = [word(name, "i16", "0") for name in counters]
+    for group in lowering.shared:
+        found.append(word(f"ended_{group.number}_now", "bool", "false"))
+        found.append(word(f"ended_{group.number}_wanted", "bool", "false"))
+    return [*found, *(word(guards.spell(name), "i16", "0") for name in guards.coordinates)]
+
+
+def _step(lowering: Lowering) -> list[str]:
+    finish = [
+        "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[3]));",
+        "sys.unblock_cmd_stream();",
+    ]
+    cases = lowering.cases
+    if len(cases) == 1:
+        return _function("step", "", [*cases[0].lines, *finish])
+    lines = ["while (true) {", f"{_PAD}switch (pc) {{"]
+    for number, case in enumerate(cases):
+        last = number == len(cases) - 1
+        inner = [*case.lines, *(["pc = 0;", *finish, "return;"] if last else [])]
+        label = "else" if last else str(number)
+        lines.append(f"{2 * _PAD}{label} => {{ // {case.comment}")
+        lines += [3 * _PAD + line for line in inner]
+        lines.append(f"{2 * _PAD}}},")
+    return _function("step", "", [*lines, f"{_PAD}}}", "}"])
+
+
+def _tasks(
+    lowering: Lowering, bodies: list[Task], guards: Guards, module: Module, scalars: list[str]
+) -> list[str]:
+    lines: list[str] = []
+    if lowering.transfers.suspends:
+        for task in bodies:
+            lines += [f"task {task.name}() void {{", *(_PAD + line for line in task.body), "}", ""]
+        lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
+    start = _coordinates(guards, module)
+    start += [f"{name} = given_{name};" for name in scalars]
+    start += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
+    start += lowering.kernels.rotary.at_start
+    params = ", ".join(f"given_{name}: i16" for name in scalars)
+    return [*lines, *_function("run", params, [*start, "step();"])]
+
+
+def _coordinates(guards: Guards, module: Module) -> list[str]:
+    """Set the coordinates that run-time code uses."""
+    mesh = module.the_mesh()
+    values = coordinate_values(mesh)
+    needed = {n for name in guards.coordinates for n in values[name].free_vars}
+    own = Spelling(lambda name: f"my_{name}", helpers=guards.helpers)
+    lines = []
+    for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
+        if axis in needed:
+            declared = "" if axis in guards.coordinates else "const "
+            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}());")
+    for name in guards.coordinates:
+        if name in mesh.plane:
+            continue
+        target = guards.spell(name)
+        for number, (cond, value) in enumerate(values[name].pieces):
+            text = f"{target} = {expression(value, own)};"
+            if cond.is_true:
+                lines.append(f"else {{ {text} }}" if number else text)
+            else:
+                head = "else if" if number else "if"
+                lines.append(f"{head} ({condition(cond, own)}) {{ {text} }}")
+    return lines
+
+
+def _comptime(lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer]) -> list[str]:
+    inner = [*bindings, *lowering.kernels.code.registers.loads]
+    lines = ["comptime {", *(_PAD + line for line in inner)]
+    if lowering.transfers.suspends:
+        tasks = ["resume", *(task.name for task in lowering.tasks())]
+        lines += [f"{_PAD}@bind_local_task({name}, {name}_id);" for name in tasks]
+        lines += [f"{_PAD}@block({name}_id);" for name in lowering.blocked()]
+    for symbol in symbols:
+        lines.append(f'{_PAD}@export_symbol({_pointer(symbol)}, "{symbol}");')
+    lines.append(f'{_PAD}@export_symbol(cycles_ptr, "cycles_of_run");')
+    return [*lines, f"{_PAD}@export_symbol(run);", "}"]
+
+
+def _function(name: str, params: str, body: list[str]) -> list[str]:
+    return [f"fn {name}({params}) void {{", *(_PAD + line for line in body), "}"]
+
+
+def _assemble(
+    module: Module, phase: str, sections: list[tuple[str, list[str]]], divisions: list[str]
+) -> str:
+    mesh = module.the_mesh()
+    size = f"{mesh.columns} x {mesh.rows}"
+    lines = [
+        f"// Phase {phase} of {plain(module.name)}: what each of {size} PEs runs.",
+        "// Written by meshc. Transfers run beside the kernels; step() returns where it must wait",
+        "// for one, and the last end of what it waits for runs resume.",
+    ]
+    sections = [*sections[:3], ("Integer division that rounds down", divisions), *sections[3:]]
+    for title, part in sections:
+        if not part:
+            continue
+        rule = f"// ---- {title} ".ljust(90, "-") if title else ""
+        lines += ["", *([rule] if rule else []), *part]
+    return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"

@@ -1,0 +1,125 @@
+"""Memory DSDs: constants of the emitted file, and their run-time offsets where starts vary."""
+
+from __future__ import annotations
+
+from meshc.analysis.csl.windows import Window, has_one_dim
+from meshc.backends.csl.spelling.expressions import Spelling, expression
+from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.spelling.storage import Variable
+from meshc.ir.affine import Expr
+from meshc.ir.types import BufferType, DType
+from meshc.support.diagnostics import fail
+
+ELEMENTS = (DType.F16, DType.F32)
+MOST_DIMS = 4
+_VARIABLES = "ijkl"
+_OWN = "own."  # begins a name that an emitted function declares itself
+
+
+class Descriptors:
+    """Hoists each distinct DSD to a constant ``NAME``; ``lines`` declares them in order of use.
+    ``tables`` are the constant arrays among them."""
+
+    def __init__(self, names: Names, spell: Spelling, shifts: dict[str, int]) -> None:
+        self.names = names
+        self.spell = _with_own(spell)
+        self.shifts = shifts
+        self.lines: list[str] = []
+        self.tables: list[Variable] = []
+        self._known: dict[str, str] = {}
+
+    def memory(self, window: Window, hint: str = "") -> str:
+        """A DSD of ``window`` as an expression. Raises ``csl-view`` beyond four dims."""
+        flat = window.merged()
+        fixed, moving = split(flat.start)
+        shift = self.shifts.get(window.buffer.name, 0)
+        buffer = self.names.of("buffer", window.buffer.name)
+        text = access(flat, buffer, fixed + shift)
+        name = self._constant(text, hint or _hint(flat, buffer, fixed))
+        if moving is None:
+            return name
+        by = expression(moving, self.spell)
+        return f"@increment_dsd_offset({name}, {by}, {element(window.dtype)})"
+
+    def declare(self, text: str, hint: str) -> str:
+        """The constant whose value is ``text``."""
+        return self._constant(text, hint)
+
+    def table(self, text: str, words: int, hint: str) -> str:
+        """The constant array of so many words of 32 bits whose value is ``text``."""
+        if text not in self._known:
+            self.tables.append(Variable("table", 4 * words))
+        return self._constant(text, hint)
+
+    def _constant(self, text: str, hint: str) -> str:
+        if text not in self._known:
+            self._known[text] = self.names.fresh(hint)
+            self.lines += f"const {self._known[text]} = {text};".split("\n")
+        return self._known[text]
+
+
+def own(name: str) -> Expr:
+    """A variable that an emitted function declares itself, whatever the program calls its own."""
+    return Expr.var(f"{_OWN}{name}")
+
+
+def _with_own(spell: Spelling) -> Spelling:
+    """``spell``, and names of functions' own variables as they are."""
+
+    def either(name: str) -> str:
+        return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
+
+    return Spelling(either, spell.most, spell.helpers)
+
+
+def _hint(window: Window, buffer: str, start: int) -> str:
+    """A name that says which part of a buffer it is."""
+    kind = window.buffer.type
+    whole = isinstance(kind, BufferType) and kind.bytes == window.size * kind.dtype.bytes
+    whole = whole and not window.buffer.name.startswith("scratch")  # shared, as large as needed
+    name = f"{buffer}_all" if whole else f"{buffer}_{'_'.join(map(str, window.shape))}"
+    return f"{name}_from_{start}" if start else name
+
+
+def split(start: Expr) -> tuple[int, Expr | None]:
+    """The constant part of a start, and what is left if it varies."""
+    if start.is_const:
+        return start.constant, None
+    return start.constant, start - start.constant
+
+
+def access(window: Window, buffer: str, start: int) -> str:
+    """``@get_dsd`` of a memory window that starts at element ``start``.
+
+    Strides beyond eight bits take the form for several dims, also where there is one.
+    """
+    if len(window.dims) > MOST_DIMS:
+        fail(
+            "csl-view",
+            f"a view of %{window.buffer.name} walks through {len(window.dims)} dims, but a DSD "
+            f"has {MOST_DIMS}",
+        )
+    variables = _VARIABLES[: len(window.dims)]
+    terms = [
+        name if dim.stride == 1 else f"{dim.stride} * {name}"
+        for name, dim in zip(variables, window.dims, strict=True)
+        if dim.stride
+    ]
+    index = " + ".join([*terms, *([str(start)] if start or not terms else [])])
+    extents = ", ".join(str(dim.extent) for dim in window.dims)
+    kind = "mem1d_dsd" if has_one_dim(window) else "mem4d_dsd"
+    head = f"|{', '.join(variables)}|{{{extents}}} -> {buffer}[{index}]"
+    return f"@get_dsd({kind}, .{{ .tensor_access = {head} }})"
+
+
+def element(dtype: DType) -> str:
+    """The CSL type of an element that vector operations take. Raises ``csl-dtype`` for what has
+    none."""
+    if dtype not in ELEMENTS:
+        fail("csl-dtype", f"elements of type {dtype} cannot be emitted as CSL", help="use f16, f32")
+    return str(dtype)
+
+
+def stored(dtype: DType) -> str:
+    """The CSL type of an element of an array. Raises ``csl-dtype`` for what has none."""
+    return str(dtype) if dtype == DType.I32 else element(dtype)

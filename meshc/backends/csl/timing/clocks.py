@@ -1,0 +1,374 @@
+"""Predicted cycles of an emitted program: a clock per core, moved through the tile program.
+
+All cores run one text, so the clocks are arrays over the mesh and each statement moves those that
+its guard admits. A message is known by when its first and its last wavelet leave; a receiver ends
+when the last one has come. Transfers on microthreads use issue slots that the running task leaves,
+so what they move is owed by the core at the latest when it waits. A sweep is run rank by rank, as
+its messages go. Contention for links and full queues are left out.
+
+Constants are in ``costs.py``; ``docs/csl.md`` says which are calibrated on the simulator. The model
+follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.analysis.csl import costs
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.transfers import Choice, Group, Transfers
+from meshc.analysis.csl.windows import window
+from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.traffic.turns import turns_of
+from meshc.backends.csl.kernels import scalar
+from meshc.backends.csl.kernels.scalar import Scalar
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.timing.cases import Cases
+from meshc.ir.affine import Cond, IntLike
+from meshc.ir.core import Block, Op
+from meshc.ir.module import Channel, Module
+from meshc.ir.ops.tile import (
+    Compute,
+    For,
+    Recv,
+    Relay,
+    Send,
+    Sweep,
+    Transfer,
+    Wait,
+    channel_in,
+    channel_out,
+)
+from meshc.ir.values import Value
+from meshc.ir.views import View
+
+_HANDOVER = 8  # from a message's end to its control wavelets: a task and the start of one operation
+
+Clock = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class _Message:
+    """When the wavelets of one statement's messages arrive, by the core that receives."""
+
+    first: Clock
+    last: Clock
+
+
+@dataclass
+class _Pending:
+    """A transfer under way: the cores that started it, when, after how many vector steps, and its
+    words."""
+
+    op: Transfer
+    cores: Mask
+    since: Clock
+    steps: Clock
+    words: int
+
+
+class Timing:
+    """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them."""
+
+    def __init__(self, module: Module, kernels: Kernels) -> None:
+        self.mesh = module.the_mesh()
+        self.kernels = kernels
+        self.costs = Costs(module.the_device())
+        self.transfers = Transfers(module)
+        self.cases = Cases(module, self.transfers)
+        self.scalar = Scalar(kernels.descriptors.spell)
+        self.local: set[str] = set()
+        rows, columns = self.mesh.rows, self.mesh.columns
+        places = zip(self.mesh.plane, np.indices((rows, columns)), strict=True)
+        base: dict[str, IntLike] = dict.fromkeys(self.mesh.names, 0)
+        base |= dict(places)
+        self.functions = coordinate_functions(self.mesh)
+        self.env: dict[str, IntLike] = {
+            name: value.evaluate(base) for name, value in coordinate_values(self.mesh).items()
+        }
+        self.env |= {name: high for name, (_, high) in module.scalars.items()}
+        self.clock: Clock = np.zeros((rows, columns))
+        self.steps: Clock = np.zeros((rows, columns))
+        found = {c.name: turns_of(c, self.mesh) for c in module.channels}
+        self.turns = {name: turns for name, turns in found.items() if turns is not None}
+        self.over: dict[str, Clock] = {name: np.zeros((1, 1)) for name in self.turns}
+        self.routes = {c.name: _Route(c, module) for c in module.channels if not c.turns}
+        self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
+        self.pending: dict[Value, _Pending] = {}
+        everywhere = np.ones((rows, columns), bool)
+        self.clock += costs.FRAME + kernels.rotary.cycles_at_start
+        self._switch(everywhere, 0)
+        self._block(module.program.body, everywhere)
+
+    @property
+    def cycles(self) -> float:
+        """Predicted cycles until the slowest core is through."""
+        return float(self.clock.max())
+
+    # --- statements
+
+    def _block(self, block: Block, cores: Mask) -> None:
+        shared: Cond | None = None
+        for op in block.ops:
+            if op.when != shared and self._runs(op.when):
+                assert op.when is not None
+                self.clock[cores] += self.scalar.test(op.when, self.local)
+            shared = op.when
+            where = self._where(op.when)
+            if isinstance(op, (Send, Recv, Relay)) and self._stands_in(op):
+                self.clock[cores & ~where] += scalar.EFFECT
+            self._op(op, cores & where)
+        group = self.transfers.of_block.get(id(block))
+        if group is not None:
+            self._wait(group, cores, id(block))
+
+    def _stands_in(self, op: Transfer) -> bool:
+        """Whether cores that do not start a transfer give the signal of its end themselves."""
+        group = self.transfers.of_token[op.result]
+        alone = group.guard is not None or op.when is None
+        chosen = group.choice_of(op) is not None
+        return not (group.at_once or alone or chosen or op in group.follows.values())
+
+    def _op(self, op: Op, cores: Mask) -> None:
+        if isinstance(op, Compute):
+            moved = sum(self._address(view) for view in op.views())
+            self.clock[cores] += self.kernels.cycles(op) + moved
+            self.steps[cores] += self.kernels.steps(op)
+        elif isinstance(op, (Send, Recv, Relay)):
+            self._start(op, cores)
+        elif isinstance(op, Wait):
+            group = self.transfers.of_wait.get(op)
+            if group is not None:
+                self._wait(group, cores, id(op))
+        elif isinstance(op, For):
+            self._for(op, cores)
+        elif isinstance(op, Sweep):
+            self._sweep(op, cores)
+
+    def _address(self, view: View) -> int:
+        """Scalar cycles of the descriptor of a view."""
+        return self.scalar.address(window(view), self.local)
+
+    def _switch(self, cores: Mask, number: int) -> None:
+        """Go to a case of the program."""
+        self.clock[cores] += self.cases.switched(number)
+
+    def _for(self, op: For, cores: Mask) -> None:
+        (body,) = op.regions
+        count = int(op.count.evaluate(self.env, self.functions))
+        head = self.cases.head.get(id(op))
+        if head is None:
+            self.local.add(op.var)
+        else:
+            self._switch(cores, head)
+        alike = all(o.when is None or op.var not in o.when.free_vars for o in body.walk())
+        step, gained = 0, np.full(self.clock.shape, -1.0)
+        while step < count:
+            before = self.clock.copy()
+            self.env[op.var] = step
+            self.clock[cores] += costs.LOOP if head is None else costs.LOOP_OF_CASES
+            self._block(body, cores)
+            step += 1
+            if head is not None:
+                self._switch(cores, head if step < count else self.cases.after[id(op)])
+            # The last round leads on to another case, so it is not one to go by.
+            steady = alike and step < count - 1 and np.array_equal(self.clock - before, gained)
+            gained = self.clock - before
+            if steady:  # and so it goes on
+                self._skip(cores, gained, count - step, op)
+                break
+        self.local.discard(op.var)
+
+    def _skip(self, cores: Mask, gained: Clock, rounds: int, op: For) -> None:
+        """Add the ``rounds`` of a loop that are left; each takes what the last one ``gained``."""
+        self.clock += gained * rounds
+        head = self.cases.head.get(id(op))
+        if head is not None:
+            after = self.cases.switched(self.cases.after[id(op)])
+            self.clock[cores] += after - self.cases.switched(head)
+
+    def _sweep(self, op: Sweep, cores: Mask) -> None:
+        (body,) = op.regions
+        if id(op) in self.cases.head:
+            self._switch(cores, self.cases.head[id(op)])
+        rank = np.broadcast_to(op.rank.evaluate(self.env, self.functions), cores.shape)
+        for step in range(op.count):
+            here = cores & (rank == step)
+            if here.any():
+                self._block(body, here)
+        if id(op) in self.cases.head:
+            self._switch(cores, self.cases.after[id(op)])
+
+    def _where(self, when: Cond | None) -> Mask:
+        if when is None:
+            return np.ones(self.clock.shape, bool)
+        return np.broadcast_to(when.evaluate(self.env, self.functions), self.clock.shape)
+
+    # --- transfers
+
+    def _start(self, op: Transfer, cores: Mask) -> None:
+        (view,) = (v for v in op.operands if isinstance(v, View))
+        here = window(view, op.span)
+        words = self.costs.words(here.size, here.dtype)
+        here_ = self._address(view)
+        combines = isinstance(op, Recv) and op.combine != "store"
+        self.clock[cores] += 2 * here_ if combines else here_
+        self.pending[op.result] = _Pending(
+            op, cores.copy(), self.clock.copy(), self.steps.copy(), words
+        )
+        name = channel_out(op)
+        if isinstance(op, Send) and name in self.turns:
+            self.messages[name].append(self._in_turn(op, name, cores, words))
+        elif isinstance(op, Send) and name is not None:
+            first = self.clock + costs.FABRIC
+            self.messages[name].append(self._carry(name, cores, first, first + words - 1))
+        elif isinstance(op, Relay):
+            self._relay(op, cores, words)
+
+    def _runs(self, when: Cond | None) -> bool:
+        """Whether a guard is decided when the program runs."""
+        return when is not None and not when.free_vars <= self.mesh.coordinates
+
+    def _in_turn(self, op: Send, name: str, cores: Mask, words: int) -> _Message:
+        """The messages of lines whose cores take turns; the next turn begins when the control
+        wavelets of this one have passed."""
+        turns, over = self.turns[name], self.over[name]
+        axis = self.mesh.plane.index(turns.axis)
+        place = np.indices(cores.shape)[axis]
+        root = np.where(cores, place, -1).max(axis, keepdims=True)
+        clock = np.where(cores, self.clock, 0).max(axis, keepdims=True)
+        first = np.maximum(clock + costs.FABRIC, over)
+        last = first + words - 1
+        self.over[name] = np.where(root >= 0, last + _HANDOVER + costs.FABRIC, over)
+        self.pending[op.result].since = np.where(cores, last + _HANDOVER, self.clock) - words
+        hears = (root >= 0) & ((place > root) if turns.way > 0 else (place <= root))
+        way = 2 * costs.RAMP + np.abs(place - root) * costs.HOP
+        return _Message(*(np.where(hears, t + way, np.nan) for t in (first, last)))
+
+    def _relay(self, op: Relay, cores: Mask, words: int) -> None:
+        """What a relay sends on follows what it receives."""
+        message = self._received(op.channel, cores)
+        first = np.maximum(message.first, self.clock + costs.FABRIC) + costs.RELAY
+        last = np.maximum(message.last + costs.RELAY, first + words - 1)
+        self.messages[op.onward].append(self._carry(op.onward, cores, first, last))
+        self.pending[op.result].since = np.where(cores, last, self.clock)
+
+    def _carry(self, name: str, cores: Mask, first: Clock, last: Clock) -> _Message:
+        """The messages of the senders among ``cores`` at their receivers."""
+        route = self.routes[name]
+        keep = cores[route.source]
+        source = tuple(axis[keep] for axis in route.source)
+        target = tuple(axis[keep] for axis in route.target)
+        arrived = _Message(np.full(cores.shape, np.nan), np.full(cores.shape, np.nan))
+        way = 2 * costs.RAMP + route.hops[keep] * costs.HOP
+        arrived.first[target] = first[source] + way
+        arrived.last[target] = last[source] + way
+        return arrived
+
+    def _received(self, name: str, cores: Mask) -> _Message:
+        """The oldest message for each of ``cores``, taken out of those under way."""
+        first, last = np.zeros(cores.shape), np.zeros(cores.shape)
+        left = cores.copy()
+        for message in self.messages[name]:
+            mine = left & ~np.isnan(message.last)
+            first[mine], last[mine] = message.first[mine], message.last[mine]
+            message.last[mine] = np.nan
+            left &= ~mine
+        while self.messages[name] and np.isnan(self.messages[name][0].last).all():
+            self.messages[name].popleft()
+        return _Message(first, last)
+
+    def _wait(self, group: Group, cores: Mask, where: int) -> None:
+        """Move the clocks on to where the transfers of a group have ended, which a core awaits
+        within its task, or by returning from it and being resumed in another case."""
+        starts = [op.result for op in group.starts if op.result in self.pending]
+        found = {token: self.pending.pop(token) for token in starts}
+        ends: dict[Value, Clock] = {}
+        waits = np.zeros(self.clock.shape, bool)
+        for token, one in found.items():
+            ends[token] = np.where(one.cores, self._end(one), 0.0)
+            waits |= one.cores
+        if group.at_once:
+            for end in ends.values():
+                self.clock = np.maximum(self.clock, end)
+            return
+        number = self.cases.after[where]
+        if group.guard is None or group.guard.is_true or group.shared:
+            waits = cores
+        left = np.maximum(self.clock + scalar.EFFECT, self._moved(list(found.values())))
+        resumed = _joined(group, ends, left) + costs.RESUME
+        self.clock = np.where(waits, resumed, self.clock)
+        self._switch(cores, number)
+
+    def _moved(self, under_way: list[_Pending]) -> Clock:
+        """When a core has moved all words of its transfers, one a cycle, in the cycles that its
+        vector steps leave."""
+        begun = np.full(self.clock.shape, np.inf)
+        words, steps = np.zeros(self.clock.shape), np.zeros(self.clock.shape)
+        for one in under_way:
+            first = one.cores & (one.since < begun)
+            begun[first], steps[first] = one.since[first], one.steps[first]
+            words[one.cores] += one.words
+        return np.where(words > 0, begun + self.steps - steps + words, 0.0)
+
+    def _end(self, one: _Pending) -> Clock:
+        """When a transfer ends on each core."""
+        if isinstance(one.op, Send):
+            return one.since + costs.FABRIC + one.words - 1
+        if isinstance(one.op, Relay):
+            return one.since
+        name = channel_in(one.op)
+        assert name is not None
+        message = self._received(name, one.cores)
+        return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
+
+
+def _joined(group: Group, ends: dict[Value, Clock], left: Clock) -> Clock:
+    """When the last signal comes to ``resume``: the tasks that join ends run one after the other,
+    each once all that it joins have ended, and the core has ``left`` its own task."""
+    now = np.maximum(left, np.minimum.reduce([*ends.values()]))
+    joins = [join for join in group.joins if not join.inner]
+    ready = [np.maximum.reduce(_below(group, join.task, ends)) for join in joins]
+    for one in np.sort(np.array(ready), axis=0) if ready else []:
+        now = np.maximum(now, one) + costs.JOIN
+    chosen = [_choice_end(choice, ends) for choice in group.choices]
+    return np.maximum(now, np.maximum.reduce([*ends.values(), *chosen]))
+
+
+def _choice_end(choice: Choice, ends: dict[Value, Clock]) -> Clock:
+    """When the signal of a choice comes: after the tasks that join what a core has started."""
+    mine = np.array([ends[op.result] for op in choice.starts if op.result in ends])
+    joined: Clock = mine.max(0) + costs.JOIN * np.maximum(0, (mine > 0).sum(0) - 1)
+    return joined
+
+
+def _below(group: Group, task: str, ends: dict[Value, Clock]) -> list[Clock]:
+    """Ends of the transfers that ``task`` joins, also through other tasks."""
+    signals = group.plain.signals
+    found = [ends[t] for t, signal in signals.items() if signal.task == task and t in ends]
+    for choice in group.choices:
+        if choice.signal is not None and choice.signal.task == task:
+            found.append(_choice_end(choice, ends))
+    for join in group.joins:
+        if not join.inner and join.then is not None and join.then.task == task:
+            found += _below(group, join.task, ends)
+    return found
+
+
+class _Route:
+    """Sender and receiver of every message of a channel, and the hops between them."""
+
+    def __init__(self, channel: Channel, module: Module) -> None:
+        mesh = module.the_mesh()
+        shape = (mesh.rows, mesh.columns)
+        sources, targets = channel.route.pairs(shape)
+        inside = ((targets >= 0) & (targets < np.array(shape))).all(axis=1)
+        sources, targets = sources[inside], targets[inside]
+        self.source = (sources[:, 0], sources[:, 1])
+        self.target = (targets[:, 0], targets[:, 1])
+        self.hops = np.abs(sources - targets).sum(axis=1)

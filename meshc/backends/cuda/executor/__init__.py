@@ -1,0 +1,31 @@
+"""Runs emitted kernels on a CPU: the library's primitives with a meaning of its own."""
+
+from meshc.backends.cuda.executor.compiled import (
+    CXX,
+    FIRST,
+    SCHEDULES,
+    WATCHED,
+    Argument,
+    Counts,
+    ExecutorError,
+    Grid,
+    Library,
+    Mode,
+    headers,
+    modes,
+)
+
+__all__ = [
+    "CXX",
+    "FIRST",
+    "SCHEDULES",
+    "WATCHED",
+    "Argument",
+    "Counts",
+    "ExecutorError",
+    "Grid",
+    "Library",
+    "Mode",
+    "headers",
+    "modes",
+]

@@ -1,0 +1,215 @@
+"""Runs emitted kernels on a CPU: one fiber per thread, whole clusters alive at once.
+
+``mc_executor.h`` gives the primitives of the library (``library/mc.cuh``) another meaning,
+written on its own, so the text of a kernel is judged as it is. What hardware leaves open is chosen
+by a schedule and a copy mode; results must not depend on either.
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+import platform
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from meshc.backends.cuda import library
+from meshc.support.native import Common, Toolchain
+
+HERE = Path(__file__).parent
+SCHEDULES = ("forward", "reverse", "shuffled", "random", "starve_warp", "starve_block")
+CXX = Toolchain(
+    language="C++",
+    variable="CXX",
+    commands=("c++", "g++", "clang++"),
+    flags=(
+        "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DMC_EXECUTOR",
+        "-ffp-contract=off", "-fno-strict-aliasing", "-w",
+        *(("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()),
+    ),
+)  # fmt: skip
+# Finds races in shared memory as well (mc_races.h), some fifty times slower. The compiler
+# marks each access; the sanitizer's own library is not linked. An index outside of an array of a
+# thread ends the process. GCC only.
+WATCHED = replace(
+    CXX,
+    flags=(
+        *CXX.flags, "-DMC_RACES", "-fsanitize=thread", "-fsanitize=bounds-strict",
+        "-fsanitize-undefined-trap-on-error", "-nodefaultlibs",
+    ),
+    libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
+)  # fmt: skip
+_FUNCTIONS = "mc_executor.cc"
+_FIRST_HEADER = "mc.cuh"
+_MESSAGE_BYTES = 512
+
+Argument = np.ndarray | np.generic
+
+
+class ExecutorError(Exception):
+    """A kernel did what no kernel may: a deadlock, an access outside of shared memory, ..."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What a run varies: the order of threads, and when copies happen."""
+
+    schedule: str = "forward"
+    late_copies: bool = False
+    seed: int = 1
+
+
+FIRST = Mode()
+
+
+def modes(seeds: Sequence[int] = (1,)) -> Iterator[Mode]:
+    """Every schedule with early and late copies, for each seed."""
+    for seed in seeds:
+        for late in (False, True):
+            for schedule in SCHEDULES:
+                yield Mode(schedule, late, seed)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The shape of a launch; ``whole_grid`` keeps all blocks alive, as grid barriers need."""
+
+    blocks: int
+    threads: int
+    cluster: int
+    shared_bytes: int
+    whole_grid: bool = False
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a run moved: bytes of counted copies, bytes between blocks of a cluster, cycles and
+    number of quarter-warp 16-byte loads from shared memory (with ``lint``), switches of fibers,
+    blocks that let the next grid start before they ended, bytes brought towards L2."""
+
+    copied_bytes: int
+    dsmem_bytes: int
+    shared_loads: int
+    shared_load_cycles: int
+    switches: int
+    early_blocks: int
+    prefetched_bytes: int
+
+
+class _Launch(ct.Structure):
+    _fields_ = [
+        (name, ct.c_uint32)
+        for name in (
+            "blocks", "threads", "cluster", "shared_bytes",
+            "schedule", "late_copies", "whole_grid", "lint", "seed",
+        )
+    ]  # fmt: skip
+
+
+class _Array(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in ("at", "bytes", "written")]
+
+
+class _Given(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in ("at", "bytes")]
+
+
+class _Counts(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in Counts.__dataclass_fields__]
+
+
+@cache
+def headers() -> dict[str, str]:
+    """The headers of the library (``.cuh``) and of the executor (``.h``), by file name."""
+    return library.headers() | _texts("*.h")
+
+
+@cache
+def _functions() -> Common:
+    """The executor's functions, which are linked to every kernel."""
+    texts = _texts("*.h") | _texts("*.cc")
+    return Common(_FUNCTIONS, texts.pop(_FUNCTIONS), texts)
+
+
+def _texts(pattern: str) -> dict[str, str]:
+    return {p.name: p.read_text(encoding="utf-8") for p in sorted(HERE.glob(pattern))}
+
+
+class Library:
+    """The kernels of one file, with other ``parts`` of the headers if given. Raises BuildError."""
+
+    def __init__(
+        self, text: str, parts: Mapping[str, str] | None = None, toolchain: Toolchain = CXX
+    ) -> None:
+        unit = {"kernels.cc": text}
+        own = headers() if parts is None else parts
+        parsed = _FIRST_HEADER if parts is None else None  # other parts are used once
+        built = toolchain.build(unit, own, "cuda-executor", _functions(), parsed)
+        self._library = ct.CDLL(str(built))
+        self.watched = hasattr(self._library, "mc_watch_arrays")
+
+    def run(
+        self,
+        kernel: str,
+        grid: Grid,
+        arguments: Sequence[Argument],
+        mode: Mode = FIRST,
+        lint: bool = False,
+        written: Collection[int] | None = None,
+    ) -> Counts:
+        """Run ``kernel``: arrays are passed by address, NumPy scalars by value.
+
+        With ``written``, the arguments that the grid in front writes, a WATCHED library also holds
+        that these are used, and others written, only behind the wait for that grid.
+
+        Raises ExecutorError, and TypeError for an array that is not contiguous.
+        """
+        launch = _Launch(
+            grid.blocks, grid.threads, grid.cluster, grid.shared_bytes,
+            SCHEDULES.index(mode.schedule), mode.late_copies, grid.whole_grid, lint, mode.seed,
+        )  # fmt: skip
+        held = [_cell(argument) for argument in arguments]
+        addresses = (ct.c_void_p * len(held))(*(ct.addressof(cell) for cell in held))
+        counts, message = _Counts(), ct.create_string_buffer(_MESSAGE_BYTES)
+        if written is not None:
+            arrays = _arrays(arguments, written)
+            self._library.mc_watch_arrays(arrays, len(arrays))
+        given = _given(arguments)
+        self._library.mc_give_arrays(given, len(given))
+        entry = getattr(self._library, f"run_{kernel}")
+        failed = entry(ct.byref(launch), addresses, ct.byref(counts), message, _MESSAGE_BYTES)
+        self._library.mc_give_arrays(None, 0)
+        if written is not None:
+            self._library.mc_watch_arrays(None, 0)
+        if failed:
+            raise ExecutorError(f"{kernel}: {message.value.decode(errors='replace')}")
+        return Counts(*(getattr(counts, name) for name in Counts.__dataclass_fields__))
+
+
+def _given(arguments: Sequence[Argument]) -> ct.Array[_Given]:
+    """Where the arrays of a launch lie."""
+    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
+    return (_Given * len(arrays))(*(_Given(a.ctypes.data, a.nbytes) for a in arrays))
+
+
+def _arrays(arguments: Sequence[Argument], written: Collection[int]) -> ct.Array[_Array]:
+    """Where the arrays of a launch lie, and whether the grid in front writes them."""
+    found = [
+        _Array(argument.ctypes.data, argument.nbytes, n in written)
+        for n, argument in enumerate(arguments)
+        if isinstance(argument, np.ndarray)
+    ]
+    return (_Array * len(found))(*found)
+
+
+def _cell(argument: Argument) -> ct.Array[ct.c_char]:
+    """Memory that holds an argument as the kernel receives it."""
+    if isinstance(argument, np.ndarray):
+        if not argument.flags.c_contiguous:
+            raise TypeError("an array that is not contiguous cannot be given to a kernel")
+        argument = np.uint64(argument.ctypes.data)
+    data = argument.tobytes()
+    return ct.create_string_buffer(data, len(data))

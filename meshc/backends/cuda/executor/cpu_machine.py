@@ -1,0 +1,74 @@
+"""A machine whose kernels run in the executor on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.backends.cuda.executor.compiled import (
+    FIRST,
+    Argument,
+    ExecutorError,
+    Grid,
+    Library,
+    Mode,
+)
+from meshc.backends.cuda.program import Kernel, Launch, part_of
+from meshc.support.diagnostics import fail
+from meshc.support.native import BuildError
+
+Array = NDArray[Any]
+
+
+class CpuMachine:
+    """Arrays as memory, the executor for launches. Raises ``cuda-executor`` when there is no
+    compiler, or a kernel does what none may."""
+
+    def __init__(
+        self, kernels: Mapping[str, Kernel], texts: Mapping[str, str], mode: Mode = FIRST
+    ) -> None:
+        self.kernels = dict(kernels)
+        self.mode = mode
+        self.arrays: dict[str, Array] = {}
+        try:
+            self.libraries = {name: Library(texts[k.file]) for name, k in self.kernels.items()}
+        except BuildError as problem:
+            fail(
+                "cuda-executor",
+                f"kernels cannot be compiled for the CPU: {problem}",
+                help="the executor needs a C++20 compiler; name one with CXX",
+            )
+
+    def store(self, name: str, array: Array) -> None:
+        """Memory called ``name`` that holds ``array``."""
+        self.arrays[name] = np.ascontiguousarray(array)
+
+    def write(self, name: str, array: Array) -> None:
+        """Replace what ``name`` holds."""
+        self.arrays[name][...] = array
+
+    def read(self, name: str) -> Array:
+        """A copy of what ``name`` holds."""
+        return self.arrays[name].copy()
+
+    def run(self, launches: Sequence[tuple[Launch, int]]) -> None:
+        """The launches one after the other."""
+        for launch, layer in launches:
+            kernel = self.kernels[launch.kernel]
+            grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+            arguments = [self._argument(a, layer) for a in launch.arguments]
+            try:
+                self.libraries[launch.kernel].run(launch.kernel, grid, arguments, self.mode)
+            except ExecutorError as problem:
+                fail("cuda-executor", str(problem))
+
+    def _argument(self, argument: str | int, layer: int) -> Argument:
+        if isinstance(argument, int):
+            return np.int32(argument)
+        if not argument:
+            return np.uint64(0)
+        name, part = part_of(argument, layer)
+        return self.arrays[name] if part is None else self.arrays[name][part, ...]
