@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshc.interp import formulas
+from meshc.interp import formulas, gating
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.ir.batch import BATCH, POSITION
@@ -199,6 +199,14 @@ def _softmax(scope: Scope, op: graph.Softmax) -> list[Array]:
         x = np.where(_visible(scope, op, x, dims), x, -np.inf)
     weights = np.exp(x - x.max(axis, keepdims=True))
     return [weights / weights.sum(axis, keepdims=True)]
+
+
+@meaning(graph.TopK)
+def _top_k(scope: Scope, op: graph.TopK) -> list[Array]:
+    axis = _dims(op.operands[0]).index(op.dim)
+    scores = np.moveaxis(scope.of(op.operands[0]), axis, -1)
+    bias = scope.of(op.operands[1]) if len(op.operands) > 1 else None
+    return [np.moveaxis(gating.top_k(scores, bias, op.attributes()), -1, axis)]
 
 
 def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:

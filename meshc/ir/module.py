@@ -146,8 +146,8 @@ class Module:
     ports: list[Port] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
-    multiples: dict[str, int] = field(default_factory=dict)
     scratch: dict[str, int] = field(default_factory=dict)
+    multiples: dict[str, int] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:

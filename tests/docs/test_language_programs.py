@@ -39,6 +39,7 @@ REFUSED = {
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
         ("grouped", "prefill"): "csl-kernel",
+        ("two_of_eight", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
         ("typed", "main"): "bad-dtype",
         ("twice", "prefill"): "csl-kernel",

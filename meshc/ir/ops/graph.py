@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshc.ir.choices import choice_mistake
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.functions import Gelu as Gelu
+from meshc.ir.functions import Sigmoid as Sigmoid
 from meshc.ir.functions import Silu as Silu
 from meshc.ir.types import DType, TensorType, Type
 from meshc.ir.values import Value
@@ -189,6 +191,39 @@ class Softmax(_Pointwise):
         super().verify(extents)
         if self.rows and self.rows not in extents:
             self.reject(f"there is no dim '{self.rows}' of rows")
+
+
+@register("graph.top_k", "scores, bias?: within scores -> gates: like scores")
+@dataclass(eq=False)
+class TopK(_Pointwise):
+    """Gates of a mixture of experts: the ``count`` chosen scores of ``dim``, and 0 for all others.
+
+    The largest of score plus bias are chosen (the bias counts for the choice alone), of equal ones
+    the first. With several ``groups``, equal runs of ``dim``, only elements of the ``kept_groups``
+    best ones are chosen; a group is as good as the sum of its ``group_top`` largest (1 in
+    DeepSeek-V2, 2 in DeepSeek-V3, section 2.1.2). With ``normalise`` gates are divided by their
+    sum, to which 1e-20 is added.
+    """
+
+    dim: str = ""
+    count: int = attribute(1, least=1)
+    groups: int = attribute(1, least=1)
+    kept_groups: int = attribute(1, least=1)
+    group_top: int = attribute(1, least=1)
+    normalise: bool = False
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """As many are chosen as there are, of the bias there is one for each element of ``dim``."""
+        super().verify(extents)
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"'{self.dim}' is no dim of the scores")
+        if len(self.operands) > 1 and tensor_type(self.operands[1]).dims != (self.dim,):
+            self.reject(f"the bias has a number for each {self.dim}, and no other dims")
+        mistake = choice_mistake(
+            extents[self.dim], self.count, self.groups, self.kept_groups, self.group_top
+        )
+        if mistake:
+            self.reject(mistake)
 
 
 @register("graph.append", "cache, new -> grown: like cache")

@@ -81,6 +81,23 @@ class Pointwise(Values):
     def at_least(self, op: mesh.AtLeast) -> None:
         self.unary(op, "at_least", value=op.value)
 
+    def top_k(self, op: mesh.TopK) -> None:
+        value, *bias = (cast(Value, o) for o in op.operands)
+        order = self.order(op, value, [], self.held(value, op.dim))
+        places = [self.result_place(op), self.place_of(value)]
+        views = [self.emitter.view(place, order=order) for place in places]
+        views += [self.view(self.place_of(b)) for b in bias]
+        self.emitter.compute(
+            "top_k",
+            *views,
+            count=op.count,
+            groups=op.groups,
+            kept_groups=op.kept_groups,
+            group_top=op.group_top,
+            normalise=op.normalise,
+            biased=bool(bias),
+        )
+
     def square_sum(self, op: Op) -> None:
         self.reduction(op, "square_sum")
 
