@@ -99,7 +99,12 @@ def random_trace(
         scalars[RUN_TIME_ROWS] = min(scalars[RUN_TIME_ROWS], _MOST_ROWS)
     constant = RandomArrays(module, seed, scalars, ("weight", "state"))
     made = []
-    for number, at in enumerate(_runs(module, scalars, steps, first)):
+    runs = [
+        {**at, **layers}
+        for at in _runs(module, scalars, steps, first)
+        for layers in _halves(module)
+    ]
+    for number, at in enumerate(runs):
         given = dict(RandomArrays(module, seed + number, at, ("in",)))
         made.append(({**given, **_embedded(module, given, constant)}, at))
     return Trace(constant, tuple(made))
@@ -132,6 +137,19 @@ def _runs(
             yield {**scalars, POSITION: each if len(each) > 1 else each[0]}
     else:
         yield dict(scalars)
+
+
+def _halves(module: Module) -> list[dict[str, int]]:
+    """The scalars of loops over layers of which a run does some: the first half, then the rest."""
+    first: dict[str, int] = {}
+    second: dict[str, int] = {}
+    for op in module.walk():
+        if isinstance(op, graph.Repeat) and op.rounds:
+            layers = module.dims[op.dim]
+            half = (layers + 1) // 2
+            first |= dict(zip(op.rounds, (0, half), strict=True))
+            second |= dict(zip(op.rounds, (min(half, layers - 1), layers - half), strict=True))
+    return [first, second] if first else [{}]
 
 
 def _embedded(module: Module, given: Arrays, constant: Arrays) -> dict[str, Array]:

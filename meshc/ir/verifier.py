@@ -385,12 +385,11 @@ class _Verifier:
             self.wrong(f"{op.NAME}: the results are not what yield gives", op.span, _LOOP)
         if not 0 <= op.carried <= min(len(op.operands), len(op.results)):
             self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span, _LOOP)
-        self.rounds(op)
+        elif op.rounds and len(given) == len(op.results):
+            self.rounds(op)
 
     def rounds(self, op: graph.Repeat) -> None:
         """Layers of a run are named by two scalars, and results go on with what is left out."""
-        if not op.rounds:
-            return
         unknown = [name for name in op.rounds if name not in self.module.scalars]
         if len(op.rounds) != 2 or unknown:
             words = f"{op.NAME}: rounds are no two run-time scalars of the header"

@@ -59,6 +59,26 @@ def test_requests_get_what_they_get_alone(serve, words, policy_name):
         assert sum(name in i["ended"] for i in found["iterations"]) == 1
 
 
+@pytest.mark.parametrize("model", ["mixtral-5x2", "qwen3-moe-7x3"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--policy", "layered", "--groups", "2"],
+        ["--policy", "combined", "--groups", "2", "--chunk", "6"],
+    ],
+    ids=["layered", "combined"],
+)
+def test_models_with_experts_are_read_by_groups_of_layers(serve, model, words):
+    name = f"../tiny_experts/{model}"
+    found = json.loads(serve(*words, "--compare-alone", "--json", model=name).out)
+    whole = json.loads(serve("--chunk", "40", "--json", model=name).out)
+    assert [own["tokens"] for own in found["requests"]] == [
+        own["tokens"] for own in whole["requests"]
+    ]
+    layers = [tuple(own["layers"]) for own in found["iterations"] if own["layers"]]
+    assert len(set(layers)) == 2 and (0, whole["iterations"][0]["layers"][1]) not in layers
+
+
 def test_iterations_and_answers_are_printed_the_same_each_time(serve):
     first = serve("--chunk", "6").out
     assert "layers 0-1 read 0[0:6]\n" in first and "decode 0 1, ended 0\n" in first

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mesh_programs import load_program, write
 
-from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
+from meshc.driver import Check, CompileRequest, compile_loaded, load_any, open_weights
 from meshc.driver.compiling import graph_module
 from meshc.interp.check import Trace, run_from
 from meshc.interp.inputs import RandomArrays
@@ -17,7 +17,7 @@ from meshc.interp.named import Array
 from meshc.ir.module import Level, Module
 from meshc.passes.manager import PassManager
 from meshc.pipelines import pipeline_from, serving_passes
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
 
@@ -173,3 +173,30 @@ def test_levels_agree_on_chunks_groups_and_absent_requests(name: str, mesh: str)
         for found in (read, logits):
             for ours, theirs in zip(found[level], found["graph"], strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_every_pass_keeps_what_chunks_groups_and_steps_compute() -> None:
+    loaded = load_any(str(TINY / "llama-9h3-tied"), Diagnostics())
+    request = CompileRequest(mesh="3x2", seq=CAPACITY, dtype="f32", batch=2, serving="layers!")
+    check = Check()
+    compile_loaded(loaded, request, [check])
+    assert check.compared >= 24
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"pos": 1}, "no multiple of 2"),
+        ({"first_layers": 1, "count_layers": 2}, "layers 1 to 2"),
+        ({"pos": CAPACITY, "len": 4}, "do not fit"),
+    ],
+)
+@pytest.mark.parametrize("level", ["graph", "mesh"])
+def test_interpreters_refuse_runs_that_there_are_none_of(
+    level: Level, told: dict[str, int], words: str
+) -> None:
+    prefill = modules("llama-9h3-tied", "3x2", level, 2)["prefill"]
+    least = {"len": 2, "request": 0, "pos": 0, "first_layers": 0, "count_layers": 1} | told
+    given = RandomArrays(prefill, 1, least)
+    with pytest.raises(MeshcError, match=words if "fit" not in words else "interp"):
+        run_from(prefill, Trace(given, (({}, least),)))

@@ -281,7 +281,8 @@ class Repeat(Op):
         value = body.ops[-1].tensors()[position]
         while value in makers and makers[value].NAME.endswith(".append"):
             made = makers[value]
-            value = made.tensors()[2 * made.results.index(value)]
+            caches = made.tensors()[::2]
+            value = dict(zip(made.results, caches, strict=False)).get(value, caches[0])
         if value not in body.args[self.carried :]:
             self.reject(f"{self.results[position]} continues no stack, which some layers leave out")
         return self.tensors()[body.args.index(value)]

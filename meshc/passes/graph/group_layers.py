@@ -80,7 +80,7 @@ class GroupLayers(Pass):
 
 def _check_experts(module: Module) -> None:
     """Fail with ``dense-layered`` for a model in which no token chooses among experts."""
-    if not any(op.NAME == "graph.top_k" for op in module.walk()):
+    if not any(isinstance(op, graph.TopK) for op in module.walk()):
         fail(
             "dense-layered",
             f"'{module.name}' has no experts; groups of layers read its prompts slower than chunks",
