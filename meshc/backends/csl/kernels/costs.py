@@ -38,10 +38,6 @@ class Costs:
 
     device: Device
 
-    def words(self, extent: int, dtype: DType) -> int:
-        """Wavelets of a message; an even number of f16 travels in pairs."""
-        return extent // 2 if dtype.bytes == 2 and extent % 2 == 0 else extent
-
     def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
         """``extent`` elements of a ``mac``, ``mixed``, ``mul`` or ``add``, set-up apart."""
         lanes = self._lanes(kind, str(dtype))

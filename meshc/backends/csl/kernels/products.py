@@ -17,6 +17,7 @@ from meshc.backends.csl.kernels.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETU
 from meshc.backends.csl.spelling.descriptors import element, plain
 from meshc.backends.csl.spelling.windows import Dim, Window
 from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
 
 MOST_SCRATCH_BYTES = 8192
 _PASS = 4  # scalar cycles of one pass of a loop
@@ -45,7 +46,7 @@ class Product:
     @property
     def one_row(self) -> bool:
         """Whether the result is one row at one place, whose registers are loaded for good."""
-        return self.c.dims[0].extent == 1 and self.c.start.is_const
+        return self.c.dims[0].extent == 1 and self.c.start.is_const and self.c.constant
 
     def flipped(self) -> Product:
         """The same product as ``transpose(c) += transpose(b) transpose(a)``."""
@@ -85,6 +86,8 @@ def plan(product: Product, costs: Costs, free_bytes: int, accumulate: bool = Tru
     outer = _outer(product, costs, min(free_bytes, MOST_SCRATCH_BYTES))
     if outer:
         found.append(outer)
+    if not found:
+        fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
     if not accumulate:
         found = [_from_nothing(p, costs) for p in found]
     return min(found, key=lambda p: p.cycles)
@@ -130,7 +133,7 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     loaded from DSDs of one dim."""
     m, k, n = product.extents
     rows, columns = product.b.dims
-    if k > 1 and rows.stride != n * columns.stride:
+    if k > 1 and (rows.stride != n * columns.stride or columns.count is not None):
         return None
     if not all(plain(side.trailing(1)) for side in (product.c, product.a, product.b)):
         return None
@@ -141,8 +144,10 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     return Plan("mapped", product, scalar.CALL + body + loads + passes, steps=steps)
 
 
-def _looped(product: Product, costs: Costs) -> Plan:
+def _looped(product: Product, costs: Costs) -> Plan | None:
     m, k, _ = product.extents
+    if not (product.c.trailing(1).walked and product.b.trailing(1).walked):
+        return None
     once = SETUP + _element(product.a)
     once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
     once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
@@ -168,6 +173,8 @@ def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
     m, k, n = product.extents
     dtype = product.c.dtype
     if product.mixed or m * n * dtype.bytes > free_bytes:
+        return None
+    if not all(side.constant for side in (product.c, product.a, product.b)):
         return None
     depth = _power_of_two(min(k, free_bytes // (m * n * dtype.bytes)))
     rounds, rest = divmod(k, depth)

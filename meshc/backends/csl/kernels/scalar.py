@@ -19,6 +19,7 @@ CALL = 4
 STORE = 1
 EFFECT = 2  # an activation, or that a task is blocked or unblocked
 OFFSET = 4 + DESCRIPTOR  # a descriptor moved at run time, its distance apart
+LENGTH = 4 + DESCRIPTOR  # a descriptor whose length is set at run time
 TASK = 6  # picking and starting a task
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
 _DIVISION = 20  # by what is no constant
@@ -44,9 +45,10 @@ class Scalar:
         return self._counted(condition(cond, self.spell), local) + BRANCH
 
     def address(self, window: Window, local: Collection[str]) -> int:
-        """Of the descriptor of a window: nothing for one that never moves."""
+        """Of the descriptor of a window: nothing for one that never moves and has one length."""
         moving = window.start - window.start.constant
-        return 0 if moving.is_const else OFFSET + self.value(moving, local)
+        found = 0 if moving.is_const else OFFSET + self.value(moving, local)
+        return found if window.constant else found + LENGTH
 
     def _counted(self, text: str, local: Collection[str]) -> int:
         known = {self.spell(name) for name in local} | _WORDS

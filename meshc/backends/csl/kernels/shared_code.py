@@ -6,14 +6,14 @@ A function with the same text is emitted once, and scratch is as large as the la
 from __future__ import annotations
 
 import struct
-from itertools import accumulate
-from operator import mul
+from collections.abc import Callable, Sequence
 
 from meshc.backends.csl.kernels.registers import Registers
-from meshc.backends.csl.spelling.descriptors import Descriptors, element, stored
+from meshc.backends.csl.spelling.descriptors import Descriptors, element, own, stored
+from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
-from meshc.backends.csl.spelling.windows import Dim, Window
+from meshc.backends.csl.spelling.windows import Dim, Window, dense
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -46,10 +46,43 @@ class SharedCode:
         }.get((to.dtype, source.dtype), _MOVE[element(to.dtype)])
         return f"{builtin}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
 
-    def set(self, to: Window, value: float) -> str:
-        """A statement that sets all elements of ``to``."""
-        number = literal(value, to.dtype)
-        return f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {number});"
+    def copied(self, to: Window, source: Window) -> list[str]:
+        """Statements that copy ``source`` to ``to``, converting its elements."""
+        return self.parts((to, source), lambda part: [self.move(*part) + ";"])
+
+    def set(self, to: Window, value: float) -> list[str]:
+        """Statements that set all elements of ``to``."""
+        number, move = literal(value, to.dtype), _MOVE[element(to.dtype)]
+        memory = self.descriptors.memory
+        return self.parts((to,), lambda part: [f"{move}({memory(part[0])}, {number});"])
+
+    def parts(
+        self, windows: Sequence[Window], write: Callable[[Sequence[Window]], list[str]]
+    ) -> list[str]:
+        """``write`` for parts of windows of one shape through which DSDs can walk: for all at once,
+        or in loops over their first dims."""
+        moved, dims = [*windows], windows[0].dims
+        taken: list[tuple[str, Dim]] = []
+        for place, dim in enumerate(dims):
+            rest = [w.inner(w.dims[1:] or (Dim(1, 1),)) for w in moved]
+            if all(w.walked for w in moved):
+                break
+            if dim.extent > 1:
+                variable = f"h{place}"
+                taken.append((variable, dim))
+                steps = (own(variable) * w.dims[0].stride for w in moved)
+                rest = [w.moved(step) for w, step in zip(rest, steps, strict=True)]
+            moved = rest
+        lines = write(moved)
+        for variable, dim in reversed(taken):
+            lines = self.over(variable, dim, lines)
+        return lines
+
+    def over(self, variable: str, dim: Dim, body: list[str]) -> list[str]:
+        """``body`` in a loop over ``dim``."""
+        if dim.count is None:
+            return repeat(variable, dim.extent, body)
+        return repeat(variable, expression(dim.count, self.descriptors.spell), body)
 
     def function(self, verb: str, about: Window, params: list[str], body: list[str]) -> str:
         """The name of a function with this text."""
@@ -94,9 +127,7 @@ class SharedCode:
         of what is kept for operands in another type."""
         self.widened = max(self.widened, first + source.size)
         buffer = Value("widened", BufferType(DType.F32, (self.widened,)))
-        strides = [*accumulate(reversed(source.shape[1:]), mul, initial=1)][::-1]
-        dims = (Dim(n, stride) for n, stride in zip(source.shape, strides, strict=True))
-        return Window(buffer, DType.F32, Expr.const(first), tuple(dims))
+        return Window(buffer, DType.F32, Expr.const(first), dense(source.dims))
 
     def scratch_window(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
         """``count`` elements of scratch (0: all) from ``first`` on; it holds at least ``size``."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from meshc.backends.csl.kernels import products
 from meshc.backends.csl.kernels.caches import CACHES, Caches
 from meshc.backends.csl.kernels.costs import SETUP, Costs
+from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.products import Plan, Product
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.rows import Rows
@@ -16,7 +17,7 @@ from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, rep
 from meshc.backends.csl.spelling.descriptors import Descriptors, element, own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.spelling.windows import Dim, Window, window
+from meshc.backends.csl.spelling.windows import Dim, Window, dense, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -65,10 +66,12 @@ class Kernels:
         self.code = SharedCode(names, descriptors)
         self.rows = Rows(self.code)
         self.caches = Caches(self.code)
+        self.masks = Masks(self.code)
         self.rotary = Rotary(self.code, known_at_start)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
             **self.caches.writers,
+            **self.masks.writers,
             "rope": self.rotary.lines,
             "fill": self._fill,
             "copy": self._copy,
@@ -92,8 +95,8 @@ class Kernels:
         given = _windows(op)
         windows = self._widened(op, given)
         moves = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
-        before = [self.code.move(w, g) + ";" for w, g in moves if g is not given[0]]
-        after = [self.code.move(g, w) + ";" for w, g in moves if g is given[0]]
+        before = [line for w, g in moves if g is not given[0] for line in self.code.copied(w, g)]
+        after = [line for w, g in moves if g is given[0] for line in self.code.copied(g, w)]
         return [*before, *self._writers[op.kernel](op, windows), *after]
 
     def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
@@ -134,6 +137,8 @@ class Kernels:
             return self.rows.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
+        if op.kernel in self.masks.writers:
+            return self.masks.cycles(windows, self.costs)
         if op.kernel == "rope":
             return self.rotary.cycles(op, windows, self.costs)
         if op.kernel == "select_lanes":
@@ -149,7 +154,7 @@ class Kernels:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.steps
-        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers):
+        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers, *self.masks.writers):
             return self.cycles(op)
         return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
@@ -172,36 +177,46 @@ class Kernels:
 
     def _fill(self, op: Compute, windows: list[Window]) -> list[str]:
         (to,) = windows
-        return [self.code.set(to, float(op.params["value"]))]  # type: ignore[arg-type]
+        return self.code.set(to, float(op.params["value"]))  # type: ignore[arg-type]
 
     def _copy(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
-        return [self.code.move(to, source) + ";"]
+        return self.code.copied(to, source)
 
     def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
         to, left, right = windows
         _alike(op, to, left, right)
         builtin = _POINTWISE[op.kernel][element(to.dtype)]
         operands = [to, _repeated(left, to), _repeated(right, to)]
-        return [f"{builtin}({', '.join(map(self.descriptors.memory, operands))});"]
+        memory = self.descriptors.memory
+        return self.code.parts(
+            operands, lambda part: [f"{builtin}({', '.join(map(memory, part))});"]
+        )
 
     def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
         _alike(op, to, source)
         operation, name = _WITH_NUMBER[op.kernel]
         number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
-        operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
-        return [f"{_POINTWISE[operation][element(to.dtype)]}({operands}, {number});"]
+        builtin, memory = _POINTWISE[operation][element(to.dtype)], self.descriptors.memory
+        return self.code.parts(
+            (to, source), lambda part: [f"{builtin}({', '.join(map(memory, part))}, {number});"]
+        )
 
     def _relu2(self, op: Compute, windows: list[Window]) -> list[str]:
         """The larger of the element and zero, then its square."""
         to, source = windows
         _alike(op, to, source)
-        out, kind = self.descriptors.memory(to), element(to.dtype)
-        return [
-            f"{_POINTWISE['max'][kind]}({out}, {self.descriptors.memory(source)}, 0.0);",
-            f"{_POINTWISE['mul'][kind]}({out}, {out}, {out});",
-        ]
+        kind, memory = element(to.dtype), self.descriptors.memory
+
+        def squared(part: Sequence[Window]) -> list[str]:
+            out, given = map(memory, part)
+            return [
+                f"{_POINTWISE['max'][kind]}({out}, {given}, 0.0);",
+                f"{_POINTWISE['mul'][kind]}({out}, {out}, {out});",
+            ]
+
+        return self.code.parts((to, source), squared)
 
     def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""
@@ -210,13 +225,13 @@ class Kernels:
         assert isinstance(by, Expr)
         count, stride = all_.dims[0].extent, all_.dims[0].stride
         slot = all_.inner(all_.dims[1:])
-        spare = self.code.scratch_window(slot.dtype, slot.size)
+        spare = self.code.scratch_window(slot.dtype, slot.size).inner(dense(slot.dims))
         place = _index("i", count - 1) * stride
-        step = [self.code.move(slot.moved(place), slot.moved(place + stride)) + ";"]
+        step = self.code.copied(slot.moved(place), slot.moved(place + stride))
         body = [
-            self.code.move(spare, slot) + ";",
+            *self.code.copied(spare, slot),
             *repeat("i", count - 1, step),
-            self.code.move(slot.moved((count - 1) * stride), spare) + ";",
+            *self.code.copied(slot.moved((count - 1) * stride), spare),
         ]
         name = self.code.function("rotate", all_, ["places: i16"], repeat("_", "places", body))
         return [f"{name}({expression(by % count, self.descriptors.spell)});"]
@@ -233,11 +248,11 @@ class Kernels:
         body = [
             "const from = lane + places;",
             f"if (from >= 0 and from < {given}) {{",
-            f"{PAD}{self.code.move(target, taken)};",
+            *(PAD + line for line in self.code.copied(target, taken)),
             "}",
         ]
         loop = [f"for (@range(i16, {lanes})) |lane| {{", *(PAD + line for line in body), "}"]
-        name = self.code.function("select", to, ["places: i16"], [self.code.set(to, 0.0), *loop])
+        name = self.code.function("select", to, ["places: i16"], [*self.code.set(to, 0.0), *loop])
         return [f"{name}({expression(shift, self.descriptors.spell)});"]
 
     # --- products
@@ -255,7 +270,7 @@ class Kernels:
         lines = self._batches(to, left, right, accumulate)
         if accumulate or self._plan(one, accumulate).fresh:
             return lines
-        return [self.code.set(to, 0.0), *lines]
+        return [*self.code.set(to, 0.0), *lines]
 
     def _plan(self, product: Product, accumulate: bool) -> Plan:
         return products.plan(product, self.costs, self.free_bytes, accumulate)
@@ -264,20 +279,19 @@ class Kernels:
         """Loops over leading dims around one product."""
         count = len(to.dims) - 2
         heads = [w.dims[: len(w.dims) - 2] for w in (to, left, right)]
-        lines: list[str] = []
         moved = [to.trailing(2), left.trailing(2), right.trailing(2)]
-        depth = 0
+        loops: list[tuple[str, Dim]] = []
         for position in range(count):
             strides = [_stride(head, position, count) for head in heads]
-            extent = to.dims[position].extent
-            if extent == 1:
+            if to.dims[position].extent == 1:
                 continue
             variable = f"h{position}"
-            lines.append(f"{PAD * depth}for (@range(i16, {extent})) |{variable}| {{")
+            loops.append((variable, to.dims[position]))
             moved = [w.moved(own(variable) * s) for w, s in zip(moved, strides, strict=True)]
-            depth += 1
-        lines.append(PAD * depth + self._product(Product(*moved), accumulate))
-        return [*lines, *(PAD * d + "}" for d in reversed(range(depth)))]
+        lines = [self._product(Product(*moved), accumulate)]
+        for variable, dim in reversed(loops):
+            lines = self.code.over(variable, dim, lines)
+        return lines
 
     def _product(self, product: Product, accumulate: bool) -> str:
         """A call of the function that does one product."""
@@ -323,7 +337,7 @@ class Kernels:
             f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});",
             f"@map({step}, {memory(factors)});",
         ]
-        return repeat("i", m, body)
+        return self.code.over("i", product.a.dims[0], body)
 
     def _looped(self, product: Product) -> list[str]:
         m, k, _ = product.extents
@@ -338,7 +352,8 @@ class Kernels:
             f"const row = {self.descriptors.memory(row)};",
             f"{product.operation}(row, row, {self.descriptors.memory(right)}, {factor});",
         ]
-        return repeat("i", m, repeat("j", k, inner))
+        rows, columns = product.a.dims
+        return self.code.over("i", rows, self.code.over("j", columns, inner))
 
     def _outer(self, plan: Plan) -> list[str]:
         product, depth = plan.product, plan.depth
@@ -412,7 +427,7 @@ def _stride(head: tuple[Dim, ...], position: int, count: int) -> int:
 def _repeated(operand: Window, to: Window) -> Window:
     """A smaller operand repeated over the leading dims that it lacks."""
     lacking = to.dims[: len(to.dims) - len(operand.dims)]
-    return operand.inner([*(Dim(d.extent, 0) for d in lacking), *operand.dims])
+    return operand.inner([*(Dim(d.extent, 0, d.count) for d in lacking), *operand.dims])
 
 
 def _alike(op: Compute, *windows: Window) -> None:

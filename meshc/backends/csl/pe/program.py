@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
 from meshc.backends.csl.fabric.channels import Ends
+from meshc.backends.csl.fabric.messages import Messages
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.names import plain
-from meshc.backends.csl.spelling.windows import window
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -82,6 +82,7 @@ class Lowering:
         self.ends = ends
         self.kernels = kernels
         self.transfers = Transfers(module)
+        self.messages = Messages(module)
         self.cases = [Case("start")]
         self.loops: list[str] = []
         self.counters: dict[str, str] = {}
@@ -236,13 +237,12 @@ class Lowering:
 
     def _operation(self, op: Transfer) -> str:
         """The vector operation of a transfer, its last parenthesis left open."""
-        (view,) = (v for v in op.operands if isinstance(v, View))
-        here = window(view, op.span)
+        here = self.messages.window(op)
         element(here.dtype)
         memory = self.descriptors.memory(here)
 
         def fabric(name: str, verb: str) -> str:
-            return self.ends.descriptor(name, verb, here.size, here.dtype)
+            return self.ends.descriptor(name, verb, here)
 
         if isinstance(op, Send):
             return f"{_COMBINE['store', here.dtype]}({fabric(op.channel, 'send')}, {memory}"

@@ -16,10 +16,12 @@ from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Floor, Mod, Var
 @dataclass(frozen=True)
 class Spelling:
     """How names are written, and the largest values of those whose bounds are known; all names
-    stand for values that are not negative."""
+    stand for values that are not negative. ``kept`` are the variables that keep the value of a
+    part of expressions."""
 
     name: Callable[[str], str]
     most: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[Atom, str] = field(default_factory=dict)
 
     def __call__(self, name: str) -> str:
         """The spelling of ``name``."""
@@ -113,6 +115,8 @@ def _term(atom: Atom, factor: int, spell: Spelling) -> str:
 def _atom(atom: Atom, spell: Spelling) -> str:
     if isinstance(atom, Var):
         return spell(atom.name)
+    if atom in spell.kept:
+        return spell.kept[atom]
     if isinstance(atom, Call):
         return f"{spell(atom.function)}({expression(atom.argument, spell)})"
     by, raised = _divisor(atom), _raise(atom, spell.most)

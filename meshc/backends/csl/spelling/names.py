@@ -23,6 +23,7 @@ memcpy memcpy_params sys time position pc step run resume cycles_of_run cycles_p
 mod floor row factor places i j k l value h0 h1 h2 h3 a_at b_at c_at
 math most_of_row kept added slot first empty behind more
 within_a_turn place low high frequency head tail angle turns erf size near found lane from
+query limit seen until beyond
 """
 _FIRST = ("given_", "joined", "next_", "ended_")
 _LAST = ("_ptr", "_id", "_now", "_wanted")

@@ -1,0 +1,96 @@
+"""The causal mask of scores: keys behind a row's query become minus infinity.
+
+Keys that a query sees come first in its row, since their positions grow with their lanes. So a row
+is one operation, on the lanes from the first key on that is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meshc.backends.csl.kernels.costs import SETUP, Costs
+from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
+from meshc.backends.csl.spelling.descriptors import element, own
+from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.windows import Window
+from meshc.ir.affine import Expr
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
+
+_MOVE = {DType.F16: "@fmovh", DType.F32: "@fmovs"}
+_ROW = 55
+"""Cycles of the scalar code of a row: a comparison, a division and a sum, and the descriptor."""
+
+
+class Masks:
+    """Writers of masks by position, with the functions of ``code``."""
+
+    def __init__(self, code: SharedCode) -> None:
+        self.code = code
+        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+            "mask_causal": self._mask_causal
+        }
+
+    def cycles(self, windows: list[Window], costs: Costs) -> int:
+        """Predicted cycles of a mask of which half of the keys are not seen."""
+        *lead, last = windows[0].dims
+        rows = windows[0].inner(lead).size
+        return rows * (_ROW + SETUP + costs.vector("add", windows[0].dtype, last.extent // 2, (1,)))
+
+    def _mask_causal(self, op: Compute, windows: list[Window]) -> list[str]:
+        """Scores [.., rows, keys]; ``until`` is the position behind the last that a row sees."""
+        (scores,) = windows
+        *heads, rows, keys = scores.dims
+        if keys.stride != 1 and keys.extent > 1:
+            fail("csl-view", f"keys of %{scores.buffer.name} do not follow each other", op.span)
+        query, key, limit = (_position(op, name) for name in ("query", "key", "limit"))
+        each, apart = (_step(op, name) for name in ("query_step", "key_step"))
+        spell, kind = self.code.descriptors.spell, element(scores.dtype)
+        lowest = literal(float("-inf"), scores.dtype)
+        here = own("row") if rows.extent > 1 else Expr.const(0)
+        row = scores.moved(here * rows.stride)
+        for place, dim in enumerate(heads):
+            row = row.moved(own(f"h{place}") * dim.stride if dim.extent > 1 else 0)
+        every = row.inner([keys])
+        start = self.code.descriptors.memory(every)
+        rest = f"@increment_dsd_offset({start}, seen, {kind})"
+        masked = [f"{_MOVE[scores.dtype]}(@set_dsd_length({rest}, @as(u16, beyond)), {lowest});"]
+        for place, dim in reversed([*enumerate(heads)]):
+            masked = self.code.over(f"h{place}", dim, masked)
+        body = [
+            f"const query = {expression(query + here * each + 1, spell)};",
+            f"const limit = @as(i16, {expression(limit, spell)});",
+            "const until = if (query < limit) query else limit;",
+            f"const seen = {_seen(expression(key, spell), apart)};",
+            f"const beyond = {expression(keys.steps, spell)} - seen;",
+            "if (beyond > 0) {",
+            *(PAD + line for line in masked),
+            "}",
+        ]
+        loop = self.code.over("row", rows, body)
+        return loop if loop is not body else ["{", *(PAD + line for line in body), "}"]
+
+
+def _seen(key: str, apart: int) -> str:
+    """Keys at ``key``, ``key + apart``, .. before the position ``until``."""
+    ahead = f"until - {key}" if " " not in key else f"until - ({key})"
+    count = ahead if apart == 1 else f"({ahead} + {apart - 1}) / {apart}"
+    none = f"until <= {key}"
+    return f"if ({none}) @as(i16, 0) else {count}"
+
+
+def _position(op: Compute, name: str) -> Expr:
+    found = op.params[name]
+    assert isinstance(found, Expr)
+    return found
+
+
+def _step(op: Compute, name: str) -> int:
+    """The distance of positions from row to row or key to key. Raises ``csl-kernel`` for what is
+    no natural number."""
+    found = op.params[name]
+    assert isinstance(found, int)
+    if found < 1:
+        fail("csl-kernel", f"'{op.kernel}' is emitted for a {name} of 1 or more", op.span)
+    return found
