@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from meshc.analysis.blocks import THREADS
+from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import Grid, Library
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.cost.clusters import Attention, Choice, choose, collectives, step_cost, traffic

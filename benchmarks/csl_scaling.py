@@ -25,7 +25,7 @@ import numpy as np
 from compare_csl import OUR_CYCLES, cycles_printed, stand_ins
 from measuring import table
 
-from meshc.analysis.placement import ring_step
+from meshc.analysis.layout.placement import ring_step
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.support.diagnostics import Diagnostics

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.frontend.models import ModelConfig
+from meshc.frontend.checkpoints import ModelConfig
 
 Array = NDArray[np.float32]
 

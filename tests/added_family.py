@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from meshc.frontend.checkpoints.hf import config
 from meshc.frontend.families import family
 from meshc.frontend.language import shipped
-from meshc.frontend.models import hf_config
 
 FILES = ("model.mesh", "config.toml", "tensors.toml")
 
@@ -25,7 +25,7 @@ def added_family(name: str, texts: Mapping[str, str], folder: Path) -> Iterator[
     (families / name).mkdir()
     for file in FILES:
         (families / name / file).write_text(texts[file])
-    known = (family.family_named, hf_config._families, hf_config._architectures, shipped._parsed)
+    known = (family.family_named, config._families, config._architectures, shipped._parsed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(family, "_FOLDER", families)
         for cached in known:

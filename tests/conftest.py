@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 from meshc.backends.cuda.toolchain.toolkit import find_compiler
-from meshc.frontend.models import find_packaged_weights
+from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.support.diagnostics import MeshcError
 
 # How long an example takes says more about the machine than about the code.

@@ -15,7 +15,7 @@ from kernels import Cubins, load
 from numpy.typing import NDArray
 from references import attention_block, embedded, rows_product, to_words, values
 
-from meshc.analysis.blocks import THREADS
+from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.executor import CXX, Grid, Library
 from meshc.backends.cuda.kernels.attention_block import kernel as attention

@@ -11,7 +11,7 @@ import numpy as np
 from kernels import Cubins, load, probes
 from numpy.typing import NDArray
 
-from meshc.analysis.blocks import FRAGMENT
+from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.launch import Kernel

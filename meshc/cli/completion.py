@@ -57,7 +57,7 @@ def _devices(prefix: str, **_: Any) -> list[str]:
 
 
 def _models(prefix: str, **_: Any) -> list[str]:
-    known = import_module("meshc.frontend.models").catalogue_names()
+    known = import_module("meshc.frontend.checkpoints").catalogue_names()
     return [*known, *FilesCompleter()(prefix)]
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 
-from meshc.analysis.blocks import (
+from meshc.analysis.cuda.blocks import (
     FRAGMENT,
     MOST_GROUP,
     MOST_LANE_GROUP,
@@ -35,7 +35,7 @@ from meshc.analysis.blocks import (
     shared_memory,
     waves,
 )
-from meshc.analysis.dsmem import (
+from meshc.analysis.cuda.dsmem import (
     Attention,
     Collective,
     LatentAttention,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshc.analysis.tracks import Track
+from meshc.analysis.traffic.tracks import Track
 from meshc.cost.terms import NOTHING, Cost
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshc.analysis.blocks import (
+from meshc.analysis.cuda.blocks import (
     SHARED_LINE_BYTES,
     SharedMemory,
     latent_memory,
@@ -20,7 +20,7 @@ from meshc.analysis.blocks import (
     memory_limits,
     waves,
 )
-from meshc.analysis.dsmem import Collective, LatentAttention, split_token_latent, traffic
+from meshc.analysis.cuda.dsmem import Collective, LatentAttention, split_token_latent, traffic
 from meshc.cost.clusters import (
     ELEMENT_BYTES,
     MOST_BATCH,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from meshc.analysis.tiling import has_many_rows
-from meshc.analysis.tracks import Track, cast_track, own_axis, ring_track
+from meshc.analysis.layout.tiling import has_many_rows
+from meshc.analysis.traffic.tracks import Track, cast_track, own_axis, ring_track
 from meshc.cost.demand import NO_DEMAND, Demand, Reduced
 from meshc.cost.operations import Tile, merge, message, product, shifts
 from meshc.cost.products import Tiles, product_costs

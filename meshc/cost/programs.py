@@ -18,8 +18,8 @@ from math import prod
 
 import numpy as np
 
-from meshc.analysis.channels import Ends, Line, line_of
-from meshc.analysis.coordinates import coordinate_values
+from meshc.analysis.layout.coordinates import coordinate_values
+from meshc.analysis.traffic.channels import Ends, Line, line_of
 from meshc.cost.operations import Tile, merge, message, product
 from meshc.cost.terms import NOTHING, Cost
 from meshc.devices import Device, Link

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
 from meshc.cost.operations import message, shifts
 from meshc.cost.terms import NOTHING, Cost
 from meshc.devices import Device

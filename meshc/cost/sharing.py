@@ -20,7 +20,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.analysis.tracks import Track, Tracks, ring_track, room_of, tree_tracks
+from meshc.analysis.traffic.tracks import Track, Tracks, ring_track, room_of, tree_tracks
 from meshc.cost.demand import Demand, Reduced
 from meshc.cost.reductions import Reduction, reduce_cost, ring_cost, tree_cost
 from meshc.cost.terms import NOTHING, Cost

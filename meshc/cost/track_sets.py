@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from meshc.analysis.tracks import (
+from meshc.analysis.traffic.tracks import (
     Tracks,
     cast_track,
     own_axis,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import lcm
 
-from meshc.analysis.growth import faster
+from meshc.analysis.proofs.growth import faster
 from meshc.backends import csl
 from meshc.cost.programs import Profile, profile
 from meshc.devices import Device, Kind, device

@@ -23,7 +23,7 @@ from meshc.driver.generating import (
 )
 from meshc.driver.hosts import PythonHost, load_host, opened
 from meshc.driver.weights import Array, check_present, open_weights
-from meshc.frontend.models import ModelConfig
+from meshc.frontend.checkpoints import ModelConfig
 from meshc.support.diagnostics import Diagnostics, fail
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.driver.hosts import Host
-from meshc.frontend.models import ModelConfig, Tokenizer, load_tokenizer
+from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
 from meshc.support.diagnostics import fail
 
 _MAX_NEW_TOKENS = 1 << 20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import lcm
 
-from meshc.analysis.growth import growth, latency
+from meshc.analysis.proofs.growth import growth, latency
 from meshc.cost.programs import Profile, profile
 from meshc.devices import device
 from meshc.driver.questions import Question, tile_module

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from meshc.backends.python import HostFacts
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
+from meshc.frontend.checkpoints import ModelConfig, RopeScaling
 from meshc.frontend.families import family_names
-from meshc.frontend.models import ModelConfig, RopeScaling
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 from meshc.support.output import MANIFEST, read_manifest

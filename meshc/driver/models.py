@@ -6,8 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshc.frontend.language import Model, elaborate, load_model, phases
-from meshc.frontend.models import (
+from meshc.frontend.checkpoints import (
     ModelConfig,
     catalogue_config,
     catalogue_names,
@@ -15,6 +14,7 @@ from meshc.frontend.models import (
     model_of,
     read_config,
 )
+from meshc.frontend.language import Model, elaborate, load_model, phases
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import read_text

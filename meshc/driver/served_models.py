@@ -12,9 +12,9 @@ from importlib import resources
 from pathlib import Path
 
 from meshc.cost.served_models import LayerShape, ServedModel
-from meshc.frontend.models import catalogue_names
-from meshc.frontend.models.fields import Fields
-from meshc.frontend.models.json_text import JsonText, parse_json_object, read_json_object
+from meshc.frontend.checkpoints import catalogue_names
+from meshc.frontend.checkpoints.fields import Fields
+from meshc.frontend.checkpoints.json_text import JsonText, parse_json_object, read_json_object
 from meshc.support.diagnostics import Diagnostics, fail
 
 _DENSE = ("llama", "mistral", "qwen2", "qwen3")

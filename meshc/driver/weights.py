@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.frontend.models import (
+from meshc.frontend.checkpoints import (
     Checkpoint,
     ModelConfig,
     catalogue_names,

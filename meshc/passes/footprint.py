@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis.liveness import align, assign_addresses, largest_buffers
+from meshc.analysis.layout.liveness import align, assign_addresses, largest_buffers
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module

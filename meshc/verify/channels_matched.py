@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.isl import Scope, image_mismatch, two_sources, unmapped_point
+from meshc.analysis.proofs.isl import Scope, image_mismatch, two_sources, unmapped_point
 from meshc.ir.affine import Cond
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module

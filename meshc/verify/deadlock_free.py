@@ -5,7 +5,7 @@ A relay waits for its message before it sends, so a chain of relays always needs
 
 from __future__ import annotations
 
-from meshc.analysis.isl import find_point
+from meshc.analysis.proofs.isl import find_point
 from meshc.ir.affine import Cond
 from meshc.ir.core import Op
 from meshc.ir.module import Module

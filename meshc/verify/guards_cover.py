@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.isl import find_point
+from meshc.analysis.proofs.isl import find_point
 from meshc.ir.affine import Cond
 from meshc.ir.module import Module
 from meshc.ir.ops import tile

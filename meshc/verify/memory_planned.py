@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.liveness import Range, live_ranges
+from meshc.analysis.layout.liveness import Range, live_ranges
 from meshc.ir.module import Buffer, Module
 from meshc.support.diagnostics import fail
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.isl import find_point
+from meshc.analysis.proofs.isl import find_point
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.mesh import Mesh

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshc.analysis.coordinates import ring_core
-from meshc.analysis.isl import find_point
+from meshc.analysis.layout.coordinates import ring_core
+from meshc.analysis.proofs.isl import find_point
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail

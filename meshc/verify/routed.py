@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshc.analysis.channels import Line, crossed_axis, crossings, line_of, shares_core
-from meshc.analysis.coordinates import coordinate_values
-from meshc.analysis.handovers import origins_of
+from meshc.analysis.layout.coordinates import coordinate_values
+from meshc.analysis.traffic.channels import Line, crossed_axis, crossings, line_of, shares_core
+from meshc.analysis.traffic.handovers import origins_of
 from meshc.ir.affine import Expr, IntArray, Piecewise, parse_piecewise
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from meshc.analysis.isl import mismatch_point
-from meshc.analysis.turns import Turns, turns_of
+from meshc.analysis.proofs.isl import mismatch_point
+from meshc.analysis.traffic.turns import Turns, turns_of
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from meshc.analysis.isl import Scope, find_point
+from meshc.analysis.proofs.isl import Scope, find_point
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Channel, Module

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from meshc.analysis.coordinates import coordinate_functions, position
-from meshc.analysis.isl import Scope
+from meshc.analysis.layout.coordinates import coordinate_functions, position
+from meshc.analysis.proofs.isl import Scope
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh, rank_name

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis.blocks import (
+from meshc.analysis.cuda.blocks import (
     BUSY_BYTES,
     LEAST_STAGES,
     MOST_REGISTERS,
@@ -21,7 +21,7 @@ from meshc.analysis.blocks import (
     shared_memory,
     waves,
 )
-from meshc.analysis.dsmem import Attention, LatentAttention, traffic
+from meshc.analysis.cuda.dsmem import Attention, LatentAttention, traffic
 from meshc.backends.cuda.kernels.arena import limits
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.backends.cuda.kernels.rows_product import kernel as rows

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meshes import wafer
 
-from meshc.analysis.channels import line_of, shares_core
-from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.traffic.channels import line_of, shares_core
 from meshc.ir.affine import parse_map
 from meshc.ir.module import Channel
 

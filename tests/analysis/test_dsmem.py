@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis.dsmem import (
+from meshc.analysis.cuda.dsmem import (
     Attention,
     LatentAttention,
     gather_bytes,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis import graphs
+from meshc.analysis.proofs import graphs
 
 edges = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=14)
 acyclic = st.lists(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis.growth import LAWS, faster, growth, latency
+from meshc.analysis.proofs.growth import LAWS, faster, growth, latency
 from meshc.driver.growing import laws
 from meshc.driver.questions import GEMMS, GEMVS
 

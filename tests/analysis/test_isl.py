@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshc.analysis import isl
+from meshc.analysis.proofs import isl
 from meshc.ir.affine import AffineMap, Cond, Expr, Piecewise, parse_cond, parse_map, parse_piecewise
 from meshc.support.diagnostics import MeshcError
 

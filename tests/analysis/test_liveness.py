@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from meshc.analysis.liveness import align, assign_addresses, largest_buffers, live_ranges
+from meshc.analysis.layout.liveness import align, assign_addresses, largest_buffers, live_ranges
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Module

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis import isl, placement
-from meshc.analysis.routes import Route, color_mismatch, shared_router
+from meshc.analysis.layout import placement
+from meshc.analysis.proofs import isl
+from meshc.analysis.traffic.routes import Route, color_mismatch, shared_router
 from meshc.ir.affine import AffineMap, Cond, Expr, Piecewise, parse_cond, parse_map
 
 P = Expr.var("p")

@@ -7,7 +7,7 @@ from math import lcm
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.analysis.tiling import choose_tiling, make_tiling
+from meshc.analysis.layout.tiling import choose_tiling, make_tiling
 from meshc.ir.rows import Attention
 
 HEADS = Attention("H", "G", "D", "S")

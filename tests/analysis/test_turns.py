@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshes import wafer
 
-from meshc.analysis.channels import line_of
-from meshc.analysis.turns import DOWN, UP, Turns, turn_route, turns_of
+from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.turns import DOWN, UP, Turns, turn_route, turns_of
 from meshc.ir.affine import Expr, parse_map
 from meshc.ir.module import Channel
 from meshc.support.diagnostics import MeshcError

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshc.analysis.blocks import latent_shared_bytes
-from meshc.analysis.dsmem import LatentAttention, split_token_latent, traffic
+from meshc.analysis.cuda.blocks import latent_shared_bytes
+from meshc.analysis.cuda.dsmem import LatentAttention, split_token_latent, traffic
 from meshc.cost import latent
 from meshc.devices import device
 

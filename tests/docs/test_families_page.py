@@ -8,8 +8,8 @@ from added_family import FILES, added_family
 from pages import ROOT, blocks
 
 import meshc
+from meshc.frontend.checkpoints import open_checkpoint, read_config
 from meshc.frontend.families import family_names
-from meshc.frontend.models import open_checkpoint, read_config
 from meshc.support.diagnostics import MeshcError
 
 TINY = ROOT / "tests" / "data" / "tiny" / "llama-3h1"

@@ -13,7 +13,7 @@ from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.manifest import config_of
 from meshc.driver.models import of_config
-from meshc.frontend.models import catalogue_config, catalogue_names, model_parameters
+from meshc.frontend.checkpoints import catalogue_config, catalogue_names, model_parameters
 from meshc.support.diagnostics import Diagnostics
 
 ROOT = Path(__file__).parents[2]

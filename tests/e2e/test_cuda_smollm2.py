@@ -21,7 +21,7 @@ import pytest
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX
 from meshc.driver import CompileRequest, compile_loaded, load_any
-from meshc.frontend.models import catalogue_config, find_packaged_weights, open_checkpoint
+from meshc.frontend.checkpoints import catalogue_config, find_packaged_weights, open_checkpoint
 from meshc.interp.check import Session
 from meshc.support.diagnostics import Diagnostics
 

@@ -14,7 +14,7 @@ from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
-from meshc.frontend.models import open_checkpoint, read_config
+from meshc.frontend.checkpoints import open_checkpoint, read_config
 from meshc.support.diagnostics import Diagnostics
 
 pytestmark = [

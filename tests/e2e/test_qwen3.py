@@ -14,8 +14,8 @@ from mesh_programs import mesh_program
 import meshc
 from meshc.backends.cuda.executor import CXX
 from meshc.cli import main
+from meshc.frontend.checkpoints import model_of, open_checkpoint, read_config
 from meshc.frontend.language import elaborate
-from meshc.frontend.models import model_of, open_checkpoint, read_config
 from meshc.interp.check import Session
 
 PROMPT, COUNT = [3, 17, 8, 5, 9, 30, 2], 5

@@ -9,7 +9,7 @@ import pytest
 from mesh_programs import MeshProgram, load_program, mesh_program, write
 
 import meshc.devices
-from meshc.analysis.handovers import handovers
+from meshc.analysis.traffic.handovers import handovers
 from meshc.driver import CompileRequest, compile_loaded, find_weights, load_any, open_weights
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.verify import check_fact

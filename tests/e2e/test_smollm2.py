@@ -17,7 +17,7 @@ import pytest
 from mesh_programs import MeshProgram, load_program, mesh_program, write
 
 from meshc.driver import CompileRequest, compile_loaded, load_any
-from meshc.frontend.models import find_packaged_weights
+from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.support.diagnostics import Diagnostics
 
 PROMPTS = json.loads((Path(__file__).parents[1] / "data" / "smollm2_oracle.json").read_text())

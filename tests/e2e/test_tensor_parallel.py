@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mesh_programs import MeshProgram
 
-from meshc.analysis.tiling import Tiling
+from meshc.analysis.layout.tiling import Tiling
 from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.interp.check import check_outcomes, random_trace, run_from
 from meshc.interp.sessions import Session

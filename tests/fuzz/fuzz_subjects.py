@@ -23,8 +23,8 @@ from fuzz_grammar import csl_body, model_text, pipeline_text
 from meshc.cli import main
 from meshc.devices import device_names
 from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
+from meshc.frontend.checkpoints import config_from_gguf, load_tokenizer, read_config
 from meshc.frontend.language.loader import library_names, library_source
-from meshc.frontend.models import config_from_gguf, load_tokenizer, read_config
 from meshc.sim import cslc
 from meshc.sim.host.runtime import OPTIONS, Runtime
 from meshc.sim.machine.options import Options
@@ -37,7 +37,7 @@ TESTS = ROOT / "tests"
 MESHES = ("1x1", "2x2", "3x2", "1x4", "4x1", "2x3", "4x4")
 _SIM_CYCLES = 200_000
 
-for folder in ("sim", "frontend/models"):
+for folder in ("sim", "frontend/checkpoints"):
     if str(TESTS / folder) not in sys.path:
         sys.path.append(str(TESTS / folder))
 

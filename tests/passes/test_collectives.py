@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from meshc.analysis.tracks import ring_track, room_of, tree_tracks
+from meshc.analysis.traffic.tracks import ring_track, room_of, tree_tracks
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.cost.reductions import tree_candidates
 from meshc.devices import device

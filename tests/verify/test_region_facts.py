@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from compiled_texts import changed
 
-from meshc.analysis.handovers import handovers
+from meshc.analysis.traffic.handovers import handovers
 from meshc.support.diagnostics import MeshcError
 from meshc.verify import check_fact
 

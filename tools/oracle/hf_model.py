@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import transformers
 
-from meshc.frontend.models import Checkpoint, LinearScaling, Llama3Scaling, ModelConfig
+from meshc.frontend.checkpoints import Checkpoint, LinearScaling, Llama3Scaling, ModelConfig
 
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}
 _PROJECTIONS = {

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from hf_model import Step, greedy, hf_model
 
-from meshc.frontend.models import (
+from meshc.frontend.checkpoints import (
     Tokenizer,
     config_from_gguf,
     find_packaged_weights,

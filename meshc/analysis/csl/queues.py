@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from meshc.analysis import channels
-from meshc.analysis.channels import Line, line_of, shares_core
 from meshc.analysis.csl.ends import End, ends_of
 from meshc.analysis.csl.transfers import Transfers, exclusive
+from meshc.analysis.traffic import channels
+from meshc.analysis.traffic.channels import Line, line_of, shares_core
 from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Transfer, channel_in, channel_out

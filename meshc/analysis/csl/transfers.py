@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from meshc.analysis.bounds import largest
-from meshc.analysis.isl import Scope, is_empty, is_subset
+from meshc.analysis.proofs.bounds import largest
+from meshc.analysis.proofs.isl import Scope, is_empty, is_subset
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block
 from meshc.ir.module import Module

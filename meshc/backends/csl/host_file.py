@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render

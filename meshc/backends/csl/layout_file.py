@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshc.analysis.channels import line_of
 from meshc.analysis.csl.ends import colors_on
-from meshc.analysis.turns import turns_of
+from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
 from meshc.backends.csl.fabric.turns import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile

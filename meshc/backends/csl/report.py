@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshc.analysis.channels import line_of
 from meshc.analysis.csl.ends import colors_on
+from meshc.analysis.traffic.channels import line_of
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.pe_file import PeFile
 from meshc.devices.csl import Targets

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from meshc.analysis.blocks import FRAGMENT
+from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import FirstReads
 from meshc.backends.cuda.program import Buffer, Kernel, Launch, Stage, Weight, numbered

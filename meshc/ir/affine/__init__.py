@@ -3,7 +3,7 @@
 They are what guards, routes, colors and loop bounds are made of: integer-linear combinations of
 names, ``mod``, ``floor`` division by a literal, and one-argument coordinate functions. The text is
 ours and stable: ``parse_X(str(x)) == x`` and ``str(parse_X(t)) == t`` for canonical ``t``. Proofs
-about these objects (empty, equal, injective, witness) live in ``meshc.analysis.isl``.
+about these objects (empty, equal, injective, witness) live in ``meshc.analysis.proofs.isl``.
 """
 
 from meshc.ir.affine.cond import Cond, Constraint

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import ClassVar
 
-from meshc.analysis.tiling import choose_tiling, has_many_rows, heads_of
+from meshc.analysis.layout.tiling import choose_tiling, has_many_rows, heads_of
 from meshc.cost.products import ALGORITHMS
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.mesh import Mesh, plane_of

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshc.analysis.coordinates import ring_core
+from meshc.analysis.layout.coordinates import ring_core
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf, isinf
 from typing import ClassVar
 
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
 from meshc.cost.mesh_ops import MeshCosts, has_costs
 from meshc.cost.plans import demand_of, runs_of
 from meshc.ir.module import Module

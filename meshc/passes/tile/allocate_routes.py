@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.channels import line_of
-from meshc.analysis.coordinates import position
-from meshc.analysis.placement import (
+from meshc.analysis.layout.coordinates import position
+from meshc.analysis.layout.placement import (
     Coloring,
     chain_coloring,
     multicast_coloring,
     ring_coloring,
 )
-from meshc.analysis.queues import assign_queues
+from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.queues import assign_queues
 from meshc.devices import Device
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.liveness import assign_addresses, largest_buffers
+from meshc.analysis.layout.liveness import assign_addresses, largest_buffers
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail

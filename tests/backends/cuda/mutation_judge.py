@@ -29,7 +29,7 @@ from mutations import Mutation, mutations
 from test_cuda_attention import in_parts
 from test_cuda_rows import inputs
 
-from meshc.analysis import blocks
+from meshc.analysis.cuda import blocks
 from meshc.backends.cuda.executor import (
     CXX,
     WATCHED,

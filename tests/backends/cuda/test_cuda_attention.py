@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from decode_reference import expected, from_kind, make_case, swizzled_pool
 
-from meshc.analysis.blocks import THREADS
+from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.attention_block.kernel import (
     Attention,

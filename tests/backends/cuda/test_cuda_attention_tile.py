@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from decode_reference import from_kind, swizzled, to_kind
 
-from meshc.analysis.blocks import MOST_REGISTERS, THREADS
+from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention, plan, text
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin

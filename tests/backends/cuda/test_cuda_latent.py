@@ -7,8 +7,8 @@ import pytest
 from decode_reference import swizzled_pool
 from latent_reference import expected, from_kind, make_case
 
-from meshc.analysis.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
-from meshc.analysis.dsmem import LatentAttention
+from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
+from meshc.analysis.cuda.dsmem import LatentAttention
 from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.latent_block.kernel import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit

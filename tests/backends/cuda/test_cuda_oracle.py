@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from decode_reference import from_kind
 
-from meshc.analysis.dsmem import LatentAttention
+from meshc.analysis.cuda.dsmem import LatentAttention
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.kernels.latent_block.kernel import Latent
 

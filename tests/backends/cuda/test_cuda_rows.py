@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from decode_reference import from_kind, to_kind
 
-from meshc.analysis.blocks import THREADS
+from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, Grid, Library, modes
 from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct, plan, text

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meshes import runtime_wafer, wafer
 
-from meshc.analysis.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.python.runtime import Coordinates, Fabric, PerCore, Phase, Sweep, memo
 from meshc.backends.python.runtime.kernels import fill
 

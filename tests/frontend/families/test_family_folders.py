@@ -6,11 +6,11 @@ from dataclasses import fields
 
 import pytest
 
+from meshc.frontend.checkpoints import ModelConfig
+from meshc.frontend.checkpoints.config import SIZE_LIMITS
+from meshc.frontend.checkpoints.stored_layout import stored_layout
 from meshc.frontend.families import Tables, family_named, family_names
 from meshc.frontend.language import elaborate, library_model
-from meshc.frontend.models import ModelConfig
-from meshc.frontend.models.config import SIZE_LIMITS
-from meshc.frontend.models.stored_layout import stored_layout
 
 FAMILIES = family_names()
 # Parameters that each family's model takes under one name, from keys that all configs share.

@@ -13,7 +13,12 @@ import pytest
 from added_family import added_family
 
 import meshc
-from meshc.frontend.models import model_parameters, open_checkpoint, parameter_count, read_config
+from meshc.frontend.checkpoints import (
+    model_parameters,
+    open_checkpoint,
+    parameter_count,
+    read_config,
+)
 from meshc.support.diagnostics import MeshcError
 
 MODEL = """use blocks

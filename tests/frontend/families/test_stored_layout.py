@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshc.frontend.models.stored_layout import stored_layout
+from meshc.frontend.checkpoints.stored_layout import stored_layout
 
 EXTENTS = {"E": 5, "H": 3, "G": 2, "D": 4, "N": 2, "P": 6, "F": 7}
 

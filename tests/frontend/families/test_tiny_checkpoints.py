@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshc.frontend.checkpoints import model_of, open_checkpoint, read_config
 from meshc.frontend.language import elaborate
-from meshc.frontend.models import model_of, open_checkpoint, read_config
 from meshc.interp.check import Session
 
 FOLDERS = sorted((Path(__file__).parents[2] / "data" / "tiny_cuda").iterdir())

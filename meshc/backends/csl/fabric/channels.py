@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshc.analysis.channels import line_of
 from meshc.analysis.csl.ends import colors_on, ends_of
 from meshc.analysis.csl.queues import queue_of, wrong_queue
-from meshc.analysis.turns import turns_of
+from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
 from meshc.backends.csl.spelling.descriptors import Descriptors

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshc.analysis.turns import Turns
+from meshc.analysis.traffic.turns import Turns
 from meshc.devices.csl import Targets
 from meshc.support.diagnostics import fail
 

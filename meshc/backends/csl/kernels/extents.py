@@ -7,7 +7,7 @@ and are never zero: an operand without elements would leave the length of an ope
 
 from __future__ import annotations
 
-from meshc.analysis.isl import Scope, is_empty
+from meshc.analysis.proofs.isl import Scope, is_empty
 from meshc.backends.csl.spelling.names import Names
 from meshc.ir.affine import Atom, Cond, Expr, Var
 from meshc.ir.module import Module

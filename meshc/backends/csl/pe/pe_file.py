@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meshc.analysis.bounds import largest
-from meshc.analysis.coordinates import coordinate_values
 from meshc.analysis.csl.tasks import wrong_task
+from meshc.analysis.layout.coordinates import coordinate_values
+from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.kernels.costs import Costs
 from meshc.backends.csl.kernels.expressible import check_expressible

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from meshc.analysis.coordinates import coordinate_values
+from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.backends.csl.spelling.expressions import PLAIN, Spelling, condition, expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.ir.affine import Atom, Cond, Piecewise

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.analysis.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
-from meshc.analysis.turns import turns_of
+from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
+from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import Messages, in_pairs
 from meshc.backends.csl.kernels import costs, scalar
 from meshc.backends.csl.kernels.scalar import Scalar

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from meshc.analysis.blocks import OVERLAPPING
+from meshc.analysis.cuda.blocks import OVERLAPPING
 
 ALIGNMENT = 128
 CORE_BYTES = 233_472  # shared memory of a multiprocessor on sm_90
@@ -17,7 +17,7 @@ def most_bytes(resident: int = 1) -> int:
 
 
 def limits(resident: int = 1) -> tuple[int, ...]:
-    """The bytes that a block may have, as :func:`meshc.analysis.blocks.memory_limits` of sm_90."""
+    """Bytes that a block may have: :func:`meshc.analysis.cuda.blocks.memory_limits` of sm_90."""
     return tuple(map(most_bytes, dict.fromkeys((max(resident, OVERLAPPING), resident))))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from meshc.analysis.blocks import (
+from meshc.analysis.cuda.blocks import (
     BUSY_BYTES,
     FRAGMENT,
     FRAGMENT_BYTES,

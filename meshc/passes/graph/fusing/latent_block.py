@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from meshc.analysis.dsmem import LatentAttention
+from meshc.analysis.cuda.dsmem import LatentAttention
 from meshc.cost import latent
 from meshc.cost.latent import LatentChoice
 from meshc.devices import Device

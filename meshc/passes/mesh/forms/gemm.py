@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType

@@ -6,7 +6,7 @@ over columns, skewed. Nothing is transposed.
 
 from __future__ import annotations
 
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType

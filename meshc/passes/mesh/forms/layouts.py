@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.lowering import Lowering

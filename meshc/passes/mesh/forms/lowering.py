@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meshc.analysis.tiling import Tiling
+from meshc.analysis.layout.tiling import Tiling
 from meshc.cost.plans import PlanCost
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.mesh import Mesh

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshc.analysis.tiling import Tiling, has_many_rows
+from meshc.analysis.layout.tiling import Tiling, has_many_rows
 from meshc.cost.mesh_ops import MeshCosts, has_costs
 from meshc.cost.track_sets import Algorithms
 from meshc.ir.core import Op, Operand

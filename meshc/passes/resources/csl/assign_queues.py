@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshc.analysis.csl.ends import End, ends_of
 from meshc.analysis.csl.queues import rivals
-from meshc.analysis.queues import different_numbers
+from meshc.analysis.traffic.queues import different_numbers
 from meshc.devices.csl import Targets, targets
 from meshc.ir.module import Module
 from meshc.passes.base import Pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import lcm
 
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.mesh import Mesh
 

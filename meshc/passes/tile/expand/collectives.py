@@ -6,9 +6,9 @@ merged do not: a core needs the maximum of what arrives before it can scale the 
 
 from __future__ import annotations
 
-from meshc.analysis.coordinates import position
-from meshc.analysis.tiling import ceil_div
-from meshc.analysis.tracks import phases
+from meshc.analysis.layout.coordinates import position
+from meshc.analysis.layout.tiling import ceil_div
+from meshc.analysis.traffic.tracks import phases
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType

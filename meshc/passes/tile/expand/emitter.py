@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from meshc.analysis.tiling import Tiling, has_many_rows
+from meshc.analysis.layout.tiling import Tiling, has_many_rows
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.batch import BATCH, POSITION, REQUEST, batch_of
 from meshc.ir.core import Block, Op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir import functions
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op, tensor_type

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from meshc.analysis.handovers import Handover, handovers
-from meshc.analysis.tiling import ceil_div
+from meshc.analysis.layout.tiling import ceil_div
+from meshc.analysis.traffic.handovers import Handover, handovers
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, Split, TensorType

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis.coordinates import position
-from meshc.analysis.handovers import Handover
-from meshc.analysis.placement import ring_step
-from meshc.analysis.tiling import ceil_div
-from meshc.analysis.tracks import Track, chain_track, phases
-from meshc.analysis.turns import turn_route
+from meshc.analysis.layout.coordinates import position
+from meshc.analysis.layout.placement import ring_step
+from meshc.analysis.layout.tiling import ceil_div
+from meshc.analysis.traffic.handovers import Handover
+from meshc.analysis.traffic.tracks import Track, chain_track, phases
+from meshc.analysis.traffic.turns import turn_route
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module

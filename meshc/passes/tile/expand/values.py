@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
-from meshc.analysis.tiling import tiling_of
+from meshc.analysis.layout.tiling import tiling_of
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.module import Module, Param

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshc.analysis import blocks, dsmem
+from meshc.analysis.cuda import blocks, dsmem
 from meshc.backends.cuda.kernels.arena import Arena, limits
 from meshc.backends.cuda.kernels.tiles import (
     DoesNotFit,

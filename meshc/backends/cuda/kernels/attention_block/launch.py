@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 from typing import ClassVar
 
-from meshc.analysis.blocks import THREADS
+from meshc.analysis.cuda.blocks import THREADS
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.attention_block import kernel

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meshc.analysis import blocks, dsmem
+from meshc.analysis.cuda import blocks, dsmem
 from meshc.backends.cuda.kernels.arena import Arena, limits
 from meshc.backends.cuda.kernels.tiles import (
     DoesNotFit,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from meshc.analysis.blocks import THREADS
-from meshc.analysis.dsmem import LatentAttention
+from meshc.analysis.cuda.blocks import THREADS
+from meshc.analysis.cuda.dsmem import LatentAttention
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.fused import ATTENTION, Fused, FusedKernel

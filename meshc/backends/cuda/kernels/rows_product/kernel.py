@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis import blocks
+from meshc.analysis.cuda import blocks
 from meshc.backends.cuda.kernels.arena import Arena, limits
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, FirstReads, arena, first_reads, literal
 from meshc.backends.templates import render

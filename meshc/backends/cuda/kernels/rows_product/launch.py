@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from meshc.analysis.blocks import THREADS
+from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.rows_product import kernel
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct

@@ -1,0 +1,1 @@
+"""What is sent between cores: channels, routes, colors, queues and turns."""

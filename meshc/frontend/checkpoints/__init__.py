@@ -1,0 +1,41 @@
+"""Checkpoints of published models: their configs, weights and tokenizers.
+
+Reads Hugging Face directories and GGUF files. Every fault of a file is a diagnostic, never a
+traceback; files are bounded in size, depth and counts before anything is built from them.
+"""
+
+from meshc.frontend.checkpoints.catalogue import catalogue_config, catalogue_names
+from meshc.frontend.checkpoints.config import (
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    RopeScaling,
+    YarnScaling,
+)
+from meshc.frontend.checkpoints.family_model import model_of, model_parameters
+from meshc.frontend.checkpoints.gguf.config import config_from_gguf
+from meshc.frontend.checkpoints.hf.config import read_config
+from meshc.frontend.checkpoints.logical import parameter_count
+from meshc.frontend.checkpoints.packaged import find_packaged_weights
+from meshc.frontend.checkpoints.tokenizer import Tokenizer, load_tokenizer
+from meshc.frontend.checkpoints.weights import Checkpoint, open_checkpoint
+
+__all__ = [
+    "Checkpoint",
+    "LinearScaling",
+    "Llama3Scaling",
+    "ModelConfig",
+    "RopeScaling",
+    "Tokenizer",
+    "YarnScaling",
+    "catalogue_config",
+    "catalogue_names",
+    "config_from_gguf",
+    "find_packaged_weights",
+    "load_tokenizer",
+    "model_of",
+    "model_parameters",
+    "open_checkpoint",
+    "parameter_count",
+    "read_config",
+]

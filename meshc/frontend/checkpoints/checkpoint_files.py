@@ -1,0 +1,101 @@
+"""Finding the weights at a path, and making sure that they belong to the model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import NoReturn
+
+from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.fields import brief
+from meshc.frontend.checkpoints.files import list_directory, open_regular
+from meshc.frontend.checkpoints.gguf.config import config_from_header
+from meshc.frontend.checkpoints.gguf.header import read_gguf_header
+from meshc.frontend.checkpoints.gguf.reader import GgufWeights
+from meshc.frontend.checkpoints.hf.config import read_config
+from meshc.frontend.checkpoints.safetensors_reader import INDEX_NAME, read_safetensors, read_sharded
+from meshc.frontend.checkpoints.tensor_source import TensorSource
+from meshc.support.diagnostics import fail
+
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+# torch.save writes a zip archive; older versions and plain pickle start with a protocol byte.
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+# Fields that may differ between a checkpoint and the model it is used for.
+_FREE_FIELDS = frozenset({"name", "max_positions", "bos_id", "eos_ids", "dtype"})
+
+
+def find_source(path: Path, config: ModelConfig) -> tuple[TensorSource, bool]:
+    """The tensors at ``path``, and whether they have GGUF names. Errors: as `open_checkpoint`."""
+    file = _weights_file(path) if os.path.isdir(path) else path
+    if file.suffix.lower() in _PICKLE_SUFFIXES:
+        _refuse_pickle(file)
+    stream, _ = open_regular(file, "weights file")
+    with stream:
+        start = stream.read(4)
+    if file.suffix.lower() == ".gguf" or start == b"GGUF":
+        header = read_gguf_header(file)
+        _check_same_maths(config, config_from_header(header), str(file))
+        return GgufWeights(header), True
+    if start.startswith(_PICKLE_STARTS) and file.suffix.lower() != ".safetensors":
+        _refuse_pickle(file)
+    beside = file.parent / "config.json"
+    if os.path.isfile(beside):
+        _check_same_maths(config, read_config(beside), str(beside))
+    source = read_sharded(file) if file.suffix.lower() == ".json" else read_safetensors(file)
+    return source, False
+
+
+def _weights_file(folder: Path) -> Path:
+    for name in ("model.safetensors", INDEX_NAME):
+        if os.path.isfile(folder / name):
+            return folder / name
+    entries = list_directory(folder)
+    for suffix in (".safetensors", ".gguf"):
+        files = [file for file in entries if file.suffix.lower() == suffix]
+        if len(files) == 1:
+            return files[0]
+        if files:
+            fail(
+                "weights-not-found",
+                f"'{folder}' holds {len(files)} {suffix} files and no index '{INDEX_NAME}'",
+                help="give the path of one file",
+            )
+    pickles = [file for file in entries if file.suffix.lower() in _PICKLE_SUFFIXES]
+    if pickles:
+        _refuse_pickle(pickles[0])
+    fail(
+        "weights-not-found",
+        f"'{folder}' holds no weights",
+        help="a .safetensors file, a safetensors index or a .gguf file is looked for",
+    )
+
+
+def _refuse_pickle(path: Path) -> NoReturn:
+    fail(
+        "pickle-refused",
+        f"'{path}' is a pickle: reading it could run any program it contains",
+        help="convert it to safetensors, in a place where you trust it: "
+        "model.save_pretrained(DIR) in Hugging Face transformers",
+    )
+
+
+def _check_same_maths(config: ModelConfig, stored: ModelConfig, label: str) -> None:
+    """Weights of another model of the same shapes would load and be wrong without a word."""
+    notes = []
+    for field in fields(ModelConfig):
+        wanted, found = getattr(config, field.name), getattr(stored, field.name)
+        if field.name not in _FREE_FIELDS and wanted != found:
+            notes.append(f"{field.name}: {_show(wanted)} in the model, {_show(found)} in the file")
+    if notes:
+        fail(
+            "weights-config-mismatch",
+            f"'{label}' describes another model than '{config.name}'",
+            notes=notes,
+            help="give the weights of this model, or compile the model the file describes",
+        )
+
+
+def _show(value: object) -> str:
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return brief(value) if plain else str(value)

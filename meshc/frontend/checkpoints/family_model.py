@@ -1,0 +1,62 @@
+"""The model that a config describes: ``model.mesh`` of its family with the config's numbers."""
+
+from __future__ import annotations
+
+from meshc.frontend.checkpoints.config import (
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    RopeScaling,
+    YarnScaling,
+)
+from meshc.frontend.families import family_named
+from meshc.frontend.language import Model, library_model
+
+Parameter = int | float | bool | str
+
+_CORE_DTYPES = ("f32", "f16", "bf16")
+
+
+def model_of(config: ModelConfig) -> Model:
+    """The model of ``config``. Raises MeshcError (``bad-parameter``) if the family's model does not
+    have a parameter that ``config`` needs."""
+    return library_model(config.family, model_parameters(config))
+
+
+def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
+    """Parameters of the family's model that spell ``config``."""
+    tables = family_named(config.family).tables[config.family]
+    named = {name: size.parameter for name, size in tables.sizes.items()}
+    named |= {name: flag.parameter for name, flag in tables.flags.items()}
+    return {
+        **{parameter: getattr(config, name) for name, parameter in named.items() if parameter},
+        "eps": config.eps,
+        "theta": config.rope_theta,
+        "activation": config.activation,
+        "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
+        **_scaling_parameters(config.rope_scaling),
+        **config.own,
+    }
+
+
+def _scaling_parameters(scaling: RopeScaling | None) -> dict[str, Parameter]:
+    if isinstance(scaling, LinearScaling):
+        return {"scaling": "linear", "factor": scaling.factor}
+    if isinstance(scaling, Llama3Scaling):
+        return {
+            "scaling": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position": scaling.original_max_position,
+        }
+    if isinstance(scaling, YarnScaling):
+        return {
+            "scaling": "yarn",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.beta_slow,
+            "high_freq_factor": scaling.beta_fast,
+            "original_max_position": scaling.original_max_position,
+            "scale": scaling.attention_scale,
+        }
+    return {}

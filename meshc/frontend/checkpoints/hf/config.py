@@ -1,0 +1,171 @@
+"""A Hugging Face ``config.json``, read strictly, as the ``config.toml`` of its family says."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from meshc.frontend.checkpoints.config import SIZE_LIMITS, Activation, CheckpointDtype, ModelConfig
+from meshc.frontend.checkpoints.fields import Fields, brief
+from meshc.frontend.checkpoints.hf.near import nearest
+from meshc.frontend.checkpoints.hf.numbers import read_numbers
+from meshc.frontend.checkpoints.hf.rope import read_rope
+from meshc.frontend.checkpoints.hf.unknown import judge_unread_keys
+from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
+from meshc.frontend.families import Family, Tables, family_named, family_names
+from meshc.support.diagnostics import Diagnostics, fail
+
+CONFIG_LIMIT_BYTES = 1 << 20
+EPS_LIMIT = 0.1
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+_DTYPES: dict[str, CheckpointDtype] = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+}
+
+
+def read_config(path: str | Path, diagnostics: Diagnostics | None = None) -> ModelConfig:
+    """The model in the Hugging Face directory or ``config.json`` at ``path``.
+
+    Remarks (keys that are not used) go to ``diagnostics``. All faults of the file are raised
+    together. Errors: ``checkpoint-unreadable``, ``json-invalid``, ``unsupported-architecture``,
+    ``config-missing-key``, ``config-bad-value``, ``config-unsupported``.
+    """
+    file = Path(path)
+    if os.path.isdir(file):
+        file = file / "config.json"
+    text = read_json_object(file, CONFIG_LIMIT_BYTES, "model config")
+    return config_from_json(text, model_name(file), diagnostics)
+
+
+def model_name(file: Path) -> str:
+    """A name for the model in ``file``: of its directory for a ``config.json``, else its own.
+
+    Only letters, digits, ``-``, ``_`` and ``.`` are kept, so it is safe in any text.
+    """
+    stem = file.absolute().parent.name if file.name == "config.json" else file.stem
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", stem).strip("-.")[:64] or "model"
+
+
+def config_from_json(
+    text: JsonText, name: str, diagnostics: Diagnostics | None = None
+) -> ModelConfig:
+    """The model called ``name`` that the parsed config ``text`` describes; as `read_config`."""
+    kind = _read_kind(text)
+    family = _families()[kind]
+    tables = family.tables[kind]
+    found = Diagnostics()
+    fields = Fields(text.value, text.source.name, found, lambda key: text.span(key))
+    config = _read_fields(fields, text, name, family.name, tables)
+    judge_unread_keys(fields, tables.keys())
+    found.raise_errors()
+    if diagnostics is not None:
+        for message in found.messages:
+            diagnostics.add(message)
+    return config
+
+
+@cache
+def _families() -> dict[str, Family]:
+    """The family of each ``model_type`` that is read."""
+    families = map(family_named, family_names())
+    return {kind: family for family in families for kind in family.tables}
+
+
+@cache
+def _architectures() -> dict[str, str]:
+    """The ``model_type`` of each class of transformers that is read."""
+    families = map(family_named, family_names())
+    return {name: kind for family in families for name, kind in family.architectures.items()}
+
+
+def _read_kind(text: JsonText) -> str:
+    """The model type by ``architectures`` or, when that is absent, by ``model_type``."""
+    listed = text.value.get("architectures")
+    kind = text.value.get("model_type")
+    by_name = _kind_of(text, listed) if listed is not None else None
+    by_type = next((known for known in _families() if known == kind), None)
+    if kind is not None and by_type is None:
+        _unsupported(text, "model_type", f"model type {brief(kind)} is not supported", kind)
+    if by_name and by_type and by_name != by_type:
+        message = f"model type '{by_type}' does not belong to the architecture named"
+        fail("unsupported-architecture", message, text.span("model_type"), help=_supported())
+    found = by_name or by_type
+    if found is None:
+        message = f"'{text.source.name}' names no architecture"
+        fail("unsupported-architecture", message, help=_supported())
+    return found
+
+
+def _kind_of(text: JsonText, listed: object) -> str:
+    names = listed if isinstance(listed, list) else [listed]
+    first = names[0] if names else None
+    if len(names) == 1 and isinstance(first, str) and first in _architectures():
+        return _architectures()[first]
+    shown = ", ".join(brief(name) for name in names[:4]) or "[]"
+    _unsupported(text, "architectures", f"architecture {shown} is not supported", first)
+
+
+def _supported() -> str:
+    return f"supported: {', '.join(f'{a} ({f})' for a, f in _architectures().items())}"
+
+
+def _unsupported(text: JsonText, key: str, message: str, name: object) -> NoReturn:
+    """Refuse the architecture ``name``, and say which one that is read is nearest."""
+    notes = [nearest(name, _families(), text.value)] if isinstance(name, str) else []
+    fail("unsupported-architecture", message, text.span(key), notes, _supported())
+
+
+def _read_fields(
+    fields: Fields, text: JsonText, name: str, family: str, tables: Tables
+) -> ModelConfig:
+    rope = read_rope(fields, text, tables.rope_types)
+    bos = fields.token_ids("bos_token_id", SIZE_LIMITS["vocab"])
+    eos = fields.token_ids("eos_token_id", SIZE_LIMITS["vocab"])
+    numbers = read_numbers(fields, tables, bos + eos)
+    size, flags = numbers.sizes, numbers.flags
+    return ModelConfig(
+        name=name,
+        family=family,
+        hidden=size["hidden"],
+        heads=size["heads"],
+        kv_heads=size["kv_heads"],
+        head_dim=size["head_dim"],
+        ffn=size["ffn"],
+        vocab=size["vocab"],
+        layers=size["layers"],
+        max_positions=size["max_positions"],
+        eps=fields.number("rms_norm_eps", 0.0, EPS_LIMIT),
+        rope_theta=rope.theta,
+        rope_scaling=rope.scaling,
+        activation=_ACTIVATIONS[fields.string("hidden_act", _ACTIVATIONS, "silu")],
+        attention_bias=flags.get("attention_bias", False),
+        o_bias=flags.get("o_bias", False),
+        mlp_bias=flags.get("mlp_bias", False),
+        tied_embeddings=flags.get("tied_embeddings", False),
+        bos_id=bos[0] if bos else None,
+        eos_ids=eos,
+        dtype=_read_dtype(fields),
+        own=numbers.own,
+    )
+
+
+def _read_dtype(fields: Fields) -> CheckpointDtype | None:
+    given = [key for key in ("dtype", "torch_dtype") if fields.has(key)]
+    if not given:
+        return None
+    kinds = [_DTYPES[fields.string(key, _DTYPES)] for key in given]
+    if len(set(kinds)) > 1:
+        fields.reject_value("torch_dtype", "'dtype' says something else; keep one of the two")
+    return kinds[0]

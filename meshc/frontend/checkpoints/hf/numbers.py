@@ -1,0 +1,167 @@
+"""Sizes and truth values of a ``config.json``, and what is refused, as its family's tables say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshc.frontend.checkpoints.config import SIZE_LIMITS, find_conflicts
+from meshc.frontend.checkpoints.fields import Fields
+from meshc.frontend.families import Experts, Refusal, Size, Tables
+
+_MOST_EXPERTS = 1 << 20
+_WINDOW_HELP = (
+    "meshc computes full causal attention in every layer, as llama does, and mistral where "
+    "'sliding_window' is null"
+)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Sizes, own parameters and truth values, by their names in the tables of the family."""
+
+    sizes: Mapping[str, int]
+    own: Mapping[str, int]
+    flags: Mapping[str, bool]
+
+
+def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Numbers:
+    """The numbers of one config; faults, and what is refused, go to the diagnostics.
+
+    ``ids`` are token ids, which must lie in the vocabulary.
+    """
+    known: dict[str, int] = {}
+    for name, size in {**tables.sizes, **tables.own}.items():
+        if fields.has(size.key) or not _is_ratio(size.default):
+            known[name] = _read_size(fields, size, known, SIZE_LIMITS[size.limit or name])
+    _check_sizes(fields, tables, known)
+    for refusal in tables.refused:
+        _apply(fields, refusal)
+    if tables.experts is not None:
+        _refuse_experts(fields, tables.experts, known["layers"])
+    flags = _read_flags(fields, tables)
+    _check_window(fields, tables.window_switch, known["layers"])
+    if tables.lanes:
+        known["head_dim"] = sum(known[lane] for lane in tables.lanes)
+    _check_together(fields, tables, known, ids)
+    for name, size in tables.sizes.items():
+        if name not in known:
+            known[name] = _ratio(str(size.default), known)
+    return Numbers(
+        {name: known[name] for name in SIZE_LIMITS},
+        {name: known[name] for name in tables.own},
+        flags,
+    )
+
+
+def _is_ratio(default: int | str | None) -> bool:
+    return isinstance(default, str) and "/" in default
+
+
+def _ratio(text: str, known: Mapping[str, int]) -> int:
+    whole, parts = (known[name.strip()] for name in text.split("/"))
+    return whole // parts
+
+
+def _read_flags(fields: Fields, tables: Tables) -> dict[str, bool]:
+    """The truth values; two that have one key are read once."""
+    keys = {flag.key: flag.default for flag in tables.flags.values()}
+    found = {key: fields.boolean(key, default) for key, default in keys.items()}
+    return {name: found[flag.key] for name, flag in tables.flags.items()}
+
+
+def _read_size(fields: Fields, size: Size, known: Mapping[str, int], most: int) -> int:
+    """The number at the key of ``size``, else what stands for it, less what is not part of it."""
+    usual = size.default
+    if size.key in fields.values and size.null is not None:
+        usual = size.null
+    absent = None
+    if not fields.has(size.key):
+        absent = known[usual] if isinstance(usual, str) else usual
+    number = fields.integer(size.key, 1, most, absent)
+    if not size.less:
+        return number
+    if number <= known[size.less] and size.key not in fields.bad:
+        fields.reject_value(size.key, f"a number above {known[size.less]} is wanted: {size.why}")
+    return max(1, number - known[size.less])
+
+
+def _check_sizes(fields: Fields, tables: Tables, known: Mapping[str, int]) -> None:
+    """What one size must be, whatever the others are."""
+    for name, size in {**tables.sizes, **tables.own}.items():
+        if name not in known or size.key in fields.bad:
+            continue
+        if known[name] % size.multiple:
+            fields.reject_value(size.key, size.why)
+        if size.equal and known[name] != known[size.equal]:
+            fields.reject_value(size.key, f"{size.why}, {known[size.equal]}")
+
+
+def _check_together(
+    fields: Fields, tables: Tables, known: Mapping[str, int], ids: tuple[int, ...]
+) -> None:
+    conflicts = find_conflicts(
+        known["hidden"],
+        known["heads"],
+        known["kv_heads"],
+        known.get("head_dim"),
+        known["vocab"],
+        ids,
+    )
+    for conflict in conflicts:
+        keys = [tables.sizes[n].key if n in tables.sizes else n for n in conflict.fields]
+        if fields.bad.isdisjoint(keys):
+            # An absent key has no place in the text: point at one that is there.
+            shown = next((key for key in keys if fields.has(key)), keys[0])
+            help_text = f"make {' and '.join(keys)} agree"
+            fields.reject("config-bad-value", shown, conflict.message, help_text)
+
+
+def _apply(fields: Fields, refusal: Refusal) -> None:
+    """Refuse the value, or the absence, that ``refusal`` speaks of."""
+    given = fields.values.get(refusal.key)
+    if refusal.absent:
+        is_refused = refusal.key not in fields.values
+    else:
+        is_refused = type(given) is type(refusal.value) and given == refusal.value
+    if is_refused and refusal.unsupported:
+        fields.reject("config-unsupported", refusal.key, refusal.unsupported, refusal.help)
+    elif is_refused:
+        fields.reject_value(refusal.key, refusal.why)
+
+
+def _refuse_experts(fields: Fields, keys: Experts, layers: int) -> None:
+    """Layers from the first that is not dense have experts, if there are any."""
+    dense = fields.integer(keys.dense, 0, SIZE_LIMITS["layers"], default=0)
+    experts = fields.integer(keys.count, 0, _MOST_EXPERTS, default=0)
+    named = keys.count if fields.has(keys.count) else keys.dense
+    without = keys.count in fields.values and not experts
+    if dense < layers and not without:
+        count = experts or keys.usual
+        message = f"layers from {dense} on have {count} experts ('{named}'), which is not supported"
+        fields.reject("config-unsupported", named, message, keys.help)
+
+
+def _check_window(fields: Fields, switch: str, layers: int) -> None:
+    """Refuse attention that does not see the whole context.
+
+    Without a ``switch``, the key that turns windows on, any window is one.
+    """
+    kinds = fields.values.get("layer_types")
+    if kinds is not None and (
+        not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)
+    ):
+        _refuse_window(fields, "layer_types", "only layers of type full_attention are supported")
+    if not switch and fields.has("sliding_window"):
+        _refuse_window(fields, "sliding_window", "sliding-window attention is not supported")
+    if not fields.boolean("use_sliding_window", False):
+        return
+    # Layers from max_window_layers on slide; a window without layers is no window.
+    first = fields.integer("max_window_layers", 0, SIZE_LIMITS["layers"], default=28)
+    if kinds is None and fields.has("sliding_window") and first < layers:
+        message = f"layers from {first} on use sliding-window attention, which is not supported"
+        _refuse_window(fields, "use_sliding_window", message)
+
+
+def _refuse_window(fields: Fields, key: str, message: str) -> None:
+    fields.reject("config-unsupported", key, message, _WINDOW_HELP)

@@ -1,0 +1,108 @@
+"""The logical tensors of a model, the params of its ``model.mesh``, and how files store each.
+
+Their dims and extents come from the model itself; names and the order of dims in files from
+``tensors.toml`` of its family.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.family_model import model_of
+from meshc.frontend.checkpoints.stored_layout import StoredLayout, stored_layout
+from meshc.frontend.families import StoredParam, family_named
+from meshc.frontend.language import elaborate
+from meshc.ir.module import Module
+from meshc.ir.ops.graph import Repeat
+from meshc.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class LogicalTensor:
+    """One logical tensor. For one of a loop over layers, ``shape`` is that of a single layer.
+
+    ``hf`` and ``gguf`` are the stored names, with ``{n}`` for the layer. ``layers`` is how many
+    layers the loop has, 0 for a tensor of none, and ``first`` the number of the loop's first layer.
+    """
+
+    name: str
+    hf: str
+    gguf: str
+    layout: StoredLayout
+    layers: int = 0
+    first: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor, or of one layer."""
+        return self.layout.shape()
+
+    @property
+    def per_layer(self) -> bool:
+        """Whether it is one of a loop over layers."""
+        return self.layers > 0
+
+    def stored_name(self, layer: int, gguf_names: bool) -> str:
+        """The name in the files, for layer ``layer`` of its loop when it is per layer."""
+        template = self.gguf if gguf_names else self.hf
+        return template.replace("{n}", str(self.first + layer))
+
+
+def logical_tensors(config: ModelConfig) -> tuple[LogicalTensor, ...]:
+    """Every logical tensor of ``config``, in the order of its family's ``tensors.toml``.
+
+    A tied head is one of them, read from the embedding. Raises MeshcError where the model of the
+    family does not take the config's numbers.
+    """
+    module = elaborate(model_of(replace(config, tied_embeddings=False)), "decode", seq=1)
+    stages = _stages(module)
+    types = {p.value.name: p.value.type for p in module.function.params if p.role == "weight"}
+    entries = family_named(config.family).params
+    unnamed = sorted(set(types) - set(entries))
+    assert not unnamed, f"tensors.toml of {config.family} has no {unnamed}"
+    found = []
+    for name, entry in entries.items():
+        if name in types:
+            kind = types[name]
+            assert isinstance(kind, TensorType)
+            names = entries[entry.tied] if entry.tied and config.tied_embeddings else entry
+            found.append(_tensor(name, kind.dims, entry, names, module, stages))
+    return tuple(found)
+
+
+def _tensor(
+    name: str,
+    dims: tuple[str, ...],
+    entry: StoredParam,
+    names: StoredParam,
+    module: Module,
+    stages: Mapping[str, tuple[int, int]],
+) -> LogicalTensor:
+    """The param ``name`` of ``dims``, stored as ``entry`` says under the ``names`` of one."""
+    first, layers = stages.get(dims[0], (0, 0))
+    own = dims[1:] if layers else dims
+    layout = stored_layout(entry.stored, own, module.dims, entry.part, entry.gguf_pairs)
+    return LogicalTensor(name, names.hf, names.gguf, layout, layers, first)
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """The number of weights of ``config``, a tied head counted once."""
+    return sum(
+        max(tensor.layers, 1) * math.prod(tensor.shape)
+        for tensor in logical_tensors(config)
+        if not (config.tied_embeddings and family_named(config.family).params[tensor.name].tied)
+    )
+
+
+def _stages(module: Module) -> dict[str, tuple[int, int]]:
+    """Of the dim of each loop over layers: the number of its first layer, and how many it has."""
+    found: dict[str, tuple[int, int]] = {}
+    first = 0
+    for op in module.function.body.ops:
+        if isinstance(op, Repeat):
+            found[op.dim] = (first, module.dims[op.dim])
+            first += module.dims[op.dim]
+    return found

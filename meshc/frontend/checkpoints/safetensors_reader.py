@@ -1,0 +1,180 @@
+"""Weights in safetensors files, single or sharded, as float32.
+
+The format is eight bytes of length, a JSON header and raw little-endian data (safetensors README,
+"Format"). It is read here directly: the ``safetensors`` package has no bfloat16 in NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NoReturn, TypeGuard
+
+import numpy as np
+
+from meshc.frontend.checkpoints.files import open_regular
+from meshc.frontend.checkpoints.json_text import parse_json_object, read_json_object
+from meshc.frontend.checkpoints.tensor_source import Rows, StoredTensor, read_rows
+from meshc.support.diagnostics import fail
+
+INDEX_NAME = "model.safetensors.index.json"
+
+# 130 bytes a tensor: room for 30,000, ten times what the supported families have.
+_MAX_HEADER_BYTES = 4 << 20
+_MAX_DIMS = 8
+_MAX_SHARDS = 1024
+_SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.safetensors")
+
+
+def _from_f32(rows: np.ndarray) -> np.ndarray:
+    return rows.view("<f4")
+
+
+def _from_f16(rows: np.ndarray) -> np.ndarray:
+    return rows.view("<f2").astype(np.float32)
+
+
+def _from_bf16(rows: np.ndarray) -> np.ndarray:
+    return (rows.view("<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+_CONVERT: dict[str, tuple[int, Rows]] = {
+    "F32": (4, _from_f32),
+    "F16": (2, _from_f16),
+    "BF16": (2, _from_bf16),
+}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where a tensor's bytes lie in which file."""
+
+    path: Path
+    stored: StoredTensor
+    offset: int
+
+
+class SafetensorsWeights:
+    """The tensors of one or several safetensors files."""
+
+    def __init__(self, label: str, entries: Mapping[str, _Entry]) -> None:
+        self.label = label
+        self._entries = entries
+
+    @cached_property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """Every tensor of the files."""
+        return {name: entry.stored for name, entry in self._entries.items()}
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor ``name`` as float32. Errors: ``safetensors-invalid``."""
+        entry = self._entries[name]
+        item_bytes, convert = _CONVERT[entry.stored.dtype]
+        shape = entry.stored.shape or (1,)
+        found = read_rows(entry.path, entry.offset, shape, shape[-1] * item_bytes, convert)
+        if found is None:
+            _invalid(entry.path, f"it ends inside tensor '{name}'")
+        return found.reshape(entry.stored.shape)
+
+
+def read_safetensors(path: Path) -> SafetensorsWeights:
+    """The single file ``path``. Errors: ``checkpoint-unreadable``, ``safetensors-invalid``."""
+    return SafetensorsWeights(str(path), _entries(path))
+
+
+def read_sharded(index: Path) -> SafetensorsWeights:
+    """The shards that the index file ``index`` names, all in its directory.
+
+    Errors: as `read_safetensors`, ``json-invalid``.
+    """
+    text = read_json_object(index, _MAX_HEADER_BYTES, "safetensors index")
+    table = text.value.get("weight_map")
+    if not isinstance(table, dict):
+        _invalid(index, "it has no object 'weight_map'")
+    shards = {name: _shard_path(index, shard) for name, shard in table.items()}
+    files = sorted(set(shards.values()))
+    if len(files) > _MAX_SHARDS:
+        _invalid(index, f"it names {len(files)} shards")
+    missing = [file.name for file in files if not os.path.isfile(file)]
+    if missing:
+        _invalid(index, f"these shards are missing: {', '.join(missing[:8])}")
+    content = {file: _entries(file) for file in files}
+    entries = {}
+    for name, file in shards.items():
+        if name not in content[file]:
+            _invalid(index, f"shard '{file.name}' does not hold tensor '{name}'")
+        entries[name] = content[file][name]
+    return SafetensorsWeights(str(index), entries)
+
+
+def _shard_path(index: Path, shard: object) -> Path:
+    """A shard is a plain file name: a path could lead anywhere on the machine."""
+    if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
+        shown = shard[:60] if isinstance(shard, str) else "not a string"
+        _invalid(index, f"'{shown}' is not a plain shard file name")
+    return index.parent / shard
+
+
+def _invalid(path: Path, reason: str) -> NoReturn:
+    fail(
+        "safetensors-invalid",
+        f"'{path}' is not a valid safetensors file: {reason}",
+        help="the file is damaged or incomplete; get it again",
+    )
+
+
+def _entries(path: Path) -> dict[str, _Entry]:
+    stream, size = open_regular(path, "weights file")
+    with stream:
+        prefix = stream.read(8)
+        length = int.from_bytes(prefix, "little")
+        if len(prefix) < 8 or length > size - 8:
+            _invalid(path, f"its header claims {length} bytes of a file of {size}")
+        if length > _MAX_HEADER_BYTES:
+            _invalid(path, f"its header is longer than {_MAX_HEADER_BYTES} bytes")
+        text = parse_json_object(stream.read(length), str(path))
+    start = 8 + length
+    return {
+        name: _entry(path, name, facts, start, size)
+        for name, facts in text.value.items()
+        if name != "__metadata__"
+    }
+
+
+def _entry(path: Path, name: str, facts: object, start: int, size: int) -> _Entry:
+    fields = facts if isinstance(facts, dict) else {}
+    dtype, shape = fields.get("dtype"), fields.get("shape")
+    begin, end = _offsets(fields.get("data_offsets"))
+    if not isinstance(dtype, str) or not _is_shape(shape) or begin < 0 or end < begin:
+        _invalid(path, f"the entry of tensor '{name[:100]}' is malformed")
+    if start + end > size:
+        _invalid(path, f"tensor '{name[:100]}' ends at byte {start + end} of {size}")
+    if dtype in _CONVERT and _product(shape) * _CONVERT[dtype][0] != end - begin:
+        _invalid(path, f"tensor '{name[:100]}' has {end - begin} bytes for shape {shape}")
+    stored = StoredTensor(tuple(shape), dtype[:20], dtype in _CONVERT)
+    return _Entry(path, stored, start + begin)
+
+
+def _offsets(value: object) -> tuple[int, int]:
+    if isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value):
+        return value[0], value[1]
+    return -1, -1
+
+
+def _is_shape(value: object) -> TypeGuard[list[int]]:
+    return (
+        isinstance(value, list)
+        and len(value) <= _MAX_DIMS
+        and all(type(extent) is int and 0 <= extent < 1 << 48 for extent in value)
+    )
+
+
+def _product(shape: list[int]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total

@@ -1,0 +1,65 @@
+"""What a weights file offers, whatever its format, and reading its rows in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from meshc.frontend.checkpoints.files import open_regular
+
+Rows = Callable[[np.ndarray], np.ndarray]
+
+_CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    readable: bool
+
+
+class TensorSource(Protocol):
+    """The tensors of one checkpoint under the names that its files use."""
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """Every tensor in the files."""
+
+    @property
+    def label(self) -> str:
+        """The file or directory, for messages."""
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor ``name`` as float32 in its stored shape."""
+
+
+def read_rows(
+    path: Path, offset: int, shape: tuple[int, ...], row_bytes: int, convert: Rows
+) -> np.ndarray | None:
+    """The tensor of ``shape`` at byte ``offset`` as float32; None when the file is too short.
+
+    ``convert`` maps uint8 [rows, row_bytes] to float32 [rows, shape[-1]]. Rows are read a few
+    megabytes at a time, so the peak is the result plus one chunk.
+    """
+    columns = shape[-1]
+    rows = int(np.prod(shape[:-1], dtype=np.int64))
+    out = np.empty((rows, columns), dtype=np.float32)
+    step = max(1, _CHUNK_BYTES // row_bytes)
+    stream, _ = open_regular(path, "weights file")
+    with stream:
+        stream.seek(offset)
+        for start in range(0, rows, step):
+            stop = min(rows, start + step)
+            raw = stream.read((stop - start) * row_bytes)
+            if len(raw) != (stop - start) * row_bytes:
+                return None
+            block = np.frombuffer(raw, dtype=np.uint8).reshape(stop - start, row_bytes)
+            out[start:stop] = convert(block)
+    return out.reshape(shape)

@@ -1,0 +1,184 @@
+"""Checkpoints: the logical tensors of a model, read on demand from GGUF or safetensors files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from meshc.frontend.checkpoints.checkpoint_files import find_source
+from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
+from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
+from meshc.frontend.checkpoints.tensor_source import TensorSource
+from meshc.support.diagnostics import Diagnostics, fail
+
+# Buffers that old Hugging Face checkpoints carry, and the factors that gguf_rope reads.
+_IGNORED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights that were checked against ``config`` and are read when asked for.
+
+    ``layers`` is how many layers of the model, from the first, are offered.
+    """
+
+    config: ModelConfig
+    layers: int
+    source: TensorSource
+    gguf_names: bool
+
+    @cached_property
+    def _logical(self) -> dict[str, LogicalTensor]:
+        return {tensor.name: tensor for tensor in logical_tensors(self.config)}
+
+    def names(self) -> tuple[str, ...]:
+        """Every logical tensor, in the order of use."""
+        return tuple(self._logical)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of the logical tensor ``name``; a per-layer one leads with the layers."""
+        tensor = self._logical[name]
+        return (self._count(tensor), *tensor.shape) if tensor.per_layer else tensor.shape
+
+    def _count(self, tensor: LogicalTensor) -> int:
+        """How many layers of the loop of ``tensor`` are offered."""
+        return min(tensor.layers, max(0, self.layers - tensor.first))
+
+    def is_per_layer(self, name: str) -> bool:
+        """Whether the tensor ``name`` has a leading layer dimension."""
+        return self._logical[name].per_layer
+
+    def read(self, name: str) -> np.ndarray:
+        """The whole tensor ``name``: float32, C-contiguous, of ``shape(name)``."""
+        if not self.is_per_layer(name):
+            return self._read(self._logical[name], 0)
+        stacked = np.empty(self.shape(name), dtype=np.float32)
+        for layer in range(stacked.shape[0]):
+            stacked[layer] = self.read_layer(name, layer)
+        return stacked
+
+    def read_layer(self, name: str, layer: int) -> np.ndarray:
+        """One layer of the per-layer tensor ``name``: float32, C-contiguous.
+
+        Raises IndexError for a layer that is not offered and ValueError for a tensor without
+        layers; both are mistakes of the caller, not of a file.
+        """
+        tensor = self._logical[name]
+        if not tensor.per_layer:
+            raise ValueError(f"tensor '{name}' has no layers")
+        if not 0 <= layer < self._count(tensor):
+            raise IndexError(f"layer {layer} of {self._count(tensor)}")
+        return self._read(tensor, layer)
+
+    def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
+        stored = self.source.read(tensor.stored_name(layer, self.gguf_names))
+        return tensor.layout.read(stored, in_pairs=self.gguf_names)
+
+
+def open_checkpoint(
+    path: str | Path,
+    config: ModelConfig,
+    layers: int | None = None,
+    diagnostics: Diagnostics | None = None,
+) -> Checkpoint:
+    """The checkpoint at ``path``, checked against ``config``; no weight is read yet.
+
+    ``path`` is a GGUF file, a safetensors file, an index of safetensors shards, or a directory
+    with one of these. ``layers`` keeps the first so many layers. Stored tensors that are known
+    to be needless give remarks to ``diagnostics``.
+
+    Errors: ``weights-not-found``, ``pickle-refused``, ``gguf-invalid``, ``safetensors-invalid``,
+    ``weights-config-mismatch``, ``weights-missing-tensor``, ``weights-surplus-tensor``,
+    ``weights-shape-mismatch``, ``weights-unsupported-dtype``, ``missing-extra``.
+    """
+    kept = config.layers if layers is None else layers
+    if not 1 <= kept <= config.layers:
+        fail(
+            "weights-layers",
+            f"{kept} layers are asked of '{config.name}', which has {config.layers}",
+            help=f"ask for 1 to {config.layers} layers",
+        )
+    source, gguf_names = find_source(Path(path), config)
+    found = Diagnostics()
+    _check_tensors(source, config, gguf_names, kept, found)
+    found.raise_errors()
+    if diagnostics is not None:
+        for message in found.messages:
+            diagnostics.add(message)
+    return Checkpoint(config, kept, source, gguf_names)
+
+
+def _check_tensors(
+    source: TensorSource, config: ModelConfig, gguf_names: bool, layers: int, found: Diagnostics
+) -> None:
+    known = {
+        tensor.stored_name(layer, gguf_names): (tensor, tensor.first + layer)
+        for tensor in logical_tensors(config)
+        for layer in range(max(tensor.layers, 1))
+    }
+    needed = {name: tensor for name, (tensor, layer) in known.items() if layer < layers}
+    missing = [name for name in needed if name not in source.tensors]
+    if missing:
+        found.error(
+            "weights-missing-tensor",
+            f"'{source.label}' lacks {len(missing)} of {len(needed)} tensors of '{config.name}'",
+            notes=_listed("missing", missing),
+            help="the checkpoint belongs to another model, or is incomplete",
+        )
+    for name, tensor in needed.items():
+        if name in source.tensors:
+            _check_tensor(source, name, tensor, found)
+    surplus = [n for n in source.tensors if n not in known and not _IGNORED.fullmatch(n)]
+    _check_surplus(source, config, surplus, found)
+
+
+def _check_tensor(
+    source: TensorSource, name: str, tensor: LogicalTensor, found: Diagnostics
+) -> None:
+    stored = source.tensors[name]
+    if len(found.errors) >= MESSAGE_LIMIT:
+        return
+    if stored.shape != tensor.layout.stored_shape():
+        found.error(
+            "weights-shape-mismatch",
+            f"tensor '{name}' has shape {list(stored.shape)}; "
+            f"the model needs {list(tensor.layout.stored_shape())}",
+            notes=(f"in '{source.label}'",),
+            help="the checkpoint belongs to another model",
+        )
+    elif not stored.readable:
+        found.error(
+            "weights-unsupported-dtype",
+            f"tensor '{name}' has type {stored.dtype}, which meshc does not read",
+            notes=(f"in '{source.label}'",),
+            help="meshc reads F32, F16 and BF16, and from GGUF also Q8_0 and Q4_1",
+        )
+
+
+def _check_surplus(
+    source: TensorSource, config: ModelConfig, surplus: list[str], found: Diagnostics
+) -> None:
+    if config.tied_embeddings and "lm_head.weight" in surplus:
+        # Some writers store the tied head a second time; Hugging Face ignores it as well.
+        surplus.remove("lm_head.weight")
+        message = "'lm_head.weight' is not read: the embedding is tied"
+        found.remark("weights-unused-tensor", message)
+    if surplus:
+        found.error(
+            "weights-surplus-tensor",
+            f"'{source.label}' has {len(surplus)} tensors that '{config.name}' does not use",
+            notes=_listed("surplus", surplus),
+            help="a tensor that meshc ignores would change the result; check the model's config",
+        )
+
+
+def _listed(word: str, names: Iterable[str]) -> tuple[str, ...]:
+    shown = sorted(names)
+    notes = tuple(f"{word}: {name}" for name in shown[:8])
+    return (*notes, f"and {len(shown) - 8} more") if len(shown) > 8 else notes
