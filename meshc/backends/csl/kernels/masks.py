@@ -45,7 +45,10 @@ class Masks:
         if keys.stride != 1 and keys.extent > 1:
             fail("csl-view", f"keys of %{scores.buffer.name} do not follow each other", op.span)
         query, key, limit = (_position(op, name) for name in ("query", "key", "limit"))
-        each, apart = (_step(op, name) for name in ("query_step", "key_step"))
+        each, apart = op.params["query_step"], op.params["key_step"]
+        assert isinstance(each, int) and isinstance(apart, int)
+        if apart < 1:
+            fail("csl-kernel", f"'{op.kernel}' is emitted for a key_step of 1 or more", op.span)
         spell, kind = self.code.descriptors.spell, element(scores.dtype)
         lowest = literal(float("-inf"), scores.dtype)
         here = own("row") if rows.extent > 1 else Expr.const(0)
@@ -83,14 +86,4 @@ def _seen(key: str, apart: int) -> str:
 def _position(op: Compute, name: str) -> Expr:
     found = op.params[name]
     assert isinstance(found, Expr)
-    return found
-
-
-def _step(op: Compute, name: str) -> int:
-    """The distance of positions from row to row or key to key. Raises ``csl-kernel`` for what is
-    no natural number."""
-    found = op.params[name]
-    assert isinstance(found, int)
-    if found < 1:
-        fail("csl-kernel", f"'{op.kernel}' is emitted for a {name} of 1 or more", op.span)
     return found
