@@ -9,7 +9,8 @@ from typing import Any
 
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
-from meshc.backends.csl.pe.pe_file import check_kernels, pe_file
+from meshc.backends.csl.pe.pe_file import PeFile, check_kernels, pe_file
+from meshc.backends.csl.phases_file import phases_file, reads_prompts
 from meshc.backends.csl.report import report
 from meshc.backends.csl.spelling.names import check_axes, phase_file, scalar_name
 from meshc.devices.csl import targets
@@ -26,21 +27,30 @@ def emit(
     modules: Mapping[str, Module], portable: bool = False, vocabulary: Vocabulary | None = None
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
-    host of a single phase makes tokens of a ``vocabulary``, if the phase is a step of decoding.
+    host of a step of decoding makes tokens of a ``vocabulary``.
 
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
-    catalogue. Several phases are a program each, in a folder with the phase's name. Raises
+    catalogue. Several phases are a program each, in a folder with the phase's name; where one reads
+    prompts and the other continues them, a host beside these folders runs both. Raises
     ``csl-device`` for another device and what the parts raise.
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, "state", vocabulary)
-    programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
-    return {
+        return _program(phase, module, portable, "", vocabulary)[1]
+    programs = in_each(
+        modules, lambda phase: _program(phase, modules[phase], portable, "../", vocabulary)
+    )
+    found = {
         f"{phase_file(phase)}/{name}": text
-        for phase, files in programs.items()
+        for phase, (_, files) in programs.items()
         for name, text in files.items()
     }
+    if vocabulary is not None and reads_prompts(modules):
+        symbols = {phase: pe.symbols for phase, (pe, _) in programs.items()}
+        found["run.py"] = phases_file(modules, symbols)
+        for arch in targets(next(iter(modules.values())).the_device(), portable).archs:
+            found[f"commands_{arch}.sh"] = _commands(modules, arch)
+    return found
 
 
 def check(module: Module) -> None:
@@ -69,18 +79,19 @@ def _program(
     phase: str,
     module: Module,
     portable: bool,
-    state: str,
-    vocabulary: Vocabulary | None = None,
-) -> dict[str, str]:
-    """The files of one phase; ``state`` is where what it keeps between runs lies."""
+    place: str,
+    vocabulary: Vocabulary | None,
+) -> tuple[PeFile, dict[str, str]]:
+    """What a core runs in one phase, and its files; ``place`` is where the folders of weights and
+    of what is kept between runs lie."""
     check(module)
     goals = targets(module.the_device(), portable)
     pe = pe_file(module, phase, goals)
-    return {
+    return pe, {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
         f"{phase_file(phase)}.csl": pe.text,
-        "run.py": host_file(module, pe.symbols, state, vocabulary),
-        **{f"commands_{one}.sh": _commands(module, one) for one in goals.archs},
+        "run.py": host_file(module, pe.symbols, place, vocabulary),
+        **{f"commands_{one}.sh": _commands({"": module}, one) for one in goals.archs},
         "report.json": _json(report(module, pe, goals)),
     }
 
@@ -91,12 +102,14 @@ def _json(found: Mapping[str, Any]) -> str:
     return re.sub(r"\[[^][{}]*\]", lambda m: re.sub(r"\s+", " ", m[0]), text) + "\n"
 
 
-def _commands(module: Module, arch: str) -> str:
-    mesh = module.the_mesh()
-    return (
-        "#!/usr/bin/env bash\n"
-        "set -e\n"
-        f"cslc layout.csl --arch={arch} --fabric-dims={mesh.columns + 7},{mesh.rows + 2} "
-        "--fabric-offsets=4,1 --memcpy --channels=1 -o out\n"
-        'cs_python run.py --name out "$@"\n'
-    )
+def _commands(modules: Mapping[str, Module], arch: str) -> str:
+    """Compile each module in the folder of its phase, or here, and run the host."""
+    lines = ["#!/usr/bin/env bash", "set -e", *(["mkdir -p out"] if len(modules) > 1 else [])]
+    for phase, module in modules.items():
+        mesh, folder = module.the_mesh(), f"{phase_file(phase)}/" if phase else ""
+        lines.append(
+            f"cslc {folder}layout.csl --arch={arch} "
+            f"--fabric-dims={mesh.columns + 7},{mesh.rows + 2} "
+            f"--fabric-offsets=4,1 --memcpy --channels=1 -o out{folder and '/' + folder[:-1]}"
+        )
+    return "\n".join([*lines, 'cs_python run.py --name out "$@"']) + "\n"

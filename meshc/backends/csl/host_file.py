@@ -51,11 +51,11 @@ class Vocabulary:
 def host_file(
     module: Module,
     symbols: Mapping[str, Buffer],
-    state: str,
+    place: str,
     vocabulary: Vocabulary | None = None,
 ) -> str:
-    """``run.py``; what is kept between runs lies in the folder ``state``. With a ``vocabulary`` it
-    also generates tokens by the steps that ``module`` computes.
+    """``run.py``; the folders of weights and of what is kept between runs lie in ``place``. With a
+    ``vocabulary`` it also generates tokens by the steps that ``module`` computes.
 
     Raises ``csl-port-name`` for names that no file of the host can have, ``csl-dtype`` for
     elements that no copy carries, ``unsupported-port`` for lanes that depend on the run.
@@ -93,7 +93,8 @@ def host_file(
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
         lengths=any(f'"{ROWS}"' in port.shape for port in ports),
-        state=state,
+        weights=dict.fromkeys(("weights", f"{place}weights")),
+        state=f"{place}state",
         tokens=None if vocabulary is None else _tokens(module, vocabulary),
     )
 
