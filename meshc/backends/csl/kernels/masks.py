@@ -12,7 +12,7 @@ from meshc.backends.csl.kernels.costs import SETUP, Costs
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
 from meshc.backends.csl.spelling.descriptors import element, own
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.spelling.windows import Window
+from meshc.backends.csl.spelling.windows import Dim, Window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -55,8 +55,7 @@ class Masks:
         row = scores.moved(here * rows.stride)
         for place, dim in enumerate(heads):
             row = row.moved(own(f"h{place}") * dim.stride if dim.extent > 1 else 0)
-        every = row.inner([keys])
-        start = self.code.descriptors.memory(every)
+        start = self.code.descriptors.memory(row.inner([Dim(keys.extent, keys.stride)]))
         rest = f"@increment_dsd_offset({start}, seen, {kind})"
         masked = [f"{_MOVE[scores.dtype]}(@set_dsd_length({rest}, @as(u16, beyond)), {lowest});"]
         for place, dim in reversed([*enumerate(heads)]):
@@ -65,7 +64,8 @@ class Masks:
             f"const query = {expression(query + here * each + 1, spell)};",
             f"const limit = @as(i16, {expression(limit, spell)});",
             "const until = if (query < limit) query else limit;",
-            f"const seen = {_seen(expression(key, spell), apart)};",
+            f"const first = @as(i16, {expression(key, spell)});",
+            f"const seen = if (until <= first) @as(i16, 0) else {_count(apart)};",
             f"const beyond = {expression(keys.steps, spell)} - seen;",
             "if (beyond > 0) {",
             *(PAD + line for line in masked),
@@ -75,12 +75,9 @@ class Masks:
         return loop if loop is not body else ["{", *(PAD + line for line in body), "}"]
 
 
-def _seen(key: str, apart: int) -> str:
-    """Keys at ``key``, ``key + apart``, .. before the position ``until``."""
-    ahead = f"until - {key}" if " " not in key else f"until - ({key})"
-    count = ahead if apart == 1 else f"({ahead} + {apart - 1}) / {apart}"
-    none = f"until <= {key}"
-    return f"if ({none}) @as(i16, 0) else {count}"
+def _count(apart: int) -> str:
+    """Keys at the positions ``first``, ``first + apart``, .. before ``until``."""
+    return "until - first" if apart == 1 else f"(until - first + {apart - 1}) / {apart}"
 
 
 def _position(op: Compute, name: str) -> Expr:
