@@ -151,6 +151,7 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
     once = SETUP + _element(product.a)
     once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
     once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
+    once += sum(scalar.LENGTH for row in (product.c, product.b) if not row.trailing(1).constant)
     passes = _START + m * _PASS if m > 1 else 0
     passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)

@@ -270,7 +270,7 @@ class Rows:
         """``write`` for each element of ``small`` with that element's row of each window."""
         loops: list[tuple[str, Dim]] = []
         moved, heads = list(windows), len(small.dims)
-        if any(w.shape[:heads] != small.shape for w in windows):
+        if not all(_like(w.dims[:heads], small.dims) for w in windows):
             fail("csl-view", f"rows of %{windows[-1].buffer.name} do not match its smaller operand")
         for place, dim in enumerate(small.dims):
             if dim.extent == 1:
@@ -306,6 +306,13 @@ def _softmaxes(window: Window, count: int) -> Row:
     values = window.inner((*lead, Dim(count, lanes * step), Dim(lanes, step)))
     sums = window.moved(count * lanes * step).inner(rows)
     return values, sums, sums.moved(count * step)
+
+
+def _like(dims: Sequence[Dim], others: Sequence[Dim]) -> bool:
+    """Whether extents are equal, as far as they are known when the program is compiled."""
+    pairs = zip(dims, others, strict=False)
+    known = [(a.extent, b.extent) for a, b in pairs if a.count is None and b.count is None]
+    return len(dims) == len(others) and all(a == b for a, b in known)
 
 
 def _same(op: Compute, *windows: Window) -> None:

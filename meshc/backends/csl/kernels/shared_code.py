@@ -5,6 +5,7 @@ A function with the same text is emitted once, and scratch is as large as the la
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 
@@ -61,20 +62,9 @@ class SharedCode:
     ) -> list[str]:
         """``write`` for parts of windows of one shape through which DSDs can walk: for all at once,
         or in loops over their first dims."""
-        moved, dims = [*windows], windows[0].dims
-        taken: list[tuple[str, Dim]] = []
-        for place, dim in enumerate(dims):
-            rest = [w.inner(w.dims[1:] or (Dim(1, 1),)) for w in moved]
-            if all(w.walked for w in moved):
-                break
-            if dim.extent > 1:
-                variable = f"h{place}"
-                taken.append((variable, dim))
-                steps = (own(variable) * w.dims[0].stride for w in moved)
-                rest = [w.moved(step) for w, step in zip(rest, steps, strict=True)]
-            moved = rest
-        lines = write(moved)
-        for variable, dim in reversed(taken):
+        loops, part = first_part(windows)
+        lines = write(part)
+        for variable, dim in reversed(loops):
             lines = self.over(variable, dim, lines)
         return lines
 
@@ -148,6 +138,32 @@ class SharedCode:
 
     def _scratch_name(self, dtype: DType) -> str:
         return self.names.of("buffer", f"scratch_{dtype}")
+
+
+Loops = list[tuple[str, Dim]]
+"""Variables, and the dims that they walk through, the outermost first."""
+
+
+def first_part(windows: Sequence[Window]) -> tuple[Loops, list[Window]]:
+    """Loops over the first dims of windows of one shape, and the part of each window, moved by the
+    variables of the loops, through which a DSD can walk."""
+    part, loops = [*windows], list[tuple[str, Dim]]()
+    for place, dim in enumerate(windows[0].dims):
+        if all(window.walked for window in part):
+            break
+        rest = [window.inner(window.dims[1:] or (Dim(1, 1),)) for window in part]
+        if dim.extent > 1:
+            variable = f"h{place}"
+            loops.append((variable, dim))
+            steps = (own(variable) * window.dims[0].stride for window in part)
+            rest = [window.moved(step) for window, step in zip(rest, steps, strict=True)]
+        part = rest
+    return loops, part
+
+
+def rounds(loops: Loops) -> int:
+    """How often the body of ``loops`` runs at most."""
+    return math.prod(dim.extent for _, dim in loops)
 
 
 def repeat(variable: str, count: int | str, body: list[str]) -> list[str]:

@@ -8,12 +8,20 @@ from dataclasses import replace
 
 from meshc.backends.csl.kernels import products
 from meshc.backends.csl.kernels.caches import CACHES, Caches
-from meshc.backends.csl.kernels.costs import SETUP, Costs
+from meshc.backends.csl.kernels.costs import LOOP, SETUP, Costs
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.products import Plan, Product
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.rows import Rows
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
+from meshc.backends.csl.kernels.scalar import LENGTH, OFFSET
+from meshc.backends.csl.kernels.shared_code import (
+    PAD,
+    SharedCode,
+    first_part,
+    literal,
+    repeat,
+    rounds,
+)
 from meshc.backends.csl.spelling.descriptors import Descriptors, element, own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
@@ -40,6 +48,8 @@ _WIDE = {"rope": (1,)}
 _OF_ANY_TYPE = {"rms_scale": (2,)}
 """Operands of which a kernel reads single values, whatever their type."""
 
+_OF_A_BATCH = 17
+"""Cycles of the loop around a product of a batch, and of where its operands begin."""
 _SELECTED = 21
 """Cycles of one lane that is selected, measured on the simulator."""
 
@@ -124,15 +134,33 @@ class Kernels:
         """Predicted cycles of one kernel."""
         given = _windows(op)
         windows = self._widened(op, given)
-        moved = [w for w, g in zip(windows, given, strict=True) if w is not g]
+        moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
         return self._own_cycles(op, windows) + sum(
-            SETUP + self.costs.vector("add", DType.F32, w.size, (1,)) for w in moved
+            self._in_parts(
+                pair, lambda part: self.costs.vector("add", DType.F32, part[0].size, (1,))
+            )
+            for pair in moved
         )
+
+    def _in_parts(
+        self,
+        windows: Sequence[Window],
+        steps: Callable[[Sequence[Window]], int],
+        operations: int = 1,
+    ) -> int:
+        """Of so many operations on windows of one shape, in loops where no DSD walks through them;
+        ``steps`` of each on a part."""
+        loops, part = first_part(windows)
+        once = operations * (SETUP + steps(part))
+        if not loops:
+            return once
+        each = OFFSET if part[0].constant else OFFSET + LENGTH
+        return rounds(loops) * (once + LOOP + operations * each * len(part))
 
     def _own_cycles(self, op: Compute, windows: list[Window]) -> int:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
-            return batch * chosen.cycles
+            return batch * (chosen.cycles + (_OF_A_BATCH if batch > 1 else 0))
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
@@ -143,10 +171,11 @@ class Kernels:
             return self.rotary.cycles(op, windows, self.costs)
         if op.kernel == "select_lanes":
             return windows[0].dims[0].extent * _SELECTED
-        once = SETUP + self._vector(op, windows)
-        if op.kernel == "relu2":
-            return 2 * once
-        return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
+        if op.kernel == "rotate":
+            return 3 * SETUP + self._vector(op, windows) + 2 * (windows[0].size // 4)
+        operations = 2 if op.kernel == "relu2" else 1
+        operands = _operands(op, windows)
+        return self._in_parts(operands, lambda part: self._vector(op, part), operations)
 
     def steps(self, op: Compute) -> int:
         """Those of the cycles that are vector steps, beside which no transfer of the core moves."""
@@ -158,7 +187,7 @@ class Kernels:
             return self.cycles(op)
         return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
-    def _vector(self, op: Compute, windows: list[Window]) -> int:
+    def _vector(self, op: Compute, windows: Sequence[Window]) -> int:
         """Steps of one operation."""
         to = windows[0]
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
@@ -184,13 +213,11 @@ class Kernels:
         return self.code.copied(to, source)
 
     def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, left, right = windows
-        _alike(op, to, left, right)
-        builtin = _POINTWISE[op.kernel][element(to.dtype)]
-        operands = [to, _repeated(left, to), _repeated(right, to)]
+        _alike(op, *windows)
+        builtin = _POINTWISE[op.kernel][element(windows[0].dtype)]
         memory = self.descriptors.memory
         return self.code.parts(
-            operands, lambda part: [f"{builtin}({', '.join(map(memory, part))});"]
+            _operands(op, windows), lambda part: [f"{builtin}({', '.join(map(memory, part))});"]
         )
 
     def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
@@ -428,6 +455,12 @@ def _repeated(operand: Window, to: Window) -> Window:
     """A smaller operand repeated over the leading dims that it lacks."""
     lacking = to.dims[: len(to.dims) - len(operand.dims)]
     return operand.inner([*(Dim(d.extent, 0, d.count) for d in lacking), *operand.dims])
+
+
+def _operands(op: Compute, windows: list[Window]) -> list[Window]:
+    """The windows as an operation on elements takes them, all of one shape."""
+    to, *others = windows
+    return [to, *(_repeated(other, to) for other in others)]
 
 
 def _alike(op: Compute, *windows: Window) -> None:
