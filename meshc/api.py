@@ -30,6 +30,8 @@ from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.registry import PASSES, parse_pipeline
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.plan_memory import PlanMemory
@@ -143,9 +145,11 @@ __all__ = [
     "Pass",
     "PassManager",
     "PlaceInterleave",
+    "PlanCslMemory",
     "PlanMemory",
     "ScheduleTasks",
     "SelectCollective",
+    "SelectCslProducts",
     "SelectGemm",
     "Session",
     "ShiftKvCache",

@@ -42,15 +42,26 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
-RESOURCE_STAGES = ("assign-csl-queues", "assign-csl-tasks")
+RESOURCE_STAGES = (
+    "select-csl-products",
+    "plan-csl-memory",
+    "assign-csl-queues",
+    "assign-csl-tasks",
+)
 """The passes that assign what a CSL program takes of a core."""
+
+_FOR_ALL_DEVICES = ("assign-csl-queues", "assign-csl-tasks")
+"""Those that can assign what is legal on every device for CSL."""
 
 
 def resource_passes(portable: bool = False) -> list[Pass]:
     """The passes that assign what a CSL program takes of a core, after those of the tile level;
     ``portable`` for all devices that CSL is for."""
-    option = "{portable=true}" if portable else ""
-    return own_pipeline(",".join(name + option for name in RESOURCE_STAGES))
+    names = (
+        f"{name}{{portable=true}}" if portable and name in _FOR_ALL_DEVICES else name
+        for name in RESOURCE_STAGES
+    )
+    return own_pipeline(",".join(names))
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {

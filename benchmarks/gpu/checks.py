@@ -148,10 +148,10 @@ def _variants(
 ) -> Iterator[tuple[Attention, int, str, int, int, tuple[int, ...]]]:
     for cluster in CLUSTERS:
         for dataflow in DATAFLOWS:
-            yield shape, cluster, dataflow, 1, shape.group, (short,) * shape.batch
+            yield shape, cluster, dataflow, 1, shape.sizes.group, (short,) * shape.batch
     other = "bf16" if shape.dtype == "f16" else "f16"
     yield replace(shape, batch=2), 2, "split_token", 1, 1, (0, short)
-    yield replace(shape, batch=2), 2, "split_head", 1, shape.group, (short, 0)
+    yield replace(shape, batch=2), 2, "split_head", 1, shape.sizes.group, (short, 0)
     yield replace(shape, batch=1, dtype=other), 2, "split_token", 2, 1, (short,)
     cluster, dataflow, resident, heads = chosen
     yield shape, cluster, dataflow, resident, heads, (long,) * shape.batch
@@ -186,7 +186,7 @@ def _attention_data(
     plan: AttentionPlan, name: str, cached: Sequence[int]
 ) -> tuple[dict[str, Array], Array]:
     shape, rng = plan.shape, np.random.default_rng(len(name))
-    kind, kv, page = shape.dtype, shape.kv_heads, shape.page
+    kind, kv, page, attended = shape.dtype, shape.kv_heads, shape.page, shape.sizes.attended
     most = max(cached) // page + 1
     pages = rng.permutation(shape.batch * most).astype(np.int32).reshape(shape.batch, most)
     half = np.arange(shape.head // 2) / (shape.head // 2)
@@ -196,8 +196,8 @@ def _attention_data(
         "residual": rng.standard_normal((shape.batch, shape.hidden), np.float32),
         "sums": np.zeros((shape.batch, shape.hidden), np.float32),
         "norm": _words(rng, kind, [shape.hidden]),
-        "qkv": _words(rng, kind, (kv, shape.rows, shape.hidden), shape.hidden**-0.5),
-        "out": _words(rng, kind, (kv, shape.hidden, shape.attended), (kv * shape.attended) ** -0.5),
+        "qkv": _words(rng, kind, (kv, shape.sizes.rows, shape.hidden), shape.hidden**-0.5),
+        "out": _words(rng, kind, (kv, shape.hidden, attended), (kv * attended) ** -0.5),
         "keys": _words(rng, kind, pool),
         "values": _words(rng, kind, pool),
         "pages": pages,

@@ -40,7 +40,7 @@ def attention_block(plan: AttentionPlan, given: dict[str, Array]) -> Array:
     """
     shape = plan.shape
     parts = plan.cluster if plan.dataflow == "split_head" else 1
-    kv, group, head = shape.kv_heads, shape.group, shape.head
+    kv, group, head = shape.kv_heads, shape.heads // shape.kv_heads, shape.head
     lanes = head // parts
     # [kv, parts, query heads and key and value, lanes of a part, hidden]
     qkv = values(given["qkv"], shape.dtype).reshape(kv, parts, group + 2, lanes, -1)

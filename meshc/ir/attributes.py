@@ -95,6 +95,13 @@ def decode_condition(raw: Raw, span: Span) -> Cond:
     return value
 
 
+def decode_way(raw: Raw, span: Span) -> str:
+    """In which way a target writes a call of a microkernel."""
+    value = _decoded("way", raw, str, span)
+    assert isinstance(value, str)
+    return value
+
+
 def _type_of(owner: str, types: dict[str, object], name: str, span: Span) -> object:
     if name not in types:
         known = ", ".join(types) or "none"

@@ -23,6 +23,7 @@ def clone_module(module: Module) -> Module:
         paired=dict(module.paired),
         options=dict(module.options),
         tasks=dict(module.tasks),
+        scratch=dict(module.scratch),
         holds=set(module.holds),
     )
     copy.buffers = [Buffer(_fresh(b.value, values), b.role, b.address) for b in module.buffers]

@@ -47,7 +47,8 @@ class Function:
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory of every core. ``role`` is empty for scratch; ``address`` is set by plan-memory."""
+    """Memory of every core. ``role`` is empty for scratch; ``address`` is set by
+    plan-memory, for CSL programs anew by plan-csl-memory."""
 
     value: Value
     role: Role | Literal[""] = ""
@@ -121,7 +122,8 @@ class Module:
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
     has an entry for each kind of attention over cached keys; ``paired`` names weights of the model
     whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, .. (canonicalize). ``tasks`` are
-    the ids of the local tasks of a CSL program (assign-csl-tasks). ``places`` says where sections
+    the ids of the local tasks of a CSL program (assign-csl-tasks), ``scratch`` the elements
+    that its kernels share, by element type or use (plan-csl-memory). ``places`` says where sections
     of the header and declarations stand in the text that the module was read from.
     """
 
@@ -143,6 +145,7 @@ class Module:
     ports: list[Port] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
+    scratch: dict[str, int] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:

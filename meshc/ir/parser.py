@@ -15,6 +15,7 @@ from meshc.ir.attributes import (
     decode_attributes,
     decode_condition,
     decode_params,
+    decode_way,
     unquoted,
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
@@ -106,6 +107,8 @@ class _Parser(Tokens):
             module.mesh = self.mesh(start)
         elif word == "tasks":
             module.tasks = {k: self.as_int(v, start) for k, v in self.pairs().items()}
+        elif word == "scratch":
+            module.scratch = {k: self.as_int(v, start) for k, v in self.pairs().items()}
         elif word == "constant":
             name = self.symbol()
             module.constants[name] = self.floats(self.raw(), start)
@@ -395,8 +398,9 @@ class _Parser(Tokens):
         when = decode_condition(raw.pop("when"), span) if "when" in raw else None
         kernel = name.removeprefix("tile.")
         if name.startswith("tile.") and kernel in KERNELS:
+            way = decode_way(raw.pop("way"), span) if "way" in raw else ""
             params = decode_params(kernel, raw, span)
-            return Compute(operands, when=when, kernel=kernel, params=params)  # type: ignore[arg-type]
+            return Compute(operands, when=when, kernel=kernel, params=params, way=way)  # type: ignore[arg-type]
         if name not in OP_CLASSES:
             fail("bad-meshir", f"no op '{name}'", span)
         cls = OP_CLASSES[name]

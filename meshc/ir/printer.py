@@ -54,6 +54,8 @@ def _header(module: Module) -> list[str]:
         lines.append(f"mesh {_mesh(module.mesh)}")
     if module.tasks:
         lines.append("tasks " + ", ".join(f"{k} = {v}" for k, v in module.tasks.items()))
+    if module.scratch:
+        lines.append("scratch " + ", ".join(f"{k} = {v}" for k, v in module.scratch.items()))
     return lines
 
 

@@ -60,6 +60,7 @@ class _Verifier:
         self.axes = module.mesh.parts if module.mesh else {}
         self.coordinates = coordinates_of(module)
         self.scalars = frozenset(module.scalars.keys() - tile.scalars_of_rounds(module).keys())
+        self.heads = {d for one in module.attention for d in (one.query, one.key)}
         self.found = Diagnostics()
 
     def wrong(self, message: str, span: Span | None = None, help: str | None = None) -> None:
@@ -163,8 +164,10 @@ class _Verifier:
             if split.block < 1:
                 self.wrong(f"{where}: {split} keeps no lane", span, _SPLITS)
             lanes = self.module.dims.get(split.dim, MAX_EXTENT)
-            # Lanes that RoPE turns stay in pairs, so that an odd dim has one of padding.
-            if split.block > lanes + lanes % 2 and split.kind == "block":
+            # Lanes that RoPE turns stay in pairs, so that an odd dim has one of padding; no head
+            # is padding.
+            padding = 0 if split.dim in self.heads else lanes % 2
+            if split.block > lanes + padding and split.kind == "block":
                 words = f"{where}: {split} keeps more lanes than {split.dim} has, {lanes}"
                 self.wrong(words, span, _SPLITS)
             if split.copies != 1:

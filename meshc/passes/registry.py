@@ -18,6 +18,8 @@ from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
@@ -41,6 +43,8 @@ PASSES: tuple[type[Pass], ...] = (
     AllocateRoutes,
     ScheduleTasks,
     PlanMemory,
+    SelectCslProducts,
+    PlanCslMemory,
     AssignCslQueues,
     AssignCslTasks,
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from meshc.support.cache import keep, recall
 from meshc.support.scratch import scratch_folder
@@ -52,9 +53,11 @@ class Toolchain:
         headers: Mapping[str, str],
         label: str,
         common: Common | None = None,
+        parsed: str | None = None,
     ) -> Path:
         """The shared library made of ``sources`` (name to text) and ``common``, compiled unless it
-        is known.
+        is known. ``parsed`` is one of the ``headers``, with which all sources begin: GCC parses it
+        once for all libraries.
 
         Raises BuildError.
         """
@@ -69,7 +72,8 @@ class Toolchain:
                 return known
             objects = [] if common is None else [str(self._object(path, common, label))]
             linked = ["-shared", *sorted(sources), *objects, *self.libraries]
-            return keep(key, self._run(path, linked, headers, sources), ".so")
+            given = {} if parsed is None else self._parsed(path, parsed, headers, label)
+            return keep(key, self._run(path, linked, headers, sources, kept=given), ".so")
         except OSError as problem:
             raise BuildError(str(problem)) from problem
 
@@ -80,6 +84,17 @@ class Toolchain:
         return recall(key) or keep(
             key, self._run(path, ["-c", common.name], common.headers, source), ".o"
         )
+
+    def _parsed(
+        self, path: str, header: str, headers: Mapping[str, str], label: str
+    ) -> dict[str, Path]:
+        """The file that GCC takes in place of ``header``, by its name; none for other compilers."""
+        if not _is_gcc(path):
+            return {}
+        key = self._key(path, f"{label}-parsed", {"": header}, headers)
+        kind = "c++-header" if self.language == "C++" else "c-header"
+        made = recall(key) or keep(key, self._run(path, ["-x", kind, header], headers))
+        return {f"{header}.gch": made}
 
     def _required_path(self) -> str:
         path = self.path()
@@ -95,12 +110,20 @@ class Toolchain:
                 digest.update(f"{name}\0{text}\0".encode())
         return f"{label}-{digest.hexdigest()[:32]}"
 
-    def _run(self, path: str, words: Sequence[str], *texts: Mapping[str, str]) -> bytes:
-        """What the compiler makes in a folder that holds ``texts``."""
+    def _run(
+        self,
+        path: str,
+        words: Sequence[str],
+        *texts: Mapping[str, str],
+        kept: Mapping[str, Path] = MappingProxyType({}),
+    ) -> bytes:
+        """What the compiler makes in a folder that holds ``texts``, and links to files ``kept``."""
         with scratch_folder() as scratch:
             for names in texts:
                 for name, text in names.items():
                     (scratch / name).write_text(text, encoding="utf-8")
+            for name, file in kept.items():
+                (scratch / name).symlink_to(file)
             made = scratch / "made"
             command = [path, *self.flags, "-o", str(made), *words]
             done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
@@ -114,3 +137,12 @@ def _identity(path: str) -> str:
     """What distinguishes compilers: libraries of one are not used after a change to another."""
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     return done.stdout.split("\n", 1)[0]
+
+
+@cache
+def _is_gcc(path: str) -> bool:
+    """Whether a compiler is GCC, which looks for a parsed header beside the header itself."""
+    words = [path, "-dM", "-E", "-x", "c", os.devnull]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    defined = {line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 1}
+    return "__GNUC__" in defined and "__clang__" not in defined

@@ -14,6 +14,8 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.verify import (
     channels_matched,
     collectives_selected,
+    csl_memory,
+    csl_products,
     csl_queues,
     csl_tasks,
     deadlock_free,
@@ -97,6 +99,18 @@ _CATALOGUE = (
         ("tile",),
         "colors and queues within the device, no two routes share a color at a router",
         routed.check,
+    ),
+    Fact(
+        "csl_products",
+        ("tile",),
+        "each product says a way in which it can be written",
+        csl_products.check,
+    ),
+    Fact(
+        "csl_memory",
+        ("tile",),
+        "buffers have memory of their own and kernels the scratch that they need",
+        csl_memory.check,
     ),
     Fact(
         "csl_queues",

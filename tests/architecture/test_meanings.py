@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from meshc.analysis.csl.costs import Costs
 from meshc.backends.csl import emit as emit_csl
-from meshc.backends.csl.kernels.costs import Costs
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors
-from meshc.backends.csl.spelling.expressions import PLAIN
+from meshc.backends.csl.spelling.expressions import as_named
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.python import HostFacts, emit
 from meshc.backends.python.runtime import kernels as runtime
@@ -30,7 +30,7 @@ TABLE = re.compile(r"(?<=<!-- kernels -->\n).*?(?=<!-- end of kernels -->)", re.
 def csl_kernels():
     """What the CSL back end emits."""
     names = Names()
-    return Kernels(names, Descriptors(names, PLAIN, {}), Costs(device("wse2")), 0).known
+    return Kernels(names, Descriptors(names, as_named(), {}), Costs(device("wse2")), 0).known
 
 
 def meanings():

@@ -129,6 +129,16 @@ OPS = [
     (GRAPH, "%y = «graph.softmax %x {dim = E, mask = windowed} : f32[L, E]", "'mask' is"),
     (GRAPH, "%y = «graph.rope %x {dim = E, rows = L, style = spiral} : f32[L, E]", "'style' is"),
     (GRAPH, "%y = «graph.matmul %x, %w {contract = [F]} : f32[L, F]", "not a dim of both sides"),
+    (
+        GRAPH,
+        "%y = «graph.matmul %x, %w {contract = [E], group = [E, F]} : f32[L]",
+        "'group' names E: heads of the left side",
+    ),
+    (
+        GRAPH,
+        "%y = «graph.matmul %x, %w {contract = [E], group = [L, L]} : f32[L, F]",
+        "'group' names L: heads of the left side",
+    ),
     (GRAPH, "%y = «graph.softmax %x {dim = E, mask = causal, rows = Q} : f32[L, E]", "no dim 'Q'"),
     (GRAPH, "%y = «graph.embed %i, %g {dim = F} : f32[L]", "'F' is no dim of the table"),
     (GRAPH, "%y = «graph.embed %x, %w {dim = F} : f32[L, E]", "token ids are i32, not f32"),
@@ -229,6 +239,16 @@ def test_header(module, edit, words):
     assert text.replace(*edit) != text
     verify_module(parse_module(Source("m.meshir", text)))
     check(text.replace(*edit), "invalid-ir", words)
+
+
+def test_heads_are_not_padded():
+    """Lanes come in pairs, so that an odd dim may have one of padding, but no core keeps a head
+    that is none."""
+    header = "rows dim = L, capacity = F\n  attention query = G, key = G, lane = E, keys = F"
+    text = MESH.replace("HERE", "mesh.return %x").replace("F = 4\n", f"F = 4, G = 1\n  {header}\n")
+    text = text.replace("weight %g: f32[E]<E_y:2>", "weight «%g: f32[G]<G_y:2>")
+    check(text, "invalid-ir", "%g: G_y:2 keeps more lanes than G has, 1")
+    verify_module(parse_module(Source("m.meshir", text.replace("«", "").replace("G_y:2", "G_y:1"))))
 
 
 def test_there_are_many():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshc.support.native import BuildError, Common, Toolchain
+from meshc.support.native import BuildError, Common, Toolchain, _is_gcc
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
@@ -33,7 +33,12 @@ def counted(tmp_path, monkeypatch):
 
     def calls():
         lines = log.read_text(encoding="utf-8").splitlines()
-        return ["object" if " -c " in line else "library" for line in lines if "-o" in line]
+        kinds = {" -c ": "object", "-header ": "header"}
+        return [
+            next((kind for mark, kind in kinds.items() if mark in line), "library")
+            for line in lines
+            if "-o" in line
+        ]
 
     return Toolchain("C", "NO_SUCH_VARIABLE", (str(script),), ("-O1", "-fPIC", "-w")), calls
 
@@ -56,6 +61,19 @@ def test_what_is_common_belongs_to_the_key(counted):
     other = replace(toolchain, flags=("-O2", "-fPIC", "-w"))
     assert result(other.build(adding(1), HEADERS, "test", common(40))) == 41
     assert calls() == ["object", "library"] * 3
+
+
+@pytest.mark.skipif(COMPILER is None or not _is_gcc(COMPILER), reason="the compiler is not GCC")
+def test_a_header_is_parsed_once(counted):
+    toolchain, calls = counted
+    first, second = (
+        toolchain.build(adding(n), HEADERS, "test", common(40), "common.h") for n in (1, 2)
+    )
+    assert [result(first), result(second)] == [41, 42]
+    assert calls() == ["object", "header", "library", "library"]
+    changed = {"common.h": "int base(void);\n#define base() 7\n"}
+    assert result(toolchain.build(adding(1), changed, "test", common(40), "common.h")) == 8
+    assert calls()[4:] == ["header", "library"]
 
 
 def test_a_refusal_of_what_is_common_has_its_words(counted):

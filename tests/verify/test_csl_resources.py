@@ -1,4 +1,4 @@
-"""The facts csl_queues and csl_tasks: a module's queues and ids are legal on its device."""
+"""Facts of CSL programs: queues, ids and ways of products are legal on the device."""
 
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
@@ -21,7 +22,13 @@ CHAIN = 'recv_color = "(x + 1) mod 2", queue = 7, output_queue = 2'
 
 def changed(old, new):
     assert ASSIGNED.count(old) == 1
-    return parse_module(Source("assigned.meshir", ASSIGNED.replace(old, new)))
+    return planned(parse_module(Source("assigned.meshir", ASSIGNED.replace(old, new))))
+
+
+def planned(module):
+    """``module`` with memory for its buffers and its kernels."""
+    module.holds.add("csl_products")
+    return PassManager([PlanCslMemory()]).run(module)
 
 
 def test_what_the_pass_gives_holds():
@@ -93,3 +100,87 @@ def test_ids_are_printed_and_read_again():
     assert module.tasks == {"resume": 24, "joined_a": 25}
     assert print_module(module) == ASSIGNED
     assert clone_module(module).tasks == module.tasks
+
+
+PRODUCTS = CASE.parents[1] / "select_csl_products" / "example.meshir"
+CHOSEN = PRODUCTS.read_text().partition("# ---\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("way = outer_16", "cannot be written in the way 'outer_16'"),
+        ("way = outer_0", "cannot be written in the way 'outer_0'"),
+        ("way = outer", "cannot be written in the way 'outer'"),
+        ("way = mapped_turned", "cannot be written in the way 'mapped_turned'"),
+        ("way = mapped", "cannot be written in the way 'mapped'"),
+        ("", "does not say in which way it is written"),
+    ],
+)
+def test_wrong_ways_are_found(given, why):
+    """The last product multiplies by a transpose of eight columns, whose rows are not in a row."""
+    head, _, last = CHOSEN.rpartition(", way = outer_8")
+    text = f"{head}{', ' if given else ''}{given}{last}"
+    module = parse_module(Source("chosen.meshir", text))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_products")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-products-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+def test_a_kernel_of_one_way_says_none():
+    module = parse_module(Source("assigned.meshir", ASSIGNED.replace("0.0}", "0.0, way = mapped}")))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_products")
+    assert "the kernel 'fill' is written in one way" in caught.value.diagnostics[0].message
+
+
+def test_the_emitter_writes_the_way_that_a_call_says():
+    """The first product, said to be looped, has loops of its own."""
+    spelled = {}
+    for way in ("mapped", "looped", "outer_2"):
+        text = CHOSEN.replace("way = mapped", f"way = {way}")
+        assert way == "mapped" or text != CHOSEN
+        module = parse_module(Source("chosen.meshir", text))
+        assert print_module(module) == text
+        PassManager(resource_passes()[1:]).run(module)
+        spelled[way] = csl.emit({"main": module})["main.csl"]
+    assert len(set(spelled.values())) == 3
+
+
+PLANNED = (
+    (CASE.parents[1] / "plan_csl_memory" / "example.meshir").read_text().partition("# ---\n")[2]
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "given", "why"),
+    [
+        ("f32 = 128", "f32 = 4", "elements of scratch 'f32'"),
+        ("  scratch f32 = 128\n", "", "and 0 are planned"),
+        ("scratch f32", "scratch f16 = 1, i8 = 4, f32", "there is no scratch 'i8'"),
+        ("{role = weight, address = 16}", "{role = weight, address = 8}", "begins neither"),
+        ("{role = weight, address = 16}", "{role = weight, address = 0}", "share memory"),
+        ("{role = weight, address = 16}", "{role = weight}", "buffer 'w' has no address"),
+    ],
+)
+def test_wrong_memory_is_found(old, given, why):
+    """Too little scratch, or none, a type that has none, and buffers that lie wrongly."""
+    assert PLANNED.count(old) == 1
+    module = parse_module(Source("planned.meshir", PLANNED.replace(old, given)))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_memory")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-memory-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+def test_memory_is_printed_and_read_again():
+    module = parse_module(Source("planned.meshir", PLANNED))
+    check_claims(module)
+    assert print_module(module) == PLANNED and clone_module(module).scratch == module.scratch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,14 +91,18 @@ def _program(
         f"{phase_file(phase)}.csl": pe.text,
         "run.py": host_file(module, pe.symbols, place, vocabulary),
         **{f"commands_{one}.sh": _commands({"": module}, one) for one in goals.archs},
-        "report.json": _json(report(module, pe, goals)),
+        "report.json": f"{_json(report(module, pe, goals))}\n",
     }
 
 
-def _json(found: Mapping[str, Any]) -> str:
-    """JSON with lists of numbers and words on one line."""
-    text = json.dumps(found, indent=2)
-    return re.sub(r"\[[^][{}]*\]", lambda m: re.sub(r"\s+", " ", m[0]), text) + "\n"
+def _json(found: Any, pad: str = "") -> str:
+    """JSON with lists on one line each."""
+    if isinstance(found, list) and found:
+        return f"[ {', '.join(map(json.dumps, found))} ]"
+    if not isinstance(found, Mapping) or not found:
+        return json.dumps(found)
+    inner = [f"{pad}  {json.dumps(key)}: {_json(found[key], f'{pad}  ')}" for key in found]
+    return "{\n" + ",\n".join(inner) + f"\n{pad}}}"
 
 
 def _commands(modules: Mapping[str, Module], arch: str) -> str:

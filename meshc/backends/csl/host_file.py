@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_v
 from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
-from meshc.ir.affine import Piecewise
+from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.types import BufferType, DType
@@ -64,22 +63,22 @@ def host_file(
     names = Names()
     symbol_of = {buffer.value: symbol for symbol, buffer in symbols.items()}
     ports = [_port(port, module, names, symbol_of[port.buffer]) for port in module.ports]
-    used = " ".join(line for port in ports for line in port.body)
+    used = {name for port in module.ports for name in _names_in(port)}
     values = coordinate_values(mesh)
     coordinates = [
         (name, _piecewise(value, "self."))
         for name, value in values.items()
-        if name not in mesh.names and _mentions(used, name)
+        if name not in mesh.names and name in used
     ]
     functions = [
         (name, _piecewise(value, ""))
         for name, value in coordinate_functions(mesh).items()
-        if _mentions(used, name)
+        if name in used
     ]
     return render(
         "meshc.backends.csl",
         "run.py.jinja",
-        model=re.sub(r"[\"\\]", "", plain(module.name)),
+        model="".join(c for c in plain(module.name) if c not in '"\\'),
         rows=mesh.rows,
         columns=mesh.columns,
         down=mesh.down,
@@ -142,8 +141,11 @@ def _numpy(dtype: DType, name: str) -> str:
     return _NUMPY[dtype]
 
 
-def _mentions(text: str, name: str) -> bool:
-    return re.search(rf"\bcore\.{name}\b", text) is not None
+def _names_in(port: Port) -> set[str]:
+    """The coordinates and functions of them that say which element a lane holds."""
+    values: list[Expr | Cond] = [*port.element, *(value for _, value in port.lets)]
+    values += [] if port.where is None else [port.where]
+    return {name for value in values for name in value.free_vars | value.functions}
 
 
 def _piecewise(value: Piecewise, owner: str) -> str:

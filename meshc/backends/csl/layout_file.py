@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from meshc.analysis.csl.ends import colors_on
@@ -10,7 +13,13 @@ from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
 from meshc.backends.csl.fabric.turns import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile
-from meshc.backends.csl.spelling.expressions import PLAIN, Spelling, condition, expression, helpers
+from meshc.backends.csl.spelling.expressions import (
+    Spelling,
+    as_named,
+    condition,
+    expression,
+    helpers,
+)
 from meshc.backends.csl.spelling.guards import (
     coordinate_functions,
     in_order,
@@ -29,22 +38,45 @@ from meshc.support.plmr import violates
 _PAD = "    "
 
 
+@dataclass
+class _Functions:
+    """What the text of a layout calls: ``lines`` of functions that it defines for its channels, the
+    ``painters`` of routers by name, and through ``spell`` the helpers of expressions."""
+
+    mesh: Mesh
+    names: Names = field(default_factory=Names)
+    lines: list[str] = field(default_factory=list)
+    painters: set[str] = field(default_factory=set)
+    spell: Spelling = field(default_factory=as_named)
+
+    def of_position(self, hint: str, comment: str, value: Piecewise) -> str:
+        """A call of a new function of the position whose value is ``value``."""
+        name = self.names.fresh(hint)
+        self.lines += [""] if self.lines else []
+        self.lines.append(f"// {comment}")
+        self.lines += piecewise_function(self.mesh, name, value, self.spell)
+        return f"{name}({', '.join(in_order(self.mesh, value))})"
+
+    def painter(self, name: str) -> str:
+        """The name of a painter, which is called."""
+        self.painters.add(name)
+        return name
+
+
 def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-route``."""
     mesh = module.the_mesh()
-    names = Names()
-    spelling = layout_spelling(mesh)
+    functions = _Functions(mesh)
     used = {n for cond in pe.guards.params for n in cond.free_vars}
-    functions: list[str] = []
-    colors = {key: _color_function(end, mesh, names, functions) for key, end in pe.ends.of.items()}
-    routes = _routes(module, pe.ends, colors, names, functions)
+    colors = {key: _color(end, functions) for key, end in pe.ends.of.items()}
+    routes = _routes(module, pe.ends, colors, functions)
     body = [
         f"@set_rectangle({mesh.columns}, {mesh.rows});",
         *_over_cores(
             mesh,
             [
                 f'@set_tile_code({mesh.across}, {mesh.down}, "{phase}.csl", .{{',
-                *(_PAD + line for line in _tile_params(mesh, pe, colors, spelling)),
+                *(_PAD + line for line in _tile_params(pe, colors, functions)),
                 "});",
             ],
         ),
@@ -60,9 +92,10 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
         f"{_PAD}.width = {mesh.columns}, .height = {mesh.rows}",
         "});",
     ]
-    known = coordinate_functions(mesh, used)
-    code = [*known, *functions, *body]
-    for part in (_table(pe, mesh), helpers(code), known, _painters(code), functions):
+    known = coordinate_functions(mesh, used, functions.spell)
+    divisions = helpers(functions.spell.helpers)
+    painted = _painters(functions.painters)
+    for part in (_table(pe, mesh), divisions, known, painted, functions.lines):
         lines += ["", *part] if part else []
     lines += ["", "layout {", *(_indent(line) for line in body), "}"]
     return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
@@ -85,13 +118,15 @@ def _indent(line: str) -> str:
 
 
 def _tile_params(
-    mesh: Mesh, pe: PeFile, colors: dict[tuple[str, str], str], spelling: dict[str, str]
+    pe: PeFile, colors: dict[tuple[str, str], str], functions: _Functions
 ) -> list[str]:
+    mesh = functions.mesh
+    spell = Spelling(layout_spelling(mesh).__getitem__, helpers=functions.spell.helpers)
     lines = [f".memcpy_params = memcpy.get_params({mesh.across}),"]
     for key, end in pe.ends.of.items():
         lines.append(f".{end.color} = @get_color({colors[key]}),")
     for cond, name in pe.guards.params.items():
-        lines.append(f".{name} = {condition(cond, Spelling(spelling.__getitem__))},")
+        lines.append(f".{name} = {condition(cond, spell)},")
     return lines
 
 
@@ -110,17 +145,14 @@ def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
     return Piecewise.of(kept)
 
 
-def _color_function(end: End, mesh: Mesh, names: Names, functions: list[str]) -> str:
+def _color(end: End, functions: _Functions) -> str:
     """The color of an end as an expression of the axes of the plane."""
-    value = _live(end.colors, mesh)
+    value = _live(end.colors, functions.mesh)
     if value.expr is not None and value.expr.is_const:
         return str(value.expr)
-    name = names.fresh(f"{end.color}_color")
     verb = "sends" if end.verb == "send" else "receives"
-    functions += [""] if functions else []
-    functions.append(f"// The color on which a PE {verb} on {plain(end.channel.name)}.")
-    functions += piecewise_function(mesh, name, value)
-    return f"{name}({', '.join(in_order(mesh, value))})"
+    comment = f"The color on which a PE {verb} on {plain(end.channel.name)}."
+    return functions.of_position(f"{end.color}_color", comment, value)
 
 
 # --- routes
@@ -130,8 +162,7 @@ def _routes(
     module: Module,
     ends: Ends,
     colors: dict[tuple[str, str], str],
-    names: Names,
-    functions: list[str],
+    functions: _Functions,
 ) -> list[str]:
     lines: list[str] = []
     for channel in module.channels:
@@ -142,7 +173,7 @@ def _routes(
             paint = _in_turn
         else:
             paint = _multicast if channel.multicast else _messages
-        lines += ["", *paint(channel, module.the_mesh(), color, names, functions)]
+        lines += ["", *paint(channel, color, functions)]
     return lines
 
 
@@ -160,35 +191,28 @@ def _axis(channel: Channel, mesh: Mesh) -> str:
     )
 
 
-def _messages(
-    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
-) -> list[str]:
+def _messages(channel: Channel, color: str, functions: _Functions) -> list[str]:
     """One message per sender, to the target that its map gives; -1 for none."""
+    mesh = functions.mesh
     axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
     pieces = [(p.domain, p.outputs[place]) for p in channel.route.pieces]
     target = _live(Piecewise.of([*pieces, (Cond.true(), Expr.const(-1))]), mesh)
-    name = names.fresh(f"{channel.name}_to")
-    functions += [""] if functions else []
-    line = "column" if place else "row"
-    functions.append(f"// The {line} that a message on {plain(channel.name)} goes to; -1 for none.")
-    functions += piecewise_function(mesh, name, target)
-    params = ", ".join(in_order(mesh, target))
-    size, paint = mesh.size(axis), "row" if place else "column"
-    other = mesh.other(axis)
-    inner = [
-        f"const to = {name}({params});",
-        f"if (to >= 0 and to < {size}) {{ {paint}_message({color}, {other}, {axis}, to); }}",
-    ]
-    return [f"// {plain(channel.name)}", *_over_cores(mesh, inner)]
+    name = plain(channel.name)
+    comment = f"The {'column' if place else 'row'} that a message on {name} goes to; -1 for none."
+    to = functions.of_position(f"{channel.name}_to", comment, target)
+    paint = functions.painter(f"{'row' if place else 'column'}_message")
+    call = f"{paint}({color}, {mesh.other(axis)}, {axis}, to);"
+    inner = [f"const to = {to};", f"if (to >= 0 and to < {mesh.size(axis)}) {{ {call} }}"]
+    return [f"// {name}", *_over_cores(mesh, inner)]
 
 
-def _multicast(
-    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
-) -> list[str]:
+def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]:
     """One message per sender, to all cores between the first and the last that its map gives."""
+    mesh, spell = functions.mesh, functions.spell
     axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
+    paint = functions.painter(f"{'row' if place else 'column'}_multicast")
     lines = [f"// {plain(channel.name)}"]
     for piece in channel.route.pieces:
         ranged = range_name(piece.outputs[place])
@@ -199,26 +223,24 @@ def _multicast(
                 notes=(violates("R"),),
             )
         first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
-        paint, other = "row" if place else "column", mesh.other(axis)
-        ends = f"{expression(first, PLAIN)}, {expression(last, PLAIN)}"
-        call = f"{paint}_multicast({color}, {other}, {axis}, {ends});"
-        test = condition(domain, PLAIN)
-        inner = [call] if domain.is_true else [f"if ({test}) {{ {call} }}"]
+        ends = f"{expression(first, spell)}, {expression(last, spell)}"
+        call = f"{paint}({color}, {mesh.other(axis)}, {axis}, {ends});"
+        inner = [call] if domain.is_true else [f"if ({condition(domain, spell)}) {{ {call} }}"]
         lines += _over_cores(mesh, inner)
     return lines
 
 
-def _in_turn(
-    channel: Channel, mesh: Mesh, color: str, names: Names, functions: list[str]
-) -> list[str]:
+def _in_turn(channel: Channel, color: str, functions: _Functions) -> list[str]:
     """The routers of every line along which cores take turns."""
+    mesh = functions.mesh
     turns = turns_of(channel, mesh)
     assert turns is not None
     name = mesh.other(turns.axis)
+    paint = functions.painter(painter(turns.axis == mesh.across, turns.way))
     return [
         f"// {plain(channel.name)}",
         f"for (@range(i16, {mesh.size(name)})) |{name}| {{",
-        f"{_PAD}{painter(turns.axis == mesh.across, turns.way)}({color}, {name}, {turns.size});",
+        f"{_PAD}{paint}({color}, {name}, {turns.size});",
         "}",
     ]
 
@@ -262,15 +284,14 @@ def _exports(pe: PeFile, module: Module) -> list[str]:
     return [*lines, f'@export_name("run", fn({params})void);']
 
 
-def _painters(code: list[str]) -> list[str]:
-    """The functions that set the routers of one message, as far as they are called."""
-    text = "\n".join(code)
+def _painters(called: Collection[str]) -> list[str]:
+    """The functions that set routers, those whose names are in ``called``."""
     lines: list[str] = []
     for head, away, back in (("row", "EAST", "WEST"), ("column", "SOUTH", "NORTH")):
         for kind, write in (("message", _paint_message), ("multicast", _paint_multicast)):
-            if f"{head}_{kind}(" in text:
+            if f"{head}_{kind}" in called:
                 lines += ["", *write(head, away, back)]
-    lines += painters(text)
+    lines += painters(called)
     return lines[1:]
 
 

@@ -25,7 +25,7 @@ class Launches:
 
 @dataclass
 class Step:
-    """What is gathered while the graph is read."""
+    """The kernels, buffers, weights and launches of a step, gathered while its graph is read."""
 
     module: Module
     page: int
@@ -59,23 +59,24 @@ class Step:
         return self.chunk or self.requests
 
     def own(self, name: str) -> str:
-        """A kernel or buffer of this step."""
+        """The name of a kernel or buffer that chunks and decode steps do not share."""
         return f"chunk_{name}" if self.chunk else name
 
     def row(self, name: str) -> str:
-        """Of a buffer with a row for each column, what attention and logits take."""
+        """The argument for a buffer with a row for each column in a launch that is, in a chunk, for
+        one token: the row of that token."""
         return f"chunk_{name}[t]" if self.chunk else name
 
     def shared(self, name: str) -> str:
-        """A kernel for one request, which chunks and decode steps of one request share."""
+        """The name of a kernel for one request, which chunks share with steps of one request."""
         return self.own(name) if self.requests > 1 else name
 
     def of_stage(self, name: str) -> str:
-        """What is called ``name`` of the stage that is read."""
+        """The name, in the program, of what the stage that is read calls ``name``."""
         return numbered(name, self.stage)
 
     def paired(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those weights whose lanes the graph has in the order of pairs."""
+        """Those of the weights ``names`` whose lanes the graph has in the order of rotary pairs."""
         return tuple(name for name in names if name in self.module.paired)
 
     def add_kernel(
@@ -88,7 +89,7 @@ class Step:
         threads: int,
         dsmem_bytes: int = 0,
     ) -> str:
-        """A kernel in a file of its own, with its map of shared memory: what it is called.
+        """Add a kernel in a file of its own, with its map of shared memory; its name.
 
         Stages share a kernel whose ``text`` is the same; another one gets a number.
         """
@@ -103,7 +104,7 @@ class Step:
         return own
 
     def reads_first(self, launch: Launch, weight: str, first: FirstReads | None) -> None:
-        """Of its argument ``weight`` the grid of ``launch`` reads ``first`` before all else."""
+        """Note that ``launch`` begins with reading ``first`` of its argument ``weight``."""
         if first is not None:
             self.first_reads[launch] = weight, first
 
@@ -136,7 +137,7 @@ class Step:
         return self._argument(name)
 
     def add_cache(self, name: str, shape: tuple[int, ...]) -> str:
-        """A cache of the layers of a stage, of which each has ``shape``: its argument."""
+        """Add a cache of ``shape`` for each layer of a stage; the argument that stands for it."""
         self.buffers[self.of_stage(name)] = Buffer(self.dtype, (self.layers, *shape), "state")
         return self._argument(name)
 

@@ -124,7 +124,7 @@ class LanguageModel:
         on_token: Callable[[int, int, Array], None],
         stop: Collection[int] = (),
     ) -> list[list[int]]:
-        """As :meth:`generate`, for up to as many prompts as a step has requests; ``on_token`` is
+        """Like :meth:`generate`, for up to as many prompts as a step has requests; ``on_token`` is
         called with the number of a prompt, a token behind it and its logits.
 
         A request that has ended computes its last token again, and nobody looks.

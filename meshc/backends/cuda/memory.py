@@ -21,7 +21,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes of all three together."""
         return self.weights + self.caches + self.buffers
 
 

@@ -93,13 +93,14 @@ _PACKS: dict[str, Callable[..., Array]] = {
     "transposed": lambda t: t.T,
     "gated": gated,
     "latent_keys": latent_keys,
-    # Of [query, heads, latent] and [latent, heads, value]: heads first, what is contracted last.
+    # [query, heads, latent] and [latent, heads, value] are turned so that heads come first and the
+    # dim that products contract comes last.
     "by_heads": lambda t: t.transpose(1, 2, 0),
 }
 
 
 def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
-    """The words of ``weight``, of all layers. Raises KeyError for a tensor that is missing, and
+    """The words of ``weight`` for all its layers. Raises KeyError for a tensor that is missing, and
     ``weights-shape-mismatch``."""
     sources = [(name, np.asarray(tensors[name])) for name in weight.sources]
     for (name, tensor), shape in zip(sources, weight.source_shapes, strict=True):

@@ -46,7 +46,7 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Bytes of the whole buffer."""
         return DType(self.dtype).bytes * math.prod(self.shape)
 
 
@@ -74,7 +74,7 @@ class Weight:
 
     @property
     def bytes(self) -> int:
-        """Of all layers, as packed."""
+        """Bytes of the packed weight, all layers together."""
         return DType(self.dtype).bytes * math.prod(self.shape) * max(self.layers, 1)
 
 
@@ -92,11 +92,11 @@ class Launch:
 
     @property
     def by_token(self) -> bool:
-        """Whether it is for one token of a chunk."""
+        """Whether it is launched for each token of a chunk."""
         return any(isinstance(a, str) and a.endswith("[t]") for a in self.arguments)
 
     def of_token(self, token: int) -> Launch:
-        """For this token of a chunk."""
+        """The launch for this token of a chunk, whose rows its arguments name."""
         rows = (
             f"{a.removesuffix('[t]')}[{token}]" if isinstance(a, str) and a.endswith("[t]") else a
             for a in self.arguments
@@ -104,7 +104,7 @@ class Launch:
         return Launch(self.kernel, tuple(rows))
 
     def of_layer(self, layer: int, stage: Stage) -> Launch:
-        """For this layer of ``stage``."""
+        """The launch in this layer of ``stage``, with what it takes of the next layer by name."""
 
         def named(argument: str | int) -> str | int:
             if not isinstance(argument, str) or not argument.endswith("[+1]"):

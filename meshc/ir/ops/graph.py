@@ -30,8 +30,8 @@ def check_product(
     op: Op, extents: Mapping[str, int], contract: tuple[str, ...], group: tuple[str, ...]
 ) -> None:
     """Raise ``invalid-ir`` unless both sides of every product of ``op``, whose first operand is on
-    the left, have the dims ``contract``, and ``group`` is empty or two dims of which the second
-    divides the first."""
+    the left, have the dims ``contract``, and ``group`` is empty or two dims, one of the left and
+    one of the right, neither contracted, of which the second divides the first."""
     left = tensor_type(op.operands[0])
     for right in op.operands[1:]:
         missing = [d for d in contract if d not in left.dims or d not in tensor_type(right).dims]
@@ -39,6 +39,10 @@ def check_product(
             op.reject(f"contracts {', '.join(missing) or 'nothing'}, not a dim of both sides")
     if len(group) not in (0, 2):
         op.reject(f"'group' names {len(group)} dims: it takes heads, and those that they share")
+    rights = [tensor_type(right).dims for right in op.operands[1:]]
+    for head, sides in zip(group, ([left.dims], rights), strict=False):
+        if head in contract or not all(head in dims for dims in sides):
+            op.reject(f"'group' names {head}: heads of the left side, then of the right one")
     if group and extents[group[0]] % extents[group[1]]:
         op.reject(f"{group[0]} is no multiple of {group[1]}")
 

@@ -23,10 +23,15 @@ ParamValue = Expr | int | float | bool | str
 
 @dataclass(eq=False)
 class Compute(Op):
-    """A microkernel on views of the core's own buffers; printed as ``tile.<kernel>``."""
+    """A microkernel on views of the core's own buffers; printed as ``tile.<kernel>``.
+
+    ``way`` says in which of several ways a target writes the call, and means nothing else: a pass
+    for resources of the target sets it (select-csl-products).
+    """
 
     kernel: str = ""
     params: dict[str, ParamValue] = field(default_factory=dict)
+    way: str = ""
 
     @property
     def declared(self) -> Kernel:
@@ -55,6 +60,8 @@ class Compute(Op):
 
     def attributes(self) -> dict[str, object]:
         found: dict[str, object] = {a.name: self.params[a.name] for a in self.declared.attributes}
+        if self.way:
+            found["way"] = self.way
         if self.when is not None:
             found["when"] = self.when
         return found

@@ -9,6 +9,7 @@ from csl_runs import compiled, emit, tile_text
 from csl_texts import tile_program
 from csl_turn_texts import all_gather
 
+from meshc.analysis.csl.memory import element_bytes
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.devices import device
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
@@ -50,6 +51,8 @@ def agree(files, folder, arch, monkeypatch):
     memory = json.loads(files["report.json"])["memory"]
     classes = placed(files, folder, arch, monkeypatch)
     assert memory["data"] == max(data for data, _, _ in classes)
+    named = memory["scratch"] + memory["tables"] + memory["variables"]
+    assert memory["data"] - named >= sum(memory["buffers"].values())
     assert max(used for _, used, _ in classes) <= memory["data"] + memory["padding"]
     assert max(count for *_, count in classes) <= memory["code"]["statements"] + OF_LIBRARIES
     code = memory["code"]
@@ -88,6 +91,21 @@ def test_tables_of_turns_are_counted(tmp_path, monkeypatch):
     files = emit({"main": tile_text(all_gather(2, 5, "x", 1), "wse2")})
     assert json.loads(files["report.json"])["memory"]["tables"] == 12
     agree(files, tmp_path, "wse2", monkeypatch)
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize(("m", "algo"), [(13, "cannon"), (40, "summa"), (1, "k_tree")])
+def test_the_plan_is_what_is_placed(m, algo, kind, arch, tmp_path, monkeypatch):
+    """Buffers and scratch as plan-csl-memory says them, and words of the program, are all data."""
+    question = Question(m=m, k=50, n=22, mesh="4x4", device=arch, dtype=kind)
+    module = tile_module(question, "gemv" if m == 1 else "gemm", algo)
+    files = emit({"main": module})
+    memory = json.loads(files["report.json"])["memory"]
+    classes = placed(files, tmp_path, arch, monkeypatch)
+    assert module.scratch or memory["scratch"] == 0
+    words = memory["tables"] + memory["variables"]
+    assert element_bytes(module) + words == max(data for data, _, _ in classes)
 
 
 def program(statements, elements):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from csl_runs import emit, run_files
 
+from meshc.analysis.csl.windows import Dim, Window
 from meshc.backends.csl.kernels.scalar import CALL, OFFSET, Scalar
 from meshc.backends.csl.spelling.expressions import Spelling
-from meshc.backends.csl.spelling.windows import Dim, Window
 from meshc.driver.questions import Question, tile_module
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.types import BufferType, DType

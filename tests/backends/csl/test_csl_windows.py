@@ -7,10 +7,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshc.analysis.csl.windows import window
 from meshc.backends.csl.spelling.descriptors import Descriptors
-from meshc.backends.csl.spelling.expressions import PLAIN
+from meshc.backends.csl.spelling.expressions import as_named
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.spelling.windows import window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -83,7 +83,7 @@ def factors(size):
 @given(views())
 def test_descriptors_walk_through_the_view(case):
     view, expected = case
-    descriptors = Descriptors(Names(), PLAIN, {})
+    descriptors = Descriptors(Names(), as_named(), {})
     try:
         text = descriptors.memory(window(view))
     except MeshcError as error:

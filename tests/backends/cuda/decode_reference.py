@@ -135,7 +135,7 @@ def expected(case: Case):
         page, place = case.pages[b, where // shape.page], where % shape.page
         old = [from_kind(pool[page, :, place], kind) for pool in (case.keys, case.values)]
         every = [np.concatenate([o, n[None]]) for o, n in zip(old, new[:, b], strict=True)]
-        keys, values = (np.repeat(t, shape.group, axis=1) for t in every)
+        keys, values = (np.repeat(t, shape.heads // shape.kv_heads, axis=1) for t in every)
         scores = np.einsum("hd,thd->ht", q, keys) * shape.scale
         weights = np.exp(scores - scores.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)

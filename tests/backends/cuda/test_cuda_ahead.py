@@ -80,7 +80,7 @@ def test_attention_blocks_begin_where_is_prefetched(sizes, dataflow, cluster):
     except attention.DoesNotFit:
         return
     found = plan.first_reads()
-    own = shape.rows // 16
+    own = shape.sizes.rows // 16
     starts = [
         head * own + own * rank // cluster
         for head in range(shape.kv_heads)

@@ -221,7 +221,7 @@ def test_full_size(name, cached):
     check(case, sums, pools, 1e-5)
     weights = 2 * (case.wq.size + case.wk.size + case.wv.size + case.wo.size)
     # The pushes of a gather are copies as well.
-    pushed = 4 * one.kv_heads * (cluster - 1) * one.rows if dataflow == "split_token" else 0
+    pushed = 4 * one.kv_heads * (cluster - 1) * one.sizes.rows if dataflow == "split_token" else 0
     assert counts.copied_bytes - weights - pushed == 4 * cached * one.kv_heads * one.head
     assert counts.dsmem_bytes == chosen.dsmem_bytes(seen(case))
 
@@ -241,7 +241,7 @@ def test_many_requests_share_one_pass_over_the_weights(kv_heads, requests):
     sums, pools, counts = run(chosen, case)
     check(case, sums, pools, ROUNDED["f16"])
     weights = 2 * (case.wq.size + case.wk.size + case.wv.size + case.wo.size)
-    pushed = 3 * 4 * kv_heads * requests * one.rows
+    pushed = 3 * 4 * kv_heads * requests * one.sizes.rows
     cached = 4 * int(case.cached.sum()) * kv_heads * one.head
     assert counts.copied_bytes == weights + pushed + cached
 

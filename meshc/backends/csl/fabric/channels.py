@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl.ends import colors_on, ends_of
 from meshc.analysis.csl.queues import queue_of, wrong_queue
+from meshc.analysis.csl.windows import Window
 from meshc.analysis.traffic.channels import line_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.spelling.windows import Window
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshc.backends.csl.spelling.windows import Window, window
+from meshc.analysis.csl.windows import Window, window
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op
 from meshc.ir.module import Module

@@ -17,7 +17,7 @@ After a round every router is as it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.traffic.turns import Turns
@@ -83,17 +83,14 @@ def painter(row: bool, way: int) -> str:
     return f"{'row' if row else 'column'}_turns_{'up' if way > 0 else 'down'}"
 
 
-def painters(code: str) -> list[str]:
-    """The functions that set the routers of a line, as far as ``code`` calls them."""
+def painters(called: Collection[str]) -> list[str]:
+    """The functions that set the routers of a line, those whose names are in ``called``."""
     lines: list[str] = []
     for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH")):
         for way, write in ((1, _paint_up), (-1, _paint_down)):
             name = painter(row, way)
-            if f"{name}(" in code:
-                lines += [
-                    "",
-                    *write(name, "at, line" if row else "line, at", ahead, behind),
-                ]
+            if name in called:
+                lines += ["", *write(name, "at, line" if row else "line, at", ahead, behind)]
     return lines
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshc.backends.csl.kernels.costs import SETUP, Costs
+from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.windows import Window
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
 from meshc.backends.csl.spelling.descriptors import element, own
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.spelling.windows import Window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-CACHES = ("ring_set", "ring_push", "ring_grow", "ring_oldest", "ring_drop", "mask_slots")
-"""The kernels, each of which has a state among its operands."""
 _SCALARS = 12
 """Cycles of the scalar code that finds a slot, predicted: two loads, a sum and a division."""
 _ROW = 29

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from meshc.backends.csl.kernels.caches import CACHES
+from meshc.analysis.csl.operands import CACHES
 from meshc.backends.csl.spelling.descriptors import ELEMENTS
 from meshc.ir.core import Op
 from meshc.ir.module import Module

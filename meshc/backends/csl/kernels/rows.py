@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meshc.backends.csl.kernels.costs import SETUP, Costs
+from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
 from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.spelling.windows import Dim, Window, dense
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from meshc.analysis.csl.memory import WIDENED, scratch_type
+from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.backends.csl.kernels.registers import Registers
 from meshc.backends.csl.spelling.descriptors import Descriptors, element, own, stored
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
-from meshc.backends.csl.spelling.windows import Dim, Window, dense
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -116,7 +117,7 @@ class SharedCode:
         """f32 memory for the elements of ``source``, one behind the other, from element ``first``
         of what is kept for operands in another type."""
         self.widened = max(self.widened, first + source.size)
-        buffer = Value("widened", BufferType(DType.F32, (self.widened,)))
+        buffer = Value(WIDENED, BufferType(DType.F32, (self.widened,)))
         return Window(buffer, DType.F32, Expr.const(first), dense(source.dims))
 
     def scratch_window(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
@@ -125,19 +126,22 @@ class SharedCode:
         buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
         return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
 
-    def shared_variables(self) -> list[Variable]:
-        """The scratch memory and the tables that the kernels written so far share."""
+    def needed(self) -> dict[str, int]:
+        """Elements of scratch that the kernels written so far take, by name."""
+        found = {str(dtype): size for dtype, size in self.scratch.items()}
+        return {**found, WIDENED: self.widened} if self.widened else found
+
+    def shared_variables(self, scratch: Mapping[str, int]) -> list[Variable]:
+        """Variables for ``scratch``, so many elements by name, and for the tables of the kernels
+        written so far."""
         found = [
-            array("scratch", self._scratch_name(dtype), dtype, size)
-            for dtype, size in self.scratch.items()
+            array("scratch", self._scratch_name(name), scratch_type(name), size)
+            for name, size in scratch.items()
         ]
-        if self.widened:
-            name = self.names.of("buffer", "widened")
-            found.append(array("scratch", name, DType.F32, self.widened))
         return [*found, *self.tables]
 
-    def _scratch_name(self, dtype: DType) -> str:
-        return self.names.of("buffer", f"scratch_{dtype}")
+    def _scratch_name(self, name: str) -> str:
+        return self.names.of("buffer", name if name == WIDENED else f"scratch_{name}")
 
 
 Loops = list[tuple[str, Dim]]

@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from meshc.backends.csl.kernels import products
-from meshc.backends.csl.kernels.caches import CACHES, Caches
-from meshc.backends.csl.kernels.costs import LOOP, SETUP, Costs
+from meshc.analysis.csl import products
+from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
+from meshc.analysis.csl.operands import CACHES, widened
+from meshc.analysis.csl.products import Plan, Product
+from meshc.analysis.csl.windows import Dim, Window, dense, window
+from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.masks import Masks
-from meshc.backends.csl.kernels.products import Plan, Product
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.rows import Rows
-from meshc.backends.csl.kernels.scalar import LENGTH, OFFSET
+from meshc.backends.csl.kernels.scalar import OFFSET
 from meshc.backends.csl.kernels.shared_code import (
     PAD,
     SharedCode,
@@ -25,7 +27,6 @@ from meshc.backends.csl.kernels.shared_code import (
 from meshc.backends.csl.spelling.descriptors import Descriptors, element, own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.spelling.windows import Dim, Window, dense, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -40,13 +41,6 @@ _POINTWISE = {
 _WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
 
-
-_MIXED = ("copy", "gemm", "square_sum", "select_lanes", *CACHES)
-"""Kernels that take operands of several types as they are."""
-_WIDE = {"rope": (1,)}
-"""Operands that are f32 whatever the type of the others."""
-_OF_ANY_TYPE = {"rms_scale": (2,)}
-"""Operands of which a kernel reads single values, whatever their type."""
 
 _OF_A_BATCH = 17
 """Cycles of the loop around a product of a batch, and of where its operands begin."""
@@ -64,7 +58,6 @@ class Kernels:
         names: Names,
         descriptors: Descriptors,
         costs: Costs,
-        free_bytes: int,
         known_at_start: Collection[str] = (),
     ) -> None:
         """``known_at_start`` are names that have their values when a program starts: run-time
@@ -72,7 +65,6 @@ class Kernels:
         self.names = names
         self.descriptors = descriptors
         self.costs = costs
-        self.free_bytes = free_bytes
         self.code = SharedCode(names, descriptors)
         self.rows = Rows(self.code)
         self.caches = Caches(self.code)
@@ -112,19 +104,9 @@ class Kernels:
     def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
         """The operands of a kernel, those in f16 as f32 where the kernel has both and takes one
         type alone. Its result comes first."""
-        if op.kernel in _WIDE:
-            wide = [w if n in _WIDE[op.kernel] else None for n, w in enumerate(given)]
-            return self._as_f32(given, [w for w in wide if w is not None])
-        alike = [w for n, w in enumerate(given) if n not in _OF_ANY_TYPE.get(op.kernel, ())]
-        if op.kernel in _MIXED or len({w.dtype for w in alike}) == 1:
-            return given
-        return self._as_f32(given, given)
-
-    def _as_f32(self, given: list[Window], which: list[Window]) -> list[Window]:
-        """``given``, those of ``which`` that are f16 as f32."""
         found, first = [], 0
-        for one in given:
-            if one in which and one.dtype == DType.F16:
+        for one, yes in zip(given, widened(op, given), strict=True):
+            if yes:
                 one = self.code.widened_window(one, first)
                 first += one.size
             found.append(one)
@@ -178,7 +160,7 @@ class Kernels:
         return self._in_parts(operands, lambda part: self._vector(op, part), operations)
 
     def steps(self, op: Compute) -> int:
-        """Those of the cycles that are vector steps, beside which no transfer of the core moves."""
+        """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
         windows = _windows(op)
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
@@ -188,19 +170,15 @@ class Kernels:
         return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
     def _vector(self, op: Compute, windows: Sequence[Window]) -> int:
-        """Steps of one operation."""
+        """Cycles of one vector operation on the operands, its set-up apart."""
         to = windows[0]
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
         return self.costs.vector(kind, to.dtype, to.size, tuple(w.pace for w in windows))
 
     def _batch(self, op: Compute, windows: list[Window]) -> tuple[int, Plan]:
         """How many products there are in a batch, and the plan of each, zeros included."""
-        to, left, right = windows
-        if op.params["transposed"]:
-            right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
-        batch = math.prod(dim.extent for dim in to.dims[:-2])
-        one = Product(to.trailing(2), left.trailing(2), right.trailing(2))
-        return batch, self._plan(one, bool(op.params["accumulate"]))
+        batch = math.prod(dim.extent for dim in windows[0].dims[:-2])
+        return batch, self._plan(op, products.one_product(op))
 
     # --- one operation
 
@@ -290,39 +268,42 @@ class Kernels:
             fail(
                 "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
             )
-        if op.params["transposed"]:
-            right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
-        accumulate = bool(op.params["accumulate"])
-        one = Product(to.trailing(2), left.trailing(2), right.trailing(2))
-        lines = self._batches(to, left, right, accumulate)
-        if accumulate or self._plan(one, accumulate).fresh:
+        lines = self._batches(op)
+        if op.params["accumulate"] or self._plan(op, products.one_product(op)).fresh:
             return lines
         return [*self.code.set(to, 0.0), *lines]
 
-    def _plan(self, product: Product, accumulate: bool) -> Plan:
-        return products.plan(product, self.costs, self.free_bytes, accumulate)
+    def _plan(self, op: Compute, product: Product) -> Plan:
+        """The way that the call says. Raises ``csl-unassigned`` where it says none that there
+        is."""
+        found = products.planned(product, op.way, self.costs, bool(op.params["accumulate"]))
+        if found is None:
+            said = f"the way '{op.way}', which it cannot take" if op.way else "no way"
+            fail(
+                "csl-unassigned",
+                f"the call 'gemm' of %{product.c.buffer.name} says {said}",
+                op.span,
+                help="run the pass select-csl-products",
+            )
+        return found
 
-    def _batches(self, to: Window, left: Window, right: Window, accumulate: bool) -> list[str]:
+    def _batches(self, op: Compute) -> list[str]:
         """Loops over leading dims around one product."""
-        count = len(to.dims) - 2
-        heads = [w.dims[: len(w.dims) - 2] for w in (to, left, right)]
-        moved = [to.trailing(2), left.trailing(2), right.trailing(2)]
+        given = products.operands(op)
+        moved = [one.trailing(2) for one in given]
         loops: list[tuple[str, Dim]] = []
-        for position in range(count):
-            strides = [_stride(head, position, count) for head in heads]
-            if to.dims[position].extent == 1:
-                continue
-            variable = f"h{position}"
-            loops.append((variable, to.dims[position]))
-            moved = [w.moved(own(variable) * s) for w, s in zip(moved, strides, strict=True)]
-        lines = [self._product(Product(*moved), accumulate)]
+        for place, batch in products.batches(given).items():
+            variable = f"h{place}"
+            loops.append((variable, batch.dim))
+            moved = [w.moved(own(variable) * s) for w, s in zip(moved, batch.strides, strict=True)]
+        lines = [self._product(op, Product(*moved))]
         for variable, dim in reversed(loops):
             lines = self.code.over(variable, dim, lines)
         return lines
 
-    def _product(self, product: Product, accumulate: bool) -> str:
+    def _product(self, op: Compute, product: Product) -> str:
         """A call of the function that does one product."""
-        chosen = self._plan(product, accumulate)
+        chosen = self._plan(op, product)
         starts: dict[str, str] = {}
         windows = []
         for label, one in zip("cab", _sides(chosen.product), strict=True):
@@ -358,7 +339,7 @@ class Kernels:
         rows = self.code.registers.rows()
         dtype = element(product.b.dtype)
         step = self.code.function("accumulate", product.c, [f"factor: {dtype}"], [
-            f"{product.operation}({sums.to}, {sums.source}, {rows}, factor);"
+            f"{_multiply_add(product)}({sums.to}, {sums.source}, {rows}, factor);"
         ])  # fmt: skip
         body += [
             f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});",
@@ -377,7 +358,7 @@ class Kernels:
         factor += f"[{expression(left, self.descriptors.spell)}]"
         inner = [
             f"const row = {self.descriptors.memory(row)};",
-            f"{product.operation}(row, row, {self.descriptors.memory(right)}, {factor});",
+            f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",
         ]
         rows, columns = product.a.dims
         return self.code.over("i", rows, self.code.over("j", columns, inner))
@@ -412,15 +393,16 @@ class Kernels:
             )
             return memory(where)
 
-        add = products.add(dtype)
+        add = _POINTWISE["add"][element(dtype)]
+        multiply = _POINTWISE["mul"][element(dtype)]
         factors = ", ".join(
             memory(side, f"{self.names.of('buffer', side.buffer.name)}_{what}")
             for side, what in ((left, "columns"), (right, "rows"))
         )
         sums = memory(product.c)
         if fresh and depth == 1:
-            return [f"{products.multiply(dtype)}({sums}, {factors});"]
-        lines = [f"{products.multiply(dtype)}({part(0, depth)}, {factors});"]
+            return [f"{multiply}({sums}, {factors});"]
+        lines = [f"{multiply}({part(0, depth)}, {factors});"]
         if dtype == DType.F32:
             first = self.code.scratch_window(product.c.dtype, depth * m * n, 0, m * n)
             each = memory(first.moved(_index("j", depth) * (m * n)))
@@ -445,10 +427,11 @@ def _sides(product: Product) -> tuple[Window, Window, Window]:
     return product.c, product.a, product.b
 
 
-def _stride(head: tuple[Dim, ...], position: int, count: int) -> int:
-    """Stride of batch dim ``position`` of ``count`` for an operand that may lack leading ones."""
-    own = position - (count - len(head))
-    return head[own].stride if own >= 0 and head[own].extent > 1 else 0
+def _multiply_add(product: Product) -> str:
+    """The multiply-accumulate builtin."""
+    if product.mixed:
+        return "@fmachs"
+    return "@fmacs" if product.c.dtype == DType.F32 else "@fmach"
 
 
 def _repeated(operand: Window, to: Window) -> Window:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from meshc.analysis.csl.banks import buffer_bytes, shifts
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.memory import late, wrong_memory
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
-from meshc.backends.csl.kernels.costs import Costs
 from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.backends.csl.kernels.extents import check_extents, kept_parts
 from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.pe.banks import shifts
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.program import Lowering, Task
@@ -32,7 +33,6 @@ from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 _PAD = "    "
-OWN = Spelling(lambda name: f"my_{name}")
 MOST_TIMED_CORES = 1 << 16
 
 
@@ -61,7 +61,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     guards.kept = kept_parts(module, names)
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
-    descriptors = Descriptors(names, guards.spelling, shifts(module))
+    descriptors = Descriptors(names, guards.spelling, _late(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
@@ -69,6 +69,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     tasks = _task_ids(module, targets)
     bodies = lowering.tasks()  # which name what guards of bindings are named after
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
+    _check_memory(module, kernels)
     memory = _memory(module, names, symbols, kernels, descriptors.shifts)
     state = _state(lowering, guards, scalars)
     body = _step(lowering)
@@ -85,13 +86,13 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
         ("Start, and what ends of transfers do", ends_of_transfers),
         ("", _comptime(lowering, bindings, symbols)),
     ]
-    text = _assemble(module, phase, sections)
+    text = _assemble(module, phase, sections, helpers(guards.helpers))
     device = module.the_device()
     code = [*kernels.code.functions, *body, *ends_of_transfers]
     taken = CoreMemory(
         device.whole("memory_bytes"),
         (*memory, *state, *kernels.code.variables, *descriptors.tables),
-        code_size([*helpers(code), *code], device),
+        code_size([*helpers(guards.helpers), *code], device),
     )
     taken.check()
     cycles = None
@@ -130,7 +131,7 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
         cycles = Timing(module, kernels).cycles
-    scratch = kernels.code.shared_variables()
+    scratch = kernels.code.shared_variables(kernels.code.needed())
     return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
 
 
@@ -147,27 +148,10 @@ def kernels_of(module: Module) -> Kernels:
     return _kernels(module, names, descriptors)
 
 
-def buffer_bytes(module: Module) -> int:
-    """Bytes of the program's buffers, each aligned, as the emitted text declares them."""
-    late = shifts(module)
-    buffers = [
-        Variable("buffer", b.type.bytes + late.get(b.value.name, 0) * b.type.dtype.bytes)
-        for b in module.buffers
-    ]
-    return bytes_of(buffers) + padding(buffers)
-
-
-def free_bytes(module: Module) -> int:
-    """Bytes of a core's memory that the program's buffers leave to scratch, as long as its code is
-    not known yet: without what the device reserves for code."""
-    device = module.the_device()
-    return device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
-
-
 def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
     """What writes the kernels of ``module``."""
     known = {*module.scalars, *module.the_mesh().coordinates}
-    return Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module), known)
+    return Kernels(names, descriptors, Costs(module.the_device()), known)
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
@@ -190,6 +174,27 @@ def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
             help="run the pass assign-csl-tasks, for --portable with {portable=true}",
         )
     return module.tasks
+
+
+def _late(module: Module) -> dict[str, int]:
+    """Elements that lie unused before a buffer, for those that have some."""
+    found = {buffer.value.name: late(buffer) for buffer in module.buffers}
+    return {name: elements for name, elements in found.items() if elements}
+
+
+def _check_memory(module: Module, kernels: Kernels) -> None:
+    """The module says memory of their own for its buffers, and the scratch that was written. Raises
+    ``csl-unassigned``."""
+    wrong = wrong_memory(module)
+    for name, elements in kernels.code.needed().items():
+        if wrong is None and elements > module.scratch.get(name, 0):
+            wrong = f"kernels take {elements} elements of scratch '{name}'"
+    if wrong is not None:
+        fail(
+            "csl-unassigned",
+            f"the program does not say which memory it takes: {wrong}",
+            help="run the pass plan-csl-memory",
+        )
 
 
 # --- sections
@@ -233,7 +238,7 @@ def _memory(
     shifts: dict[str, int],
 ) -> list[Variable]:
     """Arrays, and pointers to those that the host sees."""
-    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables()]
+    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables(module.scratch)]
     for symbol, buffer in symbols.items():
         name = names.of("buffer", buffer.value.name)
         shift = shifts.get(buffer.value.name, 0)
@@ -311,7 +316,7 @@ def _tasks(
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
     start += [f"{name} = given_{name};" for name in scalars]
-    plain_spelling = Spelling(guards.spell, guards.most)
+    plain_spelling = Spelling(guards.spell, guards.most, guards.helpers)
     start += [
         f"{name} = {expression(Expr(((atom, 1),)), plain_spelling)};"
         for atom, name in guards.kept.items()
@@ -327,22 +332,23 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
     mesh = module.the_mesh()
     values = coordinate_values(mesh)
     needed = {n for name in guards.coordinates for n in values[name].free_vars}
+    own = Spelling(lambda name: f"my_{name}", helpers=guards.helpers)
     lines = []
     for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
-            own = "" if axis in guards.coordinates else "const "
-            lines.append(f"{own}{OWN(axis)} = @as(i16, position.{place}());")
+            declared = "" if axis in guards.coordinates else "const "
+            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}());")
     for name in guards.coordinates:
         if name in mesh.plane:
             continue
         target = guards.spell(name)
         for number, (cond, value) in enumerate(values[name].pieces):
-            text = f"{target} = {expression(value, OWN)};"
+            text = f"{target} = {expression(value, own)};"
             if cond.is_true:
                 lines.append(f"else {{ {text} }}" if number else text)
             else:
                 head = "else if" if number else "if"
-                lines.append(f"{head} ({condition(cond, OWN)}) {{ {text} }}")
+                lines.append(f"{head} ({condition(cond, own)}) {{ {text} }}")
     return lines
 
 
@@ -363,7 +369,9 @@ def _function(name: str, params: str, body: list[str]) -> list[str]:
     return [f"fn {name}({params}) void {{", *(_PAD + line for line in body), "}"]
 
 
-def _assemble(module: Module, phase: str, sections: list[tuple[str, list[str]]]) -> str:
+def _assemble(
+    module: Module, phase: str, sections: list[tuple[str, list[str]]], divisions: list[str]
+) -> str:
     mesh = module.the_mesh()
     size = f"{mesh.columns} x {mesh.rows}"
     lines = [
@@ -371,10 +379,7 @@ def _assemble(module: Module, phase: str, sections: list[tuple[str, list[str]]])
         "// Written by meshc. Transfers run beside the kernels; step() returns where it must wait",
         "// for one, and the last end of what it waits for runs resume.",
     ]
-    code = [line for _, part in sections for line in part]
-    found = helpers(code)
-    if found:
-        sections = [*sections[:3], ("Integer division that rounds down", found), *sections[3:]]
+    sections = [*sections[:3], ("Integer division that rounds down", divisions), *sections[3:]]
     for title, part in sections:
         if not part:
             continue

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl.windows import Window, has_one_dim
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import Variable
-from meshc.backends.csl.spelling.windows import STRIDES, Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
@@ -76,7 +76,7 @@ def _with_own(spell: Spelling) -> Spelling:
     def either(name: str) -> str:
         return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
 
-    return Spelling(either, spell.most, spell.kept)
+    return Spelling(either, spell.most, spell.helpers, spell.kept)
 
 
 def _hint(window: Window, buffer: str, start: int) -> str:
@@ -114,15 +114,9 @@ def access(window: Window, buffer: str, start: int) -> str:
     ]
     index = " + ".join([*terms, *([str(start)] if start or not terms else [])])
     extents = ", ".join(str(dim.extent) for dim in window.dims)
-    kind = "mem1d_dsd" if plain(window) else "mem4d_dsd"
+    kind = "mem1d_dsd" if has_one_dim(window) else "mem4d_dsd"
     head = f"|{', '.join(variables)}|{{{extents}}} -> {buffer}[{index}]"
     return f"@get_dsd({kind}, .{{ .tensor_access = {head} }})"
-
-
-def plain(window: Window) -> bool:
-    """Whether a DSD of one dim walks through ``window``; the DSD of four has wide strides."""
-    dims = window.merged().dims
-    return len(dims) == 1 and dims[0].stride in STRIDES
 
 
 def element(dtype: DType) -> str:

@@ -7,28 +7,10 @@ multiple of the divisor where its bounds are known; else the emitted program's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Floor, Mod, Var
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How names are written, and the largest values of those whose bounds are known; all names
-    stand for values that are not negative. ``kept`` are the variables that keep the value of a
-    part of expressions."""
-
-    name: Callable[[str], str]
-    most: Mapping[str, int] = field(default_factory=dict)
-    kept: Mapping[Atom, str] = field(default_factory=dict)
-
-    def __call__(self, name: str) -> str:
-        """The spelling of ``name``."""
-        return self.name(name)
-
-
-PLAIN = Spelling(lambda name: name)
 
 HELPERS = {
     "mod": [
@@ -45,33 +27,93 @@ HELPERS = {
 }
 
 
+@dataclass(frozen=True)
+class Spelling:
+    """How names are written, and the largest values of those whose bounds are known; all names
+    stand for values that are not negative.
+
+    ``helpers`` gathers which of :data:`HELPERS` the text that is written calls, so that its file
+    can define them. ``kept`` are variables that keep the value of a part of expressions.
+    """
+
+    name: Callable[[str], str]
+    most: Mapping[str, int] = field(default_factory=dict)
+    helpers: set[str] = field(default_factory=set)
+    kept: Mapping[Atom, str] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> str:
+        """The spelling of ``name``."""
+        return self.name(name)
+
+
+def as_named() -> Spelling:
+    """Names as they are, without helpers so far."""
+    return Spelling(lambda name: name)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The text of an expression and what a core does to work it out: the names that it ``reads``,
+    as the IR has them, the helpers that it ``calls``, both in order, and the ``operations`` beside.
+
+    ``single`` says that the text is one operand, wherever it stands: a name, a number, a call, or
+    something in parentheses.
+    """
+
+    text: str
+    reads: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    operations: int = 0
+    single: bool = True
+
+    @property
+    def operand(self) -> str:
+        """The text, in parentheses if it needs them as an operand of a product."""
+        return self.text if self.single else f"({self.text})"
+
+
 def expression(value: Expr, spell: Spelling) -> str:
     """``value`` as a sum."""
-    parts = [(_term(atom, factor, spell), factor > 0) for atom, factor in value.terms]
-    parts.sort(key=lambda part: not part[1])
-    if value.constant or not parts:
-        constant = (str(abs(value.constant)), value.constant >= 0)
-        parts.insert(0 if constant[1] and parts and not parts[0][1] else len(parts), constant)
-    text = parts[0][0] if parts[0][1] else f"-{parts[0][0]}"
-    return text + "".join(f" {'+' if plus else '-'} {part}" for part, plus in parts[1:])
+    return _noted(written(value, spell), spell)
 
 
 def condition(cond: Cond, spell: Spelling) -> str:
     """``cond`` as a boolean expression."""
+    return _noted(written_condition(cond, spell), spell)
+
+
+def helpers(called: Collection[str]) -> list[str]:
+    """The functions of :data:`HELPERS` that text needs which calls those in ``called``."""
+    found = HELPERS["mod"] if called else []
+    return [*found, *([""] + HELPERS["floor"] if "floor" in called else [])]
+
+
+def written(value: Expr, spell: Spelling) -> Written:
+    """``value`` as a sum, for those who ask what it costs; its helpers are not gathered."""
+    parts = [(_term(atom, factor, spell), factor > 0) for atom, factor in value.terms]
+    parts.sort(key=lambda part: not part[1])
+    if value.constant or not parts:
+        constant = (Written(str(abs(value.constant))), value.constant >= 0)
+        parts.insert(0 if constant[1] and parts and not parts[0][1] else len(parts), constant)
+    (first, positive), *rest = parts
+    text = first.text if positive else f"-{first.text}"
+    text += "".join(f" {'+' if plus else '-'} {part.text}" for part, plus in rest)
+    single = first.single and positive and not rest
+    return _together(text, [part for part, _ in parts], len(rest) + (not positive), single)
+
+
+def written_condition(cond: Cond, spell: Spelling) -> Written:
+    """``cond`` as a boolean expression, as :func:`written` writes values."""
     if cond.is_true or cond.is_false:
-        return "true" if cond.is_true else "false"
-    clauses = [" and ".join(_comparison(c, spell) for c in clause) for clause in cond.clauses]
+        return Written("true" if cond.is_true else "false")
+    clauses = [_clause([_comparison(c, spell) for c in clause]) for clause in cond.clauses]
     if len(clauses) == 1:
         return clauses[0]
-    return " or ".join(f"({c})" if " and " in c else c for c in clauses)
-
-
-def helpers(lines: list[str]) -> list[str]:
-    """The functions of :data:`HELPERS` that ``lines`` call."""
-    text = "\n".join(lines)
-    uses_floor = "floor(" in text
-    found = HELPERS["mod"] if uses_floor or "mod(" in text else []
-    return [*found, *([""] + HELPERS["floor"] if uses_floor else [])]
+    text = " or ".join(
+        f"({found.text})" if len(clause) > 1 else found.text
+        for clause, found in zip(cond.clauses, clauses, strict=True)
+    )
+    return _together(text, clauses, len(clauses) - 1, False)
 
 
 def nonnegative(value: Expr) -> bool:
@@ -82,51 +124,77 @@ def nonnegative(value: Expr) -> bool:
     )
 
 
-def _comparison(constraint: Constraint, spell: Spelling) -> str:
+def _noted(found: Written, spell: Spelling) -> str:
+    """The text of what is written, whose helpers ``spell`` gathers."""
+    spell.helpers.update(found.calls)
+    return found.text
+
+
+def _together(text: str, parts: Sequence[Written], operations: int, single: bool) -> Written:
+    """``text``, which is made of ``parts`` and ``operations`` between them."""
+    return Written(
+        text,
+        tuple(name for part in parts for name in part.reads),
+        tuple(name for part in parts for name in part.calls),
+        operations + sum(part.operations for part in parts),
+        single,
+    )
+
+
+def _clause(comparisons: list[Written]) -> Written:
+    """Comparisons of which all hold."""
+    text = " and ".join(one.text for one in comparisons)
+    return _together(text, comparisons, len(comparisons) - 1, False)
+
+
+def _comparison(constraint: Constraint, spell: Spelling) -> Written:
     """One comparison, with what is subtracted moved to the other side."""
     expr = constraint.expr
     plus = Expr.sum((a, c) for a, c in expr.terms if c > 0)
     minus = Expr.sum((a, -c) for a, c in expr.terms if c < 0)
+    left, relation, right = minus, "<=", plus + expr.constant
     if constraint.relation == "=":
         left, right = (plus, minus - expr.constant) if plus.terms else (minus, plus + expr.constant)
-        return f"{_operand(left, spell)} == {expression(right, spell)}"
-    if minus.is_const:
-        return f"{_operand(plus, spell)} >= {-expr.constant}"
-    if plus.terms and expr.constant == -1:
-        return f"{_operand(minus, spell)} < {expression(plus, spell)}"
-    return f"{_operand(minus, spell)} <= {expression(plus + expr.constant, spell)}"
+        relation = "=="
+    elif minus.is_const:
+        left, relation, right = plus, ">=", Expr.const(-expr.constant)
+    elif plus.terms and expr.constant == -1:
+        relation, right = "<", plus
+    sides = [written(left, spell), written(right, spell)]
+    return _together(f" {relation} ".join(side.text for side in sides), sides, 1, False)
 
 
-def _operand(value: Expr, spell: Spelling) -> str:
-    return expression(value, spell)
+def _term(atom: Atom, factor: int, spell: Spelling) -> Written:
+    """``atom`` times the magnitude of ``factor``."""
+    found = _atom(atom, spell)
+    if factor == 1:
+        return found
+    if factor == -1:
+        return replace(found, text=found.operand, single=True)
+    return _together(f"{abs(factor)} * {found.operand}", [found], 1, False)
 
 
-def _term(atom: Atom, factor: int, spell: Spelling) -> str:
-    text = _atom(atom, spell)
-    if abs(factor) == 1:
-        return f"({text})" if factor < 0 and " " in text and not text.endswith(")") else text
-    return (
-        f"{abs(factor)} * ({text})"
-        if " " in text and not text.startswith("mod(")
-        else (f"{abs(factor)} * {text}")
-    )
-
-
-def _atom(atom: Atom, spell: Spelling) -> str:
+def _atom(atom: Atom, spell: Spelling) -> Written:
     if isinstance(atom, Var):
-        return spell(atom.name)
+        return Written(spell(atom.name), reads=(atom.name,))
     if atom in spell.kept:
-        return spell.kept[atom]
+        return Written(spell.kept[atom], reads=(spell.kept[atom],))
     if isinstance(atom, Call):
-        return f"{spell(atom.function)}({expression(atom.argument, spell)})"
+        argument = written(atom.argument, spell)
+        call = replace(argument, text=f"{spell(atom.function)}({argument.text})", single=True)
+        return replace(call, reads=(atom.function, *argument.reads))
     by, raised = _divisor(atom), _raise(atom, spell.most)
     if raised is None:
-        body = expression(atom.body, spell)
-        return f"{'mod' if isinstance(atom, Mod) else 'floor'}({body}, {by})"
-    body = expression(atom.body + raised, spell)
+        body = written(atom.body, spell)
+        helper = "mod" if isinstance(atom, Mod) else "floor"
+        call = replace(body, text=f"{helper}({body.text}, {by})", single=True)
+        return replace(call, calls=(helper, *body.calls))
+    body = written(atom.body + raised, spell)
     operator = "%" if isinstance(atom, Mod) else "/"
-    text = f"({body}) {operator} {by}" if " " in body else f"{body} {operator} {by}"
-    return f"({text} - {raised // by})" if raised and isinstance(atom, Floor) else text
+    quotient = _together(f"{body.operand} {operator} {by}", [body], 1, False)
+    if not raised or isinstance(atom, Mod):
+        return quotient
+    return _together(f"({quotient.text} - {raised // by})", [quotient], 1, True)
 
 
 def _raise(atom: Mod | Floor, most: Mapping[str, int]) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.analysis.layout.coordinates import coordinate_values
-from meshc.backends.csl.spelling.expressions import PLAIN, Spelling, condition, expression
+from meshc.backends.csl.spelling.expressions import Spelling, condition, expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.ir.affine import Atom, Cond, Piecewise
 from meshc.ir.mesh import Mesh
@@ -19,8 +19,9 @@ from meshc.ir.mesh import Mesh
 @dataclass
 class Guards:
     """Spelling of names in run-time code, parameters for guards, coordinates in use; ``spelled``
-    are the scalars and loop variables that have been written since they were declared, ``kept``
-    variables for what is worked out once of run-time scalars."""
+    are the scalars and loop variables that have been written since they were declared, ``helpers``
+    the functions of integer division that what is written calls, ``kept`` variables for what is
+    worked out once of run-time scalars."""
 
     mesh: Mesh
     names: Names
@@ -29,6 +30,7 @@ class Guards:
     variables: dict[str, str] = field(default_factory=dict)
     spelled: set[str] = field(default_factory=set)
     most: dict[str, int] = field(default_factory=dict)
+    helpers: set[str] = field(default_factory=set)
     kept: dict[Atom, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -38,7 +40,7 @@ class Guards:
     @property
     def spelling(self) -> Spelling:
         """How run-time code writes names, with the bounds that are known."""
-        return Spelling(self.spell, self.most, self.kept)
+        return Spelling(self.spell, self.most, self.helpers, self.kept)
 
     def spell(self, name: str) -> str:
         """A name in run-time code; names of functions' own variables stand for themselves."""
@@ -71,25 +73,28 @@ class Guards:
 def layout_spelling(mesh: Mesh) -> dict[str, str]:
     """Coordinates as the layout spells them: the axes of the plane are its loop variables, others
     are functions of theirs."""
-    found = {}
-    for name, value in coordinate_values(mesh).items():
-        single = value.expr
-        if name in mesh.plane or (single is not None and str(single) in mesh.plane):
-            found[name] = name if name in mesh.plane else str(single)
-        elif single is not None and single.is_const:
-            found[name] = str(single)
-        else:
-            found[name] = f"{name}({', '.join(in_order(mesh, value))})"
-    return found
+    return {
+        name: f"{name}({', '.join(in_order(mesh, value))})" if known is None else known
+        for name, value in coordinate_values(mesh).items()
+        for known in [_without_function(mesh, name, value)]
+    }
 
 
-def coordinate_functions(mesh: Mesh, used: set[str]) -> list[str]:
+def _without_function(mesh: Mesh, name: str, value: Piecewise) -> str | None:
+    """A coordinate that is a loop variable or a number; None for one that needs a function."""
+    if name in mesh.plane:
+        return name
+    single = value.expr
+    known = single is not None and (single.is_const or str(single) in mesh.plane)
+    return str(single) if known else None
+
+
+def coordinate_functions(mesh: Mesh, used: set[str], spell: Spelling) -> list[str]:
     """Functions of the position for the coordinates in ``used`` that need one."""
     lines: list[str] = []
     for name, value in coordinate_values(mesh).items():
-        spelled = layout_spelling(mesh)[name]
-        if name in used and spelled.startswith(f"{name}("):
-            lines += ["", *piecewise_function(mesh, name, value)]
+        if name in used and _without_function(mesh, name, value) is None:
+            lines += ["", *piecewise_function(mesh, name, value, spell)]
     return lines[1:]
 
 
@@ -98,14 +103,14 @@ def in_order(mesh: Mesh, value: Piecewise) -> list[str]:
     return [name for name in mesh.names if name in value.free_vars]
 
 
-def piecewise_function(mesh: Mesh, name: str, value: Piecewise, result: str = "i16") -> list[str]:
-    """``fn name(y: i16, x: i16)``, of the axes that ``value`` depends on: the value of the first
-    piece whose condition holds."""
+def piecewise_function(mesh: Mesh, name: str, value: Piecewise, spell: Spelling) -> list[str]:
+    """``fn name(y: i16, x: i16) i16``, of the axes that ``value`` depends on: the value of the
+    first piece whose condition holds."""
     params = ", ".join(f"{n}: i16" for n in in_order(mesh, value))
-    lines = [f"fn {name}({params}) {result} {{"]
+    lines = [f"fn {name}({params}) i16 {{"]
     for cond, expr in value.pieces:
-        text = expression(expr, PLAIN)
+        text = expression(expr, spell)
         if cond.is_true:
             return [*lines, f"    return {text};", "}"]
-        lines.append(f"    if ({condition(cond, PLAIN)}) {{ return {text}; }}")
+        lines.append(f"    if ({condition(cond, spell)}) {{ return {text}; }}")
     return [*lines, "    return 0;", "}"]

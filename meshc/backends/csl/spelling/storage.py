@@ -9,11 +9,12 @@ from typing import Literal
 Kind = Literal["buffer", "scratch", "table", "variable"]
 
 ALIGNMENT = 16
-"""Bytes, of every array of elements, so that vector operations read at full speed."""
+"""Every array of elements begins at a multiple of so many bytes, so that vector operations read at
+full speed."""
 
 WORD_BYTES = 2
-"""Of a pointer, an ``i16`` and a ``bool``, which the compiler keeps in a word (vendor's page on
-memory: 16-bit words)."""
+"""Bytes of a pointer, an ``i16`` or a ``bool``, each of which the compiler keeps in a word
+(vendor's page on memory: 16-bit words)."""
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.analysis.csl import costs
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
+from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import Messages, in_pairs
-from meshc.backends.csl.kernels import costs, scalar
+from meshc.backends.csl.kernels import scalar
 from meshc.backends.csl.kernels.scalar import Scalar
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.spelling.windows import window
 from meshc.backends.csl.timing.cases import Cases
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
@@ -184,7 +185,7 @@ class Timing:
         self.local.discard(op.var)
 
     def _skip(self, cores: Mask, gained: Clock, rounds: int, op: For) -> None:
-        """The rest of a loop whose rounds take alike."""
+        """Add the ``rounds`` of a loop that are left; each takes what the last one ``gained``."""
         self.clock += gained * rounds
         head = self.cases.head.get(id(op))
         if head is not None:
@@ -282,8 +283,8 @@ class Timing:
         return _Message(first, last)
 
     def _wait(self, group: Group, cores: Mask, where: int) -> None:
-        """Until the transfers of a group have ended: on the task itself, or by returning from it
-        and being resumed in another case."""
+        """Move the clocks on to where the transfers of a group have ended, which a core awaits
+        within its task, or by returning from it and being resumed in another case."""
         starts = [op.result for op in group.starts if op.result in self.pending]
         found = {token: self.pending.pop(token) for token in starts}
         ends: dict[Value, Clock] = {}

@@ -43,6 +43,7 @@ WATCHED = replace(
     libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
 )  # fmt: skip
 _FUNCTIONS = "mc_executor.cc"
+_FIRST_HEADER = "mc.cuh"
 _MESSAGE_BYTES = 512
 
 Argument = np.ndarray | np.generic
@@ -122,7 +123,7 @@ class _Counts(ct.Structure):
 
 @cache
 def headers() -> dict[str, str]:
-    """By name the headers of the library (``.cuh``) and of the executor (``.h``)."""
+    """The headers of the library (``.cuh``) and of the executor (``.h``), by file name."""
     return library.headers() | _texts("*.h")
 
 
@@ -144,8 +145,9 @@ class Library:
         self, text: str, parts: Mapping[str, str] | None = None, toolchain: Toolchain = CXX
     ) -> None:
         unit = {"kernels.cc": text}
-        parts = headers() if parts is None else parts
-        built = toolchain.build(unit, parts, "cuda-executor", _functions())
+        own = headers() if parts is None else parts
+        parsed = _FIRST_HEADER if parts is None else None  # other parts are used once
+        built = toolchain.build(unit, own, "cuda-executor", _functions(), parsed)
         self._library = ct.CDLL(str(built))
         self.watched = hasattr(self._library, "mc_watch_arrays")
 

@@ -65,8 +65,9 @@ class FirstReads:
 def first_reads(
     units: int, cluster: int, groups: int, width: int, ring_bytes: int
 ) -> FirstReads | None:
-    """Of a matrix of ``width`` values by units of ``cluster`` blocks with rings of ``ring_bytes``:
-    no more than keeps memory busy. None where some units have no row group."""
+    """What ``units`` of ``cluster`` blocks each, with rings of ``ring_bytes``, read first of a
+    matrix with rows of ``width`` values: no more than keeps memory busy. None where some units have
+    no row group."""
     if groups < units:
         return None
     group_bytes = -(-width // FRAGMENT) * FRAGMENT_BYTES
@@ -75,7 +76,7 @@ def first_reads(
 
 
 class DoesNotFit(Exception):
-    """Why a kernel of this shape cannot be made, in words."""
+    """No kernel of this shape can be made; the message says why."""
 
 
 def check_cluster(blocks: int) -> None:

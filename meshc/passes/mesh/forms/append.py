@@ -19,6 +19,14 @@ def append(way: Lowering, op: Op) -> list[Form]:
     """New rows lie on the columns where the cache has them. ``shift`` hands old rows on around the
     ring of the mesh's rows, ``cyclic`` moves nothing; they differ where single rows enter one after
     the other. Those that enter in one op have one policy."""
+    earlier = [other for other in way.problem.source.walk() if isinstance(other, graph.Append)]
+    if any(op.operands[0] is other.result for other in earlier):
+        fail(
+            "unsupported-op",
+            f"the new rows of this step are in {op.operands[0]} already",
+            op.span,
+            help="a cache takes one append a step",
+        )
     wanted = way.problem.kv
     single = not way.problem.many_rows and way.mesh.rows > 1
     policies = _BY_COST if wanted == AUTO and single else (_BY_COST[0],)

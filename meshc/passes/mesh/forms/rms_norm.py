@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.ir.core import Op
+from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import DType
 from meshc.ir.values import Value
@@ -58,13 +58,13 @@ def _squares(way: Lowering, op: graph.RmsNorm) -> tuple[Value, Value, Value]:
 def _reduced(way: Lowering, op: graph.RmsNorm) -> None:
     value, total, gain = _squares(way, op)
     total = way.completed(total, value, op.dim, "sum")
-    way.place(gain, way.restricted(value, (op.dim,)), op)
+    way.place(gain, way.restricted(value, tensor_type(gain).dims), op)
     scaled = mesh.RmsScale([value, total, gain], dim=op.dim, eps=op.eps)
     way.env[op.result] = way.emit_like(scaled, op.result.name, value)
 
 
 def _deferred(way: Lowering, op: graph.RmsNorm) -> None:
     value, total, gain = _squares(way, op)
-    way.place(gain, way.restricted(value, (op.dim,)), op)
+    way.place(gain, way.restricted(value, tensor_type(gain).dims), op)
     gained = way.emit_like(mesh.Mul([value, gain]), op.result.name, value)
     way.pending[op.result] = Unscaled(gained, total, op.dim, op.eps)

@@ -40,8 +40,19 @@ class Contractions(Values):
         self.check_matrices(op, rights)
         gemv(self.emitter, self.weights, op, self.place_of(left), self.emitter.flat(out), rights)
 
-    def check_matrices(self, op: Op, rights: Sequence[Value]) -> None:
-        """Right operands of a product lie as it wants them, which values on the cores do not."""
+    def check_matrices(
+        self, op: mesh.Gemv | mesh.Gemm | mesh.GemmT, rights: Sequence[Value]
+    ) -> None:
+        """Right operands of a product lie as it wants them, which values on the cores do not; rows
+        of tokens stay rows."""
+        rows = self.module.row_dim
+        if rows in op.contract or any(rows in tensor_type(right).dims for right in rights):
+            fail(
+                "unsupported-op",
+                f"a product of {op.NAME} whose right side has {rows}, the rows of tokens",
+                op.span,
+                help="a right side has other dims than the rows of the left one",
+            )
         if any(right not in self.weights.stacks for right in rights):
             fail(
                 "unsupported-op",

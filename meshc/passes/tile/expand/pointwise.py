@@ -107,6 +107,14 @@ class Pointwise(Values):
 
     def rms_scale(self, op: mesh.RmsScale) -> None:
         value, total, gain = (cast(Value, o) for o in op.operands)
+        if op.dim == self.emitter.row_dim or tensor_type(gain).dims != (op.dim,):
+            dims = ", ".join(tensor_type(gain).dims)
+            fail(
+                "unsupported-op",
+                f"a norm over {op.dim} with a gain of [{dims}]",
+                op.span,
+                help="a norm is over a dim of each row, which is the dim of its gain",
+            )
         source, sums = self.place_of(value), self.place_of(total)
         scale = self.view(self.place_of(gain))
         order = self.order(op, value, [], self.held(value, op.dim))

@@ -58,24 +58,9 @@ class Attention:
     head_epsilons: tuple[float, float] | None = None
 
     @property
-    def group(self) -> int:
-        """Query heads of a key/value head."""
-        return self.heads // self.kv_heads
-
-    @property
     def sizes(self) -> dsmem.Attention:
-        """The extents alone, as analyses take them."""
+        """The extents alone, which say what a cluster has of them."""
         return dsmem.Attention(self.hidden, self.heads, self.kv_heads, self.head, self.batch)
-
-    @property
-    def rows(self) -> int:
-        """Rows of queries, keys and values of a key/value head."""
-        return (self.group + 2) * self.head
-
-    @property
-    def attended(self) -> int:
-        """Values of a key/value head's queries, which the output projection takes."""
-        return self.group * self.head
 
 
 @dataclass(frozen=True)
@@ -102,7 +87,7 @@ class AttentionPlan:
     @property
     def sharers(self) -> int:
         """Clusters that share a key/value head."""
-        return self.shape.group // self.heads
+        return self.shape.sizes.group // self.heads
 
     @property
     def sizes(self) -> dsmem.Attention:
@@ -119,7 +104,7 @@ class AttentionPlan:
         head, whose row groups they have in turns."""
         if self.sharers > 1:
             return None
-        groups = self.shape.kv_heads * self.shape.rows // blocks.FRAGMENT
+        groups = self.shape.kv_heads * self.shape.sizes.rows // blocks.FRAGMENT
         ring = self.stages * self.tile_bytes
         return first_reads(self.blocks, 1, groups, self.shape.hidden, ring)
 
@@ -196,12 +181,13 @@ def plan(
 
     Raises DoesNotFit.
     """
-    heads = heads or shape.group
+    group = shape.sizes.group
+    heads = heads or group
     check_cluster(cluster)
     sizes = _sizes(shape, heads)
     misfits = clusters.shape_misfits(sizes) + page_misfits(shape.page)
-    if shape.group % heads or (dataflow == "split_head" and heads != shape.group):
-        misfits.append(f"{heads} of {shape.group} query heads are no share by {dataflow}")
+    if group % heads or (dataflow == "split_head" and heads != group):
+        misfits.append(f"{heads} of {group} query heads are no share by {dataflow}")
     if dataflow == "split_head" and shape.head_epsilons:
         misfits.append("heads are normed, whose lanes blocks of split_head share")
     misfits = misfits or clusters.division_misfits(sizes, cluster, dataflow)

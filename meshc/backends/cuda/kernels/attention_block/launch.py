@@ -39,7 +39,7 @@ class AttentionBlock(FusedKernel):
             plan.dsmem_bytes([plan.context or step.module.capacity] * step.batch),
         )  # fmt: skip
         parts = op.cluster if op.dataflow == "split_head" else 1
-        hidden, of_heads = shape.hidden, (shape.kv_heads, shape.rows)
+        hidden, of_heads = shape.hidden, (shape.kv_heads, shape.sizes.rows)
         gain = step.add_weight("norm_of_attention", "plain", fused.tensors("norm"), (hidden,))
         sources = fused.tensors("query", "key", "value")
         qkv = step.add_matrix("qkv", "projections", sources, (*of_heads, hidden), parts)

@@ -14,7 +14,7 @@ from meshc.ir.ops import graph
 
 
 class FeedForward(FusedKernel):
-    """Gated where it has a gate."""
+    """A feed-forward layer with its norm and residual sum; gated where it takes a gate."""
 
     NAME: ClassVar[str] = "ffn_block"
     PLACE: ClassVar[str] = FEED_FORWARD

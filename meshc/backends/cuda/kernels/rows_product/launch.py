@@ -31,7 +31,8 @@ def product(
 def product_of_columns(
     step: Step, name: str, shape: RowsProduct, arguments: tuple[str, ...], matrix: str
 ) -> Launch:
-    """As :func:`product`, of all columns of a step: chunks of prompts have as many as fit."""
+    """Like :func:`product`, for all columns of a step at once. A chunk of a prompt has as many
+    columns as fit every such product, so the step notes what fits this one."""
 
     def fits(columns: int) -> object:
         return kernel.plan(replace(shape, batch=columns), step.cores)

@@ -7,10 +7,20 @@ one element later than the factors that they are added to.
 
 from __future__ import annotations
 
+from meshc.analysis.layout.liveness import align
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
+
+
+def buffer_bytes(module: Module) -> int:
+    """Bytes of a program's buffers, each aligned and begun where its bank needs it to."""
+    late = shifts(module)
+    sizes = (
+        (b.type.bytes + late.get(b.value.name, 0) * b.type.dtype.bytes) for b in module.buffers
+    )
+    return sum(map(align, sizes))
 
 
 def shifts(module: Module) -> dict[str, int]:

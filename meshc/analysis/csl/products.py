@@ -1,4 +1,4 @@
-"""The kernel ``gemm`` in CSL: three ways to write it, the cheapest is emitted.
+"""The kernel ``gemm`` in CSL: three ways to write it, and which is the cheapest.
 
 *mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
 register that moves on by itself; registers of a sum that is one row are loaded before the start.
@@ -10,16 +10,29 @@ where rows are short, because the cost of a call is paid once for many of them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from meshc.backends.csl.kernels import scalar
-from meshc.backends.csl.kernels.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
-from meshc.backends.csl.spelling.descriptors import element, plain
-from meshc.backends.csl.spelling.windows import Dim, Window
+from meshc.analysis.csl.costs import (
+    BANKS,
+    CALL,
+    DESCRIPTOR,
+    LENGTH,
+    LOAD,
+    SETUP,
+    Costs,
+    writes,
+)
+from meshc.analysis.csl.windows import Dim, Window, has_one_dim, window
+from meshc.ir.affine import Expr
+from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
+from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 MOST_SCRATCH_BYTES = 8192
+_CALLED = 4  # scalar cycles of a call
 _PASS = 4  # scalar cycles of one pass of a loop
 _START = 3  # of the start of a loop
 _MOVED = 5  # of a DSD moved by a multiple of the loop's variable
@@ -48,16 +61,14 @@ class Product:
         """Whether the result is one row at one place, whose registers are loaded for good."""
         return self.c.dims[0].extent == 1 and self.c.start.is_const and self.c.constant
 
+    @property
+    def constant(self) -> bool:
+        """Whether all extents are known when the program is compiled."""
+        return all(side.constant for side in (self.c, self.a, self.b))
+
     def flipped(self) -> Product:
         """The same product as ``transpose(c) += transpose(b) transpose(a)``."""
         return Product(_flip(self.c), _flip(self.b), _flip(self.a))
-
-    @property
-    def operation(self) -> str:
-        """The multiply-accumulate builtin."""
-        if self.mixed:
-            return "@fmachs"
-        return "@fmacs" if self.c.dtype == DType.F32 else "@fmach"
 
 
 @dataclass(frozen=True)
@@ -70,27 +81,94 @@ class Plan:
     depth: int = 0
     steps: int = 0  # cycles of vector steps among them, when nothing else of the core can issue
     fresh: bool = False  # writes its result over what was there, so no zeros are needed
+    flipped: bool = False  # ``product`` is the transpose of what was asked for
 
     @property
     def scratch(self) -> int:
         """Elements of scratch."""
         m, _, n = self.product.extents
-        return self.depth * m * n
+        return 0 if self.fresh and self.depth == 1 else self.depth * m * n
+
+    @property
+    def way(self) -> str:
+        """How a module says it: ``mapped``, ``looped``, either ``_transposed``, ``outer_DEPTH``."""
+        if self.form == "outer":
+            return f"outer_{self.depth}"
+        return f"{self.form}_transposed" if self.flipped else self.form
 
 
-def plan(product: Product, costs: Costs, free_bytes: int, accumulate: bool = True) -> Plan:
+def cheapest(product: Product, costs: Costs, free_bytes: int, accumulate: bool = True) -> Plan:
     """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
     to ``accumulate`` count as part of it."""
-    both = (product, product.flipped())
-    found = [p for one in both for p in (_mapped(one, costs), _looped(one, costs)) if p]
-    outer = _outer(product, costs, min(free_bytes, MOST_SCRATCH_BYTES))
-    if outer:
-        found.append(outer)
+    ways = ["mapped", "looped", "mapped_transposed", "looped_transposed"]
+    depth = _deepest(product, min(free_bytes, MOST_SCRATCH_BYTES))
+    ways += [f"outer_{depth}"] if depth else []
+    found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
     if not found:
         fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
-    if not accumulate:
-        found = [_from_nothing(p, costs) for p in found]
     return min(found, key=lambda p: p.cycles)
+
+
+def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -> Plan | None:
+    """``product`` written in a ``way``; None where it cannot be, or there is no such way."""
+    form, _, rest = way.partition("_")
+    flipped = rest == "transposed"
+    one = product.flipped() if flipped else product
+    found: Plan | None = None
+    if form == "outer":
+        deep = rest.isdecimal() and 1 <= int(rest) <= product.extents[1]
+        deep = deep and product.constant and not product.mixed
+        found = _outer(product, costs, int(rest)) if deep else None
+    elif rest in ("", "transposed") and form in ("mapped", "looped"):
+        found = _mapped(one, costs) if form == "mapped" else _looped(one, costs)
+    if found is None:
+        return None
+    found = replace(found, flipped=flipped)
+    return found if accumulate else _from_nothing(found, costs)
+
+
+class Batch(NamedTuple):
+    """A loop over products: its dim, and the strides of result, left and right factors."""
+
+    dim: Dim
+    strides: tuple[int, int, int]
+
+
+def operands(op: Compute) -> tuple[Window, Window, Window]:
+    """Result and factors of a call of ``gemm``, the right factor as ``[.., k, n]``."""
+    to, left, right = (window(v, op.span) for v in op.operands if isinstance(v, View))
+    if op.params["transposed"]:
+        right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
+    return to, left, right
+
+
+def batches(given: Sequence[Window]) -> dict[int, Batch]:
+    """The loops around one product of ``given`` operands, by the number of the leading dim."""
+    to = given[0]
+    count = len(to.dims) - 2
+    heads = [one.dims[: len(one.dims) - 2] for one in given]
+    found = {}
+    for place in range(count):
+        if to.dims[place].extent > 1:
+            c, a, b = (_stride(head, place, count) for head in heads)
+            found[place] = Batch(to.dims[place], (c, a, b))
+    return found
+
+
+def one_product(op: Compute) -> Product:
+    """The product that each pass of the loops of a call of ``gemm`` does."""
+    given = operands(op)
+    found = [one.trailing(2) for one in given]
+    for place, batch in batches(given).items():
+        at = Expr.var(f"batch.{place}")
+        found = [w.moved(at * s) for w, s in zip(found, batch.strides, strict=True)]
+    return Product(*found)
+
+
+def _stride(head: tuple[Dim, ...], position: int, count: int) -> int:
+    """Stride of batch dim ``position`` of ``count`` for an operand that may lack leading ones."""
+    own = position - (count - len(head))
+    return head[own].stride if own >= 0 and head[own].extent > 1 else 0
 
 
 def _from_nothing(plan: Plan, costs: Costs) -> Plan:
@@ -135,13 +213,13 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     rows, columns = product.b.dims
     if k > 1 and (rows.stride != n * columns.stride or columns.count is not None):
         return None
-    if not all(plain(side.trailing(1)) for side in (product.c, product.a, product.b)):
+    if not all(has_one_dim(side.trailing(1)) for side in (product.c, product.a, product.b)):
         return None
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
     loads = LOAD if product.one_row else 3 * LOAD * m
     passes = _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
-    return Plan("mapped", product, scalar.CALL + body + loads + passes, steps=steps)
+    return Plan("mapped", product, _CALLED + body + loads + passes, steps=steps)
 
 
 def _looped(product: Product, costs: Costs) -> Plan | None:
@@ -151,11 +229,11 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
     once = SETUP + _element(product.a)
     once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
     once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
-    once += sum(scalar.LENGTH for row in (product.c, product.b) if not row.trailing(1).constant)
+    once += sum(LENGTH for row in (product.c, product.b) if not row.trailing(1).constant)
     passes = _START + m * _PASS if m > 1 else 0
     passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)
-    cycles = scalar.CALL + m * k * once + passes + steps
+    cycles = _CALLED + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
 
 
@@ -170,16 +248,19 @@ def _element(left: Window) -> int:
     return sum(stride != 1 for stride in strides) + max(len(strides), 1)
 
 
-def _outer(product: Product, costs: Costs, free_bytes: int) -> Plan | None:
+def _deepest(product: Product, free_bytes: int) -> int:
+    """So many columns and rows at once have room for their products; 0 where none has."""
     m, k, n = product.extents
-    dtype = product.c.dtype
-    if product.mixed or m * n * dtype.bytes > free_bytes:
-        return None
-    if not all(side.constant for side in (product.c, product.a, product.b)):
-        return None
-    depth = _power_of_two(min(k, free_bytes // (m * n * dtype.bytes)))
+    if product.mixed or not product.constant:
+        return 0
+    most = free_bytes // (m * n * product.c.dtype.bytes)
+    return _power_of_two(min(k, most)) if most > 0 else 0
+
+
+def _outer(product: Product, costs: Costs, depth: int) -> Plan:
+    _, k, _ = product.extents
     rounds, rest = divmod(k, depth)
-    cycles = scalar.CALL + rounds * _round_cycles(product, depth, costs)
+    cycles = _CALLED + rounds * _round_cycles(product, depth, costs)
     cycles += _START + rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
     cycles += _round_cycles(product, rest, costs) if rest else 0
     steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
@@ -235,13 +316,3 @@ def broadcast(product: Product, first: int, depth: int) -> tuple[Window, Window]
         left.inner([Dim(depth, ak.stride), Dim(m, am.stride), Dim(n, 0)]),
         right.inner([Dim(depth, bk.stride), Dim(m, 0), Dim(n, bn.stride)]),
     )
-
-
-def multiply(dtype: DType) -> str:
-    """The product builtin."""
-    return {"f16": "@fmulh", "f32": "@fmuls"}[element(dtype)]
-
-
-def add(dtype: DType) -> str:
-    """The sum builtin."""
-    return {"f16": "@faddh", "f32": "@fadds"}[element(dtype)]

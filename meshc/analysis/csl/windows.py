@@ -19,6 +19,9 @@ from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
+STRIDES = range(-128, 128)
+"""Of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)."""
+
 
 @dataclass(frozen=True)
 class Dim:
@@ -99,13 +102,15 @@ class Window:
         return self.inner(self.dims[len(self.dims) - count :])
 
 
-STRIDES = range(-128, 128)
-"""Of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)."""
+def has_one_dim(window: Window) -> bool:
+    """Whether a DSD of one dim walks through ``window``; the DSD of four has wide strides."""
+    dims = window.merged().dims
+    return len(dims) == 1 and dims[0].stride in STRIDES
 
 
 def window(view: View, span: Span | None = None) -> Window:
     """``view`` as a window. An extent that depends on the run is at least 1, as
-    ``kernels/expressible.py`` checks.
+    ``kernels/extents.py`` of the back end checks.
 
     Raises ``csl-view`` for a reshape of what does not lie evenly.
     """
@@ -176,7 +181,7 @@ def _reshaped(dims: list[Dim], shape: Sequence[Expr], view: View, span: Span | N
 
 
 def _joined(dims: Iterable[Dim]) -> list[Dim]:
-    """As few dims as possible that walk through the same elements in the same order."""
+    """``dims`` joined to as few as walk through the same elements in the same order."""
     kept: list[Dim] = []
     for dim in dims:
         if dim.extent == 1:

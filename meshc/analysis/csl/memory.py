@@ -1,0 +1,94 @@
+"""Memory of a core that a CSL program takes for elements: its buffers, and scratch of kernels.
+
+The program declares each buffer as a variable of its own, so no two share memory, whatever their
+live ranges are; scratch is shared by all kernels, since none keeps anything there.
+"""
+
+from __future__ import annotations
+
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.operands import widened
+from meshc.analysis.csl.products import one_product, planned
+from meshc.analysis.csl.windows import window
+from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
+from meshc.ir.module import Buffer, Module
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+from meshc.ir.views import View
+
+WIDENED = "widened"
+"""Name of the f32 scratch for copies of f16 operands; that of others is their element type."""
+
+
+def scratch_of(module: Module) -> dict[str, int]:
+    """Elements of scratch that the kernels of a program share, by name, in the order of first use:
+    each as large as the kernel that needs the most. Products must say their way."""
+    found: dict[str, int] = {}
+    costs = Costs(module.the_device())
+    wide = 0
+    for op in module.walk():
+        if isinstance(op, Compute):
+            dtype, elements = _own_scratch(op, costs)
+            if elements:
+                found[str(dtype)] = max(found.get(str(dtype), 0), elements)
+            given = [window(v, op.span) for v in op.operands if isinstance(v, View)]
+            copied = zip(given, widened(op, given), strict=True)
+            wide = max(wide, sum(one.size for one, yes in copied if yes))
+    return {**found, WIDENED: wide} if wide else found
+
+
+def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
+    """Element type and elements of what one kernel needs besides its operands."""
+    given = [window(v, op.span) for v in op.operands if isinstance(v, View)]
+    to = given[0]
+    if op.kernel == "gemm":
+        plan = planned(one_product(op), op.way, costs, bool(op.params["accumulate"]))
+        return to.dtype, 0 if plan is None else plan.scratch
+    if op.kernel == "square_sum":
+        return to.dtype, given[1].size
+    if op.kernel == "rotate":
+        return to.dtype, to.size // to.dims[0].extent
+    if op.kernel == "rope":  # two products of each head's lanes of one row
+        rows = to.dims[-2].extent if len(to.dims) > 1 else 1
+        return DType.F32, 2 * (to.size // to.dims[-1].extent // rows)
+    return to.dtype, 0
+
+
+def late(buffer: Buffer) -> int:
+    """Elements that lie unused before a buffer, so that it begins in another bank."""
+    return (buffer.address or 0) % ALIGNMENT_BYTES // buffer.type.dtype.bytes
+
+
+def element_bytes(module: Module) -> int:
+    """Bytes of the buffers, with what lies unused before them, and of the scratch that a module
+    says."""
+    buffers = sum(b.type.bytes + late(b) * b.type.dtype.bytes for b in module.buffers)
+    return buffers + sum(n * scratch_type(name).bytes for name, n in module.scratch.items())
+
+
+def scratch_type(name: str) -> DType:
+    """The element type of the scratch called ``name``."""
+    return DType.F32 if name == WIDENED else DType(name)
+
+
+def wrong_memory(module: Module) -> str | None:
+    """What is wrong with the addresses and the scratch that a module says, in words; None where
+    each buffer has memory of its own and kernels have the scratch that they need."""
+    top, before = 0, ""
+    for buffer in sorted(module.buffers, key=lambda b: -1 if b.address is None else b.address):
+        name = f"buffer '{buffer.value.name}'"
+        if buffer.address is None:
+            return f"{name} has no address"
+        if buffer.address % ALIGNMENT_BYTES not in (0, buffer.type.dtype.bytes):
+            return f"{name} begins neither at a multiple of {ALIGNMENT_BYTES} nor an element later"
+        if buffer.address < top:
+            return f"{before} and {name} share memory"
+        top, before = buffer.address + buffer.type.bytes, name
+    for name, elements in scratch_of(module).items():
+        if module.scratch.get(name, 0) < elements:
+            said = module.scratch.get(name, 0)
+            return f"kernels need {elements} elements of scratch '{name}', and {said} are planned"
+    for name in module.scratch:
+        if name not in (WIDENED, str(DType.F16), str(DType.F32)):
+            return f"there is no scratch '{name}'"
+    return None

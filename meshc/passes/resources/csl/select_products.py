@@ -1,0 +1,49 @@
+"""select-csl-products: the way in which each product of a CSL program is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.analysis.csl.banks import buffer_bytes
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.products import cheapest, one_product
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import Compute
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics
+
+
+@dataclass(frozen=True)
+class SelectCslProducts(Pass):
+    """Write each ``gemm`` in the way that has the fewest predicted cycles.
+
+    ``mapped`` and ``looped`` add a row times a factor at a time, the one with a register that
+    moves over rows that follow each other; both also for the transposed product. ``outer_8`` takes
+    the products of eight columns and rows at once into scratch, of which a core must have enough
+    beside its buffers and what the device reserves, and adds them by halves.
+
+    Before::
+
+        tile.gemm %h, %x, %w {accumulate = false, transposed = false}
+
+    After::
+
+        tile.gemm %h, %x, %w {accumulate = false, transposed = false, way = mapped}
+    """
+
+    NAME: ClassVar[str] = "select-csl-products"
+    LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset()
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_products"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        device = module.the_device()
+        room = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
+        costs = Costs(device)
+        for op in module.walk():
+            if isinstance(op, Compute) and op.kernel == "gemm":
+                accumulate = bool(op.params["accumulate"])
+                op.way = cheapest(one_product(op), costs, room, accumulate).way
+        return module
