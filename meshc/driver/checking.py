@@ -55,6 +55,10 @@ class Check(Instrument):
         given = self.stages[-1]
         try:
             check_claims(module)
+            if module.scalars != given.module.scalars:
+                self._begin(module)
+                self._left = module
+                return
             self._run(module)
             wanted, got = given.outcome.results, self.stages[-1].outcome.results
             check_outcomes(given.module, module, wanted, got, self._earlier())

@@ -24,7 +24,13 @@ from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
-from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels, resource_passes
+from meshc.pipelines import (
+    GIVEN,
+    pipeline_from,
+    pipeline_to_kernels,
+    resource_passes,
+    serving_passes,
+)
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
 from meshc.verify import check_fact
 from meshc.verify.shared_state import check_shared_state
@@ -68,6 +74,13 @@ def _compiled(
 ) -> Compiled:
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
+    if request.serving:
+        serving = serving_passes(
+            request.rows, request.serving != "chunks", request.serving == "layers!"
+        )
+        manager = PassManager(serving, instruments)
+        given = in_each(phases, lambda phase: manager.run(given[phase], report))
+        host = replace(host, loops=_loops(given.get("prefill")))
 
     agreed = replace(request, kv=_common_policy(loaded, given, request))
     regions = _common_regions(given, agreed)
@@ -229,6 +242,13 @@ def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
     eos = loaded.config.eos_ids if loaded.config else ()
     batch = batch_of(graphs["decode"])
     return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos), batch)
+
+
+def _loops(module: Module | None) -> tuple[tuple[str, str, int], ...]:
+    """The loops over layers of which a run passes some: their two scalars and layers."""
+    loops = [op for op in module.walk() if isinstance(op, graph.Repeat)] if module else []
+    named = [(op.rounds, module.dims[op.dim]) for op in loops if op.rounds] if module else []
+    return tuple((first, count, layers) for (first, count), layers in named)
 
 
 def _embedding(module: Module) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from meshc.backends import cuda
 from meshc.backends.python import load_program
+from meshc.ir.batch import POSITION
 from meshc.sim.machine.options import Options
 from meshc.sim.running import compile_folder, host_names
 from meshc.support.diagnostics import MeshcError, fail
@@ -164,6 +165,46 @@ class PythonHost:
             fail("run-refused", f"the program has no run-time scalar '{unknown[0]}'")
         with self._refusals():
             found: dict[str, Array] = self._program.run(arrays, **scalars)
+        return found
+
+    @property
+    def requests(self) -> int:
+        """Requests that a language model has caches for."""
+        return int(self._program.batch)
+
+    @property
+    def vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        return int(self._program.vocab)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit the caches of a request."""
+        return int(self._program.capacity)
+
+    @property
+    def multiple(self) -> int:
+        """Chunks of prompts begin at multiples of so many tokens."""
+        prefill = self._program.prefill
+        return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
+
+    def embedded(self, ids: Sequence[int]) -> Array:
+        """See :class:`meshc.serving.engine.Engine`."""
+        found: Array = self._program.embedded(ids)
+        return found
+
+    def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
+        """See :class:`meshc.serving.engine.Engine`; a program without groups of layers passes all.
+        Raises ``run-refused``."""
+        with self._refusals():
+            given = layers if self._program.loops else None
+            found: Array = self._program.read(request, rows, position, given)
+        return found
+
+    def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
+        """See :class:`meshc.serving.engine.Engine`. Raises ``run-refused``."""
+        with self._refusals():
+            found: dict[int, Array] = self._program.step(tokens)
         return found
 
     @contextmanager

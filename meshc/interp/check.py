@@ -108,8 +108,17 @@ def random_trace(
 def _runs(
     module: Module, scalars: Mapping[str, int], steps: int, first: int | Sequence[int]
 ) -> Iterator[dict[str, int | Sequence[int]]]:
-    """The scalars of each run."""
-    if REQUEST in scalars:
+    """The scalars of each run. A prompt that may be read in chunks is read in two."""
+    if POSITION in scalars and RUN_TIME_ROWS in scalars:
+        step = module.multiples.get(POSITION, 1)
+        for request in range(requests_of(module)):
+            rows = max(1, scalars[RUN_TIME_ROWS] - request)
+            first_rows = rows // 2 // step * step
+            own = {REQUEST: request} if REQUEST in scalars else {}
+            for begin, end in ((0, first_rows), (first_rows, rows)):
+                if end > begin:
+                    yield {**scalars, **own, POSITION: begin, RUN_TIME_ROWS: end - begin}
+    elif REQUEST in scalars:
         least, _ = module.scalars.get(RUN_TIME_ROWS, (0, 0))
         for request in range(requests_of(module)):
             rows = max(least, scalars.get(RUN_TIME_ROWS, 0) - request)

@@ -14,8 +14,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshc.interp import formulas
-from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
+from meshc.interp import formulas, gating
+from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.interp.places import elsewhere, part_indices
 from meshc.interp.shards import PAD, Sharding, lane_of
@@ -180,6 +180,15 @@ def _at_least(shards: Shards, op: mesh.AtLeast) -> list[Array]:
     return [np.maximum(shards.of(op.operands[0]), op.value)]
 
 
+@meaning(mesh.TopK)
+def _top_k(shards: Shards, op: mesh.TopK) -> list[Array]:
+    scores, *bias = op.operands
+    axis = _dims(scores).index(op.dim)
+    added = np.moveaxis(_beside(shards, scores, bias[0]), axis, -1) if bias else None
+    gates = gating.top_k(np.moveaxis(shards.of(scores), axis, -1), added, op.attributes())
+    return [np.moveaxis(gates, -1, axis)]
+
+
 @meaning(mesh.Scale)
 def _scale(shards: Shards, op: mesh.Scale) -> list[Array]:
     return [shards.of(op.operands[0]) * op.factor]
@@ -216,8 +225,11 @@ def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
         row = np.zeros(1, np.int64)
         if op.rows in _dims(x):
             row = aligned(sharding.of_dim(op.rows), (CORES, op.rows), _dims(x))
-        # A pad row sees every key, so that its softmax stays a number.
-        hidden = hidden | ((key > _position(shards, op, x, _dims(x)) + row) & (row != PAD))
+        # A pad row sees every key, as does that of an absent request, so that its softmax stays a
+        # number.
+        position = _position(shards, op, x, _dims(x))
+        seen = (key <= position + row) | (row == PAD) | (position < 0)
+        hidden = hidden | ~seen
     return [np.where(hidden, -np.inf, shards.of(x))]
 
 
@@ -439,6 +451,8 @@ def _appended(shards: Shards, op: mesh.Append, cache: Operand, new: Operand) -> 
     count = fresh.shape[axis]
     entered = np.zeros(tensor_type(cache).shape(shards.actual), fresh.dtype)
     for request, first in enumerate(np.atleast_1d(shards.position)):
+        if first < 0:
+            continue
         end = first + count
         if end > shards.extents[op.dim]:
             fail("interp-shape", f"{op.NAME}: row {end - 1} does not fit {op.dim}", op.span)
@@ -448,7 +462,7 @@ def _appended(shards: Shards, op: mesh.Append, cache: Operand, new: Operand) -> 
         entered[place] = fresh[tuple(every if d == BATCH else slice(None) for d in dims)]
     row = aligned(sharding.of_dim(op.dim), (CORES, op.dim), _dims(cache))
     first = _position(shards, op, cache, _dims(cache))
-    stored = (row >= first) & (row < first + count)
+    stored = (row >= first) & (row < first + count) & (first >= 0)
     return np.where(stored, sharding.scatter(entered), shards.of(cache))
 
 
@@ -461,7 +475,10 @@ def _repeat(shards: Shards, op: mesh.Repeat) -> list[Array]:
     carried = [shards.of(o) for o in op.operands[: op.carried]]
     collected = op.results[op.carried :]
     kept = [np.zeros(shards.sharding(v).shape, carried[0].dtype) for v in collected]
-    for layer in range(shards.extents[op.dim]):
+    if op.rounds:
+        stacks = [op.continued(i) for i in range(op.carried, len(op.results))]
+        kept = [shards.of(stack).copy() for stack in stacks]
+    for layer in rounds_of(op, shards.extents[op.dim], shards.scalars):
         slices = [_slice(shards, o, op.dim, layer) for o in op.operands[op.carried :]]
         shards.values.update(zip(body.args, [*carried, *slices], strict=True))
         given = [shards.of(o) for o in run_block(body, shards).operands]

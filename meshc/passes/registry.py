@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable
 from meshc.passes import plugins
 from meshc.passes.base import Pass
 from meshc.passes.graph.canonicalize import Canonicalize
+from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
+from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -33,6 +35,8 @@ PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     EliminateTranspose,
     FuseCluster,
+    ChunkPrompts,
+    GroupLayers,
     Partition,
     SelectGemm,
     PlaceInterleave,

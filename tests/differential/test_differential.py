@@ -34,6 +34,16 @@ def test_random_programs_in_python() -> None:
     assert tally.kinds["python", "match"] >= 20
 
 
+def test_random_models_with_experts() -> None:
+    """Those cases of the seed that have them."""
+    tally = Tally()
+    for index in (2, 55, 116, 146, 176, 218):
+        case = draw_case(SEED, index, {"python": 1.0})
+        assert "X" in case.program.extents
+        add(tally, case)
+    assert tally.kinds["python", "match"] >= 5
+
+
 def judged_on_gpus(count: int) -> Tally:
     """Programs as they are drawn for Python, on nodes of one to eight GPUs."""
     tally = Tally()

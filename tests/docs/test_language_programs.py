@@ -38,6 +38,7 @@ REFUSED = {
         ("functions", "main"): "unsupported-op",
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
+        ("two_of_eight", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
         ("typed", "main"): "bad-dtype",
         ("tiny_llama", "prefill"): "does-not-fit",

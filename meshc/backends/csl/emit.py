@@ -61,7 +61,11 @@ def check(module: Module) -> None:
         fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
     if module.the_mesh().regions > 1:
         fail("csl-regions", "a program of several regions is not emitted as CSL yet")
-    for name, (_, high) in module.scalars.items():
+    for name, (low, high) in module.scalars.items():
+        if low < 0:
+            fail(
+                "csl-extent", f"'{name}' begins with {low}, and the programs of cores count from 0"
+            )
         if high >= _MOST:
             fail(
                 "csl-extent",

@@ -134,6 +134,13 @@ class FunctionExpander(Handing, Distributed, Contractions):
         share = ceil_div(layers, regions)
         (body,) = op.regions
         carried = self.carried_places(op)
+        if op.rounds and regions > 1:
+            fail(
+                "unsupported-op",
+                f"a run over some of the layers of {op.dim}, which lie in {regions} regions",
+                op.span,
+                help="give the layers one region",
+            )
         if regions == 1:
             self.layer_loop(op, body, share, carried, None)
         else:
@@ -178,7 +185,9 @@ class FunctionExpander(Handing, Distributed, Contractions):
     ) -> None:
         """The body for each of a region's layers."""
         emitter = self.emitter
-        with emitter.loop("layer", share) as layer:
+        first, count = map(Expr.var, op.rounds) if op.rounds else (Expr.const(0), Expr.const(share))
+        with emitter.loop("layer", count) as counted:
+            layer = counted + first
             exists = Cond.true()
             stride = 0
             if layers is not None:
