@@ -42,10 +42,36 @@ def compile_loaded(
     instruments: Sequence[Instrument] = (),
     report: Diagnostics | None = None,
 ) -> Compiled:
-    """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError."""
+    """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError.
+
+    Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
+    piece is its decode step, with a warning.
+    """
     request.check()
     report = Diagnostics() if report is None else report
     phases = _phases(loaded, request)
+    if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
+        said = len(report.messages)
+        try:
+            return _compiled(loaded, request, phases, instruments, report)
+        except MeshcError as refusal:
+            del report.messages[said:]
+            first = refusal.diagnostics[0]
+            report.warning(
+                "prompt-by-steps",
+                f"decode steps read the prompt, token by token: {first.message} ({first.code})",
+            )
+        phases = ("decode",)
+    return _compiled(loaded, request, phases, instruments, report)
+
+
+def _compiled(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    phases: Sequence[str],
+    instruments: Sequence[Instrument],
+    report: Diagnostics,
+) -> Compiled:
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
     if request.serving:
@@ -187,9 +213,6 @@ def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
     known = loaded.phases()
     if request.target == "cuda":
         return _decode_only(loaded, request)
-    if request.target == "csl" and request.phase == "both" and not request.compile_to:
-        # Extents known at run time are not emitted yet, so decode steps read the prompt, too.
-        known = ("decode",) if "decode" in known else known
     if request.phase == "both" or known == ("main",):
         return known
     if request.phase not in known:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -215,17 +216,23 @@ class PythonHost:
 
 
 class WaferHost:
-    """An emitted CSL program on the fabric simulator, with its weights on its PEs.
+    """An emitted CSL program on the fabric simulator, or the two of a prompt and of a step behind
+    it, of which the host puts one after the other on the PEs.
 
     What its host program refuses is diagnosed as ``run-refused``.
     """
 
     def __init__(self, folder: Path, tensors: Mapping[str, Array]) -> None:
-        """``folder`` is not needed any more afterwards. Raises ``run-refused`` and what compiling
-        the program raises."""
-        with scratch_folder() as scratch:
-            compile_folder(folder, scratch / "out")
-            names = host_names(folder / "run.py", Options())
+        """``folder`` is not needed any more afterwards. Raises ``no-tokens``, ``run-refused`` and
+        what compiling the program raises."""
+        with ExitStack() as stack:
+            scratch = stack.enter_context(scratch_folder())
+            phases = sorted(path.parent for path in folder.glob("*/layout.csl"))
+            for phase in phases:
+                compile_folder(phase, scratch / "out" / phase.name)
+            if not phases:
+                compile_folder(folder, scratch / "out")
+            names = host_names(folder / "run.py", Options(files=False))
             if "Model" not in names:
                 fail(
                     "no-tokens",
@@ -234,6 +241,7 @@ class WaferHost:
                 )
             with _refusals_of_host():
                 self._model = names["Model"](str(scratch / "out"), tensors.__getitem__)
+            weakref.finalize(self, stack.pop_all().close)
 
     def generate(
         self,
@@ -254,6 +262,9 @@ class WaferHost:
         stop: Collection[int] = (),
     ) -> list[list[int]]:
         """See :class:`Host`; a program takes one prompt after the other."""
+        if hasattr(self._model, "generate_all"):
+            with _refusals_of_host():
+                return list(self._model.generate_all(prompts, count, on_token, stop))
         found = []
         for number, prompt in enumerate(prompts):
             tell = partial(on_token, number)

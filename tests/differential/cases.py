@@ -217,7 +217,7 @@ def _python_cases(draw: Drawing, common: Common) -> Attempts:
 
 
 def _csl_cases(draw: Drawing, common: Common) -> Attempts:
-    form = draw.weighted({"main": 60, "decode": 40})
+    form = draw.weighted({"main": 50, "decode": 30, "prefill": 20})
     kinds = _csl_kinds(draw)
     return lambda attempt: _csl(draw, form, kinds if attempt < 40 else Arithmetic())
 
@@ -312,11 +312,12 @@ def _csl(draw: Drawing, form: str, kinds: Arithmetic) -> Case:
         options["portable"] = True
     if form == "main":
         return Case(tensor_program(draw.random, kinds, most=3, largest=7), "csl", form, options, 0)
-    steps = draw.number(1, 4)
-    options |= {"phase": form, "seq": steps + (0 if draw.chance(30) else draw.number(0, 6))}
+    prompt, steps = (draw.number(1, 8), 1) if form == "prefill" else (0, draw.number(1, 4))
+    options |= {"phase": form, "seq": max(prompt, steps)}
+    options["seq"] += 0 if draw.chance(30) else draw.number(0, 6)
     if draw.chance(60):
         options["kv"] = draw.of(["shift", "concat", "cyclic"])
-    return Case(cached_model(draw.random, kinds, False), "csl", form, options, 0, 0, steps)
+    return Case(cached_model(draw.random, kinds, False), "csl", form, options, 0, prompt, steps)
 
 
 def _cuda(draw: Drawing, common: Drawing) -> Case:

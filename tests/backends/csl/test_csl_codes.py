@@ -32,15 +32,19 @@ def test_device():
 
 
 def test_kernels():
-    mask = "query = 0, query_step = 1, key = 0, key_step = 1, limit = 4"
+    mask = "query = 0, query_step = 1, key = 0, key_step = 0, limit = 4"
     found = refused_text(f"    tile.mask_causal %b as [2, 2] {{{mask}}}\n")
     assert found.code == "csl-kernel"
-    assert "gemm" in found.help
+    assert "a key_step of 1 or more" in found.message
 
 
-def test_extents():
-    body = "    tile.copy %b[0 +: pos + 1], %a[0 +: pos + 1]\n"
-    assert refused_text(body).code == "csl-extent"
+@pytest.mark.parametrize(
+    ("extent", "problem"), [("pos", "may be 0"), ("t + 1", "depends on more than the scalars")]
+)
+def test_extents(extent, problem):
+    copy = f"      tile.copy %b[0 +: {extent}], %a[0 +: {extent}]\n"
+    found = refused_text("    tile.for {var = t, count = 2} {\n" + copy + "    }\n")
+    assert found.code == "csl-extent" and problem in found.message
 
 
 MIXED_PRODUCT = """\

@@ -13,6 +13,7 @@ from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.kernels.expressible import check_expressible
+from meshc.backends.csl.kernels.extents import check_extents, kept_parts
 from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.pe.code_size import code_size
@@ -26,6 +27,7 @@ from meshc.backends.csl.spelling.names import Names, plain, scalar_name
 from meshc.backends.csl.spelling.storage import WORD_BYTES, Variable, bytes_of, padding, word
 from meshc.backends.csl.timing.clocks import Timing
 from meshc.devices.csl import Targets, targets
+from meshc.ir.affine import Expr
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
@@ -57,6 +59,7 @@ def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -
     names = Names()
     guards = Guards(module.the_mesh(), names, most=largest(module))
     scalars = [guards.declare(scalar_name(name)) for name in module.scalars]
+    guards.kept = kept_parts(module, names)
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, _late(module))
@@ -135,8 +138,9 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
 
 
 def check_kernels(module: Module) -> None:
-    """Raise every ``csl-kernel`` and ``csl-dtype`` of a program."""
+    """Raise every ``csl-kernel`` and ``csl-dtype`` of a program, and its first ``csl-extent``."""
     check_expressible(module, kernels_of(module).known)
+    check_extents(module)
 
 
 def kernels_of(module: Module) -> Kernels:
@@ -274,7 +278,12 @@ def _ids(tasks: dict[str, int]) -> list[str]:
 def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Variable]:
     """What a program keeps from task to task."""
     counters = ["pc"] if len(lowering.cases) > 1 else []
-    counters += [*scalars, *dict.fromkeys(lowering.loops), *lowering.counters.values()]
+    counters += [
+        *scalars,
+        *guards.kept.values(),
+        *dict.fromkeys(lowering.loops),
+        *lowering.counters.values(),
+    ]
     found = [word(name, "i16", "0") for name in counters]
     for group in lowering.shared:
         found.append(word(f"ended_{group.number}_now", "bool", "false"))
@@ -312,6 +321,11 @@ def _tasks(
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
     start += [f"{name} = given_{name};" for name in scalars]
+    plain_spelling = Spelling(guards.spell, guards.most, guards.helpers)
+    start += [
+        f"{name} = {expression(Expr(((atom, 1),)), plain_spelling)};"
+        for atom, name in guards.kept.items()
+    ]
     start += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
     start += lowering.kernels.rotary.at_start
     params = ", ".join(f"given_{name}: i16" for name in scalars)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from meshc.analysis.csl.repeats import Run, repeated_runs
 from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
-from meshc.analysis.csl.windows import window
 from meshc.backends.csl.fabric.channels import Ends
+from meshc.backends.csl.fabric.messages import Messages
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
@@ -88,6 +88,7 @@ class Lowering:
         self.runs = repeated_runs(module, self.transfers) if shared else {}
         self.functions: list[str] = []
         self._written: dict[Run, str] = {}
+        self.messages = Messages(module)
         self.cases = [Case("start")]
         self.loops: list[str] = []
         self.counters: dict[str, str] = {}
@@ -262,13 +263,12 @@ class Lowering:
 
     def _operation(self, op: Transfer) -> str:
         """The vector operation of a transfer, its last parenthesis left open."""
-        (view,) = (v for v in op.operands if isinstance(v, View))
-        here = window(view, op.span)
+        here = self.messages.window(op)
         element(here.dtype)
         memory = self.descriptors.memory(here)
 
         def fabric(name: str, verb: str) -> str:
-            return self.ends.descriptor(name, verb, here.size, here.dtype)
+            return self.ends.descriptor(name, verb, here)
 
         if isinstance(op, Send):
             return f"{_COMBINE['store', here.dtype]}({fabric(op.channel, 'send')}, {memory}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression
 from meshc.backends.csl.spelling.names import Names
-from meshc.ir.affine import Cond, Piecewise
+from meshc.ir.affine import Atom, Cond, Piecewise
 from meshc.ir.mesh import Mesh
 
 
@@ -20,7 +20,8 @@ from meshc.ir.mesh import Mesh
 class Guards:
     """Spelling of names in run-time code, parameters for guards, coordinates in use; ``spelled``
     are the scalars and loop variables that have been written since they were declared, ``helpers``
-    the functions of integer division that what is written calls."""
+    the functions of integer division that what is written calls, ``kept`` variables for what is
+    worked out once of run-time scalars."""
 
     mesh: Mesh
     names: Names
@@ -30,6 +31,7 @@ class Guards:
     spelled: set[str] = field(default_factory=set)
     most: dict[str, int] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
+    kept: dict[Atom, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for axis in self.mesh.plane:  # as PE programs spell them in other places too
@@ -38,7 +40,7 @@ class Guards:
     @property
     def spelling(self) -> Spelling:
         """How run-time code writes names, with the bounds that are known."""
-        return Spelling(self.spell, self.most, self.helpers)
+        return Spelling(self.spell, self.most, self.helpers, self.kept)
 
     def spell(self, name: str) -> str:
         """A name in run-time code; names of functions' own variables stand for themselves."""

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.csl import costs
-from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
+from meshc.backends.csl.fabric.messages import Messages, in_pairs
 from meshc.backends.csl.kernels import scalar
 from meshc.backends.csl.kernels.scalar import Scalar
 from meshc.backends.csl.kernels.table import Kernels
@@ -82,8 +82,8 @@ class Timing:
         self.calls = calls
         self.mesh = module.the_mesh()
         self.kernels = kernels
-        self.costs = Costs(module.the_device())
         self.transfers = Transfers(module)
+        self.carried = Messages(module)
         self.cases = Cases(module, self.transfers)
         self.scalar = Scalar(kernels.descriptors.spell)
         self.local: set[str] = set()
@@ -216,12 +216,11 @@ class Timing:
     # --- transfers
 
     def _start(self, op: Transfer, cores: Mask) -> None:
-        (view,) = (v for v in op.operands if isinstance(v, View))
-        here = window(view, op.span)
-        words = self.costs.words(here.size, here.dtype)
-        here_ = self._address(view)
+        here = self.carried.window(op)
+        words = here.size // 2 if in_pairs(here) else here.size
+        address = self.scalar.address(here, self.local)
         combines = isinstance(op, Recv) and op.combine != "store"
-        self.clock[cores] += 2 * here_ if combines else here_
+        self.clock[cores] += 2 * address if combines else address
         self.pending[op.result] = _Pending(
             op, cores.copy(), self.clock.copy(), self.steps.copy(), words
         )
