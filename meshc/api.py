@@ -17,8 +17,10 @@ from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
 from meshc.passes.graph.canonicalize import Canonicalize
+from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
+from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.partition import Partition
@@ -30,6 +32,7 @@ from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.registry import PASSES, parse_pipeline
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
+from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
@@ -130,6 +133,7 @@ __all__ = [
     "AssignCslQueues",
     "AssignCslTasks",
     "Canonicalize",
+    "ChunkPrompts",
     "Compiled",
     "Diagnostic",
     "Diagnostics",
@@ -137,8 +141,10 @@ __all__ = [
     "Executable",
     "ExpandPrograms",
     "FuseCluster",
+    "GroupLayers",
     "Instrument",
     "InternalError",
+    "MergeCslBuffers",
     "MeshcError",
     "Module",
     "Partition",

@@ -42,6 +42,10 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
+SERVING_STAGES = ("chunk-prompts", "group-layers")
+"""The passes that let a fresh graph serve requests as they come."""
+
+
 def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pass]:
     """The passes that let a fresh graph serve requests as they come: prompts in chunks that begin
     at multiples of ``multiple`` tokens and, if ``grouped``, by groups of layers (of a dense model

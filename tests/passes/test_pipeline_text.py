@@ -11,7 +11,15 @@ import meshc
 from meshc.passes.base import Pass
 from meshc.passes.registry import pipeline_text
 from meshc.passes.spec import make_pass, parse_specs
-from meshc.pipelines import KERNEL_STAGES, RESOURCE_STAGES, STAGES, pipeline_to, pipeline_to_kernels
+from meshc.pipelines import (
+    KERNEL_STAGES,
+    RESOURCE_STAGES,
+    SERVING_STAGES,
+    STAGES,
+    pipeline_to,
+    pipeline_to_kernels,
+    serving_passes,
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,9 @@ def test_pipelines_survive():
 
 def test_stages_are_complete_and_in_order():
     every = [name for stage in STAGES.values() for name in stage]
-    assert {*every, *KERNEL_STAGES, *RESOURCE_STAGES} == {cls.NAME for cls in meshc.PASSES}
+    others = (*KERNEL_STAGES, *SERVING_STAGES, *RESOURCE_STAGES)
+    assert {*every, *others} == {cls.NAME for cls in meshc.PASSES}
+    assert [p.NAME for p in serving_passes(2, grouped=True)] == list(SERVING_STAGES)
     assert len(every) == len(set(every))
     assert [p.NAME for p in pipeline_to_kernels()] == list(KERNEL_STAGES)
     assert [p.NAME for p in pipeline_to("tile")] == every
