@@ -31,6 +31,7 @@ from meshc.passes.registry import PASSES, parse_pipeline
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
@@ -146,6 +147,7 @@ __all__ = [
     "PassManager",
     "PlaceInterleave",
     "PlanCslMemory",
+    "PlanCslWords",
     "PlanMemory",
     "ScheduleTasks",
     "SelectCollective",

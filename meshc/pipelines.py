@@ -47,6 +47,7 @@ RESOURCE_STAGES = (
     "plan-csl-memory",
     "assign-csl-queues",
     "assign-csl-tasks",
+    "plan-csl-words",
 )
 """The passes that assign what a CSL program takes of a core."""
 

@@ -22,7 +22,17 @@ from meshc.ir.core import OP_CLASSES, Block, Op, Operand
 from meshc.ir.header import read_attention, read_device, read_paired, read_rows
 from meshc.ir.kernels import KERNELS
 from meshc.ir.mesh import Axis, Mesh, mesh_mistake
-from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
+from meshc.ir.module import (
+    LEVELS,
+    RESOURCES,
+    Buffer,
+    Channel,
+    Function,
+    Module,
+    Param,
+    Port,
+    Program,
+)
 from meshc.ir.module import Role as ParamRole
 from meshc.ir.ops.tile import Compute
 from meshc.ir.recording import record
@@ -105,10 +115,8 @@ class _Parser(Tokens):
             module.device = read_device(self, start)
         elif word == "mesh":
             module.mesh = self.mesh(start)
-        elif word == "tasks":
-            module.tasks = {k: self.as_int(v, start) for k, v in self.pairs().items()}
-        elif word == "scratch":
-            module.scratch = {k: self.as_int(v, start) for k, v in self.pairs().items()}
+        elif word in RESOURCES:
+            setattr(module, word, {k: self.as_int(v, start) for k, v in self.pairs().items()})
         elif word == "constant":
             name = self.symbol()
             module.constants[name] = self.floats(self.raw(), start)

@@ -19,6 +19,7 @@ from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
@@ -47,6 +48,7 @@ PASSES: tuple[type[Pass], ...] = (
     PlanCslMemory,
     AssignCslQueues,
     AssignCslTasks,
+    PlanCslWords,
 )
 
 _BY_NAME = {cls.NAME: cls for cls in PASSES}

@@ -18,6 +18,7 @@ from meshc.verify import (
     csl_products,
     csl_queues,
     csl_tasks,
+    csl_words,
     deadlock_free,
     guards_cover,
     memory_planned,
@@ -123,6 +124,12 @@ _CATALOGUE = (
         ("tile",),
         "each local task has an id of its own that is free on the device",
         csl_tasks.check,
+    ),
+    Fact(
+        "csl_words",
+        ("tile",),
+        "tables and words of state are those that the program has",
+        csl_words.check,
     ),
     Fact(
         "memory_planned",

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from meshc.backends import csl
+from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
@@ -26,9 +28,9 @@ def changed(old, new):
 
 
 def planned(module):
-    """``module`` with memory for its buffers and its kernels."""
+    """``module`` with memory for its buffers, its kernels and what it keeps."""
     module.holds.add("csl_products")
-    return PassManager([PlanCslMemory()]).run(module)
+    return PassManager([PlanCslMemory(), PlanCslWords()]).run(module)
 
 
 def test_what_the_pass_gives_holds():
@@ -184,3 +186,71 @@ def test_memory_is_printed_and_read_again():
     module = parse_module(Source("planned.meshir", PLANNED))
     check_claims(module)
     assert print_module(module) == PLANNED and clone_module(module).scratch == module.scratch
+
+
+COUNTED = (
+    (CASE.parents[1] / "plan_csl_words" / "example.meshir").read_text().partition("# ---\n")[2]
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "given", "why"),
+    [
+        ("angles = 4", "angles = 2", "4 words of tables 'angles', and 2 are planned"),
+        ("  tables angles = 4\n", "", "4 words of tables 'angles', and 0 are planned"),
+        ("angles = 4", "angles = 4, turns = 2", "0 words of tables 'turns', and 2 are planned"),
+        (", coordinates = 1", "", "1 words of state 'coordinates', and 0 are planned"),
+        ("pointers = 5", "pointers = 4", "5 words of state 'pointers', and 4 are planned"),
+        ("pc = 1", "pc = 2", "1 words of state 'pc', and 2 are planned"),
+        ("scalars = 1", "scalars = 1, more = 3", "0 words of state 'more', and 3 are planned"),
+    ],
+)
+def test_wrong_words_are_found(old, given, why):
+    """Fewer than the program has, more, or of a use that there is not."""
+    assert COUNTED.count(old) == 1
+    module = parse_module(Source("counted.meshir", COUNTED.replace(old, given)))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_words")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-words-wrong" and why in found.message
+    PassManager([PlanCslMemory()]).run(add(module, "csl_products"))
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    (refused,) = caught.value.diagnostics
+    assert refused.code == "csl-unassigned" and why in refused.message
+
+
+def test_words_are_printed_and_read_again():
+    module = parse_module(Source("counted.meshir", COUNTED))
+    check_claims(module)
+    assert print_module(module) == COUNTED
+    copy = clone_module(module)
+    assert (copy.tables, copy.words) == (module.tables, module.words)
+    assert copy.words is not module.words
+
+
+def test_a_kernel_that_keeps_more_than_planned_is_refused(monkeypatch):
+    """The emitter counts what it writes, and does not take the plan for it."""
+    module = parse_module(Source("counted.meshir", COUNTED))
+    PassManager([PlanCslMemory()]).run(add(module, "csl_products"))
+    csl.emit({"main": module})
+    monkeypatch.setattr(Rotary, "_table", twice(Rotary._table))
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert "bytes of 'angles', and 16 are planned" in caught.value.diagnostics[0].message
+
+
+def add(module, fact):
+    module.holds.add(fact)
+    return module
+
+
+def twice(table):
+    """A writer of tables that writes each twice and takes the second."""
+
+    def write(rotary, *given):
+        table(rotary, *given)
+        rotary._tables.clear()
+        return table(rotary, *given)
+
+    return write

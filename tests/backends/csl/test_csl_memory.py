@@ -5,16 +5,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from csl_decoding import TINY
 from csl_runs import compiled, emit, tile_text
 from csl_texts import tile_program
 from csl_turn_texts import all_gather
 
 from meshc.analysis.csl.memory import element_bytes
+from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.devices import device
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.sim import compiler
-from meshc.support.diagnostics import MeshcError
+from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.plmr import letter_of
 
 ROOT = Path(__file__).parents[3]
@@ -97,15 +100,48 @@ def test_tables_of_turns_are_counted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["f16", "f32"])
 @pytest.mark.parametrize(("m", "algo"), [(13, "cannon"), (40, "summa"), (1, "k_tree")])
 def test_the_plan_is_what_is_placed(m, algo, kind, arch, tmp_path, monkeypatch):
-    """Buffers and scratch as plan-csl-memory says them, and words of the program, are all data."""
+    """Buffers and scratch as plan-csl-memory says them, and words as plan-csl-words, are all."""
     question = Question(m=m, k=50, n=22, mesh="4x4", device=arch, dtype=kind)
     module = tile_module(question, "gemv" if m == 1 else "gemm", algo)
     files = emit({"main": module})
     memory = json.loads(files["report.json"])["memory"]
     classes = placed(files, tmp_path, arch, monkeypatch)
     assert module.scratch or memory["scratch"] == 0
-    words = memory["tables"] + memory["variables"]
-    assert element_bytes(module) + words == max(data for data, _, _ in classes)
+    planned_is_placed(module, memory, classes)
+
+
+def planned_is_placed(module, memory, classes):
+    planned = element_bytes(module) + word_bytes(module)
+    assert planned == memory["data"] == max(data for data, _, _ in classes)
+    assert TABLE_BYTES * sum(module.tables.values()) == memory["tables"]
+    assert WORD_BYTES * sum(module.words.values()) == memory["variables"]
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("name", [*EXAMPLES, "turns"])
+def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeypatch):
+    if name == "turns":
+        module = tile_text(all_gather(2, 5, "x", 1), arch)
+    else:
+        text = (ROOT / f"examples/{name}.meshir").read_text()
+        (module,) = compiled(text, tmp_path, f"{name}.meshir", device=arch).values()
+    files = emit({"main": module})
+    memory = json.loads(files["report.json"])["memory"]
+    assert module.tables == ({"turns": 3} if name == "turns" else {})
+    planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_the_plan_of_a_decode_step_is_what_is_placed(kind, arch, tmp_path, monkeypatch):
+    """Angles, caches, products, sums of lines and run-time coordinates in one program."""
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    request = CompileRequest(target="csl", device=arch, mesh="2x3", kv="cyclic", dtype=kind, seq=24)
+    found = compile_loaded(loaded, request, (), Diagnostics())
+    (module,), files = found.modules.values(), found.files
+    assert module.tables["angles"] and module.words["scalars"] and module.words["coordinates"]
+    memory = json.loads(files["report.json"])["memory"]
+    planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 
 
 def program(statements, elements):
