@@ -29,6 +29,7 @@ from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.registry import PASSES, parse_pipeline
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
@@ -129,6 +130,7 @@ __all__ = [
     "AllocateRoutes",
     "Answer",
     "AssignCslQueues",
+    "AssignCslRegisters",
     "AssignCslTasks",
     "Canonicalize",
     "Compiled",

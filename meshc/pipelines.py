@@ -44,6 +44,7 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
 
 RESOURCE_STAGES = (
     "select-csl-products",
+    "assign-csl-registers",
     "plan-csl-memory",
     "assign-csl-queues",
     "assign-csl-tasks",

@@ -14,6 +14,7 @@ from meshc.ir.attributes import (
     Raw,
     decode_attributes,
     decode_condition,
+    decode_dsr,
     decode_params,
     decode_way,
     unquoted,
@@ -407,8 +408,9 @@ class _Parser(Tokens):
         kernel = name.removeprefix("tile.")
         if name.startswith("tile.") and kernel in KERNELS:
             way = decode_way(raw.pop("way"), span) if "way" in raw else ""
+            dsr = decode_dsr(raw.pop("dsr"), span) if "dsr" in raw else 0
             params = decode_params(kernel, raw, span)
-            return Compute(operands, when=when, kernel=kernel, params=params, way=way)  # type: ignore[arg-type]
+            return Compute(operands, when=when, kernel=kernel, params=params, way=way, dsr=dsr)  # type: ignore[arg-type]
         if name not in OP_CLASSES:
             fail("bad-meshir", f"no op '{name}'", span)
         cls = OP_CLASSES[name]

@@ -17,6 +17,7 @@ from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
@@ -45,6 +46,7 @@ PASSES: tuple[type[Pass], ...] = (
     ScheduleTasks,
     PlanMemory,
     SelectCslProducts,
+    AssignCslRegisters,
     PlanCslMemory,
     AssignCslQueues,
     AssignCslTasks,

@@ -17,6 +17,7 @@ from meshc.verify import (
     csl_memory,
     csl_products,
     csl_queues,
+    csl_registers,
     csl_tasks,
     csl_words,
     deadlock_free,
@@ -106,6 +107,12 @@ _CATALOGUE = (
         ("tile",),
         "each product says a way in which it can be written",
         csl_products.check,
+    ),
+    Fact(
+        "csl_registers",
+        ("tile",),
+        "each mapped product has descriptor registers that hold no other row",
+        csl_registers.check,
     ),
     Fact(
         "csl_memory",

@@ -10,6 +10,7 @@ from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.pipelines import resource_passes
@@ -104,7 +105,7 @@ def test_ids_are_printed_and_read_again():
     assert clone_module(module).tasks == module.tasks
 
 
-PRODUCTS = CASE.parents[1] / "select_csl_products" / "example.meshir"
+PRODUCTS = CASE.parents[1] / "assign_csl_registers" / "example.meshir"
 CHOSEN = PRODUCTS.read_text().partition("# ---\n")[2]
 
 
@@ -131,6 +132,81 @@ def test_wrong_ways_are_found(given, why):
     with pytest.raises(MeshcError) as caught:
         csl.emit({"main": module})
     assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+@pytest.mark.parametrize(
+    ("old", "given", "why"),
+    [
+        (", dsr = 2", "", "does not say which registers hold its sums"),
+        ("dsr = 2", "dsr = 8", "products take 1 to 7"),
+        ("way = outer_8}\n    tile", "way = outer_8, dsr = 3}\n    tile", "takes no registers"),
+    ],
+)
+def test_wrong_registers_are_found(old, given, why):
+    """No number, one that products do not take, and one of a product that is not mapped."""
+    assert CHOSEN.count(old) == 1
+    module = parse_module(Source("chosen.meshir", CHOSEN.replace(old, given)))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_registers")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-registers-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    (refused,) = caught.value.diagnostics
+    assert refused.code == "csl-unassigned" and why in refused.message
+
+
+ROWS = """module @rows level(tile) holds(csl_products) {{
+{header}
+  buffer %x : f16[1, 8] {{role = in}}
+  buffer %w : f16[8, 192] {{role = weight}}
+  buffer %h : f16[{count}, 192] {{role = out}}
+  program @main {{
+{calls}
+  }}
+}}
+"""
+HEADER = CHOSEN[CHOSEN.index("  device") : CHOSEN.index("\n  buffer")]
+
+
+def rows(count, number=lambda row: 0, again=0):
+    """A product into each of so many rows of %h, then into the first ``again`` ones."""
+    call = "tile.gemm %h[{} +: 1], %x, %w {{accumulate = true, transposed = false, way = mapped{}}}"
+    said = [(row, number(row)) for row in [*range(count), *range(again)]]
+    calls = [call.format(row, f", dsr = {n}" if n else "") for row, n in said]
+    text = ROWS.format(header=HEADER, count=count, calls="\n".join(calls))
+    return parse_module(Source("rows.meshir", text))
+
+
+def test_rows_have_registers_as_long_as_there_are_any():
+    """Six rows have registers of their own, a row keeps its own, the others are loaded at calls."""
+    module = PassManager([AssignCslRegisters()]).run(rows(8, again=2))
+    assert [op.dsr for op in module.walk()] == [2, 3, 4, 5, 6, 7, 1, 1, 2, 3]
+    check_fact(module, "csl_registers")
+
+
+def test_two_rows_in_the_same_registers_are_found():
+    check_fact(rows(3, lambda row: 2 + row, again=3), "csl_registers")
+    check_fact(rows(3, lambda row: 1), "csl_registers")
+    with pytest.raises(MeshcError) as caught:
+        check_fact(rows(3, lambda row: 2), "csl_registers")
+    assert "dsr 2, which holds another row" in caught.value.diagnostics[0].message
+
+
+def test_the_emitter_writes_the_registers_that_a_call_says():
+    """Each number stands in the text, for the destination and for the first source."""
+    for number in (1, 5):
+        module = parse_module(Source("chosen.meshir", CHOSEN.replace("dsr = 2", f"dsr = {number}")))
+        PassManager(resource_passes()[2:]).run(module)
+        text = csl.emit({"main": module})["main.csl"]
+        assert f"@get_dsr(dsr_dest, {number})" in text and f"@get_dsr(dsr_src0, {number})" in text
+        assert text.count("@get_dsr(") == 3
+
+
+def test_registers_are_printed_and_read_again():
+    module = parse_module(Source("chosen.meshir", CHOSEN))
+    check_claims(module)
+    assert print_module(module) == CHOSEN == print_module(clone_module(module))
 
 
 def test_a_kernel_of_one_way_says_none():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.memory import late, wrong_memory
+from meshc.analysis.csl.registers import wrong_register
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.csl.words import (
     STAMPS,
@@ -69,6 +70,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     descriptors = Descriptors(names, guards.spelling, _late(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
+    _check_registers(module)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
@@ -178,6 +180,17 @@ def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
             help="run the pass assign-csl-tasks, for --portable with {portable=true}",
         )
     return module.tasks
+
+
+def _check_registers(module: Module) -> None:
+    """Products say registers that hold no other row. Raises ``csl-unassigned``."""
+    wrong = wrong_register(module)
+    if wrong is not None:
+        fail(
+            "csl-unassigned",
+            f"the program does not say which descriptor registers it takes: {wrong}",
+            help="run the pass assign-csl-registers",
+        )
 
 
 def _late(module: Module) -> dict[str, int]:
