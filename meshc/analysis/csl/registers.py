@@ -54,9 +54,7 @@ def wrong_register(module: Module) -> str | None:
         if op.dsr == AT_CALL:
             continue
         if not product.one_row:
-            return (
-                f"{name} has sums in several places, and dsr {op.dsr} holds one"
-            )
+            return f"{name} has sums in several places, and dsr {op.dsr} holds one"
         if kept.setdefault(op.dsr, str(_row(product))) != str(_row(product)):
             return f"{name} says dsr {op.dsr}, which holds another row"
     return None

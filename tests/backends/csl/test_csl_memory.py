@@ -13,9 +13,11 @@ from csl_turn_texts import all_gather
 from meshc.analysis.csl.memory import element_bytes
 from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
 from meshc.backends.csl.pe.code_size import code_size
+from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
+from meshc.passes.tile.plan_memory import explain_shortfall
 from meshc.sim import compiler
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.plmr import letter_of
@@ -150,7 +152,7 @@ def program(statements, elements):
     return tile_program(fills, f"  buffer %d : f32[{elements}]\n")
 
 
-def test_code_counts_against_the_memory_of_a_core():
+def test_code_counts_against_the_memory_of_a_core(monkeypatch):
     """Beside 40 kB of data there is room for 300 statements and not for 900."""
     files = emit({"main": tile_text(program(300, 10_000), "wse2")})
     memory = json.loads(files["report.json"])["memory"]
@@ -160,6 +162,31 @@ def test_code_counts_against_the_memory_of_a_core():
     (refused,) = caught.value.diagnostics
     assert (refused.code, letter_of(refused)) == ("csl-memory-full", "M")
     assert any("estimate" in note and "statements" in note for note in refused.notes)
+    monkeypatch.setattr(CoreMemory, "check", lambda _: None)
+    wide = json.loads(emit({"main": tile_text(program(900, 10_000), "wse2")})["report.json"])
+    memory = wide["memory"]
+    taken, code = " ".join([refused.message, *refused.notes]), memory["code"]
+    for said in (
+        f"{sum(memory['buffers'].values())} bytes of buffers, {memory['scratch']} of scratch",
+        f"{memory['tables']} of tables, {memory['variables']} of variables",
+        f"{memory['data']} of data",
+        f"{memory['padding']} of padding",
+        f"{code['bytes']} bytes of code: {code['runtime']} of",
+        f"{code['own']} of {code['statements']} statements, {code['margin']} of margin",
+        f"{-memory['left']} bytes short",
+    ):
+        assert said in taken
+
+
+def test_what_the_search_keeps_free_is_named_as_in_the_report():
+    """Before a program is emitted, a refusal says what the device's reserve is for."""
+    with pytest.raises(MeshcError) as caught:
+        explain_shortfall(tile_text(program(1, 20_000), "wse2"), 80_000, device("wse2").data_bytes)
+    (refused,) = caught.value.diagnostics
+    kept = f"{device('wse2').reserved_bytes} bytes are kept for "
+    assert f"{kept}scratch, tables, variables, padding and code" in refused.notes
+    report = json.loads(emit({"main": tile_text(program(1, 10), "wse2")})["report.json"])
+    assert {"scratch", "tables", "variables", "padding", "code"} <= report["memory"].keys()
 
 
 def test_an_estimate_leaves_a_public_program_its_size():
