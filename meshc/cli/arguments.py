@@ -14,11 +14,26 @@ from meshc.cli.flags import (
     passes,
     run,
     schedule,
+    serve,
+    serve_trace,
     sim,
 )
 from meshc.version import VERSION
 
-_COMMANDS = (compile, run, opt, estimate, schedule, devices, passes, explain, sim, completion)
+_COMMANDS = (
+    compile,
+    run,
+    opt,
+    estimate,
+    schedule,
+    serve_trace,
+    serve,
+    devices,
+    passes,
+    explain,
+    sim,
+    completion,
+)
 
 
 def parser() -> argparse.ArgumentParser:

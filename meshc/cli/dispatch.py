@@ -33,7 +33,7 @@ def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
     if _COMPLETING in os.environ and arguments is None:
         import_module("meshc.cli.completion").complete(found)
     options = found.parse_args(arguments)
-    command = import_module(f"meshc.cli.commands.{options.command}")
+    command = import_module(f"meshc.cli.commands.{options.command.replace('-', '_')}")
     try:
         with signals.raised():
             code: int = command.run(options)

@@ -7,6 +7,7 @@ from math import prod
 
 from meshc.interp.check import Outcome, Trace, check_outcomes, random_trace, run_from
 from meshc.interp.inputs import RUN_TIME_ROWS, wanted_inputs
+from meshc.ir.batch import POSITION, REQUEST
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
@@ -55,6 +56,10 @@ class Check(Instrument):
         given = self.stages[-1]
         try:
             check_claims(module)
+            if module.scalars != given.module.scalars:
+                self._begin(module)
+                self._left = module
+                return
             self._run(module)
             wanted, got = given.outcome.results, self.stages[-1].outcome.results
             check_outcomes(given.module, module, wanted, got, self._earlier())
@@ -72,8 +77,12 @@ class Check(Instrument):
             and done[0].module.option("model", "") == module.option("model", "")
         )
         self.prefill, self.stages = done if follows else [], []
-        rows = [scalars.get(RUN_TIME_ROWS, 0) for _, scalars in self.trace.steps]
-        lengths = [n for n in rows if isinstance(n, int)]
+        read: dict[object, int] = {}
+        for _, scalars in self.trace.steps:
+            before, rows = scalars.get(POSITION, 0), scalars.get(RUN_TIME_ROWS, 0)
+            if isinstance(before, int) and isinstance(rows, int):
+                read[scalars.get(REQUEST)] = before + rows
+        lengths = list(read.values())
         self.trace = random_trace(module, self.seed, first=lengths if follows else 0)
         self._run(module)
 

@@ -24,7 +24,13 @@ from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
-from meshc.pipelines import GIVEN, pipeline_from, pipeline_to_kernels, resource_passes
+from meshc.pipelines import (
+    GIVEN,
+    pipeline_from,
+    pipeline_to_kernels,
+    resource_passes,
+    serving_passes,
+)
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
 from meshc.verify import check_fact
 from meshc.verify.shared_state import check_shared_state
@@ -36,12 +42,45 @@ def compile_loaded(
     instruments: Sequence[Instrument] = (),
     report: Diagnostics | None = None,
 ) -> Compiled:
-    """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError."""
+    """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError.
+
+    Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
+    piece is its decode step, with a warning.
+    """
     request.check()
     report = Diagnostics() if report is None else report
     phases = _phases(loaded, request)
+    if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
+        said = len(report.messages)
+        try:
+            return _compiled(loaded, request, phases, instruments, report)
+        except MeshcError as refusal:
+            del report.messages[said:]
+            first = refusal.diagnostics[0]
+            report.warning(
+                "prompt-by-steps",
+                f"decode steps read the prompt, token by token: {first.message} ({first.code})",
+            )
+        phases = ("decode",)
+    return _compiled(loaded, request, phases, instruments, report)
+
+
+def _compiled(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    phases: Sequence[str],
+    instruments: Sequence[Instrument],
+    report: Diagnostics,
+) -> Compiled:
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
+    if request.serving:
+        serving = serving_passes(
+            request.rows, request.serving != "chunks", request.serving == "layers!"
+        )
+        manager = PassManager(serving, instruments)
+        given = in_each(phases, lambda phase: manager.run(given[phase], report))
+        host = replace(host, loops=_loops(given.get("prefill")))
 
     agreed = replace(request, kv=_common_policy(loaded, given, request))
     regions = _common_regions(given, agreed)
@@ -174,9 +213,6 @@ def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
     known = loaded.phases()
     if request.target == "cuda":
         return _decode_only(loaded, request)
-    if request.target == "csl" and request.phase == "both" and not request.compile_to:
-        # Extents known at run time are not emitted yet, so decode steps read the prompt, too.
-        known = ("decode",) if "decode" in known else known
     if request.phase == "both" or known == ("main",):
         return known
     if request.phase not in known:
@@ -206,6 +242,13 @@ def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
     eos = loaded.config.eos_ids if loaded.config else ()
     batch = batch_of(graphs["decode"])
     return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos), batch)
+
+
+def _loops(module: Module | None) -> tuple[tuple[str, str, int], ...]:
+    """The loops over layers of which a run passes some: their two scalars and layers."""
+    loops = [op for op in module.walk() if isinstance(op, graph.Repeat)] if module else []
+    named = [(op.rounds, module.dims[op.dim]) for op in loops if op.rounds] if module else []
+    return tuple((first, count, layers) for (first, count), layers in named)
 
 
 def _embedding(module: Module) -> tuple[str, int] | None:

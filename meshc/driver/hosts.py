@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from meshc.backends import cuda
 from meshc.backends.python import load_program
+from meshc.ir.batch import POSITION
 from meshc.sim.machine.options import Options
 from meshc.sim.running import compile_folder, host_names
 from meshc.support.diagnostics import MeshcError, fail
@@ -165,6 +167,46 @@ class PythonHost:
             found: dict[str, Array] = self._program.run(arrays, **scalars)
         return found
 
+    @property
+    def requests(self) -> int:
+        """Requests that a language model has caches for."""
+        return int(self._program.batch)
+
+    @property
+    def vocab(self) -> int:
+        """Tokens of the vocabulary."""
+        return int(self._program.vocab)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit the caches of a request."""
+        return int(self._program.capacity)
+
+    @property
+    def multiple(self) -> int:
+        """Chunks of prompts begin at multiples of so many tokens."""
+        prefill = self._program.prefill
+        return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
+
+    def embedded(self, ids: Sequence[int]) -> Array:
+        """See :class:`meshc.serving.engine.Engine`."""
+        found: Array = self._program.embedded(ids)
+        return found
+
+    def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
+        """See :class:`meshc.serving.engine.Engine`; a program without groups of layers passes all.
+        Raises ``run-refused``."""
+        with self._refusals():
+            given = layers if self._program.loops else None
+            found: Array = self._program.read(request, rows, position, given)
+        return found
+
+    def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
+        """See :class:`meshc.serving.engine.Engine`. Raises ``run-refused``."""
+        with self._refusals():
+            found: dict[int, Array] = self._program.step(tokens)
+        return found
+
     @contextmanager
     def _refusals(self) -> Iterator[None]:
         try:
@@ -174,17 +216,23 @@ class PythonHost:
 
 
 class WaferHost:
-    """An emitted CSL program on the fabric simulator, with its weights on its PEs.
+    """An emitted CSL program on the fabric simulator, or the two of a prompt and of a step behind
+    it, of which the host puts one after the other on the PEs.
 
     What its host program refuses is diagnosed as ``run-refused``.
     """
 
     def __init__(self, folder: Path, tensors: Mapping[str, Array]) -> None:
-        """``folder`` is not needed any more afterwards. Raises ``run-refused`` and what compiling
-        the program raises."""
-        with scratch_folder() as scratch:
-            compile_folder(folder, scratch / "out")
-            names = host_names(folder / "run.py", Options())
+        """``folder`` is not needed any more afterwards. Raises ``no-tokens``, ``run-refused`` and
+        what compiling the program raises."""
+        with ExitStack() as stack:
+            scratch = stack.enter_context(scratch_folder())
+            phases = sorted(path.parent for path in folder.glob("*/layout.csl"))
+            for phase in phases:
+                compile_folder(phase, scratch / "out" / phase.name)
+            if not phases:
+                compile_folder(folder, scratch / "out")
+            names = host_names(folder / "run.py", Options(files=False))
             if "Model" not in names:
                 fail(
                     "no-tokens",
@@ -193,6 +241,7 @@ class WaferHost:
                 )
             with _refusals_of_host():
                 self._model = names["Model"](str(scratch / "out"), tensors.__getitem__)
+            weakref.finalize(self, stack.pop_all().close)
 
     def generate(
         self,
@@ -213,6 +262,9 @@ class WaferHost:
         stop: Collection[int] = (),
     ) -> list[list[int]]:
         """See :class:`Host`; a program takes one prompt after the other."""
+        if hasattr(self._model, "generate_all"):
+            with _refusals_of_host():
+                return list(self._model.generate_all(prompts, count, on_token, stop))
         found = []
         for number, prompt in enumerate(prompts):
             tell = partial(on_token, number)

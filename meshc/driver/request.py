@@ -24,6 +24,7 @@ TARGETS = ("python", "csl", "cuda")
 PAGES = (1, 16, 64)
 USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
+SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
 _MAX_SEQ = 1 << 24
 _MAX_CLUSTER = 16
@@ -43,9 +44,11 @@ class CompileRequest:
     every architecture that has CSL. ``algo`` names algorithms, such as ``gemm=cannon`` and
     ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
     ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``batch``
-    is the requests of a step. For CUDA ``cluster`` is the blocks of a cluster, ``dataflow`` how
-    they share attention, both by the cost model when empty, ``page`` the tokens of a page of the
-    cache.
+    is the requests of a step. ``serving`` is how a program serves requests as they come: ``chunks``
+    of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
+    for one that reads prompts whole. For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
+    how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
+    the cache.
     """
 
     target: str = "python"
@@ -65,6 +68,7 @@ class CompileRequest:
     dataflow: str = ""
     page: int = 16
     batch: int = 1
+    serving: str = ""
 
     @property
     def device_name(self) -> str:
@@ -87,6 +91,11 @@ class CompileRequest:
     def regions(self) -> int:
         """Regions that the layers are dealt to; 0 for as many as they need."""
         return device(self.device_name).axes.sizes_of(self.mesh)[-1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of cores of a region."""
+        return device(self.device_name).axes.sizes_of(self.mesh)[1]
 
     def settings(self) -> dict[str, str]:
         """Specs of passes that differ from their defaults."""
@@ -119,6 +128,7 @@ class CompileRequest:
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
         _one_of(found, "--result", self.result, ("", *RESULTS))
         _one_of(found, "--dataflow", self.dataflow, ("", *DATAFLOWS))
+        _one_of(found, "serving", self.serving, ("", *SERVING))
         for text in self.algo:
             _algorithm(found, text)
         _within(found, "--cluster", self.cluster, _MAX_CLUSTER)

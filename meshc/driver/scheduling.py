@@ -60,7 +60,7 @@ def setting_of(request: ScheduleRequest) -> Setting:
     gpus = request.gpus or where.cores
     workload = _workload(request.trace)
     cost = IterationCost(model, where, gpus)
-    groups = _groups(request.groups, cost) if request.groups else None
+    groups = groups_of(request.groups, cost) if request.groups else None
     chosen = policy(request.policy, request.chunk, groups)
     chosen = for_model(chosen, model.experts, request.force)
     objective = Objective(
@@ -134,8 +134,8 @@ def _count(request: ScheduleRequest, workload: Trace | str) -> int:
     return min(request.requests or len(workload.pairs), len(workload.pairs))
 
 
-def _groups(text: str, cost: IterationCost) -> GroupCount:
-    """The rule that ``text`` spells."""
+def groups_of(text: str, cost: IterationCost | None = None) -> GroupCount:
+    """The rule that ``text`` spells; one by latency needs ``cost``. Errors: ``bad-argument``."""
     word, _, number = text.partition(":")
     if text == "length":
         return ByLength()
@@ -145,10 +145,11 @@ def _groups(text: str, cost: IterationCost) -> GroupCount:
         return Fixed(int(text))
     if word == "doubling" and number.isdigit() and 1 <= int(number) <= 1024:
         return ByDoubling(int(number))
-    if word == "latency" and number.isdigit() and 1 <= int(number) <= 1_000_000:
+    if cost and word == "latency" and number.isdigit() and 1 <= int(number) <= 1_000_000:
         return ByLatency(int(number) / 1e3, len(cost.model.layers), LongestIteration(cost))
     fail(
         "bad-argument",
         f"'{text}' is no number of groups",
-        help="write 16, length:512 (tokens), doubling:16, or latency:50 (milliseconds)",
+        help="write 16, length:512 (tokens), doubling:16"
+        + (", or latency:50 (milliseconds)" if cost else ""),
     )

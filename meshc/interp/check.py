@@ -99,7 +99,12 @@ def random_trace(
         scalars[RUN_TIME_ROWS] = min(scalars[RUN_TIME_ROWS], _MOST_ROWS)
     constant = RandomArrays(module, seed, scalars, ("weight", "state"))
     made = []
-    for number, at in enumerate(_runs(module, scalars, steps, first)):
+    runs = [
+        {**at, **layers}
+        for at in _runs(module, scalars, steps, first)
+        for layers in _halves(module)
+    ]
+    for number, at in enumerate(runs):
         given = dict(RandomArrays(module, seed + number, at, ("in",)))
         made.append(({**given, **_embedded(module, given, constant)}, at))
     return Trace(constant, tuple(made))
@@ -108,8 +113,17 @@ def random_trace(
 def _runs(
     module: Module, scalars: Mapping[str, int], steps: int, first: int | Sequence[int]
 ) -> Iterator[dict[str, int | Sequence[int]]]:
-    """The scalars of each run."""
-    if REQUEST in scalars:
+    """The scalars of each run. A prompt that may be read in chunks is read in two."""
+    if POSITION in scalars and RUN_TIME_ROWS in scalars:
+        step = module.multiples.get(POSITION, 1)
+        for request in range(requests_of(module)):
+            rows = max(1, scalars[RUN_TIME_ROWS] - request)
+            first_rows = rows // 2 // step * step
+            own = {REQUEST: request} if REQUEST in scalars else {}
+            for begin, end in ((0, first_rows), (first_rows, rows)):
+                if end > begin:
+                    yield {**scalars, **own, POSITION: begin, RUN_TIME_ROWS: end - begin}
+    elif REQUEST in scalars:
         least, _ = module.scalars.get(RUN_TIME_ROWS, (0, 0))
         for request in range(requests_of(module)):
             rows = max(least, scalars.get(RUN_TIME_ROWS, 0) - request)
@@ -123,6 +137,19 @@ def _runs(
             yield {**scalars, POSITION: each if len(each) > 1 else each[0]}
     else:
         yield dict(scalars)
+
+
+def _halves(module: Module) -> list[dict[str, int]]:
+    """The scalars of loops over layers of which a run does some: the first half, then the rest."""
+    first: dict[str, int] = {}
+    second: dict[str, int] = {}
+    for op in module.walk():
+        if isinstance(op, graph.Repeat) and op.rounds:
+            layers = module.dims[op.dim]
+            half = (layers + 1) // 2
+            first |= dict(zip(op.rounds, (0, half), strict=True))
+            second |= dict(zip(op.rounds, (min(half, layers - 1), layers - half), strict=True))
+    return [first, second] if first else [{}]
 
 
 def _embedded(module: Module, given: Arrays, constant: Arrays) -> dict[str, Array]:

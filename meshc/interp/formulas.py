@@ -44,7 +44,18 @@ def relu2(x: Array) -> Array:
     return np.square(np.maximum(x, 0))
 
 
-FUNCTIONS: dict[str, Callable[..., Array]] = {"silu": silu, "gelu": gelu, "relu2": relu2}
+def sigmoid(x: Array) -> Array:
+    """Logistic function, ``1 / (1 + exp(-x))``."""
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "silu": silu,
+    "gelu": gelu,
+    "relu2": relu2,
+    "sigmoid": sigmoid,
+}
 """What a function of elements means at every level: of an array and the function's options."""
 
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshc.interp import formulas
-from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
+from meshc.interp import formulas, gating
+from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
@@ -201,10 +201,20 @@ def _softmax(scope: Scope, op: graph.Softmax) -> list[Array]:
     return [weights / weights.sum(axis, keepdims=True)]
 
 
+@meaning(graph.TopK)
+def _top_k(scope: Scope, op: graph.TopK) -> list[Array]:
+    axis = _dims(op.operands[0]).index(op.dim)
+    scores = np.moveaxis(scope.of(op.operands[0]), axis, -1)
+    bias = scope.of(op.operands[1]) if len(op.operands) > 1 else None
+    return [np.moveaxis(gating.top_k(scores, bias, op.attributes()), -1, axis)]
+
+
 def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
-    """True where row ``l`` sees element ``s``: ``s <= pos + l``."""
+    """True where row ``l`` sees element ``s``: ``s <= pos + l``. Those of a request that is absent
+    see all, so that their softmax stays a number."""
     key = np.arange(x.shape[dims.index(op.dim)])
     sees = key <= _row_positions(scope, op, x, dims)[..., None]
+    sees |= (scope.position < 0)[..., None, None]
     return _by_row(scope, op, sees, (op.rows, op.dim), dims)
 
 
@@ -217,6 +227,8 @@ def _append(scope: Scope, op: graph.Append) -> list[Array]:
     fresh = aligned(scope.of(new), fresh_dims, dims)
     result = scope.of(cache).copy()
     for request, first in enumerate(np.atleast_1d(scope.position)):
+        if first < 0:
+            continue
         end = first + fresh.shape[axis]
         if end > result.shape[axis]:
             fail(
@@ -260,12 +272,16 @@ def _repeat(scope: Scope, op: graph.Repeat) -> list[Array]:
     (body,) = op.regions
     carried = [scope.of(o) for o in op.operands[: op.carried]]
     stacks = [scope.of(o) for o in op.operands[op.carried :]]
-    collected: list[list[Array]] = [[] for _ in op.results[op.carried :]]
-    for layer in range(scope.extents[op.dim]):
+    layers = rounds_of(op, scope.extents[op.dim], scope.scalars)
+    collected: list[dict[int, Array]] = [
+        dict(enumerate(scope.of(op.continued(i)))) if op.rounds else {}
+        for i in range(op.carried, len(op.results))
+    ]
+    for layer in layers:
         arguments = [*carried, *(stack[layer] for stack in stacks)]
         scope.values.update(zip(body.args, arguments, strict=True))
         given = run_block(body, scope)
         carried = given[: op.carried]
         for kept, value in zip(collected, given[op.carried :], strict=True):
-            kept.append(value)
-    return [*carried, *(np.stack(kept) for kept in collected)]
+            kept[layer] = value
+    return [*carried, *(np.stack(list(kept.values())) for kept in collected)]

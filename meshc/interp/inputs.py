@@ -128,10 +128,24 @@ def checked_scalars(module: Module, scalars: Scalars) -> dict[str, int | tuple[i
         for one in value if isinstance(value, tuple) else (value,):
             if not low <= one <= high:
                 fail("interp-scalar", f"{name} = {one} is outside {low} .. {high}")
+            if one % module.multiples.get(name, 1):
+                words = f"{name} = {one} is no multiple of {module.multiples[name]}"
+                fail("interp-scalar", words)
     for name, value in found.items():
         if isinstance(value, tuple) and len(value) != several.get(name):
             fail("interp-scalar", f"{len(value)} values are given of the run-time scalar '{name}'")
     return found
+
+
+def rounds_of(op: graph.Repeat, layers: int, scalars: Scalars) -> range:
+    """Which of ``layers`` a run does. Raises ``interp-scalar`` where it asks for others."""
+    if not op.rounds:
+        return range(layers)
+    first, count = (int(np.ravel(scalars[name])[0]) for name in op.rounds)
+    if count and first + count > layers:
+        words = f"layers {first} to {first + count - 1} are asked for"
+        fail("interp-scalar", f"{words}, but {op.dim} = {layers}", op.span)
+    return range(first, first + count)
 
 
 def _several(module: Module) -> dict[str, int]:

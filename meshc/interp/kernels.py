@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.interp import formulas
+from meshc.interp import formulas, gating
 from meshc.interp.named import Array
 
 Params = Mapping[str, Any]
@@ -128,6 +128,12 @@ def _exp_sub(out: Array, operands: Sequence[Array], params: Params) -> Array:
 @microkernel
 def _at_least(out: Array, operands: Sequence[Array], params: Params) -> Array:
     return np.maximum(operands[0], np.float32(params["value"]))
+
+
+@microkernel
+def _top_k(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    scores, *bias = operands
+    return gating.top_k(scores, bias[0] if bias else None, params)
 
 
 @microkernel

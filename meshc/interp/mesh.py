@@ -7,67 +7,23 @@ result where its layout says; how the pieces travel is the tile level's business
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshc.interp import formulas
-from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars
+from meshc.interp import formulas, gating
+from meshc.interp import mesh_moves as _  # noqa: F401  the meanings of collectives and moves
+from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
+from meshc.interp.mesh_state import CORES, MEANINGS, Shards, dims_of, meaning, position_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
-from meshc.interp.places import elsewhere, part_indices
-from meshc.interp.shards import PAD, Sharding, lane_of
-from meshc.ir.batch import BATCH, POSITION
+from meshc.interp.shards import PAD, lane_of
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.functions import FUNCTIONS, ON_MESH, Function
-from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
-from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
-
-CORES = ""  # the name of the leading dim of all shards
-
-
-@dataclass
-class Shards:
-    """What each value holds so far, ``[cores, *lanes]``."""
-
-    mesh: Mesh
-    extents: Mapping[str, int]
-    actual: Mapping[str, int]
-    scalars: Scalars
-    values: dict[Value, Array] = field(default_factory=dict)
-    shardings: dict[TensorType, Sharding] = field(default_factory=dict)
-
-    @property
-    def position(self) -> Array:
-        """Tokens that are cached already: one number, or ``[B]`` of each request its own."""
-        return np.asarray(self.scalars.get(POSITION, 0))
-
-    def of(self, operand: Operand) -> Array:
-        """The shards of ``operand``."""
-        return self.values[cast(Value, operand)]
-
-    def sharding(self, operand: Operand) -> Sharding:
-        """How ``operand`` lies."""
-        kind = tensor_type(operand)
-        if kind not in self.shardings:
-            self.shardings[kind] = Sharding(kind, self.mesh, self.extents, self.actual)
-        return self.shardings[kind]
-
-    def gathered(self, operand: Operand, op: Op) -> Array:
-        """The logical tensor of ``operand``."""
-        return self.sharding(operand).gather(self.of(operand), cast(Value, operand).name, op.span)
-
-
-Meaning = Callable[[Shards, Any], list[Array]]
-OpType = TypeVar("OpType", bound=Op)
-
-MEANINGS: dict[type[Op], Meaning] = {}
 
 
 def run_mesh(
@@ -120,27 +76,13 @@ def _check_lanes(shards: Shards, op: Op, value: Value, lanes: Array) -> None:
         )
 
 
-def meaning(cls: type[OpType]) -> Callable[[Callable[[Shards, OpType], list[Array]]], Meaning]:
-    """Decorator: the function is what ops of ``cls`` do."""
-
-    def add(function: Callable[[Shards, OpType], list[Array]]) -> Meaning:
-        MEANINGS[cls] = function
-        return function
-
-    return add
-
-
-def _dims(operand: Operand) -> Dims:
-    return (CORES, *tensor_type(operand).dims)
-
-
 def _beside(shards: Shards, left: Operand, right: Operand) -> Array:
     """The lanes of ``right``, repeated over dims of ``left`` that it lacks."""
     lanes, own = shards.of(right), shards.of(left)
-    for dim, count in zip(_dims(right), lanes.shape, strict=True):
-        if count != own.shape[_dims(left).index(dim)]:
-            raise ValueError(f"{count} lanes of {dim} beside {own.shape[_dims(left).index(dim)]}")
-    return aligned(lanes, _dims(right), _dims(left))
+    for dim, count in zip(dims_of(right), lanes.shape, strict=True):
+        if count != own.shape[dims_of(left).index(dim)]:
+            raise ValueError(f"{count} lanes of {dim} beside {own.shape[dims_of(left).index(dim)]}")
+    return aligned(lanes, dims_of(right), dims_of(left))
 
 
 def _both(shards: Shards, op: Op) -> tuple[Array, Array]:
@@ -180,6 +122,15 @@ def _at_least(shards: Shards, op: mesh.AtLeast) -> list[Array]:
     return [np.maximum(shards.of(op.operands[0]), op.value)]
 
 
+@meaning(mesh.TopK)
+def _top_k(shards: Shards, op: mesh.TopK) -> list[Array]:
+    scores, *bias = op.operands
+    axis = dims_of(scores).index(op.dim)
+    added = np.moveaxis(_beside(shards, scores, bias[0]), axis, -1) if bias else None
+    gates = gating.top_k(np.moveaxis(shards.of(scores), axis, -1), added, op.attributes())
+    return [np.moveaxis(gates, -1, axis)]
+
+
 @meaning(mesh.Scale)
 def _scale(shards: Shards, op: mesh.Scale) -> list[Array]:
     return [shards.of(op.operands[0]) * op.factor]
@@ -210,42 +161,35 @@ def _inverse_rms(shards: Shards, op: mesh.InverseRms) -> list[Array]:
 def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
     (x,) = op.operands
     sharding = shards.sharding(x)
-    key = aligned(sharding.of_dim(op.dim), (CORES, op.dim), _dims(x))
+    key = aligned(sharding.of_dim(op.dim), (CORES, op.dim), dims_of(x))
     hidden = key == PAD
     if op.kind == "causal":
         row = np.zeros(1, np.int64)
-        if op.rows in _dims(x):
-            row = aligned(sharding.of_dim(op.rows), (CORES, op.rows), _dims(x))
-        # A pad row sees every key, so that its softmax stays a number.
-        hidden = hidden | ((key > _position(shards, op, x, _dims(x)) + row) & (row != PAD))
+        if op.rows in dims_of(x):
+            row = aligned(sharding.of_dim(op.rows), (CORES, op.rows), dims_of(x))
+        # A pad row sees every key, as does that of an absent request, so that its softmax stays a
+        # number.
+        position = position_of(shards, op, x, dims_of(x))
+        seen = (key <= position + row) | (row == PAD) | (position < 0)
+        hidden = hidden | ~seen
     return [np.where(hidden, -np.inf, shards.of(x))]
 
 
 @meaning(mesh.Rope)
 def _rope(shards: Shards, op: mesh.Rope) -> list[Array]:
     (x,) = op.operands
-    sharding, dims = shards.sharding(x), _dims(x)
+    sharding, dims = shards.sharding(x), dims_of(x)
     lanes = np.moveaxis(shards.of(x), dims.index(op.dim), -1)
     pair = _pairs(sharding.of_dim(op.dim), op)
     frequency = formulas.frequencies(op, shards.extents[op.dim])[pair]
     rest = tuple(d for d in dims if d != op.dim)
-    position = _position(shards, op, x, rest)
+    position = position_of(shards, op, x, rest)
     if op.rows in dims:
         row = np.maximum(sharding.of_dim(op.rows), 0)
         position = position + aligned(row, (CORES, op.rows), rest)
     angle = position[..., None] * aligned(frequency, (CORES, op.dim), (*rest, op.dim))
     turned = np.stack(formulas.turned(lanes[..., 0::2], lanes[..., 1::2], angle), -1)
     return [np.moveaxis(turned.reshape(lanes.shape), -1, dims.index(op.dim))]
-
-
-def _position(shards: Shards, op: Op, value: Operand, dims: Dims) -> Array:
-    """The position of each request of ``value`` that a core has, aligned to ``dims``."""
-    if not shards.position.ndim:
-        return shards.position
-    if BATCH not in dims:
-        op.reject(f"has no dim {BATCH}, but each request its own position")
-    request = np.maximum(shards.sharding(value).of_dim(BATCH), 0)
-    return aligned(shards.position[request], (CORES, BATCH), dims)
 
 
 def _pairs(elements: Array, op: mesh.Rope) -> Array:
@@ -266,85 +210,19 @@ def _pairs(elements: Array, op: mesh.Rope) -> Array:
 @meaning(mesh.RowMax)
 def _row_max(shards: Shards, op: mesh.RowMax) -> list[Array]:
     (x,) = op.operands
-    return [shards.of(x).max(_dims(x).index(op.dim), initial=-np.inf)]
+    return [shards.of(x).max(dims_of(x).index(op.dim), initial=-np.inf)]
 
 
 @meaning(mesh.RowSum)
 def _row_sum(shards: Shards, op: mesh.RowSum) -> list[Array]:
     (x,) = op.operands
-    return [shards.of(x).sum(_dims(x).index(op.dim))]
+    return [shards.of(x).sum(dims_of(x).index(op.dim))]
 
 
 @meaning(mesh.SquareSum)
 def _square_sum(shards: Shards, op: mesh.SquareSum) -> list[Array]:
     (x,) = op.operands
-    return [np.square(shards.of(x)).sum(_dims(x).index(op.dim))]
-
-
-@meaning(mesh.AllReduce)
-@meaning(mesh.Reduce)
-def _all_reduce(shards: Shards, op: mesh.AllReduce | mesh.Reduce) -> list[Array]:
-    if op.reduce == "softmax":
-        return _softmaxes(shards, op)
-    return [_combined(shards, shards.of(operand), op.axis, op.reduce) for operand in op.operands]
-
-
-def _combined(shards: Shards, lanes: Array, axis: str, how: str) -> Array:
-    """The sum or maximum over ``axis``, on all of its cores."""
-    parts = [part for axis in shards.mesh.axes for part in axis.factors or (axis,)]
-    axes = tuple(i for i, part in enumerate(parts) if _is_within(shards.mesh, part.name, axis))
-    reduce = np.max if how == "max" else np.sum
-    by_axis = lanes.reshape([part.size for part in parts] + [*lanes.shape[1:]])
-    total = reduce(by_axis, axis=axes, keepdims=True)
-    return np.broadcast_to(total, by_axis.shape).reshape(lanes.shape)
-
-
-def _softmaxes(shards: Shards, op: mesh.AllReduce | mesh.Reduce) -> list[Array]:
-    """Weighted values, sums and maxima of all cores, each relative to its own maximum before."""
-    values, sums, tops = (shards.of(operand) for operand in op.operands)
-    most = _combined(shards, tops, op.axis, "max")
-    weight = np.exp(tops - most)
-    wide = aligned(weight, _dims(op.operands[2]), _dims(op.operands[0]))
-    scaled = [_combined(shards, part, op.axis, "sum") for part in (values * wide, sums * weight)]
-    return [*scaled, most]
-
-
-def _is_within(the_mesh: Mesh, part: str, axis: str) -> bool:
-    """Whether ``part`` is ``axis`` itself or one of its factors."""
-    return part == axis or part in (f.name for f in the_mesh.parts[axis].factors)
-
-
-@meaning(mesh.Broadcast)
-@meaning(mesh.Gather)
-@meaning(mesh.Scatter)
-@meaning(mesh.AllGather)
-def _placed_anew(shards: Shards, op: Op) -> list[Array]:
-    """The same tensor in another layout."""
-    return [shards.sharding(op.result).scatter(shards.gathered(op.operands[0], op))]
-
-
-@meaning(mesh.ReduceScatter)
-def _reduce_scatter(shards: Shards, op: mesh.ReduceScatter) -> list[Array]:
-    (value,) = op.tensors()
-    kind = tensor_type(value)
-    layout = kind.layout or Layout()
-    whole = kind.with_layout(Layout(layout.splits, (), layout.roots))
-    lanes = _combined(shards, shards.of(value), op.axis, op.reduce)
-    sharding = Sharding(whole, shards.mesh, shards.extents, shards.actual)
-    return [shards.sharding(op.result).scatter(sharding.gather(lanes, value.name, op.span))]
-
-
-@meaning(mesh.Shift)
-def _shift(shards: Shards, op: mesh.Shift) -> list[Array]:
-    """Every core takes the lanes of the one ``by`` ranks further."""
-    lanes = shards.of(op.operands[0])
-    part = part_indices(shards.mesh, op.axis)
-    order = np.lexsort((part, *elsewhere(shards.mesh, op.axis)))
-    size = shards.mesh.size(op.axis)
-    lines = order.reshape(-1, size)
-    moved = np.empty_like(lanes)
-    moved[lines] = lanes[np.roll(lines, -op.by, axis=1)]
-    return [moved]
+    return [np.square(shards.of(x)).sum(dims_of(x).index(op.dim))]
 
 
 # --- products
@@ -356,14 +234,14 @@ def _gemv(shards: Shards, op: mesh.Gemv) -> list[Array]:
     results = []
     for right, value in zip(op.operands[1:], op.results, strict=True):
         lanes, dims = _own_heads(shards, op, left, right)
-        over, wanted = op.contract, _dims(value)
-        results.append(contracted(shards.of(left), _dims(left), lanes, dims, over, wanted))
+        over, wanted = op.contract, dims_of(value)
+        results.append(contracted(shards.of(left), dims_of(left), lanes, dims, over, wanted))
     return results
 
 
 def _own_heads(shards: Shards, op: mesh.Gemv, left: Operand, right: Operand) -> tuple[Array, Dims]:
     """The right operand with, for every head the core has, the entry of the group it belongs to."""
-    lanes, dims = shards.of(right), _dims(right)
+    lanes, dims = shards.of(right), dims_of(right)
     if not op.group or op.group[1] not in dims:
         return lanes, dims
     heads, groups = op.group
@@ -393,65 +271,6 @@ def _gemm(shards: Shards, op: mesh.Gemm | mesh.GemmT) -> list[Array]:
     return results
 
 
-# --- moving
-
-
-@meaning(mesh.Relayout)
-def _relayout(shards: Shards, op: mesh.Relayout) -> list[Array]:
-    (x,) = op.operands
-    old, new, dims = shards.sharding(x), shards.sharding(op.result), _dims(x)
-    lanes = shards.of(x)
-    for dim in dims[1:]:
-        if old.layout.split_of(dim) != new.layout.split_of(dim):
-            lane, held = lane_of(new.of_dim(dim), old.of_dim(dim))
-            taken = np.take_along_axis(lanes, aligned(lane, (CORES, dim), dims), dims.index(dim))
-            lanes = np.where(aligned(held, (CORES, dim), dims), taken, 0)
-    return [lanes]
-
-
-@meaning(mesh.Part)
-def _part(shards: Shards, op: mesh.Part) -> list[Array]:
-    """Every core keeps the lanes that the result's layout gives it; it must have them already."""
-    (x,) = op.operands
-    old, new, dims = shards.sharding(x), shards.sharding(op.result), _dims(x)
-    wanted = new.of_dim(op.dim)
-    lane, held = lane_of(wanted, old.of_dim(op.dim))
-    if not (held | (wanted == PAD)).all():
-        fail("interp-layout", f"{op.NAME}: a core lacks an element of its part", op.span)
-    axis = dims.index(op.dim)
-    taken = np.take_along_axis(shards.of(x), aligned(lane, (CORES, op.dim), dims), axis)
-    return [np.where(aligned(held, (CORES, op.dim), dims), taken, 0)]
-
-
-@meaning(mesh.Append)
-def _append(shards: Shards, op: mesh.Append) -> list[Array]:
-    pairs = zip(op.operands[::2], op.operands[1::2], strict=True)
-    return [_appended(shards, op, cache, new) for cache, new in pairs]
-
-
-def _appended(shards: Shards, op: mesh.Append, cache: Operand, new: Operand) -> Array:
-    sharding = shards.sharding(cache)
-    rows = shards.gathered(new, op)
-    dims = tensor_type(cache).dims
-    axis = dims.index(op.dim)
-    fresh_dims = tuple(op.dim if d == op.rows else d for d in tensor_type(new).dims)
-    fresh = aligned(rows, fresh_dims, dims)
-    count = fresh.shape[axis]
-    entered = np.zeros(tensor_type(cache).shape(shards.actual), fresh.dtype)
-    for request, first in enumerate(np.atleast_1d(shards.position)):
-        end = first + count
-        if end > shards.extents[op.dim]:
-            fail("interp-shape", f"{op.NAME}: row {end - 1} does not fit {op.dim}", op.span)
-        every = slice(request, request + 1) if shards.position.ndim else slice(None)
-        own = {BATCH: every, op.dim: slice(first, end)}
-        place = tuple(own.get(d, slice(None)) for d in dims)
-        entered[place] = fresh[tuple(every if d == BATCH else slice(None) for d in dims)]
-    row = aligned(sharding.of_dim(op.dim), (CORES, op.dim), _dims(cache))
-    first = _position(shards, op, cache, _dims(cache))
-    stored = (row >= first) & (row < first + count)
-    return np.where(stored, sharding.scatter(entered), shards.of(cache))
-
-
 # --- layers
 
 
@@ -461,7 +280,10 @@ def _repeat(shards: Shards, op: mesh.Repeat) -> list[Array]:
     carried = [shards.of(o) for o in op.operands[: op.carried]]
     collected = op.results[op.carried :]
     kept = [np.zeros(shards.sharding(v).shape, carried[0].dtype) for v in collected]
-    for layer in range(shards.extents[op.dim]):
+    if op.rounds:
+        stacks = [op.continued(i) for i in range(op.carried, len(op.results))]
+        kept = [shards.of(stack).copy() for stack in stacks]
+    for layer in rounds_of(op, shards.extents[op.dim], shards.scalars):
         slices = [_slice(shards, o, op.dim, layer) for o in op.operands[op.carried :]]
         shards.values.update(zip(body.args, [*carried, *slices], strict=True))
         given = [shards.of(o) for o in run_block(body, shards).operands]

@@ -250,8 +250,9 @@ class Compiler:
 
     def compute(self, op: tile.Compute, guard: Memo[bool] | None, names: Names) -> Step:
         """A microkernel with the operands its signature has."""
-        if len(op.operands) != len(op.declared.operands):
-            op.reject(f"tile.{op.kernel} takes {len(op.declared.operands)} operands")
+        takes = len(op.declared.operands_of(op.params))
+        if len(op.operands) != takes:
+            op.reject(f"tile.{op.kernel} takes {takes} operands")
         if op.kernel not in MICROKERNELS:
             op.reject(f"the interpreter has no meaning of tile.{op.kernel}")
         windows = [self.window(op, i, names) for i in range(len(op.operands))]

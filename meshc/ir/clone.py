@@ -20,6 +20,7 @@ def clone_module(module: Module) -> Module:
         module,
         dims=dict(module.dims),
         scalars=dict(module.scalars),
+        multiples=dict(module.multiples),
         paired=dict(module.paired),
         options=dict(module.options),
         tasks=dict(module.tasks),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import Attribute, AttributeKind, attribute, rule_of
@@ -19,7 +19,10 @@ from meshc.ir.types import Type
 
 @dataclass(eq=False)
 class Function(Op):
-    """A function of each element of its operand. Pads stay zero: it must give 0 at 0."""
+    """A function of each element of its operand. ``KEEPS_ZERO`` is whether it gives 0 at 0, so that
+    pads stay zero."""
+
+    KEEPS_ZERO: ClassVar[bool] = True
 
     def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
         return [tensor_type(self.operands[0])]
@@ -83,3 +86,11 @@ class Gelu(Function):
 @dataclass(eq=False)
 class Relu2(Function):
     """``max(x, 0)^2``, the squared ReLU (Primer, So et al. 2021, section 4.2)."""
+
+
+@function("sigmoid", "out = 1 / (1 + exp(-a))")
+@dataclass(eq=False)
+class Sigmoid(Function):
+    """``1 / (1 + exp(-x))``."""
+
+    KEEPS_ZERO: ClassVar[bool] = False

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
+from meshc.ir.choices import choice_mistake
 from meshc.ir.declared import Attribute, Operand, attributes, operands
 from meshc.ir.functions import DOCS, FUNCTIONS, attributes_of
 
@@ -71,6 +72,16 @@ def _softmaxes(shapes: Extents, params: Params) -> str | None:
     return f"{last} lanes are not the values, sums and maxima of {count} softmaxes"
 
 
+def _choice(shapes: Extents, params: Params) -> str | None:
+    """As many are chosen as there are, of groups of equal size."""
+    last = shapes[0][-1]
+    names = ("count", "groups", "kept_groups", "group_top")
+    count, groups, kept, top = (int(str(params[name])) for name in names)
+    if not last.is_const:
+        return f"chooses among {last}, of which the run says how many they are"
+    return choice_mistake(last.constant, count, groups, kept, top)
+
+
 _ONE = "out b[*dims], a[*dims]"
 _TRAILING = "out c[*rows, *lanes], a[*rows, *lanes], b[*rows]"
 _LEADING = "out c[*rows, *lanes], a[*rows, *lanes], b[*lanes]"
@@ -121,6 +132,17 @@ _CATALOGUE = (
     _kernel("row_sum", _BY_ROWS, "out[..] = sum of a over trailing dims"),
     _kernel("exp_sub", _TRAILING, "out = exp(a - m), m repeated over trailing dims"),
     _kernel("at_least", _ONE, "out = the larger of a and `value`", "value: float"),
+    _kernel(
+        "top_k",
+        "out gates[*rows, n], scores[*rows, n]",
+        "gates[.., i] = scores[.., i] for the `count` largest of scores (+ bias[i] if `biased`), "
+        "of equal ones the first, else 0; of `groups` runs only from the `kept_groups` with the "
+        "largest sums of their best `group_top`; divided by their sum + 1e-20 if `normalise`",
+        "count: int >= 1, groups: int >= 1, kept_groups: int >= 1, group_top: int >= 1, "
+        "normalise: bool, biased: bool",
+        ("biased", "out gates[*rows, n], scores[*rows, n], bias[n]"),
+        extra=_choice,
+    ),
     _kernel(
         "merge_softmax",
         "inout a[*rows, lanes], b[*rows, lanes]",

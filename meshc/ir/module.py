@@ -120,6 +120,7 @@ class Program:
 class Module:
     """A phase of a model at one level; ``holds`` are the facts that have been checked.
 
+    ``multiples`` says of which number a run-time scalar is always a multiple, where that is not 1.
     ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
     has an entry for each kind of attention over cached keys; ``paired`` names weights of the model
@@ -151,6 +152,7 @@ class Module:
     scratch: dict[str, int] = field(default_factory=dict)
     tables: dict[str, int] = field(default_factory=dict)
     words: dict[str, int] = field(default_factory=dict)
+    multiples: dict[str, int] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:

@@ -101,7 +101,7 @@ class _Parser(Tokens):
         if word == "dims":
             module.dims = {k: self.as_int(v, start) for k, v in self.pairs().items()}
         elif word == "scalars":
-            module.scalars = self.scalars()
+            module.scalars, module.multiples = self.scalars()
         elif word == "rows":
             if module.rows is not None:
                 fail("bad-meshir", "the header says its rows twice", start)
@@ -141,16 +141,19 @@ class _Parser(Tokens):
             fail("bad-meshir", "a constant is a list of numbers", span)
         return tuple(float(v) for v in raw if isinstance(v, (int, float)))
 
-    def scalars(self) -> dict[str, tuple[int, int]]:
-        found = {}
+    def scalars(self) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+        """Ranges by name, and what a scalar is a multiple of where its range says ``by``."""
+        found, multiples = {}, {}
         while True:
             name = self.name()
             self.expect("=")
             low = self.integer()
             self.expect("..")
             found[name] = (low, self.integer())
+            if self.take("by"):
+                multiples[name] = self.integer()
             if not self.take(","):
-                return found
+                return found, multiples
 
     def mesh(self, start: Span) -> Mesh:
         """Axes with commas between them, outermost first, then perhaps the origins of regions."""

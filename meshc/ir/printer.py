@@ -39,7 +39,8 @@ def _header(module: Module) -> list[str]:
     if module.dims:
         lines.append("dims " + ", ".join(f"{k} = {v}" for k, v in module.dims.items()))
     if module.scalars:
-        ranges = (f"{k} = {lo}..{hi}" for k, (lo, hi) in module.scalars.items())
+        by = {k: f" by {n}" for k, n in module.multiples.items()}
+        ranges = (f"{k} = {lo}..{hi}{by.get(k, '')}" for k, (lo, hi) in module.scalars.items())
         lines.append("scalars " + ", ".join(ranges))
     if module.rows is not None:
         lines.append("rows " + names_text(module.rows))

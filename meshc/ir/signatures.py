@@ -28,7 +28,7 @@ def rules_of(cls: type[Op]) -> dict[str, Rule]:
 def count_mistake(op: Op) -> str | None:
     """What is wrong with the number of operands, results or regions, or None."""
     if isinstance(op, Compute):
-        takes, gives, regions = (len(op.declared.operands),) * 2, (0, 0), 0
+        takes, gives, regions = (len(op.declared.operands_of(op.params)),) * 2, (0, 0), 0
     else:
         takes, gives = _range(op.SIGNATURE.operands), _range(op.SIGNATURE.results)
         regions = op.SIGNATURE.regions

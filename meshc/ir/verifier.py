@@ -80,6 +80,11 @@ class _Verifier:
                 help = "both ends belong to a range, such as pos = 0..7"
                 self.wrong(words, module.places.get("scalars"), help)
             self.own_names("the header", [name], module.places.get("scalars"))
+            multiple = module.multiples.get(name, 1)
+            if multiple < 1 or low % multiple:
+                words = f"scalar {name} begins with {low}, which is no multiple of {multiple}"
+                help = "a range begins with a multiple of its step, such as pos = 0..12 by 4"
+                self.wrong(words, module.places.get("scalars"), help)
         for words in rows_mistakes(module.rows, module.dims):
             self.wrong(words, module.places.get("rows"), "such as: rows dim = L, capacity = S")
         for words in attention_mistakes(module.attention, module.rows, module.dims):
@@ -380,6 +385,18 @@ class _Verifier:
             self.wrong(f"{op.NAME}: the results are not what yield gives", op.span, _LOOP)
         if not 0 <= op.carried <= min(len(op.operands), len(op.results)):
             self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span, _LOOP)
+        elif op.rounds and len(given) == len(op.results):
+            self.rounds(op)
+
+    def rounds(self, op: graph.Repeat) -> None:
+        """Layers of a run are named by two scalars, and results go on with what is left out."""
+        unknown = [name for name in op.rounds if name not in self.module.scalars]
+        if len(op.rounds) != 2 or unknown:
+            words = f"{op.NAME}: rounds are no two run-time scalars of the header"
+            self.wrong(words, op.span, "the first layer of a run and their number")
+            return
+        for position in range(op.carried, len(op.results)):
+            op.continued(position)
 
     def layers_of(self, op: graph.Repeat) -> Split | None:
         """How layers are dealt to the regions of the mesh, if there are several."""

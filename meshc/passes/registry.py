@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable
 from meshc.passes import plugins
 from meshc.passes.base import Pass
 from meshc.passes.graph.canonicalize import Canonicalize
+from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
+from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -19,6 +21,7 @@ from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
 from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
+from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_products import SelectCslProducts
@@ -35,6 +38,8 @@ PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     EliminateTranspose,
     FuseCluster,
+    ChunkPrompts,
+    GroupLayers,
     Partition,
     SelectGemm,
     PlaceInterleave,
@@ -45,6 +50,7 @@ PASSES: tuple[type[Pass], ...] = (
     AllocateRoutes,
     ScheduleTasks,
     PlanMemory,
+    MergeCslBuffers,
     SelectCslProducts,
     AssignCslRegisters,
     PlanCslMemory,

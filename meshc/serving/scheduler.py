@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from meshc.serving.groups import balanced_groups
+from meshc.cost.layer_groups import balanced_groups
 from meshc.serving.policies import Policy
 from meshc.serving.requests import Memory, Request
 from meshc.support.diagnostics import fail
@@ -125,7 +125,10 @@ class Scheduler:
     """Schedules requests for a model whose layers cost ``layer_costs`` (any positive unit).
 
     ``kv_tokens``: tokens whose keys and values a pool has room for. ``most_requests``: requests
-    that are read or continued at once.
+    that are read or continued at once. Prompts are cut at multiples of ``multiple`` tokens, which
+    programs of a mesh ask for.
+
+    Errors: ``bad-argument`` for chunks of fewer tokens than that.
     """
 
     def __init__(
@@ -134,8 +137,13 @@ class Scheduler:
         layer_costs: Sequence[float],
         kv_tokens: int,
         most_requests: int = 1024,
+        multiple: int = 1,
     ) -> None:
+        if policy.chunk is not None and policy.chunk < multiple:
+            words = f"prompts are cut at multiples of {multiple} tokens"
+            fail("bad-argument", f"a chunk of {policy.chunk} tokens is too short: {words}")
         self.policy = policy
+        self.multiple = multiple
         self.layer_costs = tuple(layer_costs)
         self.most_requests = most_requests
         self._reading_memory = Memory(kv_tokens)
@@ -186,6 +194,10 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether no request is left."""
         return not self._requests and not self._waiting
+
+    def knows(self, name: int) -> bool:
+        """Whether request ``name`` waits, is read or is continued."""
+        return name in self._requests or name in self._waiting
 
     @property
     def waiting(self) -> int:
@@ -283,17 +295,24 @@ class Scheduler:
         takes prompts whole, the first however long it is."""
         whole, left = self.policy.chunk is None, limit
         for request, read in list(self._unread.values()):
-            if left < 1:
+            tokens = self._cut(request.prompt_tokens - read, left)
+            if tokens < 1:
                 return
-            yield self._segment(request, read, left)
-            left -= min(left, request.prompt_tokens - read)
+            yield self._segment(request, read, tokens)
+            left -= tokens
         for request in list(self._waiting.values()):
             tokens = request.prompt_tokens
             too_long = whole and tokens > left and left < limit
-            if left < 1 or too_long or not self._admitted(request):
+            if not whole:
+                tokens = self._cut(tokens, left)
+            if left < 1 or tokens < 1 or too_long or not self._admitted(request):
                 return
-            yield self._segment(request, 0, tokens if whole else left)
+            yield self._segment(request, 0, tokens)
             left -= min(left, tokens)
+
+    def _cut(self, tokens: int, left: int) -> int:
+        """How many of the last ``tokens`` of a prompt are read where ``left`` may be."""
+        return tokens if tokens <= left else max(0, left) // self.multiple * self.multiple
 
     def _admitted(self, request: Request) -> bool:
         """Whether there is room for ``request``, which then holds it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshc.ir.core import Block, Op, tensor_type
+from meshc.ir.functions import Function
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, Split
@@ -107,6 +108,8 @@ class _Checker:
         """Pad states of a result."""
         dims = tensor_type(result).dims
         rule = _RULES.get(type(op), _first)
+        if isinstance(op, Function) and not op.KEEPS_ZERO:
+            rule = _anything
         found = {dim: rule(dim, [self.of(v) for v in op.tensors()]) for dim in dims}
         return found | {op.dim: "neg_inf"} if isinstance(op, ops.Mask) else found
 
@@ -114,6 +117,11 @@ class _Checker:
 def _first(dim: str, operands: list[States]) -> str:
     """As the first operand (scaling, rotating, activations keep zero at zero)."""
     return operands[0].get(dim, "zero") if operands else "zero"
+
+
+def _anything(dim: str, operands: list[States]) -> str:
+    """Some number, whatever was there."""
+    return "any"
 
 
 def _product(dim: str, operands: list[States]) -> str:

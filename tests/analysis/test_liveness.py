@@ -227,6 +227,24 @@ def test_so_may_what_depends_on_a_scalar_that_each_round_has_of_its_own(each: st
     assert (found["a"] == found["d"]) == (not each)
 
 
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_round_that_is_left_out_carries_nothing(outside: bool) -> None:
+    """A block that some rounds leave out writes what it reads; a use outside of it is another."""
+    after = "tile.scale %d, %a {factor = 2.0}" if outside else ""
+    text = f"""tile.for {{var = i, count = 3}} {{
+      tile.sweep {{when = "i <= 1"}} {{
+        tile.scale %a, %b {{factor = 2.0}}
+        tile.scale %c, %a {{factor = 2.0}}
+        tile.scale %d, %c {{factor = 2.0}}
+      }}
+      {after}
+    }}"""
+    module = program(text, {"a": 8, "b": 8, "c": 8, "d": 8}, {"b": "in"})
+    assign_addresses(module)
+    found = {b.value.name: b.address for b in module.buffers}
+    assert (found["a"] == found["d"]) == (not outside)
+
+
 def test_a_double_buffer_is_not_carried_through_the_outer_loop() -> None:
     """Each round of the outer loop fills both halves before it reads them."""
     text = """tile.for {var = layer, count = 2} {

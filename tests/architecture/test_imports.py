@@ -34,6 +34,8 @@ OWNERS = {
     "safetensors": "meshc.frontend.checkpoints",
     "tokenizers": "meshc.frontend.checkpoints",
     "matplotlib": "meshc.serving.plots",
+    "starlette": "meshc.serving.endpoint",
+    "uvicorn": "meshc.serving.endpoint",
 }
 # Needed by everyone who computes.
 FREE = {"numpy"}

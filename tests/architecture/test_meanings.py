@@ -122,6 +122,9 @@ def test_csl_refuses_what_it_does_not_emit(name):
         "ring_set": "tile.ring_set %state {count = 0}",
         "rope": "tile.rope %ring, %ring, %b[0 +: 2] {position = 0, step = 1}",
         "select_lanes": "tile.select_lanes %a, %b {shift = 1}",
+        "sigmoid": "tile.sigmoid %a, %b",
+        "top_k": "tile.top_k %a, %b {count = 1, groups = 1, kept_groups = 1, group_top = 1, "
+        "normalise = false, biased = false}",
     }
     found = refusal(lambda: emit_csl({"main": module(calls[name])}))
     assert found.code == "csl-kernel"

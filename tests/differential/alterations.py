@@ -22,6 +22,7 @@ from operations import (
     Scale,
     Scope,
     Softmax,
+    TopK,
 )
 
 
@@ -134,6 +135,9 @@ def wrong(op: Operation) -> list[Operation]:
     if isinstance(op, Softmax):
         moved = [Altered(op, "row moved")] if op.causal else []
         return [Altered(op, "not divided"), *moved]
+    if isinstance(op, TopK):
+        fewer = [replace(op, count=op.count - 1)] if op.count > 1 else []
+        return [Altered(op, "not divided"), *fewer]
     if isinstance(op, Rope):
         style = "half" if op.style == "interleaved" else "interleaved"
         return [Altered(op, "row moved"), replace(op, style=style)]

@@ -192,6 +192,44 @@ class Rules:
         above = np.maximum(a.value, 0.0)
         return self._formula(a, above * above, (2 * above + a.error) * a.error)
 
+    def sigmoid(self, a: Bounded) -> Bounded:
+        """1 / (1 + exp(-x)), whose slope is at most a quarter."""
+        with np.errstate(over="ignore"):
+            value = 1 / (1 + np.exp(-a.value))
+        own = _OWN * self.kinds.inner_unit * np.ones_like(value)
+        return self._stored(a.dims, value, 0.25 * a.error + own)
+
+    def top_k(
+        self, a: Bounded, bias: Bounded | None, count: int, groups: int, kept: int, best: int
+    ) -> tuple[Bounded, np.ndarray]:
+        """The ``count`` largest of the last dim, by score plus bias, from the ``kept`` groups with
+        the largest sums of their ``best`` largest; 0 for the others. Also where rounding may change
+        the choice: there a gate may be anything up to its score."""
+        score, error = a.value, a.error
+        if bias is not None:
+            added, off = bias.spread(a.dims)
+            score, error = score + added, error + off
+        error = error + 2 * self.kinds.inner_unit * np.abs(score)
+        runs = (*score.shape[:-1], groups, score.shape[-1] // groups)
+        by_group, slack = score.reshape(runs), error.reshape(runs)
+        sums = -np.sort(-by_group, -1)[..., :best].sum(-1)
+        chosen, open_groups = _largest(sums, best * slack.max(-1), kept)
+        held = np.broadcast_to(chosen[..., None], runs).reshape(score.shape)
+        taken, unsure = _largest(np.where(held, score, -np.inf), error, count)
+        unsure = np.broadcast_to(unsure | open_groups, score.shape)
+        value = np.where(taken, a.value, 0.0)
+        bound = np.where(unsure, np.abs(a.value) + a.error, np.where(taken, a.error, 0.0))
+        return self._stored(a.dims, value, bound), unsure
+
+    def shares(self, gates: Bounded, unsure: np.ndarray) -> Bounded:
+        """Gates, none below zero, divided by their sums over the last dim."""
+        total = gates.value.sum(-1, keepdims=True) + 1e-20
+        off = gates.error.sum(-1, keepdims=True) + 64 * self.kinds.inner_unit * total
+        value = gates.value / total
+        part = np.minimum(off / total, 0.5)
+        error = (gates.error / total + value * part) / (1 - part)
+        return self._stored(gates.dims, value, np.where(unsure | (off > 0.5 * total), 1.0, error))
+
     def _formula(self, a: Bounded, value: np.ndarray, error: np.ndarray) -> Bounded:
         """An activation: its formula rounds several numbers as large as its argument."""
         own = _OWN * self.kinds.inner_unit * np.minimum(np.abs(a.value), 1 + np.abs(value))
@@ -256,6 +294,19 @@ class Rules:
             error[..., first] * np.abs(sin) + error[..., second] * np.abs(cos) + own
         )
         return self._stored(a.dims, np.moveaxis(value, -1, axis), np.moveaxis(bound, -1, axis))
+
+
+def _largest(values: np.ndarray, errors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which are the ``count`` largest of the last dim, of equal ones the first; and, with a last
+    dim of 1, whether errors could make another one of them."""
+    if count == values.shape[-1]:
+        return np.ones(values.shape, bool), np.zeros((*values.shape[:-1], 1), bool)
+    order = np.argsort(-values, -1, kind="stable")
+    taken = np.zeros(values.shape, bool)
+    np.put_along_axis(taken, order[..., :count], True, -1)
+    lowest = np.where(taken, values - errors, np.inf).min(-1, keepdims=True)
+    highest = np.where(taken, -np.inf, values + errors).max(-1, keepdims=True)
+    return taken, lowest <= highest
 
 
 class Plain(Rules):

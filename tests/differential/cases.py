@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from building import Drawing
 from draw_clusters import cluster_features, cluster_model, cluster_options, cluster_runs
 from draw_models import cached_model
 from draw_tensors import tensor_program
-from drawn_programs import Program, Reference, features
+from drawn_programs import Program, Reference, Repeat, features
 from serving import Turn, turns
 
 GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
@@ -60,6 +61,18 @@ class Case:
     order: bool = False
     softmax: str = ""
     origin: str = ""
+
+    @property
+    def plane(self) -> tuple[int, int]:
+        """Columns and rows of the mesh."""
+        named = dict(re.findall(r"([yx])=(\d+)", self.options["mesh"]))
+        sizes = (named["x"], named["y"]) if named else self.options["mesh"].split("x")
+        return int(sizes[0]), int(sizes[1])
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether there are layers that regions of a mesh may share."""
+        return self.target != "cuda" and any(isinstance(s, Repeat) for s in self.program.body)
 
     @property
     def capacity(self) -> int:
@@ -152,7 +165,9 @@ class Case:
             return found | cluster_features(self.program)
         if "mesh" not in options:
             return found
-        columns, rows = map(int, options["mesh"].split("x"))
+        columns, rows = self.plane
+        if "=" in options["mesh"]:
+            found.add("regions")
         shape = (
             "1x1" if columns * rows == 1 else "one row or column" if 1 in (columns, rows) else ""
         )
@@ -202,7 +217,7 @@ def _python_cases(draw: Drawing, common: Common) -> Attempts:
 
 
 def _csl_cases(draw: Drawing, common: Common) -> Attempts:
-    form = draw.weighted({"main": 60, "decode": 40})
+    form = draw.weighted({"main": 50, "decode": 30, "prefill": 20})
     kinds = _csl_kinds(draw)
     return lambda attempt: _csl(draw, form, kinds if attempt < 40 else Arithmetic())
 
@@ -224,6 +239,14 @@ def on_gpus(case: Case, gpus: int) -> Case:
     """A case of Python on a node, where products of many rows have forms of their own."""
     more = {"device": "h100x8", "mesh": f"{gpus}x1", "dtype": case.program.kinds.stored}
     return replace(case, options={**case.options, **more})
+
+
+def in_regions(case: Case, regions: int) -> Case:
+    """The same with its layers dealt to ``regions`` of its mesh."""
+    columns, rows = case.plane
+    mesh = f"r={regions},y={rows},x={columns}"
+    origin = f"{case.origin} --regions {regions}"
+    return replace(case, options={**case.options, "mesh": mesh}, order=False, origin=origin)
 
 
 _DRAWN = {"python": _python_cases, "csl": _csl_cases, "cuda": _cuda_cases}
@@ -289,11 +312,12 @@ def _csl(draw: Drawing, form: str, kinds: Arithmetic) -> Case:
         options["portable"] = True
     if form == "main":
         return Case(tensor_program(draw.random, kinds, most=3, largest=7), "csl", form, options, 0)
-    steps = draw.number(1, 4)
-    options |= {"phase": form, "seq": steps + (0 if draw.chance(30) else draw.number(0, 6))}
+    prompt, steps = (draw.number(1, 8), 1) if form == "prefill" else (0, draw.number(1, 4))
+    options |= {"phase": form, "seq": max(prompt, steps)}
+    options["seq"] += 0 if draw.chance(30) else draw.number(0, 6)
     if draw.chance(60):
         options["kv"] = draw.of(["shift", "concat", "cyclic"])
-    return Case(cached_model(draw.random, kinds, False), "csl", form, options, 0, 0, steps)
+    return Case(cached_model(draw.random, kinds, False), "csl", form, options, 0, prompt, steps)
 
 
 def _cuda(draw: Drawing, common: Drawing) -> Case:
@@ -331,8 +355,7 @@ def _computed(
     """The results of every run by these rules, and the largest value on the way."""
     reference = Reference(case.program, case.weights(), case.capacity, rules)
     if case.softmax == "merged":
-        _, rows = map(int, case.options["mesh"].split("x"))
-        reference.scope.rules.merges = rows - 1
+        reference.scope.rules.merges = case.plane[1] - 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found = list(_RUNS[case.form](case, reference, chosen))
     return found, reference.scope.rules.largest

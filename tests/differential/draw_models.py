@@ -17,6 +17,7 @@ from operations import (
     RmsNorm,
     Scale,
     Softmax,
+    TopK,
     Transpose,
 )
 
@@ -24,7 +25,8 @@ from operations import (
 def cached_model(random: Random, kinds: Arithmetic, tokens: bool, largest: int = 12) -> Program:
     """A decoder. With ``tokens`` it maps ids to logits, else rows to rows (and maybe more)."""
     draw = Drawing(random)
-    return Model(draw, draw, _small(draw, largest)).program(kinds, tokens)
+    extents = _small(draw, largest)
+    return Model(draw, draw, extents | _experts(extents)).program(kinds, tokens)
 
 
 def _small(draw: Drawing, largest: int) -> dict[str, int]:
@@ -38,6 +40,13 @@ def _small(draw: Drawing, largest: int) -> dict[str, int]:
         "F": draw.number(1, largest + 4),
         "V": draw.number(2, 24),
     }
+
+
+def _experts(extents: dict[str, int]) -> dict[str, int]:
+    """Experts of some models: how many is drawn from a stream of its own, so that a seed gives
+    models without experts whether or not there are others."""
+    own = Drawing(Random(repr(extents)))
+    return {"X": own.number(1, 9)} if own.chance(8) else {}
 
 
 class Model:
@@ -231,7 +240,29 @@ class Model:
             RmsNorm(eps or self.norm_eps), x, body.param("g", dim), stem="h", inline=30
         )
 
+    def _expert_layers(self, body: Builder, h: str) -> str:
+        """Feed-forward layers of experts, weighted by the gates of chosen ones."""
+        draw, count = self.draw, self.extents["X"]
+        scores = body.weighted(h, ("E",), ("X",), "router")
+        whole = Softmax() if draw.chance(60) else Activation("sigmoid")
+        scores = body.apply(whole, scores, stem="s")
+        groups = draw.of([n for n in range(1, count + 1) if count % n == 0])
+        kept, size = draw.number(1, groups), count // groups
+        best = draw.number(1, min(2, size))
+        chosen = draw.number(1, min(4, kept * size))
+        choice = TopK(chosen, draw.chance(60), (groups, kept, best) if groups > 1 else (1, 1, 1))
+        biases = [body.param("b", "X")] if draw.chance(30) else []
+        gates = body.apply(choice, scores, *biases, stem="gates")
+        wide = body.apply(self.activation, body.weighted(h, ("E",), ("X", "F"), "up"), stem="a")
+        if self.gated:
+            gate = body.weighted(h, ("E",), ("X", "F"), "gate")
+            wide = body.apply(Binary("*"), wide, gate, stem="p")
+        wide = body.apply(Binary("*"), wide, gates, stem="p")
+        return body.weighted(wide, ("X", "F"), ("E",), "down")
+
     def _mlp(self, body: Builder, h: str) -> str:
+        if "X" in self.extents:
+            return self._expert_layers(body, h)
         up = self._biased(body, body.weighted(h, ("E",), ("F",), "up"), "inner", "F")
         if not self.gated:
             wide = body.apply(self.activation, up, stem="a")

@@ -111,7 +111,8 @@ class Scale:
 
 @dataclass(frozen=True)
 class Activation:
-    """``silu``, ``relu2``, or ``gelu`` with its ``form``; an empty form leaves the option out."""
+    """``silu``, ``relu2``, ``sigmoid``, or ``gelu`` with its ``form``; an empty form leaves the
+    option out."""
 
     function: str
     form: str = ""
@@ -132,6 +133,8 @@ class Activation:
             return scope.rules.silu(args[0])
         if self.function == "relu2":
             return scope.rules.relu2(args[0])
+        if self.function == "sigmoid":
+            return scope.rules.sigmoid(args[0])
         return scope.rules.gelu(args[0], self.form or "erf")
 
 
@@ -182,6 +185,37 @@ class Softmax:
             mask = exact(("L", dim), beyond)
             hidden = mask.spread(x.dims)[0].astype(bool)
         return scope.rules.softmax(x, dim, hidden)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """``top_k`` of scores, maybe with a bias, over the last dim; ``groups`` are how many there are,
+    how many are kept, and how many of one count."""
+
+    count: int
+    normalise: bool = False
+    groups: tuple[int, int, int] = (1, 1, 1)
+
+    @property
+    def name(self) -> str:
+        words = ["top_k", "normalised" * self.normalise, "of groups" * (self.groups[0] > 1)]
+        return " ".join(word for word in words if word)
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        options = [f"bias = {args[1].text}"] if len(args) > 1 else []
+        names = ("groups", "kept_groups", "group_top")
+        if self.groups[0] > 1:
+            options += [f"{n} = {v}" for n, v in zip(names, self.groups, strict=True)]
+        options += ["normalise = true"] if self.normalise else []
+        return _call("top_k", args[0].text, str(self.count), *options)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return args[0]
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        bias = args[1] if len(args) > 1 else None
+        gates, unsure = scope.rules.top_k(args[0], bias, self.count, *self.groups)
+        return scope.rules.shares(gates, unsure) if self.normalise else gates
 
 
 @dataclass(frozen=True)

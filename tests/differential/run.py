@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import Case, draw_case
+from cases import Case, draw_case, in_regions
 from drawn_programs import source
 from judging import Outcome, judge
 from reducing import reduced
@@ -32,6 +32,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--case", type=int)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument(
+        "--regions",
+        type=int,
+        default=1,
+        help="deal layers to so many; programs without are left out",
+    )
     parser.add_argument("--target", help="one of python, csl, cuda, or several with commas")
     parser.add_argument(
         "--examples", type=int, default=0, help="print so many refusals of each code"
@@ -48,6 +54,10 @@ def main() -> int:
         if time.time() > started + 60 * args.minutes:
             break
         case = draw_case(args.seed, index, targets)
+        if args.regions > 1:
+            if not case.has_layers:
+                continue
+            case = in_regions(case, args.regions)
         outcome = judge(case)
         tally.add(case, outcome)
         if outcome.kind in ("mismatch", "fault"):

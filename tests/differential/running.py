@@ -86,8 +86,13 @@ def run_csl(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
         for run in range(case.steps):
             for name, tensor in {**case.weights(), **case.inputs(run)}.items():
                 np.save(place / "data" / f"{name}.npy", tensor)
-            at = ["--pos", str(run)] if case.form == "decode" else []
-            if cs_python.main(["--strict-queues", "run.py", "--name", "out", *at]) != 0:
+            at = {"decode": ["--pos", str(run)], "prefill": ["--len", str(case.prompt)]}
+            if (
+                cs_python.main(
+                    ["--strict-queues", "run.py", "--name", "out", *at.get(case.form, [])]
+                )
+                != 0
+            ):
                 raise RuntimeError("run.py failed")
             found.append([np.load(place / "data" / f"{n}.npy") for n in names])
     return found, []

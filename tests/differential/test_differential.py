@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count as counted
+from itertools import islice
+
 import pytest
-from cases import Case, asked_of_cuda, draw_case, on_gpus
+from cases import Case, asked_of_cuda, draw_case, in_regions, on_gpus
 from drawn_programs import source
 from judging import judge
 from run import TARGETS, Tally
@@ -34,6 +37,16 @@ def test_random_programs_in_python() -> None:
     assert tally.kinds["python", "match"] >= 20
 
 
+def test_random_models_with_experts() -> None:
+    """Those cases of the seed that have them."""
+    tally = Tally()
+    for index in (2, 55, 116, 146, 176, 218):
+        case = draw_case(SEED, index, {"python": 1.0})
+        assert "X" in case.program.extents
+        add(tally, case)
+    assert tally.kinds["python", "match"] >= 5
+
+
 def judged_on_gpus(count: int) -> Tally:
     """Programs as they are drawn for Python, on nodes of one to eight GPUs."""
     tally = Tally()
@@ -49,6 +62,24 @@ def test_random_programs_on_gpus_of_a_node() -> None:
 @pytest.mark.slow
 def test_many_random_programs_on_gpus_of_a_node() -> None:
     assert judged_on_gpus(300).kinds["python", "match"] >= 240
+
+
+def judged_in_regions(count: int, seed: int) -> Tally:
+    """The first cases of CSL with layers, which two and three regions share in turn."""
+    tally = Tally()
+    drawn = (draw_case(seed, index, {"csl": 1.0}) for index in counted())
+    for number, case in enumerate(islice((c for c in drawn if c.has_layers), count)):
+        add(tally, in_regions(case, 2 + number % 2))
+    return tally
+
+
+def test_random_layers_in_regions_of_a_wafer() -> None:
+    assert judged_in_regions(3, SEED).kinds["csl", "match"] >= 2
+
+
+@pytest.mark.slow
+def test_many_random_layers_in_regions_of_a_wafer() -> None:
+    assert judged_in_regions(60, SEED + 1).kinds["csl", "match"] >= 40
 
 
 def test_random_programs_in_csl() -> None:

@@ -28,6 +28,7 @@ MEANINGS = {
     "FILE": "written",
     "FILE.npy": "written.npy",
     "FILE.meshir": "examples/mlp.meshir",
+    "FILE.csv": str(ROOT / "tests" / "data" / "trace.csv"),
     "TEXT": "text",
     "WxH": "4x4",
     "NAME": "wse2",
@@ -63,9 +64,9 @@ def variants(line):
 
 
 def runnable(line):
-    """The shortest form of a command, unless it needs weights or a tokenizer, or long."""
+    """The shortest form of a command, unless it needs weights, a tokenizer or a client, or long."""
     found = next(variants(without_options(line)))
-    needs = {"smollm2-135m", "--prompt", "cuda", "estimate"} & set(found)
+    needs = {"smollm2-135m", "--prompt", "cuda", "estimate", "serve"} & set(found)
     return None if needs else found
 
 

@@ -38,12 +38,10 @@ REFUSED = {
         ("functions", "main"): "unsupported-op",
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
-        ("grouped", "prefill"): "csl-kernel",
+        ("two_of_eight", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
         ("typed", "main"): "bad-dtype",
-        ("twice", "prefill"): "csl-kernel",
         ("tiny_llama", "prefill"): "does-not-fit",
-        ("tiny_llama", "decode"): "csl-regions",
     },
 }
 # Larger meshes hold what 2x2 cores of a wafer do not.

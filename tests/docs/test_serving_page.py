@@ -10,20 +10,22 @@ from meshc.serving.policies import POLICIES
 from meshc.support.diagnostics import known_codes
 
 PAGE = page("docs/serving.md")
+COMMANDS = ("schedule", "serve-trace", "serve")
 
 
 def test_commands_are_understood():
     found = commands("docs/serving.md")
     assert len(found) >= 4
     for line in found:
-        assert parser().parse_args(line.split()[1:]).command == "schedule"
+        assert parser().parse_args(line.split()[1:]).command in COMMANDS
 
 
-def test_flags_are_those_of_the_command():
+def test_flags_are_those_of_the_commands():
     words = set(re.findall(r"`(--[a-z-]+)", PAGE)) - {"--limits"}
     assert len(words) > 10
     (commands_,) = (a for a in parser()._actions if a.dest == "command")
-    known = {flag for a in commands_.choices["schedule"]._actions for flag in a.option_strings}
+    actions = [a for name in COMMANDS for a in commands_.choices[name]._actions]
+    known = {flag for action in actions for flag in action.option_strings}
     assert words <= known
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -21,8 +23,14 @@ def errors(model: Path, **options: object) -> tuple[Diagnostic, ...]:
 
 
 def test_kernels_that_csl_lacks_are_named_with_their_place() -> None:
-    model = EXAMPLES / "tiny_llama.mesh"
-    (found,) = errors(model, target="csl", device="wse2", mesh="16x16", seq=16, phase="prefill")
+    request = CompileRequest(mesh="8x8", seq=16, device="wse2", phase="prefill", compile_to="tile")
+    loaded = load_any(str(EXAMPLES / "tiny_llama.mesh"), Diagnostics())
+    module = compile_loaded(loaded, request).modules["prefill"]
+    known = {op.kernel for op in module.walk() if isinstance(op, Compute)}
+    check_expressible(module, known)
+    with pytest.raises(MeshcError) as caught:
+        check_expressible(module, known - {"mask_causal"})
+    (found,) = caught.value.diagnostics
     assert found.code == "csl-kernel" and "'mask_causal'" in found.message
     assert found.span is not None and "softmax(" in found.render()
 

@@ -77,6 +77,7 @@ def test_activations():
     close(run("tile.silu %out, %a", noise(2, 3), a=a), a / (1 + np.exp(-a)))
     erf = np.vectorize(lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2))))
     close(run("tile.gelu %out, %a {form = erf}", noise(2, 3), a=a), erf(a))
+    close(run("tile.sigmoid %out, %a", noise(2, 3), a=a), 1 / (1 + np.exp(-a)))
     root = math.sqrt(2 / math.pi)
     tanh = 0.5 * a * (1 + np.tanh(root * (a + 0.044715 * a**3)))
     close(run("tile.gelu %out, %a {form = tanh}", noise(2, 3), a=a), tanh)
@@ -104,6 +105,36 @@ def test_at_least():
     a = noise(2, 3)
     a[0] = -np.inf
     close(run("tile.at_least %out, %a {value = -0.25}", noise(2, 3), a=a), np.maximum(a, -0.25))
+
+
+CHOICE = "count = {}, groups = {}, kept_groups = {}, group_top = {}, normalise = {}, biased = {}"
+
+
+def chosen(*options, **arrays):
+    """Gates of the scores ``a``, whose bias is ``b``, from zeros."""
+    names = ", ".join(f"%{name}" for name in arrays)
+    line = f"tile.top_k %out, {names} {{{CHOICE.format(*options)}}}"
+    return run(line, np.zeros(arrays["a"].shape), **arrays)
+
+
+def test_top_k_takes_the_first_of_equal_scores():
+    a = np.array([[3.0, 1, 3, 2, 3], [0, 0, 0, 0, 0], [-1, -2, -3, -4, -1]])
+    got = chosen(2, 1, 1, 1, "false", "false", a=a)
+    close(got, [[3, 0, 3, 0, 0], [0, 0, 0, 0, 0], [-1, 0, 0, 0, -1]])
+    close(chosen(2, 1, 1, 1, "true", "false", a=a)[0], [0.5, 0, 0.5, 0, 0])
+
+
+def test_top_k_counts_a_bias_for_the_choice_alone():
+    a, bias = np.array([[0.4, 0.3, 0.2, 0.1]] * 2), np.array([0.0, 0, 0.5, 0.35])
+    close(chosen(2, 1, 1, 1, "false", "true", a=a, b=bias), [[0, 0, 0.2, 0.1]] * 2)
+
+
+def test_top_k_of_groups():
+    """Group 1 has the two largest together, group 0 the largest alone."""
+    a = np.array([[9.0, 0, 5, 6, 1, 2]] * 2)
+    close(chosen(2, 3, 1, 2, "false", "false", a=a), [[0, 0, 5, 6, 0, 0]] * 2)
+    close(chosen(2, 3, 1, 1, "false", "false", a=a), [[9, 0, 0, 0, 0, 0]] * 2)
+    close(chosen(2, 3, 2, 1, "false", "false", a=a), [[9, 0, 0, 6, 0, 0]] * 2)
 
 
 def test_merged_softmaxes_are_those_over_all_elements():

@@ -76,6 +76,22 @@ CALLS = [
     ("tile.gelu %v4, «%v5 {form = tanh}", "dims is 4 as in 'b'"),
     ("tile.relu2 %v4, «%v5", "dims is 4 as in 'b'"),
     ("tile.at_least %v5, «%v4 {value = 0.0}", "dims is 5 as in 'b'"),
+    ("tile.sigmoid %v4, «%v5", "dims is 4 as in 'b'"),
+    (
+        "tile.top_k %v4, «%v5 {count = 2, groups = 1, kept_groups = 1, group_top = 1, "
+        "normalise = true, biased = false}",
+        "n is 4 as in 'gates'",
+    ),
+    (
+        "tile.top_k %m24, %m24, «%v5 {count = 2, groups = 1, kept_groups = 1, group_top = 1, "
+        "normalise = true, biased = true}",
+        "n is 4 as in 'gates'",
+    ),
+    (
+        "tile.top_k «%v4, %v4 {count = 3, groups = 2, kept_groups = 1, group_top = 1, "
+        "normalise = true, biased = false}",
+        "3 are chosen of 2 elements",
+    ),
     ("tile.row_sum %v4, «%m24", "rows is 4 as in 'b', not 2"),
     ("tile.row_max %v4, «%v4", "'a' has 1 dim"),
     ("tile.square_sum %m24, «%v4", "'a' has 1 dim"),
@@ -140,12 +156,16 @@ OPS = [
         "'group' names L: heads of the left side",
     ),
     (GRAPH, "%y = «graph.softmax %x {dim = E, mask = causal, rows = Q} : f32[L, E]", "no dim 'Q'"),
+    (GRAPH, "%y = «graph.top_k %x {dim = F, count = 1} : f32[L, E]", "'F' is no dim of the scores"),
+    (GRAPH, "%y = «graph.top_k %x {dim = E, count = 9} : f32[L, E]", "9 are chosen of"),
+    (GRAPH, "%y = «graph.top_k %x, %x {dim = E, count = 1} : f32[L, E]", "a number for each E"),
     (GRAPH, "%y = «graph.embed %i, %g {dim = F} : f32[L]", "'F' is no dim of the table"),
     (GRAPH, "%y = «graph.embed %x, %w {dim = F} : f32[L, E]", "token ids are i32, not f32"),
     (GRAPH, "%y = «graph.append %x, %w {dim = L, rows = F} : f32[L, E]", "3 rows do not fit"),
     (GRAPH, "%y = «graph.append %x, %w {dim = E, rows = F} : f32[L, E]", "not have the dims of"),
     (GRAPH, "«graph.return %w", "returns other types than it declares"),
     (GRAPH, "%y = «mesh.silu %x : f32[L, E]", "in a module of the graph level"),
+    (MESH, "%y = «mesh.top_k %x {dim = E, count = 1} : f32[L, E]<E_x:2>", "a core has some only"),
     (MESH, "%y = «mesh.add %x, %g : f32[L, E]<E_x:2>", "E of %g does not lie as that of %x"),
     (MESH, "%y = «mesh.silu %x : f32[L, E]<L_y:1>", "L of %y does not lie as that of %x"),
     (MESH, "%y = «mesh.row_sum %x {dim = L} : f32[E]<E_x:1>", "E of %y does not lie as that"),

@@ -378,3 +378,52 @@ def test_rounds_of_a_loop_may_have_scalars_of_their_own():
 )  # fmt: skip
 def test_scalars_of_rounds_have_no_value_elsewhere(text, words):
     assert any(words in message for message in errors(text)), errors(text)
+
+
+LAYERS = """\
+module @m level(graph) {
+  dims N = 3, L = 2, S = 4, E = 4
+  scalars len = 1..2, first = 0..2, count = 0..3
+  func @f(in %%x: f32[L, E], weight %%w: f32[N, E], state %%c: f32[N, S, E]) -> (f32[L, E], f32[N, S, E]) {
+    %%y, %%d = graph.repeat %%x, %%w, %%c {dim = N, rounds = %s} : f32[L, E], f32[N, S, E] (%%h: f32[L, E], %%v: f32[E], %%k: f32[S, E]) {
+      %%r = graph.rms_norm %%h, %%v {dim = E} : f32[L, E]
+      %%g = graph.append %%k, %%r {dim = S, rows = L} : f32[S, E]
+      %%o = graph.scale %%g {factor = 2.0} : f32[S, E]
+      graph.yield %%r, %s
+    }
+    graph.return %%y, %%d
+  }
+}
+"""  # noqa: E501
+
+
+def test_loops_may_run_some_of_their_layers():
+    text = LAYERS % ("[first, count]", "%g")
+    assert errors(text) == []
+    assert (
+        print_module(parse_module(Source("t.meshir", text))).count("rounds = [first, count]") == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("rounds", "kept", "words"),
+    [
+        ("[first]", "%g", "rounds are no two run-time scalars"),
+        ("[first, many]", "%g", "rounds are no two run-time scalars"),
+        ("[first, count, len]", "%g", "rounds are no two run-time scalars"),
+        ("[first, count]", "%o", "continues no stack"),
+    ],
+)
+def test_what_a_run_leaves_out_must_be_known(rounds, kept, words):
+    assert any(words in message for message in errors(LAYERS % (rounds, kept)))
+
+
+def test_a_scalar_may_be_a_multiple():
+    body = "    graph.return %x"
+    text = graph(body, head="  scalars pos = 0..12 by 4\n")
+    assert errors(text) == [] and "pos = 0..12 by 4" in print_module(
+        parse_module(Source("t.meshir", text))
+    )
+    for wrong in ("pos = 2..12 by 4", "pos = 0..12 by 0"):
+        found = errors(graph(body, head=f"  scalars {wrong}\n"))
+        assert any("is no multiple" in message for message in found)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed, balanced_groups
+from meshc.cost.layer_groups import balanced_groups
+from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed
 
 COSTS = st.lists(st.integers(1, 20), min_size=1, max_size=9)
 

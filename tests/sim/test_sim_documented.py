@@ -76,6 +76,9 @@ def test_run_time_forms(tmp_path: Path, kind: str, body: str, expected: float) -
          ".control_transform = true });", "csl-unsupported", "control_transform"),
         ("const d = @get_dsd(mem4d_dsd, .{ .base_address = &out, .extent = .{ 2, 2 }, "
          ".stride = .{ 1, 1, 1 } });", "csl-type", "2 dimensions with 3 strides"),
+        ("var n: u16 = 2; const d = @get_dsd(mem4d_dsd, .{ .base_address = &out, "
+         ".extent = .{ 2, 2 }, .stride = .{ 1, 1 } }); @fmovh(@set_dsd_length(d, n), 1.0);",
+         "csl-type", "does not take a 'mem4d_dsd'"),
         ("out[0] = @get_filter_id(@get_color(1));", "csl-unsupported", "is not supported by"),
         ("const v = b: { if (out[0] == 1) break :b true; break :b 1.5; };", "csl-type", "break"),
     ],

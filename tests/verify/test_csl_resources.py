@@ -34,6 +34,12 @@ def planned(module):
     return PassManager([PlanCslMemory(), PlanCslWords()]).run(module)
 
 
+def after(name):
+    """The passes for resources that follow the one called ``name``."""
+    passes = resource_passes()
+    return passes[[one.NAME for one in passes].index(name) + 1 :]
+
+
 def test_what_the_pass_gives_holds():
     check_claims(parse_module(Source("assigned.meshir", ASSIGNED)))
 
@@ -197,7 +203,7 @@ def test_the_emitter_writes_the_registers_that_a_call_says():
     """Each number stands in the text, for the destination and for the first source."""
     for number in (1, 5):
         module = parse_module(Source("chosen.meshir", CHOSEN.replace("dsr = 2", f"dsr = {number}")))
-        PassManager(resource_passes()[2:]).run(module)
+        PassManager(after("assign-csl-registers")).run(module)
         text = csl.emit({"main": module})["main.csl"]
         assert f"@get_dsr(dsr_dest, {number})" in text and f"@get_dsr(dsr_src0, {number})" in text
         assert text.count("@get_dsr(") == 3
@@ -224,7 +230,7 @@ def test_the_emitter_writes_the_way_that_a_call_says():
         assert way == "mapped" or text != CHOSEN
         module = parse_module(Source("chosen.meshir", text))
         assert print_module(module) == text
-        PassManager(resource_passes()[1:]).run(module)
+        PassManager(after("select-csl-products")).run(module)
         spelled[way] = csl.emit({"main": module})["main.csl"]
     assert len(set(spelled.values())) == 3
 

@@ -1,5 +1,5 @@
-"""Tiny random models, saved by Hugging Face transformers: llama and qwen2 with odd sizes, and those
-with heads that CUDA kernels have, deepseek_v2 among them.
+"""Tiny random models, saved by Hugging Face transformers: llama and qwen2 with odd sizes, those
+with heads that CUDA kernels have, deepseek_v2 among them, and those with experts.
 
 Usage: python tools/oracle/tiny_models.py [tests/data]
 
@@ -90,6 +90,30 @@ def _latent_sizes(heads: int, rank: int) -> dict[str, object]:
     }
 
 
+def _with_experts(experts: int, chosen: int, features: int = 0) -> dict[str, object]:
+    """How many experts there are and how many of them a token is sent to; the ``features`` of one,
+    where the config does not call them ``intermediate_size``."""
+    sizes = {"num_experts_per_tok": chosen}
+    sizes |= {"num_experts": experts, "moe_intermediate_size": features} if features else {}
+    return sizes if features else sizes | {"num_local_experts": experts}
+
+
+def _routed(experts: int, chosen: int, features: int) -> dict[str, object]:
+    """As `_with_experts`, by the keys of deepseek."""
+    sizes = {"n_routed_experts": experts, "num_experts_per_tok": chosen}
+    return sizes | {"moe_intermediate_size": features}
+
+
+_SMALL_LATENT = {
+    "hidden_size": 20,
+    "intermediate_size": 26,
+    "vocab_size": 47,
+    "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 5,
+    "first_k_dense_replace": 1,
+}
+
 TINY_MODELS = (
     TinyModel("llama-3h1", "llama", _sizes(24, 3, 1, 8, 40, 61, 2)),
     TinyModel(
@@ -165,6 +189,101 @@ TINY_MODELS = (
         torch.float16,
         place="tiny_cuda",
     ),
+    TinyModel(
+        "mixtral-5x2",
+        "mixtral",
+        {**_sizes(20, 4, 2, 6, 14, 53, 2), **_with_experts(5, 2)},
+        place="tiny_experts",
+    ),
+    TinyModel(
+        "mixtral-3x1-bf16",
+        "mixtral",
+        {**_sizes(24, 3, 1, 4, 11, 47, 2), **_with_experts(3, 1)},
+        torch.bfloat16,
+        place="tiny_experts",
+    ),
+    TinyModel(
+        "qwen3-moe-7x3",
+        "qwen3_moe",
+        {**_sizes(18, 6, 3, 4, 29, 59, 2), **_with_experts(7, 3, 6), "norm_topk_prob": True},
+        place="tiny_experts",
+    ),
+    TinyModel(
+        "qwen3-moe-8x2-f16",
+        "qwen3_moe",
+        {**_sizes(22, 4, 1, 6, 29, 43, 3), **_with_experts(8, 2, 5), "norm_topk_prob": False},
+        torch.float16,
+        place="tiny_experts",
+    ),
+    TinyModel(
+        "qwen2-moe-6x2",
+        "qwen2_moe",
+        {
+            **_sizes(20, 5, 5, 4, 29, 61, 2),
+            **_with_experts(6, 2, 7),
+            "shared_expert_intermediate_size": 13,
+        },
+        place="tiny_experts",
+    ),
+    TinyModel(
+        "qwen2-moe-4x3-tied-bf16",
+        "qwen2_moe",
+        {
+            **_sizes(24, 6, 2, 4, 29, 41, 2),
+            **_with_experts(4, 3, 9),
+            "shared_expert_intermediate_size": 8,
+            "norm_topk_prob": True,
+            "tie_word_embeddings": True,
+        },
+        torch.bfloat16,
+        place="tiny_experts",
+    ),
+    TinyModel(
+        "deepseek-v2-8x3",
+        "deepseek_v2",
+        {
+            **_latent_sizes(2, 10),
+            **_SMALL_LATENT,
+            **_routed(8, 3, 9),
+            "n_shared_experts": 2,
+        },
+        place="tiny_latent_experts",
+    ),
+    TinyModel(
+        "deepseek-v2-6x2-groups-bf16",
+        "deepseek_v2",
+        {
+            **_latent_sizes(3, 12),
+            **_SMALL_LATENT,
+            **_routed(6, 2, 7),
+            "hidden_size": 24,
+            "q_lora_rank": 14,
+            "first_k_dense_replace": 0,
+            "n_shared_experts": 1,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+        },
+        torch.bfloat16,
+        place="tiny_latent_experts",
+    ),
+    TinyModel(
+        "deepseek-v3-8x3",
+        "deepseek_v3",
+        {
+            **_latent_sizes(2, 10),
+            **_SMALL_LATENT,
+            **_routed(8, 3, 9),
+            "num_hidden_layers": 3,
+            "q_lora_rank": 14,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+        place="tiny_latent_experts",
+    ),
 )
 
 
@@ -172,6 +291,10 @@ _FAMILIES = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
+    "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
+    "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+    "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
 
 
@@ -198,7 +321,10 @@ def expected_outputs(folder: Path, seed: int) -> dict[str, object]:
     It is loaded again: casting a half-precision model back would keep its rounded RoPE table.
     """
     network = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
     ).eval()
     generator = torch.Generator().manual_seed(seed + 1)
     vocab = network.config.vocab_size
@@ -228,6 +354,9 @@ def _network(model: TinyModel) -> transformers.PreTrainedModel:
             else:
                 fan_in = 2.0 * weight.shape[-1] ** -0.5
                 weight.normal_(0.0, 0.3 if name.endswith("bias") else fan_in)
+        for name, buffer in network.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(0.0, 0.2)
     return network.to(model.dtype)
 
 

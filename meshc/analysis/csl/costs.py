@@ -18,6 +18,7 @@ CALL = 6  # one call of a mapped function and the set-up of its operation
 SETUP = 5  # an operation on memory
 LOAD = 28  # a register loaded at run time
 DESCRIPTOR = 1  # an operand whose descriptor was made at run time
+LENGTH = 4 + DESCRIPTOR  # a descriptor whose length is set at run time
 JOIN = 10  # a task that joins two ends: started, blocked again, a signal
 FABRIC = 2  # set-up of an operation with a fabric operand
 RAMP = 2  # between a PE and its router
@@ -37,10 +38,6 @@ class Costs:
     """Cycles of operations on ``device``."""
 
     device: Device
-
-    def words(self, extent: int, dtype: DType) -> int:
-        """Wavelets of a message; an even number of f16 travels in pairs."""
-        return extent // 2 if dtype.bytes == 2 and extent % 2 == 0 else extent
 
     def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
         """``extent`` elements of a ``mac``, ``mixed``, ``mul`` or ``add``, set-up apart."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 import numpy as np
 
-from meshc.ir.affine import Cond, Piecewise, parse_piecewise
+from meshc.ir.affine import Cond, IntArray, Piecewise, parse_piecewise
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
@@ -55,7 +55,11 @@ def guarded(block: Block, outside: Cond = _ALWAYS) -> Iterator[tuple[Op, Cond]]:
 
 def colors_on(colors: Piecewise, mesh: Mesh) -> set[int]:
     """The colors that a function of the position takes on a mesh."""
-    row = np.arange(mesh.rows if mesh.down in colors.free_vars else 1)[:, None]
-    column = np.arange(mesh.columns if mesh.across in colors.free_vars else 1)[None, :]
-    place = dict.fromkeys(mesh.names, 0) | {mesh.down: row, mesh.across: column}
-    return {int(c) for c in np.unique(colors.evaluate(place, default=0))}
+    return {int(c) for c in np.unique(colors.evaluate(places(mesh, colors.free_vars), default=0))}
+
+
+def places(mesh: Mesh, names: Collection[str]) -> dict[str, IntArray]:
+    """Positions on each axis of ``mesh``, ready to be broadcast against each other: all of those
+    in ``names``, 0 on others."""
+    counts = (mesh.size(name) if name in names else 1 for name in mesh.names)
+    return dict(zip(mesh.names, np.ix_(*map(np.arange, counts)), strict=True))

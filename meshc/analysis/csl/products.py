@@ -14,12 +14,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from meshc.analysis.csl.costs import BANKS, CALL, DESCRIPTOR, LOAD, SETUP, Costs, writes
+from meshc.analysis.csl.costs import (
+    BANKS,
+    CALL,
+    DESCRIPTOR,
+    LENGTH,
+    LOAD,
+    SETUP,
+    Costs,
+    writes,
+)
 from meshc.analysis.csl.windows import Dim, Window, has_one_dim, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
+from meshc.support.diagnostics import fail
 
 MOST_SCRATCH_BYTES = 8192
 _CALLED = 4  # scalar cycles of a call
@@ -49,7 +59,12 @@ class Product:
     @property
     def one_row(self) -> bool:
         """Whether the result is one row at one place, whose registers are loaded for good."""
-        return self.c.dims[0].extent == 1 and self.c.start.is_const
+        return self.c.dims[0].extent == 1 and self.c.start.is_const and self.c.constant
+
+    @property
+    def constant(self) -> bool:
+        """Whether all extents are known when the program is compiled."""
+        return all(side.constant for side in (self.c, self.a, self.b))
 
     def flipped(self) -> Product:
         """The same product as ``transpose(c) += transpose(b) transpose(a)``."""
@@ -89,6 +104,8 @@ def cheapest(product: Product, costs: Costs, free_bytes: int, accumulate: bool =
     depth = _deepest(product, min(free_bytes, MOST_SCRATCH_BYTES))
     ways += [f"outer_{depth}"] if depth else []
     found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
+    if not found:
+        fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
     return min(found, key=lambda p: p.cycles)
 
 
@@ -99,7 +116,8 @@ def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -
     one = product.flipped() if flipped else product
     found: Plan | None = None
     if form == "outer":
-        deep = rest.isdecimal() and 1 <= int(rest) <= product.extents[1] and not product.mixed
+        deep = rest.isdecimal() and 1 <= int(rest) <= product.extents[1]
+        deep = deep and product.constant and not product.mixed
         found = _outer(product, costs, int(rest)) if deep else None
     elif rest in ("", "transposed") and form in ("mapped", "looped"):
         found = _mapped(one, costs) if form == "mapped" else _looped(one, costs)
@@ -110,9 +128,9 @@ def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -
 
 
 class Batch(NamedTuple):
-    """A loop over products: its extent, and the strides of result, left and right factors."""
+    """A loop over products: its dim, and the strides of result, left and right factors."""
 
-    extent: int
+    dim: Dim
     strides: tuple[int, int, int]
 
 
@@ -133,7 +151,7 @@ def batches(given: Sequence[Window]) -> dict[int, Batch]:
     for place in range(count):
         if to.dims[place].extent > 1:
             c, a, b = (_stride(head, place, count) for head in heads)
-            found[place] = Batch(to.dims[place].extent, (c, a, b))
+            found[place] = Batch(to.dims[place], (c, a, b))
     return found
 
 
@@ -193,7 +211,7 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     loaded from DSDs of one dim."""
     m, k, n = product.extents
     rows, columns = product.b.dims
-    if k > 1 and rows.stride != n * columns.stride:
+    if k > 1 and (rows.stride != n * columns.stride or columns.count is not None):
         return None
     if not all(has_one_dim(side.trailing(1)) for side in (product.c, product.a, product.b)):
         return None
@@ -204,11 +222,14 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     return Plan("mapped", product, _CALLED + body + loads + passes, steps=steps)
 
 
-def _looped(product: Product, costs: Costs) -> Plan:
+def _looped(product: Product, costs: Costs) -> Plan | None:
     m, k, _ = product.extents
+    if not (product.c.trailing(1).walked and product.b.trailing(1).walked):
+        return None
     once = SETUP + _element(product.a)
     once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
     once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
+    once += sum(LENGTH for row in (product.c, product.b) if not row.trailing(1).constant)
     passes = _START + m * _PASS if m > 1 else 0
     passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)
@@ -230,8 +251,10 @@ def _element(left: Window) -> int:
 def _deepest(product: Product, free_bytes: int) -> int:
     """So many columns and rows at once have room for their products; 0 where none has."""
     m, k, n = product.extents
+    if product.mixed or not product.constant:
+        return 0
     most = free_bytes // (m * n * product.c.dtype.bytes)
-    return _power_of_two(min(k, most)) if most > 0 and not product.mixed else 0
+    return _power_of_two(min(k, most)) if most > 0 else 0
 
 
 def _outer(product: Product, costs: Costs, depth: int) -> Plan:

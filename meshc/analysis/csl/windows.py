@@ -1,7 +1,8 @@
 """Views as strided windows of one buffer: where they start, and the dims they walk through.
 
-A memory DSD walks up to four dims with constant extents and strides; only its start may differ from
-core to core and from step to step.
+A memory DSD of several dims, at most four, has constant extents and strides; only its start may
+differ from core to core and from step to step. That of a single dim may also get its length when
+the program runs.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import mul
 
 from meshc.ir.affine import Expr
 from meshc.ir.types import DType
@@ -23,10 +25,17 @@ STRIDES = range(-128, 128)
 
 @dataclass(frozen=True)
 class Dim:
-    """``extent`` elements, ``stride`` elements apart."""
+    """``extent`` elements, ``stride`` elements apart; with a ``count`` that is what the program
+    finds when it runs, and ``extent`` the most that it can be."""
 
     extent: int
     stride: int
+    count: Expr | None = None
+
+    @property
+    def steps(self) -> Expr:
+        """The elements as an expression."""
+        return Expr.const(self.extent) if self.count is None else self.count
 
 
 @dataclass(frozen=True)
@@ -40,16 +49,34 @@ class Window:
 
     @property
     def size(self) -> int:
-        """Elements in all."""
+        """Elements in all; the most that there can be."""
         total = 1
         for dim in self.dims:
             total *= dim.extent
         return total
 
     @property
+    def count(self) -> Expr:
+        """Elements of what a DSD walks through, as an expression."""
+        dims = self.merged().dims
+        return dims[0].steps if len(dims) == 1 else Expr.const(self.size)
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """Extents of the dims."""
+        """Extents of the dims; the most that they can be."""
         return tuple(dim.extent for dim in self.dims)
+
+    @property
+    def constant(self) -> bool:
+        """Whether all extents are known when the program is compiled."""
+        return all(dim.count is None for dim in self.dims)
+
+    @property
+    def walked(self) -> bool:
+        """Whether a DSD can walk through it: its extents are constant, or it is a single dim whose
+        stride is one of :data:`STRIDES`."""
+        dims = self.merged().dims
+        return self.constant or (len(dims) == 1 and dims[0].stride in STRIDES)
 
     def moved(self, by: Expr | int) -> Window:
         """The window that starts ``by`` elements later."""
@@ -82,55 +109,74 @@ def has_one_dim(window: Window) -> bool:
 
 
 def window(view: View, span: Span | None = None) -> Window:
-    """``view`` as a window.
+    """``view`` as a window. An extent that depends on the run is at least 1, as
+    ``kernels/extents.py`` of the back end checks.
 
-    Raises ``csl-extent`` for extents that depend on the run, ``csl-view`` for a reshape of what
-    does not lie evenly.
+    Raises ``csl-view`` for a reshape of what does not lie evenly.
     """
     shape = view.buffer_type.shape
-    strides = [*accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1)][::-1]
+    strides = dense_strides(shape)
     start, dims = Expr.const(0), []
+    single: set[Expr] = set()  # extents that can only be 1
     for position, stride in enumerate(strides):
         index = view.indices[position] if position < len(view.indices) else Whole()
         if isinstance(index, Point):
             start = start + index.at * stride
         elif isinstance(index, Range):
             start = start + index.start * stride
-            dims.append(Dim(_constant(index.extent, view, span), index.step * stride))
+            dims.append(_ranged(index, shape[position], stride))
+            if dims[-1].extent == 1:
+                single.add(index.extent)
         else:
             dims.append(Dim(shape[position], stride))
     if view.reshape:
-        dims = _reshaped(dims, [_constant(e, view, span) for e in view.reshape], view, span)
+        extents = [Expr.const(1) if e in single else e for e in view.reshape]
+        dims = _reshaped(dims, extents, view, span)
     if view.order:
         dims = [dims[i] for i in view.order]
     return Window(view.buffer, view.buffer_type.dtype, start, tuple(dims))
 
 
-def _constant(extent: Expr, view: View, span: Span | None) -> int:
-    if not extent.is_const:
-        fail(
-            "csl-extent",
-            f"the extent {extent} of {view} is known only when the program runs",
-            span,
-            help="compile a phase whose extents are constant, such as a product or one token",
-        )
-    return extent.constant
+def dense(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The extents of ``shape`` in memory without gaps, each dim with room for the most elements."""
+    strides = dense_strides([dim.extent for dim in shape])
+    return tuple(Dim(d.extent, s, d.count) for d, s in zip(shape, strides, strict=True))
 
 
-def _reshaped(dims: list[Dim], shape: list[int], view: View, span: Span | None) -> list[Dim]:
+def dense_strides(shape: Sequence[int]) -> list[int]:
+    """Strides of an array without gaps."""
+    return [*accumulate(reversed(shape[1:]), mul, initial=1)][::-1]
+
+
+def _ranged(index: Range, positions: int, stride: int) -> Dim:
+    """A range of a dim that has so many ``positions``."""
+    step = index.step * stride
+    if index.extent.is_const:
+        return Dim(index.extent.constant, step)
+    first = index.start.constant if index.start.is_const else 0
+    most = -(-(positions - first) // index.step)
+    return Dim(most, step, index.extent if most > 1 else None)
+
+
+def _reshaped(dims: list[Dim], shape: Sequence[Expr], view: View, span: Span | None) -> list[Dim]:
     """``dims`` split to ``shape``, from the last dim on, once those that can be are joined."""
     found: list[Dim] = []
     left = _joined(dims)
     for extent in reversed(shape):
-        if extent == 1:
+        if extent == Expr.const(1):
             found.append(Dim(1, found[-1].stride * found[-1].extent if found else 1))
             continue
         last = left.pop()
-        if last.extent % extent:
+        if extent == last.steps:
+            found.append(last)
+            continue
+        rest = last.steps // max(extent.constant, 1)
+        if not extent.is_const or rest * extent.constant != last.steps:
             fail("csl-view", f"{view} does not lie evenly in memory", span)
-        if last.extent > extent:
-            left.append(Dim(last.extent // extent, last.stride * extent))
-        found.append(Dim(extent, last.stride))
+        by = extent.constant
+        count = None if last.count is None else rest
+        left.append(Dim(last.extent // by, last.stride * by, count))
+        found.append(Dim(by, last.stride))
     return found[::-1]
 
 
@@ -140,8 +186,10 @@ def _joined(dims: Iterable[Dim]) -> list[Dim]:
     for dim in dims:
         if dim.extent == 1:
             continue
-        if kept and kept[-1].stride == dim.extent * dim.stride:
-            kept[-1] = Dim(kept[-1].extent * dim.extent, dim.stride)
+        outer = kept[-1] if kept else None
+        if outer and dim.count is None and outer.stride == dim.extent * dim.stride:
+            count = None if outer.count is None else outer.count * dim.extent
+            kept[-1] = Dim(outer.extent * dim.extent, dim.stride, count)
         else:
             kept.append(dim)
     return kept

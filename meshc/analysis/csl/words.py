@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from meshc.analysis.csl.transfers import Group, Transfers
 from meshc.analysis.csl.windows import Window, window
 from meshc.analysis.traffic.turns import turns_of
-from meshc.ir.affine import Cond, Expr
+from meshc.ir.affine import Atom, Cond, Expr, Var
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute, For, Send, Sweep
-from meshc.ir.views import View
+from meshc.ir.views import Range, View
 
 TABLE_BYTES = 4
 WORD_BYTES = 2
@@ -60,6 +60,7 @@ def words_of(module: Module) -> dict[str, int]:
         "stamps": STAMPS,
         "pc": int(transfers.suspends),
         "scalars": len(module.scalars),
+        "kept": len(kept_atoms(module)),
         "loops": len(loops),
         "sent": sum(module.channel(name).turns > 1 for name in _sent_in_turn(module)),
         "flags": 2 * len(flags),
@@ -72,13 +73,13 @@ def run_time_coordinates(module: Module, transfers: Transfers) -> frozenset[str]
     """The coordinates that code reads when it runs: in starts of views, in numbers that kernels
     take, in counts of loops, and in guards that name a scalar or a loop variable as well."""
     known = frozenset(module.the_mesh().coordinates)
-    found: set[str] = set()
+    found: set[str] = set()  # the region is a parameter of a program, and no variable
     for value in _run_time_values(module):
         found |= value.free_vars & known
     for cond in _guards(module, transfers):
         if not cond.free_vars <= known:
             found |= cond.free_vars & known
-    return frozenset(found)
+    return frozenset(found - {module.the_mesh().outer})
 
 
 def _run_time_values(module: Module) -> Iterator[Expr]:
@@ -86,10 +87,24 @@ def _run_time_values(module: Module) -> Iterator[Expr]:
         for view in op.operands:
             if isinstance(view, View):
                 yield window(view, op.span).start
+                yield from run_time_extents(view)
         if isinstance(op, Compute):
             yield from (value for value in op.params.values() if isinstance(value, Expr))
         if isinstance(op, For):
             yield op.count
+
+
+def run_time_extents(view: View) -> list[Expr]:
+    """The extents of ``view`` that are not constant."""
+    ranges = [index.extent for index in view.indices if isinstance(index, Range)]
+    return [extent for extent in (*ranges, *view.reshape) if not extent.is_const]
+
+
+def kept_atoms(module: Module) -> list[Atom]:
+    """The divisions in extents of views, in the order of first use, each worked out once."""
+    views = (view for op in module.walk() for view in op.views())
+    terms = (term for view in views for one in run_time_extents(view) for term in one.terms)
+    return list(dict.fromkeys(atom for atom, _ in terms if not isinstance(atom, Var)))
 
 
 def _guards(module: Module, transfers: Transfers) -> Iterator[Cond]:

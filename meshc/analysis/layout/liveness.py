@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from meshc.ir.affine import Expr
@@ -29,13 +29,25 @@ class Range:
     last: int
 
 
+_Around = dict[int, frozenset[str]]
+"""Loops and blocks around a statement by their first positions, and the names that decide whether
+and how often they run."""
+
+
 @dataclass(frozen=True)
 class _Access:
-    """A use of a buffer: where, in which loops, and the names that decide what it touches."""
+    """A use of a buffer: where, in which loops, what is around it, and the names that decide what
+    it touches there."""
 
     position: int
     loops: tuple[int, ...]
+    around: _Around
     names: frozenset[str]
+
+    def depends(self, common: Collection[int]) -> frozenset[str]:
+        """Names that decide whether this use happens, and what it touches, once what has the
+        positions ``common`` runs."""
+        return self.names.union(*(n for begin, n in self.around.items() if begin not in common))
 
 
 class _Uses:
@@ -47,32 +59,38 @@ class _Uses:
         self.loop_vars: dict[int, frozenset[str]] = {}
         self.position = 0
 
-    def collect(self, block: Block, loops: tuple[int, ...], names: frozenset[str]) -> None:
-        """Record the uses in ``block``; ``names`` decide whether it runs."""
+    def collect(self, block: Block, loops: tuple[int, ...], around: _Around) -> None:
+        """Record the uses in ``block``."""
         started: dict[Value, tuple[list[View], frozenset[str]]] = {}
         for op in block.ops:
             self.position += 1
-            begin, known = self.position, names | _decisive(op)
+            begin, known = self.position, _decisive(op)
             inside = loops
             if isinstance(op, tile.For):
                 inside = (*loops, begin)
                 self.loop_vars[begin] = frozenset({op.var, *op.each})
             for region in op.regions:
-                self.collect(region, inside, known)
+                self.collect(region, inside, around | {begin: known})
             self.loop_end[begin] = self.position
             for token in op.tensors():
-                views, earlier = started.pop(token, ([], names))
-                self.note(views, loops, earlier | known)
-            self.note(op.views(), loops, known)
+                views, earlier = started.pop(token, ([], known))
+                self.note(views, loops, around, earlier | known)
+            self.note(op.views(), loops, around, known)
             if isinstance(op, (tile.Send, tile.Recv, tile.Relay)):
                 started[op.result] = op.views(), known
         for views, earlier in started.values():
-            self.note(views, loops, earlier)
+            self.note(views, loops, around, earlier)
 
-    def note(self, views: Sequence[View], loops: tuple[int, ...], names: frozenset[str]) -> None:
+    def note(
+        self,
+        views: Sequence[View],
+        loops: tuple[int, ...],
+        around: _Around,
+        names: frozenset[str],
+    ) -> None:
         """One use of each view here."""
         for view in views:
-            access = _Access(self.position, loops, names | _places(view))
+            access = _Access(self.position, loops, around, names | _places(view))
             self.of.setdefault(view.buffer, []).append(access)
 
     def range(self, uses: Sequence[_Access]) -> Range:
@@ -82,12 +100,14 @@ class _Uses:
         Nothing is carried when all uses are inside and none depends on what differs from round to
         round, the loop's variable and the scalars that each round has of its own: what
         the first round reads it has written itself (scratch starts undefined), and every other
-        round does the same.
+        round does the same. What decides whether a block runs that has all uses inside does not
+        count: rounds that leave it out use nothing.
         """
+        common = set.intersection(*(set(u.around) for u in uses))
         first, last = min(u.position for u in uses), max(u.position for u in uses)
         for begin in sorted({loop for u in uses for loop in u.loops}, reverse=True):
             inside = [u for u in uses if begin in u.loops]
-            varies = any(self.loop_vars[begin] & u.names for u in inside)
+            varies = any(self.loop_vars[begin] & u.depends(common) for u in inside)
             if len(inside) < len(uses) or varies:
                 first, last = min(first, begin), max(last, self.loop_end[begin])
         return Range(first, last)
@@ -121,7 +141,7 @@ def live_ranges(module: Module) -> dict[Value, Range]:
     """Where each buffer without a role must keep its content."""
     uses = _Uses()
     for program in module.programs:
-        uses.collect(program.body, (), frozenset())
+        uses.collect(program.body, (), {})
     scratch = {b.value for b in module.buffers if not b.role}
     return {b: uses.range(found) for b, found in uses.of.items() if b in scratch}
 

@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
-from meshc.backends.csl.pe.pe_file import check_kernels, pe_file
+from meshc.backends.csl.pe.idle_file import idle_file
+from meshc.backends.csl.pe.pe_file import PeFile, check_kernels, pe_file
+from meshc.backends.csl.phases_file import phases_file, reads_prompts
 from meshc.backends.csl.report import report
-from meshc.backends.csl.spelling.names import check_axes, phase_file, scalar_name
+from meshc.backends.csl.spelling.names import IDLE, check_axes, phase_file, scalar_name
 from meshc.devices.csl import targets
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
@@ -22,36 +25,53 @@ _MOST = 1 << 15
 
 
 def emit(
-    modules: Mapping[str, Module], portable: bool = False, vocabulary: Vocabulary | None = None
+    modules: Mapping[str, Module],
+    portable: bool = False,
+    vocabulary: Vocabulary | None = None,
+    shared: bool = True,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
-    host of a single phase makes tokens of a ``vocabulary``, if the phase is a step of decoding.
+    host of a step of decoding makes tokens of a ``vocabulary``.
 
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
-    catalogue. Several phases are a program each, in a folder with the phase's name. Raises
-    ``csl-device`` for another device and what the parts raise.
+    catalogue. What several places of a program do is a function, unless nothing is ``shared``.
+
+    Several phases are a program each, in a folder with the phase's name; where one reads prompts
+    and the other continues them, a host beside these folders runs both. Raises ``csl-device`` for
+    another device, ``csl-regions`` and ``regions-apart`` for regions that do not lie side by side,
+    and what the parts raise.
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, "state", vocabulary)
-    programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
-    return {
+        return _program(phase, module, portable, shared, "", vocabulary)[1]
+    programs = in_each(
+        modules, lambda phase: _program(phase, modules[phase], portable, shared, "../", vocabulary)
+    )
+    found = {
         f"{phase_file(phase)}/{name}": text
-        for phase, files in programs.items()
+        for phase, (_, files) in programs.items()
         for name, text in files.items()
     }
+    if vocabulary is not None and reads_prompts(modules):
+        symbols = {phase: pe.symbols for phase, (pe, _) in programs.items()}
+        found["run.py"] = phases_file(modules, symbols)
+        for arch in targets(next(iter(modules.values())).the_device(), portable).archs:
+            found[f"commands_{arch}.sh"] = _commands(modules, arch)
+    return found
 
 
 def check(module: Module) -> None:
     """Raise what of a module has no CSL, whatever it takes of a core: ``csl-device``,
-    ``unsupported-batch``, ``csl-regions``, ``csl-extent``, ``csl-axis-name``,
+    ``unsupported-batch``, ``csl-extent``, ``csl-axis-name``,
     ``csl-port-name``, ``csl-kernel`` and ``csl-dtype``."""
     targets(module.the_device())
     if scalars_of_rounds(module) or REQUEST in module.scalars:
         fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
-    if module.the_mesh().regions > 1:
-        fail("csl-regions", "a program of several regions is not emitted as CSL yet")
-    for name, (_, high) in module.scalars.items():
+    for name, (low, high) in module.scalars.items():
+        if low < 0:
+            fail(
+                "csl-extent", f"'{name}' begins with {low}, and the programs of cores count from 0"
+            )
         if high >= _MOST:
             fail(
                 "csl-extent",
@@ -68,18 +88,22 @@ def _program(
     phase: str,
     module: Module,
     portable: bool,
-    state: str,
-    vocabulary: Vocabulary | None = None,
-) -> dict[str, str]:
-    """The files of one phase; ``state`` is where what it keeps between runs lies."""
+    shared: bool,
+    place: str,
+    vocabulary: Vocabulary | None,
+) -> tuple[PeFile, dict[str, str]]:
+    """What a core runs in one phase, and its files; ``place`` is where the folders of weights and
+    of what is kept between runs lie."""
     check(module)
     goals = targets(module.the_device(), portable)
-    pe = pe_file(module, phase, goals)
-    return {
+    pe = pe_file(module, phase, goals, shared)
+    idle = {f"{IDLE}.csl": idle_file(module)} if Regions(module.the_mesh()).idle else {}
+    return pe, {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
         f"{phase_file(phase)}.csl": pe.text,
-        "run.py": host_file(module, pe.symbols, state, vocabulary),
-        **{f"commands_{one}.sh": _commands(module, one) for one in goals.archs},
+        **idle,
+        "run.py": host_file(module, pe.symbols, place, vocabulary),
+        **{f"commands_{one}.sh": _commands({"": module}, one) for one in goals.archs},
         "report.json": f"{_json(report(module, pe, goals))}\n",
     }
 
@@ -94,12 +118,14 @@ def _json(found: Any, pad: str = "") -> str:
     return "{\n" + ",\n".join(inner) + f"\n{pad}}}"
 
 
-def _commands(module: Module, arch: str) -> str:
-    mesh = module.the_mesh()
-    return (
-        "#!/usr/bin/env bash\n"
-        "set -e\n"
-        f"cslc layout.csl --arch={arch} --fabric-dims={mesh.columns + 7},{mesh.rows + 2} "
-        "--fabric-offsets=4,1 --memcpy --channels=1 -o out\n"
-        'cs_python run.py --name out "$@"\n'
-    )
+def _commands(modules: Mapping[str, Module], arch: str) -> str:
+    """Compile each module in the folder of its phase, or here, and run the host."""
+    lines = ["#!/usr/bin/env bash", "set -e", *(["mkdir -p out"] if len(modules) > 1 else [])]
+    for phase, module in modules.items():
+        regions, folder = Regions(module.the_mesh()), f"{phase_file(phase)}/" if phase else ""
+        lines.append(
+            f"cslc {folder}layout.csl --arch={arch} "
+            f"--fabric-dims={regions.columns + 7},{regions.rows + 2} "
+            f"--fabric-offsets=4,1 --memcpy --channels=1 -o out{folder and '/' + folder[:-1]}"
+        )
+    return "\n".join([*lines, 'cs_python run.py --name out "$@"']) + "\n"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
+from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
@@ -15,15 +16,17 @@ from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
+ROWS = "len"
+"""The run-time scalar that counts the rows of a prompt."""
 _NUMPY = {DType.F32: "float32", DType.F16: "float16", DType.I32: "int32"}
 
 
 @dataclass(frozen=True)
 class HostPort:
-    """A port as the template writes it."""
+    """A port as the template writes it; its ``kind`` is weight, in or out."""
 
     name: str
-    direction: str
+    kind: str
     shape: str
     symbol: str
     lanes: str
@@ -48,16 +51,17 @@ class Vocabulary:
 def host_file(
     module: Module,
     symbols: Mapping[str, Buffer],
-    state: str,
+    place: str,
     vocabulary: Vocabulary | None = None,
 ) -> str:
-    """``run.py``; what is kept between runs lies in the folder ``state``. With a ``vocabulary`` it
-    also generates tokens by the steps that ``module`` computes.
+    """``run.py``; the folders of weights and of what is kept between runs lie in ``place``. With a
+    ``vocabulary`` it also generates tokens by the steps that ``module`` computes.
 
     Raises ``csl-port-name`` for names that no file of the host can have, ``csl-dtype`` for
     elements that no copy carries, ``unsupported-port`` for lanes that depend on the run.
     """
     mesh = module.the_mesh()
+    regions = Regions(mesh)
     names = Names()
     symbol_of = {buffer.value: symbol for symbol, buffer in symbols.items()}
     ports = [_port(port, module, names, symbol_of[port.buffer]) for port in module.ports]
@@ -79,8 +83,8 @@ def host_file(
         model="".join(c for c in plain(module.name) if c not in '"\\'),
         rows=mesh.rows,
         columns=mesh.columns,
-        down=mesh.down,
-        across=mesh.across,
+        axes=mesh.names,
+        regions=regions.origins if regions.several else (),
         coordinates=coordinates,
         functions=functions,
         ports=ports,
@@ -89,7 +93,9 @@ def host_file(
         kept=[
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
-        state=state,
+        lengths=any(f'"{ROWS}"' in port.shape for port in ports),
+        weights=dict.fromkeys(("weights", f"{place}weights")),
+        state=f"{place}state",
         tokens=None if vocabulary is None else _tokens(module, vocabulary),
     )
 
@@ -110,6 +116,20 @@ def _tokens(module: Module, vocabulary: Vocabulary) -> dict[str, object] | None:
         "clock_hz": module.the_device().whole("clock_hz"),
         "stop": str(vocabulary.stop),
     }
+
+
+def _extents(port: Port, module: Module) -> tuple[int | str, ...]:
+    """Extents of the tensor of a port; the scalar that counts rows where there are several."""
+    shape = port.tensor.shape(module.dims)
+    if module.rows is None or ROWS not in module.scalars:
+        return shape
+    rows = module.rows.dim
+    return tuple(ROWS if d == rows else n for d, n in zip(port.tensor.dims, shape, strict=True))
+
+
+def _tuple(extents: tuple[int | str, ...]) -> str:
+    """Extents as Python writes them, names in double quotes."""
+    return str(extents).replace("'", '"')
 
 
 def _kept(symbol: str, buffer: Buffer) -> tuple[str, str, str]:
@@ -160,6 +180,7 @@ def _check_names(mesh: Mesh, port: Port) -> None:
 def _port(port: Port, module: Module, names: Names, symbol: str) -> HostPort:
     kind = port.buffer.type
     assert isinstance(kind, BufferType)
+    role = next(each.role for each in module.buffers if each.value == port.buffer)
     _check_names(module.the_mesh(), port)
     lanes = [f"lane_{n}" for n in range(len(port.lanes))]
     known = dict(zip(port.lanes, lanes, strict=True))
@@ -175,8 +196,8 @@ def _port(port: Port, module: Module, names: Names, symbol: str) -> HostPort:
     body.append(f"return element({', '.join(arguments)})")
     return HostPort(
         port_name(port.name),
-        port.direction,
-        str(tuple(port.tensor.shape(module.dims))),
+        "weight" if (role, port.direction) == ("weight", "in") else port.direction,
+        _tuple(_extents(port, module)),
         symbol,
         str(kind.shape),
         _numpy(kind.dtype, port.name),

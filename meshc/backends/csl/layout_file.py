@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from meshc.analysis.csl.ends import colors_on
-from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.csl.ends import colors_on, places
+from meshc.analysis.traffic.channels import crossed_axis, line_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
+from meshc.backends.csl.fabric.regions import Regions, over
 from meshc.backends.csl.fabric.turns import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile
 from meshc.backends.csl.spelling.expressions import (
@@ -27,7 +29,7 @@ from meshc.backends.csl.spelling.guards import (
     piecewise_function,
 )
 from meshc.backends.csl.spelling.lines import wrapped
-from meshc.backends.csl.spelling.names import Names, plain
+from meshc.backends.csl.spelling.names import IDLE, Names, plain
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
@@ -49,6 +51,15 @@ class _Functions:
     painters: set[str] = field(default_factory=set)
     spell: Spelling = field(default_factory=as_named)
 
+    @cached_property
+    def regions(self) -> Regions:
+        """Where the regions of the mesh lie."""
+        return Regions(self.mesh)
+
+    def here(self, axis: str) -> str:
+        """The place of a core in the rectangle."""
+        return self.regions.at(axis, axis)
+
     def of_position(self, hint: str, comment: str, value: Piecewise) -> str:
         """A call of a new function of the position whose value is ``value``."""
         name = self.names.fresh(hint)
@@ -67,35 +78,43 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-route``."""
     mesh = module.the_mesh()
     functions = _Functions(mesh)
+    regions = functions.regions
     used = {n for cond in pe.guards.params for n in cond.free_vars}
     colors = {key: _color(end, functions) for key, end in pe.ends.of.items()}
     routes = _routes(module, pe.ends, colors, functions)
+    place = f"{functions.here(mesh.across)}, {functions.here(mesh.down)}"
     body = [
-        f"@set_rectangle({mesh.columns}, {mesh.rows});",
-        *_over_cores(
-            mesh,
+        f"@set_rectangle({regions.columns}, {regions.rows});",
+        *regions.over(
+            mesh.plane,
             [
-                f'@set_tile_code({mesh.across}, {mesh.down}, "{phase}.csl", .{{',
+                f'@set_tile_code({place}, "{phase}.csl", .{{',
                 *(_PAD + line for line in _tile_params(pe, colors, functions)),
                 "});",
             ],
         ),
+        *_idle(regions),
         *routes,
         "",
         *_exports(pe, module),
     ]
+    size = f"{mesh.columns} x {mesh.rows}"
+    if regions.several:
+        size = f"{mesh.regions} regions of {size}"
     lines = [
-        f"// {plain(module.name)} on {mesh.columns} x {mesh.rows} PEs: who runs what, and routes.",
+        f"// {plain(module.name)} on {size} PEs: who runs what, and routes.",
         "// Written by meshc.",
         "",
         'const memcpy = @import_module("<memcpy/get_params>", .{',
-        f"{_PAD}.width = {mesh.columns}, .height = {mesh.rows}",
+        f"{_PAD}.width = {regions.columns}, .height = {regions.rows}",
         "});",
     ]
     known = coordinate_functions(mesh, used, functions.spell)
+    firsts = regions.functions(functions.spell)
     divisions = helpers(functions.spell.helpers)
     painted = _painters(functions.painters)
-    for part in (_table(pe, mesh), divisions, known, painted, functions.lines):
+    parts = _table(pe, mesh), divisions, firsts, known, painted, functions.lines
+    for part in parts:
         lines += ["", *part] if part else []
     lines += ["", "layout {", *(_indent(line) for line in body), "}"]
     return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
@@ -117,12 +136,25 @@ def _indent(line: str) -> str:
     return _PAD + line if line else ""
 
 
+def _idle(regions: Regions) -> list[str]:
+    """The program of PEs that no region has."""
+    mesh, lines = regions.mesh, []
+    for first_column, first_row in regions.idle:
+        column, row = f"{first_column} + {mesh.across}", f"{first_row} + {mesh.down}"
+        params = f".{{ .memcpy_params = memcpy.get_params({column}) }}"
+        code = [f'@set_tile_code({column}, {row}, "{IDLE}.csl", {params});']
+        lines += over(mesh, mesh.plane, code)
+    return lines
+
+
 def _tile_params(
     pe: PeFile, colors: dict[tuple[str, str], str], functions: _Functions
 ) -> list[str]:
     mesh = functions.mesh
     spell = Spelling(layout_spelling(mesh).__getitem__, helpers=functions.spell.helpers)
-    lines = [f".memcpy_params = memcpy.get_params({mesh.across}),"]
+    lines = [f".memcpy_params = memcpy.get_params({functions.here(mesh.across)}),"]
+    if mesh.outer in pe.guards.coordinates:
+        lines.append(f".{pe.guards.spell(mesh.outer)} = {mesh.outer},")
     for key, end in pe.ends.of.items():
         lines.append(f".{end.color} = @get_color({colors[key]}),")
     for cond, name in pe.guards.params.items():
@@ -132,10 +164,8 @@ def _tile_params(
 
 def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
     """``value`` without the pieces and conditions that decide nothing on ``mesh``."""
-    rows = mesh.rows if mesh.down in value.free_vars else 1
-    columns = mesh.columns if mesh.across in value.free_vars else 1
-    here = {mesh.down: np.arange(rows)[:, None], mesh.across: np.arange(columns)[None, :]}
-    left = np.ones((rows, columns), bool)
+    here = places(mesh, value.free_vars)
+    left = np.ones([grid.size for grid in here.values()], bool)
     kept: list[tuple[Cond, Expr]] = []
     for cond, expr in value.pieces:
         holds = left & cond.evaluate(here)
@@ -171,6 +201,8 @@ def _routes(
         color = f"@get_color({colors[channel.name, 'send']})"
         if channel.turns:
             paint = _in_turn
+        elif len(channel.route.inputs) > len(functions.mesh.plane):
+            paint = _over_edges
         else:
             paint = _multicast if channel.multicast else _messages
         lines += ["", *paint(channel, color, functions)]
@@ -202,9 +234,33 @@ def _messages(channel: Channel, color: str, functions: _Functions) -> list[str]:
     comment = f"The {'column' if place else 'row'} that a message on {name} goes to; -1 for none."
     to = functions.of_position(f"{channel.name}_to", comment, target)
     paint = functions.painter(f"{'row' if place else 'column'}_message")
-    call = f"{paint}({color}, {mesh.other(axis)}, {axis}, to);"
+    ends = f"{functions.here(axis)}, {functions.regions.at(axis, 'to')}"
+    call = f"{paint}({color}, {functions.here(mesh.other(axis))}, {ends});"
     inner = [f"const to = {to};", f"if (to >= 0 and to < {mesh.size(axis)}) {{ {call} }}"]
-    return [f"// {name}", *_over_cores(mesh, inner)]
+    return [f"// {name}", *functions.regions.over(mesh.plane, inner)]
+
+
+def _over_edges(channel: Channel, color: str, functions: _Functions) -> list[str]:
+    """Messages from a region to the next one, each along a line that crosses their edge."""
+    mesh, spell, lines = functions.mesh, functions.spell, list[str]()
+    axis = crossed_axis(channel, mesh)
+    for piece in channel.route.pieces:
+        region, *there = piece.outputs
+        place = mesh.plane.index(axis) if axis else 0
+        straight = there[1 - place] == Expr.var(mesh.plane[1 - place])
+        if not axis or not straight or region != Expr.var(mesh.outer) + 1:
+            fail(
+                "csl-route",
+                f"messages on channel @{channel.name} do not cross the edge of a region to the "
+                "next one along rows or columns",
+                notes=(violates("R"),),
+            )
+        paint = functions.painter(f"{'row' if place else 'column'}_message")
+        to = functions.regions.next_at(axis, expression(there[place], spell))
+        ends = f"{functions.here(axis)}, {to}"
+        call = f"{paint}({color}, {functions.here(mesh.other(axis))}, {ends});"
+        lines.append(f"if ({condition(piece.domain, spell)}) {{ {call} }}")
+    return [f"// {plain(channel.name)}", *functions.regions.over(mesh.plane, lines)]
 
 
 def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]:
@@ -223,10 +279,11 @@ def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]
                 notes=(violates("R"),),
             )
         first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
-        ends = f"{expression(first, spell)}, {expression(last, spell)}"
-        call = f"{paint}({color}, {mesh.other(axis)}, {axis}, {ends});"
+        ends = [functions.regions.at(axis, expression(end, spell)) for end in (first, last)]
+        line = f"{functions.here(mesh.other(axis))}, {functions.here(axis)}"
+        call = f"{paint}({color}, {line}, {', '.join(ends)});"
         inner = [call] if domain.is_true else [f"if ({condition(domain, spell)}) {{ {call} }}"]
-        lines += _over_cores(mesh, inner)
+        lines += functions.regions.over(mesh.plane, inner)
     return lines
 
 
@@ -235,14 +292,11 @@ def _in_turn(channel: Channel, color: str, functions: _Functions) -> list[str]:
     mesh = functions.mesh
     turns = turns_of(channel, mesh)
     assert turns is not None
-    name = mesh.other(turns.axis)
+    other = mesh.other(turns.axis)
     paint = functions.painter(painter(turns.axis == mesh.across, turns.way))
-    return [
-        f"// {plain(channel.name)}",
-        f"for (@range(i16, {mesh.size(name)})) |{name}| {{",
-        f"{_PAD}{paint}({color}, {name}, {turns.size});",
-        "}",
-    ]
+    start = functions.regions.at(turns.axis, "0")
+    call = f"{paint}({color}, {functions.here(other)}, {start}, {turns.size});"
+    return [f"// {plain(channel.name)}", *functions.regions.over([other], [call])]
 
 
 def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
@@ -262,16 +316,6 @@ def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
         else:
             fail("csl-route", "a multicast to a single core", notes=(violates("R"),))
     return first, last, rest
-
-
-def _over_cores(mesh: Mesh, inner: list[str]) -> list[str]:
-    return [
-        f"for (@range(i16, {mesh.rows})) |{mesh.down}| {{",
-        f"{_PAD}for (@range(i16, {mesh.columns})) |{mesh.across}| {{",
-        *(2 * _PAD + line for line in inner),
-        f"{_PAD}}}",
-        "}",
-    ]
 
 
 def _exports(pe: PeFile, module: Module) -> list[str]:

@@ -9,6 +9,7 @@ from meshc.analysis.csl.ends import colors_on
 from meshc.analysis.traffic.channels import line_of
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.pe_file import PeFile
+from meshc.backends.csl.region_report import regions_of, told
 from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 
@@ -30,6 +31,7 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
     return {
         "arch": list(targets.archs),
         "mesh": [mesh.columns, mesh.rows],
+        **({"regions": regions_of(module)} if mesh.regions > 1 else {}),
         "predicted_cycles": pe.predicted_cycles,
         "inputs": _tensors(module, "in"),
         "outputs": _tensors(module, "out"),
@@ -81,7 +83,8 @@ def summary(found: Mapping[str, Any]) -> list[str]:
     """A few lines for people."""
     memory, queues, tasks = found["memory"], found["queues"], found["tasks"]
     colors = found["colors"]
-    lines = [
+    lines = told(found["regions"], found["mesh"]) if "regions" in found else []
+    lines += [
         f"{memory['data']} bytes of data per PE and about {memory['code']['bytes']} of code, "
         f"{memory['left']} left",
         f"{_count(len(colors['used']), 'color')}, {colors['left']} left; "

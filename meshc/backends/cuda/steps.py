@@ -17,6 +17,7 @@ from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.prefill import chunk_of, joined
 from meshc.backends.cuda.program import Launch, Stage, StepProgram
+from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
@@ -69,8 +70,12 @@ def _launches(step: Step) -> Launches:
     before: list[Launch] = []
     stages: list[Stage] = []
     after: list[Launch] = []
+    if step.module.scalars.get(POSITION, (0, 0))[0] < 0:
+        fail("cuda-graph", "the kernels of a step continue all of its requests")
     for op in step.module.function.body.ops:
         if isinstance(op, graph.Repeat):
+            if op.rounds:
+                fail("cuda-graph", f"the kernels of a step pass all layers of {op.dim}", op.span)
             step.stage, step.layers = len(stages), step.module.dims[op.dim]
             stages.append(Stage(step.layers, tuple(_layer(step, op, origin))))
             step.stage, step.layers = 0, 0

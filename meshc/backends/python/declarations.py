@@ -110,7 +110,7 @@ def results(op: Op) -> list[View]:
     if isinstance(op, Recv):
         return list(op.views())
     if isinstance(op, Compute):
-        pairs = zip(op.views(), op.declared.operands, strict=True)
+        pairs = zip(op.views(), op.declared.operands_of(op.params), strict=True)
         return [view for view, operand in pairs if operand.role != "in"]
     return []
 

@@ -45,7 +45,7 @@ def emit(modules: Mapping[str, Module], host: HostFacts) -> dict[str, str]:
 def _main(modules: Mapping[str, Module], host: HostFacts, phases: list[PhaseFile]) -> str:
     found = list(modules.values())
     if host.embedding is not None and "decode" in modules:
-        _check(modules, host.batch)
+        _check(modules, host)
         known = [phase for phase in phases if phase.role in ("decode", "prefill")]
         return language_model(host, found[0].the_mesh(), known)
     if len(found) != 1:
@@ -58,15 +58,16 @@ def _main(modules: Mapping[str, Module], host: HostFacts, phases: list[PhaseFile
     return tensor_program(host, found[0], phases[0])
 
 
-def _check(modules: Mapping[str, Module], batch: int) -> None:
+def _check(modules: Mapping[str, Module], host: HostFacts) -> None:
     """Phases of a language model share a mesh; their scalars and ports are what its host knows."""
     meshes = {_mesh_text(module): name for name, module in modules.items()}
     if len(meshes) > 1:
         notes = [f"phase '{name}' is for {mesh}" for mesh, name in meshes.items()]
         fail("mesh-differs", "the phases are compiled for different meshes", notes=notes)
+    known = _HOST_SCALARS | {scalar for first, count, _ in host.loops for scalar in (first, count)}
     for name, module in modules.items():
         for scalar in module.scalars:
-            if scalar not in _HOST_SCALARS:
+            if scalar not in known:
                 fail("host-scalar", f"phase '{name}' wants '{scalar}', which no host knows")
         if len(inputs(module)) != 1:
             found = ", ".join(inputs(module)) or "none"
@@ -75,9 +76,9 @@ def _check(modules: Mapping[str, Module], batch: int) -> None:
     logits = next((p for p in outputs if p.name == "logits"), None)
     if logits is None:
         fail("host-ports", "phase 'decode' has no output 'logits' to choose a token from")
-    if batch > 1 and logits.tensor.dims[:1] != (BATCH,):
+    if host.batch > 1 and logits.tensor.dims[:1] != (BATCH,):
         what = f"gives logits [{', '.join(logits.tensor.dims)}]"
-        fail("host-ports", f"phase 'decode' {what} for {batch} requests, not [{BATCH}, ..]")
+        fail("host-ports", f"phase 'decode' {what} for {host.batch} requests, not [{BATCH}, ..]")
 
 
 def _mesh_text(module: Module) -> str:

@@ -24,7 +24,9 @@ class HostFacts:
 
     ``embedding`` is the name of the weight whose rows are the tokens' embeddings, or None for a
     program without tokens; ``vocab`` its extent; ``capacity`` how many tokens fit the KV cache;
-    ``eos`` the ids that end a text; ``batch`` the requests of a step.
+    ``eos`` the ids that end a text; ``batch`` the requests of a step. ``loops`` are those over
+    layers of a prefill phase that may pass some of them: the scalars of the first layer and of
+    their number, and how many layers there are.
     """
 
     model: str
@@ -33,6 +35,7 @@ class HostFacts:
     capacity: int = 0
     eos: tuple[int, ...] = ()
     batch: int = 1
+    loops: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ def language_model(facts: HostFacts, mesh: Mesh, phases: list[PhaseFile]) -> str
         capacity=facts.capacity,
         eos=repr(tuple(facts.eos)),
         batch=facts.batch,
+        loops=[f'("{plain(a)}", "{plain(b)}", {count})' for a, b, count in facts.loops],
     )
 
 

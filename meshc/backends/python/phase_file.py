@@ -132,11 +132,13 @@ def _section(title: str, lines: list[str]) -> list[str]:
 
 
 def _ranges(module: Module) -> list[str]:
-    """The run-time scalars with their least and largest values, and of how many a run is given
-    several."""
+    """The run-time scalars with their least and largest values, of which number they are multiples,
+    and of how many a run is given several."""
     ranges = [f'"{plain(n)}": ({low}, {high})' for n, (low, high) in module.scalars.items()]
     several = [f'"{plain(n)}": {count}' for n, count in scalars_of_rounds(module).items()]
     found = [f"{{{', '.join(ranges)}}}"] if ranges else []
+    multiples = [f'"{plain(n)}": {count}' for n, count in module.multiples.items()]
+    found += [f"multiples={{{', '.join(multiples)}}}"] if multiples else []
     return found + ([f"several={{{', '.join(several)}}}"] if several else [])
 
 

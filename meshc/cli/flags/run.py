@@ -34,6 +34,12 @@ def add_to(commands: Any) -> None:
         "--max-tokens", type=int, default=16, metavar="N", help="default: %(default)s"
     )
     parser.add_argument(
+        "--phase",
+        default="both",
+        choices=("both", "decode"),
+        help="decode: steps of decoding read the prompt as well; default: %(default)s",
+    )
+    parser.add_argument(
         "--weights", metavar="PATH", help="a checkpoint; default: MODEL's own, or a package's"
     )
     parser.add_argument(

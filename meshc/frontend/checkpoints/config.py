@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+Parameter = int | float | bool | str
+"""What a parameter of a model may be."""
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 CheckpointDtype = Literal["f32", "f16", "bf16", "q8_0", "q4_1"]
 
@@ -96,7 +98,7 @@ class ModelConfig:
     bos_id: int | None
     eos_ids: tuple[int, ...]
     dtype: CheckpointDtype | None
-    own: Mapping[str, int] = field(default_factory=dict)
+    own: Mapping[str, Parameter] = field(default_factory=dict)
 
 
 # Largest value taken for each size: far above any published model, far below what would

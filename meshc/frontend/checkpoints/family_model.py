@@ -6,13 +6,12 @@ from meshc.frontend.checkpoints.config import (
     LinearScaling,
     Llama3Scaling,
     ModelConfig,
+    Parameter,
     RopeScaling,
     YarnScaling,
 )
 from meshc.frontend.families import family_named
 from meshc.frontend.language import Model, library_model
-
-Parameter = int | float | bool | str
 
 _CORE_DTYPES = ("f32", "f16", "bf16")
 
@@ -28,8 +27,12 @@ def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
     tables = family_named(config.family).tables[config.family]
     named = {name: size.parameter for name, size in tables.sizes.items()}
     named |= {name: flag.parameter for name, flag in tables.flags.items()}
+    given = {parameter: getattr(config, name) for name, parameter in named.items() if parameter}
+    if tables.experts is not None:  # the others are layers of a loop of their own
+        sparse = config.own.get(tables.experts.stage, 0)
+        given[named["layers"]] = config.layers - int(sparse)
     return {
-        **{parameter: getattr(config, name) for name, parameter in named.items() if parameter},
+        **given,
         "eps": config.eps,
         "theta": config.rope_theta,
         "activation": config.activation,

@@ -7,8 +7,10 @@ Their dims and extents come from the model itself; names and the order of dims i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from meshc.frontend.checkpoints.config import ModelConfig
 from meshc.frontend.checkpoints.family_model import model_of
@@ -26,6 +28,8 @@ class LogicalTensor:
 
     ``hf`` and ``gguf`` are the stored names, with ``{n}`` for the layer. ``layers`` is how many
     layers the loop has, 0 for a tensor of none, and ``first`` the number of the loop's first layer.
+    Files hold it in ``parts`` tensors of ``layout``, numbered by ``{each}``, which are stacked
+    along ``axis``; 0 where it is one tensor.
     """
 
     name: str
@@ -34,21 +38,31 @@ class LogicalTensor:
     layout: StoredLayout
     layers: int = 0
     first: int = 0
+    parts: int = 0
+    axis: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the tensor, or of one layer."""
-        return self.layout.shape()
+        one = self.layout.shape()
+        return (*one[: self.axis], self.parts, *one[self.axis :]) if self.parts else one
 
     @property
     def per_layer(self) -> bool:
         """Whether it is one of a loop over layers."""
         return self.layers > 0
 
-    def stored_name(self, layer: int, gguf_names: bool) -> str:
-        """The name in the files, for layer ``layer`` of its loop when it is per layer."""
-        template = self.gguf if gguf_names else self.hf
-        return template.replace("{n}", str(self.first + layer))
+    def stored_names(self, layer: int, gguf_names: bool) -> tuple[str, ...]:
+        """The names in the files of its parts, for layer ``layer`` of its loop when it is per
+        layer."""
+        template = (self.gguf if gguf_names else self.hf).replace("{n}", str(self.first + layer))
+        return tuple(template.replace("{each}", str(n)) for n in range(max(1, self.parts)))
+
+    def assembled(self, stored: Sequence[np.ndarray], in_pairs: bool) -> np.ndarray:
+        """The tensor, or one layer of it, C-contiguous, from what the files hold of its parts;
+        ``in_pairs`` is whether they come from a file that holds lanes in pairs."""
+        read = [self.layout.read(part, in_pairs) for part in stored]
+        return np.stack(read, self.axis) if self.parts else read[0]
 
 
 def logical_tensors(config: ModelConfig) -> tuple[LogicalTensor, ...]:
@@ -84,8 +98,10 @@ def _tensor(
     """The param ``name`` of ``dims``, stored as ``entry`` says under the ``names`` of one."""
     first, layers = stages.get(dims[0], (0, 0))
     own = dims[1:] if layers else dims
-    layout = stored_layout(entry.stored, own, module.dims, entry.part, entry.gguf_pairs)
-    return LogicalTensor(name, names.hf, names.gguf, layout, layers, first)
+    one = tuple(dim for dim in own if dim != entry.each)
+    layout = stored_layout(entry.stored, one, module.dims, entry.part, entry.gguf_pairs)
+    parts = (module.dims[entry.each], own.index(entry.each)) if entry.each else (0, 0)
+    return LogicalTensor(name, names.hf, names.gguf, layout, layers, first, *parts)
 
 
 def parameter_count(config: ModelConfig) -> int:

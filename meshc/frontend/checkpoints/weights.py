@@ -77,8 +77,8 @@ class Checkpoint:
         return self._read(tensor, layer)
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
-        stored = self.source.read(tensor.stored_name(layer, self.gguf_names))
-        return tensor.layout.read(stored, in_pairs=self.gguf_names)
+        names = tensor.stored_names(layer, self.gguf_names)
+        return tensor.assembled(list(map(self.source.read, names)), in_pairs=self.gguf_names)
 
 
 def open_checkpoint(
@@ -118,9 +118,10 @@ def _check_tensors(
     source: TensorSource, config: ModelConfig, gguf_names: bool, layers: int, found: Diagnostics
 ) -> None:
     known = {
-        tensor.stored_name(layer, gguf_names): (tensor, tensor.first + layer)
+        name: (tensor, tensor.first + layer)
         for tensor in logical_tensors(config)
         for layer in range(max(tensor.layers, 1))
+        for name in tensor.stored_names(layer, gguf_names)
     }
     needed = {name: tensor for name, (tensor, layer) in known.items() if layer < layers}
     missing = [name for name in needed if name not in source.tensors]

@@ -9,7 +9,16 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from meshc.frontend.families.tables import Experts, Flag, Refusal, Size, StoredParam, Tables
+from meshc.frontend.families.tables import (
+    Experts,
+    Flag,
+    Number,
+    Refusal,
+    Size,
+    StoredParam,
+    Tables,
+    Word,
+)
 
 _FOLDER = resources.files("meshc.frontend.families")
 _MODEL, _CONFIG, _TENSORS = "model.mesh", "config.toml", "tensors.toml"
@@ -52,7 +61,7 @@ def family_named(name: str) -> Family:
     architectures = config.pop("architectures")
     gguf = config.pop("gguf", False)
     kinds = sorted(set(architectures.values()))
-    variants = {kind: config.pop(kind, {}) for kind in kinds if kind != name}
+    variants = {kind: config.pop(kind, {}) for kind in kinds}
     tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
     params = {
         param: StoredParam(**{**entry, "stored": tuple(entry["stored"])})
@@ -71,19 +80,33 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
     def merged(key: str) -> dict[str, Any]:
         return {**config.get(key, {}), **variant.get(key, {})}
 
-    known = {"sizes", "own", "flags", "refused", "rope_types", "experts"}
+    known = {"sizes", "own", "flags", "switches", "refused", "rope_types", "experts"}
     rest = {key: value for key, value in (*config.items(), *variant.items()) if key not in known}
-    experts = merged("experts")
     return Tables(
         rope_types=tuple(config["rope_types"]),
         sizes={name: Size(**entry) for name, entry in merged("sizes").items()},
         own={name: Size(parameter=name, **entry) for name, entry in merged("own").items()},
         flags={name: Flag(**entry) for name, entry in merged("flags").items()},
+        switches={
+            name: Flag(parameter=name, **entry) for name, entry in merged("switches").items()
+        },
         refused=tuple(
             Refusal(**entry) for table in (config, variant) for entry in table.get("refused", [])
         ),
         lanes=tuple(rest.pop("lanes", ())),
-        experts=Experts(**experts) if experts else None,
+        experts=_experts(merged("experts")),
         no_effect=frozenset(rest.pop("no_effect", ())),
         **rest,
     )
+
+
+def _experts(table: Mapping[str, Any]) -> Experts | None:
+    """The table of layers with experts, if there is one."""
+    if not table:
+        return None
+    kinds: dict[str, type] = {"own": Size, "numbers": Number, "switches": Flag, "words": Word}
+    entries = {
+        kind: {name: cls(**entry) for name, entry in table.get(kind, {}).items()}
+        for kind, cls in kinds.items()
+    }
+    return Experts(**{**table, **entries})

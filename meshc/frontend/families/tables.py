@@ -12,17 +12,20 @@ class Size:
 
     An absent key stands for ``default``: a number, a size above it, or a ratio ``"a / b"`` of two;
     a key that is null stands for ``null``, if that is given. Without a default the key is required.
-    A number that is no multiple of ``multiple``, or is not the size ``equal``, is refused with
-    ``why``. It is at most what the size ``limit``, or that of its own name, may be. With ``less``
-    the parameter is what is left of the number behind that size.
+    A number that is no multiple of ``multiple``, is not the size ``equal`` or is more than the size
+    ``within`` is refused with ``why``. It is at most what the size ``limit``, or that of its own
+    name, may be. With ``less`` the parameter is what is left of the number behind that size. Some
+    files have the key ``other`` in the place of ``key``.
     """
 
     key: str
+    other: str = ""
     parameter: str = ""
     default: int | str | None = None
     null: int | str | None = None
     multiple: int = 1
     equal: str = ""
+    within: str = ""
     limit: str = ""
     less: str = ""
     why: str = ""
@@ -38,8 +41,26 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number above 0 and at most ``most`` at ``key``, ``default`` where that is absent."""
+
+    key: str
+    default: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Word:
+    """One of the texts ``among`` at ``key``, the first where that is absent."""
+
+    key: str
+    among: list[str]
+
+
+@dataclass(frozen=True)
 class Refusal:
-    """The ``value`` of ``key`` that is refused, or, with ``absent``, that it is not there.
+    """The ``value`` of ``key`` that is refused, or, with ``absent``, that it is not there; with
+    ``only`` every value but that one and null.
 
     ``why`` says what is wrong with the value, ``unsupported`` (with ``help``) what meshc does not
     compute; one of the two is given.
@@ -47,6 +68,7 @@ class Refusal:
 
     key: str
     value: bool | int | str | None = None
+    only: bool | int | str | list[int] | None = None
     absent: bool = False
     why: str = ""
     unsupported: str = ""
@@ -55,13 +77,36 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Experts:
-    """Keys of feed-forward layers with experts: those from number ``dense`` on have ``count``, or
-    ``usual`` where that key is absent. Such layers are refused, with ``help``."""
+    """Keys of models whose first layers are dense, as many as the key ``dense`` says, or ``first``
+    where it is absent; the others, which the parameter ``stage`` counts, have experts, as many as
+    the key ``count`` says for the parameter ``parameter``, or ``usual``; none if that is 0 or null.
+
+    ``own``, ``numbers``, ``switches`` and ``words`` are parameters that only models with experts
+    have: whole numbers, numbers, truth values, and texts out of several.
+    """
 
     dense: str
+    first: int
+    stage: str
     count: str
+    parameter: str
     usual: int
-    help: str
+    own: Mapping[str, Size]
+    numbers: Mapping[str, Number]
+    switches: Mapping[str, Flag]
+    words: Mapping[str, Word]
+
+    def keys(self) -> frozenset[str]:
+        """Every key of a config that these tables speak of."""
+        found = {self.dense, self.count} | {size.key for size in self.own.values()}
+        found |= {number.key for number in self.numbers.values()}
+        found |= {flag.key for flag in self.switches.values()}
+        return frozenset(found | {word.key for word in self.words.values()})
+
+    def parameters(self) -> frozenset[str]:
+        """The parameters that they give."""
+        named = {*self.own, *self.numbers, *self.switches, *self.words}
+        return frozenset(named | {self.stage, self.parameter})
 
 
 @dataclass(frozen=True)
@@ -69,7 +114,8 @@ class Tables:
     """What a config of one ``model_type`` of a family says.
 
     ``sizes`` and ``flags`` are those of every model, by their names in ``ModelConfig``; ``own`` are
-    parameters of this family alone. ``lanes`` are the own parameters whose sum is a head's width,
+    parameters of this family alone that are whole numbers, ``switches`` those that are truth
+    values. ``lanes`` are the own parameters whose sum is a head's width,
     where no key gives that. ``window_switch`` is the key without which 'sliding_window' means
     nothing. Keys of ``no_effect`` change nothing in the models that are read.
     """
@@ -78,6 +124,7 @@ class Tables:
     sizes: Mapping[str, Size]
     own: Mapping[str, Size]
     flags: Mapping[str, Flag]
+    switches: Mapping[str, Flag]
     refused: tuple[Refusal, ...]
     lanes: tuple[str, ...] = ()
     window_switch: str = ""
@@ -86,10 +133,11 @@ class Tables:
 
     def keys(self) -> frozenset[str]:
         """Every key of a config that these tables speak of."""
-        found = {size.key for size in (*self.sizes.values(), *self.own.values())}
-        found |= {flag.key for flag in self.flags.values()}
+        sizes = (*self.sizes.values(), *self.own.values())
+        found = {size.key for size in sizes} | {size.other for size in sizes if size.other}
+        found |= {flag.key for flag in (*self.flags.values(), *self.switches.values())}
         found |= {refusal.key for refusal in self.refused}
-        found |= {self.experts.dense, self.experts.count} if self.experts else set()
+        found |= self.experts.keys() if self.experts else set()
         return frozenset(found) | self.no_effect
 
 
@@ -97,16 +145,19 @@ class Tables:
 class StoredParam:
     """How files store a param of the model.
 
-    ``hf`` and ``gguf`` are its names, with ``{n}`` for the layer. ``stored`` has a text for each
-    stored axis, rows first, that names the dims along it, the outermost first. ``(N | P)`` are
+    ``hf`` and ``gguf`` are its names, with ``{n}`` for the layer; ``gguf`` is missing where GGUF
+    files of the family are not read. Of the dim ``each`` every element has a stored tensor of its
+    own, with its number for ``{each}``. ``stored`` has a text for each stored axis, rows first,
+    that names the dims along it, the outermost first. ``(N | P)`` are
     lanes that lie side by side: the param has those of its own dims, or of alternative ``part``.
     ``gguf_pairs`` is a dim whose lanes i and i + n/2 lie at 2i and 2i + 1 in GGUF files. A model
     with tied embeddings has this param in the place of ``tied``.
     """
 
     hf: str
-    gguf: str
     stored: tuple[str, ...]
+    gguf: str = ""
+    each: str = ""
     part: int | None = None
     gguf_pairs: str = ""
     tied: str = ""

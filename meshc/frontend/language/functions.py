@@ -23,6 +23,7 @@ from meshc.frontend.language.dims import (
 )
 from meshc.frontend.language.emitter import Emitter
 from meshc.ir import functions
+from meshc.ir.choices import choice_mistake
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -240,6 +241,42 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
     return emitter.emit(op, applied.call.span)
 
 
+def _top_k(emitter: Emitter, applied: Applied) -> Value:
+    scores, normalise = applied.tensor("scores"), applied.constant("normalise")
+    dim, span = applied.dim("dim", scores), applied.call.span
+    names = ("count", "groups", "kept_groups", "group_top")
+    count, groups, kept_groups, group_top = (_whole(applied, name) for name in names)
+    extent = emitter.extents[dim]
+    mistake = choice_mistake(extent, count, groups, kept_groups, group_top)
+    if mistake:
+        fail("bad-option", mistake, applied.spans["count"])
+    if not isinstance(normalise, bool):
+        message = f"normalise of top_k is true or false, not {kind(normalise)}"
+        fail("bad-option", message, applied.spans["normalise"])
+    bias = [applied.tensor("bias")] if "bias" in applied.values else []
+    if bias and dims_of(bias[0]) != (dim,):
+        message = f"the bias {show(dims_of(bias[0]))} does not fit: top_k chooses of [{dim}]"
+        fail("dims-mismatch", message, applied.spans["bias"])
+    op = graph.TopK(
+        [scores, *bias],
+        dim=dim,
+        count=count,
+        groups=groups,
+        kept_groups=kept_groups,
+        group_top=group_top,
+        normalise=normalise,
+    )
+    return emitter.emit(op, span)
+
+
+def _whole(applied: Applied, name: str) -> int:
+    number = applied.number(name)
+    if number < 1 or number != int(number):
+        message = f"{name} of {applied.call.name} must be a positive whole number"
+        fail("bad-option", message, applied.spans.get(name, applied.call.span))
+    return int(number)
+
+
 def _of_elements(emitter: Emitter, applied: Applied) -> Value:
     """A function of elements, with its options."""
     cls = functions.FUNCTIONS[applied.call.name]
@@ -303,6 +340,7 @@ FUNCTIONS: dict[str, Callable[[Emitter, Applied], Value]] = {
     "rms_norm": _rms_norm,
     "rope": _rope,
     "softmax": _softmax,
+    "top_k": _top_k,
     "transpose": _transpose,
     **dict.fromkeys(functions.FUNCTIONS, _of_elements),
 }

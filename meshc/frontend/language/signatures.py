@@ -80,6 +80,19 @@ _ALL = (
         ),
     ),
     Signature("softmax", (_X, _word("mask", "none", "causal"), _DIM)),
+    Signature(
+        "top_k",
+        (
+            Formal("scores", "tensor"),
+            Formal("count", "number"),
+            Formal("bias", "tensor", required=False),
+            _option("groups", 1),
+            _option("kept_groups", 1),
+            _option("group_top", 1),
+            Formal("normalise", "constant", False, False),
+            _DIM,
+        ),
+    ),
     *(Signature(name, (_X, *map(_option_of, attributes_of(f)))) for name, f in FUNCTIONS.items()),
     Signature("transpose", (_X, Formal("first", "dim", False), Formal("second", "dim", False))),
     Signature("append", (Formal("cache", "cache"), Formal("value", "tensor"))),
@@ -156,4 +169,5 @@ def _shown(formal: Formal) -> str:
         return formal.name
     if formal.words:
         return f"{formal.name}={'|'.join(formal.words)}"
-    return f"{formal.name}={formal.default}" if formal.default != "" else f"{formal.name}=..."
+    default = str(formal.default).lower() if isinstance(formal.default, bool) else formal.default
+    return f"{formal.name}={default}" if default != "" else f"{formal.name}=..."

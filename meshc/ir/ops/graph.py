@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshc.ir.choices import choice_mistake
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.functions import Gelu as Gelu
+from meshc.ir.functions import Sigmoid as Sigmoid
 from meshc.ir.functions import Silu as Silu
 from meshc.ir.types import DType, TensorType, Type
+from meshc.ir.values import Value
 
 
 def matmul_dims(
@@ -190,6 +193,39 @@ class Softmax(_Pointwise):
             self.reject(f"there is no dim '{self.rows}' of rows")
 
 
+@register("graph.top_k", "scores, bias?: within scores -> gates: like scores")
+@dataclass(eq=False)
+class TopK(_Pointwise):
+    """Gates of a mixture of experts: the ``count`` chosen scores of ``dim``, and 0 for all others.
+
+    The largest of score plus bias are chosen (the bias counts for the choice alone), of equal ones
+    the first. With several ``groups``, equal runs of ``dim``, only elements of the ``kept_groups``
+    best ones are chosen; a group is as good as the sum of its ``group_top`` largest (1 in
+    DeepSeek-V2, 2 in DeepSeek-V3, section 2.1.2). With ``normalise`` gates are divided by their
+    sum, to which 1e-20 is added.
+    """
+
+    dim: str = ""
+    count: int = attribute(1, least=1)
+    groups: int = attribute(1, least=1)
+    kept_groups: int = attribute(1, least=1)
+    group_top: int = attribute(1, least=1)
+    normalise: bool = False
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """As many are chosen as there are, of the bias there is one for each element of ``dim``."""
+        super().verify(extents)
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"'{self.dim}' is no dim of the scores")
+        if len(self.operands) > 1 and tensor_type(self.operands[1]).dims != (self.dim,):
+            self.reject(f"the bias has a number for each {self.dim}, and no other dims")
+        mistake = choice_mistake(
+            extents[self.dim], self.count, self.groups, self.kept_groups, self.group_top
+        )
+        if mistake:
+            self.reject(mistake)
+
+
 @register("graph.append", "cache, new -> grown: like cache")
 @dataclass(eq=False)
 class Append(_Pointwise):
@@ -227,10 +263,29 @@ class Repeat(Op):
     Operands are ``carried`` loop values, then stacked ones whose leading dim is ``dim``; the block
     takes the carried values and one slice of each stacked one. ``yield`` gives the carried values
     and then slices that are collected into stacked results (the KV caches).
+
+    ``rounds`` names two run-time scalars, the first layer of a run and the number of its layers;
+    without them it runs all. What a run leaves out keeps its slices of the stacks that the
+    collected results continue.
     """
 
     dim: str = ""
     carried: int = attribute(1, least=0)
+    rounds: tuple[str, ...] = ()
+
+    def continued(self, position: int) -> Value:
+        """The stack that the result at ``position`` continues: its slices are those of the stack
+        with what is appended to them. Raises ``invalid-ir`` where it continues none."""
+        body = self.regions[0]
+        makers = {result: op for op in body.ops for result in op.results}
+        value = body.ops[-1].tensors()[position]
+        while value in makers and makers[value].NAME.endswith(".append"):
+            made = makers[value]
+            caches = made.tensors()[::2]
+            value = dict(zip(made.results, caches, strict=False)).get(value, caches[0])
+        if value not in body.args[self.carried :]:
+            self.reject(f"{self.results[position]} continues no stack, which some layers leave out")
+        return self.tensors()[body.args.index(value)]
 
 
 DATAFLOWS = ("", "split_token", "split_head")

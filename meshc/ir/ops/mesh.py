@@ -308,6 +308,21 @@ class Mask(Op):
             self.reject(f"there is no dim '{self.rows}' of rows")
 
 
+@register("mesh.top_k", "scores, bias?: within scores -> gates: like scores")
+@dataclass(eq=False)
+class TopK(graph.TopK):
+    """As ``graph.top_k``, of scores all of which each core has."""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return None
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """No core has scores of some elements of ``dim`` only."""
+        super().verify(extents)
+        if (tensor_type(self.operands[0]).layout or Layout()).split_of(self.dim) is not None:
+            self.reject(f"chooses of all {self.dim}, of which a core has some only")
+
+
 @register("mesh.exp_sub", "x, m: within x -> y: like x")
 @dataclass(eq=False)
 class ExpSub(Op):

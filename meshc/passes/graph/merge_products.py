@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshc.ir.core import Block, Op, Operand
+from meshc.analysis.experts import expert_dims
+from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.module import Module, Param
 from meshc.ir.ops import graph
 from meshc.ir.origins import origins
@@ -16,19 +17,29 @@ _Key = tuple[Operand, tuple[str, ...], tuple[str, ...]]
 def merge_products(module: Module, report: Diagnostics) -> None:
     """In each block, merge later products into the first with the same left side.
 
-    Weights exist before any op, so the merged op may stand where the first one stood.
+    Weights exist before any op, so the merged op may stand where the first one stood. Scores of
+    experts, and products that leave no dim but those of the rows, are computed by themselves:
+    every core wants them whole.
     """
-    known = origins(module)
+    known, experts = origins(module), expert_dims(module)
     for block in Rewriter(module).blocks():
         first: dict[_Key, graph.Matmul] = {}
         for op in list(block.ops):
             if not isinstance(op, graph.Matmul) or not _by_weights(op, known):
+                continue
+            if _is_whole(op, experts):
                 continue
             key = (op.operands[0], op.contract, op.group)
             if key in first:
                 _absorb(block, first[key], op, report)
             else:
                 first[key] = op
+
+
+def _is_whole(op: graph.Matmul, experts: frozenset[str]) -> bool:
+    """Whether some right operand adds no dims but those that count experts."""
+    left = {*tensor_type(op.operands[0]).dims}
+    return any({*tensor_type(right).dims} - left <= experts for right in op.operands[1:])
 
 
 def _by_weights(op: Op, known: dict[Value, Param]) -> bool:

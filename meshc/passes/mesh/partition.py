@@ -11,6 +11,7 @@ from meshc.cost.products import ALGORITHMS
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.mesh import Mesh, plane_of
 from meshc.ir.module import Function, Module
+from meshc.ir.ops import graph
 from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
@@ -78,6 +79,10 @@ class Partition(Pass):
             report.remark("relayout", words, span)
         if search.several and problem.costs is not None:
             report.remark("forms", _choice(search, best, others))
+        for op in module.walk():
+            if isinstance(op, graph.TopK):
+                words = f"a row goes to {op.count} of the {module.dims[op.dim]} experts of {op.dim}"
+                report.remark("experts", f"{words}; all of them are computed for it", op.span)
         if tiling.heads is not None:
             shared = f", {tiling.copies} of which have the same keys" if tiling.copies > 1 else ""
             report.remark(
@@ -97,6 +102,7 @@ class Partition(Pass):
             dict(module.paired),
             module.device,
             mesh,
+            multiples=dict(module.multiples),
         )
         lowered.functions = [_finished(best)]
         check_fact(lowered, "padding_safe")

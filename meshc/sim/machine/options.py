@@ -16,7 +16,8 @@ class Options:
     ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page. ``backend`` is
     auto, python or c; without one the environment decides. ``max_cycles`` is how long the host
     waits for one thing, and how long a task may run. ``threads`` is how many the C machine may use;
-    the environment decides without one, and the results are the same.
+    the environment decides without one, and the results are the same. Without ``files`` a run
+    leaves no log in the working directory.
     """
 
     strict_queues: bool = False
@@ -27,3 +28,4 @@ class Options:
     strict: bool = False
     max_cycles: int = MAX_CYCLES
     threads: int | None = None
+    files: bool = True

@@ -21,7 +21,8 @@ class Decoder:
     def __init__(self, model, folder, monkeypatch, **request):
         report = Diagnostics()
         loaded = load_any(str(TINY / model), report)
-        compiled = compile_loaded(loaded, CompileRequest(target="csl", **request), (), report)
+        asked = CompileRequest(target="csl", phase="decode", **request)
+        compiled = compile_loaded(loaded, asked, (), report)
         place = find_weights(model, TINY / model, None)
         self.tensors = open_weights(place, loaded.config, None, report)
         self.data = folder / "data"

@@ -32,15 +32,19 @@ def test_device():
 
 
 def test_kernels():
-    mask = "query = 0, query_step = 1, key = 0, key_step = 1, limit = 4"
+    mask = "query = 0, query_step = 1, key = 0, key_step = 0, limit = 4"
     found = refused_text(f"    tile.mask_causal %b as [2, 2] {{{mask}}}\n")
     assert found.code == "csl-kernel"
-    assert "gemm" in found.help
+    assert "a key_step of 1 or more" in found.message
 
 
-def test_extents():
-    body = "    tile.copy %b[0 +: pos + 1], %a[0 +: pos + 1]\n"
-    assert refused_text(body).code == "csl-extent"
+@pytest.mark.parametrize(
+    ("extent", "problem"), [("pos", "may be 0"), ("t + 1", "depends on more than the scalars")]
+)
+def test_extents(extent, problem):
+    copy = f"      tile.copy %b[0 +: {extent}], %a[0 +: {extent}]\n"
+    found = refused_text("    tile.for {var = t, count = 2} {\n" + copy + "    }\n")
+    assert found.code == "csl-extent" and problem in found.message
 
 
 MIXED_PRODUCT = """\
@@ -127,11 +131,23 @@ def test_routes_without_colors():
     assert refused(module).code == "csl-route"
 
 
-def test_regions():
-    assert refused_text(COPY, mesh={"regions": 2}).code == "csl-regions"
-    between = chain().replace("[y, x] -> [", "[r, y, x] -> [r, ")
-    found = refused_text(exchange("chain_x_1"), between, mesh={"regions": 2})
-    assert found.code == "csl-regions"
+def regions(count=2, body=COPY, header="", origins=""):
+    """The code of what is wrong with a program of several regions of 3 x 1 cores."""
+    text = tile_program(body, header, mesh={"regions": count})
+    return refused(tile_text(text.replace("x = 3\n", f"x = 3{origins}\n"), "wse2")).code
+
+
+def test_regions_that_lie_apart_or_on_each_other():
+    assert regions(origins=", origins = [[0, 0], [6, 0]]") == "regions-apart"
+    assert regions(3, origins=", origins = [[0, 0], [3, 0], [0, 0]]") == "csl-regions"
+
+
+def test_messages_between_regions_that_cross_no_edge():
+    to = chain("over").replace(
+        "[y, x] -> [y, x - 1] : x >= 1", "[r, y, x] -> [r + 1, y, x] : r = 0"
+    )
+    body = exchange("over", sends="r = 0", gets="r = 1")
+    assert regions(2, body, to) == "csl-route"
 
 
 def test_ops_of_other_levels():

@@ -138,7 +138,9 @@ def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeyp
 def test_the_plan_of_a_decode_step_is_what_is_placed(kind, arch, tmp_path, monkeypatch):
     """Angles, caches, products, sums of lines and run-time coordinates in one program."""
     loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
-    request = CompileRequest(target="csl", device=arch, mesh="2x3", kv="cyclic", dtype=kind, seq=24)
+    request = CompileRequest(
+        target="csl", device=arch, mesh="2x3", kv="cyclic", dtype=kind, seq=24, phase="decode"
+    )
     found = compile_loaded(loaded, request, (), Diagnostics())
     (module,), files = found.modules.values(), found.files
     assert module.tables["angles"] and module.words["scalars"] and module.words["coordinates"]

@@ -55,7 +55,7 @@ def test_routers_of_a_line_share_one_color_for_each_way(tmp_path, monkeypatch):
     _, _, files = gathered(2, 4, "x", 1, 1, 3, "wse3", tmp_path, monkeypatch)
     layout = files["layout.csl"]
     assert layout.count("@get_color(") == 6  # two ends of two channels, and their lines' routers
-    assert "row_turns_up(@get_color(0), y, 4);" in layout
+    assert "row_turns_up(@get_color(0), y, 0, 4);" in layout
     assert ".pos1 = .{ .tx = EAST }," in layout
     assert "column_turns" not in layout
 

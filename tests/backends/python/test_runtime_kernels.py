@@ -14,6 +14,15 @@ from meshc.ir.kernels import KERNELS
 ROWS, COLUMNS = 5, 6
 F, N = "f32", "i32"
 
+PLAIN_CHOICE = {
+    "count": 3,
+    "groups": 1,
+    "kept_groups": 1,
+    "group_top": 1,
+    "normalise": False,
+    "biased": False,
+}
+
 # shapes (and types) of the operands, and parameters; a string is a per-core parameter
 CASES = [
     ("fill", [(F, 2, 3)], {"value": 1.5}),
@@ -29,6 +38,7 @@ CASES = [
     ("gelu", [(F, 2, 3)] * 2, {"form": "erf"}),
     ("gelu", [(F, 2, 3)] * 2, {"form": "tanh"}),
     ("relu2", [(F, 2, 3)] * 2, {}),
+    ("sigmoid", [(F, 2, 3)] * 2, {}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 3, 4)], {"accumulate": False, "transposed": False}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 4, 3)], {"accumulate": True, "transposed": True}),
     (
@@ -47,6 +57,14 @@ CASES = [
     ("row_sum", [(F, 2), (F, 2, 3, 2)], {}),
     ("exp_sub", [(F, 2, 3), (F, 2, 3), (F, 2)], {}),
     ("at_least", [(F, 2, 3), (F, 2, 3)], {"value": -0.5}),
+    ("top_k", [(F, 2, 5), (F, 2, 5)], PLAIN_CHOICE),
+    ("top_k", [(F, 6), (F, 6)], {**PLAIN_CHOICE, "count": 6}),
+    ("top_k", [(F, 2, 3, 5), (F, 2, 3, 5), (F, 5)], {**PLAIN_CHOICE, "biased": True}),
+    (
+        "top_k",
+        [(F, 4, 12), (F, 4, 12), (F, 12)],
+        {**PLAIN_CHOICE, "groups": 4, "kept_groups": 2, "group_top": 2, "biased": True},
+    ),
     ("merge_softmax", [(F, 2, 12), (F, 2, 12)], {"count": 3}),
     ("merge_softmax", [(F, 5), (F, 5)], {"count": 1}),
     (

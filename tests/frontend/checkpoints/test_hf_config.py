@@ -183,8 +183,7 @@ def test_other_mistrals_are_refused(
 @pytest.mark.parametrize(
     ("architecture", "words"),
     [
-        ("MixtralForCausalLM", "read: llama; it differs: experts in feed-forward layers"),
-        ("Qwen3MoeForCausalLM", "read: qwen3; it differs: experts in feed-forward layers"),
+        ("OlmoForCausalLM", "read: llama; it differs: layer norms without gains"),
         ("GPTNeoXForCausalLM", "read: llama; it differs: layer norms, RoPE of a part"),
         ("GPT2LMHeadModel", "read: llama; it differs: learned positions"),
         ("LlamaForSequenceClassification", "llama is read as a model of the next token"),
@@ -215,7 +214,7 @@ def test_the_nearest_architectures_are_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM"),
+        ({"architectures": ["OlmoForCausalLM"]}, "OlmoForCausalLM"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequence"),
         ({"architectures": []}, "[]"),
         ({"architectures": [{"a": 1}]}, "object"),

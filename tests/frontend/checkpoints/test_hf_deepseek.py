@@ -90,6 +90,57 @@ def test_queries_of_a_low_rank_are_read(tmp_path: Path) -> None:
     assert absent.own["Q"] == 1536
 
 
+EXPERTS = {"num_hidden_layers": 5, "first_k_dense_replace": 2, "num_experts_per_tok": 6}
+
+
+def test_experts_of_version_2_are_read(tmp_path: Path) -> None:
+    config = read_config(config_file(tmp_path, **EXPERTS))
+    assert config.layers == 5
+    assert config.own == {
+        "R": 16,
+        "N": 12,
+        "P": 8,
+        "D": 10,
+        "Q": 0,
+        "sparse": 3,
+        "X": 64,
+        "K": 6,
+        "FX": 20,
+        "shared": 2,
+        "groups": 1,
+        "kept": 1,
+        "routed": 1.0,
+        "scoring": "softmax",
+        "choice": "greedy",
+    }
+    module = elaborate(model_of(config), "decode", seq=4)
+    assert module.dims["layers"] == 2 and module.dims["sparse"] == 3 and module.dims["F2"] == 40
+    none = read_config(config_file(tmp_path, **EXPERTS, n_routed_experts=0))
+    assert none.own == read_config(config_file(tmp_path)).own and none.layers == 5
+
+
+def test_experts_of_version_3_are_read(tmp_path: Path) -> None:
+    names = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
+    changes = {**names, **EXPERTS, "n_routed_experts": 32, "n_shared_experts": 1}
+    config = read_config(config_file(tmp_path, **changes, routed_scaling_factor=1.5))
+    assert config.family == "deepseek_v2"
+    wanted = {"sparse": 3, "X": 32, "groups": 8, "kept": 4, "routed": 1.5, "normalise": True}
+    assert wanted.items() <= config.own.items() and config.own["scoring"] == "sigmoid"
+    absent = read_config(config_file(tmp_path, **{**changes, "first_k_dense_replace": ...}))
+    assert absent.own["sparse"] == 2
+    found = diagnosed(
+        "config-unsupported",
+        lambda: read_config(config_file(tmp_path, **changes, rope_interleave=False)),
+    )
+    assert "half a head apart" in found[0].message
+
+
+def test_a_token_goes_to_at_most_all_experts(tmp_path: Path) -> None:
+    file = config_file(tmp_path, **{**EXPERTS, "n_routed_experts": 4})
+    (found,) = diagnosed("config-bad-value", lambda: read_config(file))
+    assert "at most all experts, 4" in found.message
+
+
 def test_yarn_is_read_with_the_defaults_of_transformers(tmp_path: Path) -> None:
     read = read_config(config_file(tmp_path, rope_scaling=YARN)).rope_scaling
     assert read == YarnScaling(40.0, 32.0, 1.0, 256, 0.707)
@@ -109,9 +160,8 @@ def test_a_manifest_keeps_the_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"first_k_dense_replace": 1}, "layers from 1 on have 64 experts ('n_routed_experts')"),
-        ({"first_k_dense_replace": ...}, "layers from 0 on have 64 experts"),
-        ({"first_k_dense_replace": 1, "n_routed_experts": ...}, "('first_k_dense_replace')"),
+        ({"moe_layer_freq": 2}, "only some behind the dense ones have experts"),
+        ({"norm_topk_prob": True}, "'norm_topk_prob'"),
         ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 'RoPE type "linear"'),
         ({"rope_scaling": {**YARN, "mscale": 1.0}}, "'mscale' unlike 'mscale_all_dim'"),
         ({"rope_scaling": {**YARN, "mscale_all_dim": 0}}, "'mscale' unlike 'mscale_all_dim'"),

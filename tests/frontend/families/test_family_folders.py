@@ -29,19 +29,26 @@ def all_tables() -> list[tuple[str, str, Tables]]:
     ]
 
 
-def params(family: str, **values: bool | int) -> dict[str, tuple[tuple[str, ...], dict[str, int]]]:
+def params(
+    family: str, **values: bool | int | str
+) -> dict[str, tuple[tuple[str, ...], dict[str, int]]]:
     """Dims and extents of the weights of a family's model, without the layers."""
     module = elaborate(library_model(family, values), "decode", seq=1)
     found = {p.value.name: p.value.type.dims for p in module.function.params if p.role == "weight"}
-    return {n: (tuple(d for d in dims if d != "layers"), module.dims) for n, dims in found.items()}
+    loops = ("layers", "sparse")
+    return {n: (tuple(d for d in dims if d not in loops), module.dims) for n, dims in found.items()}
 
 
-def variants(family: str) -> list[dict[str, bool | int]]:
+def variants(family: str) -> list[dict[str, bool | int | str]]:
     """Values of parameters that together take every branch of a family's model."""
     known = {p.name for p in library_model(family, {}).parameters}
-    switches: dict[str, bool | int] = dict.fromkeys(("attention_bias", "o_bias", "mlp_bias"), True)
-    switches["Q"] = 24
-    return [{}, {name: value for name, value in switches.items() if name in known}]
+    switches: dict[str, bool | int | str] = dict.fromkeys(
+        ("attention_bias", "o_bias", "mlp_bias"), True
+    )
+    switches |= {"Q": 24, "sparse": 2, "scoring": "sigmoid"}
+    switched = {name: value for name, value in switches.items() if name in known}
+    others = [{"sparse": 2}] if "sparse" in known else []
+    return [{}, switched, *others]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -53,10 +60,13 @@ def test_every_param_has_a_stored_form_and_none_is_left_over(family: str) -> Non
     assert set(found) == set(stored)
     for name, (dims, extents) in found.items():
         entry = stored[name]
-        layout = stored_layout(entry.stored, dims, extents, entry.part, entry.gguf_pairs)
-        assert layout.shape() == tuple(extents[dim] for dim in dims)
-        assert entry.gguf_pairs in ("", *dims)
-        assert ("{n}" in entry.hf) == ("{n}" in entry.gguf)
+        one = tuple(dim for dim in dims if dim != entry.each)
+        layout = stored_layout(entry.stored, one, extents, entry.part, entry.gguf_pairs)
+        assert layout.shape() == tuple(extents[dim] for dim in one)
+        assert entry.gguf_pairs in ("", *dims) and entry.each in ("", *dims)
+        assert ("{each}" in entry.hf) == bool(entry.each)
+        if family_named(family).gguf or entry.gguf:
+            assert ("{n}" in entry.hf) == ("{n}" in entry.gguf)
 
 
 @pytest.mark.parametrize(("family", "kind", "tables"), all_tables())
@@ -68,24 +78,27 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     assert numbers == set(SIZE_LIMITS) <= {field.name for field in fields(ModelConfig)}
     assert set(tables.flags) <= FLAGS
     named = {entry.parameter for entry in (*tables.sizes.values(), *tables.flags.values())} - {""}
-    assert named | set(tables.own) <= known
-    assert not named & set(tables.own)
+    own = {*tables.own, *tables.switches, *(tables.experts.parameters() if tables.experts else [])}
+    assert named | own <= known
+    assert not named & own and not set(tables.own) & set(tables.switches)
     assert known >= SHARED
     above: list[str] = []
     for own_name, size in {**tables.sizes, **tables.own}.items():
         assert size.limit in ("", *SIZE_LIMITS)
-        assert bool(size.why) == (size.multiple > 1 or bool(size.equal or size.less))
+        bounded = size.equal or size.less or size.within
+        assert bool(size.why) == (size.multiple > 1 or bool(bounded))
         for other in (size.default, size.null):
             for name in other.split(" / ") if isinstance(other, str) else []:
                 assert name in above
-        assert size.equal in ("", *above) and size.less in ("", *above)
+        assert {size.equal, size.less, size.within} <= {"", *above}
         above.append(own_name)
     # Keys of GGUF files are those of every family; none gives a parameter of one.
     assert not (family_named(family).gguf and tables.own)
     for refusal in tables.refused:
         assert bool(refusal.why) != bool(refusal.unsupported)
         assert bool(refusal.help) == bool(refusal.unsupported)
-        assert refusal.absent != (refusal.value is not None)
+        given = (refusal.absent, refusal.value is not None, refusal.only is not None)
+        assert sum(given) == 1
 
 
 def test_no_architecture_is_of_two_families() -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of families that only the graph level reads, token by token, against transformers."""
+"""Checkpoints at the graph level, token by token, against transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from meshc.frontend.checkpoints import model_of, open_checkpoint, read_config
 from meshc.frontend.language import elaborate
 from meshc.interp.check import Session
 
-FOLDERS = sorted((Path(__file__).parents[2] / "data" / "tiny_cuda").iterdir())
+DATA = Path(__file__).parents[2] / "data"
+PLACES = ("tiny_cuda", "tiny_experts", "tiny_latent_experts")
+FOLDERS = sorted(folder for place in PLACES for folder in (DATA / place).iterdir())
 
 
 @pytest.mark.models

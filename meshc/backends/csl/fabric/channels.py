@@ -7,15 +7,16 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl.ends import colors_on, ends_of
 from meshc.analysis.csl.queues import queue_of, wrong_queue
+from meshc.analysis.csl.windows import Window
 from meshc.analysis.traffic.channels import line_of
 from meshc.analysis.traffic.turns import turns_of
+from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.names import Names
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
-from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 
@@ -100,15 +101,16 @@ class Ends:
         """Constants for the queues."""
         return [f"const {e.queue_name} = @get_{e.side}_queue({e.queue});" for e in self.of.values()]
 
-    def descriptor(self, name: str, verb: str, elements: int, dtype: DType) -> str:
-        """The fabric DSD for a message of ``elements``; pairs of f16 share a wavelet.
+    def descriptor(self, name: str, verb: str, message: Window) -> str:
+        """The fabric DSD for the elements of ``message``; pairs of f16 share a wavelet.
 
         The DSD of a message names its color, unless its queue is bound to one on every target.
         """
-        more = (
-            [".simd_mode = .{ .simd_32 = true }"] if dtype.bytes == 2 and elements % 2 == 0 else []
-        )
-        return self._fabric(self.of[name, verb], elements, more, "")
+        paired = in_pairs(message)
+        more = [".simd_mode = .{ .simd_32 = true }"] if paired else []
+        mark = "_pairs" if paired and not message.constant else ""
+        found = self._fabric(self.of[name, verb], message.size, more, mark)
+        return found if message.constant else self.descriptors.lengthened(found, message.count)
 
     def handover(self, name: str, resets: Callable[[Cond, str], str]) -> str:
         """The sources and the destination of the operation that ends a turn on a channel;

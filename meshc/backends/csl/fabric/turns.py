@@ -90,7 +90,8 @@ def painters(called: Collection[str]) -> list[str]:
         for way, write in ((1, _paint_up), (-1, _paint_down)):
             name = painter(row, way)
             if name in called:
-                lines += ["", *write(name, "at, line" if row else "line, at", ahead, behind)]
+                core = "start + at, line" if row else "line, start + at"
+                lines += ["", *write(name, core, ahead, behind)]
     return lines
 
 
@@ -100,7 +101,7 @@ def _paint_up(name: str, core: str, ahead: str, behind: str) -> list[str]:
     return [
         "// Cores of a line send in turn to those behind them: routers pass on what comes, until",
         "// control wavelets turn the outputs away from the core and then the input to it.",
-        f"fn {name}(c: color, line: i16, size: i16) void {{",
+        f"fn {name}(c: color, line: i16, start: i16, size: i16) void {{",
         f"{_PAD}for (@range(i16, size)) |at| {{",
         f"{2 * _PAD}if (at == 0) {{",
         *_config(core, "RAMP", ahead, first),
@@ -119,7 +120,7 @@ def _paint_down(name: str, core: str, ahead: str, behind: str) -> list[str]:
     return [
         "// Cores of a line send in turn to those before them and to themselves: routers listen to",
         "// their own core until its turn is over, then to the one behind.",
-        f"fn {name}(c: color, line: i16, size: i16) void {{",
+        f"fn {name}(c: color, line: i16, start: i16, size: i16) void {{",
         f"{_PAD}for (@range(i16, size)) |at| {{",
         f"{2 * _PAD}if (at == 0) {{",
         *_config(core, "RAMP", "RAMP", turned),

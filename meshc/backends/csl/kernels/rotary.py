@@ -73,7 +73,7 @@ class Rotary:
         here = position + own("row") * step if rows > 1 else position
         at = expression(here, self.code.descriptors.spell)
         body = [f"{self._setter(frequencies, tables)}({at});", *turned]
-        return repeat("row", rows, body)
+        return self.code.over("row", to.dims[-2], body) if rows > 1 else body
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one ``rope``, without what is done at the start."""

@@ -6,10 +6,10 @@ per row. Sums run in the order of the elements, as the device's reductions do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from meshc.analysis.csl.costs import SETUP, Costs
-from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
 from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
@@ -112,21 +112,25 @@ class Rows:
         _same(op, to, source)
 
         def write(row: Row) -> list[str]:
-            total = self._cell(row[0])
-            memory = self.code.descriptors.memory(row[1])
-            return [f"{total} = {start};", f"{builtins[to.dtype]}(&{total}, {total}, {memory});"]
+            total, memory = self._cell(row[0]), self.code.descriptors.memory
+            added = f"{builtins[to.dtype]}(&{total}, {total}, {{}});"
+            sums = self.code.parts(row[1:], lambda part: [added.format(memory(part[0]))])
+            return [f"{total} = {start};", *sums]
 
         return self._each(to, (to, source), write)
 
     def _square_sum(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
-        wide = self.code.scratch_window(to.dtype, source.size)
-        shape = [Dim(d.extent, s) for d, s in zip(source.dims, _strides(source.shape), strict=True)]
+        wide = self.code.scratch_window(to.dtype, source.size).inner(dense(source.dims))
         memory = self.code.descriptors.memory
-        squares = [self.code.move(wide, source) + ";"] if source.dtype != to.dtype else []
+        squares = self.code.copied(wide, source) if source.dtype != to.dtype else []
         factor = wide if squares else source
-        squares.append(f"{_MUL[to.dtype]}({memory(wide)}, {memory(factor)}, {memory(factor)});")
-        return squares + self._row_sum(op, [to, wide.inner(shape)])
+
+        def square(part: Sequence[Window]) -> list[str]:
+            one, other = map(memory, part)
+            return [f"{_MUL[to.dtype]}({one}, {other}, {other});"]
+
+        return [*squares, *self.code.parts((wide, factor), square), *self._row_sum(op, [to, wide])]
 
     # --- scaling
 
@@ -137,7 +141,10 @@ class Rows:
         def write(row: Row) -> list[str]:
             memory = self.code.descriptors.memory
             inverse = f"1.0 / {self._cell(row[2])}"
-            return [f"{_MUL[to.dtype]}({memory(row[0])}, {memory(row[1])}, {inverse});"]
+            return self.code.parts(
+                row[:2],
+                lambda part: [f"{_MUL[to.dtype]}({', '.join(map(memory, part))}, {inverse});"],
+            )
 
         return self._each(right, (to, left, right), write)
 
@@ -153,11 +160,15 @@ class Rows:
             scale = f"1.0 / math.sqrt_f32({mean})"
             if to.dtype != DType.F32:
                 scale = f"@as({to.dtype}, {scale})"
-            one = memory(row[0])
-            return [
-                f"{_MUL[to.dtype]}({one}, {memory(row[1])}, {scale});",
-                f"{_MUL[to.dtype]}({one}, {one}, {memory(gain)});",
-            ]
+
+            def scaled(part: Sequence[Window]) -> list[str]:
+                one, other, by = map(memory, part)
+                return [
+                    f"{_MUL[to.dtype]}({one}, {other}, {scale});",
+                    f"{_MUL[to.dtype]}({one}, {one}, {by});",
+                ]
+
+            return self.code.parts((*row[:2], gain), scaled)
 
         return self._each(squares, (to, source, squares), write)
 
@@ -190,10 +201,10 @@ class Rows:
 
         def write(row: Row) -> list[str]:
             memory = self.code.descriptors.memory
-            return [
-                f"most_of_row = {self._cell(row[2])};",
-                f"@map({name}, {memory(row[1])}, {memory(row[0])});",
-            ]
+            each = self.code.parts(
+                row[1::-1], lambda part: [f"@map({name}, {', '.join(map(memory, part))});"]
+            )
+            return [f"most_of_row = {self._cell(row[2])};", *each]
 
         return self._each(most, (to, source, most), write)
 
@@ -249,28 +260,29 @@ class Rows:
         self.code.uses_math = True
         function = self.code.value_function(name, str(to.dtype), text)
         memory = self.code.descriptors.memory
-        return [f"@map({function}, {memory(source)}, {memory(to)});"]
+        return self.code.parts(
+            (source, to), lambda part: [f"@map({function}, {', '.join(map(memory, part))});"]
+        )
 
     # --- rows
 
     def _each(self, small: Window, windows: Row, write: Callable[[Row], list[str]]) -> list[str]:
         """``write`` for each element of ``small`` with that element's row of each window."""
-        lines: list[str] = []
-        depth, moved = 0, list(windows)
-        heads = len(small.dims)
-        if any(w.shape[:heads] != small.shape for w in windows):
+        loops: list[tuple[str, Dim]] = []
+        moved, heads = list(windows), len(small.dims)
+        if not all(_like(w.dims[:heads], small.dims) for w in windows):
             fail("csl-view", f"rows of %{windows[-1].buffer.name} do not match its smaller operand")
         for place, dim in enumerate(small.dims):
             if dim.extent == 1:
                 continue
-            name = _VARIABLES[depth]
-            lines.append(f"{PAD * depth}for (@range(i16, {dim.extent})) |{name}| {{")
+            name = _VARIABLES[len(loops)]
+            loops.append((name, dim))
             strides = [w.dims[place].stride if place < len(w.dims) else 0 for w in windows]
             moved = [w.moved(own(name) * s) for w, s in zip(moved, strides, strict=True)]
-            depth += 1
-        row = tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved)
-        lines += [PAD * depth + line for line in write(row)]
-        return [*lines, *(PAD * d + "}" for d in reversed(range(depth)))]
+        lines = write(tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved))
+        for name, dim in reversed(loops):
+            lines = self.code.over(name, dim, lines)
+        return lines
 
     def _cell(self, window: Window) -> str:
         """The element at which a window begins."""
@@ -296,13 +308,11 @@ def _softmaxes(window: Window, count: int) -> Row:
     return values, sums, sums.moved(count * step)
 
 
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    """Strides of a dense array."""
-    found, step = [], 1
-    for extent in reversed(shape):
-        found.append(step)
-        step *= extent
-    return found[::-1]
+def _like(dims: Sequence[Dim], others: Sequence[Dim]) -> bool:
+    """Whether extents are equal, as far as they are known when the program is compiled."""
+    pairs = zip(dims, others, strict=False)
+    known = [(a.extent, b.extent) for a, b in pairs if a.count is None and b.count is None]
+    return len(dims) == len(others) and all(a == b for a, b in known)
 
 
 def _same(op: Compute, *windows: Window) -> None:

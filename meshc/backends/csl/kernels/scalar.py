@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from meshc.analysis.csl.costs import DESCRIPTOR
+from meshc.analysis.csl.costs import DESCRIPTOR, LENGTH
 from meshc.analysis.csl.windows import Window
 from meshc.backends.csl.spelling.expressions import Spelling, Written, written, written_condition
 from meshc.ir.affine import Cond, Expr
@@ -40,9 +40,11 @@ class Scalar:
         return _cycles(written_condition(cond, self.spell), local) + BRANCH
 
     def address(self, window: Window, local: Collection[str]) -> int:
-        """Cycles of addressing a window: of moving its descriptor, nothing where it never moves."""
+        """Cycles of addressing a window: of moving its descriptor and setting its length, nothing
+        where it never moves and has one length."""
         moving = window.start - window.start.constant
-        return 0 if moving.is_const else OFFSET + self.value(moving, local)
+        found = 0 if moving.is_const else OFFSET + self.value(moving, local)
+        return found if window.constant else found + LENGTH
 
 
 def _cycles(what: Written, local: Collection[str]) -> int:

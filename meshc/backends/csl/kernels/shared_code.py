@@ -5,16 +5,16 @@ A function with the same text is emitted once, and scratch is as large as the la
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
-from operator import mul
 
 from meshc.analysis.csl.memory import WIDENED, scratch_type
-from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.backends.csl.kernels.registers import Registers
-from meshc.backends.csl.spelling.descriptors import Descriptors, element, stored
+from meshc.backends.csl.spelling.descriptors import Descriptors, element, own, stored
+from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
 from meshc.ir.affine import Expr
@@ -49,10 +49,32 @@ class SharedCode:
         }.get((to.dtype, source.dtype), _MOVE[element(to.dtype)])
         return f"{builtin}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
 
-    def set(self, to: Window, value: float) -> str:
-        """A statement that sets all elements of ``to``."""
-        number = literal(value, to.dtype)
-        return f"{_MOVE[element(to.dtype)]}({self.descriptors.memory(to)}, {number});"
+    def copied(self, to: Window, source: Window) -> list[str]:
+        """Statements that copy ``source`` to ``to``, converting its elements."""
+        return self.parts((to, source), lambda part: [self.move(*part) + ";"])
+
+    def set(self, to: Window, value: float) -> list[str]:
+        """Statements that set all elements of ``to``."""
+        number, move = literal(value, to.dtype), _MOVE[element(to.dtype)]
+        memory = self.descriptors.memory
+        return self.parts((to,), lambda part: [f"{move}({memory(part[0])}, {number});"])
+
+    def parts(
+        self, windows: Sequence[Window], write: Callable[[Sequence[Window]], list[str]]
+    ) -> list[str]:
+        """``write`` for parts of windows of one shape through which DSDs can walk: for all at once,
+        or in loops over their first dims."""
+        loops, part = first_part(windows)
+        lines = write(part)
+        for variable, dim in reversed(loops):
+            lines = self.over(variable, dim, lines)
+        return lines
+
+    def over(self, variable: str, dim: Dim, body: list[str]) -> list[str]:
+        """``body`` in a loop over ``dim``."""
+        if dim.count is None:
+            return repeat(variable, dim.extent, body)
+        return repeat(variable, expression(dim.count, self.descriptors.spell), body)
 
     def function(self, verb: str, about: Window, params: list[str], body: list[str]) -> str:
         """The name of a function with this text."""
@@ -98,9 +120,7 @@ class SharedCode:
         of what is kept for operands in another type."""
         self.widened = max(self.widened, first + source.size)
         buffer = Value(WIDENED, BufferType(DType.F32, (self.widened,)))
-        strides = [*accumulate(reversed(source.shape[1:]), mul, initial=1)][::-1]
-        dims = (Dim(n, stride) for n, stride in zip(source.shape, strides, strict=True))
-        return Window(buffer, DType.F32, Expr.const(first), tuple(dims))
+        return Window(buffer, DType.F32, Expr.const(first), dense(source.dims))
 
     def scratch_window(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
         """``count`` elements of scratch (0: all) from ``first`` on; it holds at least ``size``."""
@@ -124,6 +144,32 @@ class SharedCode:
 
     def _scratch_name(self, name: str) -> str:
         return self.names.of("buffer", name if name == WIDENED else f"scratch_{name}")
+
+
+Loops = list[tuple[str, Dim]]
+"""Variables, and the dims that they walk through, the outermost first."""
+
+
+def first_part(windows: Sequence[Window]) -> tuple[Loops, list[Window]]:
+    """Loops over the first dims of windows of one shape, and the part of each window, moved by the
+    variables of the loops, through which a DSD can walk."""
+    part, loops = [*windows], list[tuple[str, Dim]]()
+    for place, dim in enumerate(windows[0].dims):
+        if all(window.walked for window in part):
+            break
+        rest = [window.inner(window.dims[1:] or (Dim(1, 1),)) for window in part]
+        if dim.extent > 1:
+            variable = f"h{place}"
+            loops.append((variable, dim))
+            steps = (own(variable) * window.dims[0].stride for window in part)
+            rest = [window.moved(step) for window, step in zip(rest, steps, strict=True)]
+        part = rest
+    return loops, part
+
+
+def rounds(loops: Loops) -> int:
+    """How often the body of ``loops`` runs at most."""
+    return math.prod(dim.extent for _, dim in loops)
 
 
 def repeat(variable: str, count: int | str, body: list[str]) -> list[str]:

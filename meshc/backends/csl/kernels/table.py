@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from meshc.analysis.csl import products
-from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
 from meshc.analysis.csl.registers import AT_CALL
-from meshc.analysis.csl.windows import Dim, Window, window
+from meshc.analysis.csl.windows import Dim, Window, dense, window
 from meshc.backends.csl.kernels.caches import Caches
+from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.rows import Rows
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
+from meshc.backends.csl.kernels.scalar import OFFSET
+from meshc.backends.csl.kernels.shared_code import (
+    PAD,
+    SharedCode,
+    first_part,
+    literal,
+    repeat,
+    rounds,
+)
 from meshc.backends.csl.spelling.descriptors import Descriptors, element, own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
@@ -34,6 +43,8 @@ _WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
 
 
+_OF_A_BATCH = 17
+"""Cycles of the loop around a product of a batch, and of where its operands begin."""
 _SELECTED = 21
 """Cycles of one lane that is selected, measured on the simulator."""
 
@@ -58,10 +69,12 @@ class Kernels:
         self.code = SharedCode(names, descriptors)
         self.rows = Rows(self.code)
         self.caches = Caches(self.code)
+        self.masks = Masks(self.code)
         self.rotary = Rotary(self.code, known_at_start)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
             **self.caches.writers,
+            **self.masks.writers,
             "rope": self.rotary.lines,
             "fill": self._fill,
             "copy": self._copy,
@@ -85,8 +98,8 @@ class Kernels:
         given = _windows(op)
         windows = self._widened(op, given)
         moves = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
-        before = [self.code.move(w, g) + ";" for w, g in moves if g is not given[0]]
-        after = [self.code.move(g, w) + ";" for w, g in moves if g is given[0]]
+        before = [line for w, g in moves if g is not given[0] for line in self.code.copied(w, g)]
+        after = [line for w, g in moves if g is given[0] for line in self.code.copied(g, w)]
         return [*before, *self._writers[op.kernel](op, windows), *after]
 
     def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
@@ -104,27 +117,48 @@ class Kernels:
         """Predicted cycles of one kernel."""
         given = _windows(op)
         windows = self._widened(op, given)
-        moved = [w for w, g in zip(windows, given, strict=True) if w is not g]
+        moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
         return self._own_cycles(op, windows) + sum(
-            SETUP + self.costs.vector("add", DType.F32, w.size, (1,)) for w in moved
+            self._in_parts(
+                pair, lambda part: self.costs.vector("add", DType.F32, part[0].size, (1,))
+            )
+            for pair in moved
         )
+
+    def _in_parts(
+        self,
+        windows: Sequence[Window],
+        steps: Callable[[Sequence[Window]], int],
+        operations: int = 1,
+    ) -> int:
+        """Of so many operations on windows of one shape, in loops where no DSD walks through them;
+        ``steps`` of each on a part."""
+        loops, part = first_part(windows)
+        once = operations * (SETUP + steps(part))
+        if not loops:
+            return once
+        each = OFFSET if part[0].constant else OFFSET + LENGTH
+        return rounds(loops) * (once + LOOP + operations * each * len(part))
 
     def _own_cycles(self, op: Compute, windows: list[Window]) -> int:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
-            return batch * chosen.cycles
+            return batch * (chosen.cycles + (_OF_A_BATCH if batch > 1 else 0))
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
+        if op.kernel in self.masks.writers:
+            return self.masks.cycles(windows, self.costs)
         if op.kernel == "rope":
             return self.rotary.cycles(op, windows, self.costs)
         if op.kernel == "select_lanes":
             return windows[0].dims[0].extent * _SELECTED
-        once = SETUP + self._vector(op, windows)
-        if op.kernel == "relu2":
-            return 2 * once
-        return once if op.kernel != "rotate" else once + 2 * (SETUP + windows[0].size // 4)
+        if op.kernel == "rotate":
+            return 3 * SETUP + self._vector(op, windows) + 2 * (windows[0].size // 4)
+        operations = 2 if op.kernel == "relu2" else 1
+        operands = _operands(op, windows)
+        return self._in_parts(operands, lambda part: self._vector(op, part), operations)
 
     def steps(self, op: Compute) -> int:
         """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
@@ -132,11 +166,11 @@ class Kernels:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.steps
-        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers):
+        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers, *self.masks.writers):
             return self.cycles(op)
         return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
-    def _vector(self, op: Compute, windows: list[Window]) -> int:
+    def _vector(self, op: Compute, windows: Sequence[Window]) -> int:
         """Cycles of one vector operation on the operands, its set-up apart."""
         to = windows[0]
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
@@ -151,36 +185,44 @@ class Kernels:
 
     def _fill(self, op: Compute, windows: list[Window]) -> list[str]:
         (to,) = windows
-        return [self.code.set(to, float(op.params["value"]))]  # type: ignore[arg-type]
+        return self.code.set(to, float(op.params["value"]))  # type: ignore[arg-type]
 
     def _copy(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
-        return [self.code.move(to, source) + ";"]
+        return self.code.copied(to, source)
 
     def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, left, right = windows
-        _alike(op, to, left, right)
-        builtin = _POINTWISE[op.kernel][element(to.dtype)]
-        operands = [to, _repeated(left, to), _repeated(right, to)]
-        return [f"{builtin}({', '.join(map(self.descriptors.memory, operands))});"]
+        _alike(op, *windows)
+        builtin = _POINTWISE[op.kernel][element(windows[0].dtype)]
+        memory = self.descriptors.memory
+        return self.code.parts(
+            _operands(op, windows), lambda part: [f"{builtin}({', '.join(map(memory, part))});"]
+        )
 
     def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
         _alike(op, to, source)
         operation, name = _WITH_NUMBER[op.kernel]
         number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
-        operands = f"{self.descriptors.memory(to)}, {self.descriptors.memory(source)}"
-        return [f"{_POINTWISE[operation][element(to.dtype)]}({operands}, {number});"]
+        builtin, memory = _POINTWISE[operation][element(to.dtype)], self.descriptors.memory
+        return self.code.parts(
+            (to, source), lambda part: [f"{builtin}({', '.join(map(memory, part))}, {number});"]
+        )
 
     def _relu2(self, op: Compute, windows: list[Window]) -> list[str]:
         """The larger of the element and zero, then its square."""
         to, source = windows
         _alike(op, to, source)
-        out, kind = self.descriptors.memory(to), element(to.dtype)
-        return [
-            f"{_POINTWISE['max'][kind]}({out}, {self.descriptors.memory(source)}, 0.0);",
-            f"{_POINTWISE['mul'][kind]}({out}, {out}, {out});",
-        ]
+        kind, memory = element(to.dtype), self.descriptors.memory
+
+        def squared(part: Sequence[Window]) -> list[str]:
+            out, given = map(memory, part)
+            return [
+                f"{_POINTWISE['max'][kind]}({out}, {given}, 0.0);",
+                f"{_POINTWISE['mul'][kind]}({out}, {out}, {out});",
+            ]
+
+        return self.code.parts((to, source), squared)
 
     def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""
@@ -189,13 +231,13 @@ class Kernels:
         assert isinstance(by, Expr)
         count, stride = all_.dims[0].extent, all_.dims[0].stride
         slot = all_.inner(all_.dims[1:])
-        spare = self.code.scratch_window(slot.dtype, slot.size)
+        spare = self.code.scratch_window(slot.dtype, slot.size).inner(dense(slot.dims))
         place = _index("i", count - 1) * stride
-        step = [self.code.move(slot.moved(place), slot.moved(place + stride)) + ";"]
+        step = self.code.copied(slot.moved(place), slot.moved(place + stride))
         body = [
-            self.code.move(spare, slot) + ";",
+            *self.code.copied(spare, slot),
             *repeat("i", count - 1, step),
-            self.code.move(slot.moved((count - 1) * stride), spare) + ";",
+            *self.code.copied(slot.moved((count - 1) * stride), spare),
         ]
         name = self.code.function("rotate", all_, ["places: i16"], repeat("_", "places", body))
         return [f"{name}({expression(by % count, self.descriptors.spell)});"]
@@ -212,11 +254,11 @@ class Kernels:
         body = [
             "const from = lane + places;",
             f"if (from >= 0 and from < {given}) {{",
-            f"{PAD}{self.code.move(target, taken)};",
+            *(PAD + line for line in self.code.copied(target, taken)),
             "}",
         ]
         loop = [f"for (@range(i16, {lanes})) |lane| {{", *(PAD + line for line in body), "}"]
-        name = self.code.function("select", to, ["places: i16"], [self.code.set(to, 0.0), *loop])
+        name = self.code.function("select", to, ["places: i16"], [*self.code.set(to, 0.0), *loop])
         return [f"{name}({expression(shift, self.descriptors.spell)});"]
 
     # --- products
@@ -230,7 +272,7 @@ class Kernels:
         lines = self._batches(op)
         if op.params["accumulate"] or self._plan(op, products.one_product(op)).fresh:
             return lines
-        return [self.code.set(to, 0.0), *lines]
+        return [*self.code.set(to, 0.0), *lines]
 
     def _plan(self, op: Compute, product: Product) -> Plan:
         """The way that the call says. Raises ``csl-unassigned`` where it says none that there
@@ -249,16 +291,16 @@ class Kernels:
     def _batches(self, op: Compute) -> list[str]:
         """Loops over leading dims around one product."""
         given = products.operands(op)
-        lines: list[str] = []
         moved = [one.trailing(2) for one in given]
-        depth = 0
+        loops: list[tuple[str, Dim]] = []
         for place, batch in products.batches(given).items():
             variable = f"h{place}"
-            lines.append(f"{PAD * depth}for (@range(i16, {batch.extent})) |{variable}| {{")
+            loops.append((variable, batch.dim))
             moved = [w.moved(own(variable) * s) for w, s in zip(moved, batch.strides, strict=True)]
-            depth += 1
-        lines.append(PAD * depth + self._product(op, Product(*moved)))
-        return [*lines, *(PAD * d + "}" for d in reversed(range(depth)))]
+        lines = [self._product(op, Product(*moved))]
+        for variable, dim in reversed(loops):
+            lines = self.code.over(variable, dim, lines)
+        return lines
 
     def _product(self, op: Compute, product: Product) -> str:
         """A call of the function that does one product."""
@@ -308,7 +350,7 @@ class Kernels:
             f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});",
             f"@map({step}, {memory(factors)});",
         ]
-        return repeat("i", m, body)
+        return self.code.over("i", product.a.dims[0], body)
 
     def _looped(self, product: Product) -> list[str]:
         m, k, _ = product.extents
@@ -323,7 +365,8 @@ class Kernels:
             f"const row = {self.descriptors.memory(row)};",
             f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",
         ]
-        return repeat("i", m, repeat("j", k, inner))
+        rows, columns = product.a.dims
+        return self.code.over("i", rows, self.code.over("j", columns, inner))
 
     def _outer(self, plan: Plan) -> list[str]:
         product, depth = plan.product, plan.depth
@@ -399,7 +442,13 @@ def _multiply_add(product: Product) -> str:
 def _repeated(operand: Window, to: Window) -> Window:
     """A smaller operand repeated over the leading dims that it lacks."""
     lacking = to.dims[: len(to.dims) - len(operand.dims)]
-    return operand.inner([*(Dim(d.extent, 0) for d in lacking), *operand.dims])
+    return operand.inner([*(Dim(d.extent, 0, d.count) for d in lacking), *operand.dims])
+
+
+def _operands(op: Compute, windows: list[Window]) -> list[Window]:
+    """The windows as an operation on elements takes them, all of one shape."""
+    to, *others = windows
+    return [to, *(_repeated(other, to) for other in others)]
 
 
 def _alike(op: Compute, *windows: Window) -> None:

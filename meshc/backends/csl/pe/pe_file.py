@@ -22,6 +22,7 @@ from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.kernels.expressible import check_expressible
+from meshc.backends.csl.kernels.extents import check_extents, kept_parts
 from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.pe.code_size import code_size
@@ -35,6 +36,7 @@ from meshc.backends.csl.spelling.names import Names, plain, scalar_name
 from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, bytes_of, padding, word
 from meshc.backends.csl.timing.clocks import Timing
 from meshc.devices.csl import Targets, targets
+from meshc.ir.affine import Expr
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
@@ -56,8 +58,9 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
-    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
+def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -> PeFile:
+    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
+    what several places of it do is a function, unless nothing is ``shared``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -65,13 +68,14 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     names = Names()
     guards = Guards(module.the_mesh(), names, most=largest(module))
     scalars = [guards.declare(scalar_name(name)) for name in module.scalars]
+    guards.kept = kept_parts(module, names)
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, _late(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
     _check_registers(module)
-    lowering = Lowering(module, guards, descriptors, ends, kernels)
+    lowering = Lowering(module, guards, descriptors, ends, kernels, shared)
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
     bodies = lowering.tasks()  # which name what guards of bindings are named after
@@ -89,13 +93,14 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
         ("State of the program", [*_ids(tasks), *(each.line for each in state)]),
         ("Descriptors", descriptors.lines),
         ("Kernels", [*kernels.code.registers.lines, *kernels.code.functions]),
+        ("What the program does in several places", lowering.functions[1:]),
         ("The program", body),
         ("Start, and what ends of transfers do", ends_of_transfers),
         ("", _comptime(lowering, bindings, symbols)),
     ]
     text = _assemble(module, phase, sections, helpers(guards.helpers))
     device = module.the_device()
-    code = [*kernels.code.functions, *body, *ends_of_transfers]
+    code = [*kernels.code.functions, *lowering.functions, *body, *ends_of_transfers]
     taken = CoreMemory(
         device.whole("memory_bytes"),
         (*memory, *state, *kernels.code.variables, *descriptors.tables),
@@ -105,7 +110,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
     taken.check()
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels).cycles)
+        cycles = round(Timing(module, kernels, lowering.runs).cycles)
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
 
@@ -144,8 +149,9 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
 
 
 def check_kernels(module: Module) -> None:
-    """Raise every ``csl-kernel`` and ``csl-dtype`` of a program."""
+    """Raise every ``csl-kernel`` and ``csl-dtype`` of a program, and its first ``csl-extent``."""
     check_expressible(module, kernels_of(module).known)
+    check_extents(module)
 
 
 def kernels_of(module: Module) -> Kernels:
@@ -238,6 +244,8 @@ def _params(ends: Ends, guards: Guards) -> list[str]:
     if ends.of:
         lines += ["", "// Colors of this PE."]
         lines += [f"param {end.color}: color;" for end in ends.of.values()]
+    if guards.mesh.outer in guards.coordinates:
+        lines += ["", f"param {guards.spell(guards.mesh.outer)}: i16; // The region of this PE."]
     if guards.params:
         lines += ["", "// What this PE takes part in."]
         lines += [
@@ -310,6 +318,7 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     counters = {
         "pc": ["pc"] if len(lowering.cases) > 1 else [],
         "scalars": scalars,
+        "kept": guards.kept.values(),
         "loops": dict.fromkeys(lowering.loops),
         "sent": lowering.counters.values(),
     }
@@ -317,7 +326,7 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     for group in lowering.shared:
         found.append(word(f"ended_{group.number}_now", "bool", "false", "flags"))
         found.append(word(f"ended_{group.number}_wanted", "bool", "false", "flags"))
-    here = [guards.spell(name) for name in guards.coordinates]
+    here = [guards.spell(name) for name in guards.coordinates if name != guards.mesh.outer]
     return [*found, *(word(name, "i16", "0", "coordinates") for name in here)]
 
 
@@ -350,6 +359,11 @@ def _tasks(
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
     start += [f"{name} = given_{name};" for name in scalars]
+    plain_spelling = Spelling(guards.spell, guards.most, guards.helpers)
+    start += [
+        f"{name} = {expression(Expr(((atom, 1),)), plain_spelling)};"
+        for atom, name in guards.kept.items()
+    ]
     start += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
     start += lowering.kernels.rotary.at_start
     params = ", ".join(f"given_{name}: i16" for name in scalars)
@@ -366,9 +380,10 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
     for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
             declared = "" if axis in guards.coordinates else "const "
-            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}());")
+            inside = f" % {mesh.size(axis)}" if mesh.regions > 1 else ""
+            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}()){inside};")
     for name in guards.coordinates:
-        if name in mesh.plane:
+        if name in mesh.names:
             continue
         target = guards.spell(name)
         for number, (cond, value) in enumerate(values[name].pieces):
@@ -403,6 +418,8 @@ def _assemble(
 ) -> str:
     mesh = module.the_mesh()
     size = f"{mesh.columns} x {mesh.rows}"
+    if mesh.regions > 1:
+        size = f"{mesh.regions} x {size}"
     lines = [
         f"// Phase {phase} of {plain(module.name)}: what each of {size} PEs runs.",
         "// Written by meshc. Transfers run beside the kernels; step() returns where it must wait",

@@ -7,12 +7,13 @@ loops; others become cases. A sweep means nothing to a core, so only its body is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from meshc.analysis.csl.repeats import Run, repeated_runs
 from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
-from meshc.analysis.csl.windows import window
 from meshc.backends.csl.fabric.channels import Ends
+from meshc.backends.csl.fabric.messages import Messages
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
@@ -66,7 +67,8 @@ class _Guarded:
 
 
 class Lowering:
-    """Writes the program of ``module`` as cases."""
+    """Writes the program of ``module`` as cases; runs of statements that are the same in several
+    places are ``functions``, unless nothing is ``shared``."""
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Lowering:
         descriptors: Descriptors,
         ends: Ends,
         kernels: Kernels,
+        shared: bool = True,
     ) -> None:
         self.module = module
         self.guards = guards
@@ -82,6 +85,10 @@ class Lowering:
         self.ends = ends
         self.kernels = kernels
         self.transfers = Transfers(module)
+        self.runs = repeated_runs(module, self.transfers) if shared else {}
+        self.functions: list[str] = []
+        self._written: dict[Run, str] = {}
+        self.messages = Messages(module)
         self.cases = [Case("start")]
         self.loops: list[str] = []
         self.counters: dict[str, str] = {}
@@ -147,11 +154,31 @@ class Lowering:
     # --- statements
 
     def _block(self, block: Block) -> None:
-        for op in block.ops:
-            self._op(op)
+        left = iter(block.ops)
+        for op in left:
+            run = self.runs.get(op)
+            if run is None:
+                self._op(op)
+                continue
+            self._put([f"{self._function(run)}();"])
+            for _ in run.ops[1:]:
+                next(left)
         group = self.transfers.of_block.get(id(block))
         if group is not None:
             self._wait(group)
+
+    def _function(self, run: Run) -> str:
+        """The function that a run of statements becomes."""
+        if run not in self._written:
+            lines = self._captured(lambda: self._ops(run.ops))
+            name = self._written[run] = self.guards.names.fresh(_name(run))
+            lines = [f"fn {name}() void {{", *(_PAD + line for line in lines), "}"]
+            self.functions += ["", f"// In {run.places} places of the program.", *lines]
+        return self._written[run]
+
+    def _ops(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            self._op(op)
 
     def _op(self, op: Op) -> None:
         if isinstance(op, Compute):
@@ -236,13 +263,12 @@ class Lowering:
 
     def _operation(self, op: Transfer) -> str:
         """The vector operation of a transfer, its last parenthesis left open."""
-        (view,) = (v for v in op.operands if isinstance(v, View))
-        here = window(view, op.span)
+        here = self.messages.window(op)
         element(here.dtype)
         memory = self.descriptors.memory(here)
 
         def fabric(name: str, verb: str) -> str:
-            return self.ends.descriptor(name, verb, here.size, here.dtype)
+            return self.ends.descriptor(name, verb, here)
 
         if isinstance(op, Send):
             return f"{_COMBINE['store', here.dtype]}({fabric(op.channel, 'send')}, {memory}"
@@ -379,6 +405,18 @@ class Lowering:
     def blocked(self) -> list[str]:
         """Tasks that wait for their second input from the start."""
         return [RESUME, *(task.name for task in self.tasks() if task.blocked)]
+
+
+def _name(run: Run) -> str:
+    """What the statements of a run do, and to what."""
+    words = [op.kernel for op in run.ops if isinstance(op, Compute)]
+    inner = [each for op in run.ops for each in (op, *(o for r in op.regions for o in r.ops))]
+    if any(isinstance(op, Recv) and op.combine != "store" for op in inner):
+        words.append("reduce")
+    elif any(isinstance(op, (Send, Recv, Relay)) for op in inner):
+        words.append("send")
+    views = [view for op in inner for view in op.views()]
+    return "_".join([*dict.fromkeys(words), views[0].buffer.name])
 
 
 _VERBS = {Send: "sends", Recv: "receives", Relay: "relays"}

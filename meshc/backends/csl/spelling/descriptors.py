@@ -30,17 +30,24 @@ class Descriptors:
         self._known: dict[str, str] = {}
 
     def memory(self, window: Window, hint: str = "") -> str:
-        """A DSD of ``window`` as an expression. Raises ``csl-view`` beyond four dims."""
+        """A DSD of ``window`` as an expression. Raises ``csl-view`` beyond four dims, and for what
+        a DSD does not walk through."""
         flat = window.merged()
+        if not window.walked:
+            fail("csl-view", f"the extents of a view of %{window.buffer.name} are not constant")
         fixed, moving = split(flat.start)
         shift = self.shifts.get(window.buffer.name, 0)
         buffer = self.names.of("buffer", window.buffer.name)
         text = access(flat, buffer, fixed + shift)
         name = self._constant(text, hint or _hint(flat, buffer, fixed))
-        if moving is None:
-            return name
-        by = expression(moving, self.spell)
-        return f"@increment_dsd_offset({name}, {by}, {element(window.dtype)})"
+        if moving is not None:
+            by = expression(moving, self.spell)
+            name = f"@increment_dsd_offset({name}, {by}, {element(window.dtype)})"
+        return name if flat.constant else self.lengthened(name, flat.dims[0].steps)
+
+    def lengthened(self, descriptor: str, length: Expr) -> str:
+        """``descriptor`` with so many elements."""
+        return f"@set_dsd_length({descriptor}, @as(u16, {expression(length, self.spell)}))"
 
     def declare(self, text: str, hint: str) -> str:
         """The constant whose value is ``text``."""
@@ -70,7 +77,7 @@ def _with_own(spell: Spelling) -> Spelling:
     def either(name: str) -> str:
         return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
 
-    return Spelling(either, spell.most, spell.helpers)
+    return Spelling(either, spell.most, spell.helpers, spell.kept)
 
 
 def _hint(window: Window, buffer: str, start: int) -> str:

@@ -33,12 +33,13 @@ class Spelling:
     stand for values that are not negative.
 
     ``helpers`` gathers which of :data:`HELPERS` the text that is written calls, so that its file
-    can define them.
+    can define them. ``kept`` are variables that keep the value of a part of expressions.
     """
 
     name: Callable[[str], str]
     most: Mapping[str, int] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
+    kept: Mapping[Atom, str] = field(default_factory=dict)
 
     def __call__(self, name: str) -> str:
         """The spelling of ``name``."""
@@ -176,6 +177,8 @@ def _term(atom: Atom, factor: int, spell: Spelling) -> Written:
 def _atom(atom: Atom, spell: Spelling) -> Written:
     if isinstance(atom, Var):
         return Written(spell(atom.name), reads=(atom.name,))
+    if atom in spell.kept:
+        return Written(spell.kept[atom], reads=(spell.kept[atom],))
     if isinstance(atom, Call):
         argument = written(atom.argument, spell)
         call = replace(argument, text=f"{spell(atom.function)}({argument.text})", single=True)

@@ -2,7 +2,7 @@
 
 A guard over coordinates alone is a boolean parameter that the layout computes, so that cores which
 differ in nothing else share one compiled program and dead arms are not compiled. Coordinates in
-other places are run-time variables, set once at launch.
+other places are run-time variables, set once at launch; the region of a core is a parameter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression
 from meshc.backends.csl.spelling.names import Names
-from meshc.ir.affine import Cond, Piecewise
+from meshc.ir.affine import Atom, Cond, Piecewise
 from meshc.ir.mesh import Mesh
 
 
@@ -20,7 +20,8 @@ from meshc.ir.mesh import Mesh
 class Guards:
     """Spelling of names in run-time code, parameters for guards, coordinates in use; ``spelled``
     are the scalars and loop variables that have been written since they were declared, ``helpers``
-    the functions of integer division that what is written calls."""
+    the functions of integer division that what is written calls, ``kept`` variables for what is
+    worked out once of run-time scalars."""
 
     mesh: Mesh
     names: Names
@@ -30,6 +31,7 @@ class Guards:
     spelled: set[str] = field(default_factory=set)
     most: dict[str, int] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
+    kept: dict[Atom, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for axis in self.mesh.plane:  # as PE programs spell them in other places too
@@ -38,7 +40,7 @@ class Guards:
     @property
     def spelling(self) -> Spelling:
         """How run-time code writes names, with the bounds that are known."""
-        return Spelling(self.spell, self.most, self.helpers)
+        return Spelling(self.spell, self.most, self.helpers, self.kept)
 
     def spell(self, name: str) -> str:
         """A name in run-time code; names of functions' own variables stand for themselves."""
@@ -69,8 +71,8 @@ class Guards:
 
 
 def layout_spelling(mesh: Mesh) -> dict[str, str]:
-    """Coordinates as the layout spells them: the axes of the plane are its loop variables, others
-    are functions of theirs."""
+    """Coordinates as the layout spells them: the axes are its loop variables, others are functions
+    of theirs."""
     return {
         name: f"{name}({', '.join(in_order(mesh, value))})" if known is None else known
         for name, value in coordinate_values(mesh).items()
@@ -80,7 +82,7 @@ def layout_spelling(mesh: Mesh) -> dict[str, str]:
 
 def _without_function(mesh: Mesh, name: str, value: Piecewise) -> str | None:
     """A coordinate that is a loop variable or a number; None for one that needs a function."""
-    if name in mesh.plane:
+    if name in mesh.names:
         return name
     single = value.expr
     known = single is not None and (single.is_const or str(single) in mesh.plane)

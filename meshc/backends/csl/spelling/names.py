@@ -23,7 +23,11 @@ memcpy memcpy_params sys time position pc step run resume cycles_of_run cycles_p
 mod floor row factor places i j k l value h0 h1 h2 h3 a_at b_at c_at
 math most_of_row kept added slot first empty behind more
 within_a_turn place low high frequency head tail angle turns erf size near found lane from
+left top first_column first_row
+query limit seen until beyond
 """
+IDLE = "idle"
+"""The program of PEs of the rectangle that no region has."""
 _FIRST = ("given_", "joined", "next_", "ended_")
 _LAST = ("_ptr", "_id", "_now", "_wanted")
 RESERVED = frozenset(_WORDS.split()) | frozenset(_OWN.split())
@@ -92,7 +96,7 @@ def check_axes(coordinates: Iterable[str]) -> None:
 def phase_file(phase: str) -> str:
     """Name of the file of a phase, without its ending."""
     found = re.sub(r"[^A-Za-z0-9]+", "_", phase).strip("_")[:80] or "phase"
-    return f"{found}_phase" if found == "layout" else found
+    return f"{found}_phase" if found in ("layout", IDLE) else found
 
 
 def _refuse(name: str, help: str) -> NoReturn:

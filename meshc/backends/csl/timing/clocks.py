@@ -13,23 +13,25 @@ follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.csl import costs
-from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
+from meshc.backends.csl.fabric.messages import Messages, in_pairs
 from meshc.backends.csl.kernels import scalar
 from meshc.backends.csl.kernels.scalar import Scalar
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.timing.cases import Cases
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
+from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import (
     Compute,
@@ -73,34 +75,34 @@ class _Pending:
 
 
 class Timing:
-    """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them."""
+    """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them. ``calls``
+    are the statements that begin what is called as a function."""
 
-    def __init__(self, module: Module, kernels: Kernels) -> None:
+    def __init__(self, module: Module, kernels: Kernels, calls: Collection[Op] = ()) -> None:
+        self.calls = calls
         self.mesh = module.the_mesh()
         self.kernels = kernels
-        self.costs = Costs(module.the_device())
         self.transfers = Transfers(module)
+        self.carried = Messages(module)
         self.cases = Cases(module, self.transfers)
         self.scalar = Scalar(kernels.descriptors.spell)
         self.local: set[str] = set()
-        rows, columns = self.mesh.rows, self.mesh.columns
-        places = zip(self.mesh.plane, np.indices((rows, columns)), strict=True)
-        base: dict[str, IntLike] = dict.fromkeys(self.mesh.names, 0)
-        base |= dict(places)
+        shape = tuple(self.mesh.size(name) for name in self.mesh.names)
+        base: dict[str, IntLike] = dict(zip(self.mesh.names, np.indices(shape), strict=True))
         self.functions = coordinate_functions(self.mesh)
         self.env: dict[str, IntLike] = {
             name: value.evaluate(base) for name, value in coordinate_values(self.mesh).items()
         }
         self.env |= {name: high for name, (_, high) in module.scalars.items()}
-        self.clock: Clock = np.zeros((rows, columns))
-        self.steps: Clock = np.zeros((rows, columns))
+        self.clock: Clock = np.zeros(shape)
+        self.steps: Clock = np.zeros(shape)
         found = {c.name: turns_of(c, self.mesh) for c in module.channels}
         self.turns = {name: turns for name, turns in found.items() if turns is not None}
-        self.over: dict[str, Clock] = {name: np.zeros((1, 1)) for name in self.turns}
+        self.over: dict[str, Clock] = {name: np.zeros([1] * len(shape)) for name in self.turns}
         self.routes = {c.name: _Route(c, module) for c in module.channels if not c.turns}
         self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
         self.pending: dict[Value, _Pending] = {}
-        everywhere = np.ones((rows, columns), bool)
+        everywhere = np.ones(shape, bool)
         self.clock += costs.FRAME + kernels.rotary.cycles_at_start
         self._switch(everywhere, 0)
         self._block(module.program.body, everywhere)
@@ -115,6 +117,8 @@ class Timing:
     def _block(self, block: Block, cores: Mask) -> None:
         shared: Cond | None = None
         for op in block.ops:
+            if op in self.calls:
+                self.clock[cores] += scalar.CALL
             if op.when != shared and self._runs(op.when):
                 assert op.when is not None
                 self.clock[cores] += self.scalar.test(op.when, self.local)
@@ -212,12 +216,11 @@ class Timing:
     # --- transfers
 
     def _start(self, op: Transfer, cores: Mask) -> None:
-        (view,) = (v for v in op.operands if isinstance(v, View))
-        here = window(view, op.span)
-        words = self.costs.words(here.size, here.dtype)
-        here_ = self._address(view)
+        here = self.carried.window(op)
+        words = here.size // 2 if in_pairs(here) else here.size
+        address = self.scalar.address(here, self.local)
         combines = isinstance(op, Recv) and op.combine != "store"
-        self.clock[cores] += 2 * here_ if combines else here_
+        self.clock[cores] += 2 * address if combines else address
         self.pending[op.result] = _Pending(
             op, cores.copy(), self.clock.copy(), self.steps.copy(), words
         )
@@ -238,7 +241,7 @@ class Timing:
         """The messages of lines whose cores take turns; the next turn begins when the control
         wavelets of this one have passed."""
         turns, over = self.turns[name], self.over[name]
-        axis = self.mesh.plane.index(turns.axis)
+        axis = self.mesh.names.index(turns.axis)
         place = np.indices(cores.shape)[axis]
         root = np.where(cores, place, -1).max(axis, keepdims=True)
         clock = np.where(cores, self.clock, 0).max(axis, keepdims=True)
@@ -365,10 +368,23 @@ class _Route:
 
     def __init__(self, channel: Channel, module: Module) -> None:
         mesh = module.the_mesh()
-        shape = (mesh.rows, mesh.columns)
+        axes = channel.route.inputs
+        shape = tuple(mesh.size(name) for name in axes)
         sources, targets = channel.route.pairs(shape)
         inside = ((targets >= 0) & (targets < np.array(shape))).all(axis=1)
-        sources, targets = sources[inside], targets[inside]
-        self.source = (sources[:, 0], sources[:, 1])
-        self.target = (targets[:, 0], targets[:, 1])
-        self.hops = np.abs(sources - targets).sum(axis=1)
+        self.source, self.target = (_cores(mesh, axes, p[inside]) for p in (sources, targets))
+        crosses = len(axes) > len(mesh.plane)  # an edge, which is one hop
+        hops = 1 if crosses else np.abs(sources - targets).sum(axis=1)[inside]
+        self.hops = np.resize(hops, self.source[0].shape)
+
+
+def _cores(
+    mesh: Mesh, axes: Sequence[str], points: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], ...]:
+    """Positions on every axis of ``mesh`` of ``points`` on ``axes``: those of the plane are in each
+    region."""
+    found = tuple(points.T)
+    if len(axes) == len(mesh.names):
+        return found
+    regions = np.repeat(np.arange(mesh.regions), len(points))
+    return (regions, *(np.tile(place, mesh.regions) for place in found))

@@ -61,6 +61,10 @@ class LanguageModel:
     Prefill takes all tokens of a prompt but the last, as one block; decode takes one token of each
     of ``batch`` requests at a time. Without prefill prompts go through decode. ``capacity`` tokens
     of each request fit the KV cache.
+
+    A host that serves requests as they come calls ``read`` and ``step`` itself. ``loops`` are those
+    of prefill over layers of which a run may pass some: the run-time scalars of the first layer and
+    of their number, and how many layers there are.
     """
 
     def __init__(
@@ -71,8 +75,9 @@ class LanguageModel:
         vocab: int,
         capacity: int,
         batch: int = 1,
+        loops: Sequence[tuple[str, str, int]] = (),
     ) -> None:
-        self.decode, self.prefill = decode, prefill
+        self.decode, self.prefill, self.loops = decode, prefill, tuple(loops)
         self.embedding, self.vocab, self.capacity = embedding, vocab, capacity
         self.batch = batch
         self.last_logits: Array = np.full(vocab, np.nan, np.float32)
@@ -130,6 +135,58 @@ class LanguageModel:
                     request.go_on(token)
         return [request.found for request in requests]
 
+    def embedded(self, ids: Sequence[int]) -> Array:
+        """The rows ``[tokens, lanes]`` that ``ids`` begin with."""
+        return np.asarray(self.embedding[np.asarray(ids)], np.float32)
+
+    def read(
+        self, request: int, rows: Array, position: int = 0, layers: range | None = None
+    ) -> Array:
+        """Let tokens of a prompt pass ``layers`` (all by default), which keeps them in the caches
+        of ``request`` behind ``position`` tokens that are there already.
+
+        ``rows`` ``[tokens, lanes]`` are their embeddings, or what the layers before gave; returns
+        what these layers give. Raises ``HostError`` where the program cannot do that.
+        """
+        if self.prefill is None:
+            raise HostError("the program has no prefill phase to read a prompt with")
+        if position and "pos" not in self.prefill.scalars:
+            raise HostError("the program reads prompts whole")
+        if position + len(rows) > self.capacity:
+            words = f"{position + len(rows)} tokens do not fit a cache of {self.capacity}"
+            raise HostError(words)
+        known = {"len": len(rows), "request": request, "pos": position, **self._rounds(layers)}
+        self._run(self.prefill, rows, known)
+        found = self.prefill.output(self.prefill.outputs[0])
+        return found.reshape(-1, found.shape[-1])
+
+    def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
+        """Continue some requests: by number a token of each and its position. The logits behind
+        each; the caches of other requests are left alone, which takes a program for serving."""
+        absent = Request(position=min(0, self.decode.scalars["pos"][0]))
+        if len(tokens) < self.batch and not absent.position:
+            raise HostError("the program continues all of its requests at once")
+        known = {n: Request(token, position) for n, (token, position) in tokens.items()}
+        logits = self._decode([known.get(number, absent) for number in range(self.batch)])
+        return {number: logits[number] for number in tokens}
+
+    def _rounds(self, layers: range | None) -> dict[str, int]:
+        """The scalars that say which of ``layers`` each loop runs."""
+        total = sum(count for _, _, count in self.loops)
+        wanted = range(total) if layers is None else layers
+        if not self.loops and layers is not None:
+            raise HostError("the program passes all layers at once")
+        if not 0 <= wanted.start < wanted.stop <= total and self.loops:
+            raise HostError(f"there are no layers {wanted.start} to {wanted.stop - 1} of {total}")
+        found: dict[str, int] = {}
+        begin = 0
+        for first, number, count in self.loops:
+            low = min(max(wanted.start - begin, 0), count)
+            high = min(max(wanted.stop - begin, 0), count)
+            found |= {first: min(low, count - 1), number: max(high - low, 0)}
+            begin += count
+        return found
+
     def _check(self, ids: Sequence[int], max_tokens: int) -> None:
         if not ids:
             raise HostError("the prompt has no tokens")
@@ -147,24 +204,22 @@ class LanguageModel:
         *before, last = ids
         if self.prefill is None or not before:
             return Request(ids[0], 0, list(ids[1:]), ended=False)
-        self._run(self.prefill, before, {"len": len(before), "request": number})
+        self.read(number, self.embedded(before))
         return Request(last, len(before), ended=False)
 
     def _decode(self, requests: Sequence[Request]) -> Array:
         """A step: the logits ``[batch, vocab]`` behind the token of each request."""
-        every = [*requests, *(Request() for _ in range(self.batch - len(requests)))]
+        absent = Request(position=min(0, self.decode.scalars["pos"][0]))
+        every = [*requests, *(absent for _ in range(self.batch - len(requests)))]
         positions = [request.position for request in every]
         several = "pos" in self.decode.several
         known = {"pos": positions if several else positions[0]}
-        self._run(self.decode, [request.token for request in every], known)
+        self._run(self.decode, self.embedded([request.token for request in every]), known)
         return self.decode.output("logits").reshape(self.batch, -1)[:, : self.vocab]
 
-    def _run(
-        self, phase: Phase, ids: Sequence[int], known: Mapping[str, int | Sequence[int]]
-    ) -> None:
-        """Run a phase on the embeddings of ``ids``."""
+    def _run(self, phase: Phase, rows: Array, known: Mapping[str, int | Sequence[int]]) -> None:
+        """Run a phase on ``rows`` ``[tokens, lanes]``."""
         ((name, shape),) = phase.inputs.items()
-        rows = np.asarray(self.embedding[np.asarray(ids)], np.float32)
         scalars = {scalar: known[scalar] for scalar in phase.scalars}
         ones = (1,) * (len(shape) - 2)
         together = phase is self.decode and self.batch > 1

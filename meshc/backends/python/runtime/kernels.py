@@ -167,6 +167,15 @@ def relu2(out: Array, a: Array) -> None:
     np.multiply(out, out, out=out)
 
 
+@_kernel()
+def sigmoid(out: Array, a: Array) -> None:
+    """out = 1 / (1 + exp(-a))"""
+    np.negative(a, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.reciprocal(out, out=out)
+
+
 def _erfc(a: Array) -> Array:
     """1 - erf(a), in double precision inside."""
     size = np.abs(a, dtype=np.float64)
@@ -245,6 +254,42 @@ def row_max(out: Array, a: Array) -> None:
 def at_least(out: Array, a: Array, value: float) -> None:
     """out = the larger of a and value"""
     np.maximum(a, np.float32(value), out=out)
+
+
+@_kernel()
+def top_k(
+    out: Array,
+    scores: Array,
+    bias: Array | None = None,
+    *,
+    count: int,
+    groups: int,
+    kept_groups: int,
+    group_top: int,
+    normalise: bool,
+    biased: bool,
+) -> None:
+    """out = scores where they (+ bias) are among the count largest, of equal ones the first"""
+    choice = scores if bias is None else scores + _trailing(bias, scores)
+    if groups > 1:
+        by_group = choice.reshape(*choice.shape[:-1], groups, -1)
+        choice = _of_best_groups(by_group, kept_groups, group_top)
+    chosen = np.argsort(-choice, -1, kind="stable")[..., :count]
+    gates = np.take_along_axis(scores, chosen, -1)
+    if normalise:
+        gates /= gates.sum(-1, keepdims=True) + np.float32(1e-20)
+    out[...] = 0
+    np.put_along_axis(out, chosen, gates, -1)
+
+
+def _of_best_groups(groups: Array, kept: int, top: int) -> Array:
+    """Elements ``[.., groups, n]``, minus infinity outside of the ``kept`` groups whose ``top``
+    largest have the largest sums, as ``[.., groups * n]``."""
+    best = -np.sort(-groups, -1)[..., :top].sum(-1)
+    out = np.argsort(-best, -1, kind="stable")[..., kept:]
+    masked = groups.copy()
+    np.put_along_axis(masked, out[..., None], -np.inf, -2)
+    return masked.reshape(*groups.shape[:-2], -1)
 
 
 @_kernel(updates=True)

@@ -83,6 +83,7 @@ class Phase:
         self.core = Coordinates(fabric.mesh, interleaved)
         self.scalars: dict[str, tuple[int, int]] = {}
         self.several: dict[str, int] = {}
+        self.multiples: dict[str, int] = {}
         self._step: Step | None = None
         self._loaded = False
         self._channels: list[Channel] = []
@@ -158,13 +159,16 @@ class Phase:
         self,
         step: Step,
         scalars: Mapping[str, tuple[int, int]] | None = None,
+        multiples: Mapping[str, int] | None = None,
         several: Mapping[str, int] | None = None,
     ) -> Phase:
         """Set the statements: a function of the scalars (each with its least and largest value).
 
-        Of those in ``several`` a run is given that many, one for each request.
+        Those in ``multiples`` are multiples of a number. Of those in ``several`` a run is given
+        that many, one for each request.
         """
         self._step, self.scalars, self.several = step, dict(scalars or {}), dict(several or {})
+        self.multiples = dict(multiples or {})
         return self
 
     # --- what a host does
@@ -249,6 +253,8 @@ class Phase:
         for value in values:
             if not least <= value <= largest:
                 raise ValueError(f"{name} = {value} is not in {least} .. {largest}")
+            if value % self.multiples.get(name, 1):
+                raise ValueError(f"{name} = {value} is no multiple of {self.multiples[name]}")
 
     def _execute(self, scalars: Mapping[str, int | Sequence[int]]) -> None:
         assert self._step is not None

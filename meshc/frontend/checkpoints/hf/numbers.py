@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from meshc.frontend.checkpoints.config import SIZE_LIMITS, find_conflicts
+from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter, find_conflicts
 from meshc.frontend.checkpoints.fields import Fields
-from meshc.frontend.families import Experts, Refusal, Size, Tables
+from meshc.frontend.families import Experts, Flag, Refusal, Size, Tables
 
 _MOST_EXPERTS = 1 << 20
 _WINDOW_HELP = (
@@ -21,7 +21,7 @@ class Numbers:
     """Sizes, own parameters and truth values, by their names in the tables of the family."""
 
     sizes: Mapping[str, int]
-    own: Mapping[str, int]
+    own: Mapping[str, Parameter]
     flags: Mapping[str, bool]
 
 
@@ -31,15 +31,15 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     ``ids`` are token ids, which must lie in the vocabulary.
     """
     known: dict[str, int] = {}
-    for name, size in {**tables.sizes, **tables.own}.items():
+    for name, size in _sizes(fields, tables).items():
         if fields.has(size.key) or not _is_ratio(size.default):
             known[name] = _read_size(fields, size, known, SIZE_LIMITS[size.limit or name])
     _check_sizes(fields, tables, known)
     for refusal in tables.refused:
         _apply(fields, refusal)
-    if tables.experts is not None:
-        _refuse_experts(fields, tables.experts, known["layers"])
-    flags = _read_flags(fields, tables)
+    experts = _read_experts(fields, tables.experts, known) if tables.experts else {}
+    flags = _read_flags(fields, tables.flags)
+    switches = _read_flags(fields, tables.switches)
     _check_window(fields, tables.window_switch, known["layers"])
     if tables.lanes:
         known["head_dim"] = sum(known[lane] for lane in tables.lanes)
@@ -49,9 +49,17 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
             known[name] = _ratio(str(size.default), known)
     return Numbers(
         {name: known[name] for name in SIZE_LIMITS},
-        {name: known[name] for name in tables.own},
+        {**{name: known[name] for name in tables.own}, **switches, **experts},
         flags,
     )
+
+
+def _sizes(fields: Fields, tables: Tables) -> dict[str, Size]:
+    """All sizes, each with the key that the file has of it."""
+    return {
+        name: replace(size, key=size.other) if size.other in fields.values else size
+        for name, size in {**tables.sizes, **tables.own}.items()
+    }
 
 
 def _is_ratio(default: int | str | None) -> bool:
@@ -63,11 +71,11 @@ def _ratio(text: str, known: Mapping[str, int]) -> int:
     return whole // parts
 
 
-def _read_flags(fields: Fields, tables: Tables) -> dict[str, bool]:
+def _read_flags(fields: Fields, flags: Mapping[str, Flag]) -> dict[str, bool]:
     """The truth values; two that have one key are read once."""
-    keys = {flag.key: flag.default for flag in tables.flags.values()}
+    keys = {flag.key: flag.default for flag in flags.values()}
     found = {key: fields.boolean(key, default) for key, default in keys.items()}
-    return {name: found[flag.key] for name, flag in tables.flags.items()}
+    return {name: found[flag.key] for name, flag in flags.items()}
 
 
 def _read_size(fields: Fields, size: Size, known: Mapping[str, int], most: int) -> int:
@@ -88,13 +96,21 @@ def _read_size(fields: Fields, size: Size, known: Mapping[str, int], most: int) 
 
 def _check_sizes(fields: Fields, tables: Tables, known: Mapping[str, int]) -> None:
     """What one size must be, whatever the others are."""
-    for name, size in {**tables.sizes, **tables.own}.items():
-        if name not in known or size.key in fields.bad:
+    sizes = {name: size for name, size in _sizes(fields, tables).items() if name in known}
+    _check_each(fields, sizes, known)
+
+
+def _check_each(fields: Fields, sizes: Mapping[str, Size], known: Mapping[str, int]) -> None:
+    """Of each size that it is a multiple of, equal to or within what it must."""
+    for name, size in sizes.items():
+        if size.key in fields.bad:
             continue
         if known[name] % size.multiple:
             fields.reject_value(size.key, size.why)
         if size.equal and known[name] != known[size.equal]:
             fields.reject_value(size.key, f"{size.why}, {known[size.equal]}")
+        if size.within and known[name] > known[size.within]:
+            fields.reject_value(size.key, f"{size.why}, {known[size.within]}")
 
 
 def _check_together(
@@ -122,6 +138,10 @@ def _apply(fields: Fields, refusal: Refusal) -> None:
     given = fields.values.get(refusal.key)
     if refusal.absent:
         is_refused = refusal.key not in fields.values
+    elif refusal.only is not None:
+        is_refused = given is not None and (
+            type(given) is not type(refusal.only) or given != refusal.only
+        )
     else:
         is_refused = type(given) is type(refusal.value) and given == refusal.value
     if is_refused and refusal.unsupported:
@@ -130,16 +150,32 @@ def _apply(fields: Fields, refusal: Refusal) -> None:
         fields.reject_value(refusal.key, refusal.why)
 
 
-def _refuse_experts(fields: Fields, keys: Experts, layers: int) -> None:
-    """Layers from the first that is not dense have experts, if there are any."""
-    dense = fields.integer(keys.dense, 0, SIZE_LIMITS["layers"], default=0)
-    experts = fields.integer(keys.count, 0, _MOST_EXPERTS, default=0)
-    named = keys.count if fields.has(keys.count) else keys.dense
-    without = keys.count in fields.values and not experts
-    if dense < layers and not without:
-        count = experts or keys.usual
-        message = f"layers from {dense} on have {count} experts ('{named}'), which is not supported"
-        fields.reject("config-unsupported", named, message, keys.help)
+def _read_experts(fields: Fields, keys: Experts, known: Mapping[str, int]) -> dict[str, Parameter]:
+    """Parameters of the layers from the first that is not dense, if these have experts."""
+    layers = known["layers"]
+    dense = fields.integer(keys.dense, 0, SIZE_LIMITS["layers"], default=keys.first)
+    count = fields.integer(keys.count, 0, _MOST_EXPERTS, default=keys.usual)
+    without = keys.count in fields.values and not fields.values[keys.count]
+    if dense >= layers or without:
+        return {}
+    sizes = {**known, keys.parameter: count}
+    for name, size in keys.own.items():
+        sizes[name] = _read_size(fields, size, sizes, SIZE_LIMITS[size.limit or name])
+    _check_each(fields, keys.own, sizes)
+    return {
+        keys.stage: layers - dense,
+        keys.parameter: count,
+        **{name: sizes[name] for name in keys.own},
+        **{
+            name: fields.number(number.key, 0.0, number.most, number.default)
+            for name, number in keys.numbers.items()
+        },
+        **_read_flags(fields, keys.switches),
+        **{
+            name: fields.string(word.key, word.among, word.among[0])
+            for name, word in keys.words.items()
+        },
+    }
 
 
 def _check_window(fields: Fields, switch: str, layers: int) -> None:

@@ -20,6 +20,7 @@ from meshc.passes.mesh.forms.results import returned, yielded
 from meshc.passes.mesh.forms.rms_norm import rms_norm
 from meshc.passes.mesh.forms.rope import rope
 from meshc.passes.mesh.forms.softmax import softmax
+from meshc.passes.mesh.forms.top_k import top_k
 
 FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
     graph.Add: of_two,
@@ -32,6 +33,7 @@ FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
     graph.Rope: rope,
     graph.Scale: of_one,
     graph.Softmax: softmax,
+    graph.TopK: top_k,
     graph.Yield: yielded,
     **dict.fromkeys(FUNCTIONS.values(), of_one),
 }

@@ -14,21 +14,26 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.contraction import contracted, rows_of
-from meshc.passes.mesh.forms.form import Form, only
-from meshc.passes.mesh.forms.layouts import column_splits, row_split
+from meshc.passes.mesh.forms.contraction import contracted, new_dims, rows_of
+from meshc.passes.mesh.forms.form import Form
+from meshc.passes.mesh.forms.layouts import column_splits, has_experts, row_split
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.moves import over_columns
 from meshc.support.diagnostics import fail
 
 
 def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
-    """The weights are stored skewed, the left operand is aligned on the mesh."""
-    return only("gemm", _gemm, op)
+    """The weights are stored skewed, the left operand is aligned on the mesh. ``gemm_experts``: the
+    same with experts over columns, each whole where it lies."""
+    left = way.peek(op.operands[0])
+    new = [new_dims(way, op, left, way.peek(right)) for right in op.operands[1:]]
+    found = [Form("gemm", lambda way: _gemm(way, op))]
+    if has_experts(way, new):
+        found.append(Form("gemm_experts", lambda way: _gemm(way, op, by_experts=True)))
+    return found
 
 
-def _gemm(way: Lowering, op: Op) -> None:
-    assert isinstance(op, graph.Matmul)
+def _gemm(way: Lowering, op: graph.Matmul, by_experts: bool = False) -> None:
     problem = way.problem
     rights = [way.env_of(r) for r in op.operands[1:]]
     given = rows_of(way, op)
@@ -43,8 +48,7 @@ def _gemm(way: Lowering, op: Op) -> None:
     results = []
     for old, right in zip(op.results, rights, strict=True):
         order = way.type_of(right).dims
-        new = tuple(d for d in order if d not in way.type_of(left).dims)
-        columns = column_splits(way, new, across)
+        columns = column_splits(way, new_dims(way, op, left, right), across, by_experts)
         splits = tuple(s for d in order for s in (*held, *columns) if s.dim == d)
         way.place(right, Layout(splits), op)
         dtype = problem.accumulate if problem.is_returned(old) else problem.dtype

@@ -14,13 +14,20 @@ from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.contraction import contracted, new_dims
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import column_splits, has_heads, laid_out, on_axis
+from meshc.passes.mesh.forms.layouts import (
+    column_splits,
+    has_experts,
+    has_heads,
+    laid_out,
+    on_axis,
+)
 from meshc.passes.mesh.forms.lowering import Lowering, Unscaled
 from meshc.passes.mesh.forms.moves import move
 
 
 def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
     """``gemv_y``: the vector lies over ``y``, after a move if it does not lie there by itself.
+    ``experts_y``: the same, with experts over the other axis, each whole where it lies.
 
     Heads lie over columns, so a product that makes them starts from rows.
     """
@@ -29,10 +36,13 @@ def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
     new = [new_dims(way, op, left, way.peek(r)) for r in op.operands[1:]]
     heads = any(has_heads(way, dims) for dims in new)
     axes = [axis for axis in (own, way.mesh.other(own)) if not heads or axis == way.mesh.down]
-    return [Form(f"gemv_{axis}", lambda way, a=axis: _gemv(way, op, a)) for axis in axes]  # type: ignore[misc]
+    found = [Form(f"gemv_{a}", lambda way, a=a: _gemv(way, op, a)) for a in axes]  # type: ignore[misc]
+    if has_experts(way, new):
+        found += [Form(f"experts_{a}", lambda way, a=a: _gemv(way, op, a, True)) for a in axes]  # type: ignore[misc]
+    return found
 
 
-def _gemv(way: Lowering, op: graph.Matmul, axis: str) -> None:
+def _gemv(way: Lowering, op: graph.Matmul, axis: str, by_experts: bool = False) -> None:
     rights = [way.env_of(r) for r in op.operands[1:]]
     waiting = _unscaled(way, op, axis)
     left = waiting.value if waiting else laid_out(way, way.env_of(op.operands[0]))
@@ -42,7 +52,8 @@ def _gemv(way: Lowering, op: graph.Matmul, axis: str) -> None:
     held = way.restricted(left, contract).splits
     results = []
     for old, right in zip(op.results, rights, strict=True):
-        columns = column_splits(way, new_dims(way, op, left, right), way.mesh.other(axis))
+        new = new_dims(way, op, left, right)
+        columns = column_splits(way, new, way.mesh.other(axis), by_experts)
         order = way.type_of(right).dims
         splits = tuple(s for d in order for s in (*held, *columns) if s.dim == d)
         way.place(right, Layout(splits), op)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
@@ -65,13 +67,17 @@ def has_heads(way: Lowering, dims: tuple[str, ...]) -> bool:
     return heads is not None and heads.lane in dims and bool({heads.query, heads.key} & {*dims})
 
 
-def column_splits(way: Lowering, dims: tuple[str, ...], axis: str) -> tuple[Split, ...]:
-    """Splits of a product's new dims over ``axis``: heads on columns, else the largest dim."""
+def column_splits(
+    way: Lowering, dims: tuple[str, ...], axis: str, by_experts: bool = False
+) -> tuple[Split, ...]:
+    """Splits of a product's new dims over ``axis``: heads on columns, else the largest dim that
+    does not count experts, or that one which does if ``by_experts``."""
     if has_heads(way, dims) and axis == way.mesh.across:
         return head_splits(way, dims)
     if not dims:
         return ()
-    widest = max(dims, key=lambda d: way.problem.extents[d])
+    among = [d for d in dims if (d in way.problem.experts) == by_experts] or dims
+    widest = max(among, key=lambda d: way.problem.extents[d])
     return (Split(widest, axis, lanes(way, widest, axis)),)
 
 
@@ -82,6 +88,11 @@ def lanes(way: Lowering, dim: str, axis: str) -> int:
     if dim in way.problem.turned:
         return 2 * ceil_div(ceil_div(extent, 2), size)
     return ceil_div(extent, size)
+
+
+def has_experts(way: Lowering, news: Sequence[tuple[str, ...]]) -> bool:
+    """Whether some of the new dims of a product's right operands count experts."""
+    return any(not way.problem.experts.isdisjoint(dims) for dims in news)
 
 
 def on_axis(way: Lowering, value: Value, axis: str) -> Layout:

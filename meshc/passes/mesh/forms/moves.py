@@ -15,16 +15,17 @@ def move(way: Lowering, value: Value, layout: Layout, op: Op) -> Value:
     """Bring ``value`` into another layout.
 
     A vector goes from one axis of the plane to the other by a masked copy, of which the cores where
-    both meet have the lanes, and a sum over the axis it leaves. Features of many rows that lie over
-    columns are gathered on every core of a row; of whole ones each core keeps its part. Anything
-    else fails with ``unsupported-layout``.
+    both meet have the lanes, and a sum over the axis it leaves. Features that lie over an axis (of
+    many rows: over columns) are gathered on every core of it; of whole ones each core keeps its
+    part. Anything else fails with ``unsupported-layout``.
     """
     old, new = way.layout_of(value).splits, layout.splits
     gone, entered = [s for s in old if s not in new], [s for s in new if s not in old]
-    if way.problem.many_rows and len(gone) + len(entered) == 1:
+    if len(gone) + len(entered) == 1:
         (split,) = (*gone, *entered)
         others = [way.mesh.whole(s.axis) for s in old if s is not split]
-        if split.axis == way.mesh.across and split.kind == "block" and split.axis not in others:
+        axes = (way.mesh.across,) if way.problem.many_rows else way.mesh.plane
+        if split.axis in axes and split.kind == "block" and split.axis not in others:
             return _gathered(way, value, split) if gone else _parted(way, value, layout, split)
     single = len(old) == len(new) == 1 and old[0].dim == new[0].dim
     crosses = single and {old[0].axis, new[0].axis} == set(way.mesh.plane)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from meshc.analysis.experts import expert_dims
 from meshc.analysis.layout.tiling import Tiling, has_many_rows
 from meshc.cost.mesh_ops import MeshCosts, has_costs
 from meshc.cost.track_sets import Algorithms
@@ -25,9 +26,9 @@ class Problem:
 
     ``gemm``, ``align``, ``result`` and ``kv`` are settings of partition. ``row_dim`` counts rows of
     tokens, of which a run has ``many_rows`` or one. ``users`` are the ops that read a value;
-    ``turned`` are dims of which RoPE turns neighbours; ``constants`` are weights and their slices
-    in loops; ``costs`` predicts mesh ops, or is None where no device is named or none of its cores
-    computes with the module's types.
+    ``turned`` are dims of which RoPE turns neighbours, ``experts`` those that count experts;
+    ``constants`` are weights and their slices in loops; ``costs`` predicts mesh ops, or is None
+    where no device is named or none of its cores computes with the module's types.
     """
 
     source: Module
@@ -40,6 +41,7 @@ class Problem:
     many_rows: bool
     users: Mapping[Value, Sequence[Op]]
     turned: frozenset[str]
+    experts: frozenset[str]
     constants: frozenset[Value]
     costs: MeshCosts | None
 
@@ -114,6 +116,7 @@ def problem_of(
         many_rows=has_many_rows(module, module.row_dim),
         users=users,
         turned=frozenset(op.dim for op in module.walk() if isinstance(op, graph.Rope)),
+        experts=expert_dims(module),
         constants=_constants(module),
         costs=_costs(module, mesh, result),
     )

@@ -59,7 +59,14 @@ class Entry:
             for position, value in enumerate(body.ops[-1].tensors())
         ]
         given: list[Operand] = list(self.operands)
-        made = mesh.Repeat(given, regions=[body], dim=op.dim, carried=op.carried, span=op.span)
+        made = mesh.Repeat(
+            given,
+            regions=[body],
+            dim=op.dim,
+            carried=op.carried,
+            rounds=op.rounds,
+            span=op.span,
+        )
         results = way.emit(made, *((r.name, k) for r, k in zip(op.results, kinds, strict=True)))
         way.env.update(zip(op.results, results, strict=True))
 

@@ -5,7 +5,8 @@ Rows of tokens lie over rows of the mesh, each of which has all weights. ``colum
 core of a row has all features of its tokens and some columns of the weight, so it computes some of
 the new features and sends nothing. ``row_parallel``: features lie over columns of the mesh and the
 rows of the weight with them, so that a sum over the cores of a row gives each all new features. One
-behind the other they need a single reduction.
+behind the other they need a single reduction. ``expert_parallel`` is ``column_parallel`` with whole
+experts on the cores of a row.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.passes.mesh.forms.contraction import contracted, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import column_splits, has_heads, row_split
+from meshc.passes.mesh.forms.layouts import column_splits, has_experts, has_heads, row_split
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.moves import over_columns, with_whole_features
 from meshc.support.diagnostics import fail
@@ -30,22 +31,25 @@ def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
         return []
     pinned = not way.problem.holds_copies
     left = way.peek(op.operands[0])
+    new = [new_dims(way, op, left, way.peek(right)) for right in op.operands[1:]]
     found = []
     if all(way.mesh.whole(s.axis) == s.axis for s in way.layout_of(left).splits):
         found.append(Form("column_parallel", lambda way: _column_parallel(way, op), pinned))
-    new = [new_dims(way, op, left, way.peek(right)) for right in op.operands[1:]]
+        if has_experts(way, new):
+            found.append(Form("expert_parallel", lambda way: _by_experts(way, op), pinned))
     if not any(has_heads(way, dims) for dims in new):
         found.append(Form("row_parallel", lambda way: _row_parallel(way, op), pinned))
     return found
 
 
-def _column_parallel(way: Lowering, op: graph.Matmul) -> None:
+def _column_parallel(way: Lowering, op: graph.Matmul, by_experts: bool = False) -> None:
     rights = [way.env_of(r) for r in op.operands[1:]]
     left = with_whole_features(way, rows_of(way, op), op)
     contract = contracted(way, op, left, rights)
     results = []
     for old, right in zip(op.results, rights, strict=True):
-        columns = column_splits(way, new_dims(way, op, left, right), way.mesh.across)
+        new = new_dims(way, op, left, right)
+        columns = column_splits(way, new, way.mesh.across, by_experts)
         order = way.type_of(right).dims
         way.place(right, Layout(tuple(s for d in order for s in columns if s.dim == d)), op)
         returned = way.problem.is_returned(old)
@@ -54,6 +58,10 @@ def _column_parallel(way: Lowering, op: graph.Matmul) -> None:
         results.append((old.name, TensorType(dtype, tensor_type(old).dims, layout)))
     made = mesh.Gemv([left, *rights], contract=contract, group=op.group)
     way.env.update(zip(op.results, way.emit(made, *results), strict=True))
+
+
+def _by_experts(way: Lowering, op: graph.Matmul) -> None:
+    _column_parallel(way, op, by_experts=True)
 
 
 def _row_parallel(way: Lowering, op: graph.Matmul) -> None:

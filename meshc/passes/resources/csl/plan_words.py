@@ -16,9 +16,10 @@ class PlanCslWords(Pass):
     """Say which tables a program has, in words of 32 bits, and how many words of 16 bits it keeps.
 
     ``angles`` are cosines and sines for RoPE, ``turns`` the control wavelets that end turns. Words
-    are the host's ``pointers`` to buffers, ``stamps`` of time, ``pc``, ``scalars``, variables of
-    ``loops`` that wait inside, messages ``sent`` in a turn, ``flags`` of waits that overlap,
-    ``coordinates`` that code reads when it runs, and the largest element of ``rows``.
+    are the host's ``pointers`` to buffers, ``stamps`` of time, ``pc``, ``scalars``, extents
+    ``kept`` from the start, variables of ``loops`` that wait inside, messages ``sent`` in a turn,
+    ``flags`` of waits that overlap, ``coordinates`` that code reads when it runs, and the largest
+    element of ``rows``.
 
     Before::
 

@@ -7,12 +7,13 @@ from copy import copy
 from dataclasses import replace
 
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.batch import REQUEST, requests_of
+from meshc.ir.batch import POSITION, REQUEST, requests_of
 from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType, DType
 from meshc.ir.views import Index, View, Whole
 from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.emitter import Emitter, Place, point, window
+from meshc.support.diagnostics import fail
 
 
 class Cache:
@@ -63,39 +64,63 @@ class Cache:
         return View(self.place.buffer, (*self.place.prefix, point(which)))
 
     def fill(self, new: Sequence[Place]) -> None:
-        """Prefill: the rows a core computed are its slots, in order."""
+        """Prefill: the rows a core computed are its slots, in order, behind those of tokens that
+        are cached already."""
         emitter, tiling = self.emitter, self.emitter.tiling
+        size = emitter.mesh.rows
+        total, first, rows = emitter.scalar("len"), Expr.const(0), emitter.rows
+        if POSITION in emitter.source.scalars:
+            self.check_whole_rows()
+            # Rows that only fill up chunks of attention may have no slot behind the cached ones.
+            first, rows = emitter.scalar(POSITION) // size, emitter.row_extent
+            total = total + emitter.scalar(POSITION)
         for which, place in enumerate(new):
             slots = View(
                 self.place.buffer,
-                (*self.place.prefix, point(which), Whole(), window(0, emitter.rows)),
+                (*self.place.prefix, point(which), Whole(), window(first, rows)),
             )
             shape = (tiling.key_block, tiling.lane_block)
-            emitter.compute("copy", slots, emitter.view(place, shape, (1, 0, 2)))
-        size = emitter.mesh.rows
-        total = emitter.scalar("len")
+            emitter.compute("copy", slots, emitter.view(place, shape, (1, 0, 2), rows))
         count = (total + (size - 1) - self.emitter.index_of(self.emitter.mesh.down)) // size
         emitter.compute("ring_set", self.state, count=count)
+
+    def check_whole_rows(self) -> None:
+        """Fail with ``unsupported-layout`` unless the tokens of a chunk lie on the cores on which
+        the cache has them: those of a prompt are dealt to rows of cores from its first token on."""
+        size, multiple = self.emitter.mesh.rows, self.emitter.source.multiples.get(POSITION, 1)
+        if multiple % size:
+            fail(
+                "unsupported-layout",
+                f"chunks of a prompt may begin at any multiple of {multiple} tokens, but the mesh "
+                f"deals tokens to {size} rows of cores",
+                help=f"let them begin at multiples of {size}: chunk-prompts{{multiple={size}}}",
+            )
 
     def append(self, op: mesh.Append, new: Sequence[Place]) -> None:
         """Decode: one new row of each request enters its caches."""
         emitter = self.emitter
         with emitter.every_request() as request:
             rows = [emitter.of_request(place, request) for place in new]
-            self.of_request(request).enter(op, rows)
+            own = self.of_request(request)
+            if emitter.may_be_absent:
+                # Another request may have had these caches before.
+                with emitter.under(Cond.eq(emitter.scalar(POSITION), 0)):
+                    emitter.compute("ring_set", own.state, count=Expr.const(0))
+            own.enter(op, rows)
 
     def enter(self, op: mesh.Append, new: Sequence[Place]) -> None:
         """One new row enters, by the policy of the op."""
         size = self.emitter.mesh.rows
         row, pos = self.emitter.index_of(self.emitter.mesh.down), self.emitter.scalar("pos")
+        there = self.emitter.present
         if size == 1:
-            self.push(new, None)
+            self.push(new, there)
         elif op.policy == "shift":
             self.shift(new, row, pos)
         elif op.policy == "concat":
-            self.push(new, Cond.eq(row, size - 1))
+            self.push(new, there & Cond.eq(row, size - 1))
         else:
-            self.push(new, Cond.eq(row, pos % size))
+            self.push(new, there & Cond.eq(row, pos % size))
 
     def shift(self, new: Sequence[Place], row: Expr, pos: Expr) -> None:
         """Oldest rows move up so that every core keeps its share (WaferLLM section 4.3).

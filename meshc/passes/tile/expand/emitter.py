@@ -95,6 +95,7 @@ class Emitter:
             dict(source.paired),
             source.device,
             source.mesh,
+            multiples=dict(source.multiples),
         )
         self.block = Block()
         self.guards: list[Cond] = []
@@ -141,11 +142,37 @@ class Emitter:
 
     @property
     def chunk_rows(self) -> Expr:
-        """Rows in one chunk of attention's rings."""
+        """Rows of queries in one chunk of attention's rings."""
         chunks = self.tiling.chunks
         if "len" in self.source.scalars:
             return (Expr.var("len") + (chunks - 1)) // chunks
         return Expr.const(self.tiling.row_lanes // self.tiling.chunks_y)
+
+    @property
+    def known_rows(self) -> Expr | None:
+        """Tokens of the prompt that are known after the run: those of the run, and those that were
+        cached before; None where the run does not say."""
+        if "len" not in self.source.scalars:
+            return None
+        before = POSITION in self.source.scalars
+        return Expr.var("len") + (Expr.var(POSITION) if before else 0)
+
+    @property
+    def chunk_keys(self) -> Expr:
+        """Cached keys in one chunk of attention's rings."""
+        chunks, known = self.tiling.chunks, self.known_rows
+        return self.chunk_rows if known is None else (known + (chunks - 1)) // chunks
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether a step may be told, by the position -1, that a request is not there."""
+        least, _ = self.source.scalars.get(POSITION, (0, 0))
+        return least < 0 and not self.many_rows
+
+    @property
+    def present(self) -> Cond:
+        """That the request whose position is known is there."""
+        return Cond.ge(Expr.var(POSITION), 0) if self.may_be_absent else Cond.true()
 
     # --- names, buffers, channels
 
@@ -363,23 +390,30 @@ class Emitter:
         offsets = [sum(widths[:i]) for i in range(len(widths))]
         return [Place(buffer, s, rows=rows, offset=o) for s, o in zip(shapes, offsets, strict=True)]
 
-    def view(self, place: Place, shape: tuple[Number, ...] = (), order: Sequence[int] = ()) -> View:
-        """The value as a view: rows first, then its local dims, or ``shape`` instead of those."""
-        indices = list(place.prefix)
+    def view(
+        self,
+        place: Place,
+        shape: tuple[Number, ...] = (),
+        order: Sequence[int] = (),
+        rows: Expr | None = None,
+    ) -> View:
+        """The value as a view: rows first, then its local dims, or ``shape`` instead of those.
+        ``rows`` are the first ones of the run if not all."""
+        indices, rows = list(place.prefix), self.rows if rows is None else rows
         if place.chunked:
-            keys = (Whole(), Whole(), window(0, self.chunk_rows))
-            return View(place.buffer, (window(0, self.rows), *keys))
+            keys = (Whole(), Whole(), window(0, self.chunk_keys))
+            return View(place.buffer, (window(0, rows), *keys))
         if place.rows:
-            indices.append(window(0, self.rows) if self.many_rows else Whole())
+            indices.append(window(0, rows) if self.many_rows else Whole())
         if place.offset is not None:
             indices.append(window(place.offset, place.width))
         wanted = shape or (place.shape if place.offset is not None else ())
         same = wanted == place.shape and (place.offset is None or len(place.shape) == 1)
         reshape: tuple[Expr, ...] = ()
         if place.rows and place.offset is not None and not wanted:
-            reshape = (self.rows,)
+            reshape = (rows,)
         elif wanted and not same:
-            lead = (self.rows,) if place.rows else ()
+            lead = (rows,) if place.rows else ()
             reshape = (*lead, *(expr(n) for n in wanted))
         while indices and isinstance(indices[-1], Whole):
             indices.pop()

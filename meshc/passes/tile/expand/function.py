@@ -134,6 +134,13 @@ class FunctionExpander(Handing, Distributed, Contractions):
         share = ceil_div(layers, regions)
         (body,) = op.regions
         carried = self.carried_places(op)
+        if op.rounds and regions > 1:
+            fail(
+                "unsupported-op",
+                f"a run over some of the layers of {op.dim}, which lie in {regions} regions",
+                op.span,
+                help="give the layers one region",
+            )
         if regions == 1:
             self.layer_loop(op, body, share, carried, None)
         else:
@@ -176,14 +183,17 @@ class FunctionExpander(Handing, Distributed, Contractions):
     def layer_loop(
         self, op: mesh.Repeat, body: Block, share: int, carried: Sequence[Place], layers: int | None
     ) -> None:
-        """The body for each of a region's layers."""
+        """The body for each of a region's layers, of which the last regions may have fewer."""
         emitter = self.emitter
-        with emitter.loop("layer", share) as layer:
+        first, count = map(Expr.var, op.rounds) if op.rounds else (Expr.const(0), Expr.const(share))
+        with emitter.loop("layer", count) as counted:
+            layer = counted + first
             exists = Cond.true()
             stride = 0
             if layers is not None:
-                exists = Cond.lt(layer + Expr.var(emitter.mesh.outer) * share, layers)
                 stride = share
+            if layers is not None and layers < share * emitter.mesh.regions:
+                exists = Cond.lt(layer + Expr.var(emitter.mesh.outer) * share, layers)
             outer, self.layers = self.layers, (share, layer)
             outer_carried, self.carried = self.carried, list(body.args[: op.carried])
             for position, (arg, operand) in enumerate(zip(body.args, op.operands, strict=True)):
@@ -192,8 +202,11 @@ class FunctionExpander(Handing, Distributed, Contractions):
                 elif isinstance(operand, Value) and operand in self.weights.stacks:
                     param = self.weights.stacks[operand].param
                     self.weights.stacks[arg] = Stack(param, share, layer, stride)
-            with emitter.under(exists):
+            if exists.is_true:
                 self.block(body)
+            else:  # one test for all statements of a layer
+                with emitter.sweep(Expr.const(0), 1, exists):
+                    self.block(body)
             self.layers, self.carried = outer, outer_carried
 
     def yielded(self, op: mesh.Yield) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.analysis.rotary import rope_frequencies
 from meshc.ir.affine import Expr
+from meshc.ir.batch import POSITION
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Port
 from meshc.ir.ops import mesh
@@ -24,8 +25,8 @@ def rope(emitter: Emitter, op: mesh.Rope, table: View, source: Place, target: Pl
     else:
         views = [emitter.view(p, (heads, 1, local)) for p in (target, source)]
         start, step = Expr.const(0), 1
-    if "pos" in emitter.source.scalars:
-        start = start + Expr.var("pos")
+    if POSITION in emitter.source.scalars:
+        start = start + Expr.var(POSITION)
     emitter.compute("rope", *views, table, position=start, step=step)
 
 
@@ -69,8 +70,8 @@ def mask(emitter: Emitter, op: mesh.Mask, place: Place) -> None:
         query, query_step = (
             (emitter.index_of(emitter.mesh.down), emitter.mesh.rows) if rows else (Expr.const(0), 0)
         )
-        if "pos" in emitter.source.scalars:
-            query = query + Expr.var("pos")
+        if POSITION in emitter.source.scalars:
+            query = query + Expr.var(POSITION)
     others = [d for d in dims if d not in (op.dim, emitter.row_dim)]
     if place.rows and op.dim != emitter.row_dim:
         order = tuple(dims.index(d) for d in (*others, emitter.row_dim, op.dim))
@@ -109,7 +110,11 @@ def _elements(emitter: Emitter, op: mesh.Mask, kind: TensorType) -> tuple[Expr, 
 def mask_scores(emitter: Emitter, place: Place) -> None:
     """Minus infinity where a row of the prompt must not see a cached key, in place."""
     tiling = emitter.tiling
-    limit = Expr.var("len") if "len" in emitter.source.scalars else expr(emitter.source.capacity)
+    known = emitter.known_rows
+    limit = expr(emitter.source.capacity) if known is None else known
+    query = emitter.index_of(emitter.mesh.down)
+    if POSITION in emitter.source.scalars:
+        query = query + emitter.scalar(POSITION)
     with emitter.loop("m", tiling.chunks_x) as slot:
         chunk = (
             emitter.index_of(emitter.mesh.down) * tiling.chunks_y
@@ -121,7 +126,7 @@ def mask_scores(emitter: Emitter, place: Place) -> None:
         emitter.compute(
             "mask_causal",
             view,
-            query=emitter.index_of(emitter.mesh.down),
+            query=query,
             query_step=emitter.mesh.rows,
             key=key,
             key_step=emitter.mesh.rows * tiling.chunks_y,
@@ -135,7 +140,7 @@ def score_slot(emitter: Emitter, place: Place, slot: Expr, order: tuple[int, ...
         window(0, emitter.rows),
         *_whole(1),
         Point(slot),
-        window(0, emitter.chunk_rows),
+        window(0, emitter.chunk_keys),
     )
     return View(place.buffer, from_, (), order)
 

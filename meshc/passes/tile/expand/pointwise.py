@@ -81,6 +81,23 @@ class Pointwise(Values):
     def at_least(self, op: mesh.AtLeast) -> None:
         self.unary(op, "at_least", value=op.value)
 
+    def top_k(self, op: mesh.TopK) -> None:
+        value, *bias = (cast(Value, o) for o in op.operands)
+        order = self.order(op, value, [], self.held(value, op.dim))
+        places = [self.result_place(op), self.place_of(value)]
+        views = [self.emitter.view(place, order=order) for place in places]
+        views += [self.view(self.place_of(b)) for b in bias]
+        self.emitter.compute(
+            "top_k",
+            *views,
+            count=op.count,
+            groups=op.groups,
+            kept_groups=op.kept_groups,
+            group_top=op.group_top,
+            normalise=op.normalise,
+            biased=bool(bias),
+        )
+
     def square_sum(self, op: Op) -> None:
         self.reduction(op, "square_sum")
 
@@ -148,7 +165,9 @@ class Pointwise(Values):
             own = self.emitter.of_request(place, request)
             if keys:
                 state = self.current_cache().of_request(request).state
-                self.emitter.compute("mask_slots", self.view(own), state)
+                # One that is absent sees what there is, so that its softmax stays a number.
+                with self.emitter.under(self.emitter.present):
+                    self.emitter.compute("mask_slots", self.view(own), state)
             else:
                 local.mask(self.emitter, op, own)
 

@@ -46,7 +46,7 @@ class Attention:
         """
         emitter, tiling = self.emitter, self.tiling
         keys = self.key_chunks("key_chunks")
-        rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_rows)
+        rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_keys)
         shape = (tiling.row_lanes, tiling.query_block, self.chunk_lanes)
         sums = Slots(emitter, "score_chunks", tiling.chunks_x, shape, dtype, self.across)
         emitter.compute("fill", View(sums.buffer), value=0.0)
@@ -76,7 +76,7 @@ class Attention:
         """Weighted values: weights move in segments, values along rows."""
         emitter, tiling = self.emitter, self.tiling
         chunks = self.key_chunks("value_chunks")
-        rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_rows)
+        rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_keys)
         shape = (tiling.row_lanes, tiling.query_block, self.chunk_lanes)
         moving = Slots(emitter, "weight_of_keys", tiling.chunks_x, shape, dtype, self.across)
         with emitter.loop("m", tiling.chunks_x) as m:
@@ -109,9 +109,9 @@ class Attention:
         dtype = getattr(self.cache.buffer.type, "dtype", DType.F32)
         shape = (self.groups, self.chunk_lanes, lane)
         slots = Slots(emitter, name, per_row, shape, dtype, self.along)
-        lanes = window(0, emitter.chunk_rows)
+        lanes = window(0, emitter.chunk_keys)
         with emitter.loop("c", per_row) as c:
-            part = window(c, emitter.chunk_rows, per_row)
+            part = window(c, emitter.chunk_keys, per_row)
             cached = View(self.cache.buffer, (*self.cache.prefix, point(self.which), Whole(), part))
             emitter.compute("copy", slots.view(c, Whole(), lanes), cached)
         if tiling.segment == 1:

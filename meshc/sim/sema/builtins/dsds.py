@@ -351,6 +351,8 @@ def _set_base(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) ->
 @builtin("set_dsd_length", "set_dsd_stride", args=(2, 2))
 def _set_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     dsd = _dsd(an, node, frame)
+    if node.name == "set_dsd_length" and dsd.type == ty.MEM4D:
+        fail("csl-type", "@set_dsd_length does not take a 'mem4d_dsd'", node.span)
     kind = ty.U16 if node.name == "set_dsd_length" else ty.I16
     value = an.eval(node.args[1], frame, kind)
     code = ir.Const(ty.I32, value.v) if value.known else value.v

@@ -13,15 +13,14 @@ import numpy as np
 from cerebras.sdk.runtime.sdkruntimepybind import MemcpyDataType, MemcpyOrder, SdkRuntime
 
 ROWS, COLUMNS = 36, 36
+PES = (ROWS, COLUMNS)
 
 
 class Core:
     """Coordinates of all PEs, ready to be broadcast against lanes."""
 
     def __init__(self, lanes):
-        shape = (ROWS, COLUMNS) + (1,) * lanes
-        y, x = np.indices((ROWS, COLUMNS))
-        self.y, self.x = y.reshape(shape), x.reshape(shape)
+        self.y, self.x = np.indices(PES + (1,) * lanes)[:2]
         self.rank_y = np.where(self.y % 2 == 0, self.y // 2, 36 - (self.y + 1) // 2)
         self.rank_x = np.where(self.x % 2 == 0, self.x // 2, 36 - (self.x + 1) // 2)
 
@@ -58,9 +57,9 @@ OUTPUTS = [
 
 def places(shape, lanes, holds):
     """Which lanes of which PEs hold an element, and where in the tensor it is."""
-    grids = np.ix_(*(np.arange(n) for n in (ROWS, COLUMNS, *lanes)))
-    index, where = holds(Core(len(lanes)), *grids[2:])
-    full = (ROWS, COLUMNS, *lanes)
+    grids = np.ix_(*(np.arange(n) for n in (*PES, *lanes)))
+    index, where = holds(Core(len(lanes)), *grids[len(PES):])
+    full = (*PES, *lanes)
     held = np.ones(full, bool)
     for condition in where:
         held = held & condition
@@ -98,7 +97,7 @@ def spread(given, inputs=INPUTS):
         tensor = given(name)
         if tensor.shape != shape:
             raise SystemExit(f"{name}.npy has the shape {tensor.shape}, not {shape}")
-        buffer = buffers.setdefault(symbol, np.zeros((ROWS, COLUMNS, *lanes), dtype))
+        buffer = buffers.setdefault(symbol, np.zeros((*PES, *lanes), dtype))
         own, held, index = places(shape, lanes, holds)
         buffer[own] = pad
         buffer[held] = tensor[index]
@@ -132,7 +131,7 @@ def fetch(runner, symbol, lanes, dtype):
         data_type=width(dtype), order=MemcpyOrder.ROW_MAJOR, nonblock=False,
     )
     bits = np.dtype(f"u{np.dtype(dtype).itemsize}")
-    return found.astype(bits).view(dtype).reshape(ROWS, COLUMNS, *lanes)
+    return found.astype(bits).view(dtype).reshape(*PES, *lanes)
 
 
 def cycles(runner):

@@ -1,0 +1,55 @@
+"""The host program of a language model of two phases, which reads prompts and continues them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from meshc.backends.csl.host_file import ROWS
+from meshc.backends.csl.spelling.names import phase_file, plain
+from meshc.backends.templates import render
+from meshc.ir.module import Buffer, Module
+from meshc.support.diagnostics import fail
+
+PREFILL, DECODE = "prefill", "decode"
+
+
+def phases_file(modules: Mapping[str, Module], symbols: Mapping[str, Mapping[str, Buffer]]) -> str:
+    """``run.py`` beside the folders of the phases of ``modules``, whose buffers the host sees by
+    ``symbols``. Raises ``csl-port-name`` where a cache is called differently in the two."""
+    kept = [_kept(symbols[phase]) for phase in (PREFILL, DECODE)]
+    for name, symbol in kept[1].items():
+        if kept[0].get(name) != symbol:
+            fail(
+                "csl-port-name",
+                f"the state '{plain(name)}' cannot have the same name in both phases",
+                help="call it something that no scalar or coordinate is called",
+            )
+    module = modules[DECODE]
+    mesh = module.the_mesh()
+    return render(
+        "meshc.backends.csl",
+        "phases.py.jinja",
+        model=re.sub(r"[\"\\]", "", plain(module.name)).removesuffix(f"_{DECODE}"),
+        rows=mesh.rows,
+        columns=mesh.columns,
+        prefill=phase_file(PREFILL),
+        decode=phase_file(DECODE),
+        length=ROWS,
+    )
+
+
+def reads_prompts(modules: Mapping[str, Module]) -> bool:
+    """Whether ``modules`` are the two phases of a language model: a step of decoding, and a
+    program that fills the caches with the rows of one input."""
+    if modules.keys() != {PREFILL, DECODE}:
+        return False
+    prefill = modules[PREFILL]
+    given = {buffer.value for buffer in prefill.buffers if buffer.role == "in"}
+    inputs = {p.name for p in prefill.ports if p.direction == "in" and p.buffer in given}
+    return len(inputs) == 1 and [*prefill.scalars] == [ROWS]
+
+
+def _kept(symbols: Mapping[str, Buffer]) -> dict[str, str]:
+    """Symbols of what is kept from run to run, by the names of the buffers."""
+    return {b.value.name: symbol for symbol, b in symbols.items() if b.role == "state"}

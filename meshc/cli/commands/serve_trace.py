@@ -1,0 +1,176 @@
+"""``meshc serve-trace``: the requests of a trace served, iteration by iteration."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from meshc.cli.output import print_json
+from meshc.cli.progress import Progress
+from meshc.cli.requests import request_of
+from meshc.cli.watching import Watching
+from meshc.driver import CompileRequest, LoadedModel, load_any
+from meshc.driver.serving import (
+    USUAL_REQUESTS,
+    ServeRequest,
+    Service,
+    entries_of,
+    opened_service,
+)
+from meshc.serving.engine import Record
+from meshc.serving.lengths import Trace
+from meshc.serving.replaying import Entry, replayed
+from meshc.serving.traces import read_trace
+from meshc.support.diagnostics import Diagnostics, fail
+
+_SEQ_STEP = 64
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve and print."""
+    if not 1e-6 <= options.iteration_ms <= 1e9:
+        fail("bad-argument", f"--iteration-ms is {options.iteration_ms:g}, not 1e-06 to 1e+09")
+    trace = _first(read_trace(Path(options.trace)), options.requests)
+    request = serve_request(options)
+    request.chosen()
+    report = Diagnostics()
+    with Progress() as progress:
+        watching = Watching.of(options, progress)
+        try:
+            loaded = load_any(options.model, report)
+            asked = _with_capacity(compile_request(options), loaded, trace)
+            service = opened_service(
+                loaded, asked, request, report, watching.instruments, progress.reading
+            )
+        finally:
+            watching.finish(report)
+    entries = entries_of(trace, service, options.seed, options.stop_at_eos)
+    records: list[tuple[Record, float]] = []
+
+    def note(record: Record, seconds: float) -> None:
+        records.append((record, seconds))
+        if not options.json:
+            print(_line(record, seconds), flush=True)
+
+    found = replayed(service.server(), entries, options.iteration_ms / 1e3, note)
+    if options.compare_alone:
+        _compare(service, entries, found)
+    if options.json:
+        print_json(_object(options, service, entries, found, records))
+    else:
+        print("\n".join(_answer(entry, found[entry.name]) for entry in entries))
+    return 0
+
+
+def serve_request(options: argparse.Namespace) -> ServeRequest:
+    """How the flags say to serve."""
+    return ServeRequest(
+        options.policy, options.chunk, options.groups, options.force, options.weights
+    )
+
+
+def compile_request(options: argparse.Namespace) -> CompileRequest:
+    """What the flags say to compile, for several requests unless they say how many."""
+    found = request_of(options)
+    return dataclasses.replace(found, batch=options.batch or USUAL_REQUESTS)
+
+
+def _first(trace: Trace, count: int | None) -> Trace:
+    if count is None:
+        return trace
+    if count < 1:
+        fail("bad-argument", f"--requests is {count}, not 1 or more")
+    seconds = None if trace.seconds is None else trace.seconds[:count]
+    return Trace(trace.pairs[:count], seconds)
+
+
+def _with_capacity(request: CompileRequest, loaded: LoadedModel, trace: Trace) -> CompileRequest:
+    """Caches for the longest request of the trace, in steps so that programs are alike."""
+    if request.seq is not None:
+        return request
+    longest = max(prompt + most for prompt, most in trace.pairs)
+    wanted = -(-longest // _SEQ_STEP) * _SEQ_STEP
+    if loaded.config is not None:
+        wanted = min(wanted, loaded.config.max_positions)
+    return dataclasses.replace(request, seq=wanted)
+
+
+def _compare(service: Service, entries: list[Entry], found: dict[int, list[int]]) -> None:
+    """Fail with ``not-as-alone`` at a request whose tokens are others than it gets alone."""
+    for entry in entries:
+        wanted = service.alone(entry)
+        if wanted != found[entry.name]:
+            fail(
+                "not-as-alone",
+                f"request {entry.name} got other tokens than it gets alone",
+                notes=[f"served: {_ids(found[entry.name])}", f"alone: {_ids(wanted)}"],
+            )
+
+
+def _line(record: Record, seconds: float) -> str:
+    """An iteration in a line."""
+    parts = [f"{record.number:5d} {seconds:9.3f} s"]
+    if record.layers is not None:
+        first, behind = record.layers
+        read = " ".join(f"{name}[{start}:{stop}]" for name, start, stop in record.segments)
+        parts.append(f"layers {first}-{behind - 1} read {read}")
+    if record.decode:
+        parts.append(f"decode {_names(record.decode)}")
+    if record.first:
+        parts.append(f"first {_names(record.first)}")
+    if record.ended:
+        parts.append(f"ended {_names(record.ended)}")
+    return ", ".join(parts)
+
+
+def _names(names: tuple[int, ...]) -> str:
+    return " ".join(map(str, names))
+
+
+def _ids(tokens: list[int]) -> str:
+    return ",".join(map(str, tokens))
+
+
+def _answer(entry: Entry, tokens: list[int]) -> str:
+    return f"[{entry.name}] {_ids(tokens)}"
+
+
+def _object(
+    options: argparse.Namespace,
+    service: Service,
+    entries: list[Entry],
+    found: dict[int, list[int]],
+    records: list[tuple[Record, float]],
+) -> dict[str, object]:
+    """What was served, the requests with their tokens, and the iterations."""
+    return {
+        "model": service.name,
+        "trace": options.trace,
+        "policy": service.policy.name,
+        "chunk": service.policy.chunk,
+        "batch": service.engine.requests,
+        "compared_alone": options.compare_alone,
+        "requests": [
+            {
+                "request": entry.name,
+                "arrival_s": entry.seconds,
+                "prompt_ids": list(entry.prompt),
+                "tokens": found[entry.name],
+            }
+            for entry in entries
+        ],
+        "iterations": [
+            {
+                "number": record.number,
+                "ends_s": seconds,
+                "layers": None if record.layers is None else list(record.layers),
+                "read": [list(segment) for segment in record.segments],
+                "decode": list(record.decode),
+                "tokens": {str(name): token for name, token in record.tokens.items()},
+                "first": list(record.first),
+                "ended": list(record.ended),
+            }
+            for record, seconds in records
+        ],
+    }

@@ -1,0 +1,34 @@
+"""Flags of ``meshc serve``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshc.cli.flags.compiling import add_compiling
+from meshc.cli.flags.serving import add_serving
+from meshc.cli.flags.watching import add_watching
+
+_DESCRIPTION = """\
+Serve MODEL (as for compile) on the Python target behind an endpoint for completions on the loopback
+address, as clients of the OpenAI API know it, streaming included. Tokens are the most likely ones.
+SIGTERM finishes what runs. Needs the extra 'serve'.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("serve", help="serve completions", description=_DESCRIPTION)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--port", type=int, default=8000, metavar="N", help="0: any; default: %(default)s"
+    )
+    parser.add_argument(
+        "--finish-s",
+        type=int,
+        default=60,
+        metavar="S",
+        help="seconds that a signal leaves to what runs; default: %(default)s",
+    )
+    add_serving(parser)
+    add_compiling(parser)
+    add_watching(parser)

@@ -1,0 +1,152 @@
+"""Serving: a model compiled for requests that come and go, and the server that schedules them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshc.cost.layer_groups import layer_costs
+from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.generating import read_prompts
+from meshc.driver.hosts import PythonHost
+from meshc.driver.models import LoadedModel
+from meshc.driver.request import CompileRequest
+from meshc.driver.scheduling import groups_of
+from meshc.driver.weights import Progress, check_present, open_weights
+from meshc.frontend.checkpoints import Tokenizer
+from meshc.passes.instruments import Instrument
+from meshc.serving.engine import Engine, Server
+from meshc.serving.groups import Fixed
+from meshc.serving.lengths import Trace
+from meshc.serving.policies import Policy, policy
+from meshc.serving.replaying import Entry, replayed
+from meshc.serving.scheduler import Scheduler
+from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.scratch import scratch_folder
+
+USUAL_REQUESTS = 8
+"""Requests that a server continues at once unless somebody asks for another number."""
+
+
+@dataclass(frozen=True)
+class ServeRequest:
+    """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``
+    and ``force`` are as those of ``meshc schedule``. ``weights`` is the path of a checkpoint,
+    None for the model's own."""
+
+    policy: str = "chunked"
+    chunk: int | None = None
+    groups: str = ""
+    force: bool = False
+    weights: str | None = None
+
+    def chosen(self) -> Policy:
+        """The policy. Raises ``bad-argument``."""
+        if self.policy == "disaggregated":
+            fail(
+                "bad-argument",
+                "'disaggregated' is for machines apart, and one program serves here",
+                help="take chunked, layered or combined",
+            )
+        return policy(self.policy, self.chunk, groups_of(self.groups) if self.groups else None)
+
+    @property
+    def serving(self) -> str:
+        """What of ``CompileRequest.serving`` the policy needs."""
+        if self.policy == "chunked":
+            return "chunks"
+        return "layers!" if self.force else "layers"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A program that serves, its model's name and what turns tokens into text, if it has that.
+
+    ``layer_costs`` are relative; prompts are cut at multiples of ``multiple`` tokens, and those in
+    ``eos`` end a text.
+    """
+
+    name: str
+    engine: Engine
+    policy: Policy
+    layer_costs: tuple[float, ...]
+    multiple: int
+    eos: tuple[int, ...]
+    tokenizer: Tokenizer | None
+
+    def server(self, chosen: Policy | None = None) -> Server:
+        """A server by its policy, or by ``chosen``. Raises ``bad-argument``."""
+        most, room = self.engine.requests, self.engine.capacity + 1
+        wanted = chosen or self.policy
+        scheduler = Scheduler(wanted, self.layer_costs, most * room, most, self.multiple)
+        return Server(self.engine, scheduler)
+
+    def alone(self, entry: Entry) -> list[int]:
+        """The tokens of a request that nothing else runs beside, its prompt read whole."""
+        whole = Policy("chunked", self.engine.capacity + self.multiple, Fixed(1))
+        return replayed(self.server(whole), [replace(entry, seconds=0.0)], 1.0)[entry.name]
+
+
+def opened_service(
+    loaded: LoadedModel,
+    compile_request: CompileRequest,
+    request: ServeRequest,
+    report: Diagnostics,
+    instruments: Sequence[Instrument] = (),
+    on_read: Progress | None = None,
+) -> Service:
+    """``loaded`` compiled for serving by ``request``, with its weights on its cores.
+
+    Raises ``bad-argument`` for another target than Python and a policy or setting that is none,
+    ``dense-layered``, ``no-tokens``, ``weights-not-found``, and what compiling and reading weights
+    raise.
+    """
+    if compile_request.target != "python":
+        fail("bad-argument", f"programs for --target {compile_request.target} do not serve yet")
+    chosen = request.chosen()
+    asked = replace(compile_request, serving=request.serving, phase="both")
+    compiled = compile_loaded(loaded, asked, instruments, report)
+    if not compiled.makes_tokens or "prefill" not in compiled.modules:
+        fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder())
+        program = compiled.written(folder / "program", request.weights)
+        if program.weights is None:
+            fail(
+                "weights-not-found",
+                f"nothing says where the weights of '{program.name}' are",
+                help="give them with --weights",
+            )
+        config = program.config
+        tensors = open_weights(program.weights, config, program.layers, report, on_read)
+        check_present(program.names, tensors)
+        engine = PythonHost(program.folder, tensors)
+        (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
+    decode = graph_module(loaded, "decode", compile_request)
+    return Service(
+        loaded.name,
+        engine,
+        chosen,
+        layer_costs(decode),
+        engine.multiple,
+        tuple(config.eos_ids) if config else (),
+        prompt.tokenizer,
+    )
+
+
+def entries_of(trace: Trace, service: Service, seed: int, stop_at_eos: bool) -> list[Entry]:
+    """The requests of ``trace`` with random prompts of its lengths, the same for the same
+    ``seed``; all at once where it does not say when they come. Answers have the lengths of the
+    trace unless ``stop_at_eos``."""
+    random = np.random.default_rng(seed)
+    stop = service.eos if stop_at_eos else ()
+    seconds = trace.seconds or (0.0,) * len(trace.pairs)
+    return [
+        Entry(
+            name, at, tuple(random.integers(0, service.engine.vocab, prompt).tolist()), most, stop
+        )
+        for name, ((prompt, most), at) in enumerate(zip(trace.pairs, seconds, strict=True))
+    ]

@@ -1,0 +1,66 @@
+"""chunk-prompts: prompts are read in chunks, and decoding goes on beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.ir.batch import POSITION
+from meshc.ir.module import Module
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics, fail
+
+_LENGTH = "len"
+
+
+@dataclass(frozen=True)
+class ChunkPrompts(Pass):
+    """Let a run of prefill read any part of a prompt behind what is cached of it already.
+
+    A prefill phase gets the run-time scalar ``pos``, the tokens of the prompt that are cached: its
+    rows stand at positions ``pos .. pos + len - 1`` and see all before them. Chunks begin at
+    multiples of ``multiple`` tokens, which must be one of the rows of the mesh, since prompts are
+    dealt to these from their first token on.
+
+    While the prompt of one request is read, others are continued by the same decode step; a request
+    that is not among them has the position -1, and the step leaves its caches alone.
+
+    Before::
+
+        scalars len = 1..8
+        %grown = graph.append %cache, %k {dim = S, rows = L} : f32[S, G, D]
+
+    After::
+
+        scalars len = 1..8, pos = 0..7 by 2
+        %grown = graph.append %cache, %k {dim = S, rows = L} : f32[S, G, D]
+
+    A module without caches is an error, ``unsupported-op``.
+    """
+
+    NAME: ClassVar[str] = "chunk-prompts"
+    LEVELS: ClassVar[tuple[str, ...]] = ("graph",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset()
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    multiple: int = 1
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        if self.multiple < 1:
+            fail("bad-option", f"chunks cannot begin at multiples of {self.multiple}")
+        if _LENGTH in module.scalars:
+            module.scalars[POSITION] = (0, module.capacity - 1)
+            if self.multiple > 1:
+                module.multiples[POSITION] = self.multiple
+            words = f"chunks begin at multiples of {self.multiple} tokens"
+            report.remark("chunked-prompts", words)
+        elif POSITION in module.scalars:
+            module.scalars[POSITION] = (-1, module.scalars[POSITION][1])
+        else:
+            fail(
+                "unsupported-op",
+                f"'{module.name}' keeps no caches that a chunk of a prompt could stand behind",
+                help="chunk-prompts is for the phases prefill and decode",
+            )
+        return module

@@ -1,0 +1,151 @@
+"""What a client asks for: the JSON object of a completion, checked field by field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+MOST_PROMPTS = 128
+MOST_STOPS = 4
+USUAL_TOKENS = 16
+
+Encode = Callable[[str], list[int]]
+
+
+class Refused(Exception):
+    """A request that is answered with the HTTP ``status`` and words; ``field`` is at fault."""
+
+    def __init__(self, status: int, words: str, field: str | None = None) -> None:
+        super().__init__(words)
+        self.status, self.words, self.field = status, words, field
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Prompts as token ids, each to be continued by at most ``most`` tokens, up to one of the texts
+    ``stops``; answered piece by piece if ``stream``, with counts at the end if ``usage``."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    most: int
+    stops: tuple[str, ...]
+    stream: bool
+    usage: bool
+
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "temperature": (0,),
+    "top_p": (1,),
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "logprobs": (),
+    "suffix": (),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+}
+"""Settings that would change which tokens come, with the values under which they do not."""
+
+_KNOWN = {"model", "prompt", "max_tokens", "stop", "stream", "stream_options", "seed", "user"}
+
+
+def asked(body: bytes, model: str, encode: Encode | None) -> Asked:
+    """What ``body`` asks of ``model``; ``encode`` turns a text into ids, None where nothing does.
+
+    Raises :class:`Refused`: 400 for what is no such object, 404 for another model.
+    """
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON") from None
+    if not isinstance(given, dict):
+        raise Refused(400, "the body is no JSON object")
+    if given.get("model") != model:
+        raise Refused(404, f"there is no model {_shown(given.get('model'))} here", "model")
+    for name, value in given.items():
+        if name in _NEUTRAL:
+            if value is not None and value not in _NEUTRAL[name]:
+                words = f"{name} cannot be {_shown(value)}: tokens are the most likely ones"
+                raise Refused(400, words, name)
+        elif name not in _KNOWN:
+            raise Refused(400, f"there is no setting '{name[:40]}'", name[:40])
+    return Asked(
+        _prompts(given.get("prompt"), encode),
+        _most(given.get("max_tokens")),
+        _stops(given.get("stop"), encode),
+        _flag(given, "stream"),
+        _flag(_options(given), "include_usage"),
+    )
+
+
+def _prompts(given: object, encode: Encode | None) -> tuple[tuple[int, ...], ...]:
+    """A text, texts, token ids, or several lists of these."""
+    if isinstance(given, str) or (isinstance(given, list) and _are_ids(given)):
+        given = [given]
+    if not isinstance(given, list) or not 1 <= len(given) <= MOST_PROMPTS:
+        raise Refused(
+            400, f"prompt is no text, token ids, or 1 to {MOST_PROMPTS} of these", "prompt"
+        )
+    return tuple(_prompt(one, encode) for one in given)
+
+
+def _prompt(given: object, encode: Encode | None) -> tuple[int, ...]:
+    if isinstance(given, list) and _are_ids(given):
+        return tuple(given)
+    if not isinstance(given, str) or not given:
+        raise Refused(400, "a prompt is a text or token ids, not empty", "prompt")
+    if encode is None:
+        raise Refused(400, "the model has no tokenizer: give token ids", "prompt")
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Refused(400, "the prompt is not valid Unicode", "prompt") from None
+    return tuple(encode(given))
+
+
+def _are_ids(given: list[object]) -> bool:
+    return bool(given) and all(type(token) is int for token in given)
+
+
+def _most(given: object) -> int:
+    if given is None:
+        return USUAL_TOKENS
+    if type(given) is not int or given < 1:
+        raise Refused(400, f"max_tokens is {_shown(given)}, not 1 or more", "max_tokens")
+    return given
+
+
+def _stops(given: object, encode: Encode | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or len(texts) > MOST_STOPS:
+        raise Refused(400, f"stop is no text or up to {MOST_STOPS} texts", "stop")
+    if not all(isinstance(text, str) and text for text in texts):
+        raise Refused(400, "a text to stop at is not empty", "stop")
+    if texts and encode is None:
+        raise Refused(400, "the model has no tokenizer, so no text to stop at", "stop")
+    return tuple(texts)
+
+
+def _options(given: dict[str, object]) -> dict[str, object]:
+    found = given.get("stream_options")
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not given.get("stream"):
+        raise Refused(400, "stream_options are an object, for streams", "stream_options")
+    return found
+
+
+def _flag(given: dict[str, object], name: str) -> bool:
+    found = given.get(name)
+    if found is not None and not isinstance(found, bool):
+        raise Refused(400, f"{name} is {_shown(found)}, not true or false", name)
+    return bool(found)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

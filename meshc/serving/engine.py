@@ -1,0 +1,211 @@
+"""Running a schedule: the same scheduler that simulations drive, on a program that computes tokens.
+
+The engine is one program with room for so many requests at once. An iteration of the scheduler is
+carried out as it stands: prompt tokens pass the layers of their group, then one decode step
+continues all who decode, and with them those whose prompts have just passed the last layer.
+Prefill reads all tokens of a prompt but the last; the decode step takes that one and gives the
+first token of the answer, in the same iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from meshc.serving.requests import Request
+from meshc.serving.scheduler import Iteration, Prefill, Scheduler
+from meshc.support.diagnostics import fail
+
+Array = NDArray[Any]
+
+
+class Engine(Protocol):
+    """A program that serves: ``requests`` at once, each with ``capacity`` tokens in its caches;
+    tokens are numbered from 0 to ``vocab`` - 1."""
+
+    @property
+    def requests(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    def embedded(self, ids: Sequence[int]) -> Array:
+        """The rows ``[tokens, lanes]`` that ``ids`` begin with."""
+
+    def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
+        """Let ``rows`` pass ``layers``, behind ``position`` tokens that are cached of ``request``;
+        what these layers give."""
+
+    def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
+        """The logits behind a token of each request, by its number, at a position."""
+
+
+@dataclass
+class Job:
+    """A request being served. ``place`` is its number in the engine, ``rows`` what the last group
+    of layers gave for the part of its prompt that is being read."""
+
+    name: int
+    prompt: tuple[int, ...]
+    most: int
+    stop: Collection[int] = ()
+    tokens: list[int] = field(default_factory=list)
+    place: int | None = None
+    rows: Array | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an iteration did: ``segments`` are (request, first token, token behind the last) of
+    prompts that passed ``layers`` (first, one behind the last; None where no prompt was read).
+    ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one."""
+
+    number: int
+    layers: tuple[int, int] | None
+    segments: tuple[tuple[int, int, int], ...]
+    decode: tuple[int, ...]
+    tokens: dict[int, int]
+    first: tuple[int, ...]
+    ended: tuple[int, ...]
+
+
+class Server:
+    """Continuous batching: requests enter, are read and continued, and leave.
+
+    ``scheduler`` decides; its ``most_requests`` are at most those of the engine. Not to be called
+    from several threads at once.
+    """
+
+    def __init__(self, engine: Engine, scheduler: Scheduler) -> None:
+        self.engine = engine
+        self.scheduler = scheduler
+        self.jobs: dict[int, Job] = {}
+        self._free = list(range(engine.requests))
+
+    def submit(
+        self, name: int, prompt: Sequence[int], most: int, stop: Collection[int] = ()
+    ) -> None:
+        """Queue request ``name``: ``prompt`` is continued by at most ``most`` tokens; one in
+        ``stop`` is the last.
+
+        Errors: those of :meth:`check` and of :meth:`Scheduler.arrive`.
+        """
+        self.check(prompt, most)
+        self.scheduler.arrive(Request(name, len(prompt), most))
+        self.jobs[name] = Job(name, tuple(prompt), most, stop)
+
+    def check(self, prompt: Sequence[int], most: int) -> None:
+        """Fail with ``request-too-large`` where the caches of a request have no room for ``prompt``
+        and ``most`` tokens behind it, and with ``bad-argument`` where one of both is empty or a
+        token is none. Nothing changes, so any thread may ask."""
+        if not prompt or most < 1:
+            fail("bad-argument", "a request has at least one token, and asks for at least one")
+        wrong = [token for token in prompt if not 0 <= token < self.engine.vocab]
+        if wrong:
+            words = f"token {wrong[0]} is not in the vocabulary 0 .. {self.engine.vocab - 1}"
+            fail("bad-argument", words)
+        if len(prompt) + most - 1 > self.engine.capacity:
+            fail(
+                "request-too-large",
+                f"{len(prompt)} prompt tokens and {most} new ones do not fit caches of "
+                f"{self.engine.capacity} tokens",
+                help="shorten the request, or compile with a larger --seq",
+            )
+
+    def cancel(self, name: int) -> None:
+        """Forget request ``name`` and free its memory; nothing happens if it is not there."""
+        self.scheduler.cancel(name)
+        self._leave(name)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is left."""
+        return self.scheduler.idle
+
+    @property
+    def free(self) -> int:
+        """How many more requests the engine has caches for."""
+        return len(self._free)
+
+    def step(self) -> Record | None:
+        """Carry out the next iteration; None when there is nothing to do. Where the engine fails,
+        all requests are given up before its error goes on."""
+        iteration = self.scheduler.next()
+        if iteration is None:
+            return None
+        try:
+            decoding = list(iteration.decode)
+            if iteration.prefill is not None:
+                decoding += self._read(iteration.prefill)
+            found = self._continue(decoding)
+        except Exception:
+            for name in list(self.jobs):
+                self.cancel(name)
+            self.scheduler.finish(iteration)
+            raise
+        stopped = {name for name, token in found.items() if token in self.jobs[name].stop}
+        progress = self.scheduler.finish(iteration, stopped)
+        for name in progress.ended:
+            self._leave(name)
+        return _record(iteration, found, progress.first, progress.ended)
+
+    def _read(self, prefill: Prefill) -> list[int]:
+        """Let prompts pass the layers of their group; who has now been read whole."""
+        done = []
+        for segment in prefill.segments:
+            job = self.jobs[segment.request.name]
+            if job.place is None:
+                job.place = self._free.pop(0)
+            stop = min(segment.stop, len(job.prompt) - 1)
+            if stop > segment.start:
+                rows = job.rows
+                if rows is None:
+                    rows = self.engine.embedded(job.prompt[segment.start : stop])
+                job.rows = self.engine.read(job.place, rows, segment.start, prefill.layers)
+            if prefill.last:
+                job.rows = None
+                done += [job.name] if segment.stop == len(job.prompt) else []
+        return done
+
+    def _continue(self, names: Sequence[int]) -> dict[int, int]:
+        """The next token of each request, the one with the largest logit."""
+        tokens: dict[int, tuple[int, int]] = {}
+        places: dict[int, int] = {}
+        for name in names:
+            job = self.jobs[name]
+            assert job.place is not None
+            places[name] = job.place
+            last = (job.tokens or job.prompt)[-1]
+            tokens[job.place] = (last, len(job.prompt) - 1 + len(job.tokens))
+        logits = self.engine.step(tokens) if tokens else {}
+        found = {name: int(logits[place].argmax()) for name, place in places.items()}
+        for name, token in found.items():
+            self.jobs[name].tokens.append(token)
+        return found
+
+    def _leave(self, name: int) -> None:
+        job = self.jobs.pop(name, None)
+        if job is not None and job.place is not None:
+            self._free.append(job.place)
+
+
+def _record(
+    iteration: Iteration, tokens: dict[int, int], first: tuple[int, ...], ended: tuple[int, ...]
+) -> Record:
+    prefill = iteration.prefill
+    segments = prefill.segments if prefill else ()
+    return Record(
+        iteration.number,
+        (prefill.layers.start, prefill.layers.stop) if prefill else None,
+        tuple((s.request.name, s.start, s.stop) for s in segments),
+        iteration.decode,
+        tokens,
+        first,
+        ended,
+    )

@@ -1,0 +1,189 @@
+"""Extents known when a program runs: each kernel, transfers, and what has no descriptor.
+
+One compiled program runs with every number of rows; all of each core's memory is compared with the
+interpreter's, so that an operation on more elements than asked for shows.
+"""
+
+import numpy as np
+import pytest
+from csl_runs import emit, run_steps, tile_text
+
+from meshc.interp.tile import TileMachine
+from meshc.support.diagnostics import MeshcError
+
+MOST = 5
+SHAPES = {"a": (MOST, 6), "b": (MOST, 6), "c": (MOST, 6), "q": (2, MOST, MOST), "s": (MOST,)}
+RING = '  channel @ring_x "{ [y, x] -> [y, 1 - x] }"\n'
+HEADER = f"  buffer %g : f32[6]\n  buffer %w : f32[2, {MOST}, {MOST}]\n"
+HEADER += f"  buffer %v : f32[{MOST}, {MOST + 1}]\n{RING}"
+
+
+def program(body, dtype="f32", low=1):
+    """Two cores that run ``body``; ``pos`` counts rows. Every buffer of ``SHAPES`` is loaded and
+    read back; %g and %w are scratch."""
+    lines = ["module @t level(tile) holds(channels_matched) {"]
+    sizes = sorted({n for shape in SHAPES.values() for n in shape} | {2})
+    lines.append(f"  dims {', '.join(f'N{n} = {n}' for n in sizes)}")
+    lines += [f"  scalars pos = {low}..{MOST}", "  mesh y = 1, x = 2"]
+    for name, shape in SHAPES.items():
+        lines.append(f"  buffer %{name} : {dtype}[{', '.join(map(str, shape))}] {{role = in}}")
+    lines.append(HEADER.replace("f32", dtype).rstrip())
+    for name, shape in SHAPES.items():
+        dims = ", ".join(f"N{n}" for n in (2, *shape))
+        lanes = ", ".join("ijk"[: len(shape)])
+        for port, way in ((name, "in"), (f"{name}_after", "out")):
+            lines.append(
+                f"  port @{port} {way} {dtype}[{dims}] : %{name} "
+                f"{{lanes = [{lanes}], element = [x, {lanes}]}}"
+            )
+    return "\n".join([*lines, "  program @main {", body.rstrip(), "  }", "}"]) + "\n"
+
+
+def check(body, folder, monkeypatch, arch, dtype="f32", near=0.0):
+    """The program with each number of rows, beside the interpreter."""
+    module = tile_text(program(body, dtype), arch)
+    machine = TileMachine(module)
+    random = np.random.default_rng(0)
+    inputs = {
+        name: random.integers(-4, 5, (2, *shape)).astype({"f32": "f4", "f16": "f2"}[dtype])
+        for name, shape in SHAPES.items()
+    }
+    inputs["s"] = np.abs(inputs["s"]) + 1
+    for name, tensor in inputs.items():
+        machine.load(name, tensor)
+    files = emit({"main": module})
+    counts = (MOST, 1, 2, MOST - 1)
+    found = run_steps(files, {}, [(inputs, {"pos": n}) for n in counts], folder, monkeypatch)
+    for count, results in zip(counts, found, strict=True):
+        wanted = machine.run({"pos": count})
+        for name, value in wanted.items():
+            np.testing.assert_allclose(results[name], value, near, near, err_msg=f"{name} {count}")
+
+
+ROWS = "0 +: pos"
+EXACT = {
+    "parts of rows": f"tile.copy %b[{ROWS}, 0 +: 3], %a[{ROWS}, 3 +: 3]",
+    "rows and columns": f"tile.copy %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}]",
+    "turned": f"tile.copy %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}] order [1, 0]",
+    "rows of heads": f"tile.copy %b[{ROWS}] as [pos, 3, 2] order [1, 0, 2], "
+    f"%a[{ROWS}] as [pos, 3, 2] order [1, 0, 2]",
+    "numbers": f"tile.fill %b[{ROWS}, 1 +: 2] {{value = 7.0}}",
+    "sums of rows and lanes": "tile.fill %g {value = 3.0}\n"
+    f"    tile.add %c[{ROWS}], %a[{ROWS}], %g",
+    "products": f"tile.mul %c[{ROWS}, 0 +: 2], %a[{ROWS}, 2 +: 2], %b[{ROWS}, 4 +: 2]",
+    "scaled": f"tile.scale %c[{ROWS}, 1 +: 2], %a[{ROWS}, 2 +: 2] {{factor = 2.0}}",
+    "squares": f"tile.relu2 %c[{ROWS}, 1 +: 2], %a[{ROWS}, 2 +: 2]",
+    "sums": f"tile.row_sum %s[{ROWS}], %a[{ROWS}, {ROWS}]",
+    "sums of two dims": f"tile.row_sum %s[0 +: 2], %q[:, {ROWS}, {ROWS}]",
+    "maxima": f"tile.row_max %s[{ROWS}], %a[{ROWS}, 1 +: 3]",
+    "sums of squares": f"tile.square_sum %s[{ROWS}], %a[{ROWS}, {ROWS}]",
+    "rotated": f'tile.rotate %q[:, {ROWS}, {ROWS}] {{by = "x + 1"}}',
+    "lanes": f'tile.select_lanes %c[0 +: 4, {ROWS}], %a[0 +: 4, {ROWS}] {{shift = "x"}}',
+    "scores": f"tile.gemm %c[{ROWS}, {ROWS}], %a[{ROWS}], %b[{ROWS}] "
+    "{accumulate = true, transposed = true}",
+    "weighted": f"tile.gemm %c[{ROWS}], %a[{ROWS}, {ROWS}], %b[{ROWS}] "
+    "{accumulate = false, transposed = false}",
+    "columns": f"tile.gemm %c[0 +: 3, {ROWS}], %a[0 +: 3, {ROWS}], "
+    f"%b[{ROWS}, {ROWS}] {{accumulate = false, transposed = false}}",
+    "products of heads": f"tile.gemm %w[:, {ROWS}, {ROWS}], %q[:, {ROWS}, 0 +: 2], "
+    f"%q[:, 0 +: 2, {ROWS}] {{accumulate = false, transposed = false}}\n"
+    f"    tile.copy %q[:, {ROWS}, {ROWS}], %w[:, {ROWS}, {ROWS}]",
+    "what a query sees": f"tile.mask_causal %q[:, {ROWS}, {ROWS}] "
+    "{query = x, query_step = 2, key = 1, key_step = 3, limit = pos}",
+    "later keys": f"tile.mask_causal %q[:, {ROWS}, 0 +: 4] "
+    '{query = "pos - 2", query_step = 1, key = "2*x", key_step = 1, limit = "pos + 3"}',
+}
+ROUNDED = {
+    "divided": f"tile.div %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}], %s[{ROWS}]",
+    "weights": f"tile.exp_sub %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}], %s[{ROWS}]",
+    "silu": f"tile.silu %c[{ROWS}, 0 +: 4], %a[{ROWS}, 1 +: 4]",
+    "gelu": f"tile.gelu %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}] {{form = tanh}}",
+    "normed": f"tile.fill %g {{value = 2.0}}\n    tile.rms_scale %c[{ROWS}], %a[{ROWS}], "
+    f"%s[{ROWS}], %g {{count = 6, eps = 0.5}}",
+    "turned lanes": "tile.fill %g {value = 0.5}\n"
+    f"    tile.rope %c[{ROWS}] as [pos, 1, 6] order [1, 0, 2], "
+    f"%a[{ROWS}] as [pos, 1, 6] order [1, 0, 2], %g[0 +: 3] {{position = x, step = 2}}",
+}
+MESSAGES = {
+    "rows": (f"%a[{ROWS}]", f"%c[{ROWS}]"),
+    "single lanes": (f"%a[{ROWS}, 2]", f"%c[{ROWS}, 3]"),
+    "rows of a buffer and of another shape": (f"%a[{ROWS}, 0 +: 1]", f"%s[{ROWS}]"),
+}
+IN_TURNS = pytest.mark.parametrize(
+    ("arch", "dtype"), [("wse2", "f32"), ("wse3", "f16")], ids=["wse2-f32", "wse3-f16"]
+)
+
+
+@IN_TURNS
+@pytest.mark.parametrize("name", EXACT)
+def test_kernels(name, arch, dtype, tmp_path, monkeypatch):
+    check(f"    {EXACT[name]}\n", tmp_path, monkeypatch, arch, dtype)
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_functions(name, tmp_path, monkeypatch):
+    check(f"    {ROUNDED[name]}\n", tmp_path, monkeypatch, "wse3", near=3e-6)
+
+
+def exchanged(sent, got, combine="store"):
+    """Each core sends to the other one."""
+    return (
+        f"    %t = tile.send @ring_x, {sent} : token\n"
+        f"    %r = tile.recv @ring_x, {got} {{combine = {combine}}} : token\n"
+        "    tile.wait %t, %r\n"
+    )
+
+
+@IN_TURNS
+@pytest.mark.parametrize("combine", ["store", "add", "max"])
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages(name, combine, arch, dtype, tmp_path, monkeypatch):
+    body = exchanged(*MESSAGES[name], combine)
+    check(body, tmp_path, monkeypatch, arch, dtype)
+
+
+WHOLE = f"%w[0, {ROWS}, {ROWS}]"
+TO_W = f"    tile.copy {WHOLE}, %q[0, {ROWS}, {ROWS}]\n"
+
+
+@IN_TURNS
+def test_messages_of_which_two_extents_are_not_constant(arch, dtype, tmp_path, monkeypatch):
+    """Columns travel whole; what is behind the last of them in the other slot stays unread."""
+    other = WHOLE.replace("0,", "1,", 1)
+    body = TO_W + exchanged(WHOLE, other) + f"    tile.copy %q[1, {ROWS}, {ROWS}], {other}\n"
+    check(body, tmp_path, monkeypatch, arch, dtype)
+
+
+REFUSED = {
+    "seen by the host": (exchanged(f"%q[0, {ROWS}, {ROWS}]", f"%q[1, {ROWS}, {ROWS}]"), "the host"),
+    "read by somebody": (
+        TO_W + exchanged(WHOLE, f"%w[1, {ROWS}, {ROWS}]") + "    tile.copy %q[1], %w[1]\n",
+        "may be read by '%w[1]'",
+    ),
+    "accumulated": (
+        TO_W
+        + exchanged(WHOLE, f"%w[1, {ROWS}, {ROWS}]")
+        + f"    tile.gemm %w[1, {ROWS}], %q[0, {ROWS}], %q[1] "
+        + "{accumulate = true, transposed = false}\n",
+        "may be read by",
+    ),
+    "unlike ends": (TO_W + exchanged(WHOLE, f"%v[{ROWS}, {ROWS}]"), "differ in what they carry"),
+    "not from the first": (
+        exchanged("%w[0, 0 +: pos, 1 +: pos - 1 + 1]", "%w[1, 0 +: pos, 1 +: pos]"),
+        "not the beginning of a dim",
+    ),
+    "a reshaped view": (
+        exchanged(f"%w[0, {ROWS}, {ROWS}] order [1, 0]", f"%w[1, {ROWS}, {ROWS}]"),
+        "not the beginning of a dim",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_messages_that_are_refused(name):
+    body, words = REFUSED[name]
+    module = tile_text(program(body), "wse3")
+    with pytest.raises(MeshcError) as caught:
+        emit({"main": module})
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-extent" and words in found.message, found

@@ -1,0 +1,194 @@
+"""``meshc serve-trace``: requests of a trace on tiny real models, by every policy."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshc.cli import main
+from meshc.driver import CompileRequest, load_any
+from meshc.driver.serving import ServeRequest, Service, entries_of, opened_service
+from meshc.serving.groups import ByLength, Fixed
+from meshc.serving.lengths import Trace
+from meshc.serving.policies import Policy, policy
+from meshc.serving.replaying import replayed
+from meshc.support.diagnostics import Diagnostics
+
+pytestmark = pytest.mark.models
+
+TINY = Path(__file__).parents[1] / "data" / "tiny"
+TRACE = "arrival_s,prompt_tokens,output_tokens\n0,9,4\n0,3,6\n0.02,14,3\n0.05,1,5\n"
+
+
+@pytest.fixture
+def serve(tmp_path, capsys):
+    """Runs the command on a trace; stdout and stderr."""
+
+    def run(*words, trace=TRACE, model="llama-9h3-tied", code=0):
+        place = tmp_path / "trace.csv"
+        place.write_text(trace)
+        arguments = [str(TINY / model), "--mesh", "3x2", "--trace", str(place), "--batch", "3"]
+        assert main(["serve-trace", *arguments, *words]) == code
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "policy_name"),
+    [
+        (["--chunk", "6"], "chunked"),
+        (["--policy", "layered", "--groups", "3", "--force"], "layered"),
+        (["--policy", "combined", "--chunk", "6", "--groups", "2", "--force"], "combined"),
+    ],
+)
+def test_requests_get_what_they_get_alone(serve, words, policy_name):
+    found = json.loads(serve(*words, "--compare-alone", "--json").out)
+    assert (found["policy"], found["batch"]) == (policy_name, 3)
+    assert [len(own["tokens"]) for own in found["requests"]] == [4, 6, 3, 5]
+    assert [len(own["prompt_ids"]) for own in found["requests"]] == [9, 3, 14, 1]
+    numbers = [own["number"] for own in found["iterations"]]
+    assert numbers == list(range(len(numbers)))
+    for own in found["requests"]:
+        name = own["request"]
+        got = [i["tokens"][str(name)] for i in found["iterations"] if str(name) in i["tokens"]]
+        assert got == own["tokens"]
+        assert sum(name in i["first"] for i in found["iterations"]) == 1
+        assert sum(name in i["ended"] for i in found["iterations"]) == 1
+
+
+@pytest.mark.parametrize("model", ["mixtral-5x2", "qwen3-moe-7x3"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--policy", "layered", "--groups", "2"],
+        ["--policy", "combined", "--groups", "2", "--chunk", "6"],
+    ],
+    ids=["layered", "combined"],
+)
+def test_models_with_experts_are_read_by_groups_of_layers(serve, model, words):
+    name = f"../tiny_experts/{model}"
+    found = json.loads(serve(*words, "--compare-alone", "--json", model=name).out)
+    whole = json.loads(serve("--chunk", "40", "--json", model=name).out)
+    assert [own["tokens"] for own in found["requests"]] == [
+        own["tokens"] for own in whole["requests"]
+    ]
+    layers = [tuple(own["layers"]) for own in found["iterations"] if own["layers"]]
+    assert len(set(layers)) == 2 and (0, whole["iterations"][0]["layers"][1]) not in layers
+
+
+def test_iterations_and_answers_are_printed_the_same_each_time(serve):
+    first = serve("--chunk", "6").out
+    assert "layers 0-1 read 0[0:6]\n" in first and "decode 0 1, ended 0\n" in first
+    lines = first.splitlines()
+    assert [line.split("] ")[0] for line in lines[-4:]] == ["[0", "[1", "[2", "[3"]
+    assert serve("--chunk", "6").out == first
+    assert serve("--chunk", "6", "--seed", "1").out.splitlines()[-4:] != lines[-4:]
+
+
+def test_tokens_do_not_depend_on_the_policy(serve):
+    answers = [
+        serve(*words).out.splitlines()[-4:]
+        for words in (["--chunk", "8"], ["--policy", "layered", "--groups", "2", "--force"])
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--policy", "layered"], "dense-layered"),
+        (["--policy", "combined"], "dense-layered"),
+        (["--policy", "disaggregated"], "bad-argument"),
+        (["--policy", "fast"], "bad-argument"),
+        (["--groups", "latency:50", "--policy", "layered"], "bad-argument"),
+        (["--chunk", "1"], "bad-argument"),
+        (["--target", "cuda"], "bad-argument"),
+        (["--requests", "0"], "bad-argument"),
+        (["--iteration-ms", "0"], "bad-argument"),
+        (["--seq", "12"], "request-too-large"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(serve, words, code):
+    assert f"error[{code}]" in serve(*words, code=1).err
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "prompt_tokens,output_tokens\n-3,4\n",
+        "prompt_tokens,output_tokens\nnan,4\n",
+        "prompt_tokens\n3\n",
+        "prompt_tokens,output_tokens\n",
+        "arrival_s,prompt_tokens,output_tokens\n1,3,4\n0.5,3,4\n",
+    ],
+)
+def test_malformed_traces_are_refused_before_anything_is_compiled(serve, trace):
+    assert "error[trace-invalid]" in serve(trace=trace, code=1).err
+
+
+def test_a_model_without_a_program_of_tokens_serves_nobody(tmp_path, capsys):
+    place = tmp_path / "trace.csv"
+    place.write_text(TRACE)
+    model = Path(__file__).parents[2] / "examples" / "tiny_llama.mesh"
+    words = ["serve-trace", str(model), "--mesh", "2x2", "--trace", str(place)]
+    assert main(words) == 1
+    assert "error[weights-not-found]" in capsys.readouterr().err
+
+
+def test_a_difference_from_what_a_request_gets_alone_is_an_error(serve, monkeypatch):
+    monkeypatch.setattr(Service, "alone", lambda self, entry: [0] * entry.most)
+    assert "error[not-as-alone]: request 0" in serve("--compare-alone", code=1).err
+
+
+@pytest.fixture(scope="module")
+def service():
+    """A program by which any policy can be served."""
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    asked = CompileRequest(mesh="2x3", seq=40, batch=3)
+    request = ServeRequest("layered", force=True)
+    return opened_service(loaded, asked, request, Diagnostics())
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        policy("chunked", 6),
+        policy("layered", groups=Fixed(2)),
+        Policy("layered", None, ByLength(7), merged=20),
+        policy("combined", 9, Fixed(2)),
+    ],
+    ids=lambda p: f"{p.name}-{p.chunk}",
+)
+@given(
+    drawn=st.lists(
+        st.tuples(st.integers(1, 20), st.integers(1, 8), st.integers(0, 4)),
+        min_size=1,
+        max_size=6,
+    ),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=8, deadline=None)
+def test_any_arrivals_on_a_real_model(service, chosen, drawn, seed):
+    seconds, pairs = [], []
+    for prompt, most, gap in drawn:
+        seconds.append((seconds[-1] if seconds else 0.0) + gap)
+        pairs.append((prompt, most))
+    entries = entries_of(Trace(tuple(pairs), tuple(seconds)), service, seed, False)
+    server = service.server(chosen)
+    found = replayed(server, entries, 1.0)
+    assert found == {entry.name: service.alone(entry) for entry in entries}
+    assert server.free == 3 and server.scheduler.held_tokens == 0
+
+
+@pytest.mark.slow
+@pytest.mark.smollm2
+def test_a_real_checkpoint(capsys, tmp_path):
+    place = tmp_path / "trace.csv"
+    place.write_text("prompt_tokens,output_tokens\n20,3\n5,4\n")
+    words = ["smollm2-135m", "--mesh", "2x2", "--trace", str(place), "--chunk", "8", "--batch", "2"]
+    assert main(["serve-trace", *words, "--compare-alone", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(own["tokens"]) for own in found["requests"]] == [3, 4]

@@ -1,0 +1,165 @@
+"""Mixtures of experts on the Python target, against transformers: tokens and logits of tiny random
+models, on square and other meshes, alone and in batches, with every form of the experts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mesh_programs import MeshProgram, load_program, mesh_program, write
+
+import meshc
+from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+pytestmark = pytest.mark.models
+
+TINY = Path(__file__).parents[1] / "data" / "tiny_experts"
+LATENT = TINY.parent / "tiny_latent_experts"
+FIXTURES = sorted(folder.name for folder in TINY.iterdir())
+MESHES = ("1x1", "2x2", "3x2", "2x5")
+MORE_MESHES = ("1x4", "5x1", "3x3", "4x6")
+PREFILL_FORMS = {
+    "features": ("t_1=gemm",),
+    "experts": ("t_1=gemm_experts",),
+    "whole experts": ("x=whole", "t_1=expert_parallel"),
+}
+DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x")
+PROMPTS = ([], [9], [30, 2, 2, 31, 7, 7, 1, 12, 30], [11, 4], [5, 5], [40, 3, 8])
+
+
+def facts(name: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = json.loads((TINY / name / "expected.json").read_text())
+    return found
+
+
+def check(name: str, mesh: str, folder: Path, **options: dict[str, str]) -> MeshProgram:
+    """Interpreter and emitted program against transformers; logits of the prompt too."""
+    wanted = facts(name)
+    ids, tokens = [int(i) for i in wanted["prompt_ids"]], wanted["tokens"]
+    program = mesh_program(str(TINY / name), mesh, len(ids) + len(tokens), **options)
+    found, logits = program.run(folder, ids, len(tokens))
+    assert found == tokens
+    first = np.array(wanted["prompt_logits"])
+    np.testing.assert_allclose(logits[0], first, atol=2e-4 * np.abs(first).max())
+    assert program.interpret(ids, 3) == tokens[:3]
+    return program
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", FIXTURES)
+def test_tokens_and_logits_equal_those_of_transformers(
+    name: str, mesh: str, tmp_path: Path
+) -> None:
+    check(name, mesh, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", MORE_MESHES)
+@pytest.mark.parametrize("name", FIXTURES)
+def test_tokens_on_more_meshes(name: str, mesh: str, tmp_path: Path) -> None:
+    check(name, mesh, tmp_path)
+
+
+def pins(*forms: str) -> dict[str, str]:
+    """Passes that compute results by these forms."""
+    names = ",".join(f'"{form}"' for form in forms)
+    return {"partition": f"partition{{forms=[{names}]}}"}
+
+
+@pytest.mark.parametrize("mesh", ["2x2", "3x2"])
+@pytest.mark.parametrize("form", PREFILL_FORMS)
+def test_experts_of_prompts_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
+    decode = pins("t_1=experts_y")
+    check("mixtral-5x2", mesh, tmp_path, passes=pins(*PREFILL_FORMS[form]), decode=decode)
+
+
+@pytest.mark.parametrize("mesh", ["2x2", "4x3"])
+@pytest.mark.parametrize("form", DECODE_FORMS)
+def test_experts_of_single_rows_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
+    check("qwen2-moe-6x2", mesh, tmp_path, decode=pins(f"t_1={form}"))
+
+
+@pytest.mark.parametrize("mesh", ["2x2", "3x2"])
+@pytest.mark.parametrize("batch", range(2, 7))
+def test_a_batch_gives_each_prompt_what_it_gets_alone(
+    batch: int, mesh: str, tmp_path: Path
+) -> None:
+    """The first prompt is that of transformers."""
+    name = FIXTURES[batch % len(FIXTURES)]
+    wanted = facts(name)
+    count = len(wanted["tokens"])
+    prompts = [[int(i) for i in wanted["prompt_ids"]], *PROMPTS[1:batch]]
+    loaded = load_any(str(TINY / name), Diagnostics())
+    assert loaded.weights is not None
+    tensors = open_weights(loaded.weights, loaded.config, None, Diagnostics())
+
+    def program(size: int):  # type: ignore[no-untyped-def]
+        request = CompileRequest(mesh=mesh, seq=21, dtype="f32", batch=size)
+        write(tmp_path / str(size), compile_loaded(loaded, request).files)
+        return load_program(tmp_path / str(size)).load(tensors)
+
+    found = program(batch).generate_all(prompts, count)
+    alone = program(1)
+    assert found[0] == wanted["tokens"]
+    assert found[1:] == [alone.generate(prompt, count) for prompt in prompts[1:]]
+
+
+def test_a_remark_says_that_all_experts_are_computed() -> None:
+    report = Diagnostics()
+    loaded = load_any(str(TINY / "qwen3-moe-7x3"), Diagnostics())
+    request = CompileRequest(mesh="2x2", seq=8, phase="decode")
+    compile_loaded(loaded, request, report=report)
+    (found,) = (d for d in report.messages if d.code == "experts")
+    assert found.message.startswith("a row goes to 3 of the 7 experts of X")
+
+
+KERNEL_SIZES = """
+use blocks
+model sized(E=64, H=2, G=1, D=64, X=4, K=2, F=64, V=96, layers=2) {
+  weights f16  accumulate f32
+  param embedding[V, E], final_norm[E], lm_head[E, V]
+  main(tokens[B, L]) -> [B, L, V] {
+    x = embed(tokens, embedding)
+    repeat layers {
+      param attn_norm[E], wq[E, H, D], wk[E, G, D], wv[E, G, D], wo[H, D, E]
+      param ffn_norm[E], router[E, X], w_gate[E, X, F], w_up[E, X, F], w_down[X, F, E]
+      x = llama_attention(x, attn_norm, wq, wk, wv, wo)
+      h = rms_norm(x, ffn_norm)
+      x = x + experts(h, top_k(softmax(h @ router), K), w_gate, w_up, w_down)
+    }
+    return x when prefill
+    return rms_norm(x, final_norm) @ lm_head
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "phase", "code"),
+    [
+        ("csl", "prefill", "csl-kernel"),
+        ("csl", "decode", "csl-kernel"),
+        ("cuda", "decode", "cuda-graph"),
+    ],
+)
+def test_targets_without_kernels_of_experts_refuse_them(
+    target: str, phase: str, code: str, tmp_path: Path
+) -> None:
+    """Of sizes that all other kernels take."""
+    (tmp_path / "sized.mesh").write_text(KERNEL_SIZES, encoding="utf-8")
+    options = {"mesh": "4x4"} if target == "csl" else {}
+    with pytest.raises(MeshcError) as caught:
+        meshc.compile(tmp_path / "sized.mesh", target=target, phase=phase, seq=16, **options)
+    assert code in {found.code for found in caught.value.diagnostics}
+
+
+@pytest.mark.parametrize("name", sorted(folder.name for folder in LATENT.iterdir()))
+def test_a_mesh_refuses_latent_attention(name: str) -> None:
+    loaded = load_any(str(LATENT / name), Diagnostics())
+    with pytest.raises(MeshcError) as caught:
+        compile_loaded(loaded, CompileRequest(mesh="2x2", seq=8))
+    found = caught.value.diagnostics[0]
+    assert found.code == "unsupported-op" and "without a head dim" in found.message

@@ -1,0 +1,64 @@
+"""Configs of models with experts: what is read and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_files import diagnosed
+
+from meshc.frontend.checkpoints import read_config
+
+TINY = Path(__file__).parents[2] / "data" / "tiny_experts"
+FOLDERS = {"mixtral": "mixtral-5x2", "qwen2_moe": "qwen2-moe-6x2", "qwen3_moe": "qwen3-moe-7x3"}
+
+
+def changed(family: str, folder: Path, **changes: Any) -> Path:
+    """The config of a tiny model with changes; ``...`` leaves a key out."""
+    known = json.loads((TINY / FOLDERS[family] / "config.json").read_text()) | changes
+    kept = {key: value for key, value in known.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(kept))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "own"),
+    [
+        ("mixtral", {"X": 5, "K": 2}),
+        ("qwen2_moe", {"X": 6, "K": 2, "F2": 13, "normalise": False}),
+        ("qwen3_moe", {"X": 7, "K": 3, "normalise": True}),
+    ],
+)
+def test_experts_are_read(family: str, own: dict[str, object], tmp_path: Path) -> None:
+    config = read_config(changed(family, tmp_path))
+    assert config.family == family and config.own == own
+
+
+def test_older_files_name_the_number_of_experts_otherwise(tmp_path: Path) -> None:
+    file = changed("qwen3_moe", tmp_path, num_local_experts=..., num_experts=16)
+    assert read_config(file).own["X"] == 16
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "changes", [{"decoder_sparse_step": 2}, {"mlp_only_layers": [0]}, {"mlp_only_layers": True}]
+)
+def test_layers_of_which_some_have_experts_are_refused(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    file = changed(family, tmp_path, **changes)
+    (found,) = diagnosed("config-unsupported", lambda: read_config(file))
+    assert "only some have experts" in found.message
+
+
+def test_more_experts_than_there_are_cannot_be_chosen(tmp_path: Path) -> None:
+    file = changed("mixtral", tmp_path, num_experts_per_tok=6)
+    (found,) = diagnosed("config-bad-value", lambda: read_config(file))
+    assert "'num_experts_per_tok' is 6" in found.message and "all experts, 5" in found.message
+
+
+def test_windows_of_mixtral_are_refused(tmp_path: Path) -> None:
+    file = changed("mixtral", tmp_path, sliding_window=16)
+    assert diagnosed("config-unsupported", lambda: read_config(file))
