@@ -31,9 +31,11 @@ from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.registry import PASSES, parse_pipeline
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
@@ -131,6 +133,7 @@ __all__ = [
     "AllocateRoutes",
     "Answer",
     "AssignCslQueues",
+    "AssignCslRegisters",
     "AssignCslTasks",
     "Canonicalize",
     "ChunkPrompts",
@@ -152,6 +155,7 @@ __all__ = [
     "PassManager",
     "PlaceInterleave",
     "PlanCslMemory",
+    "PlanCslWords",
     "PlanMemory",
     "ScheduleTasks",
     "SelectCollective",

@@ -58,9 +58,11 @@ def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pa
 RESOURCE_STAGES = (
     "merge-csl-buffers",
     "select-csl-products",
+    "assign-csl-registers",
     "plan-csl-memory",
     "assign-csl-queues",
     "assign-csl-tasks",
+    "plan-csl-words",
 )
 """The passes that assign what a CSL program takes of a core."""
 

@@ -311,6 +311,14 @@ class Device(Numbers):
         return self.whole("reserved_bytes")
 
     @property
+    def reserved_for(self) -> str:
+        """What ``reserved_bytes`` are kept for: with CSL what ``report.json`` counts beside buffers
+        once a program is emitted."""
+        if self.csl_arch is None:
+            return "code and stack"
+        return "scratch, tables, variables, padding and code"
+
+    @property
     def data_bytes(self) -> int | None:
         """Bytes of a core's memory that buffers may take; None when not limited."""
         total = self.memory_bytes

@@ -102,6 +102,13 @@ def decode_way(raw: Raw, span: Span) -> str:
     return value
 
 
+def decode_dsr(raw: Raw, span: Span) -> int:
+    """Which descriptor registers a call of a microkernel takes."""
+    value = _decoded("dsr", raw, int, span)
+    assert isinstance(value, int)
+    return value
+
+
 def _type_of(owner: str, types: dict[str, object], name: str, span: Span) -> object:
     if name not in types:
         known = ", ".join(types) or "none"

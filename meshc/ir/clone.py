@@ -25,6 +25,8 @@ def clone_module(module: Module) -> Module:
         options=dict(module.options),
         tasks=dict(module.tasks),
         scratch=dict(module.scratch),
+        tables=dict(module.tables),
+        words=dict(module.words),
         holds=set(module.holds),
     )
     copy.buffers = [Buffer(_fresh(b.value, values), b.role, b.address) for b in module.buffers]

@@ -25,6 +25,8 @@ Role = Literal["in", "weight", "state", "out"]
 Scalar = int | float | bool | str
 
 LEVELS: tuple[Level, ...] = ("graph", "mesh", "tile")
+RESOURCES = ("tasks", "scratch", "tables", "words")
+"""Sections of the header that say what a CSL program takes of a core, numbers by name."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,9 @@ class Module:
     has an entry for each kind of attention over cached keys; ``paired`` names weights of the model
     whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, .. (canonicalize). ``tasks`` are
     the ids of the local tasks of a CSL program (assign-csl-tasks), ``scratch`` the elements
-    that its kernels share, by element type or use (plan-csl-memory). ``places`` says where sections
-    of the header and declarations stand in the text that the module was read from.
+    that its kernels share, by element type or use (plan-csl-memory), ``tables`` its words of 32
+    bits and ``words`` those of 16 that it has besides, by use (plan-csl-words). ``places`` says
+    where sections of the header and declarations stand in the text that it was read from.
     """
 
     name: str
@@ -147,6 +150,8 @@ class Module:
     programs: list[Program] = field(default_factory=list)
     tasks: dict[str, int] = field(default_factory=dict)
     scratch: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, int] = field(default_factory=dict)
+    words: dict[str, int] = field(default_factory=dict)
     multiples: dict[str, int] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict, repr=False)
 

@@ -14,6 +14,7 @@ from meshc.ir.attributes import (
     Raw,
     decode_attributes,
     decode_condition,
+    decode_dsr,
     decode_params,
     decode_way,
     unquoted,
@@ -22,7 +23,17 @@ from meshc.ir.core import OP_CLASSES, Block, Op, Operand
 from meshc.ir.header import read_attention, read_device, read_paired, read_rows
 from meshc.ir.kernels import KERNELS
 from meshc.ir.mesh import Axis, Mesh, mesh_mistake
-from meshc.ir.module import LEVELS, Buffer, Channel, Function, Module, Param, Port, Program
+from meshc.ir.module import (
+    LEVELS,
+    RESOURCES,
+    Buffer,
+    Channel,
+    Function,
+    Module,
+    Param,
+    Port,
+    Program,
+)
 from meshc.ir.module import Role as ParamRole
 from meshc.ir.ops.tile import Compute
 from meshc.ir.recording import record
@@ -105,10 +116,8 @@ class _Parser(Tokens):
             module.device = read_device(self, start)
         elif word == "mesh":
             module.mesh = self.mesh(start)
-        elif word == "tasks":
-            module.tasks = {k: self.as_int(v, start) for k, v in self.pairs().items()}
-        elif word == "scratch":
-            module.scratch = {k: self.as_int(v, start) for k, v in self.pairs().items()}
+        elif word in RESOURCES:
+            setattr(module, word, {k: self.as_int(v, start) for k, v in self.pairs().items()})
         elif word == "constant":
             name = self.symbol()
             module.constants[name] = self.floats(self.raw(), start)
@@ -402,8 +411,9 @@ class _Parser(Tokens):
         kernel = name.removeprefix("tile.")
         if name.startswith("tile.") and kernel in KERNELS:
             way = decode_way(raw.pop("way"), span) if "way" in raw else ""
+            dsr = decode_dsr(raw.pop("dsr"), span) if "dsr" in raw else 0
             params = decode_params(kernel, raw, span)
-            return Compute(operands, when=when, kernel=kernel, params=params, way=way)  # type: ignore[arg-type]
+            return Compute(operands, when=when, kernel=kernel, params=params, way=way, dsr=dsr)  # type: ignore[arg-type]
         if name not in OP_CLASSES:
             fail("bad-meshir", f"no op '{name}'", span)
         cls = OP_CLASSES[name]

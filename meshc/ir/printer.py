@@ -8,7 +8,7 @@ from meshc.ir.attributes import attribute_text, quoted
 from meshc.ir.core import Block, Op
 from meshc.ir.header import device_lines, names_text, pairs_text
 from meshc.ir.mesh import Mesh
-from meshc.ir.module import Buffer, Channel, Function, Module, Port, Program
+from meshc.ir.module import RESOURCES, Buffer, Channel, Function, Module, Port, Program
 from meshc.ir.ops.tile import Compute
 from meshc.ir.values import Value
 
@@ -53,10 +53,9 @@ def _header(module: Module) -> list[str]:
         lines += device_lines(module.device)
     if module.mesh is not None:
         lines.append(f"mesh {_mesh(module.mesh)}")
-    if module.tasks:
-        lines.append("tasks " + ", ".join(f"{k} = {v}" for k, v in module.tasks.items()))
-    if module.scratch:
-        lines.append("scratch " + ", ".join(f"{k} = {v}" for k, v in module.scratch.items()))
+    for word in RESOURCES:
+        if found := getattr(module, word):
+            lines.append(f"{word} " + ", ".join(f"{k} = {v}" for k, v in found.items()))
     return lines
 
 

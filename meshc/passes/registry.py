@@ -19,9 +19,11 @@ from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.passes.resources.csl.assign_queues import AssignCslQueues
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
@@ -50,9 +52,11 @@ PASSES: tuple[type[Pass], ...] = (
     PlanMemory,
     MergeCslBuffers,
     SelectCslProducts,
+    AssignCslRegisters,
     PlanCslMemory,
     AssignCslQueues,
     AssignCslTasks,
+    PlanCslWords,
 )
 
 _BY_NAME = {cls.NAME: cls for cls in PASSES}

@@ -17,7 +17,9 @@ from meshc.verify import (
     csl_memory,
     csl_products,
     csl_queues,
+    csl_registers,
     csl_tasks,
+    csl_words,
     deadlock_free,
     guards_cover,
     memory_planned,
@@ -107,6 +109,12 @@ _CATALOGUE = (
         csl_products.check,
     ),
     Fact(
+        "csl_registers",
+        ("tile",),
+        "each mapped product has descriptor registers that hold no other row",
+        csl_registers.check,
+    ),
+    Fact(
         "csl_memory",
         ("tile",),
         "buffers have memory of their own and kernels the scratch that they need",
@@ -123,6 +131,12 @@ _CATALOGUE = (
         ("tile",),
         "each local task has an id of its own that is free on the device",
         csl_tasks.check,
+    ),
+    Fact(
+        "csl_words",
+        ("tile",),
+        "tables and words of state are those that the program has",
+        csl_words.check,
     ),
     Fact(
         "memory_planned",

@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from meshc.backends import csl
+from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.manager import PassManager
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
+from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
@@ -26,9 +29,15 @@ def changed(old, new):
 
 
 def planned(module):
-    """``module`` with memory for its buffers and its kernels."""
+    """``module`` with memory for its buffers, its kernels and what it keeps."""
     module.holds.add("csl_products")
-    return PassManager([PlanCslMemory()]).run(module)
+    return PassManager([PlanCslMemory(), PlanCslWords()]).run(module)
+
+
+def after(name):
+    """The passes for resources that follow the one called ``name``."""
+    passes = resource_passes()
+    return passes[[one.NAME for one in passes].index(name) + 1 :]
 
 
 def test_what_the_pass_gives_holds():
@@ -102,7 +111,7 @@ def test_ids_are_printed_and_read_again():
     assert clone_module(module).tasks == module.tasks
 
 
-PRODUCTS = CASE.parents[1] / "select_csl_products" / "example.meshir"
+PRODUCTS = CASE.parents[1] / "assign_csl_registers" / "example.meshir"
 CHOSEN = PRODUCTS.read_text().partition("# ---\n")[2]
 
 
@@ -131,6 +140,81 @@ def test_wrong_ways_are_found(given, why):
     assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
 
 
+@pytest.mark.parametrize(
+    ("old", "given", "why"),
+    [
+        (", dsr = 2", "", "does not say which registers hold its sums"),
+        ("dsr = 2", "dsr = 8", "products take 1 to 7"),
+        ("way = outer_8}\n    tile", "way = outer_8, dsr = 3}\n    tile", "takes no registers"),
+    ],
+)
+def test_wrong_registers_are_found(old, given, why):
+    """No number, one that products do not take, and one of a product that is not mapped."""
+    assert CHOSEN.count(old) == 1
+    module = parse_module(Source("chosen.meshir", CHOSEN.replace(old, given)))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_registers")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-registers-wrong" and why in found.message
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    (refused,) = caught.value.diagnostics
+    assert refused.code == "csl-unassigned" and why in refused.message
+
+
+ROWS = """module @rows level(tile) holds(csl_products) {{
+{header}
+  buffer %x : f16[1, 8] {{role = in}}
+  buffer %w : f16[8, 192] {{role = weight}}
+  buffer %h : f16[{count}, 192] {{role = out}}
+  program @main {{
+{calls}
+  }}
+}}
+"""
+HEADER = CHOSEN[CHOSEN.index("  device") : CHOSEN.index("\n  buffer")]
+
+
+def rows(count, number=lambda row: 0, again=0):
+    """A product into each of so many rows of %h, then into the first ``again`` ones."""
+    call = "tile.gemm %h[{} +: 1], %x, %w {{accumulate = true, transposed = false, way = mapped{}}}"
+    said = [(row, number(row)) for row in [*range(count), *range(again)]]
+    calls = [call.format(row, f", dsr = {n}" if n else "") for row, n in said]
+    text = ROWS.format(header=HEADER, count=count, calls="\n".join(calls))
+    return parse_module(Source("rows.meshir", text))
+
+
+def test_rows_have_registers_as_long_as_there_are_any():
+    """Six rows have registers of their own, a row keeps its own, the others are loaded at calls."""
+    module = PassManager([AssignCslRegisters()]).run(rows(8, again=2))
+    assert [op.dsr for op in module.walk()] == [2, 3, 4, 5, 6, 7, 1, 1, 2, 3]
+    check_fact(module, "csl_registers")
+
+
+def test_two_rows_in_the_same_registers_are_found():
+    check_fact(rows(3, lambda row: 2 + row, again=3), "csl_registers")
+    check_fact(rows(3, lambda row: 1), "csl_registers")
+    with pytest.raises(MeshcError) as caught:
+        check_fact(rows(3, lambda row: 2), "csl_registers")
+    assert "dsr 2, which holds another row" in caught.value.diagnostics[0].message
+
+
+def test_the_emitter_writes_the_registers_that_a_call_says():
+    """Each number stands in the text, for the destination and for the first source."""
+    for number in (1, 5):
+        module = parse_module(Source("chosen.meshir", CHOSEN.replace("dsr = 2", f"dsr = {number}")))
+        PassManager(after("assign-csl-registers")).run(module)
+        text = csl.emit({"main": module})["main.csl"]
+        assert f"@get_dsr(dsr_dest, {number})" in text and f"@get_dsr(dsr_src0, {number})" in text
+        assert text.count("@get_dsr(") == 3
+
+
+def test_registers_are_printed_and_read_again():
+    module = parse_module(Source("chosen.meshir", CHOSEN))
+    check_claims(module)
+    assert print_module(module) == CHOSEN == print_module(clone_module(module))
+
+
 def test_a_kernel_of_one_way_says_none():
     module = parse_module(Source("assigned.meshir", ASSIGNED.replace("0.0}", "0.0, way = mapped}")))
     with pytest.raises(MeshcError) as caught:
@@ -146,7 +230,7 @@ def test_the_emitter_writes_the_way_that_a_call_says():
         assert way == "mapped" or text != CHOSEN
         module = parse_module(Source("chosen.meshir", text))
         assert print_module(module) == text
-        PassManager(resource_passes()[1:]).run(module)
+        PassManager(after("select-csl-products")).run(module)
         spelled[way] = csl.emit({"main": module})["main.csl"]
     assert len(set(spelled.values())) == 3
 
@@ -184,3 +268,71 @@ def test_memory_is_printed_and_read_again():
     module = parse_module(Source("planned.meshir", PLANNED))
     check_claims(module)
     assert print_module(module) == PLANNED and clone_module(module).scratch == module.scratch
+
+
+COUNTED = (
+    (CASE.parents[1] / "plan_csl_words" / "example.meshir").read_text().partition("# ---\n")[2]
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "given", "why"),
+    [
+        ("angles = 4", "angles = 2", "4 words of tables 'angles', and 2 are planned"),
+        ("  tables angles = 4\n", "", "4 words of tables 'angles', and 0 are planned"),
+        ("angles = 4", "angles = 4, turns = 2", "0 words of tables 'turns', and 2 are planned"),
+        (", coordinates = 1", "", "1 words of state 'coordinates', and 0 are planned"),
+        ("pointers = 5", "pointers = 4", "5 words of state 'pointers', and 4 are planned"),
+        ("pc = 1", "pc = 2", "1 words of state 'pc', and 2 are planned"),
+        ("scalars = 1", "scalars = 1, more = 3", "0 words of state 'more', and 3 are planned"),
+    ],
+)
+def test_wrong_words_are_found(old, given, why):
+    """Fewer than the program has, more, or of a use that there is not."""
+    assert COUNTED.count(old) == 1
+    module = parse_module(Source("counted.meshir", COUNTED.replace(old, given)))
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_words")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-words-wrong" and why in found.message
+    PassManager([PlanCslMemory()]).run(add(module, "csl_products"))
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    (refused,) = caught.value.diagnostics
+    assert refused.code == "csl-unassigned" and why in refused.message
+
+
+def test_words_are_printed_and_read_again():
+    module = parse_module(Source("counted.meshir", COUNTED))
+    check_claims(module)
+    assert print_module(module) == COUNTED
+    copy = clone_module(module)
+    assert (copy.tables, copy.words) == (module.tables, module.words)
+    assert copy.words is not module.words
+
+
+def test_a_kernel_that_keeps_more_than_planned_is_refused(monkeypatch):
+    """The emitter counts what it writes, and does not take the plan for it."""
+    module = parse_module(Source("counted.meshir", COUNTED))
+    PassManager([PlanCslMemory()]).run(add(module, "csl_products"))
+    csl.emit({"main": module})
+    monkeypatch.setattr(Rotary, "_table", twice(Rotary._table))
+    with pytest.raises(MeshcError) as caught:
+        csl.emit({"main": module})
+    assert "bytes of 'angles', and 16 are planned" in caught.value.diagnostics[0].message
+
+
+def add(module, fact):
+    module.holds.add(fact)
+    return module
+
+
+def twice(table):
+    """A writer of tables that writes each twice and takes the second."""
+
+    def write(rotary, *given):
+        table(rotary, *given)
+        rotary._tables.clear()
+        return table(rotary, *given)
+
+    return write

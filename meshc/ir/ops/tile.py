@@ -25,13 +25,15 @@ ParamValue = Expr | int | float | bool | str
 class Compute(Op):
     """A microkernel on views of the core's own buffers; printed as ``tile.<kernel>``.
 
-    ``way`` says in which of several ways a target writes the call, and means nothing else: a pass
-    for resources of the target sets it (select-csl-products).
+    ``way`` says in which of several ways a target writes the call, ``dsr`` which descriptor
+    registers it takes, and they mean nothing else: passes for resources of the target set them
+    (select-csl-products, assign-csl-registers).
     """
 
     kernel: str = ""
     params: dict[str, ParamValue] = field(default_factory=dict)
     way: str = ""
+    dsr: int = 0
 
     @property
     def declared(self) -> Kernel:
@@ -62,6 +64,8 @@ class Compute(Op):
         found: dict[str, object] = {a.name: self.params[a.name] for a in self.declared.attributes}
         if self.way:
             found["way"] = self.way
+        if self.dsr:
+            found["dsr"] = self.dsr
         if self.when is not None:
             found["when"] = self.when
         return found

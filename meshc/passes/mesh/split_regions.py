@@ -127,11 +127,11 @@ class SplitRegions(Pass):
         mesh = module.the_mesh()
         fits = fit[0] * fit[1]
         used = need.fixed_bytes + layers * need.layer_bytes
-        reserved = module.the_device().reserved_bytes
+        device = module.the_device()
         notes = [
             f"{need.layer_bytes} bytes per layer (weights and KV cache) and "
             f"{need.fixed_bytes} bytes that do not depend on the layers, on every core; "
-            f"{reserved} bytes are kept for code and stack",
+            f"{device.reserved_bytes} bytes are kept for {device.reserved_for}",
             *_biggest(need, "with one layer"),
             violates("M"),
         ]

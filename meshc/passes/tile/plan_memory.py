@@ -53,7 +53,8 @@ def explain_shortfall(module: Module, used: int, room: int) -> None:
         f"buffer '{b.value.name}' : {b.type} takes {b.type.bytes} bytes"
         for b in largest_buffers(module)
     ]
-    notes.append(f"{module.the_device().reserved_bytes} bytes are kept for code and stack")
+    device = module.the_device()
+    notes.append(f"{device.reserved_bytes} bytes are kept for {device.reserved_for}")
     notes.append(violates("M"))
     fail(
         "does-not-fit",

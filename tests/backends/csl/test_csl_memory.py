@@ -5,16 +5,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from csl_decoding import TINY
 from csl_runs import compiled, emit, tile_text
 from csl_texts import tile_program
 from csl_turn_texts import all_gather
 
 from meshc.analysis.csl.memory import element_bytes
+from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
 from meshc.backends.csl.pe.code_size import code_size
+from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.devices import device
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
+from meshc.passes.tile.plan_memory import explain_shortfall
 from meshc.sim import compiler
-from meshc.support.diagnostics import MeshcError
+from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.plmr import letter_of
 
 ROOT = Path(__file__).parents[3]
@@ -97,15 +102,50 @@ def test_tables_of_turns_are_counted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["f16", "f32"])
 @pytest.mark.parametrize(("m", "algo"), [(13, "cannon"), (40, "summa"), (1, "k_tree")])
 def test_the_plan_is_what_is_placed(m, algo, kind, arch, tmp_path, monkeypatch):
-    """Buffers and scratch as plan-csl-memory says them, and words of the program, are all data."""
+    """Buffers and scratch as plan-csl-memory says them, and words as plan-csl-words, are all."""
     question = Question(m=m, k=50, n=22, mesh="4x4", device=arch, dtype=kind)
     module = tile_module(question, "gemv" if m == 1 else "gemm", algo)
     files = emit({"main": module})
     memory = json.loads(files["report.json"])["memory"]
     classes = placed(files, tmp_path, arch, monkeypatch)
     assert module.scratch or memory["scratch"] == 0
-    words = memory["tables"] + memory["variables"]
-    assert element_bytes(module) + words == max(data for data, _, _ in classes)
+    planned_is_placed(module, memory, classes)
+
+
+def planned_is_placed(module, memory, classes):
+    planned = element_bytes(module) + word_bytes(module)
+    assert planned == memory["data"] == max(data for data, _, _ in classes)
+    assert TABLE_BYTES * sum(module.tables.values()) == memory["tables"]
+    assert WORD_BYTES * sum(module.words.values()) == memory["variables"]
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("name", [*EXAMPLES, "turns"])
+def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeypatch):
+    if name == "turns":
+        module = tile_text(all_gather(2, 5, "x", 1), arch)
+    else:
+        text = (ROOT / f"examples/{name}.meshir").read_text()
+        (module,) = compiled(text, tmp_path, f"{name}.meshir", device=arch).values()
+    files = emit({"main": module})
+    memory = json.loads(files["report.json"])["memory"]
+    assert module.tables == ({"turns": 3} if name == "turns" else {})
+    planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_the_plan_of_a_decode_step_is_what_is_placed(kind, arch, tmp_path, monkeypatch):
+    """Angles, caches, products, sums of lines and run-time coordinates in one program."""
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    request = CompileRequest(
+        target="csl", device=arch, mesh="2x3", kv="cyclic", dtype=kind, seq=24, phase="decode"
+    )
+    found = compile_loaded(loaded, request, (), Diagnostics())
+    (module,), files = found.modules.values(), found.files
+    assert module.tables["angles"] and module.words["scalars"] and module.words["coordinates"]
+    memory = json.loads(files["report.json"])["memory"]
+    planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 
 
 def program(statements, elements):
@@ -114,7 +154,7 @@ def program(statements, elements):
     return tile_program(fills, f"  buffer %d : f32[{elements}]\n")
 
 
-def test_code_counts_against_the_memory_of_a_core():
+def test_code_counts_against_the_memory_of_a_core(monkeypatch):
     """Beside 40 kB of data there is room for 300 statements and not for 900."""
     files = emit({"main": tile_text(program(300, 10_000), "wse2")})
     memory = json.loads(files["report.json"])["memory"]
@@ -124,6 +164,31 @@ def test_code_counts_against_the_memory_of_a_core():
     (refused,) = caught.value.diagnostics
     assert (refused.code, letter_of(refused)) == ("csl-memory-full", "M")
     assert any("estimate" in note and "statements" in note for note in refused.notes)
+    monkeypatch.setattr(CoreMemory, "check", lambda _: None)
+    wide = json.loads(emit({"main": tile_text(program(900, 10_000), "wse2")})["report.json"])
+    memory = wide["memory"]
+    taken, code = " ".join([refused.message, *refused.notes]), memory["code"]
+    for said in (
+        f"{sum(memory['buffers'].values())} bytes of buffers, {memory['scratch']} of scratch",
+        f"{memory['tables']} of tables, {memory['variables']} of variables",
+        f"{memory['data']} of data",
+        f"{memory['padding']} of padding",
+        f"{code['bytes']} bytes of code: {code['runtime']} of",
+        f"{code['own']} of {code['statements']} statements, {code['margin']} of margin",
+        f"{-memory['left']} bytes short",
+    ):
+        assert said in taken
+
+
+def test_what_the_search_keeps_free_is_named_as_in_the_report():
+    """Before a program is emitted, a refusal says what the device's reserve is for."""
+    with pytest.raises(MeshcError) as caught:
+        explain_shortfall(tile_text(program(1, 20_000), "wse2"), 80_000, device("wse2").data_bytes)
+    (refused,) = caught.value.diagnostics
+    kept = f"{device('wse2').reserved_bytes} bytes are kept for "
+    assert f"{kept}scratch, tables, variables, padding and code" in refused.notes
+    report = json.loads(emit({"main": tile_text(program(1, 10), "wse2")})["report.json"])
+    assert {"scratch", "tables", "variables", "padding", "code"} <= report["memory"].keys()
 
 
 def test_an_estimate_leaves_a_public_program_its_size():

@@ -7,11 +7,11 @@ and are never zero: an operand without elements would leave the length of an ope
 
 from __future__ import annotations
 
+from meshc.analysis.csl.words import kept_atoms, run_time_extents
 from meshc.analysis.proofs.isl import Scope, is_empty
 from meshc.backends.csl.spelling.names import Names
-from meshc.ir.affine import Atom, Cond, Expr, Var
+from meshc.ir.affine import Atom, Cond, Expr
 from meshc.ir.module import Module
-from meshc.ir.views import Range, View
 from meshc.support.diagnostics import fail
 
 
@@ -24,7 +24,7 @@ def check_extents(module: Module) -> None:
     proved: set[Expr] = set()
     for op in module.walk():
         for view in op.views():
-            for extent in _of_view(view):
+            for extent in run_time_extents(view):
                 if extent in proved:
                     continue
                 if not extent.free_vars <= module.scalars.keys():
@@ -45,20 +45,7 @@ def check_extents(module: Module) -> None:
 
 def kept_parts(module: Module, names: Names) -> dict[Atom, str]:
     """Variables for the divisions in such extents, each worked out once when a program starts."""
-    found: dict[Atom, str] = {}
-    for op in module.walk():
-        for view in op.views():
-            for extent in _of_view(view):
-                for atom, _ in extent.terms:
-                    if not isinstance(atom, Var) and atom not in found:
-                        found[atom] = names.fresh(_name(atom))
-    return found
-
-
-def _of_view(view: View) -> list[Expr]:
-    """The extents of ``view`` that are not constant."""
-    ranges = [index.extent for index in view.indices if isinstance(index, Range)]
-    return [extent for extent in (*ranges, *view.reshape) if not extent.is_const]
+    return {atom: names.fresh(_name(atom)) for atom in kept_atoms(module)}
 
 
 def _name(atom: Atom) -> str:

@@ -1,17 +1,11 @@
-"""Registers of descriptors (DSRs) in which products keep their sums and the rows they add.
-
-A destination and the first source of one operation carry the same number; number 0 belongs to the
-host's transfers (vendor's documentation, DSRs and release notes 0.9 and 2.10).
-"""
+"""Descriptor registers (DSRs) of products as CSL, with the numbers that calls say."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from meshc.analysis.csl.registers import AT_CALL
 from meshc.backends.csl.spelling.names import Names
-
-_MOVING = 1
-_LAST = 7
 
 
 class Sums(NamedTuple):
@@ -22,7 +16,7 @@ class Sums(NamedTuple):
 
 
 class Registers:
-    """Hands out registers; ``lines`` declares them, ``loads`` fills those that never change."""
+    """Declares registers in ``lines``; ``loads`` fills those that never change."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -35,21 +29,18 @@ class Registers:
     def rows(self) -> str:
         """The register that moves over rows, loaded where it is used."""
         if self._rows is None:
-            self._rows = self._declare("rows", "dsr_src1", _MOVING)
+            self._rows = self._declare("rows", "dsr_src1", AT_CALL)
         return self._rows
 
     def moving(self) -> Sums:
         """The registers of a sum that a function loads itself."""
         if self._moving is None:
-            self._moving = self._sums("sum", _MOVING)
+            self._moving = self._sums("sum", AT_CALL)
         return self._moving
 
-    def loaded(self, descriptor: str) -> Sums | None:
-        """Registers that hold ``descriptor`` from before the start; None when all are taken."""
+    def loaded(self, descriptor: str, number: int) -> Sums:
+        """The registers with this number, which hold ``descriptor`` from before the start."""
         if descriptor not in self._loaded:
-            number = _MOVING + 1 + len(self._loaded)
-            if number > _LAST:
-                return None
             self._loaded[descriptor] = sums = self._sums(descriptor, number)
             self.loads += [f"@load_to_dsr({register}, {descriptor});" for register in sums]
         return self._loaded[descriptor]

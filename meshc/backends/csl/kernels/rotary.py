@@ -17,6 +17,7 @@ from collections.abc import Collection
 
 from meshc.analysis.csl.costs import SETUP, Costs
 from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.words import fixed_angles
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
 from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
@@ -86,17 +87,14 @@ class Rotary:
     def _fixed(self, op: Compute, windows: list[Window]) -> bool:
         """Whether all angles are known when the program starts."""
         to, _, frequencies = windows
-        position, _ = _angle(op)
-        names = position.free_vars | frequencies.start.free_vars
-        return _rows(to) == 1 and names <= {*self.known_at_start}
+        return fixed_angles(op, to, frequencies, self.known_at_start)
 
     # --- sines and cosines
 
     def _table(self, frequencies: Window, position: Expr | None) -> tuple[Window, Window]:
         """Cosines and sines of a position that is known at the start, or of each in turn."""
         spell = self.code.descriptors.spell
-        at = "" if position is None else expression(position, spell)
-        key = (str(frequencies), at)
+        key = (str(frequencies), "" if position is None else str(position))
         if key not in self._tables:
             self._tables[key] = (
                 self._array("cosines", frequencies.size),
@@ -104,7 +102,7 @@ class Rotary:
             )
             if position is not None:
                 setter = self._setter(frequencies, self._tables[key])
-                self.at_start.append(f"{setter}({at});")
+                self.at_start.append(f"{setter}({expression(position, spell)});")
                 self.cycles_at_start += ANGLE * frequencies.size
         return self._tables[key]
 

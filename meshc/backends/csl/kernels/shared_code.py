@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from meshc.analysis.csl.memory import WIDENED, scratch_type
 from meshc.analysis.csl.windows import Dim, Window, dense
@@ -96,7 +97,7 @@ class SharedCode:
 
     def variable(self, name: str, dtype: DType) -> None:
         """Declare a variable that functions share."""
-        found = Variable("variable", dtype.bytes, f"var {name}: {dtype} = 0.0;")
+        found = Variable("variable", dtype.bytes, f"var {name}: {dtype} = 0.0;", "rows")
         if found not in self.variables:
             self.variables.append(found)
             self.functions += ["", found.line]
@@ -104,7 +105,8 @@ class SharedCode:
     def table(self, name: str, size: int) -> str:
         """The name of an array of f32 that functions fill and read, called like ``name``."""
         chosen = self.names.fresh(name)
-        self.tables.append(array("table", self.names.of("buffer", chosen), DType.F32, size))
+        found = array("table", self.names.of("buffer", chosen), DType.F32, size)
+        self.tables.append(replace(found, use="angles"))
         return chosen
 
     def helper(self, lines: list[str]) -> None:

@@ -10,6 +10,7 @@ from meshc.analysis.csl import products
 from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
+from meshc.analysis.csl.registers import AT_CALL
 from meshc.analysis.csl.windows import Dim, Window, dense, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.masks import Masks
@@ -315,25 +316,29 @@ class Kernels:
             starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
-        body = self._body(replace(chosen, product=inner))
+        body = self._body(replace(chosen, product=inner), op.dsr)
         name = self.code.function("gemm", product.c, [f"{n}: i16" for n in starts], body)
         return f"{name}({', '.join(starts.values())});"
 
-    def _body(self, plan: Plan) -> list[str]:
+    def _body(self, plan: Plan, dsr: int) -> list[str]:
         if plan.form == "outer":
             return self._outer(plan)
-        return self._mapped(plan.product) if plan.form == "mapped" else self._looped(plan.product)
+        if plan.form == "mapped":
+            return self._mapped(plan.product, dsr)
+        return self._looped(plan.product)
 
-    def _mapped(self, product: Product) -> list[str]:
+    def _mapped(self, product: Product, dsr: int) -> list[str]:
+        """Sums in the registers ``dsr``, which are loaded here where no others hold the row."""
         m, _, _ = product.extents
         at = _index("i", m)
         row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
         factors = product.a.moved(at * product.a.dims[0].stride).inner(product.a.dims[1:])
         first = product.b.inner(product.b.dims[1:])
         memory = self.descriptors.memory
-        sums = self.code.registers.loaded(memory(row)) if product.one_row else None
         body = []
-        if sums is None:
+        if dsr > AT_CALL:
+            sums = self.code.registers.loaded(memory(row), dsr)
+        else:
             sums = self.code.registers.moving()
             body += [f"const row = {memory(row)};", *(f"@load_to_dsr({r}, row);" for r in sums)]
         rows = self.code.registers.rows()

@@ -54,8 +54,8 @@ class CoreMemory:
             f"{-self.left} bytes short",
             notes=(
                 f"{self.of('buffer')} bytes of buffers, {self.of('scratch')} of scratch, "
-                f"{self.of('table')} of tables, {self.of('variable')} of other variables, at most "
-                f"{self.padding} for alignment",
+                f"{self.of('table')} of tables, {self.of('variable')} of variables: {self.data} of "
+                f"data, and at most {self.padding} of padding",
                 f"an estimate of {code.bytes} bytes of code: {code.runtime} of the host's copies "
                 f"and launches, {code.own} of {code.statements} statements, {code.margin} of "
                 "margin",

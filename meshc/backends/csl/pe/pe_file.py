@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.memory import late, wrong_memory
+from meshc.analysis.csl.registers import wrong_register
 from meshc.analysis.csl.tasks import wrong_task
+from meshc.analysis.csl.words import (
+    STAMPS,
+    TABLE_BYTES,
+    WORD_BYTES,
+    known_at_start,
+    wrong_words,
+)
 from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
@@ -24,7 +33,7 @@ from meshc.backends.csl.spelling.expressions import Spelling, condition, express
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.lines import wrapped
 from meshc.backends.csl.spelling.names import Names, plain, scalar_name
-from meshc.backends.csl.spelling.storage import WORD_BYTES, Variable, bytes_of, padding, word
+from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, bytes_of, padding, word
 from meshc.backends.csl.timing.clocks import Timing
 from meshc.devices.csl import Targets, targets
 from meshc.ir.affine import Expr
@@ -65,6 +74,7 @@ def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -
     descriptors = Descriptors(names, guards.spelling, _late(module))
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
+    _check_registers(module)
     lowering = Lowering(module, guards, descriptors, ends, kernels, shared)
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
@@ -96,6 +106,7 @@ def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -
         (*memory, *state, *kernels.code.variables, *descriptors.tables),
         code_size([*helpers(guards.helpers), *code], device),
     )
+    _check_words(module, taken.variables)
     taken.check()
     cycles = None
     if module.the_mesh().cores <= MOST_TIMED_CORES:
@@ -152,8 +163,7 @@ def kernels_of(module: Module) -> Kernels:
 
 def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
     """What writes the kernels of ``module``."""
-    known = {*module.scalars, *module.the_mesh().coordinates}
-    return Kernels(names, descriptors, Costs(module.the_device()), known)
+    return Kernels(names, descriptors, Costs(module.the_device()), known_at_start(module))
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
@@ -178,6 +188,17 @@ def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
     return module.tasks
 
 
+def _check_registers(module: Module) -> None:
+    """Products say registers that hold no other row. Raises ``csl-unassigned``."""
+    wrong = wrong_register(module)
+    if wrong is not None:
+        fail(
+            "csl-unassigned",
+            f"the program does not say which descriptor registers it takes: {wrong}",
+            help="run the pass assign-csl-registers",
+        )
+
+
 def _late(module: Module) -> dict[str, int]:
     """Elements that lie unused before a buffer, for those that have some."""
     found = {buffer.value.name: late(buffer) for buffer in module.buffers}
@@ -196,6 +217,22 @@ def _check_memory(module: Module, kernels: Kernels) -> None:
             "csl-unassigned",
             f"the program does not say which memory it takes: {wrong}",
             help="run the pass plan-csl-memory",
+        )
+
+
+def _check_words(module: Module, variables: Collection[Variable]) -> None:
+    """The module says the tables and the words that were written. Raises ``csl-unassigned``."""
+    wrong = wrong_words(module)
+    planned = {use: TABLE_BYTES * count for use, count in module.tables.items()}
+    planned |= {use: WORD_BYTES * count for use, count in module.words.items()}
+    for use, size in bytes_by_use(variables).items():
+        if wrong is None and size > planned.get(use, 0):
+            wrong = f"it has {size} bytes of '{use}', and {planned.get(use, 0)} are planned"
+    if wrong is not None:
+        fail(
+            "csl-unassigned",
+            f"the program does not say which tables and words it takes: {wrong}",
+            help="run the pass plan-csl-words",
         )
 
 
@@ -247,9 +284,10 @@ def _memory(
         name = names.of("buffer", buffer.value.name)
         shift = shifts.get(buffer.value.name, 0)
         first = f"{name}[{shift}]" if shift else name
-        found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}"))
-    stamps = Variable("variable", 6 * WORD_BYTES, "var cycles_of_run = @zeros([6]u16);")
-    return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run")]
+        found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}", "pointers"))
+    line = f"var cycles_of_run = @zeros([{STAMPS}]u16);"
+    stamps = Variable("variable", STAMPS * WORD_BYTES, line, "stamps")
+    return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run", "pointers")]
 
 
 def _buffers(module: Module, names: Names, shifts: dict[str, int]) -> list[Variable]:
@@ -277,19 +315,19 @@ def _ids(tasks: dict[str, int]) -> list[str]:
 
 def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Variable]:
     """What a program keeps from task to task."""
-    counters = ["pc"] if len(lowering.cases) > 1 else []
-    counters += [
-        *scalars,
-        *guards.kept.values(),
-        *dict.fromkeys(lowering.loops),
-        *lowering.counters.values(),
-    ]
-    found = [word(name, "i16", "0") for name in counters]
+    counters = {
+        "pc": ["pc"] if len(lowering.cases) > 1 else [],
+        "scalars": scalars,
+        "kept": guards.kept.values(),
+        "loops": dict.fromkeys(lowering.loops),
+        "sent": lowering.counters.values(),
+    }
+    found = [word(name, "i16", "0", use) for use, names in counters.items() for name in names]
     for group in lowering.shared:
-        found.append(word(f"ended_{group.number}_now", "bool", "false"))
-        found.append(word(f"ended_{group.number}_wanted", "bool", "false"))
-    own = [name for name in guards.coordinates if name != guards.mesh.outer]
-    return [*found, *(word(guards.spell(name), "i16", "0") for name in own)]
+        found.append(word(f"ended_{group.number}_now", "bool", "false", "flags"))
+        found.append(word(f"ended_{group.number}_wanted", "bool", "false", "flags"))
+    here = [guards.spell(name) for name in guards.coordinates if name != guards.mesh.outer]
+    return [*found, *(word(name, "i16", "0", "coordinates") for name in here)]
 
 
 def _step(lowering: Lowering) -> list[str]:

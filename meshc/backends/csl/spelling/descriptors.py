@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshc.analysis.csl.windows import Window, has_one_dim
+from meshc.analysis.csl.words import TABLE_BYTES
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import Variable
@@ -55,7 +56,7 @@ class Descriptors:
     def table(self, text: str, words: int, hint: str) -> str:
         """The constant array of so many words of 32 bits whose value is ``text``."""
         if text not in self._known:
-            self.tables.append(Variable("table", 4 * words))
+            self.tables.append(Variable("table", TABLE_BYTES * words, use="turns"))
         return self._constant(text, hint)
 
     def _constant(self, text: str, hint: str) -> str:

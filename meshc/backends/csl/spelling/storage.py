@@ -6,35 +6,44 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from meshc.analysis.csl.words import WORD_BYTES
+
 Kind = Literal["buffer", "scratch", "table", "variable"]
 
 ALIGNMENT = 16
 """Every array of elements begins at a multiple of so many bytes, so that vector operations read at
 full speed."""
 
-WORD_BYTES = 2
-"""Bytes of a pointer, an ``i16`` or a ``bool``, each of which the compiler keeps in a word
-(vendor's page on memory: 16-bit words)."""
-
 
 @dataclass(frozen=True)
 class Variable:
     """A variable that takes ``bytes``: of a buffer of the program, of scratch that kernels share, a
-    table of constants, or anything else. ``line`` declares it; constants are declared elsewhere."""
+    table of constants, or anything else. ``line`` declares it; constants are declared elsewhere.
+    ``use`` is what the pass plan-csl-words counts it under."""
 
     kind: Kind
     bytes: int
     line: str = ""
+    use: str = ""
 
 
-def word(name: str, kind: str, value: str) -> Variable:
+def word(name: str, kind: str, value: str, use: str) -> Variable:
     """A variable of one word."""
-    return Variable("variable", WORD_BYTES, f"var {name}: {kind} = {value};")
+    return Variable("variable", WORD_BYTES, f"var {name}: {kind} = {value};", use)
 
 
 def bytes_of(variables: Iterable[Variable], *kinds: Kind) -> int:
     """Bytes of the variables of ``kinds``; of all where none is named."""
     return sum(each.bytes for each in variables if not kinds or each.kind in kinds)
+
+
+def bytes_by_use(variables: Iterable[Variable]) -> dict[str, int]:
+    """Bytes of the variables of each use that is named."""
+    found: dict[str, int] = {}
+    for each in variables:
+        if each.use:
+            found[each.use] = found.get(each.use, 0) + each.bytes
+    return found
 
 
 def padding(variables: Iterable[Variable]) -> int:

@@ -1,0 +1,75 @@
+"""Registers of descriptors (DSRs) in which mapped products keep their sums and the rows they add.
+
+A destination and the first source of one operation carry the same number; number 0 belongs to the
+host's transfers (vendor's documentation, DSRs and release notes 0.9 and 2.10). The second source,
+which moves over the rows that are added, is loaded at each call and so the same for all products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.products import Product, one_product, planned
+from meshc.analysis.csl.windows import Window
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import Compute
+
+AT_CALL = 1
+"""The registers that products load when they are called, whatever they held before."""
+LAST = 7
+"""The last number that products take. Registers between hold one row from the start on."""
+
+
+def assigned(module: Module) -> Iterator[tuple[Compute, int]]:
+    """The registers of each call's sums: for rows that lie at one place registers of their own as
+    long as there are any, in the order of first use; 0 for calls that take none."""
+    taken: dict[str, int] = {}
+    for op, product in _calls(module):
+        if product is None:
+            yield op, 0
+        elif not product.one_row:
+            yield op, AT_CALL
+        else:
+            row = str(_row(product))
+            if row not in taken and AT_CALL + len(taken) < LAST:
+                taken[row] = AT_CALL + 1 + len(taken)
+            yield op, taken.get(row, AT_CALL)
+
+
+def wrong_register(module: Module) -> str | None:
+    """What is wrong with the registers that calls say, in words; None where each mapped product has
+    registers that no other row is kept in."""
+    kept: dict[int, str] = {}
+    for op, product in _calls(module):
+        if product is None:
+            if op.dsr:
+                return f"a call of '{op.kernel}' takes no registers and says dsr {op.dsr}"
+            continue
+        name = f"a product into %{product.c.buffer.name}"
+        if not op.dsr:
+            return f"{name} does not say which registers hold its sums"
+        if not AT_CALL <= op.dsr <= LAST:
+            return f"{name} says dsr {op.dsr}, and products take {AT_CALL} to {LAST}"
+        if op.dsr == AT_CALL:
+            continue
+        if not product.one_row:
+            return f"{name} has sums in several places, and dsr {op.dsr} holds one"
+        if kept.setdefault(op.dsr, str(_row(product))) != str(_row(product)):
+            return f"{name} says dsr {op.dsr}, which holds another row"
+    return None
+
+
+def _calls(module: Module) -> Iterator[tuple[Compute, Product | None]]:
+    """Every call of a kernel, with its product if that is mapped."""
+    costs = Costs(module.the_device())
+    for op in module.walk():
+        if isinstance(op, Compute):
+            gemm = op.kernel == "gemm"
+            plan = planned(one_product(op), op.way, costs) if gemm else None
+            yield op, plan.product if plan is not None and plan.form == "mapped" else None
+
+
+def _row(product: Product) -> Window:
+    """The row of sums of a product that has one."""
+    return product.c.inner(product.c.dims[1:]).merged()

@@ -1,0 +1,189 @@
+"""Memory of a core that a CSL program takes besides elements: tables, and words that it keeps.
+
+Tables are arrays of words of 32 bits: sines and cosines for RoPE, and the control wavelets that end
+turns. Words have 16 bits: what a program keeps from task to task, pointers for the host, time
+stamps, coordinates that run-time code needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from meshc.analysis.csl.transfers import Group, Transfers
+from meshc.analysis.csl.windows import Window, window
+from meshc.analysis.traffic.turns import turns_of
+from meshc.ir.affine import Atom, Cond, Expr, Var
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import Compute, For, Send, Sweep
+from meshc.ir.views import Range, View
+
+TABLE_BYTES = 4
+WORD_BYTES = 2
+"""Bytes of a pointer, an ``i16`` or a ``bool``, each of which the compiler keeps in a word
+(vendor's page on memory: 16-bit words)."""
+STAMPS = 6
+"""Words of two time stamps of 48 bits (vendor's library ``<time>``): start and end of a launch."""
+_UP, _DOWN = 2, 1
+"""Control wavelets that end a turn on a channel that goes up, or down (``docs/csl.md``)."""
+_OF_THE_ROW = ("exp_sub", "merge_softmax")
+"""Kernels with a function of one element that reads the largest element of its row."""
+
+
+def tables_of(module: Module) -> dict[str, int]:
+    """Words of 32 bits of the tables of a program, by what they are for: ``angles``, ``turns``."""
+    angles = {(str(found), at): found.size for found, at in _angles(module)}
+    turns: dict[tuple[str, int], int] = {}
+    for channel in _sent_in_turn(module):
+        found = turns_of(module.channel(channel), module.the_mesh())
+        if found is not None and found.way > 0:
+            turns["", 0] = _UP  # the same for all lines
+        elif found is not None:
+            turns[found.axis, found.size] = _DOWN
+    return _positive({"angles": 2 * sum(angles.values()), "turns": sum(turns.values())})
+
+
+def words_of(module: Module) -> dict[str, int]:
+    """Words of 16 bits that a program keeps, by what they are for, in the order of this function.
+    Raises ``csl-overlap`` and ``csl-wait`` for transfers that have no CSL."""
+    transfers = Transfers(module)
+    ported = {port.buffer for port in module.ports}
+    host = [b for b in module.buffers if b.value in ported or b.role == "state"]
+    loops = {
+        op.var
+        for op in module.walk()
+        if isinstance(op, For) and transfers.suspends_in(op.regions[0])
+    }
+    row = [_row_words(op) for op in module.walk() if isinstance(op, Compute)]
+    flags = {g.number for g in _waited(transfers) if g.shared and not g.at_once}
+    return _positive({
+        "pointers": len(host) + 1,
+        "stamps": STAMPS,
+        "pc": int(transfers.suspends),
+        "scalars": len(module.scalars),
+        "kept": len(kept_atoms(module)),
+        "loops": len(loops),
+        "sent": sum(module.channel(name).turns > 1 for name in _sent_in_turn(module)),
+        "flags": 2 * len(flags),
+        "coordinates": len(run_time_coordinates(module, transfers)),
+        "rows": sum({n for n in row if n}),
+    })  # fmt: skip
+
+
+def run_time_coordinates(module: Module, transfers: Transfers) -> frozenset[str]:
+    """The coordinates that code reads when it runs: in starts of views, in numbers that kernels
+    take, in counts of loops, and in guards that name a scalar or a loop variable as well."""
+    known = frozenset(module.the_mesh().coordinates)
+    found: set[str] = set()  # the region is a parameter of a program, and no variable
+    for value in _run_time_values(module):
+        found |= value.free_vars & known
+    for cond in _guards(module, transfers):
+        if not cond.free_vars <= known:
+            found |= cond.free_vars & known
+    return frozenset(found - {module.the_mesh().outer})
+
+
+def _run_time_values(module: Module) -> Iterator[Expr]:
+    for op in module.walk():
+        for view in op.operands:
+            if isinstance(view, View):
+                yield window(view, op.span).start
+                yield from run_time_extents(view)
+        if isinstance(op, Compute):
+            yield from (value for value in op.params.values() if isinstance(value, Expr))
+        if isinstance(op, For):
+            yield op.count
+
+
+def run_time_extents(view: View) -> list[Expr]:
+    """The extents of ``view`` that are not constant."""
+    ranges = [index.extent for index in view.indices if isinstance(index, Range)]
+    return [extent for extent in (*ranges, *view.reshape) if not extent.is_const]
+
+
+def kept_atoms(module: Module) -> list[Atom]:
+    """The divisions in extents of views, in the order of first use, each worked out once."""
+    views = (view for op in module.walk() for view in op.views())
+    terms = (term for view in views for one in run_time_extents(view) for term in one.terms)
+    return list(dict.fromkeys(atom for atom, _ in terms if not isinstance(atom, Var)))
+
+
+def _guards(module: Module, transfers: Transfers) -> Iterator[Cond]:
+    """The conditions that a program tests: those of ops, of waits, and of the cases of choices."""
+    found: list[Cond | None] = [
+        op.when for op in module.walk() if isinstance(op, (Compute, For, Sweep))
+    ]
+    for group in _waited(transfers):
+        chosen = [op for choice in group.choices for op in choice.starts]
+        found += [op.when for op in group.starts if op not in chosen]
+        found += [case.when for case in group.cases]
+        found.append(group.guard)
+    yield from (cond for cond in found if cond is not None)
+
+
+def known_at_start(module: Module) -> frozenset[str]:
+    """Names that have their values when a program starts: run-time scalars and coordinates."""
+    return frozenset({*module.scalars, *module.the_mesh().coordinates})
+
+
+def fixed_angles(op: Compute, to: Window, frequencies: Window, known: Iterable[str]) -> bool:
+    """Whether the angles of a ``rope`` are those of one row and all known, by the names ``known``,
+    when the program starts."""
+    position = op.params["position"]
+    assert isinstance(position, Expr)
+    rows = to.dims[-2].extent if len(to.dims) > 1 else 1
+    return rows == 1 and position.free_vars | frequencies.start.free_vars <= {*known}
+
+
+def _angles(module: Module) -> Iterator[tuple[Window, str]]:
+    """Frequencies and position of each ``rope``; no position where angles are worked out there."""
+    known = known_at_start(module)
+    for op in module.walk():
+        if isinstance(op, Compute) and op.kernel == "rope":
+            to, _, frequencies = (window(v, op.span) for v in op.operands if isinstance(v, View))
+            fixed = fixed_angles(op, to, frequencies, known)
+            yield frequencies, str(op.params["position"]) if fixed else ""
+
+
+def _sent_in_turn(module: Module) -> list[str]:
+    """The channels with turns on which a program sends."""
+    sent = (op.channel for op in module.walk() if isinstance(op, Send))
+    return [name for name in dict.fromkeys(sent) if module.channel(name).turns]
+
+
+def _row_words(op: Compute) -> int:
+    """Words of the largest element of a row, kept for the function of one element; the same for
+    all kernels of a type, f32 where operands are of both."""
+    if op.kernel not in _OF_THE_ROW:
+        return 0
+    given = (window(v, op.span) for v in op.operands if isinstance(v, View))
+    return max(one.dtype.bytes for one in given) // WORD_BYTES
+
+
+def _waited(transfers: Transfers) -> list[Group]:
+    """Every group of transfers."""
+    return [*transfers.of_wait.values(), *transfers.of_block.values()]
+
+
+def _positive(found: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in found.items() if count}
+
+
+def wrong_words(module: Module) -> str | None:
+    """What is wrong with the tables and words that a module says, in words; None where they are
+    those of its program."""
+    for what, said, needed in (
+        ("of tables", module.tables, tables_of(module)),
+        ("of state", module.words, words_of(module)),
+    ):
+        for name in sorted(said.keys() | needed.keys()):
+            if said.get(name, 0) != needed.get(name, 0):
+                return (
+                    f"the program has {needed.get(name, 0)} words {what} '{name}', and "
+                    f"{said.get(name, 0)} are planned"
+                )
+    return None
+
+
+def word_bytes(module: Module) -> int:
+    """Bytes of the tables and words that a module says."""
+    return TABLE_BYTES * sum(module.tables.values()) + WORD_BYTES * sum(module.words.values())
