@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import emit, run_files
+from csl_runs import emit, run_files, run_steps
 
 from meshc.devices import device
 from meshc.ir.parser import parse_module
-from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
 
 PAGE = Path(__file__).parents[3] / "docs" / "tile-level.md"
@@ -53,7 +52,17 @@ def test_tree(arch, tmp_path, monkeypatch):
     np.testing.assert_array_equal(found["sums"], np.broadcast_to(part.sum(0), part.shape))
 
 
-def test_split_token_is_refused_by_the_name_of_a_kernel():
-    with pytest.raises(MeshcError) as caught:
-        emit({"main": example("split_token", "wse2")})
-    assert [d.code for d in caught.value.diagnostics] == ["csl-kernel"]
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_split_token(arch, tmp_path, monkeypatch):
+    """Attention of six tokens, one after the other, of two heads whose cache lies on two PEs."""
+    queries, keys, values = RANDOM.normal(size=(3, 6, 2, 4)).astype(np.float32)
+    files = emit({"main": example("split_token", arch)})
+    steps = [
+        ({"q": queries[n], "kn": keys[n], "vn": values[n]}, {"pos": n}) for n in range(len(keys))
+    ]
+    found = run_steps(files, {}, steps, tmp_path, monkeypatch)
+    for n, outputs in enumerate(found):
+        scores = np.exp(np.einsum("hd,shd->hs", queries[n], keys[: n + 1]))
+        weights = scores / scores.sum(1, keepdims=True)
+        wanted = np.einsum("hs,shd->hd", weights, values[: n + 1])
+        np.testing.assert_allclose(outputs["o"], wanted, rtol=1e-5, atol=1e-6)
