@@ -2,7 +2,8 @@
 
 from meshc.backends.csl.emit import check, emit
 from meshc.backends.csl.host_file import Vocabulary
+from meshc.backends.csl.kernels.choices import Choices
 from meshc.backends.csl.pe.pe_file import Needs, needs
 from meshc.backends.csl.report import summary
 
-__all__ = ["Needs", "Vocabulary", "check", "emit", "needs", "summary"]
+__all__ = ["Choices", "Needs", "Vocabulary", "check", "emit", "needs", "summary"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshc.backends.csl.host_file import Vocabulary, host_file
+from meshc.backends.csl.kernels.choices import USUAL, Choices
 from meshc.backends.csl.layout_file import layout_file
 from meshc.backends.csl.pe.pe_file import check_kernels, pe_file
 from meshc.backends.csl.report import report
@@ -23,19 +24,27 @@ _MOST = 1 << 15
 
 
 def emit(
-    modules: Mapping[str, Module], portable: bool = False, vocabulary: Vocabulary | None = None
+    modules: Mapping[str, Module],
+    portable: bool = False,
+    vocabulary: Vocabulary | None = None,
+    choices: Choices = USUAL,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
     host of a single phase makes tokens of a ``vocabulary``, if the phase is a step of decoding.
 
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
-    catalogue. Several phases are a program each, in a folder with the phase's name. Raises
+    catalogue. ``choices`` are ways of writing kernels that may be turned off. Several phases are a
+    program each, in a folder with the phase's name. Raises
     ``csl-device`` for another device and what the parts raise.
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, "state", vocabulary)
-    programs = in_each(modules, lambda phase: _program(phase, modules[phase], portable, "../state"))
+        return _program(phase, module, portable, "state", vocabulary, choices)
+
+    def program(phase: str) -> dict[str, str]:
+        return _program(phase, modules[phase], portable, "../state", None, choices)
+
+    programs = in_each(modules, program)
     return {
         f"{phase_file(phase)}/{name}": text
         for phase, files in programs.items()
@@ -70,12 +79,13 @@ def _program(
     module: Module,
     portable: bool,
     state: str,
-    vocabulary: Vocabulary | None = None,
+    vocabulary: Vocabulary | None,
+    choices: Choices,
 ) -> dict[str, str]:
     """The files of one phase; ``state`` is where what it keeps between runs lies."""
     check(module)
     goals = targets(module.the_device(), portable)
-    pe = pe_file(module, phase, goals)
+    pe = pe_file(module, phase, goals, choices)
     return {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
         f"{phase_file(phase)}.csl": pe.text,

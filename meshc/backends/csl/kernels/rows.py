@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from meshc.backends.csl.kernels import functions
+from meshc.backends.csl.kernels.choices import USUAL, Choices
 from meshc.backends.csl.kernels.costs import SETUP, Costs
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
+from meshc.backends.csl.kernels.vector_steps import Steps
 from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.windows import Dim, Window
@@ -57,8 +60,14 @@ Row = tuple[Window, ...]
 class Rows:
     """Writers of kernels by rows, with the functions and scratch of ``code``."""
 
-    def __init__(self, code: SharedCode) -> None:
+    def __init__(
+        self, code: SharedCode, costs: Costs, free_bytes: int, choices: Choices = USUAL
+    ) -> None:
+        """Functions of elements are written with scratch of at most ``free_bytes``."""
         self.code = code
+        self.costs = costs
+        self.free_bytes = free_bytes
+        self.choices = choices
         self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
             "row_sum": self._row_sum,
             "row_max": self._row_max,
@@ -74,6 +83,32 @@ class Rows:
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one of these kernels."""
+        steps = self._steps(op, windows)
+        return self._one_by_one(op, windows, costs) if steps is None else steps.cycles
+
+    def _steps(self, op: Compute, windows: list[Window]) -> Steps | None:
+        """A function of f16 elements by vector operations, where these take fewer cycles."""
+        if not self.choices.vector_functions or windows[0].dtype != DType.F16:
+            return None
+        if op.kernel not in ("silu", "exp_sub"):
+            return None
+        _same(op, *windows)
+        if op.kernel == "silu":
+            steps = functions.silu(self.costs, *windows)
+        else:
+            steps = functions.exponentials(self.costs, *windows)
+        worth = steps.cycles < self._one_by_one(op, windows, self.costs)
+        return steps if worth and steps.fits and steps.bytes <= self.free_bytes else None
+
+    def _by_steps(self, op: Compute, windows: list[Window], steps: Steps) -> list[str]:
+        """A call of the function with these ``steps``, where it may lie outside of loops."""
+        lines = steps.lines(self.code)
+        if not all(window.start.is_const for window in windows):
+            return lines
+        return [f"{self.code.function(op.kernel, windows[0], [], lines)}();"]
+
+    def _one_by_one(self, op: Compute, windows: list[Window], costs: Costs) -> int:
+        """Predicted cycles with a call of a function for each element."""
         whole = max(windows, key=lambda w: w.size)
         if op.kernel in ("silu", "gelu"):
             return _OF_AN_ELEMENT[str(op.params.get("form", op.kernel))] * whole.size
@@ -181,6 +216,8 @@ class Rows:
     def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, most = windows
         _same(op, to, source, most)
+        if (steps := self._steps(op, windows)) is not None:
+            return self._by_steps(op, windows, steps)
         self.code.uses_math = True
         kind = str(to.dtype)
         self.code.variable("most_of_row", to.dtype)
@@ -226,6 +263,8 @@ class Rows:
         return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
 
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
+        if (steps := self._steps(op, windows)) is not None:
+            return self._by_steps(op, windows, steps)
         kind = str(windows[0].dtype)
         return self._mapped(op, windows, "silu", f"value / (1.0 + math.exp_{kind}(-value))")
 

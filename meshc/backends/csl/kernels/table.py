@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from meshc.backends.csl.kernels import products
 from meshc.backends.csl.kernels.caches import CACHES, Caches
+from meshc.backends.csl.kernels.choices import USUAL, Choices
 from meshc.backends.csl.kernels.costs import SETUP, Costs
-from meshc.backends.csl.kernels.products import Plan, Product
+from meshc.backends.csl.kernels.products import MOST_SCRATCH_BYTES, Plan, Product
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.rows import Rows
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
@@ -41,6 +42,8 @@ _OF_ANY_TYPE = {"rms_scale": (2,)}
 
 _SELECTED = 21
 """Cycles of one lane that is selected, measured on the simulator."""
+_SHARE = 4
+"""Of the memory that is free the part that functions of many elements may take for scratch."""
 
 Writer = Callable[[Compute, list[Window]], list[str]]
 
@@ -55,6 +58,7 @@ class Kernels:
         costs: Costs,
         free_bytes: int,
         known_at_start: Collection[str] = (),
+        choices: Choices = USUAL,
     ) -> None:
         """``known_at_start`` are names that have their values when a program starts: run-time
         scalars and coordinates."""
@@ -63,9 +67,10 @@ class Kernels:
         self.costs = costs
         self.free_bytes = free_bytes
         self.code = SharedCode(names, descriptors)
-        self.rows = Rows(self.code)
+        scratch = min(free_bytes // _SHARE, MOST_SCRATCH_BYTES)
+        self.rows = Rows(self.code, costs, scratch, choices)
         self.caches = Caches(self.code)
-        self.rotary = Rotary(self.code, known_at_start)
+        self.rotary = Rotary(self.code, costs, scratch, known_at_start, choices)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
             **self.caches.writers,

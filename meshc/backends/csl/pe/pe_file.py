@@ -9,6 +9,7 @@ from meshc.analysis.bounds import largest
 from meshc.analysis.coordinates import coordinate_values
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.backends.csl.fabric.channels import Ends
+from meshc.backends.csl.kernels.choices import USUAL, Choices
 from meshc.backends.csl.kernels.costs import Costs
 from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.backends.csl.kernels.shared_code import array
@@ -47,8 +48,9 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
-    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device.
+def pe_file(module: Module, phase: str, targets: Targets, choices: Choices = USUAL) -> PeFile:
+    """The program of ``module`` for ``targets``, with kernels that are fastest on its own device,
+    out of those that ``choices`` leave.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -60,7 +62,7 @@ def pe_file(module: Module, phase: str, targets: Targets) -> PeFile:
         names.of("buffer", buffer.value.name)
     descriptors = Descriptors(names, guards.spelling, shifts(module))
     ends = Ends(module, names, descriptors, targets)
-    kernels = _kernels(module, names, descriptors)
+    kernels = _kernels(module, names, descriptors, choices)
     lowering = Lowering(module, guards, descriptors, ends, kernels)
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
@@ -160,10 +162,13 @@ def free_bytes(module: Module) -> int:
     return device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
 
 
-def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
+def _kernels(
+    module: Module, names: Names, descriptors: Descriptors, choices: Choices = USUAL
+) -> Kernels:
     """What writes the kernels of ``module``."""
     known = {*module.scalars, *module.the_mesh().coordinates}
-    return Kernels(names, descriptors, Costs(module.the_device()), free_bytes(module), known)
+    costs = Costs(module.the_device())
+    return Kernels(names, descriptors, costs, free_bytes(module), known, choices)
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
