@@ -105,7 +105,7 @@ def ours(layer: Layer, device: str, folder: Path, layers: int = 1) -> Found:
     commands, trace = _traced(folder / "our_bin")
     command = ["bash", f"commands_{device}.sh", "--pos", str(layer.seq - 1)]
     cycles = cycles_printed(command, program, OUR_CYCLES, commands)
-    return Found(cycles, split(read_trace(trace), ["run"]))
+    return Found(cycles, split(read_trace(trace), "run"))
 
 
 def theirs(layer: Layer, device: str, given: Path, numpy: str | None, folder: Path) -> Found:
@@ -136,7 +136,7 @@ def theirs(layer: Layer, device: str, given: Path, numpy: str | None, folder: Pa
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = before
-    whole = split(read_trace(trace), ["decode_host"])
+    whole = split(read_trace(trace), "decode_host")
     tokens = REPEATS + 1
     mean = Split(whole.compute / tokens, whole.transfer / tokens, whole.waiting / tokens)
     return Found(cycles, mean)

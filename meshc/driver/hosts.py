@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -179,12 +179,17 @@ class WaferHost:
     What its host program refuses is diagnosed as ``run-refused``.
     """
 
-    def __init__(self, folder: Path, tensors: Mapping[str, Array]) -> None:
-        """``folder`` is not needed any more afterwards. Raises ``run-refused`` and what compiling
-        the program raises."""
-        with scratch_folder() as scratch:
+    def __init__(
+        self, folder: Path, tensors: Mapping[str, Array], trace: Path | None = None
+    ) -> None:
+        """``folder`` is not needed any more afterwards. ``trace`` is where :meth:`stop` writes what
+        happened. Queues hold what the hardware's do. Raises ``run-refused`` and what compiling the
+        program raises."""
+        with ExitStack() as stack:
+            scratch = stack.enter_context(scratch_folder())
             compile_folder(folder, scratch / "out")
-            names = host_names(folder / "run.py", Options())
+            options = Options(strict_queues=True, trace_file=None if trace is None else str(trace))
+            names = host_names(folder / "run.py", options)
             if "Model" not in names:
                 fail(
                     "no-tokens",
@@ -193,6 +198,8 @@ class WaferHost:
                 )
             with _refusals_of_host():
                 self._model = names["Model"](str(scratch / "out"), tensors.__getitem__)
+            # What the end of a run writes lies there too.
+            self._kept = stack.pop_all() if trace is not None else ExitStack()
 
     def generate(
         self,
@@ -219,6 +226,11 @@ class WaferHost:
             found.append(list(self.generate(prompt, count, tell, stop)))
         return found
 
+    def stop(self) -> None:
+        """Let the program end, which writes the trace."""
+        with self._kept:
+            self._model.stop()
+
 
 @contextmanager
 def _refusals_of_host() -> Iterator[None]:
@@ -229,12 +241,15 @@ def _refusals_of_host() -> Iterator[None]:
         fail("run-refused", str(refusal))
 
 
-def load_host(folder: Path, backend: Backend, tensors: Mapping[str, Array]) -> Host:
-    """The language model in ``folder`` with its weights, ready to generate."""
+def load_host(
+    folder: Path, backend: Backend, tensors: Mapping[str, Array], trace: Path | None = None
+) -> Host:
+    """The language model in ``folder`` with its weights, ready to generate. ``trace`` is for the
+    simulator of wafers."""
     if backend.name == "python":
         return PythonHost(folder, tensors)
     if backend.name == "csl-sim":
-        return WaferHost(folder, tensors)
+        return WaferHost(folder, tensors, trace)
     program = cuda.from_json(read_text(folder / cuda.MANIFEST, _FILE_LIMIT_BYTES).text)
     texts = {
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text

@@ -1,27 +1,30 @@
 """Where the cycles of a run went, PE by PE, from its trace.
 
-Every cycle between the start of the first task of a PE that counts and the end of the last one is
-one of three: *transfer*, where words pass for which code stands still; *waiting*, where code stands
-still, or none runs, and no word of this PE passes; *compute*, all else: scalar code and operations
-on memory. Operations on microthreads count as transfer only while no code runs.
+A *run* of a PE goes from the start of a task that is named to the end of the last task or operation
+before that task starts again. Each of its cycles is one of three: *transfer*, where words pass for
+which code stands still; *waiting*, where code stands still, or none runs, and no word of this PE
+passes; *compute*, all else: scalar code and operations on memory. Operations on microthreads count
+as transfer only while no code runs.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Span = tuple[int, int]
+Parts = tuple[float, float, float]
 Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Cycles of a PE, or their mean over several."""
+    """Cycles of a run, or their mean over several."""
 
     compute: float
     transfer: float
@@ -38,52 +41,87 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
     return [e for e in json.loads(path.read_text())["traceEvents"] if e["ph"] == "X"]
 
 
-def split(events: Iterable[Event], tasks: Iterable[str]) -> Split:
-    """The mean over the PEs that ran one of ``tasks``, from where it began to the end of the last
-    task or operation. Raises ValueError where none did."""
-    by_pe: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    for event in events:
-        by_pe[event["pid"], event["tid"] // 2].append(event)
-    wanted = {*tasks}
-    found = [
-        _of_pe(mine)
-        for mine in by_pe.values()
-        if any(e["cat"] == "task" and e["name"] in wanted for e in mine)
-        for mine in [_from_task(mine, wanted)]
-    ]
-    if not found:
-        raise ValueError(f"no PE ran {', '.join(sorted(wanted))}")
-    count = len(found)
+def split(events: Iterable[Event], task: str) -> Split:
+    """The mean over all runs of ``task`` on all PEs. Raises ValueError where there is none."""
+    whole = by_place(events, task).values()
     return Split(
-        sum(one.compute for one in found) / count,
-        sum(one.transfer for one in found) / count,
-        sum(one.waiting for one in found) / count,
+        sum(one.compute for one in whole),
+        sum(one.transfer for one in whole),
+        sum(one.waiting for one in whole),
     )
 
 
-def _from_task(events: list[Event], tasks: set[str]) -> list[Event]:
-    """Those that begin with the first of ``tasks`` or later."""
-    start = min(e["ts"] for e in events if e["cat"] == "task" and e["name"] in tasks)
-    return [e for e in events if e["ts"] >= start]
+def by_place(events: Iterable[Event], task: str) -> dict[str, Split]:
+    """The same by the places of transfers in the source: the code before each, then the time until
+    its words have passed or, of one on a microthread, until the next transfer as far as no code
+    runs. Code behind the last one of a run has the place ``""``."""
+    runs = [run for mine in _by_pe(events) for run in _runs(mine, task)]
+    if not runs:
+        raise ValueError(f"no PE ran {task}")
+    sums: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0])
+    for run in runs:
+        for place, parts in _stretches(run):
+            for which, cycles in enumerate(parts):
+                sums[place][which] += cycles / len(runs)
+    return {place: Split(*parts) for place, parts in sums.items()}
 
 
-def _of_pe(events: list[Event]) -> Split:
-    """The cycles of one PE."""
-
-    def spans(category: str) -> list[Span]:
-        return [(e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == category]
-
-    tasks = _merged(spans("task"))
-    still, moved = _length(spans("wait")), _length(spans("transfer"))
-    busy = _length(tasks)
-    whole = _merged([*tasks, *spans("microthread")])
-    beside = _length(whole) - busy
-    begun, ended = whole[0][0], whole[-1][1]
-    idle = ended - begun - busy - beside
-    return Split(busy - still - moved, moved + beside, still + idle)
+def _by_pe(events: Iterable[Event]) -> list[list[Event]]:
+    """The events of each PE, in order."""
+    found: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in events:
+        found[event["pid"], event["tid"] // 2].append(event)
+    return [sorted(mine, key=lambda e: e["ts"]) for mine in found.values()]
 
 
-def _merged(spans: list[Span]) -> list[Span]:
+def _runs(events: list[Event], task: str) -> list[list[Event]]:
+    """The events of each run of ``task``."""
+    found: list[list[Event]] = []
+    for event in events:
+        if event["cat"] == "task" and event["name"] == task:
+            found.append([])
+        if found:
+            found[-1].append(event)
+    return found
+
+
+def _stretches(events: list[Event]) -> Iterator[tuple[str, Parts]]:
+    """Compute, transfer and waiting of a run by stretches, with the place of their transfer."""
+    running = _merged(_span(e) for e in events if e["cat"] == "task")
+    moving = _merged(_span(e) for e in events if e["cat"] in ("task", "microthread"))
+    now, last = moving[0][0], moving[-1][1]
+    under_way = ""
+    for event in events:
+        if event["cat"] not in ("wait", "transfer", "microthread"):
+            continue
+        (start, end), place = _span(event), str(event["name"]).rpartition(" ")[2]
+        start = max(now, start)
+        compute, transfer, waiting = _before(running, moving, now, start)
+        yield place, (compute, 0, 0)
+        yield under_way or place, (0, transfer, waiting)
+        now, under_way = start, place
+        if event["cat"] == "wait":
+            yield place, (0, 0, end - start)
+            now, under_way = end, ""
+        elif event["cat"] == "transfer":
+            yield place, (0, end - start, 0)
+            now, under_way = end, ""
+    compute, transfer, waiting = _before(running, moving, now, last)
+    yield "", (compute, 0, 0)
+    yield under_way, (0, transfer, waiting)
+
+
+def _before(running: list[Span], moving: list[Span], start: int, end: int) -> Parts:
+    """The cycles of a stretch without a transfer that code waits for."""
+    busy, either = _within(running, start, end), _within(moving, start, end)
+    return busy, either - busy, end - start - either
+
+
+def _span(event: Event) -> Span:
+    return event["ts"], event["ts"] + event["dur"]
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
     """The spans in order, those that overlap joined."""
     found: list[Span] = []
     for start, end in sorted(spans):
@@ -94,5 +132,10 @@ def _merged(spans: list[Span]) -> list[Span]:
     return found
 
 
-def _length(spans: list[Span]) -> int:
-    return sum(end - start for start, end in _merged(spans))
+def _within(spans: list[Span], start: int, end: int) -> int:
+    """How much of ``spans``, in order and apart, lies between ``start`` and ``end``."""
+    found, at = 0, max(0, bisect_right(spans, (start, end)) - 1)
+    while at < len(spans) and spans[at][0] < end:
+        found += max(0, min(end, spans[at][1]) - max(start, spans[at][0]))
+        at += 1
+    return found

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshc.sim.commands_folder import make_bin
-from meshc.sim.profile import Split, read_trace, split
+from meshc.sim.profile import Split, by_place, read_trace, split
 
 
 def event(category, name, start, length, x=0):
@@ -22,8 +22,8 @@ def test_each_cycle_of_a_task_is_one_of_three():
         event("transfer", "@faddh", 117, 4),
         event("compute", "@fmulh", 130, 9),
     ]
-    assert split(events, ["run"]) == Split(39, 4, 7)
-    assert split(events, ["run"]).total == 50
+    assert split(events, "run") == Split(39, 4, 7)
+    assert split(events, "run").total == 50
 
 
 def test_between_tasks_microthreads_move_words_or_nothing_happens():
@@ -33,7 +33,7 @@ def test_between_tasks_microthreads_move_words_or_nothing_happens():
         event("microthread", "@fmovh", 105, 25),
         event("task", "resume", 150, 10),
     ]
-    assert split(events, ["run"]) == Split(20, 20, 20)
+    assert split(events, "run") == Split(20, 20, 20)
 
 
 def test_the_mean_over_the_cores_that_ran():
@@ -42,9 +42,9 @@ def test_the_mean_over_the_cores_that_ran():
         event("task", "run", 0, 30, x=1),
         event("task", "other", 0, 99, x=2),
     ]
-    assert split(events, ["run"]) == Split(20, 0, 0)
+    assert split(events, "run") == Split(20, 0, 0)
     with pytest.raises(ValueError, match="no PE ran walk"):
-        split(events, ["walk"])
+        split(events, "walk")
 
 
 # The first PE works for a while and then sends sixteen words, for which the second one waits.
@@ -126,9 +126,30 @@ def test_a_core_waits_for_one_that_works_on_both_back_ends(tmp_path: Path):
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr
         events = read_trace(trace)
-        found.append([split([e for e in events if e["tid"] // 2 == x], ["run"]) for x in (0, 1)])
+        found.append([split([e for e in events if e["tid"] // 2 == x], "run") for x in (0, 1)])
     assert found[0] == found[1]
     sender, receiver = found[0]
     assert sender.waiting == 0 and sender.transfer == 16 and sender.compute > 100
     assert receiver.transfer == 16 and receiver.compute < 20
     assert receiver.waiting > 0.8 * sender.compute
+
+
+def test_stretches_belong_to_the_transfer_that_ends_them():
+    events = [
+        event("task", "run", 0, 60),
+        event("wait", "@faddh pe.csl:3", 10, 5),
+        event("transfer", "@faddh pe.csl:3", 15, 4),
+        event("microthread", "@fmovh pe.csl:7", 30, 40),
+        event("task", "resume", 80, 20),
+    ]
+    assert by_place(events, "run") == {
+        "pe.csl:3": Split(10, 4, 5),
+        "pe.csl:7": Split(11, 10, 10),
+        "": Split(50, 0, 0),
+    }
+    assert split(events, "run") == Split(71, 14, 15)
+
+
+def test_what_lies_between_two_runs_counts_for_neither():
+    events = [event("task", "run", 0, 10), event("task", "run", 500, 30)]
+    assert split(events, "run") == Split(20, 0, 0)
