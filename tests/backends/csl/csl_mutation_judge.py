@@ -3,9 +3,11 @@ simulator with bounded queues, must be those of the Python target, or the edit i
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,7 +47,7 @@ class Setup:
 
 
 SETUPS = {
-    "cyclic": Setup("llama-3h1", "wse2", "2x3", "f32", "cyclic", 1e-4, 30_000),
+    "cyclic": Setup("llama-3h1", "wse2", "2x3", "f32", "cyclic", 2e-5, 30_000),
     "shift": Setup("qwen2-7h1", "wse3", "1x3", "f32", "shift", 2e-5),
     "halves": Setup("llama-9h3-tied", "wse3", "2x2", "f16", "cyclic", 1e-2, 30_000),
 }
@@ -83,8 +85,26 @@ def program(name: str) -> Program:
 
 
 def every() -> list[Mutation]:
-    """All edits of the programs."""
-    return [one for name in SETUPS for one in mutations(name, program(name).files[PE_FILE])]
+    """All edits of the programs. Those of angles are made where positions are large and sums are
+    f32, so that an angle that is not exact is seen."""
+    return [
+        one
+        for name, setup in SETUPS.items()
+        for one in mutations(
+            name, program(name).files[PE_FILE], setup.dtype == "f32" and setup.first > 0
+        )
+    ]
+
+
+def chosen(count: int, seed: int = 3) -> list[Mutation]:
+    """``count`` of the edits, as many of each fault class as there are."""
+    dice, by_fault = random.Random(seed), dict[str, list[Mutation]]()
+    for one in every():
+        by_fault.setdefault(one.fault, []).append(one)
+    for all_ in by_fault.values():
+        dice.shuffle(all_)
+    rounds = zip_longest(*by_fault.values())
+    return [one for each in rounds for one in each if one is not None][:count]
 
 
 def judge(name: str, mutation: Mutation | None) -> str:

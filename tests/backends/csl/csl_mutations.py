@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Fault class, pattern, replacement of the whole match.
+# Fault class, pattern, replacement of the whole match. Scratch arrays have room between them.
 PATTERNS = (
     ("missing reduction", r"@fadd([sh])\((\w+), (\w+_in_\w+), \2\)", r"@fmov\1(\2, \3)"),
     ("missing reduction", r"@fadd([sh])\((\w+_out_\w+), (\w+_in_\w+), \w+\)", r"@fmov\1(\2, \3)"),
     ("missing reduction", r"@fmax([sh])\((\w+), (\w+_in_\w+), \2\)", r"@fmov\1(\2, \3)"),
-    ("other reduction", r"@fmax(?=[sh]\(\w+, \w+_in_)", "@fadd"),
     ("other reduction", r"@fmax(?=[sh]\(&)", "@fadd"),
     ("other reduction", r"@fadd(?=[sh]\(&)", "@fmax"),
     ("other guard", r"if \((\w+)_relays\)", r"if (\1_receives)"),
@@ -44,8 +43,8 @@ PATTERNS = (
     ("other sign", r"@fadd(?=s\(\w+, \w+, scratch)", "@fsub"),
     ("other sign", r"@fnegs\(", "@fabss("),
     ("other number", r"(?<=, )-?\d\.\d+(?:e-?\d+)?(?=\))", "0.5"),
-    ("other number", r"(?<= / )(\d+)\.0\b", r"\1.5"),
-    ("other place", r"\[i \+ (\d+)\]", r"[i + \1 - 1]"),
+    ("other number", r"(?<= / )(\d+)\.0\b", r"2\1.0"),
+    ("other place", r"(?<!scratch_f32)(?<!scratch_f16)(?<!widened)\[i \+ (\d+)\]", r"[i + \1 - 1]"),
     ("other place", r"\[i \+ 8 \* j\]", "[8 * i + j]"),
     ("other pace", r"(?<=[\[ ])2 \* i\b", "i"),
     ("statement dropped", r"^@f\w+\(.*\);", ""),
@@ -86,16 +85,21 @@ class Mutation:
         raise ValueError(f"no such line: {self.line}")
 
 
-def mutations(program: str, text: str) -> Iterator[Mutation]:
-    """All edits of the text of a PE's program. Comments are left out."""
+def mutations(program: str, text: str, angles: bool) -> Iterator[Mutation]:
+    """All edits of the text of a PE's program, those of the function that works out ``angles`` if
+    it is to be edited as well. Comments are left out."""
     seen: Counter[str] = Counter()
     known = set()
+    function = ""
     for line in text.split("\n"):
         code = line.strip()
+        function = line if line.startswith("fn ") else function
         nth = seen[code]
         seen[code] += 1
         end = code.find("//")
         for fault, pattern, new in PATTERNS:
+            if function.startswith("fn turn_") and not angles:
+                continue
             for match in re.finditer(pattern, code if end < 0 else code[:end]):
                 changed = match.expand(new) if "\\" in new else new
                 found = Mutation(program, code, nth, *match.span(), changed, fault)
