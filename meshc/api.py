@@ -36,6 +36,7 @@ from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
+from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
@@ -159,6 +160,7 @@ __all__ = [
     "PlanMemory",
     "ScheduleTasks",
     "SelectCollective",
+    "SelectCslFunctions",
     "SelectCslProducts",
     "SelectGemm",
     "Session",

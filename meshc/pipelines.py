@@ -58,6 +58,7 @@ def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pa
 RESOURCE_STAGES = (
     "merge-csl-buffers",
     "select-csl-products",
+    "select-csl-functions",
     "assign-csl-registers",
     "plan-csl-memory",
     "assign-csl-queues",

@@ -7,6 +7,7 @@ from meshc.driver.executable import Executable
 from meshc.driver.generating import Answer
 from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
+from meshc.driver.profiling import Profile
 from meshc.driver.request import MOST_REQUESTS, CompileRequest
 from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
 from meshc.driver.weights import find_weights, open_weights, weight_files
@@ -20,6 +21,7 @@ __all__ = [
     "Compiled",
     "Executable",
     "LoadedModel",
+    "Profile",
     "RunRequest",
     "compile_loaded",
     "find_weights",

@@ -222,17 +222,28 @@ class WaferHost:
     What its host program refuses is diagnosed as ``run-refused``.
     """
 
-    def __init__(self, folder: Path, tensors: Mapping[str, Array]) -> None:
-        """``folder`` is not needed any more afterwards. Raises ``no-tokens``, ``run-refused`` and
-        what compiling the program raises."""
+    def __init__(
+        self, folder: Path, tensors: Mapping[str, Array], trace: Path | None = None
+    ) -> None:
+        """``folder`` is not needed any more afterwards. ``trace`` is where :meth:`stop` writes what
+        happened, in a run of one program. Queues hold what the hardware's do. Raises ``no-tokens``,
+        ``bad-argument``, ``run-refused`` and what compiling the program raises."""
         with ExitStack() as stack:
             scratch = stack.enter_context(scratch_folder())
             phases = sorted(path.parent for path in folder.glob("*/layout.csl"))
+            if phases and trace is not None:
+                fail(
+                    "bad-argument",
+                    "--profile is of one program, and a prompt and the tokens behind it have two",
+                    help="let steps read the prompt: --phase decode",
+                )
             for phase in phases:
                 compile_folder(phase, scratch / "out" / phase.name)
             if not phases:
                 compile_folder(folder, scratch / "out")
-            names = host_names(folder / "run.py", Options(files=False))
+            file = None if trace is None else str(trace)
+            options = Options(strict_queues=True, trace_file=file, files=False)
+            names = host_names(folder / "run.py", options)
             if "Model" not in names:
                 fail(
                     "no-tokens",
@@ -241,7 +252,9 @@ class WaferHost:
                 )
             with _refusals_of_host():
                 self._model = names["Model"](str(scratch / "out"), tensors.__getitem__)
-            weakref.finalize(self, stack.pop_all().close)
+            # What the end of a run writes lies there too.
+            self._kept = stack.pop_all()
+            weakref.finalize(self, self._kept.close)
 
     def generate(
         self,
@@ -271,6 +284,11 @@ class WaferHost:
             found.append(list(self.generate(prompt, count, tell, stop)))
         return found
 
+    def stop(self) -> None:
+        """Let the program end, which writes the trace."""
+        with self._kept:
+            self._model.stop()
+
 
 @contextmanager
 def _refusals_of_host() -> Iterator[None]:
@@ -281,12 +299,15 @@ def _refusals_of_host() -> Iterator[None]:
         fail("run-refused", str(refusal))
 
 
-def load_host(folder: Path, backend: Backend, tensors: Mapping[str, Array]) -> Host:
-    """The language model in ``folder`` with its weights, ready to generate."""
+def load_host(
+    folder: Path, backend: Backend, tensors: Mapping[str, Array], trace: Path | None = None
+) -> Host:
+    """The language model in ``folder`` with its weights, ready to generate. ``trace`` is for the
+    simulator of wafers."""
     if backend.name == "python":
         return PythonHost(folder, tensors)
     if backend.name == "csl-sim":
-        return WaferHost(folder, tensors)
+        return WaferHost(folder, tensors, trace)
     program = cuda.from_json(read_text(folder / cuda.MANIFEST, _FILE_LIMIT_BYTES).text)
     texts = {
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,9 @@ from meshc.driver.generating import (
     most_tokens,
     read_prompts,
 )
-from meshc.driver.hosts import Backend, known_backends, load_host
+from meshc.driver.hosts import Backend, WaferHost, known_backends, load_host
 from meshc.driver.manifest import config_of, read_program
+from meshc.driver.profiling import Profile, profile
 from meshc.driver.weights import (
     WEIGHTS_FOLDER,
     Progress,
@@ -28,18 +30,25 @@ from meshc.driver.weights import (
     open_weights,
 )
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import error_words
 from meshc.support.scratch import scratch_folder
+
+OnProfile = Callable[[Profile], None]
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What to generate from: prompts, texts or token ids, that are continued all at once."""
+    """What to generate from: prompts, texts or token ids, that are continued all at once.
+
+    ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
+    """
 
     prompts: tuple[str | tuple[int, ...], ...] = ()
     max_tokens: int = 16
     weights: str | None = None
     backend: str = ""
     ignore_eos: bool = False
+    trace: str | None = None
 
     def check(self) -> None:
         """Raise ``bad-option`` for what makes no sense."""
@@ -58,6 +67,7 @@ def run_compiled(
     report: Diagnostics,
     on_read: Progress | None = None,
     on_token: OnTokenOf | None = None,
+    on_profile: OnProfile | None = None,
 ) -> list[Answer]:
     """Run what was just compiled, from a temporary directory."""
     request.check()
@@ -65,7 +75,7 @@ def run_compiled(
         _no_tokens(compiled.loaded.name)
     with scratch_folder() as scratch:
         program = compiled.written(scratch / "program", request.weights)
-        return run_program(program, request, backend, report, on_read, on_token)
+        return run_program(program, request, backend, report, on_read, on_token, on_profile)
 
 
 def open_program(folder: Path, request: RunRequest) -> Program:
@@ -94,9 +104,10 @@ def run_program(
     report: Diagnostics,
     on_read: Progress | None = None,
     on_token: OnTokenOf | None = None,
+    on_profile: OnProfile | None = None,
 ) -> list[Answer]:
     """Generate with an emitted program on an open backend of its target; the answers in the order
-    of the prompts.
+    of the prompts. ``on_profile`` is given where the cycles went when the request has a trace.
 
     Raises ``weights-not-found``, ``no-tokenizer``, ``run-refused`` and what reading the weights and
     the tokenizer raises.
@@ -112,12 +123,33 @@ def run_program(
     check_present(program.names, tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name)
     stop = () if request.ignore_eos or program.config is None else program.config.eos_ids
-    host = load_host(program.folder, backend, tensors)
+    trace = _trace(request, backend)
+    host = load_host(program.folder, backend, tensors, trace)
     mesh, name = program.mesh, backend.name
     if len(prompts) > 1:
-        return generated_all(host, prompts, request.max_tokens, stop, mesh, name, on_token)
-    tell = None if on_token is None else partial(on_token, 0)
-    return [generated(host, prompts[0], request.max_tokens, stop, mesh, name, tell)]
+        found = generated_all(host, prompts, request.max_tokens, stop, mesh, name, on_token)
+    else:
+        tell = None if on_token is None else partial(on_token, 0)
+        found = [generated(host, prompts[0], request.max_tokens, stop, mesh, name, tell)]
+    if trace is not None and isinstance(host, WaferHost):
+        host.stop()
+        if on_profile is not None:
+            on_profile(profile(trace, program.folder))
+    return found
+
+
+def _trace(request: RunRequest, backend: Backend) -> Path | None:
+    """Where the trace of a run goes, None without one. Raises ``bad-argument``, ``unwritable``."""
+    if request.trace is None:
+        return None
+    if backend.name != "csl-sim":
+        fail("bad-argument", f"--profile is for the simulator of wafers, not for {backend.name}")
+    path = Path(request.trace).absolute()
+    try:
+        path.write_text("")
+    except OSError as error:
+        fail("unwritable", f"'{path}' cannot be written: {error_words(error)}")
+    return path
 
 
 def _no_tokens(name: str) -> NoReturn:

@@ -24,6 +24,7 @@ from meshc.passes.resources.csl.assign_tasks import AssignCslTasks
 from meshc.passes.resources.csl.merge_buffers import MergeCslBuffers
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
+from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
@@ -52,6 +53,7 @@ PASSES: tuple[type[Pass], ...] = (
     PlanMemory,
     MergeCslBuffers,
     SelectCslProducts,
+    SelectCslFunctions,
     AssignCslRegisters,
     PlanCslMemory,
     AssignCslQueues,

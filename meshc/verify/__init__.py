@@ -14,6 +14,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.verify import (
     channels_matched,
     collectives_selected,
+    csl_functions,
     csl_memory,
     csl_products,
     csl_queues,
@@ -107,6 +108,12 @@ _CATALOGUE = (
         ("tile",),
         "each product says a way in which it can be written",
         csl_products.check,
+    ),
+    Fact(
+        "csl_functions",
+        ("tile",),
+        "functions of elements that say a way can be written so",
+        csl_functions.check,
     ),
     Fact(
         "csl_registers",

@@ -11,14 +11,12 @@ from meshc.support.diagnostics import fail
 
 def check(module: Module) -> None:
     """The rows of a mapped product follow each other, an outer one has factors of one type and is
-    no deeper than the product, and no other kernel says a way."""
+    no deeper than the product."""
     costs = Costs(module.the_device())
     for op in module.walk():
-        if not isinstance(op, Compute) or (op.kernel != "gemm" and not op.way):
+        if not isinstance(op, Compute) or op.kernel != "gemm":
             continue
-        if op.kernel != "gemm":
-            wrong = f"the kernel '{op.kernel}' is written in one way and says '{op.way}'"
-        elif not op.way:
+        if not op.way:
             wrong = "a product does not say in which way it is written"
         elif planned(one_product(op), op.way, costs) is None:
             wrong = f"a product cannot be written in the way '{op.way}'"

@@ -40,7 +40,9 @@ class Costs:
     device: Device
 
     def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
-        """``extent`` elements of a ``mac``, ``mixed``, ``mul`` or ``add``, set-up apart."""
+        """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add`` or
+        ``convert``. Maxima of f32 count as conversions, of which a cycle takes one (on some devices
+        more)."""
         lanes = self._lanes(kind, str(dtype))
         for stride in strides:
             lanes = min(lanes, stride_lanes(stride, lanes))
@@ -49,6 +51,8 @@ class Costs:
 
     def _lanes(self, kind: str, dtype: str) -> int:
         """Elements per cycle at full speed; a product takes as many as a multiply-add."""
+        if kind == "convert":
+            return 1
         if kind == "add":
             return int(self.device.lanes(dtype))
         return int(self.device.macs("f16" if kind == "mixed" else dtype, dtype))

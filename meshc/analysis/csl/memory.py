@@ -7,8 +7,10 @@ live ranges are; scratch is shared by all kernels, since none keeps anything the
 from __future__ import annotations
 
 from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.operands import widened
 from meshc.analysis.csl.products import one_product, planned
+from meshc.analysis.csl.vector_ways import TURNS, scratch_words
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
 from meshc.ir.module import Buffer, Module
@@ -48,9 +50,12 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
         return to.dtype, given[1].size
     if op.kernel == "rotate":
         return to.dtype, to.size // to.dims[0].extent
-    if op.kernel == "rope":  # two products of each head's lanes of one row
-        rows = to.dims[-2].extent if len(to.dims) > 1 else 1
-        return DType.F32, 2 * (to.size // to.dims[-1].extent // rows)
+    if op.kernel == "rope":  # one by one, two products of each head's lanes of one row
+        heads = to.size // to.dims[-1].extent // rows_of(to)
+        one_by_one = 0 if TURNS in op.way.split("_") else 2 * heads
+        return DType.F32, max(one_by_one, scratch_words(op, costs))
+    if op.way:
+        return DType.F32, scratch_words(op, costs)
     return to.dtype, 0
 
 

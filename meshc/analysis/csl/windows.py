@@ -19,6 +19,8 @@ from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
+MOST_DIMS = 4
+"""Of a DSD of memory (vendor's page on DSDs)."""
 STRIDES = range(-128, 128)
 """Of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)."""
 

@@ -153,7 +153,7 @@ def _sent_in_turn(module: Module) -> list[str]:
 def _row_words(op: Compute) -> int:
     """Words of the largest element of a row, kept for the function of one element; the same for
     all kernels of a type, f32 where operands are of both."""
-    if op.kernel not in _OF_THE_ROW:
+    if op.kernel not in _OF_THE_ROW or op.way:
         return 0
     given = (window(v, op.span) for v in op.operands if isinstance(v, View))
     return max(one.dtype.bytes for one in given) // WORD_BYTES

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from meshc.driver import (
     Answer,
     Backend,
     CompileRequest,
+    Profile,
     RunRequest,
     compile_loaded,
     load_any,
@@ -45,13 +46,15 @@ def run(options: argparse.Namespace) -> int:
         options.weights,
         options.backend,
         options.ignore_eos,
+        options.profile,
     )
+    profiles: list[Profile] = []
     request.check()
     with Progress() as progress:
         watching = Watching.of(options, progress)
         live = _Live(progress, not options.json and len(request.prompts) == 1)
         try:
-            answers = _answers(options, request, report, watching, live)
+            answers = _answers(options, request, report, watching, live, profiles.append)
         finally:
             watching.finish(report)
     _save_logits(options.logits, answers)
@@ -62,7 +65,17 @@ def run(options: argparse.Namespace) -> int:
     else:
         for number, answer in enumerate(answers, 1):
             print(f"[{number}] {_text(answer)}")
+    for profile in profiles:
+        _print_profile(profile)
     return 0
+
+
+def _print_profile(profile: Profile) -> None:
+    """Cycles of a step by op, behind what was generated, beside whatever stdout is read by."""
+    lines = [f"{'compute':>9} {'transfer':>9} {'waiting':>9}  cycles of a step, mean over cores"]
+    for name, one in (*profile.rows, ("all", profile.whole)):
+        lines.append(f"{one.compute:9.0f} {one.transfer:9.0f} {one.waiting:9.0f}  {name}")
+    print("\n".join([*lines, f"trace in {profile.trace}"]), file=sys.stderr)
 
 
 def _answers(
@@ -71,12 +84,15 @@ def _answers(
     report: Diagnostics,
     watching: Watching,
     live: _Live,
+    on_profile: Callable[[Profile], None],
 ) -> list[Answer]:
     folder = Path(options.model)
     if os.path.isdir(folder) and read_manifest(folder) is not None:
         program = open_program(folder, request)
         with _opened(program.target, request) as backend:
-            return run_program(program, request, backend, report, live.progress.reading, live.token)
+            return run_program(
+                program, request, backend, report, live.progress.reading, live.token, on_profile
+            )
     loaded = load_any(options.model, report)
     compile_request = _with_batch(options, request)
     if compile_request.seq is None and loaded.config is not None:
@@ -86,7 +102,9 @@ def _answers(
     compile_request.check()
     with _opened(compile_request.target, request) as backend:
         compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
-        return run_compiled(compiled, request, backend, report, live.progress.reading, live.token)
+        return run_compiled(
+            compiled, request, backend, report, live.progress.reading, live.token, on_profile
+        )
 
 
 @contextmanager

@@ -57,6 +57,12 @@ def add_to(commands: Any) -> None:
         "of several prompts [requests, tokens, vocab], NaN behind the end of a text",
     )
     parser.add_argument(
+        "--profile",
+        metavar="FILE.json",
+        help="of csl-sim: print cycles by op, split into compute, transfer and waiting, and write "
+        "a trace for Perfetto",
+    )
+    parser.add_argument(
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")

@@ -257,14 +257,16 @@ class CMachine(Common):
         pe = self.by_number[number]
         self.remark_wrap(pe, address, self.place(pe, place))
 
-    def _trace(self, number: int, op: int, place: int, start: int, end: int) -> None:
+    def _trace(
+        self, number: int, op: int, place: int, moves: int, waited: int, start: int, end: int
+    ) -> None:
         pe = self.by_number[number]
         assert self.trace is not None
         if op < 0:
             self.trace.add("task", pe.names[place].rsplit("_", 1)[0], pe.x, pe.y, start, end)
         else:
             name = f"@{list(OP_NUMBERS)[op]} {self.place(pe, place)}"
-            self.trace.add("op", name, pe.x, pe.y, start, end)
+            self.trace.operation(name, pe.x, pe.y, bool(moves), (waited, start, end))
 
     def place(self, pe: CPe, number: int) -> str:
         """The source place that code of a PE knows by ``number``."""

@@ -132,7 +132,7 @@ BoundsFunction = ct.CFUNCTYPE(None, _I32, _I64, _I64)
 MicrothreadFunction = ct.CFUNCTYPE(None, _I32, _I32, _I32, _I32)
 EdgeFunction = ct.CFUNCTYPE(None, _I32, _I32, _I32)
 WrapFunction = ct.CFUNCTYPE(None, _I32, _I64, _I32)
-TraceFunction = ct.CFUNCTYPE(None, _I32, _I32, _I32, _I64, _I64)
+TraceFunction = ct.CFUNCTYPE(None, _I32, _I32, _I32, _I32, _I64, _I64, _I64)
 
 
 class Callbacks(ct.Structure):

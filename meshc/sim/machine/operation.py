@@ -284,7 +284,10 @@ class Operation:
     def _worked(self, start: int, end: int) -> None:
         pe = self.pe
         if pe.machine.trace is not None:
-            pe.machine.trace.add("op", f"@{self.name} {self.place}", pe.x, pe.y, start, end)
+            moves = any(isinstance(o, FabIn | FabOut) for o in (self.dst, *self.srcs))
+            waited = -1 if self.is_async else min(self.t, start)
+            name = f"@{self.name} {self.place}"
+            pe.machine.trace.operation(name, pe.x, pe.y, moves, (waited, start, end))
         self.t = end
 
     def _pop(self, source: Fifo, dtype: Any, count: int) -> Any:

@@ -7,7 +7,13 @@ from typing import Any
 
 
 class Trace:
-    """Collects tasks and operations; one cycle is shown as one microsecond."""
+    """Collects tasks and operations; one cycle is shown as one microsecond.
+
+    The category of an event is ``task``; for an operation that code waits for ``compute`` or, over
+    the fabric, ``transfer``, and ``wait`` for the time before it in which code stands still until a
+    word comes or may leave; ``microthread`` for an operation beside the code. The C machine leaves
+    out operations on memory alone.
+    """
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -20,6 +26,19 @@ class Trace:
                 "pid": y, "tid": 2 * x + (kind != "task"),
             }
         )  # fmt: skip
+
+    def operation(
+        self, name: str, x: int, y: int, moves: bool, times: tuple[int, int, int]
+    ) -> None:
+        """A vector operation of PE (x, y), over the fabric if it ``moves``. ``times``: since when
+        the code of the PE waited for it, -1 for an operation beside it, its start and its end."""
+        waited, start, end = times
+        if waited < 0:
+            self.add("microthread", name, x, y, start, end)
+            return
+        if waited < start:
+            self.add("wait", name, x, y, waited, start)
+        self.add("transfer" if moves else "compute", name, x, y, start, end)
 
     def save(self, path: str, tracks: list[tuple[int, int]]) -> None:
         """Write all events, with names for the tracks of the given PEs."""

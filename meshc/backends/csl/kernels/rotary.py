@@ -1,10 +1,8 @@
 """RoPE: neighbouring lanes turned by angles that grow with the position.
 
-The angle position * frequency is brought below two turns before its sine and cosine are taken: at
-position 32,767 a product of two f32 would be off by as much as 0.002. Position and frequency are
-cut into halves whose products are exact, and from each of these whole turns are taken off in three
-parts of 2 pi (Cody and Waite, Software Manual for the Elementary Functions, 1980). What is left is
-right to 1e-6.
+The angle position * frequency is brought below two turns before its sine and cosine are taken, in
+parts whose products are exact (``angles.py`` says how): for all frequencies at once by vector
+operations, or one by one with the sine and cosine of the library. Both are right to 1e-6.
 
 Angles are the same for all heads and, in a step for one token, for all layers; so sines and cosines
 of a step are worked out once, when the program starts. Where positions depend on a loop they are
@@ -15,7 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.angles import LOW, TURN, sines_and_cosines
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.element_costs import ANGLE, pair_by_pair, rows_of
+from meshc.analysis.csl.vector_steps import Steps
+from meshc.analysis.csl.vector_ways import ANGLES, TURNS, turning_steps
 from meshc.analysis.csl.windows import Dim, Window
 from meshc.analysis.csl.words import fixed_angles
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
@@ -27,22 +29,12 @@ from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
-ANGLE = 381
-"""Cycles of one angle with its sine and cosine, measured on the simulator, whose own costs of these
-functions are predictions."""
-_PAIR = {False: 7, True: 52}
-"""Cycles of a pair of lanes besides its four operations: of the only one, of one of several, for
-which descriptors are moved. Measured on the simulator."""
-_LOW = 128
-"""The lower half of a position counts so many."""
-
 _WITHIN_A_TURN = [
     "// What is left of an angle that is not negative when whole turns are taken off, between -pi",
     "// and pi. The first two parts of 2 pi have so few bits that their products are exact.",
     "fn within_a_turn(angle: f32) f32 {",
     f"{PAD}const turns = @as(f32, @as(i16, angle * 0.159154943 + 0.5));",
-    f"{PAD}return angle - turns * 6.28125 - turns * 0.001934051513671875"
-    " - turns * 1.2556659146e-6;",
+    f"{PAD}return angle - {' - '.join(f'turns * {part}' for part in TURN)};",
     "}",
 ]
 
@@ -51,8 +43,9 @@ class Rotary:
     """Writes ``rope``; ``at_start`` is what a program does about it when it starts, when the names
     ``known_at_start``, run-time scalars and coordinates, have their values."""
 
-    def __init__(self, code: SharedCode, known_at_start: Collection[str]) -> None:
+    def __init__(self, code: SharedCode, costs: Costs, known_at_start: Collection[str]) -> None:
         self.code = code
+        self.costs = costs
         self.known_at_start = known_at_start
         self.at_start: list[str] = []
         self.cycles_at_start = 0
@@ -65,24 +58,31 @@ class Rotary:
         if frequencies.dtype != DType.F32:
             kind = frequencies.dtype
             fail("csl-dtype", f"the frequencies of 'rope' are of type {kind}, not f32", op.span)
-        rows, fixed = _rows(to), self._fixed(op, windows)
-        tables = self._table(frequencies, position if fixed else None)
-        turned = self._turned(to, source, tables)
+        rows, fixed = rows_of(to), self._fixed(op, windows)
+        tables = self._table(op, frequencies, position if fixed else None)
+        if TURNS in _parts(op):
+            here = own("row") if rows > 1 else Expr.const(0)
+            turned = self.code.steps(turning_steps(self.costs, to, source, tables, here))
+        else:
+            turned = self._turned(to, source, tables)
         if fixed:
             return turned
-        here = position + own("row") * step if rows > 1 else position
-        at = expression(here, self.code.descriptors.spell)
-        body = [f"{self._setter(frequencies, tables)}({at});", *turned]
+        at = expression(
+            position + own("row") * step if rows > 1 else position, self.code.descriptors.spell
+        )
+        body = [f"{self._setter(op, frequencies, tables)}({at});", *turned]
         return self.code.over("row", to.dims[-2], body) if rows > 1 else body
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one ``rope``, without what is done at the start."""
-        to, _, frequencies = windows
-        heads = to.size // (2 * frequencies.size * _rows(to))
-        each = 4 * (SETUP + costs.vector("mac", DType.F32, heads, ()))
-        each += _PAIR[frequencies.size > 1]
-        found = _rows(to) * frequencies.size * each
-        return found if self._fixed(op, windows) else found + _rows(to) * ANGLE * frequencies.size
+        to, source, frequencies = windows
+        tables = (frequencies.inner((Dim(frequencies.size, 1),)),) * 2
+        if TURNS in _parts(op):
+            turned = turning_steps(costs, to, source, tables, Expr.const(0)).cycles
+        else:
+            turned = pair_by_pair(to, frequencies, costs)
+        angles = 0 if self._fixed(op, windows) else self._angles(op, frequencies, tables)[1]
+        return rows_of(to) * (turned + angles)
 
     def _fixed(self, op: Compute, windows: list[Window]) -> bool:
         """Whether all angles are known when the program starts."""
@@ -91,19 +91,22 @@ class Rotary:
 
     # --- sines and cosines
 
-    def _table(self, frequencies: Window, position: Expr | None) -> tuple[Window, Window]:
+    def _table(
+        self, op: Compute, frequencies: Window, position: Expr | None
+    ) -> tuple[Window, Window]:
         """Cosines and sines of a position that is known at the start, or of each in turn."""
-        spell = self.code.descriptors.spell
         key = (str(frequencies), "" if position is None else str(position))
         if key not in self._tables:
-            self._tables[key] = (
+            tables = (
                 self._array("cosines", frequencies.size),
                 self._array("sines", frequencies.size),
             )
+            self._tables[key] = tables
             if position is not None:
-                setter = self._setter(frequencies, self._tables[key])
-                self.at_start.append(f"{setter}({expression(position, spell)});")
-                self.cycles_at_start += ANGLE * frequencies.size
+                setter = self._setter(op, frequencies, tables)
+                at = expression(position, self.code.descriptors.spell)
+                self.at_start.append(f"{setter}({at});")
+                self.cycles_at_start += self._angles(op, frequencies, tables)[1]
         return self._tables[key]
 
     def _array(self, name: str, size: int) -> Window:
@@ -113,8 +116,16 @@ class Rotary:
     def _name(self, buffer: Value) -> str:
         return self.code.names.of("buffer", buffer.name)
 
-    def _setter(self, frequencies: Window, tables: tuple[Window, Window]) -> str:
+    def _setter(self, op: Compute, frequencies: Window, tables: tuple[Window, Window]) -> str:
         """The function that fills ``tables`` for a position."""
+        steps, _ = self._angles(op, frequencies, tables)
+        parts = [
+            f"const low = @as(f32, place % {LOW});",
+            f"const high = @as(f32, place - place % {LOW});",
+        ]
+        if steps is not None:
+            body = [*parts, "const whole = high + low;", *self.code.steps(steps)]
+            return self.code.function("turn", frequencies, ["place: i16"], body)
         self.code.uses_math = True
         self.code.helper(_WITHIN_A_TURN)
         cosines, sines = (self._name(table.buffer) for table in tables)
@@ -130,20 +141,28 @@ class Rotary:
             f"{cosines}[{target}] = math.cos_f32(angle);",
             f"{sines}[{target}] = math.sin_f32(angle);",
         ]
-        return self.code.function("turn", frequencies, ["place: i16"], [
-            f"const low = @as(f32, place % {_LOW});",
-            f"const high = @as(f32, place - place % {_LOW});",
-            *repeat("i", frequencies.size, body),
-        ])  # fmt: skip
+        body = [*parts, *repeat("i", frequencies.size, body)]
+        return self.code.function("turn", frequencies, ["place: i16"], body)
+
+    def _angles(
+        self, op: Compute, frequencies: Window, tables: tuple[Window, Window]
+    ) -> tuple[Steps | None, int]:
+        """The vector operations that fill ``tables``, if ``op`` says so, and the predicted cycles
+        of filling them."""
+        if ANGLES not in _parts(op):
+            return None, ANGLE * frequencies.size
+        cosines, sines = tables
+        steps = sines_and_cosines(self.costs, frequencies, sines, cosines)
+        return steps, steps.cycles
 
     # --- turning
 
     def _turned(self, to: Window, source: Window, tables: tuple[Window, Window]) -> list[str]:
         """All heads of one row turned, pair by pair of lanes."""
         lanes = to.dims[-1].extent
-        pairs, heads = lanes // 2, to.size // lanes // _rows(to)
+        pairs, heads = lanes // 2, to.size // lanes // rows_of(to)
         pair = own("i") if pairs > 1 else Expr.const(0)
-        row = own("row") if _rows(to) > 1 else Expr.const(0)
+        row = own("row") if rows_of(to) > 1 else Expr.const(0)
         cosine, sine = (f"{self._name(t.buffer)}[{'i' if pairs > 1 else 0}]" for t in tables)
         memory = self.code.descriptors.memory
         turned = [self.code.scratch_window(DType.F32, 2 * heads, n * heads, heads) for n in (0, 1)]
@@ -168,8 +187,9 @@ def _angle(op: Compute) -> tuple[Expr, int]:
     return position, step
 
 
-def _rows(window: Window) -> int:
-    return window.dims[-2].extent if len(window.dims) > 1 else 1
+def _parts(op: Compute) -> list[str]:
+    """What of a ``rope`` is written as vector operations."""
+    return op.way.split("_")
 
 
 def _lane(window: Window, row: Expr, pair: Expr, which: int) -> Window:

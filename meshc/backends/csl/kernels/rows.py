@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.element_costs import by_rows, softmaxes
+from meshc.analysis.csl.vector_steps import Steps
+from meshc.analysis.csl.vector_ways import function_steps
 from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
 from meshc.backends.csl.spelling.descriptors import own
@@ -22,23 +25,6 @@ _ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
 _MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
 _MAC = {DType.F16: "@fmach", DType.F32: "@fmacs"}
 _MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
-_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "erf": 130, "tanh": 77}
-"""Cycles of a function of one element, by kernel or form of gelu. These and those of rows are
-measured on the simulator, one kernel at a time, whose own costs of functions are predictions."""
-_OF_A_ROW = {
-    "row_sum": 2,
-    "row_max": 2,
-    "square_sum": 2,
-    "div": 56,
-    "rms_scale": 160,
-    "inverse_rms": 151,
-    "exp_sub": 2,
-    "merge_softmax": 167,
-}
-"""Cycles of the scalar code of a row, a division and a root included."""
-_LOOPED = 17
-"""Cycles of the loop around a row and of moving its descriptors."""
-
 _ERF = [
     "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
     "fn erf(value: f32) f32 {",
@@ -57,8 +43,9 @@ Row = tuple[Window, ...]
 class Rows:
     """Writers of kernels by rows, with the functions and scratch of ``code``."""
 
-    def __init__(self, code: SharedCode) -> None:
+    def __init__(self, code: SharedCode, costs: Costs) -> None:
         self.code = code
+        self.costs = costs
         self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
             "row_sum": self._row_sum,
             "row_max": self._row_max,
@@ -74,24 +61,19 @@ class Rows:
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one of these kernels."""
-        whole = max(windows, key=lambda w: w.size)
-        if op.kernel in ("silu", "gelu"):
-            return _OF_AN_ELEMENT[str(op.params.get("form", op.kernel))] * whole.size
-        rows = min(windows, key=lambda w: w.size).size
-        if op.kernel == "merge_softmax":
-            rows = rows // windows[0].dims[-1].extent * _count(op)
-        lanes = whole.size // rows
-        multiplied, added = (costs.vector(kind, DType.F32, lanes, ()) for kind in ("mul", "add"))
-        each = {
-            "div": multiplied,
-            "rms_scale": 3 * multiplied,
-            "inverse_rms": 0,
-            "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
-            "merge_softmax": 3 * multiplied,
-        }.get(op.kernel, SETUP + added)
-        found = rows * (_OF_A_ROW[op.kernel] + each + (_LOOPED if rows > 1 else 0))
-        squares = SETUP + 2 * costs.vector("mul", DType.F32, whole.size, ())
-        return found + squares if op.kernel == "square_sum" else found
+        steps = function_steps(op, windows, costs) if op.way else None
+        return by_rows(op, windows, costs) if steps is None else steps.cycles
+
+    def _steps(self, op: Compute, windows: list[Window]) -> Steps | None:
+        """The vector operations that ``op`` says, if any."""
+        return function_steps(op, windows, self.costs) if op.way else None
+
+    def _by_steps(self, op: Compute, windows: list[Window], steps: Steps) -> list[str]:
+        """A call of the function with these ``steps``, where it may lie outside of loops."""
+        lines = self.code.steps(steps)
+        if not all(window.start.is_const for window in windows):
+            return lines
+        return [f"{self.code.function(op.kernel, windows[0], [], lines)}();"]
 
     # --- reductions
 
@@ -192,6 +174,8 @@ class Rows:
     def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, most = windows
         _same(op, to, source, most)
+        if (steps := self._steps(op, windows)) is not None:
+            return self._by_steps(op, windows, steps)
         self.code.uses_math = True
         kind = str(to.dtype)
         self.code.variable("most_of_row", to.dtype)
@@ -214,7 +198,7 @@ class Rows:
         self.code.uses_math = True
         kind = windows[0].dtype
         self.code.variable("most_of_row", kind)
-        count = _count(op)
+        count = softmaxes(op)
         mine, theirs = (_softmaxes(window, count) for window in windows)
 
         def write(row: Row) -> list[str]:
@@ -237,6 +221,8 @@ class Rows:
         return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
 
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
+        if (steps := self._steps(op, windows)) is not None:
+            return self._by_steps(op, windows, steps)
         kind = str(windows[0].dtype)
         return self._mapped(op, windows, "silu", f"value / (1.0 + math.exp_{kind}(-value))")
 
@@ -289,13 +275,6 @@ class Rows:
         name = self.code.names.of("buffer", window.buffer.name)
         shift = self.code.descriptors.shifts.get(window.buffer.name, 0)
         return f"{name}[{expression(window.start + shift, self.code.descriptors.spell)}]"
-
-
-def _count(op: Compute) -> int:
-    """How many softmaxes lie side by side."""
-    count = op.params["count"]
-    assert isinstance(count, int)
-    return count
 
 
 def _softmaxes(window: Window, count: int) -> Row:

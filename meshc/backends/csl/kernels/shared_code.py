@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from meshc.analysis.csl.memory import WIDENED, scratch_type
+from meshc.analysis.csl.vector_steps import Operand, Steps
 from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.backends.csl.kernels.registers import Registers
 from meshc.backends.csl.spelling.descriptors import Descriptors, element, own, stored
@@ -127,6 +128,17 @@ class SharedCode:
         self.scratch[dtype] = max(self.scratch.get(dtype, 0), size)
         buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
         return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
+
+    def steps(self, steps: Steps) -> list[str]:
+        """The statements of vector operations on scratch."""
+        self.scratch_window(DType.F32, steps.words)
+
+        def spelled(operand: Operand) -> str:
+            if isinstance(operand, Window):
+                return self.descriptors.memory(operand)
+            return operand if isinstance(operand, str) else repr(operand)
+
+        return [f"{name}({', '.join(map(spelled, all_))});" for name, all_ in steps.operations]
 
     def needed(self) -> dict[str, int]:
         """Elements of scratch that the kernels written so far take, by name."""

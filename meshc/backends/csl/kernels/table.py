@@ -67,10 +67,10 @@ class Kernels:
         self.descriptors = descriptors
         self.costs = costs
         self.code = SharedCode(names, descriptors)
-        self.rows = Rows(self.code)
+        self.rows = Rows(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
-        self.rotary = Rotary(self.code, known_at_start)
+        self.rotary = Rotary(self.code, costs, known_at_start)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
             **self.caches.writers,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.windows import Window, has_one_dim
+from meshc.analysis.csl.windows import MOST_DIMS, Window, has_one_dim
 from meshc.analysis.csl.words import TABLE_BYTES
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import Names
@@ -12,7 +12,6 @@ from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
 ELEMENTS = (DType.F16, DType.F32)
-MOST_DIMS = 4
 _VARIABLES = "ijkl"
 _OWN = "own."  # begins a name that an emitted function declares itself
 

@@ -226,7 +226,10 @@ typedef struct {
     void (*microthread)(int32_t pe, int32_t place, int32_t other, int32_t thread);
     void (*edge)(int32_t pe, int32_t color, int32_t out);
     void (*wrap)(int32_t pe, int64_t address, int32_t place);
-    void (*trace)(int32_t pe, int32_t op, int32_t place, int64_t start, int64_t end);
+    /* op: -1 for a task, whose name is place; moves: over the fabric; waited: since when
+       code has waited for it, -1 for an operation beside the code */
+    void (*trace)(int32_t pe, int32_t op, int32_t place, int32_t moves, int64_t waited,
+                  int64_t start, int64_t end);
 } callbacks;
 
 /* Something odd that does not stop a run; current: the function that the PE was running. */

@@ -167,7 +167,11 @@ void worked(operation *o, int64_t start, int64_t end)
 {
     machine *m = o->p->m;
     if (m->tracing) {
-        m->python.trace(core_of(o->p)->number, o->op, o->place, start, end);
+        int32_t moves = 0;
+        for (int k = 0; k <= o->sources; k++)
+            moves |= is_fabric(&o->operands[k]);
+        int64_t waited = o->is_async ? -1 : min64(o->t, start);
+        m->python.trace(core_of(o->p)->number, o->op, o->place, moves, waited, start, end);
         check_python(m);
     }
     o->t = end;

@@ -83,7 +83,7 @@ static void ended(core *c, int64_t now)
     machine *m = p->m;
     rest(c);
     if (m->tracing) {
-        m->python.trace(c->number, -1, p->current, c->started, p->t);
+        m->python.trace(c->number, -1, p->current, 0, c->started, c->started, p->t);
         check_python(m);
     }
     p->cycles_busy += p->t - now;

@@ -1,0 +1,74 @@
+"""Predicted cycles of functions that are called for one element, row or pair of lanes at a time.
+
+They are measured on the simulator, one kernel at a time; the simulator's own costs of the library's
+functions are predictions.
+"""
+
+from __future__ import annotations
+
+from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.windows import Window
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+
+ANGLE = 381
+"""One angle with its sine and cosine."""
+_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "erf": 130, "tanh": 77}
+"""A function of one element, by kernel or form of gelu."""
+_OF_A_ROW = {
+    "row_sum": 2,
+    "row_max": 2,
+    "square_sum": 2,
+    "div": 56,
+    "rms_scale": 160,
+    "inverse_rms": 151,
+    "exp_sub": 2,
+    "merge_softmax": 167,
+}
+"""The scalar code of a row, a division and a root included."""
+_LOOPED = 17
+"""The loop around a row, and moving its descriptors."""
+_PAIR = {False: 7, True: 52}
+"""A pair of lanes besides its four operations: the only one, and one of several, for which
+descriptors are moved."""
+
+
+def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
+    """Cycles of a kernel that goes row by row, with a call of a function for each element."""
+    whole = max(windows, key=lambda w: w.size)
+    if op.kernel in ("silu", "gelu"):
+        return _OF_AN_ELEMENT[str(op.params.get("form", op.kernel))] * whole.size
+    rows = min(windows, key=lambda w: w.size).size
+    if op.kernel == "merge_softmax":
+        rows = rows // windows[0].dims[-1].extent * softmaxes(op)
+    lanes = whole.size // rows
+    multiplied, added = (costs.vector(kind, DType.F32, lanes, ()) for kind in ("mul", "add"))
+    each = {
+        "div": multiplied,
+        "rms_scale": 3 * multiplied,
+        "inverse_rms": 0,
+        "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
+        "merge_softmax": 3 * multiplied,
+    }.get(op.kernel, SETUP + added)
+    found = rows * (_OF_A_ROW[op.kernel] + each + (_LOOPED if rows > 1 else 0))
+    squares = SETUP + 2 * costs.vector("mul", DType.F32, whole.size, ())
+    return found + squares if op.kernel == "square_sum" else found
+
+
+def softmaxes(op: Compute) -> int:
+    """How many softmaxes lie side by side in the operands of a ``merge_softmax``."""
+    count = op.params["count"]
+    assert isinstance(count, int)
+    return count
+
+
+def pair_by_pair(to: Window, frequencies: Window, costs: Costs) -> int:
+    """Cycles of a row of a ``rope`` whose pairs of lanes are turned one after the other."""
+    heads = to.size // (2 * frequencies.size * rows_of(to))
+    each = 4 * (SETUP + costs.vector("mac", DType.F32, heads, ()))
+    return frequencies.size * (each + _PAIR[frequencies.size > 1])
+
+
+def rows_of(window: Window) -> int:
+    """Rows of an operand [.., rows, lanes], the most that there can be."""
+    return window.dims[-2].extent if len(window.dims) > 1 else 1

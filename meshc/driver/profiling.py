@@ -1,0 +1,83 @@
+"""Cycles of a CSL program by the ops that it came from: computing, words that pass, waiting."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+from meshc.sim.profile import Split, by_place, read_trace
+
+_ENDS = re.compile(r"\b(\w+?)_(?:in|out)_[\d_]+\b")
+_OP = re.compile(r"// (\w+) (%[\w.]+)")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """``rows``: mean cycles of a step and core of the ops up to a transfer, the transfer included,
+    in the order of the program. ``trace``: the file with all that happened."""
+
+    rows: tuple[tuple[str, Split], ...]
+    trace: Path
+
+    @property
+    def whole(self) -> Split:
+        """Of all ops."""
+        return reduce(_sum, (one for _, one in self.rows))
+
+
+def profile(trace: Path, folder: Path) -> Profile:
+    """That of the run that wrote ``trace``, of the program in ``folder``."""
+    places = by_place(read_trace(trace), "run")
+    names: dict[str, str] = {}
+    for file in sorted(folder.glob("*.csl")):
+        lines = file.read_text().split("\n")
+        names |= {f"{file.name}:{line}": name for line, name in _labels(lines).items()}
+    found: dict[str, Split] = {}
+    for place in sorted(places, key=_in_order):
+        name, more = names.get(Path(place).name, "behind the last transfer"), places[place]
+        found[name] = _sum(found[name], more) if name in found else more
+    return Profile(tuple(found.items()), trace)
+
+
+def _sum(one: Split, other: Split) -> Split:
+    return Split(
+        one.compute + other.compute,
+        one.transfer + other.transfer,
+        one.waiting + other.waiting,
+    )
+
+
+def _labels(lines: list[str]) -> dict[int, str]:
+    """By the number of a line with a transfer: the channels of the transfers around it, and the ops
+    since those before."""
+    found: dict[int, str] = {}
+    ops: list[str] = []
+    group: list[int] = []
+    channels: dict[str, None] = {}
+    begun = False
+    for number, line in enumerate(lines, 1):
+        begun = begun or line.startswith("fn step(")
+        if not begun:
+            continue
+        op, ends = _OP.search(line), _ENDS.findall(line.partition("//")[0])
+        if op and group:
+            found |= dict.fromkeys(group, _label(ops, channels))
+            ops, group, channels = [], [], {}
+        if op:
+            ops.append(f"{op[1]} {op[2]}")
+        if ends:
+            group.append(number)
+            channels |= dict.fromkeys(ends)
+    return found | dict.fromkeys(group, _label(ops, channels))
+
+
+def _label(ops: list[str], channels: dict[str, None]) -> str:
+    return ", ".join(ops) + f" -> {', '.join(channels)}"
+
+
+def _in_order(place: str) -> tuple[str, int]:
+    """Places by their line; what follows all of them last."""
+    file, _, line = place.rpartition(":")
+    return (file, int(line)) if place else ("~", 0)

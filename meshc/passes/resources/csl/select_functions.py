@@ -1,0 +1,55 @@
+"""select-csl-functions: which functions of elements a CSL program computes by vector operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.analysis.csl.banks import buffer_bytes
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.vector_ways import ANGLES, KERNELS, TURNS, VECTOR, chosen_way
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import Compute
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics
+
+
+@dataclass(frozen=True)
+class SelectCslFunctions(Pass):
+    """Write functions of many elements as vector operations where fewer cycles are predicted.
+
+    ``functions`` are exponentials and SiLU of f16 rows, computed in f32 (``way = vector``).
+    ``angles`` are sines and cosines of all frequencies of a RoPE at once, by polynomials;
+    ``turns`` turns all pairs of lanes of all heads by the same operations. A setting that is false
+    leaves its kind one by one. Each takes f32 scratch, at most a quarter of what buffers and the
+    device's reserve leave, and 8 KiB.
+
+    Before::
+
+        tile.silu %b, %a
+
+    After::
+
+        tile.silu %b, %a {way = vector}
+    """
+
+    NAME: ClassVar[str] = "select-csl-functions"
+    LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset()
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_functions"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    functions: bool = True
+    angles: bool = True
+    turns: bool = True
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        device = module.the_device()
+        free = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
+        costs = Costs(device)
+        parts = ((VECTOR, self.functions), (ANGLES, self.angles), (TURNS, self.turns))
+        allowed = tuple(part for part, yes in parts if yes)
+        for op in module.walk():
+            if isinstance(op, Compute) and op.kernel in KERNELS:
+                op.way = chosen_way(op, costs, free, allowed)
+        return module
