@@ -218,8 +218,10 @@ def test_registers_are_printed_and_read_again():
 def test_a_kernel_of_one_way_says_none():
     module = parse_module(Source("assigned.meshir", ASSIGNED.replace("0.0}", "0.0, way = mapped}")))
     with pytest.raises(MeshcError) as caught:
-        check_fact(module, "csl_products")
-    assert "the kernel 'fill' is written in one way" in caught.value.diagnostics[0].message
+        check_fact(module, "csl_functions")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-functions-wrong"
+    assert found.message == "the kernel 'fill' cannot be written in the way 'mapped'"
 
 
 def test_the_emitter_writes_the_way_that_a_call_says():

@@ -36,7 +36,7 @@ class PlanCslMemory(Pass):
 
     NAME: ClassVar[str] = "plan-csl-memory"
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
-    REQUIRES: ClassVar[frozenset[str]] = frozenset({"csl_functions", "csl_products"})
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"csl_products"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_memory"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset({"memory_planned"})
 

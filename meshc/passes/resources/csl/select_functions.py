@@ -37,7 +37,7 @@ class SelectCslFunctions(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_functions"})
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_memory", "csl_words"})
 
     functions: bool = True
     angles: bool = True
