@@ -110,7 +110,7 @@ def measured(model: Model, commands: str) -> Point:
         loaded = load_any(str(folder), report)
         asked = CompileRequest(
             target="csl", device=model.device, mesh=model.mesh, dtype=model.dtype, kv=model.kv,
-            seq=model.capacity,
+            seq=model.capacity, phase="decode",
         )  # fmt: skip
         compiled = compile_loaded(loaded, asked, (), report)
         for path, content in compiled.files.items():

@@ -12,7 +12,8 @@ WORDS = ["run", str(MODEL), "--prompt-ids", "5,17", "--max-tokens", "2", "--igno
 
 def test_cycles_by_op_add_up_to_those_of_a_step(tmp_path, capsys):
     trace = tmp_path / "trace.json"
-    words = [*WORDS, "--target", "csl", "--mesh", "2x2", "--seq", "24", "--profile", str(trace)]
+    words = [*WORDS, "--target", "csl", "--mesh", "2x2", "--seq", "24", "--phase", "decode"]
+    words += ["--profile", str(trace)]
     assert main(words) == 0
     found = capsys.readouterr()
     rows = re.findall(r"^ +(\d+) +(\d+) +(\d+)  (.+)$", found.err, re.MULTILINE)
@@ -29,3 +30,11 @@ def test_other_targets_have_no_profile(tmp_path, capsys):
     trace = tmp_path / "trace.json"
     assert main([*WORDS, "--mesh", "1x2", "--profile", str(trace)]) != 0
     assert "--profile is for the simulator of wafers" in capsys.readouterr().err
+
+
+def test_a_prompt_and_its_tokens_are_two_programs(tmp_path, capsys):
+    trace = tmp_path / "trace.json"
+    words = [*WORDS, "--target", "csl", "--mesh", "2x2", "--seq", "24", "--profile", str(trace)]
+    assert main(words) == 1
+    assert "let steps read the prompt: --phase decode" in capsys.readouterr().err
+    assert not trace.exists()

@@ -72,7 +72,7 @@ def program(name: str) -> Program:
     place = find_weights(setup.model, TINY / setup.model, None)
     asked = CompileRequest(
         target="csl", device=setup.device, mesh=setup.mesh, dtype=setup.dtype, kv=setup.kv,
-        seq=CAPACITY,
+        seq=CAPACITY, phase="decode",
     )  # fmt: skip
     files = compile_loaded(loaded, asked, (), report).files
     python = compile_loaded(loaded, CompileRequest(mesh="1x1", seq=CAPACITY), (), report)

@@ -13,7 +13,7 @@ def gathered(rows, columns, axis, each, rounds, words, arch, folder, monkeypatch
     """What comes out, what should, and the files."""
     module = tile_text(all_gather(rows, columns, axis, each, rounds, words), arch)
     files = emit({"main": module})
-    launch = 'runner.launch("run", nonblock=False)'
+    launch = 'self.runner.launch("run", nonblock=False)'
     assert files["run.py"].count(launch) == 1
     again = f"for _ in range({launches}): {launch}"
     files["run.py"] = files["run.py"].replace(launch, again)

@@ -55,11 +55,13 @@ def result_lanes(core, lane_0, lane_1):
 
 
 # Tensor, its extents; symbol on the PE, its extents and type; what each lane holds; padding.
+WEIGHTS = [
+    ("w", (4, 3), "w", (2, 2, 2), np.float32,
+     w_lanes, 0.0),
+]
 INPUTS = [
     ("x", (2, 4), "x", (2, 2, 2), np.float32,
      x_lanes, 0.0),
-    ("w", (4, 3), "w", (2, 2, 2), np.float32,
-     w_lanes, 0.0),
 ]
 OUTPUTS = [
     ("result", (2, 3), "result", (2, 2), np.float32,
@@ -102,8 +104,8 @@ def read(data, name):
     raise SystemExit(f"there is no {data}/{name}.npy and no weights/{name}.npy")
 
 
-def spread(given, inputs=INPUTS):
-    """Inputs over the PEs: buffers by symbol. ``given`` gives a tensor by its name."""
+def spread(given, inputs):
+    """Tensors over the PEs: buffers by symbol. ``given`` gives a tensor by its name."""
     buffers = {}
     for name, shape, symbol, lanes, dtype, holds, pad in inputs:
         tensor = given(name)
@@ -153,6 +155,37 @@ def cycles(runner):
     return times[..., 1] - times[..., 0]
 
 
+class Program:
+    """The program on its PEs, with the weights that ``given`` gives by their names.
+
+    ``spent`` are the cycles of the last run on each PE.
+    """
+
+    def __init__(self, name, given, cmaddr=None):
+        self.runner = SdkRuntime(name, cmaddr=cmaddr)
+        self.runner.load()
+        self.runner.run()
+        self.give(spread(given, WEIGHTS))
+        self.spent = None
+
+    def give(self, buffers):
+        """Copy buffers, by symbol, to all PEs."""
+        for symbol, buffer in buffers.items():
+            give(self.runner, symbol, buffer)
+
+    def run(self, given):
+        """The outputs by name, for inputs that ``given`` gives by theirs."""
+        self.give(spread(given, INPUTS))
+        self.runner.launch("run", nonblock=False)
+        outputs = collected(self.runner)
+        self.spent = cycles(self.runner)
+        return outputs
+
+    def stop(self):
+        """Let the program end."""
+        self.runner.stop()
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--name", default="out", help="directory of the compiled program")
@@ -160,17 +193,12 @@ def main():
     options.add_argument("--data", type=Path, default=Path("data"), help="tensors, one file each")
     chosen = options.parse_args()
 
-    buffers = spread(lambda name: read(chosen.data, name))
-    runner = SdkRuntime(chosen.name, cmaddr=chosen.cmaddr)
-    runner.load()
-    runner.run()
-    for symbol, buffer in buffers.items():
-        give(runner, symbol, buffer)
-    runner.launch("run", nonblock=False)
-    for name, tensor in collected(runner).items():
+    program = Program(chosen.name, lambda name: read(chosen.data, name), chosen.cmaddr)
+    outputs = program.run(lambda name: read(chosen.data, name))
+    for name, tensor in outputs.items():
         np.save(chosen.data / f"{name}.npy", tensor)
-    spent = cycles(runner)
-    runner.stop()
+    spent = program.spent
+    program.stop()
     print(f"{spent.max()} cycles on the slowest PE, {spent.min()} on the fastest")
 
 
