@@ -227,16 +227,10 @@ class WaferHost:
     ) -> None:
         """``folder`` is not needed any more afterwards. ``trace`` is where :meth:`stop` writes what
         happened, in a run of one program. Queues hold what the hardware's do. Raises ``no-tokens``,
-        ``bad-argument``, ``run-refused`` and what compiling the program raises."""
+        ``run-refused`` and what compiling the program raises."""
         with ExitStack() as stack:
             scratch = stack.enter_context(scratch_folder())
             phases = sorted(path.parent for path in folder.glob("*/layout.csl"))
-            if phases and trace is not None:
-                fail(
-                    "bad-argument",
-                    "--profile is of one program, and a prompt and the tokens behind it have two",
-                    help="let steps read the prompt: --phase decode",
-                )
             for phase in phases:
                 compile_folder(phase, scratch / "out" / phase.name)
             if not phases:

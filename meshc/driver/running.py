@@ -123,7 +123,7 @@ def run_program(
     check_present(program.names, tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name)
     stop = () if request.ignore_eos or program.config is None else program.config.eos_ids
-    trace = _trace(request, backend)
+    trace = _trace(request, backend, program.folder)
     host = load_host(program.folder, backend, tensors, trace)
     mesh, name = program.mesh, backend.name
     if len(prompts) > 1:
@@ -138,12 +138,19 @@ def run_program(
     return found
 
 
-def _trace(request: RunRequest, backend: Backend) -> Path | None:
-    """Where the trace of a run goes, None without one. Raises ``bad-argument``, ``unwritable``."""
+def _trace(request: RunRequest, backend: Backend, folder: Path) -> Path | None:
+    """Where the trace of a run of the program in ``folder`` goes, None without one. Raises
+    ``bad-argument``, ``unwritable``."""
     if request.trace is None:
         return None
     if backend.name != "csl-sim":
         fail("bad-argument", f"--profile is for the simulator of wafers, not for {backend.name}")
+    if any(folder.glob("*/layout.csl")):
+        fail(
+            "bad-argument",
+            "--profile is of one program, and a prompt and the tokens behind it have two",
+            help="let steps read the prompt: --phase decode",
+        )
     path = Path(request.trace).absolute()
     try:
         path.write_text("")

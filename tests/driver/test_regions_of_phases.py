@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics
 
 MODEL = Path(__file__).parents[2] / "examples" / "tiny_llama.mesh"
 
 
 def request(**options: object) -> CompileRequest:
     """A mesh on which decode alone needs two regions for three layers, and prefill three."""
-    wanted = {"device": "wse3", "mesh": "4x1", "seq": 16, "dtype": "f16", "layers": 3} | options
+    wanted = {"device": "wse3", "mesh": "4x1", "seq": 32, "dtype": "f16", "layers": 3} | options
     return CompileRequest(**wanted)  # type: ignore[arg-type]
 
 
@@ -26,6 +26,9 @@ def test_all_phases_take_the_most_regions_that_one_needs(phase: str, regions: in
     assert len({mesh.origins for mesh in meshes.values()}) == 1
 
 
-def test_csl_refuses_several_regions_in_either_phase() -> None:
-    with pytest.raises(MeshcError, match="a program of several regions is not emitted as CSL yet"):
-        compile_loaded(load_any(str(MODEL), Diagnostics()), request(target="csl"))
+def test_csl_has_the_regions_of_the_decode_step() -> None:
+    found = compile_loaded(
+        load_any(str(MODEL), Diagnostics()), request(target="csl", phase="decode")
+    )
+    assert found.modules["decode"].the_mesh().regions == 2
+    assert "layout.csl" in found.files

@@ -225,14 +225,13 @@ def finish_run(folder: Path, machine: Any, trace_folder: bool = True) -> None:
     save_dump(folder, machine)
     for (code, _), words in machine.remarks.items():
         print(Diagnostic("remark", code, words).render(), file=sys.stderr)
-    if not machine.options.files:
-        return
-    traces = Path("simfab_traces")
-    if trace_folder and not traces.exists():
-        traces.mkdir()
-    with open("sim.log", "a", encoding="utf-8") as log:  # scripts move it, also when empty
-        log.writelines(line + "\n" for line in machine.print_log)
     options = machine.options
+    if options.files:
+        traces = Path("simfab_traces")
+        if trace_folder and not traces.exists():
+            traces.mkdir()
+        with open("sim.log", "a", encoding="utf-8") as log:  # scripts move it, also when empty
+            log.writelines(line + "\n" for line in machine.print_log)
     if machine.trace is not None and options.trace_file:
         machine.trace.save(options.trace_file, list(machine.pes))
     if options.report_folder:
