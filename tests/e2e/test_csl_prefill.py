@@ -30,8 +30,8 @@ def written(folder, **sizes):
     [
         ("2x2", "wse3", "f32"),
         ("3x2", "wse2", "f16"),
-        ("2x4", "wse3", "f16"),
-        ("1x3", "wse2", "f32"),
+        pytest.param("2x4", "wse3", "f16", marks=pytest.mark.slow),
+        pytest.param("1x3", "wse2", "f32", marks=pytest.mark.slow),
     ],
 )
 def test_one_program_reads_prompts_of_every_length(mesh, arch, dtype, tmp_path):

@@ -43,13 +43,18 @@ CASES = [
     # model, mesh, regions beside and above each other, and the sides where regions hand over
     ("llama-5h-mha", "r=3,y=2,x=3", (2, 2), "wse2", "cyclic", "f32", ["east", "south"]),
     ("llama-3h1", "r=2,y=3,x=2", (1, 2), "wse3", "shift", "f32", ["south"]),
+]
+MORE_CASES = [
     ("llama-9h3-tied", "r=4,y=2,x=2", (2, 2), "wse2", "concat", "f32", ["east", "south", "west"]),
     ("qwen2-7h1", "r=3,y=1,x=4", (2, 2), "wse3", "cyclic", "f16", ["east", "south"]),
     ("llama-5h-mha", "r=2,y=4,x=1", (2, 1), "wse3", "shift", "f32", ["east"]),
 ]
 
 
-@pytest.mark.parametrize(("model", "mesh", "snake", "arch", "kv", "dtype", "sides"), CASES)
+@pytest.mark.parametrize(
+    ("model", "mesh", "snake", "arch", "kv", "dtype", "sides"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES)],
+)
 def test_tokens_of_a_snake_of_regions(
     model, mesh, snake, arch, kv, dtype, sides, tmp_path, monkeypatch
 ):
@@ -293,7 +298,7 @@ STACK = """model stack(N=3, M=5, E=7, F=4) {
 """
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("arch", ["wse3", pytest.param("wse2", marks=pytest.mark.slow)])
 def test_cores_take_turns_in_every_region(arch, tmp_path, monkeypatch):
     """Products of many rows by SUMMA in three regions, around a corner: switches turn in lines that
     begin anywhere, and rows cross edges core by core."""

@@ -82,8 +82,16 @@ def test_experts_of_single_rows_lie_as_is_asked(form: str, mesh: str, tmp_path: 
     check("qwen2-moe-6x2", mesh, tmp_path, decode=pins(f"t_1={form}"))
 
 
-@pytest.mark.parametrize("mesh", ["2x2", "3x2"])
-@pytest.mark.parametrize("batch", range(2, 7))
+BATCHES = [(batch, mesh) for batch in range(2, 7) for mesh in ("2x2", "3x2")]
+
+
+@pytest.mark.parametrize(
+    ("batch", "mesh"),
+    [
+        pytest.param(batch, mesh, marks=() if number % 4 in (0, 3) else pytest.mark.slow)
+        for number, (batch, mesh) in enumerate(BATCHES)
+    ],
+)
 def test_a_batch_gives_each_prompt_what_it_gets_alone(
     batch: int, mesh: str, tmp_path: Path
 ) -> None:
