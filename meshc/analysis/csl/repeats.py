@@ -87,6 +87,7 @@ class _Sites:
                 op.kernel,
                 tuple(op.views()),
                 tuple(sorted(op.params.items())),
+                (op.way, op.dsr),
                 op.when,
             )
         if isinstance(op, (Send, Recv, Relay)):
