@@ -116,16 +116,28 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
         assert np.abs(found - logits.reshape(-1)).max() <= 4 * unit * np.abs(logits).max()
 
 
+CHUNKED = {
+    "llama, grouped, tied": {"page": 1},
+    "llama, biases, exact gelu": {"page": 16},
+    "qwen2, biases, one key head": {"page": 64},
+    "split by lanes": {"batch": 3},
+}
+LONG_IN_CI = ("qwen2, biases, one key head", "split by lanes")
+
+
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "length"),
     [
-        ("llama, grouped, tied", {"page": 1}),
-        ("llama, biases, exact gelu", {"page": 16}),
-        ("qwen2, biases, one key head", {"page": 64}),
-        ("split by lanes", {"batch": 3}),
+        pytest.param(
+            name,
+            options,
+            length,
+            marks=() if length == 5 or name in LONG_IN_CI else pytest.mark.slow,
+        )
+        for name, options in CHUNKED.items()
+        for length in (5, 39)
     ],
 )
-@pytest.mark.parametrize("length", [5, 39])
 def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length, tmp_path: Path):
     """Two chunks of 16 and a part of one, and less than one; the step behind them too."""
     result = compiled(name, tmp_path, **options)

@@ -113,13 +113,8 @@ def test_the_command_says_paris():
     assert said(2) == " Paris.\n"
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        pytest.param(True, id="chunks"),
-        pytest.param(False, id="single tokens", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "single tokens"])
 def test_all_layers_give_the_recorded_tokens(chunks):
     assert check(None, chunks) == TOKENS
 
