@@ -7,7 +7,7 @@ from dataclasses import fields
 from meshc.ir.core import Op
 from meshc.ir.declared import MANY, Named, Rule, rule_of
 from meshc.ir.ops.tile import Compute
-from meshc.ir.types import Layout, TensorType
+from meshc.ir.types import DType, Layout, TensorType
 from meshc.ir.values import Value
 
 
@@ -85,6 +85,10 @@ def _standing(declared: Named, value: Value, other: Value) -> str | None:
         return None
     if declared.rule == "like" and kind.dims != given.dims:
         return f"the dims of {value} are not those of {other}, {_list(given.dims)}"
+    if (kind.dtype is DType.I32) != (given.dtype is DType.I32):
+        return (
+            f"{value} holds {kind.dtype}, {other} {given.dtype}: ids are no numbers to compute with"
+        )
     if not set(kind.dims) <= set(given.dims):
         return f"cannot spread {_list(kind.dims)} over {_list(given.dims)}"
     layout, wanted = (k.layout or Layout() for k in (kind, given))

@@ -138,6 +138,7 @@ OPS = [
     (TILE, "«tile.for {var = x, count = 2} {\n}", "'x' is a coordinate of a core"),
     (TILE, "«tile.for {var = And, count = 2} {\n}", "'And' cannot be a name"),
     (GRAPH, "%y = «graph.add %x, %w : f32[L, E]", "cannot spread [E, F] over [L, E]"),
+    (GRAPH, "%y = «graph.add %x, %i : f32[L, E]", "ids are no numbers"),
     (GRAPH, "%y = «graph.silu %x : f32[E, L]", "are not those of %x, [L, E]"),
     (GRAPH, "%y = «graph.gelu %x {form = fast} : f32[L, E]", "'form' is 'fast', but"),
     (GRAPH, "%y = «graph.rms_norm %x, %g {dim = F} : f32[L, E]", "'F' is no dim"),
