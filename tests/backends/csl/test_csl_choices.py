@@ -132,6 +132,17 @@ def test_exponentials_of_f16_are_right_to_less_than_what_f16_resolves(arch, tmp_
     assert found[0] == 1 and found[1] == 0
 
 
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_exponentials_of_elements_above_the_one_of_their_row(arch, tmp_path, monkeypatch):
+    """A program may subtract something else than the largest element of a row."""
+    a = np.concatenate([[11.5, 300.0, np.inf], np.linspace(0, 11, ELEMENTS - 3)])
+    a = a.astype(np.float16)
+    found = computed("    tile.exp_sub %b, %a, %most", a, tmp_path, monkeypatch, arch)
+    exact = np.exp(a[3:].astype(np.float64))
+    assert np.all(np.abs(found[3:] - exact) <= 0.6 * resolved(exact))
+    assert np.all(np.isposinf(found[:3]))
+
+
 @pytest.mark.parametrize("position", [0, 1, 127, 4095, 32767])
 def test_sines_and_cosines_are_right_to_a_millionth(position, tmp_path, monkeypatch):
     """Of 48 frequencies of heads of 96 lanes: the first lanes are turned from (1, 0)."""
