@@ -42,6 +42,10 @@ def test_local_descriptors(tmp_path: Path, body: str, expected: int) -> None:
     ("body", "words"),
     [
         (f"var d = {ALL}; const p = &d; @mov16(p.*, 5);", "a descriptor has no address"),
+        (
+            "@mov16(@get_dsd(mem1d_dsd, .{ .tensor_access = -|i|{4} -> data[i] }), 5);",
+            "an access to a tensor is no value",
+        ),
         (f"const d = {ALL}; const p = &d; @mov16(p.*, 5);", "a descriptor has no address"),
         ("const p = &all; @mov16(p.*, 5);", "a descriptor has no address"),
         ("all = @set_dsd_length(all, 2);", "a constant cannot be assigned to"),

@@ -49,6 +49,14 @@ class Expressions(Names):
         value = Val(ty.ENUM_LITERAL, node.name)
         return coerce(value, want, node.span) if isinstance(want, Enum) else value
 
+    def eval_TensorAccess(self, node: t.TensorAccess, frame: Frame, want: Type | None) -> Val:
+        fail(
+            "csl-type",
+            "an access to a tensor is no value",
+            node.span,
+            help="it stands behind '.tensor_access =' alone",
+        )
+
     def eval_Name(self, node: t.Name, frame: Frame, want: Type | None) -> Val:
         return self.read(self.lookup(node.name, frame, node.span), frame, node.span)
 
