@@ -28,7 +28,7 @@ KERNELS = ("silu", "exp_sub", "rope")
 """The kernels that have such a way."""
 _SHARE = 4
 """Of the memory that buffers and code leave the part that one function may take for scratch."""
-_AT_ONCE = Expr.const(0)
+_FIRST_ROW = Expr.const(0)
 
 
 def operands_of(op: Compute) -> list[Window]:
@@ -110,7 +110,7 @@ def _parts(op: Compute, windows: list[Window], costs: Costs) -> list[tuple[str, 
             return []
         tables = (_table(frequencies.size), _table(frequencies.size))
         angles = sines_and_cosines(costs, frequencies, *tables)
-        turns = turning_steps(costs, to, source, tables, _AT_ONCE)
+        turns = turning_steps(costs, to, source, tables, _FIRST_ROW)
         return [
             (ANGLES, angles, ANGLE * frequencies.size),
             (TURNS, turns, pair_by_pair(to, frequencies, costs)),
