@@ -1,6 +1,6 @@
 """Cycles per token of one emitted decode layer beside WaferLLM's hand-written Decode.
 
-    python benchmarks/compare_decode.py DIR [--only P] [--json]
+    python benchmarks/compare_decode.py DIR [--only P] [--sums f32] [--json]
 
 DIR is the folder ``Decode`` of the published program, with its ``WSE-2`` and ``WSE-3``; nothing of
 it is kept. Its host scripts need NumPy 1: when the installed one is newer, ``pip install --target
@@ -34,7 +34,7 @@ from meshc.sim.profile import Split, read_trace, split
 LAYER = """\
 use blocks
 model layer(E={dim}, H=1, D={dim}, F={ffn}, layers={layers}) {{
-  weights f16  accumulate f16
+  weights f16  accumulate {sums}
   main(x[B, L, E]) -> [B, L, E] {{
     repeat layers {{
       param attn_norm[E], wq[E, H, D], wk[E, H, D], wv[E, H, D], wo[H, D, E]
@@ -88,10 +88,10 @@ class Found:
     where: Split
 
 
-def ours(layer: Layer, device: str, folder: Path, layers: int = 1) -> Found:
+def ours(layer: Layer, device: str, folder: Path, layers: int = 1, sums: str = "f16") -> Found:
     """Compile, give random weights, run the step behind a full cache."""
     source, program = folder / "layer.mesh", folder / "ours"
-    source.write_text(LAYER.format(dim=layer.dim, ffn=layer.ffn, layers=layers))
+    source.write_text(LAYER.format(dim=layer.dim, ffn=layer.ffn, layers=layers, sums=sums))
     mesh = f"{layer.side}x{layer.side}"
     words = [sys.executable, "-m", "meshc", "compile", str(source), "--target", "csl"]
     words += ["--device", device, "--mesh", mesh, "--seq", str(layer.seq), "--dtype", "f16"]
@@ -165,6 +165,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--numpy", metavar="FOLDER", help="where NumPy 1 is, for their scripts")
     parser.add_argument("--only", type=int, metavar="P", help="meshes of P x P alone")
+    parser.add_argument("--sums", choices=("f16", "f32"), default="f16", help="of our products")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found, rows = [], []
@@ -173,7 +174,7 @@ def main() -> None:
             continue
         for device in ("wse2", "wse3"):
             with tempfile.TemporaryDirectory() as name:
-                mine = ours(layer, device, Path(name))
+                mine = ours(layer, device, Path(name), sums=options.sums)
                 other = theirs(layer, device, options.folder, options.numpy, Path(name))
             found.append(
                 {

@@ -1,15 +1,21 @@
-"""Exponentials and SiLU of f16 elements by vector operations in f32.
+"""Exponentials, SiLU and GELU with f16 results by vector operations in f32.
 
-Both rest on exp(x) = p(x)^32 for x between -20.5 and 11.2, where p is a polynomial that is near to
-exp(x / 32): right to 2.1e-5 of the result, a twentieth of what f16 resolves. What is below is taken
-for -20.5, of which f16 makes a zero; what is above grows on, and f16 makes an infinity of both.
+Operands are f16 or f32: those in f16 are converted by the first operations, and the result is
+rounded once, by the last. All rest on f(x) = p(x)^32, where p is a polynomial that is near to
+f(x / 32) for the exponential, and to the 32nd root for what the error function leaves below zero.
+An exponential is right to 2.1e-5 of the result between -20.5 and 11.2, a twentieth of what f16
+resolves. What is below is taken for -20.5, of which f16 makes a zero; what is above grows on, and
+f16 makes an infinity of both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.windows import Dim, Window, dense
+from meshc.ir.types import DType
 
 LEAST = -20.5
 _EXP = (
@@ -19,30 +25,89 @@ _EXP = (
 _SQUARINGS = 5
 _INVERSE = (2.121211651, -1.454544802, 0.3232321089)
 """Minimax polynomial for the relative error of 1 / x between 1 and 2: 1.01e-2."""
+_LEAST_OF_ERF = -5.8
+_SHARE_BELOW = (
+    0.9785722717, 0.02440520741, -0.00940490918, 0.0009152018965, 0.000260673363, 1.60862624e-05,
+    3.097361481e-07,
+)  # fmt: skip
+"""Minimax polynomial for the relative error of the 32nd root of (1 + erf(x / sqrt(2))) / 2, the
+share of a normal distribution below x, between -5.8 and 0: 6.9e-6 of the 32nd power."""
+_LEAST_OF_TANH = -5.4
+_TANH = (1.5957691216, 0.0713548163)
+"""2 sqrt(2 / pi) times 1 and 0.044715, of the usual approximation of GELU."""
 
 
 def exponentials(costs: Costs, to: Window, source: Window, most: Window) -> Steps:
-    """exp(source - most), f16 [*rows, lanes] and most [*rows]."""
+    """exp(source - most), source [*rows, lanes] and most [*rows]."""
     steps = Steps(costs)
-    lanes = source.dims[len(most.dims) :]
-    above = most.inner((*most.dims, *(Dim(dim.extent, 0) for dim in lanes)))
     power, value = steps.room(source.size), steps.room(source.size)
-    steps.do("@fsubh", to, source, above)
-    steps.do("@fh2s", value, to)
-    _exp(steps, power, value)
+    above = most
+    if most.dtype == DType.F16:
+        above = steps.wide(most, steps.room(most.size)).inner(dense(most.dims))
+    steps.do("@fsubs", value, steps.wide(source, value), _over_lanes(above, source))
+    steps.do("@fmaxs", value, value, LEAST)
+    _power(steps, power, value, _EXP)
     steps.do("@fs2h", to, power)
     return steps
 
 
 def silu(costs: Costs, to: Window, source: Window) -> Steps:
-    """x / (1 + exp(-x)) of f16 elements, as max(x, 0) - |x| a / (1 + a) with a = exp(-|x|), of
-    which no part is large."""
+    """x / (1 + exp(-x)), as max(x, 0) - |x| a / (1 + a) with a = exp(-|x|), of which no part is
+    large."""
     steps = Steps(costs)
     value, below, power, inverse, sum_ = (steps.room(source.size) for _ in range(5))
-    steps.do("@fh2s", value, source)
-    steps.do("@fabss", below, value)
-    steps.do("@fnegs", below, below)
-    _exp(steps, power, below)
+    wide = steps.wide(source, value)
+    _below_zero(steps, below, wide, LEAST)
+    _power(steps, power, below, _EXP)
+    _share(steps, power, inverse, sum_)
+    _gated(steps, to, wide, below, power, value)
+    return steps
+
+
+def gelu_by_tanh(costs: Costs, to: Window, source: Window) -> Steps:
+    """x / (1 + exp(-z)) with z = 2 sqrt(2 / pi) (x + 0.044715 x^3), in the same way as SiLU."""
+    steps = Steps(costs)
+    value, below, power, inverse, sum_ = (steps.room(source.size) for _ in range(5))
+    wide = steps.wide(source, value)
+    _below_zero(steps, below, wide, _LEAST_OF_TANH)
+    steps.do("@fmuls", sum_, below, below)
+    steps.do("@fmuls", sum_, sum_, _TANH[1])
+    steps.do("@fadds", sum_, sum_, _TANH[0])
+    steps.do("@fmuls", inverse, sum_, below)
+    _power(steps, power, inverse, _EXP)
+    _share(steps, power, inverse, sum_)
+    _gated(steps, to, wide, below, power, value)
+    return steps
+
+
+def gelu_by_erf(costs: Costs, to: Window, source: Window) -> Steps:
+    """x (1 + erf(x / sqrt(2))) / 2, as max(x, 0) - |x| q, where q is the share of a normal
+    distribution below -|x|."""
+    steps = Steps(costs)
+    value, below, power = (steps.room(source.size) for _ in range(3))
+    wide = steps.wide(source, value)
+    _below_zero(steps, below, wide, _LEAST_OF_ERF)
+    _power(steps, power, below, _SHARE_BELOW)
+    _gated(steps, to, wide, below, power, value)
+    return steps
+
+
+def _below_zero(steps: Steps, to: Window, value: Window, least: float) -> None:
+    """-|value|, and ``least`` for what is below it."""
+    steps.do("@fabss", to, value)
+    steps.do("@fnegs", to, to)
+    steps.do("@fmaxs", to, to, least)
+
+
+def _power(steps: Steps, to: Window, value: Window, root: Sequence[float]) -> None:
+    """The 32nd power of the polynomial ``root``."""
+    steps.polynomial(to, value, root)
+    for _ in range(_SQUARINGS):
+        steps.do("@fmuls", to, to, to)
+
+
+def _share(steps: Steps, power: Window, inverse: Window, sum_: Window) -> None:
+    """``power`` a between 0 and 1 becomes a / (1 + a)."""
     steps.do("@fadds", sum_, power, 1.0)
     steps.polynomial(inverse, sum_, _INVERSE)
     # One step of Newton's: 1e-4 of the inverse.
@@ -50,16 +115,19 @@ def silu(costs: Costs, to: Window, source: Window) -> Steps:
     steps.do("@fsubs", sum_, 2.0, sum_)
     steps.do("@fmuls", inverse, inverse, sum_)
     steps.do("@fmuls", power, power, inverse)
-    steps.do("@fmuls", power, power, below)
-    steps.do("@fmaxs", value, value, 0.0)
-    steps.do("@fadds", value, value, power)
+
+
+def _gated(
+    steps: Steps, to: Window, source: Window, below: Window, share: Window, value: Window
+) -> None:
+    """max(source, 0) + below share, by way of ``value``."""
+    steps.do("@fmuls", share, share, below)
+    steps.do("@fmaxs", value, source, 0.0)
+    steps.do("@fadds", value, value, share)
     steps.do("@fs2h", to, value)
-    return steps
 
 
-def _exp(steps: Steps, to: Window, value: Window) -> None:
-    """exp of f32 elements; those below ``LEAST`` become it."""
-    steps.do("@fmaxs", value, value, LEAST)
-    steps.polynomial(to, value, _EXP)
-    for _ in range(_SQUARINGS):
-        steps.do("@fmuls", to, to, to)
+def _over_lanes(most: Window, source: Window) -> Window:
+    """One value of each row of ``source``, repeated over its lanes."""
+    lanes = source.dims[len(most.dims) :]
+    return most.inner((*most.dims, *(Dim(dim.extent, 0) for dim in lanes)))

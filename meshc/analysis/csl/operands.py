@@ -17,9 +17,21 @@ _OF_ANY_TYPE = {"rms_scale": (2,)}
 """Operands of which a kernel reads single values, whatever their type."""
 
 
+BY_STEPS = ("exp_sub", "silu", "gelu")
+"""Functions of elements that vector operations compute where the call says so (``way``), from
+operands of either type."""
+
+
 def widened(op: Compute, given: list[Window]) -> list[bool]:
-    """Of each operand, whether it is copied to f32 memory and the copy taken: those in f16 where
-    the kernel has both types and takes one alone."""
+    """Of each operand, whether it is copied to f32 memory and the copy taken."""
+    if op.kernel in BY_STEPS and op.way:
+        return [False] * len(given)
+    return one_by_one(op, given)
+
+
+def one_by_one(op: Compute, given: list[Window]) -> list[bool]:
+    """The same where elements go one by one: those in f16 are copied where the kernel has both
+    types and takes one alone."""
     narrow = [one.dtype == DType.F16 for one in given]
     if op.kernel in _WIDE:
         return [yes and n in _WIDE[op.kernel] for n, yes in enumerate(narrow)]

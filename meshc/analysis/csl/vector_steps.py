@@ -18,7 +18,6 @@ Operand = Window | float | str
 """Elements, a number, or the name of a scalar."""
 
 _KINDS = {
-    "@fsubh": ("add", DType.F16),
     "@fmuls": ("mul", DType.F32),
     "@fmacs": ("mac", DType.F32),
     "@fadds": ("add", DType.F32),
@@ -64,6 +63,13 @@ class Steps:
         self.cycles += SETUP + self.costs.vector(kind, dtype, to.size, ())
         if len(sources) > 1 and sources[0] == sources[1]:
             self.cycles += to.size  # both from one bank, one after the other
+
+    def wide(self, of: Window, room: Window) -> Window:
+        """The elements of ``of`` in f32: what is f16 is converted to ``room``."""
+        if of.dtype == DType.F32:
+            return of
+        self.do("@fh2s", room, of)
+        return room
 
     def polynomial(self, to: Window, of: Window, coefficients: Sequence[float]) -> None:
         """Its value at each element of ``of``; the constant term comes first."""

@@ -1,19 +1,19 @@
 """Which functions of elements are written as vector operations, and what scratch these take.
 
 A function of one element costs a call and the library's routine for each. Vector operations on f32
-scratch, in polynomials, do many at once. The call says it: ``way = vector`` for ``silu`` and
-``exp_sub`` of f16 elements, and for ``rope`` ``angles`` (sines and cosines of all frequencies at
-once), ``turns`` (all pairs of lanes of all heads at once) or ``angles_turns``. Without a way
-elements go one by one.
+scratch, in polynomials, do many at once. The call says it: ``way = vector`` for ``exp_sub``,
+``silu`` and ``gelu`` with f16 results, and for ``rope`` ``angles`` (sines and cosines of all
+frequencies at once), ``turns`` (all pairs of lanes of all heads at once) or ``angles_turns``.
+Without a way elements go one by one.
 """
 
 from __future__ import annotations
 
 from meshc.analysis.csl.angles import sines_and_cosines
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.costs import SETUP, Costs
 from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair
-from meshc.analysis.csl.functions import exponentials, silu
-from meshc.analysis.csl.operands import widened
+from meshc.analysis.csl.functions import exponentials, gelu_by_erf, gelu_by_tanh, silu
+from meshc.analysis.csl.operands import BY_STEPS, one_by_one
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.windows import Dim, Window, dense, window
@@ -24,28 +24,19 @@ from meshc.ir.values import Value
 from meshc.ir.views import View
 
 VECTOR, ANGLES, TURNS = "vector", "angles", "turns"
-KERNELS = ("silu", "exp_sub", "rope")
+KERNELS = (*BY_STEPS, "rope")
 """The kernels that have such a way."""
 _SHARE = 4
 """Of the memory that buffers and code leave the part that one function may take for scratch."""
 _FIRST_ROW = Expr.const(0)
 
 
-def operands_of(op: Compute) -> list[Window]:
-    """The operands as the kernel takes them: those that are made f32 lie in memory of their own."""
-    given = [window(view, op.span) for view in op.operands if isinstance(view, View)]
-    return [
-        _copy(one) if copied else one for one, copied in zip(given, widened(op, given), strict=True)
-    ]
-
-
 def chosen_way(op: Compute, costs: Costs, free_bytes: int, allowed: tuple[str, ...]) -> str:
     """The way in which ``op``, out of ``KERNELS``, has the fewest predicted cycles: parts out of
     ``allowed``, each with a quarter of ``free_bytes`` of scratch at most, and 8 KiB."""
-    windows = operands_of(op)
     room = min(free_bytes // _SHARE, MOST_SCRATCH_BYTES) // DType.F32.bytes
     found = []
-    for part, steps, otherwise in _parts(op, windows, costs):
+    for part, steps, otherwise in _parts(op, costs):
         if part in allowed and steps.fits and steps.words <= room and steps.cycles < otherwise:
             found.append(part)
     return "_".join(found)
@@ -53,7 +44,7 @@ def chosen_way(op: Compute, costs: Costs, free_bytes: int, allowed: tuple[str, .
 
 def wrong_way(op: Compute, costs: Costs) -> bool:
     """Whether ``op``, which says a way, cannot be written in it."""
-    parts = _parts(op, operands_of(op), costs) if op.kernel in KERNELS else []
+    parts = _parts(op, costs) if op.kernel in KERNELS else []
     said = op.way.split("_")
     possible = {part for part, steps, _ in parts if steps.fits}
     return not set(said) <= possible or said != sorted(set(said))
@@ -62,17 +53,19 @@ def wrong_way(op: Compute, costs: Costs) -> bool:
 def scratch_words(op: Compute, costs: Costs) -> int:
     """f32 elements of scratch that the way of ``op`` takes."""
     said = op.way.split("_")
-    parts = _parts(op, operands_of(op), costs) if op.way else []
+    parts = _parts(op, costs) if op.way else []
     return max((steps.words for part, steps, _ in parts if part in said), default=0)
 
 
-def function_steps(op: Compute, windows: list[Window], costs: Costs) -> Steps | None:
-    """The operations of ``silu`` or ``exp_sub`` of f16 elements; None for others."""
-    if op.kernel not in ("silu", "exp_sub") or {w.dtype for w in windows} != {DType.F16}:
+def function_steps(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
+    """The operations of one of ``BY_STEPS`` whose result is f16; None for others."""
+    if op.kernel not in BY_STEPS or given[0].dtype != DType.F16:
         return None
+    if op.kernel == "exp_sub":
+        return exponentials(costs, *given)
     if op.kernel == "silu":
-        return silu(costs, *windows)
-    return exponentials(costs, *windows)
+        return silu(costs, *given)
+    return (gelu_by_tanh if op.params["form"] == "tanh" else gelu_by_erf)(costs, *given)
 
 
 def turning_steps(
@@ -102,8 +95,11 @@ def turning_steps(
     return steps
 
 
-def _parts(op: Compute, windows: list[Window], costs: Costs) -> list[tuple[str, Steps, int]]:
+def _parts(op: Compute, costs: Costs) -> list[tuple[str, Steps, int]]:
     """Parts of the ways that ``op`` has: the operations, and the cycles of what they replace."""
+    given = [window(view, op.span) for view in op.operands if isinstance(view, View)]
+    copied = one_by_one(op, given)
+    windows = [_copy(one) if yes else one for one, yes in zip(given, copied, strict=True)]
     if op.kernel == "rope":
         to, source, frequencies = windows
         if frequencies.dtype != DType.F32 or source.dtype != DType.F32:
@@ -115,8 +111,13 @@ def _parts(op: Compute, windows: list[Window], costs: Costs) -> list[tuple[str, 
             (ANGLES, angles, ANGLE * frequencies.size),
             (TURNS, turns, pair_by_pair(to, frequencies, costs)),
         ]
-    steps = function_steps(op, windows, costs)
-    return [] if steps is None else [(VECTOR, steps, by_rows(op, windows, costs))]
+    steps = function_steps(op, given, costs)
+    if steps is None:
+        return []
+    copies = sum(
+        SETUP + costs.vector("convert", DType.F32, w.size, ()) for w in windows if w not in given
+    )
+    return [(VECTOR, steps, by_rows(op, windows, costs) + copies)]
 
 
 def _lanes(window: Window, row: Expr, which: int) -> Window:

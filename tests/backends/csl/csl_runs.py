@@ -36,6 +36,15 @@ def emit(modules, portable=False):
     return csl.emit(modules, portable)
 
 
+def emitted(modules, choices):
+    """The files of modules whose kernels are written with ``choices``."""
+    for module in modules.values():
+        for one in resource_passes():
+            chosen = choices if one.NAME == choices.NAME else one
+            chosen.run(module, Diagnostics())
+    return csl.emit(modules)
+
+
 @contextmanager
 def apart():
     """What a host script changes in this process is put back."""

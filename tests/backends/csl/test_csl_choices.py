@@ -4,47 +4,34 @@ import json
 
 import numpy as np
 import pytest
-from csl_runs import compiled, run_files, tile_text
+from csl_runs import compiled, emitted, run_files, tile_text
 
-from meshc.backends import csl
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
-from meshc.pipelines import resource_passes
-from meshc.support.diagnostics import Diagnostics
 
 LAYER = """\
 use blocks
-model layer(E=32, H=2, D=16, F=48, layers=1) {
-  weights f16  accumulate f16
-  main(x[B, L, E]) -> [B, L, E] {
-    repeat layers {
+model layer(E=32, H=2, D=16, F=48, layers=1) {{
+  weights f16  accumulate {sums}
+  main(x[B, L, E]) -> [B, L, E] {{
+    repeat layers {{
       param attn_norm[E], wq[E, H, D], wk[E, H, D], wv[E, H, D], wo[H, D, E]
       param ffn_norm[E], w_gate[E, F], w_up[E, F], w_down[F, E]
       x = llama_attention(x, attn_norm, wq, wk, wv, wo)
       x = llama_mlp(x, ffn_norm, w_gate, w_up, w_down)
-    }
+    }}
     return x
-  }
-}
+  }}
+}}
 """
 USUAL = SelectCslFunctions()
 NONE = SelectCslFunctions(functions=False, angles=False, turns=False)
-ELEMENTS = 48
 
 
-def emitted(modules, choices):
-    """The files of modules whose kernels are written with ``choices``."""
-    for module in modules.values():
-        for one in resource_passes():
-            chosen = choices if one.NAME == choices.NAME else one
-            chosen.run(module, Diagnostics())
-    return csl.emit(modules)
-
-
-def layer(folder, monkeypatch, choices, arch):
+def layer(folder, monkeypatch, choices, arch, sums):
     """Result and cycles of a decode step behind five tokens, and its text."""
     folder.mkdir()
     request = {"device": arch, "mesh": "2x2", "dtype": "f16", "seq": 24, "phase": "decode"}
-    modules = compiled(LAYER, folder, **request)
+    modules = compiled(LAYER.format(sums=sums), folder, **request)
     files = emitted(modules, choices)
     facts = json.loads(files["report.json"])
     rng = np.random.default_rng(3)
@@ -58,89 +45,21 @@ def layer(folder, monkeypatch, choices, arch):
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_each_choice_saves_cycles_and_leaves_the_result(arch, tmp_path, monkeypatch):
-    result, cycles, text = layer(tmp_path / "usual", monkeypatch, USUAL, arch)
-    plain, most, before = layer(tmp_path / "none", monkeypatch, NONE, arch)
+@pytest.mark.parametrize("sums", ["f16", "f32"])
+def test_each_choice_saves_cycles_and_leaves_the_result(sums, arch, tmp_path, monkeypatch):
+    result, cycles, text = layer(tmp_path / "usual", monkeypatch, USUAL, arch, sums)
+    plain, most, before = layer(tmp_path / "none", monkeypatch, NONE, arch, sums)
     np.testing.assert_allclose(result, plain, 0, 8e-3)
     assert "math.sin_f32" in before and "math.sin_f32" not in text
     gained = 0
     for name in ("angles", "turns", "functions"):
-        without = layer(tmp_path / name, monkeypatch, SelectCslFunctions(**{name: False}), arch)
+        choices = SelectCslFunctions(**{name: False})
+        without = layer(tmp_path / name, monkeypatch, choices, arch, sums)
         assert without[1] > cycles, name
         assert without[2] not in (text, before), name
         gained += without[1] - cycles
     # A choice also moves the scratch memory of the others to other banks.
     assert abs(most - cycles - gained) <= 0.05 * most
-
-
-def functions(dtype, statement):
-    """A tile module that computes a function of ``ELEMENTS`` elements on a core."""
-    kind = f"{dtype}[1, {ELEMENTS}]"
-    return f"""\
-module @functions level(tile) holds(channels_matched) {{
-  dims R = 1, C = {ELEMENTS}
-  mesh y = 1, x = 1
-  buffer %a : {kind} {{role = in}}
-  buffer %most : {dtype}[1] {{role = in}}
-  buffer %b : {kind} {{role = out}}
-  port @a in {dtype}[R, C] : %a {{lanes = [i, j], element = [i, j]}}
-  port @most in {dtype}[R] : %most {{lanes = [i], element = [i]}}
-  port @b out {dtype}[R, C] : %b {{lanes = [i, j], element = [i, j]}}
-  program @main {{
-{statement}
-  }}
-}}
-"""
-
-
-def computed(statement, a, folder, monkeypatch, arch):
-    """What a core finds for f16 elements."""
-    module = tile_text(functions("f16", statement), arch)
-    files = emitted({"main": module}, USUAL)
-    assert "math." not in files["main.csl"].replace("<math>", "")
-    tensors = {"a": a.reshape(1, -1), "most": np.zeros(1, np.float16)}
-    found, _ = run_files(files, tensors, folder, monkeypatch)
-    return found["b"].astype(np.float64).ravel()
-
-
-def resolved(exact):
-    """What f16 resolves at numbers: half of it is the rounding of the exact result."""
-    return np.spacing(np.abs(exact).astype(np.float16)).astype(np.float64)
-
-
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_silu_of_f16_is_right_to_less_than_what_f16_resolves(arch, tmp_path, monkeypatch):
-    special = [0.0, 60000.0, -65504.0, 6e-8, -6e-8, 20.0, -20.0, 16.5, -16.5]
-    rng = np.random.default_rng(5)
-    drawn = rng.uniform(-1, 1, ELEMENTS - len(special)) * 2.0 ** rng.uniform(
-        -6, 5, ELEMENTS - len(special)
-    )
-    a = np.array([*special, *drawn], np.float16)
-    found = computed("    tile.silu %b, %a", a, tmp_path, monkeypatch, arch)
-    wide = a.astype(np.float64)
-    exact = wide / (1 + np.exp(-np.maximum(wide, -500)))
-    assert np.all(np.abs(found - exact) <= 0.8 * resolved(exact))
-
-
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_exponentials_of_f16_are_right_to_less_than_what_f16_resolves(arch, tmp_path, monkeypatch):
-    a = np.concatenate([[0.0, -np.inf, -65504.0], np.linspace(-18, 0, ELEMENTS - 3)])
-    a = a.astype(np.float16)
-    found = computed("    tile.exp_sub %b, %a, %most", a, tmp_path, monkeypatch, arch)
-    exact = np.exp(a.astype(np.float64))
-    assert np.all(np.abs(found - exact) <= 0.6 * resolved(exact))
-    assert found[0] == 1 and found[1] == 0
-
-
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_exponentials_of_elements_above_the_one_of_their_row(arch, tmp_path, monkeypatch):
-    """A program may subtract something else than the largest element of a row."""
-    a = np.concatenate([[11.5, 300.0, np.inf], np.linspace(0, 11, ELEMENTS - 3)])
-    a = a.astype(np.float16)
-    found = computed("    tile.exp_sub %b, %a, %most", a, tmp_path, monkeypatch, arch)
-    exact = np.exp(a[3:].astype(np.float64))
-    assert np.all(np.abs(found[3:] - exact) <= 0.6 * resolved(exact))
-    assert np.all(np.isposinf(found[:3]))
 
 
 @pytest.mark.parametrize("position", [0, 1, 127, 4095, 32767])

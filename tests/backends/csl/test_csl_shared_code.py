@@ -104,5 +104,5 @@ def test_a_decode_step_with_shared_code_and_without(tmp_path, monkeypatch):
     calls = repeated_runs(module, Transfers(module))
     layers = module.dims["layers"]
     assert 0 < usual[1] - plain[1] <= CALL * len(calls) * layers
-    assert usual[2]["code"]["statements"] < 0.9 * plain[2]["code"]["statements"]
+    assert usual[2]["code"]["statements"] < 0.95 * plain[2]["code"]["statements"]
     assert plain[2]["data"] < apart[2]["data"] and plain[1] == pytest.approx(apart[1], rel=0.002)

@@ -61,7 +61,7 @@ class Rows:
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one of these kernels."""
-        steps = function_steps(op, windows, costs) if op.way else None
+        steps = self._steps(op, windows)
         return by_rows(op, windows, costs) if steps is None else steps.cycles
 
     def _steps(self, op: Compute, windows: list[Window]) -> Steps | None:
@@ -172,16 +172,14 @@ class Rows:
     # --- functions of elements
 
     def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, source, most = windows
-        _same(op, to, source, most)
         if (steps := self._steps(op, windows)) is not None:
             return self._by_steps(op, windows, steps)
+        to, source, most = windows
+        _same(op, to, source, most)
         self.code.uses_math = True
-        kind = str(to.dtype)
         self.code.variable("most_of_row", to.dtype)
-        name = self.code.value_function(
-            "exponential", kind, f"math.exp_{kind}(value - most_of_row)"
-        )
+        text = f"math.exp_f32({{}} - {_wide('most_of_row', to.dtype)})"
+        name = self._function("exponential", to.dtype, text)
 
         def write(row: Row) -> list[str]:
             memory = self.code.descriptors.memory
@@ -223,32 +221,36 @@ class Rows:
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
         if (steps := self._steps(op, windows)) is not None:
             return self._by_steps(op, windows, steps)
-        kind = str(windows[0].dtype)
-        return self._mapped(op, windows, "silu", f"value / (1.0 + math.exp_{kind}(-value))")
+        return self._mapped(op, windows, "silu", "{0} / (1.0 + math.exp_f32(-{0}))")
 
     def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
-        kind = str(windows[0].dtype)
+        if (steps := self._steps(op, windows)) is not None:
+            return self._by_steps(op, windows, steps)
         if op.params["form"] == "tanh":
-            inner = "0.7978845608 * (value + 0.044715 * value * value * value)"
+            inner = "0.7978845608 * ({0} + 0.044715 * {0} * {0} * {0})"
             return self._mapped(
-                op, windows, "gelu", f"0.5 * value * (1.0 + math.tanh_{kind}({inner}))"
+                op, windows, "gelu", f"0.5 * {{0}} * (1.0 + math.tanh_f32({inner}))"
             )
         self.code.helper(_ERF)
-        text = "0.5 * value * (1.0 + erf(0.7071067812 * value))"
-        if kind != "f32":
-            wide = "@as(f32, value)"
-            text = f"@as({kind}, 0.5 * {wide} * (1.0 + erf(0.7071067812 * {wide})))"
-        return self._mapped(op, windows, "gelu_erf", text)
+        return self._mapped(op, windows, "gelu_erf", "0.5 * {0} * (1.0 + erf(0.7071067812 * {0}))")
 
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows
         _same(op, to, source)
         self.code.uses_math = True
-        function = self.code.value_function(name, str(to.dtype), text)
+        function = self._function(name, to.dtype, text)
         memory = self.code.descriptors.memory
         return self.code.parts(
             (source, to), lambda part: [f"@map({function}, {', '.join(map(memory, part))});"]
         )
+
+    def _function(self, name: str, dtype: DType, text: str) -> str:
+        """The name of a function of one element, which has its place in ``text``; it is computed in
+        f32 whatever its type."""
+        found = text.format(_wide("value", dtype))
+        if dtype != DType.F32:
+            found = f"@as({dtype}, {found})"
+        return self.code.value_function(name, str(dtype), found)
 
     # --- rows
 
@@ -285,6 +287,11 @@ def _softmaxes(window: Window, count: int) -> Row:
     values = window.inner((*lead, Dim(count, lanes * step), Dim(lanes, step)))
     sums = window.moved(count * lanes * step).inner(rows)
     return values, sums, sums.moved(count * step)
+
+
+def _wide(name: str, dtype: DType) -> str:
+    """A variable as f32."""
+    return name if dtype == DType.F32 else f"@as(f32, {name})"
 
 
 def _like(dims: Sequence[Dim], others: Sequence[Dim]) -> bool:

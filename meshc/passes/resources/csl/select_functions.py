@@ -18,7 +18,8 @@ from meshc.support.diagnostics import Diagnostics
 class SelectCslFunctions(Pass):
     """Write functions of many elements as vector operations where fewer cycles are predicted.
 
-    ``functions`` are exponentials and SiLU of f16 rows, computed in f32 (``way = vector``).
+    ``functions`` are exponentials, SiLU and GELU with f16 results, computed in f32 from operands
+    of either type (``way = vector``).
     ``angles`` are sines and cosines of all frequencies of a RoPE at once, by polynomials;
     ``turns`` turns all pairs of lanes of all heads by the same operations. A setting that is false
     leaves its kind one by one. Each takes f32 scratch, at most a quarter of what buffers and the

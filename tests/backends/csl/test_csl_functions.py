@@ -1,0 +1,217 @@
+"""Functions of elements by vector operations: how exact they are, and random programs of them."""
+
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from csl_runs import emit, run_files, tile_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshc.interp.tile import TileMachine
+
+SIDE, ELEMENTS = 13, 384
+"""A mesh and the elements of a core, in all more than there are numbers of f16."""
+
+
+def functions(statement, source, most):
+    """A tile module that computes a function of ``ELEMENTS`` elements on each core of a mesh, in
+    f16, of elements of type ``source``; a row is a core's."""
+    core = '{lanes = [i, j], element = ["i + y", "i + x", j]}'
+    row = '{lanes = [i], element = ["i + y", "i + x"]}'
+    return f"""\
+module @functions level(tile) holds(channels_matched) {{
+  dims R = {SIDE}, S = {SIDE}, C = {ELEMENTS}
+  mesh y = {SIDE}, x = {SIDE}
+  buffer %a : {source}[1, {ELEMENTS}] {{role = in}}
+  buffer %most : {most}[1] {{role = in}}
+  buffer %b : f16[1, {ELEMENTS}] {{role = out}}
+  port @a in {source}[R, S, C] : %a {core}
+  port @most in {most}[R, S] : %most {row}
+  port @b out f16[R, S, C] : %b {core}
+  program @main {{
+    {statement}
+  }}
+}}
+"""
+
+
+def computed(statement, a, most, folder, monkeypatch, arch):
+    """What cores find for the elements ``a``, in order; ``most`` is one number for each core."""
+    names = {np.dtype(np.float16): "f16", np.dtype(np.float32): "f32"}
+    module = tile_text(functions(statement, names[a.dtype], names[most.dtype]), arch)
+    files = emit({"main": module})
+    assert "math." not in files["main.csl"].replace("<math>", "")
+    padded = np.resize(a, (SIDE, SIDE, ELEMENTS))
+    tensors = {"a": padded, "most": most.reshape(SIDE, SIDE)}
+    found, _ = run_files(files, tensors, folder, monkeypatch)
+    return found["b"].astype(np.float64).ravel()[: a.size]
+
+
+def all_of_f16():
+    """Every finite number of f16."""
+    bits = np.arange(1 << 16).astype(np.uint16)
+    numbers = bits.view(np.float16)
+    return numbers[np.isfinite(numbers)]
+
+
+def many_of_f32():
+    """Numbers of all sizes, and most of them where functions bend."""
+    rng = np.random.default_rng(7)
+    count = SIDE * SIDE * ELEMENTS
+    sizes = 2.0 ** rng.uniform(-149, 127.9, count // 4) * rng.choice((-1, 1), count // 4)
+    near = np.linspace(-25, 15, count - len(sizes) - 4)
+    return np.array([0.0, -0.0, 3.4e38, -3.4e38, *sizes, *near], np.float32)
+
+
+NUMBERS = {"f16": all_of_f16, "f32": many_of_f32}
+KINDS = {"f16": np.float16, "f32": np.float32}
+ERF = np.vectorize(math.erf)
+
+
+def exact_silu(x):
+    with np.errstate(over="ignore"):
+        return x / (1 + np.exp(-x))
+
+
+def exact_gelu(x):
+    return (
+        np.where(x < -1, x * np.vectorize(math.erfc)(-x / np.sqrt(2)), x * (1 + ERF(x / 2**0.5)))
+        / 2
+    )
+
+
+def exact_gelu_by_tanh(x):
+    with np.errstate(over="ignore"):
+        return x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def misses(found, exact):
+    """The largest distance from exact results in units of what f16 resolves there: half of one is
+    rounding. A result beyond the numbers of f16 must be an infinity."""
+    with np.errstate(over="ignore"):
+        rounded = np.abs(exact).astype(np.float16)
+    beyond, inside = np.abs(exact) > 1.001 * 65520, np.abs(exact) < 0.999 * 65520
+    assert np.array_equal(found[beyond], np.copysign(np.inf, exact[beyond]))
+    apart = np.abs(found[inside] - exact[inside])
+    return np.max(apart / np.spacing(rounded[inside]).astype(np.float64))
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize(
+    ("statement", "function", "bound"),
+    [
+        ("tile.silu %b, %a", exact_silu, 0.75),
+        ("tile.gelu %b, %a {form = erf}", exact_gelu, 0.55),
+        ("tile.gelu %b, %a {form = tanh}", exact_gelu_by_tanh, 0.75),
+    ],
+    ids=["silu", "gelu", "gelu_tanh"],
+)
+def test_functions_with_f16_results_miss_less_than_what_f16_resolves(
+    statement, function, bound, kind, arch, tmp_path, monkeypatch
+):
+    a = NUMBERS[kind]()
+    zeros = np.zeros(SIDE * SIDE, np.float16)
+    found = computed(statement, a, zeros, tmp_path, monkeypatch, arch)
+    assert misses(found, function(a.astype(np.float64))) <= bound
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("kinds", [("f16", "f16"), ("f16", "f32"), ("f32", "f16"), ("f32", "f32")])
+def test_exponentials_with_f16_results_miss_less_than_what_f16_resolves(
+    kinds, arch, tmp_path, monkeypatch
+):
+    """Also of elements above the one of their row: a program may subtract something else than the
+    largest."""
+    source, row = kinds
+    a = NUMBERS[source]()
+    most = np.random.default_rng(2).uniform(-10, 10, SIDE * SIDE).astype(KINDS[row])
+    found = computed("tile.exp_sub %b, %a, %most", a, most, tmp_path, monkeypatch, arch)
+    above = np.repeat(most, ELEMENTS)[: a.size].astype(np.float64)
+    with np.errstate(over="ignore"):
+        exact = np.exp(a.astype(np.float64) - above)
+    assert misses(found, exact) <= 0.55
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_infinite_elements_have_the_exponential_of_infinities(kind, tmp_path, monkeypatch):
+    """Slots that nothing fills yet are minus infinity, and have no weight."""
+    a = np.array([0, -np.inf, np.inf], KINDS[kind])
+    zeros = np.zeros(SIDE * SIDE, np.float32)
+    found = computed("tile.exp_sub %b, %a, %most", a, zeros, tmp_path, monkeypatch, "wse2")
+    assert np.array_equal(found, [1, 0, np.inf])
+
+
+KERNELS = {
+    "silu": "tile.silu {to}, {a}",
+    "gelu": "tile.gelu {to}, {a} {{form = erf}}",
+    "gelu_tanh": "tile.gelu {to}, {a} {{form = tanh}}",
+    "exp_sub": "tile.exp_sub {to}, {a}, %most",
+}
+
+
+@st.composite
+def random_functions(draw):
+    """A tile module of one function of a part of a buffer [rows, lanes], in place or not, and the
+    tensors that it takes."""
+    rows, lanes = draw(st.integers(1, 5)), draw(st.integers(1, 40))
+    before, behind = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    source, row = (draw(st.sampled_from(["f16", "f32"])) for _ in range(2))
+    in_place = source == "f16" and draw(st.booleans())
+    kernel = draw(st.sampled_from(sorted(KERNELS)))
+    width = before + lanes + behind
+    part = f"%a[0 +: {rows}, {before} +: {lanes}]"
+    to = part if in_place else "%b"
+    lines = [
+        "module @function level(tile) holds(channels_matched) {",
+        f"  dims R = {rows}, W = {width}, L = {lanes}",
+        "  mesh y = 1, x = 1",
+        f"  buffer %a : {source}[{rows}, {width}] {{role = in}}",
+        f"  buffer %most : {row}[{rows}] {{role = in}}",
+        f"  buffer %b : f16[{rows}, {lanes}] {{role = out}}",
+        f"  port @a in {source}[R, W] : %a {{lanes = [i, j], element = [i, j]}}",
+        f"  port @most in {row}[R] : %most {{lanes = [i], element = [i]}}",
+        "  port @b out f16[R, L] : %b {lanes = [i, j], element = [i, j]}",
+        "  program @main {",
+        f"    {KERNELS[kernel].format(to=to, a=part)}",
+        *([f"    tile.copy %b, {part}"] if in_place else []),
+        "  }",
+        "}",
+    ]
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    tensors = {
+        "a": (8 * rng.standard_normal((rows, width))).astype(KINDS[source]),
+        "most": (4 * rng.standard_normal(rows)).astype(KINDS[row]),
+    }
+    return "\n".join(lines) + "\n", tensors
+
+
+def agree(text, tensors, arch):
+    """The simulator finds what the interpreter does, to the last bit of f16, or 5e-7."""
+    module = tile_text(text, arch)
+    machine = TileMachine(module)
+    for name, tensor in tensors.items():
+        machine.load(name, tensor)
+    expected = machine.run({})["b"].astype(np.float64)
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
+        found, _ = run_files(emit({"main": module}), tensors, Path(name), monkeypatch)
+    np.testing.assert_allclose(found["b"], expected, 2.0**-10, 5e-7, err_msg=text)
+
+
+ANY = {"case": random_functions(), "arch": st.sampled_from(["wse2", "wse3"])}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(**ANY)
+def test_random_functions(case, arch):
+    agree(*case, arch)
+
+
+@pytest.mark.slow
+@settings(max_examples=600, deadline=None)
+@given(**ANY)
+def test_many_random_functions(case, arch):
+    agree(*case, arch)
