@@ -26,7 +26,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 LIMIT = 0.10
 MESHES = ("1x2", "2x2", "3x2", "2x3", "4x2", "3x3", "4x4", "2x6", "5x3", "6x6", "8x4", "8x8")
-REFUSED = {"does-not-fit", "csl-memory-full", "csl-regions", "csl-dtype"}
+REFUSED = {"does-not-fit", "csl-memory-full", "csl-regions"}
 """What a drawn model may be refused for, in words; another one is drawn in its place."""
 
 

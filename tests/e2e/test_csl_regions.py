@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import meshc.devices
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.tile import TileMachine
+from meshc.ir.printer import print_module
 from meshc.sim.storage import load_program
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
@@ -85,13 +86,13 @@ class Layers:
     F: int
     V: int
 
-    def text(self, dtype):
-        """The model in the language."""
+    def text(self, dtype, sums=None):
+        """The model in the language; ``sums`` of products are of another type."""
         sizes = {name: size for name, size in asdict(self).items() if name != "G" or self.shared}
         shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
         key = "G" if self.shared else "H"
         return f"""model layers({shown}) {{
-  weights {dtype}  accumulate {dtype}
+  weights {dtype}  accumulate {sums or dtype}
 {f"  heads H share G{chr(10)}" if self.shared else ""}  param last[E], head[E, V]
   main(x[B, L, E]) -> [B, L, V] {{
     repeat N {{
@@ -175,7 +176,7 @@ def programs(draw):
         "columns": draw(st.integers(1, 3)),
         "arch": draw(st.sampled_from(["wse2", "wse3"])),
         "kv": draw(st.sampled_from(["auto", "cyclic", "shift", "concat"])),
-        "dtype": draw(st.sampled_from(["f32", "f16"])),
+        "types": draw(st.sampled_from([("f32", "f32"), ("f16", "f16"), ("f16", "f32")])),
         "seed": draw(st.integers(0, 99)),
     }
 
@@ -186,17 +187,18 @@ def check_program(drawn, folder, monkeypatch):
     down = -(-drawn["regions"] // across)
     device = wafer(folder, drawn["arch"], across * columns, down * rows)
     path = folder / "layers.mesh"
-    path.write_text(drawn["layers"].text(drawn["dtype"]))
+    dtype, sums = drawn["types"]
+    path.write_text(drawn["layers"].text(dtype, sums))
     mesh = f"y={rows},x={columns}"
     mesh = f"r={drawn['regions']},{mesh}" if drawn["regions"] > 1 else mesh
-    asked = {"device": device, "mesh": mesh, "kv": drawn["kv"], "dtype": drawn["dtype"]}
+    asked = {"device": device, "mesh": mesh, "kv": drawn["kv"], "dtype": dtype}
     try:
         module, files = decode_program(path, **asked)
     except MeshcError as refusal:
         assert {d.code for d in refusal.diagnostics} <= SHORT, refusal
         assume(False)
     assert module.the_mesh().regions == drawn["regions"]
-    steps_agree(module, files, drawn["dtype"], drawn["seed"], folder, monkeypatch)
+    steps_agree(module, files, dtype, drawn["seed"], folder, monkeypatch)
 
 
 ROUNDS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -212,8 +214,20 @@ def _drawn(count):
     return check
 
 
-test_drawn_layers_in_drawn_regions = _drawn(4)
+test_drawn_layers_in_drawn_regions = _drawn(6)
 test_many_drawn_layers_in_drawn_regions = pytest.mark.slow(_drawn(120))
+
+
+@pytest.mark.parametrize(("arch", "mesh"), [("wse2", "2x3"), ("wse3", "1x2")])
+def test_features_of_f16_that_cross_to_the_other_axis_before_a_product(
+    arch, mesh, tmp_path, monkeypatch
+):
+    """Sums are f32; what crosses is summed from one core's part and zeros, and stays f16."""
+    path = tmp_path / "layers.mesh"
+    path.write_text(Layers(N=1, E=16, H=2, G=2, D=8, F=24, V=33).text("f16", "f32"))
+    module, files = decode_program(path, device=arch, mesh=mesh, dtype="f16")
+    assert "tile.select_lanes %h_1, %h " in print_module(module)
+    steps_agree(module, files, "f16", 5, tmp_path, monkeypatch)
 
 
 # The roles of a model and its regions on a small mesh: heads and groups, lanes and features in the

@@ -17,7 +17,8 @@ def move(way: Lowering, value: Value, layout: Layout, op: Op) -> Value:
     A vector goes from one axis of the plane to the other by a masked copy, of which the cores where
     both meet have the lanes, and a sum over the axis it leaves. Features that lie over an axis (of
     many rows: over columns) are gathered on every core of it; of whole ones each core keeps its
-    part. Anything else fails with ``unsupported-layout``.
+    part. Elements keep their type: of all that a masked copy's sum adds to one only it is not zero.
+    Anything else fails with ``unsupported-layout``.
     """
     old, new = way.layout_of(value).splits, layout.splits
     gone, entered = [s for s in old if s not in new], [s for s in new if s not in old]
@@ -42,7 +43,7 @@ def move(way: Lowering, value: Value, layout: Layout, op: Op) -> Value:
         "residual connection or a second product would avoid"
     )
     way.moves = (*way.moves, (words, op.span))
-    kind = way.partial(way.type_of(value).dims, new, left)
+    kind = way.type_of(value).with_layout(Layout(new, (left,) if hops else ()))
     moved = way.emit(mesh.Relayout([value]), (value.name, kind))
     return way.all_reduce(moved, left)[0]
 
