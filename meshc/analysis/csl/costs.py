@@ -9,8 +9,11 @@ that ``pe/program.py`` writes. None is fitted to cycles of whole programs;
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
 
+from meshc.analysis.csl.windows import Window
 from meshc.devices import Device
 from meshc.ir.types import DType
 
@@ -35,9 +38,11 @@ BANKS = 4  # f32 words from one bank group to the same again
 
 @dataclass(frozen=True)
 class Costs:
-    """Cycles of operations on ``device``."""
+    """Cycles of operations on ``device``; buffers begin in the first bank group, those of ``late``
+    so many elements later."""
 
     device: Device
+    late: Mapping[str, int] = field(default_factory=dict)
 
     def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
         """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add`` or
@@ -48,6 +53,34 @@ class Costs:
             lanes = min(lanes, stride_lanes(stride, lanes))
         steps = -(-extent // lanes)
         return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
+
+    def meetings(self, sources: Sequence[Window]) -> int:
+        """Steps of an operation on f32 in which both ``sources`` lie in one bank group, so that
+        they are read one after the other. A source that does not move is read once; where one lies
+        is the run's to say, as many steps as in the mean over the bank groups."""
+        if len(sources) < 2 or any(one.dtype != DType.F32 for one in sources):
+            return 0
+        first, second = (one.merged().dims[-1].stride for one in sources[:2])
+        if not first or not second:
+            return 0
+        count = sources[0].size
+        every = BANKS // gcd(first - second, BANKS)
+        begin = self.apart(*sources[:2])
+        if begin is None:
+            return count // BANKS
+        for step in range(min(every, count)):
+            if (begin + step * (first - second)) % BANKS == 0:
+                return -(-(count - step) // every)
+        return 0
+
+    def apart(self, first: Window, second: Window) -> int | None:
+        """Bank groups from where ``second`` begins to where ``first`` does; None where only the run
+        knows."""
+        way = first.start - second.start
+        if any(factor % BANKS for _, factor in way.terms):
+            return None
+        late = (self.late.get(one.buffer.name, 0) for one in (first, second))
+        return (way.constant + next(late) - next(late)) % BANKS
 
     def _lanes(self, kind: str, dtype: str) -> int:
         """Elements per cycle at full speed; a product takes as many as a multiply-add."""

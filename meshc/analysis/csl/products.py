@@ -27,7 +27,8 @@ from meshc.analysis.csl.costs import (
 from meshc.analysis.csl.windows import Dim, Window, has_one_dim, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
-from meshc.ir.types import DType
+from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
@@ -35,6 +36,7 @@ MOST_SCRATCH_BYTES = 8192
 _CALLED = 4  # scalar cycles of a call
 _PASS = 4  # scalar cycles of one pass of a loop
 _START = 3  # of the start of a loop
+_SUMS_MOVED = 4 + DESCRIPTOR  # of the DSD of sums whose place is a parameter
 _MOVED = 5  # of a DSD moved by a multiple of the loop's variable
 
 
@@ -193,15 +195,18 @@ def _rows_cycles(product: Product, costs: Costs) -> int:
     strides = (product.c.dims[1].stride, product.b.dims[1].stride)
     cycles = m * k * costs.vector(kind, product.c.dtype, n, strides)
     if product.b.dtype == DType.F32 and strides[0] == strides[1]:
-        cycles += (n - writes(n)) * _meetings(product)
+        cycles += (n - writes(n)) * _meetings(product, costs)
     return cycles
 
 
-def _meetings(product: Product) -> int:
-    """Pairs of rows in one bank group, which are read one after the other: sums begin an element
-    later than factors."""
+def _meetings(product: Product, costs: Costs) -> int:
+    """Pairs of rows of sums and of factors in one bank group, which are read one after the other;
+    where rows lie is the run's to say, as many as in the mean."""
     m, k, _ = product.extents
-    sums = Counter((1 + i * product.c.dims[0].stride) % BANKS for i in range(m))
+    apart = costs.apart(product.c, product.b)
+    if apart is None:
+        return m * k // BANKS
+    sums = Counter((apart + i * product.c.dims[0].stride) % BANKS for i in range(m))
     factors = Counter(j * product.b.dims[0].stride % BANKS for j in range(k))
     return sum(count * factors[bank] for bank, count in sums.items())
 
@@ -270,10 +275,11 @@ def _outer(product: Product, costs: Costs, depth: int) -> Plan:
 def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
     """All products of ``depth`` columns and rows, and their sum into the result."""
     steps = _round_steps(product, depth, costs)
+    sums = 0 if product.c.start.is_const else 2 * _SUMS_MOVED
     if product.c.dtype == DType.F32:
         passes = _START + depth * (_PASS + _MOVED + DESCRIPTOR) if depth > 1 else 0
-        return steps + SETUP + depth * SETUP + passes
-    return steps + SETUP * (2 + len(halvings(depth)))
+        return steps + SETUP + depth * (SETUP + sums) + passes
+    return steps + SETUP * (2 + len(halvings(depth))) + sums
 
 
 def _round_steps(product: Product, depth: int, costs: Costs) -> int:
@@ -283,12 +289,25 @@ def _round_steps(product: Product, depth: int, costs: Costs) -> int:
     dtype, part = product.c.dtype, m * n
     if not depth:
         return 0
-    inner = tuple(side.pace for side in broadcast(product, 0, depth))
-    steps = costs.vector("mul", dtype, depth * part, inner)
+    factors = broadcast(product, 0, depth)
+    steps = costs.vector("mul", dtype, depth * part, tuple(side.pace for side in factors))
     once = costs.vector("add", dtype, part, ())
     if dtype == DType.F32:
-        return steps + depth * once + part * sum((j * part - 1) % BANKS == 0 for j in range(depth))
+        return (
+            steps + costs.meetings(factors) + depth * once + _sums_that_meet(product, depth, costs)
+        )
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
+
+
+def _sums_that_meet(product: Product, depth: int, costs: Costs) -> int:
+    """Cycles that sums of f32 lose to parts in scratch that lie in their bank groups."""
+    m, _, n = product.extents
+    size = depth * m * n
+    scratch = Window(Value("scratch", BufferType(DType.F32, (size,))), DType.F32, Expr.const(0), ())
+    part = (Dim(m * n, 1),)
+    return sum(
+        costs.meetings([product.c, scratch.moved(j * m * n).inner(part)]) for j in range(depth)
+    )
 
 
 def _power_of_two(most: int) -> int:

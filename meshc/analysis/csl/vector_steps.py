@@ -61,8 +61,7 @@ class Steps:
         kind, dtype = _KINDS[builtin]
         sources = [one for one in operands if isinstance(one, Window)]
         self.cycles += SETUP + self.costs.vector(kind, dtype, to.size, ())
-        if len(sources) > 1 and sources[0] == sources[1]:
-            self.cycles += to.size  # both from one bank, one after the other
+        self.cycles += self.costs.meetings(sources)
 
     def wide(self, of: Window, room: Window) -> Window:
         """The elements of ``of`` in f32: what is f16 is converted to ``room``."""

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from csl_runs import emit, run_files
+from csl_runs import emit, run_files, tile_text
 
 from meshc.analysis.csl.windows import Dim, Window
 from meshc.backends.csl.kernels.scalar import CALL, OFFSET, Scalar
@@ -92,3 +92,45 @@ def test_descriptors_that_do_not_move_cost_nothing():
     still = Window(buffer, DType.F32, Expr.const(3), (Dim(2, 1),))
     assert SCALAR.address(still, ()) == 0
     assert SCALAR.address(still.moved(T * 2), ()) == OFFSET + 2
+
+
+BANKS = {
+    "two buffers": "tile.add %a, %a, %b",
+    "two parts of one": "tile.mul %a[0 +: 20], %a[0 +: 20], %a[20 +: 20]",
+    "parts in other bank groups": "tile.mul %a[0 +: 19], %a[0 +: 19], %a[21 +: 19]",
+    "sums that are factors too": """tile.gemm %c, %d, %w {accumulate = false, transposed = false}
+    tile.gemm %d, %c, %w {accumulate = false, transposed = false}""",
+}
+
+
+@pytest.mark.parametrize("statements", BANKS.values(), ids=BANKS)
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+def test_f32_sources_that_meet_in_a_bank_group(statements, arch, tmp_path, monkeypatch):
+    sizes = {"a": "40", "b": "40", "c": "1, 12", "d": "1, 12", "w": "12, 12"}
+    given = {name: f"f32[{size}]" for name, size in sizes.items()}
+    dims = {name: ("N",) if "," not in size else ("R", "K") for name, size in sizes.items()}
+    dims["w"] = ("K", "M")
+    lanes = {name: "i" if len(of) == 1 else "i, j" for name, of in dims.items()}
+    text = "\n".join(
+        [
+            "module @banks level(tile) holds(channels_matched) {",
+            "  dims N = 40, R = 1, K = 12, M = 12",
+            "  mesh y = 1, x = 1",
+            *(f"  buffer %{name} : {kind} {{role = in}}" for name, kind in given.items()),
+            *(
+                f"  port @{name} in f32[{', '.join(of)}] : %{name} "
+                f"{{lanes = [{lanes[name]}], element = [{lanes[name]}]}}"
+                for name, of in dims.items()
+            ),
+            "  port @found out f32[N] : %a {lanes = [i], element = [i]}",
+            f"  program @main {{\n    {statements}\n  }}\n}}\n",
+        ]
+    )
+    files = emit({"main": tile_text(text, arch)})
+    rng = np.random.default_rng(1)
+    tensors = {
+        name: rng.random(tuple(map(int, size.split(",")))).astype(np.float32)
+        for name, size in sizes.items()
+    }
+    _, cycles = run_files(files, tensors, tmp_path, monkeypatch)
+    assert json.loads(files["report.json"])["predicted_cycles"] == pytest.approx(cycles, abs=2)

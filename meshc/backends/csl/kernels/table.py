@@ -174,7 +174,8 @@ class Kernels:
         """Cycles of one vector operation on the operands, its set-up apart."""
         to = windows[0]
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
-        return self.costs.vector(kind, to.dtype, to.size, tuple(w.pace for w in windows))
+        steps = self.costs.vector(kind, to.dtype, to.size, tuple(w.pace for w in windows))
+        return steps + self.costs.meetings(windows[1:])
 
     def _batch(self, op: Compute, windows: list[Window]) -> tuple[int, Plan]:
         """How many products there are in a batch, and the plan of each, zeros included."""

@@ -163,7 +163,8 @@ def kernels_of(module: Module) -> Kernels:
 
 def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
     """What writes the kernels of ``module``."""
-    return Kernels(names, descriptors, Costs(module.the_device()), known_at_start(module))
+    costs = Costs(module.the_device(), descriptors.shifts)
+    return Kernels(names, descriptors, costs, known_at_start(module))
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:

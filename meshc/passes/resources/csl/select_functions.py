@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.banks import buffer_bytes
+from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.vector_ways import ANGLES, KERNELS, TURNS, VECTOR, chosen_way
 from meshc.ir.module import Module
@@ -47,7 +47,7 @@ class SelectCslFunctions(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
         free = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
-        costs = Costs(device)
+        costs = Costs(device, shifts(module))
         parts = ((VECTOR, self.functions), (ANGLES, self.angles), (TURNS, self.turns))
         allowed = tuple(part for part, yes in parts if yes)
         for op in module.walk():

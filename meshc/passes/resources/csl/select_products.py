@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.banks import buffer_bytes
+from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.products import cheapest, one_product
 from meshc.ir.module import Module
@@ -41,7 +41,7 @@ class SelectCslProducts(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
         room = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
-        costs = Costs(device)
+        costs = Costs(device, shifts(module))
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel == "gemm":
                 accumulate = bool(op.params["accumulate"])
