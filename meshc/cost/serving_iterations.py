@@ -118,13 +118,15 @@ class IterationCost:
 
     def idle_joules(self, seconds: float) -> float:
         """Energy of all GPUs over ``seconds`` without work."""
-        return self._joules(seconds, 0.0, 0.0)
+        return self._rates.idle_watts * seconds
 
     # --- parts
 
     def _joules(self, seconds: float, size: float, flops: float) -> float:
+        """Energy of all GPUs over ``seconds`` in which kernels run."""
         rates = self._rates
-        return rates.watts * seconds + rates.joules_per_byte * size + rates.joules_per_flop * flops
+        moved = rates.joules_per_byte * size + rates.joules_per_flop * flops
+        return rates.busy_watts * seconds + moved
 
     def _count(self, layers: range) -> dict[LayerShape, int]:
         if layers not in self._counts:
@@ -223,7 +225,8 @@ class _Rates:
     step: float
     link: float
     message_seconds: float
-    watts: float
+    idle_watts: float
+    busy_watts: float
     joules_per_byte: float
     joules_per_flop: float
 
@@ -244,7 +247,8 @@ class _Rates:
             step=device.real("iteration_seconds"),
             link=link,
             message_seconds=device.seconds(device.link.hop_cycles),
-            watts=gpus * device.real("idle_watts"),
+            idle_watts=gpus * device.real("idle_watts"),
+            busy_watts=gpus * device.real("busy_watts"),
             joules_per_byte=device.real("joules_per_byte"),
             joules_per_flop=device.real("joules_per_flop"),
         )
