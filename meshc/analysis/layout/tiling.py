@@ -7,7 +7,7 @@ prefill leaves is the one that decode continues (no transition between the phase
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from meshc.ir.core import tensor_type
@@ -87,11 +87,10 @@ def heads_of(module: Module) -> Attention | None:
                 _place(module, found),
                 help="give queries and keys a head dim of extent 1",
             )
-    kinds = {(a.query, a.key, a.keys, "" if a.headless else a.lane) for a in module.attention}
-    if len(kinds) > 1:
-        first = module.attention[0]
-        second = next(a for a in module.attention if (a.query, a.key) != (first.query, first.key)
-                      or not a.headless and a.lane != first.lane)
+    first = next(iter(module.attention), None)
+    for second in module.attention[1:]:
+        if first is None or (first.headless and replace(second, lane=first.lane) == first):
+            continue
         fail(
             "unsupported-op",
             f"attention of {names_text(second)} beside one of {names_text(first)} has no "
@@ -99,7 +98,7 @@ def heads_of(module: Module) -> Attention | None:
             _place(module, second),
             help="give all layers of the model the same dims of heads and lanes",
         )
-    return module.attention[0] if module.attention else None
+    return first
 
 
 def _place(module: Module, wanted: Attention) -> Span | None:

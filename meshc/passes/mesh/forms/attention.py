@@ -53,7 +53,7 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
     axes = {s.axis for s in theirs if s.dim in op.contract}
     made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
     if not axes and way.holds_keys(right):  # a core has all lanes of its keys
-        kind = TensorType(way.problem.dtype, dims, Layout(splits))
+        kind = TensorType(way.problem.accumulate, dims, Layout(splits))
         (way.env[op.result],) = way.emit(made, (op.result.name, kind))
         return
     if len(axes) != 1:

@@ -1,10 +1,10 @@
 """Products with a matrix for each head, as those that take queries to the latent space of a cache
-and weighted latents back to values (DeepSeek-V2, section 2.1.2): each core multiplies the heads that
-it has, and nothing is sent."""
+and weighted latents back to values (DeepSeek-V2, section 2.1.2): each core multiplies the heads
+that it has, and nothing is sent."""
 
 from __future__ import annotations
 
-from meshc.ir.core import tensor_type
+from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.passes.mesh.forms.contraction import new_dims
@@ -33,11 +33,13 @@ def forms(op: graph.Matmul) -> list[Form]:
     return only("by_head", _by_head, op)
 
 
-def _by_head(way: Lowering, op: graph.Matmul) -> None:
+def _by_head(way: Lowering, op: Op) -> None:
+    assert isinstance(op, graph.Matmul)
     left, right = (way.env_of(operand) for operand in op.operands)
     heads = way.heads().query
     own = tuple(s for s in way.layout_of(left).splits if s.dim == heads)
     way.place(right, Layout(own), op)
-    kind = TensorType(way.problem.dtype, tensor_type(op.result).dims, way.layout_of(left))
+    dtype = way.problem.dtype if way.problem.many_rows else way.problem.accumulate
+    kind = TensorType(dtype, tensor_type(op.result).dims, way.layout_of(left))
     made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
     (way.env[op.result],) = way.emit(made, (op.result.name, kind))

@@ -27,8 +27,9 @@ class Problem:
     ``gemm``, ``align``, ``result`` and ``kv`` are settings of partition. ``row_dim`` counts rows of
     tokens, of which a run has ``many_rows`` or one. ``users`` are the ops that read a value;
     ``turned`` are dims of which RoPE turns neighbours, ``experts`` those that count experts,
-    ``whole`` those of which every core has all; ``constants`` are weights and their slices in loops; ``costs`` predicts mesh ops, or is None
-    where no device is named or none of its cores computes with the module's types.
+    ``whole`` those of which every core has all; ``constants`` are weights and their slices in
+    loops; ``costs`` predicts mesh ops, or is None where no device is named or none of its cores
+    computes with the module's types.
     """
 
     source: Module

@@ -94,9 +94,7 @@ class Contractions(Values):
         if rights[0] in self.caches:
             cache, which = self.caches[rights[0]]
             out = self.result_place(op)
-            Attention(self.emitter, cache, which).values(
-                self.place_of(left), out, self.dtype(left)
-            )
+            Attention(self.emitter, cache, which).values(self.place_of(left), out, self.dtype(left))
             return
         self.check_rows(op)
         for result in op.results:
@@ -175,7 +173,7 @@ class Contractions(Values):
             cache.append(op, new)
 
     def cached_lanes(self, cache: Value, keys: str) -> int:
-        """Lanes of a head, or of all that have none, that a core holds for each entry of a cache."""
+        """Lanes that a core holds of an entry of a cache: of a head, or of one without heads."""
         tiling, kind = self.emitter.tiling, tensor_type(cache)
         if tiling.heads is None or not tiling.heads.headless:
             return tiling.lane_block
