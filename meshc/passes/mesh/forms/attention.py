@@ -65,8 +65,10 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
         return
     if soft.tops is None:
         value, sums = way.all_reduce([value, soft.sums], axis)
+        sums = soft.with_sink(way, sums)
     else:
-        value, sums, _ = way.all_reduce([value, soft.sums, soft.tops], axis, "softmax")
+        value, sums, tops = way.all_reduce([value, soft.sums, soft.tops], axis, "softmax")
+        sums = soft.with_sink(way, sums, tops)
     way.env[op.result] = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
 
 
@@ -93,7 +95,9 @@ def _values(way: Lowering, op: graph.Matmul) -> None:
     heads, dims = way.heads(), tensor_type(op.result).dims
     if (heads.query if heads.headless else heads.lane) not in dims or heads.keys not in op.contract:
         fail("unsupported-op", "this product with a cache is none of attention", op.span)
-    sums = way.completed(soft.sums, left, soft.dim, "sum") if soft else None
+    sums = None
+    if soft is not None:
+        sums = soft.with_sink(way, way.completed(soft.sums, left, soft.dim, "sum"))
     made = mesh.Gemm(
         [left, right],
         contract=op.contract,

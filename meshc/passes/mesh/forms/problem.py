@@ -28,8 +28,8 @@ class Problem:
     tokens, of which a run has ``many_rows`` or one. ``users`` are the ops that read a value;
     ``turned`` are dims of which RoPE turns neighbours, ``experts`` those that count experts,
     ``whole`` those of which every core has all; ``constants`` are weights and their slices in
-    loops; ``costs`` predicts mesh ops, or is None where no device is named or none of its cores
-    computes with the module's types.
+    loops; ``windowed`` is whether rows see a window of the cache only; ``costs`` predicts mesh ops,
+    or is None where no device is named or none of its cores computes with the module's types.
     """
 
     source: Module
@@ -45,6 +45,7 @@ class Problem:
     experts: frozenset[str]
     whole: frozenset[str]
     constants: frozenset[Value]
+    windowed: bool
     costs: MeshCosts | None
 
     @property
@@ -121,6 +122,7 @@ def problem_of(
         experts=expert_dims(module),
         whole=whole_dims(module),
         constants=_constants(module),
+        windowed=any(isinstance(op, graph.Softmax) and op.window for op in module.walk()),
         costs=_costs(module, mesh, result),
     )
 

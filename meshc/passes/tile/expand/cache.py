@@ -29,12 +29,13 @@ class Cache:
         layer: Expr | None,
         dtype: DType,
         slots: int,
+        policy: str,
     ) -> None:
         tiling = emitter.tiling
         self.emitter = emitter
         self.lanes, self.dtype = tuple(lanes), dtype
         self.joint = len({*lanes}) > 1
-        self.slots = slots
+        self.slots, self.policy = slots, policy
         requests = requests_of(emitter.source)
         lead = (() if layers is None else (layers,)) + ((requests,) if requests > 1 else ())
         prefix: tuple[Index, ...] = () if layer is None else (point(layer),)
@@ -100,6 +101,18 @@ class Cache:
                 f"chunks of a prompt may begin at any multiple of {multiple} tokens, but the mesh "
                 f"deals tokens to {size} rows of cores",
                 help=f"let them begin at multiples of {size}: chunk-prompts{{multiple={size}}}",
+            )
+
+    def check_positions(self, op: mesh.Mask) -> None:
+        """Fail with ``unsupported-layout`` unless the position of the token in each slot is known,
+        which a window needs: rows that are handed on lose it."""
+        if self.policy != "cyclic" and self.emitter.mesh.rows > 1:
+            fail(
+                "unsupported-layout",
+                f"a window of {op.window} tokens over a cache of policy '{self.policy}', whose "
+                "slots do not tell the positions of their tokens",
+                op.span,
+                help="use --kv cyclic",
             )
 
     def append(self, op: mesh.Append, new: Sequence[Place]) -> None:

@@ -163,7 +163,7 @@ class Contractions(Values):
         split = (kind.layout or Layout()).split_of(op.dim)
         slots = split.block if split else self.module.dims[op.dim]
         lanes = [self.cached_lanes(v, op.dim) for v in tensors[::2]]
-        cache = Cache(self.emitter, lanes, layers, layer, dtype, slots)
+        cache = Cache(self.emitter, lanes, layers, layer, dtype, slots, op.policy)
         new = [self.place_of(v) for v in tensors[1::2]]
         for which, value in enumerate(op.results):
             self.caches[value] = (cache, which)
