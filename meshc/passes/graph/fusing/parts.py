@@ -12,6 +12,9 @@ from meshc.passes.graph.flow import Flow, Mismatch
 
 def scores_of(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]]:
     """What the softmax reads before it is scaled, and the scale if there is one."""
+    if softmax.window or len(softmax.operands) > 1:
+        what = "a window" if softmax.window else "a sink"
+        raise Mismatch(f"{softmax.NAME} {softmax.result} has {what}", softmax)
     scale = flow.makers.get(softmax.tensors()[0])
     if isinstance(scale, graph.Scale):
         return scale.operands[0], (scale,)
