@@ -18,10 +18,9 @@ from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import ANGLE, pair_by_pair, rows_of
 from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.vector_ways import ANGLES, TURNS, turning_steps
-from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import fixed_angles
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
-from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute

@@ -12,9 +12,8 @@ from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import by_rows, softmaxes
 from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.vector_ways import function_steps
-from meshc.analysis.csl.windows import Dim, Window, dense
+from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
-from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
