@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from meshc.analysis.csl.blocks import Stretch, blocks_of, power_of_two, stretches
 from meshc.analysis.csl.costs import (
     BANKS,
     CALL,
@@ -26,7 +27,7 @@ from meshc.analysis.csl.costs import (
     Costs,
     writes,
 )
-from meshc.analysis.csl.windows import Dim, Window, has_one_dim, own, window
+from meshc.analysis.csl.windows import Dim, Window, has_one_dim, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -268,14 +269,13 @@ def _blocks(product: Product) -> list[int]:
     of another type than their sums."""
     if product.mixed:
         return []
-    most = max((d.extent for d in product.c.dims if d.count is not None), default=0)
-    return [1 << power for power in range(most.bit_length())] or [0]
+    return blocks_of(product.c.dims) or [0]
 
 
 def _at_once(product: Product, block: int) -> tuple[int, int]:
     """Rows and columns of the result that an outer product takes at once."""
     rows, columns = (
-        d.extent if d.count is None else min(block, _power_of_two(d.extent)) for d in product.c.dims
+        d.extent if d.count is None else min(block, power_of_two(d.extent)) for d in product.c.dims
     )
     return rows, columns
 
@@ -285,35 +285,7 @@ def _deepest(product: Product, block: int, free_bytes: int) -> int:
     _, k, _ = product.extents
     m, n = _at_once(product, block)
     most = free_bytes // (m * n * product.c.dtype.bytes)
-    return _power_of_two(min(k, most)) if most > 0 else 0
-
-
-class Stretch(NamedTuple):
-    """``length`` elements of a dim at once, the first at ``start``; as often as ``loop`` says with
-    a variable called ``variable``, at most ``times``."""
-
-    start: Expr
-    length: int
-    times: int
-    loop: Dim | None
-    variable: str
-
-
-def stretches(dim: Dim, length: int, variable: str) -> list[Stretch]:
-    """``dim`` in parts of ``length``, and what is left: in one part, or one by one where it is
-    known only when the program runs."""
-    times, rest = divmod(dim.extent, length)
-    at = own(variable)
-    if dim.count is None:
-        loop = Dim(times, length) if times > 1 else None
-        found = [Stretch(at * length if loop else Expr.const(0), length, times, loop, variable)]
-        left = Stretch(Expr.const(times * length), rest, 1, None, variable)
-        return [*found, left] if rest else found
-    whole = dim.count // length
-    found = [Stretch(at * length, length, times, Dim(times, length, whole), variable)]
-    singles = Dim(length - 1, 1, dim.count % length)
-    left = Stretch(whole * length + at, 1, rest, singles, variable)
-    return [*found, left] if length > 1 else found
+    return power_of_two(min(k, most)) if most > 0 else 0
 
 
 class OuterParts(NamedTuple):
@@ -392,11 +364,6 @@ def _round_steps(product: Product, costs: Costs) -> int:
     if dtype == DType.F32:
         return steps + depth * once + part * sum((j * part - 1) % BANKS == 0 for j in range(depth))
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
-
-
-def _power_of_two(most: int) -> int:
-    """The greatest power of two up to ``most``, so that halving needs no rests."""
-    return 1 << (most.bit_length() - 1)
 
 
 def halvings(depth: int) -> list[tuple[int, int]]:

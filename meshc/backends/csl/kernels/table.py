@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from meshc.analysis.csl import products
+from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
 from meshc.analysis.csl.operands import CACHES, widened
-from meshc.analysis.csl.products import Plan, Product, Stretch
+from meshc.analysis.csl.products import Plan, Product
 from meshc.analysis.csl.registers import AT_CALL
 from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
@@ -310,9 +311,11 @@ class Kernels:
         for label, one in zip("cab", _sides(chosen.product), strict=True):
             fixed = one.start.constant
             moving = one.start - fixed
-            if moving.is_const:
+            if moving.is_const and not (chosen.block and label != "c"):
                 windows.append(one)
                 continue
+            if chosen.block:  # long code, which calls of the same buffers share
+                fixed, moving = 0, one.start
             starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)

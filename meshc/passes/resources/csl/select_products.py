@@ -13,6 +13,10 @@ from meshc.ir.ops.tile import Compute
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics
 
+_SHARE = 4
+"""Of the memory that is free the part that products with extents of the run may take for scratch:
+their programs have more code than the device's reserve."""
+
 
 @dataclass(frozen=True)
 class SelectCslProducts(Pass):
@@ -51,5 +55,7 @@ class SelectCslProducts(Pass):
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel == "gemm":
                 accumulate = bool(op.params["accumulate"])
-                op.way = cheapest(one_product(op), costs, room, accumulate, self.blocks).way
+                product = one_product(op)
+                free = room if product.constant else room // _SHARE
+                op.way = cheapest(product, costs, free, accumulate, self.blocks).way
         return module
