@@ -58,9 +58,12 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -> PeFile:
+def pe_file(
+    module: Module, phase: str, targets: Targets, shared: bool = True, timed: bool = True
+) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
-    what several places of it do is a function, unless nothing is ``shared``.
+    what several places of it do is a function, unless nothing is ``shared``. Cycles are predicted
+    where it is ``timed``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -109,7 +112,7 @@ def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -
     _check_words(module, taken.variables)
     taken.check()
     cycles = None
-    if module.the_mesh().cores <= MOST_TIMED_CORES:
+    if timed and module.the_mesh().cores <= MOST_TIMED_CORES:
         cycles = round(Timing(module, kernels, lowering.runs).cycles)
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
@@ -125,6 +128,12 @@ class Needs:
     bytes: int
     cycles: float | None
     refused: Diagnostic | None = None
+
+
+def core_memory(module: Module, portable: bool = False) -> CoreMemory:
+    """What the program of ``module`` takes of a core, without its cycles. Raises what
+    :func:`pe_file` does, ``csl-memory-full`` among it."""
+    return pe_file(module, "main", targets(module.the_device(), portable), timed=False).memory
 
 
 def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
