@@ -25,8 +25,10 @@ PREFILL_FORMS = {
     "features": ("t_1=gemm",),
     "experts": ("t_1=gemm_experts",),
     "whole experts": ("x=whole", "t_1=expert_parallel"),
+    "dispatched": ("t_1=dispatch",),
+    "dispatched in parts": ("t_1=dispatch", "x_15=combine_parts"),
 }
-DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x")
+DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x", "dispatch_y", "dispatch_x")
 PROMPTS = ([], [9], [30, 2, 2, 31, 7, 7, 1, 12, 30], [11, 4], [5, 5], [40, 3, 8])
 
 

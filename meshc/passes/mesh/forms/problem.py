@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshc.analysis.experts import expert_dims
+from meshc.analysis.experts import Routes, expert_dims, routes_of
 from meshc.analysis.layout.tiling import Tiling, has_many_rows
 from meshc.cost.mesh_ops import MeshCosts, has_costs
 from meshc.cost.track_sets import Algorithms
@@ -26,7 +26,8 @@ class Problem:
 
     ``gemm``, ``align``, ``result`` and ``kv`` are settings of partition. ``row_dim`` counts rows of
     tokens, of which a run has ``many_rows`` or one. ``users`` are the ops that read a value;
-    ``turned`` are dims of which RoPE turns neighbours, ``experts`` those that count experts;
+    ``turned`` are dims of which RoPE turns neighbours, ``experts`` those that count experts, of
+    which ``routes`` says what is computed for rows that gates send alone;
     ``constants`` are weights and their slices in loops; ``costs`` predicts mesh ops, or is None
     where no device is named or none of its cores computes with the module's types.
     """
@@ -42,6 +43,7 @@ class Problem:
     users: Mapping[Value, Sequence[Op]]
     turned: frozenset[str]
     experts: frozenset[str]
+    routes: Routes
     constants: frozenset[Value]
     costs: MeshCosts | None
 
@@ -117,6 +119,7 @@ def problem_of(
         users=users,
         turned=frozenset(op.dim for op in module.walk() if isinstance(op, graph.Rope)),
         experts=expert_dims(module),
+        routes=routes_of(module),
         constants=_constants(module),
         costs=_costs(module, mesh, result),
     )
