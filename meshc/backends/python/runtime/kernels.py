@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from . import experts
 from .arrays import hide, reduce_rows
 from .cores import Cores, act
 from .memory import Array, View
@@ -309,6 +310,11 @@ def _of_best_groups(groups: Array, kept: int, top: int) -> Array:
     masked = groups.copy()
     np.put_along_axis(masked, out[..., None], -np.inf, -2)
     return masked.reshape(*groups.shape[:-2], -1)
+
+
+dispatch = _kernel()(experts.dispatch)
+expert_gemm = _kernel()(experts.expert_gemm)
+combine = _kernel()(experts.combine)
 
 
 @_kernel(updates=True)
