@@ -7,7 +7,7 @@ prefill leaves is the one that decode continues (no transition between the phase
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from meshc.ir.core import tensor_type
@@ -82,20 +82,23 @@ def most_rows(module: Module) -> int:
 
 def heads_of(module: Module) -> Attention | None:
     """The attention that ``module`` records, whose heads are dealt to the mesh; None without one.
+    Of latent attention, whose scores are a sum over several caches without heads, it is the first.
 
-    Fails with ``unsupported-op`` where keys have no heads and where there are several kinds of
-    attention, for which a mesh has no layout yet.
+    Fails with ``unsupported-op`` where neither queries nor keys have heads and where there are
+    several kinds of attention, for which a mesh has no layout yet.
     """
     for found in module.attention:
-        if not found.key:
+        if not found.query:
             fail(
                 "unsupported-op",
-                "keys and values without a head dim have no distributed form yet",
+                "attention without a head dim has no distributed form yet",
                 _place(module, found),
-                help="give them one of extent 1, and declare that the query heads share it",
+                help="give queries and keys a head dim of extent 1",
             )
-    if len(module.attention) > 1:
-        first, second = module.attention[:2]
+    first = next(iter(module.attention), None)
+    for second in module.attention[1:]:
+        if first is None or (first.headless and replace(second, lane=first.lane) == first):
+            continue
         fail(
             "unsupported-op",
             f"attention of {names_text(second)} beside one of {names_text(first)} has no "
@@ -103,7 +106,7 @@ def heads_of(module: Module) -> Attention | None:
             _place(module, second),
             help="give all layers of the model the same dims of heads and lanes",
         )
-    return module.attention[0] if module.attention else None
+    return first
 
 
 def _place(module: Module, wanted: Attention) -> Span | None:
@@ -127,9 +130,13 @@ def choose_tiling(
     it is the one with the fewest lanes of q, and ties go to more segments, which leaves the most
     lanes of a head together: where all cores reach each other at once, scores then need no
     messages. Several segments may have the same key heads there.
+    Where keys have no heads, every column is a segment: query heads are dealt to columns, each of
+    which has all lanes of the cache.
     """
     if heads is None:
         return make_tiling(extents, None, rows, columns, capacity, 1, 1, most_rows)
+    if heads.headless:
+        return make_tiling(extents, heads, rows, columns, capacity, columns, 1, most_rows)
     divisors = [s for s in range(1, columns + 1) if columns % s == 0]
     known = [
         make_tiling(extents, heads, rows, columns, capacity, segments, copies, most_rows)
@@ -187,9 +194,12 @@ def make_tiling(
     if heads is None:
         own, kept = ceil_div(tokens, rows), ceil_div(capacity, rows)
         return Tiling(rows, columns, 1, None, 0, 0, 0, rows, own, kept)
-    group = extents[heads.query] // extents[heads.key]
-    key_block = ceil_div(extents[heads.key], segments // copies)
-    query_block = key_block * group // copies
+    if heads.headless:
+        key_block, query_block = 1, ceil_div(extents[heads.query], segments)
+    else:
+        group = extents[heads.query] // extents[heads.key]
+        key_block = ceil_div(extents[heads.key], segments // copies)
+        query_block = key_block * group // copies
     lane_block = _lane_block(extents[heads.lane], columns // segments)
     chunks = lcm(rows, columns // segments)
     return Tiling(

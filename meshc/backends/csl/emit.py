@@ -29,12 +29,15 @@ def emit(
     portable: bool = False,
     vocabulary: Vocabulary | None = None,
     shared: bool = True,
+    grouped: bool = True,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
     host of a step of decoding makes tokens of a ``vocabulary``.
 
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
     catalogue. What several places of a program do is a function, unless nothing is ``shared``.
+    Where a program goes on behind a wait is found by groups of cases, unless they are not
+    ``grouped``.
 
     Several phases are a program each, in a folder with the phase's name; where one reads prompts
     and the other continues them, a host beside these folders runs both. Raises ``csl-device`` for
@@ -43,9 +46,12 @@ def emit(
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, shared, "", vocabulary)[1]
+        return _program(phase, module, portable, (shared, grouped), "", vocabulary)[1]
     programs = in_each(
-        modules, lambda phase: _program(phase, modules[phase], portable, shared, "../", vocabulary)
+        modules,
+        lambda phase: _program(
+            phase, modules[phase], portable, (shared, grouped), "../", vocabulary
+        ),
     )
     found = {
         f"{phase_file(phase)}/{name}": text
@@ -88,15 +94,16 @@ def _program(
     phase: str,
     module: Module,
     portable: bool,
-    shared: bool,
+    choices: tuple[bool, bool],
     place: str,
     vocabulary: Vocabulary | None,
 ) -> tuple[PeFile, dict[str, str]]:
-    """What a core runs in one phase, and its files; ``place`` is where the folders of weights and
-    of what is kept between runs lie."""
+    """What a core runs in one phase, and its files; ``choices`` say whether code is shared and
+    cases are grouped, ``place`` where the folders of weights and of what is kept between runs
+    lie."""
     check(module)
     goals = targets(module.the_device(), portable)
-    pe = pe_file(module, phase, goals, shared)
+    pe = pe_file(module, phase, goals, *choices)
     idle = {f"{IDLE}.csl": idle_file(module)} if Regions(module.the_mesh()).idle else {}
     return pe, {
         "layout.csl": layout_file(module, pe, phase_file(phase)),

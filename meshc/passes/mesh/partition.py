@@ -83,7 +83,13 @@ class Partition(Pass):
             if isinstance(op, graph.TopK):
                 words = f"a row goes to {op.count} of the {module.dims[op.dim]} experts of {op.dim}"
                 report.remark("experts", f"{words}; all of them are computed for it", op.span)
-        if tiling.heads is not None:
+        if tiling.heads is not None and tiling.heads.headless:
+            report.remark(
+                "partition-heads",
+                f"{module.dims[tiling.heads.query]} query heads over {tiling.columns} columns, "
+                f"{tiling.query_block} on each, all of which have the same cache",
+            )
+        elif tiling.heads is not None:
             shared = f", {tiling.copies} of which have the same keys" if tiling.copies > 1 else ""
             report.remark(
                 "partition-heads",

@@ -176,6 +176,19 @@ def sigmoid(out: Array, a: Array) -> None:
     np.reciprocal(out, out=out)
 
 
+@_kernel()
+def exp(out: Array, a: Array) -> None:
+    """out = exp(a)"""
+    with np.errstate(over="ignore"):
+        np.exp(a, out=out)
+
+
+@_kernel()
+def clamp(out: Array, a: Array, least: float, most: float) -> None:
+    """out = a, but at least ``least`` and at most ``most``"""
+    np.clip(a, np.float32(least), np.float32(most), out=out)
+
+
 def _erfc(a: Array) -> Array:
     """1 - erf(a), in double precision inside."""
     size = np.abs(a, dtype=np.float64)
@@ -254,6 +267,12 @@ def row_max(out: Array, a: Array) -> None:
 def at_least(out: Array, a: Array, value: float) -> None:
     """out = the larger of a and value"""
     np.maximum(a, np.float32(value), out=out)
+
+
+@_kernel()
+def larger(out: Array, a: Array, b: Array) -> None:
+    """out = the larger of a and b"""
+    np.maximum(a, _trailing(b, a), out=out)
 
 
 @_kernel()
@@ -390,6 +409,18 @@ def mask_causal(s: Array, query: Any, query_step: int, key: Any, key_step: int, 
     keys = np.reshape(key, (-1, 1, 1)) + key_step * np.arange(s.shape[-1])
     hidden = (keys > queries) | (keys >= np.reshape(limit, (-1, 1, 1)))
     np.copyto(s, np.float32(-np.inf), where=_trailing(hidden, s))
+
+
+@_kernel(updates=True)
+def mask_window(
+    s: Array, window: int, query: Any, query_step: int, key: Any, key_step: int, limit: Any
+) -> None:
+    """s[.., r, j] = -inf where key j lies ``window`` or more before the lesser of query r and
+    limit - 1"""
+    queries = np.reshape(query, (-1, 1, 1)) + query_step * np.arange(s.shape[-2])[:, None]
+    queries = np.minimum(queries, np.reshape(limit, (-1, 1, 1)) - 1)
+    keys = np.reshape(key, (-1, 1, 1)) + key_step * np.arange(s.shape[-1])
+    np.copyto(s, np.float32(-np.inf), where=_trailing(queries - keys >= window, s))
 
 
 @_kernel(updates=True)
