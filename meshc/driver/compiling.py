@@ -105,6 +105,15 @@ def _compiled(
     return Compiled(request, modules, files, report, facts, loaded)
 
 
+def tile_program(
+    loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics
+) -> Module:
+    """One phase alone behind the passes that the target and the level to stop at ask for. Raises
+    MeshcError and InternalError."""
+    module = given_module(loaded, phase, request, report)
+    return PassManager(_passes(module, request, 0)).run(module, report)
+
+
 def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]:
     """The passes that the target and the level to stop at ask for; the layers go to ``regions``
     rectangles, or with 0 to as many as they need."""

@@ -26,7 +26,7 @@ USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
 SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
-_MAX_SEQ = 1 << 24
+MOST_TOKENS = 1 << 24
 _MAX_CLUSTER = 16
 MOST_REQUESTS = {"python": 256, "cuda": 16}
 _MAX_LAYERS = 1 << 10
@@ -144,8 +144,8 @@ class CompileRequest:
             found.error("bad-argument", f"--batch is {self.batch}, but {words}")
         else:
             _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
-        _within(found, "--seq", self.seq, _MAX_SEQ)
-        _within(found, "--chunk", self.chunk, _MAX_SEQ)
+        _within(found, "--seq", self.seq, MOST_TOKENS)
+        _within(found, "--chunk", self.chunk, MOST_TOKENS)
         if self.chunk is not None and self.target != "csl":
             words = f"programs for --target {self.target} do not take it"
             found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")

@@ -30,10 +30,9 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--mesh",
-        default="8x8",
         metavar="WxH|AXIS=N,..",
         help="columns x rows of one region of cores, or axes by name, that of regions included; "
-        "default: %(default)s",
+        "default: 8x8; of run with --target csl the smallest that fits",
     )
     group.add_argument(
         "--seq", type=int, metavar="N", help="tokens that the KV cache holds; default: 1024"
