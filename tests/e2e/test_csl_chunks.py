@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_csl_prefill import TINY, TOO_SMALL, models, tokens_of, written
 
+from meshc.backends.csl import check
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -86,6 +87,22 @@ def test_a_chunk_has_a_token_for_each_row_of_cores(tmp_path):
     assert [d.code for d in refused.value.diagnostics] == ["bad-option"]
     with pytest.raises(MeshcError, match="programs for --target python do not take it"):
         compile_loaded(loaded, CompileRequest(**options | {"target": "python"}, chunk=4))
+
+
+def test_numbers_of_tokens_are_rounded_up_within_16_bits(tmp_path):
+    """Caches of 32,767 tokens: their share of two rows of cores is half of one token more."""
+    loaded = load_any(str(written(tmp_path)), Diagnostics())
+    request = CompileRequest(target="csl", mesh="2x2", seq=9, phase="prefill", chunk=4)
+    (module,) = compile_loaded(loaded, request).modules.values()
+    for most, refused in ((32766, False), (32767, True)):
+        module.dims["S"] = most
+        module.scalars["pos"] = (0, most - 1)
+        if not refused:
+            check(module)
+            continue
+        with pytest.raises(MeshcError, match="grows to 32768") as error:
+            check(module)
+        assert [d.code for d in error.value.diagnostics] == ["csl-extent"]
 
 
 @st.composite
