@@ -30,8 +30,8 @@ class Tiling:
 
     ``copies`` segments have the same key heads, of which each has a share of the queries.
     ``chunks`` (n) is the number of row chunks of attention's rings, ``chunks_y`` (a) of them per
-    row of the mesh and ``chunks_x`` (b) per core of a segment; ``row_lanes`` is the KV capacity
-    of one mesh row and the number of prompt rows a core keeps.
+    row of the mesh and ``chunks_x`` (b) per core of a segment; ``row_lanes`` is the number of
+    prompt rows a core keeps, ``key_lanes`` the KV capacity of one mesh row.
     """
 
     rows: int
@@ -43,6 +43,7 @@ class Tiling:
     lane_block: int
     chunks: int
     row_lanes: int
+    key_lanes: int
     copies: int = 1
 
     @property
@@ -70,6 +71,13 @@ def has_many_rows(module: Module, row_dim: str) -> bool:
     """Whether a run may have several rows of tokens: as many as the run-time scalar ``len`` says,
     even if the cache takes one only, or the extent of ``row_dim``."""
     return "len" in module.scalars or module.dims.get(row_dim, 1) > 1
+
+
+def most_rows(module: Module) -> int:
+    """The most rows of a prompt that a run may have, where it says how many; else as many as are
+    ever known."""
+    _, most = module.scalars.get("len", (1, module.capacity))
+    return most
 
 
 def heads_of(module: Module) -> Attention | None:
@@ -114,6 +122,7 @@ def choose_tiling(
     columns: int,
     capacity: int,
     whole_heads: bool = False,
+    most_rows: int | None = None,
 ) -> Tiling:
     """The tiling whose cores hold the fewest lanes of q, k and v.
 
@@ -125,12 +134,12 @@ def choose_tiling(
     which has all lanes of the cache.
     """
     if heads is None:
-        return make_tiling(extents, None, rows, columns, capacity, 1)
+        return make_tiling(extents, None, rows, columns, capacity, 1, 1, most_rows)
     if heads.headless:
-        return make_tiling(extents, heads, rows, columns, capacity, columns)
+        return make_tiling(extents, heads, rows, columns, capacity, columns, 1, most_rows)
     divisors = [s for s in range(1, columns + 1) if columns % s == 0]
     known = [
-        make_tiling(extents, heads, rows, columns, capacity, segments, copies)
+        make_tiling(extents, heads, rows, columns, capacity, segments, copies, most_rows)
         for segments in divisors
         for copies in _copies(extents, heads, segments, whole_heads)
     ]
@@ -158,7 +167,14 @@ def tiling_of(module: Module) -> Tiling:
     splits = [split for layout in kinds if layout for split in layout.splits]
     copies = max((s.copies for s in splits if heads and s.dim == heads.key), default=1)
     return make_tiling(
-        module.dims, heads, mesh.rows, mesh.columns, module.capacity, mesh.segments, copies
+        module.dims,
+        heads,
+        mesh.rows,
+        mesh.columns,
+        module.capacity,
+        mesh.segments,
+        copies,
+        most_rows(module),
     )
 
 
@@ -170,10 +186,14 @@ def make_tiling(
     capacity: int,
     segments: int,
     copies: int = 1,
+    most_rows: int | None = None,
 ) -> Tiling:
-    """The tiling for a given number of segments, ``copies`` of which have the same key heads."""
+    """The tiling for a given number of segments, ``copies`` of which have the same key heads. A run
+    has at most ``most_rows`` rows of a prompt, as many as the caches hold if not given."""
+    tokens = capacity if most_rows is None else most_rows
     if heads is None:
-        return Tiling(rows, columns, 1, None, 0, 0, 0, rows, ceil_div(capacity, rows))
+        own, kept = ceil_div(tokens, rows), ceil_div(capacity, rows)
+        return Tiling(rows, columns, 1, None, 0, 0, 0, rows, own, kept)
     if heads.headless:
         key_block, query_block = 1, ceil_div(extents[heads.query], segments)
     else:
@@ -182,7 +202,6 @@ def make_tiling(
         query_block = key_block * group // copies
     lane_block = _lane_block(extents[heads.lane], columns // segments)
     chunks = lcm(rows, columns // segments)
-    row_lanes = chunks // rows * ceil_div(capacity, chunks)
     return Tiling(
         rows,
         columns,
@@ -192,7 +211,8 @@ def make_tiling(
         key_block,
         lane_block,
         chunks,
-        row_lanes,
+        chunks // rows * ceil_div(tokens, chunks),
+        chunks // rows * ceil_div(capacity, chunks),
         copies,
     )
 

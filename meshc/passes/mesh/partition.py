@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import ClassVar
 
-from meshc.analysis.layout.tiling import choose_tiling, has_many_rows, heads_of
+from meshc.analysis.layout.tiling import choose_tiling, has_many_rows, heads_of, most_rows
 from meshc.cost.products import ALGORITHMS
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.mesh import Mesh, plane_of
@@ -122,7 +122,9 @@ class Partition(Pass):
         columns, rows = module.axes.size_of(self.grid)
         heads = heads_of(module)
         whole = module.reaches_all(module.axes.across)
-        tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity, whole)
+        tiling = choose_tiling(
+            module.dims, heads, rows, columns, module.capacity, whole, most_rows(module)
+        )
         mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
         return problem_of(module, mesh, tiling, self.gemm, self.align, self.result, self.kv)
 

@@ -80,7 +80,7 @@ def _scores(way: Lowering, op: graph.Matmul) -> None:
     if {*wanted} != {s for s in way.layout_of(left).splits if s.dim != way.problem.row_dim}:
         fail("unsupported-layout", f"queries lie as {way.type_of(left).layout}", op.span)
     kept = way.restricted(left, (way.problem.row_dim, heads.query)).splits
-    slots = tiling.chunks_x * (tiling.row_lanes // tiling.chunks_y)
+    slots = tiling.chunks_x * (tiling.key_lanes // tiling.chunks_y)
     keys = Split(heads.keys, way.mesh.inner, slots, "cyclic", skew=way.mesh.down)
     made = mesh.GemmT([left, right], contract=op.contract, group=op.group, axis=way.mesh.inner)
     kind = TensorType(way.problem.dtype, tensor_type(op.result).dims, Layout((*kept, keys)))

@@ -43,7 +43,7 @@ def row_split(way: Lowering) -> Split:
 def cache_layout(way: Lowering, dims: tuple[str, ...]) -> Layout:
     """KV caches: rows of the sequence over rows, heads over columns (WaferLLM section 4.3); without
     heads every column has the same."""
-    keys = Split(way.heads().keys, way.mesh.down, way.tiling.row_lanes, "shift")
+    keys = Split(way.heads().keys, way.mesh.down, way.tiling.key_lanes, "shift")
     return Layout((keys, *head_splits(way, dims)))
 
 

@@ -144,7 +144,7 @@ class Contractions(Values):
             return
         cache, which = self.caches[right]
         tiling = self.emitter.tiling
-        chunk = tiling.row_lanes // tiling.chunks_y
+        chunk = tiling.key_lanes // tiling.chunks_y
         shape = (tiling.query_block, tiling.chunks_x, chunk)
         dtype = self.dtype(op.result)
         buffer = self.emitter.buffer(op.result.name, (tiling.row_lanes, *shape), dtype)

@@ -53,7 +53,7 @@ class Attention:
         self.along = rings.ring(emitter, emitter.mesh.down) if emitter.mesh.rows > 1 else None
         self.groups = self.tiling.key_block
         self.shared = self.tiling.query_block // self.groups
-        self.chunk_lanes = self.tiling.row_lanes // self.tiling.chunks_y
+        self.chunk_lanes = self.tiling.key_lanes // self.tiling.chunks_y
 
     def scores(self, queries: Place, out: Place, dtype: DType) -> None:
         """Scores of all keys: keys move along rows, accumulators in segments.
