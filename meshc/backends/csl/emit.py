@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from meshc.analysis.csl.words import kept_atoms
 from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
@@ -15,6 +16,7 @@ from meshc.backends.csl.phases_file import phases_file, reads_prompts
 from meshc.backends.csl.report import report
 from meshc.backends.csl.spelling.names import IDLE, check_axes, phase_file, scalar_name
 from meshc.devices.csl import targets
+from meshc.ir.affine import Floor
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
@@ -84,10 +86,29 @@ def check(module: Module) -> None:
                 f"'{name}' grows to {high}, and the programs of cores count to {_MOST - 1}",
                 help="use a shorter sequence (--seq)",
             )
+    _check_rounded_up(module)
     check_axes(module.the_mesh().coordinates)
     for name in module.scalars:
         scalar_name(name)
     check_kernels(module)
+
+
+def _check_rounded_up(module: Module) -> None:
+    """Fail with ``csl-extent`` where a number of tokens, to which something is added before a
+    division to round up, may exceed 16 bits. A chunk and what is before it fit the caches."""
+    for atom in kept_atoms(module):
+        if not isinstance(atom, Floor):
+            continue
+        tokens = sum(module.scalars[name][1] for name in atom.body.free_vars)
+        if module.rows is not None:
+            tokens = min(tokens, module.capacity)
+        if tokens + atom.body.constant >= _MOST:
+            fail(
+                "csl-extent",
+                f"{atom.body} grows to {tokens + atom.body.constant}, and the programs of cores "
+                f"count to {_MOST - 1}",
+                help="use a shorter sequence (--seq)",
+            )
 
 
 def _program(

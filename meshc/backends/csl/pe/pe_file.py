@@ -59,11 +59,16 @@ class PeFile:
 
 
 def pe_file(
-    module: Module, phase: str, targets: Targets, shared: bool = True, grouped: bool = True
+    module: Module,
+    phase: str,
+    targets: Targets,
+    shared: bool = True,
+    grouped: bool = True,
+    timed: bool = True,
 ) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
     what several places of it do is a function, unless nothing is ``shared``; many cases are found
-    by their group, unless they are not ``grouped``.
+    by their group, unless they are not ``grouped``. Cycles are predicted where it is ``timed``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -113,7 +118,7 @@ def pe_file(
     _check_words(module, taken.variables)
     taken.check()
     cycles = None
-    if module.the_mesh().cores <= MOST_TIMED_CORES:
+    if timed and module.the_mesh().cores <= MOST_TIMED_CORES:
         cycles = round(Timing(module, kernels, lowering.runs, grouped).cycles)
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
@@ -129,6 +134,12 @@ class Needs:
     bytes: int
     cycles: float | None
     refused: Diagnostic | None = None
+
+
+def core_memory(module: Module, portable: bool = False) -> CoreMemory:
+    """What the program of ``module`` takes of a core, without its cycles. Raises what
+    :func:`pe_file` does, ``csl-memory-full`` among it."""
+    return pe_file(module, "main", targets(module.the_device(), portable), timed=False).memory
 
 
 def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
