@@ -15,7 +15,7 @@ from meshc.analysis.csl.vector_ways import scratch_words
 from meshc.analysis.csl.ways import TURNS, parts_of
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
-from meshc.ir.module import Module
+from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
@@ -59,6 +59,11 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
     if op.way:
         return DType.F32, scratch_words(op, costs)
     return to.dtype, 0
+
+
+def late(buffer: Buffer) -> int:
+    """Elements that lie unused before a buffer, so that it begins in another bank."""
+    return (buffer.address or 0) % ALIGNMENT_BYTES // buffer.type.dtype.bytes
 
 
 def element_bytes(module: Module) -> int:
