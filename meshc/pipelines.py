@@ -56,6 +56,12 @@ def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pa
     return own_pipeline(",".join(names))
 
 
+def chunking_passes(multiple: int, most: int) -> list[Pass]:
+    """The pass that lets a fresh graph of prefill read prompts in chunks of at most ``most``
+    tokens, which begin at multiples of ``multiple``."""
+    return own_pipeline(f"chunk-prompts{{multiple={multiple},most={most}}}")
+
+
 RESOURCE_STAGES = (
     "merge-csl-buffers",
     "select-csl-products",

@@ -1,10 +1,12 @@
-"""Which dims count experts, and what is computed for rows that gates send to them."""
+"""Which dims count experts, which products every core wants whole, and what is computed for rows
+that gates send to experts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshc.ir.batch import BATCH
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.functions import Function
 from meshc.ir.module import Module
@@ -15,6 +17,21 @@ from meshc.ir.values import Value
 def expert_dims(module: Module) -> frozenset[str]:
     """The dims of all scores of which some are chosen."""
     return frozenset(op.dim for op in module.walk() if isinstance(op, graph.TopK))
+
+
+def whole_dims(module: Module) -> frozenset[str]:
+    """Dims of which every core that has a row has all: experts, among whose scores it chooses, and
+    what is cached without heads, which the query heads of all cores share."""
+    if not any(attention.headless for attention in module.attention):
+        return expert_dims(module)
+    lanes = {
+        dim
+        for op in module.walk()
+        if isinstance(op, graph.Append)
+        for dim in tensor_type(op.operands[1]).dims
+    }
+    heads = {attention.query for attention in module.attention}
+    return expert_dims(module) | lanes - heads - {BATCH, module.row_dim}
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
 SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
-_MAX_SEQ = 1 << 24
+MOST_TOKENS = 1 << 24
 _MAX_CLUSTER = 16
 MOST_REQUESTS = {"python": 256, "cuda": 16}
 _MAX_LAYERS = 1 << 10
@@ -48,9 +48,10 @@ class CompileRequest:
     ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``batch``
     is the requests of a step. ``serving`` is how a program serves requests as they come: ``chunks``
     of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
-    for one that reads prompts whole. For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
-    how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
-    the cache.
+    for one that reads prompts whole. ``chunk`` is, for CSL, the most tokens of a prompt that one
+    launch reads behind those that are cached; None for prompts in one piece. For CUDA ``cluster``
+    is the blocks of a cluster, ``dataflow`` how they share attention, both by the cost model when
+    empty, ``page`` the tokens of a page of the cache.
     """
 
     target: str = "python"
@@ -71,6 +72,7 @@ class CompileRequest:
     page: int = 16
     batch: int = 1
     serving: str = ""
+    chunk: int | None = None
 
     @property
     def device_name(self) -> str:
@@ -144,7 +146,11 @@ class CompileRequest:
             found.error("bad-argument", f"--batch is {self.batch}, but {words}")
         else:
             _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
-        _within(found, "--seq", self.seq, _MAX_SEQ)
+        _within(found, "--seq", self.seq, MOST_TOKENS)
+        _within(found, "--chunk", self.chunk, MOST_TOKENS)
+        if self.chunk is not None and self.target != "csl":
+            words = f"programs for --target {self.target} do not take it"
+            found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         device(self.device_name).axes.sizes_of(self.mesh)

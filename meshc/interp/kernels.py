@@ -126,6 +126,11 @@ def _exp_sub(out: Array, operands: Sequence[Array], params: Params) -> Array:
 
 
 @microkernel
+def _larger(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.maximum(*operands)
+
+
+@microkernel
 def _at_least(out: Array, operands: Sequence[Array], params: Params) -> Array:
     return np.maximum(operands[0], np.float32(params["value"]))
 
@@ -198,6 +203,15 @@ def _mask_causal(out: Array, operands: Sequence[Array], params: Params) -> Array
     key = params["key"] + params["key_step"] * np.arange(keys)[None, :]
     hidden = (key > query) | (key >= params["limit"])
     return np.where(hidden, np.float32(-np.inf), out)
+
+
+@microkernel
+def _mask_window(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    rows, keys = out.shape[-2:]
+    query = params["query"] + params["query_step"] * np.arange(rows)[:, None]
+    key = params["key"] + params["key_step"] * np.arange(keys)[None, :]
+    behind = np.minimum(query, params["limit"] - 1) - key
+    return np.where(behind >= params["window"], np.float32(-np.inf), out)
 
 
 @microkernel

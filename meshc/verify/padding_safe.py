@@ -153,6 +153,7 @@ _RULES: dict[type[Op], Callable[[str, list[States]], str]] = {
     ops.Mul: _product,
     ops.Add: _sum,
     ops.ExpSub: _exponential,
+    ops.Larger: _anything,
 }
 
 

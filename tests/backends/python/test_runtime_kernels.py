@@ -39,6 +39,9 @@ CASES = [
     ("gelu", [(F, 2, 3)] * 2, {"form": "tanh"}),
     ("relu2", [(F, 2, 3)] * 2, {}),
     ("sigmoid", [(F, 2, 3)] * 2, {}),
+    ("exp", [(F, 2, 3)] * 2, {}),
+    ("clamp", [(F, 2, 3)] * 2, {"least": -0.5, "most": 1.25}),
+    ("larger", [(F, 2, 3), (F, 2, 3), (F, 3)], {}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 3, 4)], {"accumulate": False, "transposed": False}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 4, 3)], {"accumulate": True, "transposed": True}),
     (
@@ -81,6 +84,16 @@ CASES = [
         "mask_causal",
         [(F, 3, 4)],
         {"query": 2, "query_step": 0, "key": "place", "key_step": 1, "limit": "place"},
+    ),
+    (
+        "mask_window",
+        [(F, 2, 3, 4)],
+        {"window": 2, "query": "place", "query_step": 1, "key": 1, "key_step": 2, "limit": 6},
+    ),
+    (
+        "mask_window",
+        [(F, 3, 4)],
+        {"window": 1, "query": 2, "query_step": 0, "key": "place", "key_step": 1, "limit": "place"},
     ),
     ("mask_slots", [(F, 2, 5), (N, 2)], {}),
     ("ring_set", [(N, 2)], {"count": "place"}),

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from meshc.analysis.csl.costs import BANKS, LOOP, SETUP, Costs
 from meshc.analysis.csl.element_costs import OF_A_FACTOR, OF_A_ROUTE
-from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.scalar import OFFSET
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
-from meshc.backends.csl.spelling.descriptors import own
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail

@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from meshc.analysis.csl import products
+from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
 from meshc.analysis.csl.registers import AT_CALL
-from meshc.analysis.csl.windows import Dim, Window, dense, window
+from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
@@ -26,7 +27,7 @@ from meshc.backends.csl.kernels.shared_code import (
     repeat,
     rounds,
 )
-from meshc.backends.csl.spelling.descriptors import Descriptors, element, own
+from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.ir.affine import Expr
@@ -316,9 +317,11 @@ class Kernels:
         for label, one in zip("cab", _sides(chosen.product), strict=True):
             fixed = one.start.constant
             moving = one.start - fixed
-            if moving.is_const:
+            if moving.is_const and not (chosen.block and label != "c"):
                 windows.append(one)
                 continue
+            if chosen.block:  # long code, which calls of the same buffers share
+                fixed, moving = 0, one.start
             starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
@@ -375,27 +378,31 @@ class Kernels:
         return self.code.over("i", rows, self.code.over("j", columns, inner))
 
     def _outer(self, plan: Plan) -> list[str]:
-        product, depth = plan.product, plan.depth
-        _, k, _ = product.extents
-        rounds, rest = divmod(k, depth)
-        body = self._round(product, depth, plan.fresh)
-        if rounds > 1:
-            base = own("i") * depth
-            left = product.a.moved(base * product.a.dims[1].stride)
-            right = product.b.moved(base * product.b.dims[0].stride)
-            body = repeat("i", rounds, self._round(Product(product.c, left, right), depth))
-        if rest:
-            left = product.a.moved(rounds * depth * product.a.dims[1].stride)
-            right = product.b.moved(rounds * depth * product.b.dims[0].stride)
-            body += self._round(Product(product.c, left, right), rest)
-        return body
+        """Loops over blocks of rows, columns and depth, as far as they are not taken at once."""
 
-    def _round(self, product: Product, depth: int, fresh: bool = False) -> list[str]:
-        """All products of ``depth`` columns and rows, then their sum into the result, or, when it
-        is ``fresh``, in its place."""
-        m, _, n = product.extents
+        def over(stretch: Stretch, body: list[str]) -> list[str]:
+            loop = stretch.loop
+            return body if loop is None else self.code.over(stretch.variable, loop, body)
+
+        rows, columns, depths = products.outer_parts(plan.product, plan.depth, plan.block)
+        lines: list[str] = []
+        for row in rows:
+            in_row: list[str] = []
+            for column in columns:
+                sums: list[str] = []
+                for deep in depths:
+                    part = products.part(plan.product, row, column, deep)
+                    sums += over(deep, self._round(part, plan.fresh))
+                in_row += over(column, sums)
+            lines += over(row, in_row)
+        return lines
+
+    def _round(self, product: Product, fresh: bool) -> list[str]:
+        """All products of the columns and rows, then their sum into the result, or, when it is
+        ``fresh``, in its place."""
+        m, depth, n = product.extents
         dtype = product.c.dtype
-        left, right = products.broadcast(product, 0, depth)
+        left, right = products.broadcast(product)
         memory = self.descriptors.memory
 
         def part(first: int, count: int) -> str:
