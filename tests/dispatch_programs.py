@@ -105,3 +105,41 @@ def routing(kind: str, tokens: int, experts: int, top: int, seed: int) -> np.nda
 
 
 ROUTINGS = ("random", "one", "all", "none", "few")
+
+
+_PRODUCTS = """module @products level(mesh) {{
+  dims T = 5, E = 3, F = 4, X = 6
+  options dtype = {kind}, accumulate = {total}
+  mesh y = 1, x = {columns}
+  func @main(in %rows: {kind}[T, E]<>, in %gates: {kind}[T, X]<>,
+    weight %weights: {kind}[E, X, F]<{part}>) -> ({total}[T, F]<>) {{
+    %sent, %routes = mesh.dispatch %rows, %gates {{dim = X, axis = x}}
+      : {kind}[T, X, E]<{part}>, {kind}[T, X]<{part}>
+    %done = mesh.expert_gemv %sent, %routes, %weights {{dim = X, contract = [E]}}
+      : {kind}[T, X, F]<{part}>
+    %sums = mesh.combine %done, %routes {{dim = X}} : {total}[T, F]<+x>
+    %all = mesh.all_reduce %sums {{axis = x}} : {total}[T, F]<>
+    mesh.return %all
+  }}
+}}
+"""
+
+
+def products(columns: int, kind: str = "f32", total: str = "f32") -> str:
+    """A program in which each of six experts multiplies the rows that it is sent by a matrix."""
+    part = f"X_x:{-(-6 // columns)}"
+    return _PRODUCTS.format(columns=columns, part=part, kind=kind, total=total)
+
+
+def product_tensors(
+    chosen: np.ndarray, kind: str = "f32"
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Inputs of :func:`products` for ``chosen`` [5, 6], and its result. What experts without rows
+    have is no number."""
+    rng, dtype = np.random.default_rng(1), {"f16": np.float16, "f32": np.float32}[kind]
+    gates = np.where(chosen, rng.uniform(0.5, 1, chosen.shape), 0).astype(dtype)
+    rows = rng.standard_normal((5, 3)).astype(dtype)
+    weights = rng.standard_normal((3, 6, 4)).astype(dtype)
+    wanted = np.einsum("tx,te,exf->tf", *(a.astype(np.float64) for a in (gates, rows, weights)))
+    weights[:, ~chosen.any(0)] = np.nan
+    return {"rows": rows, "gates": gates, "weights": weights}, wanted

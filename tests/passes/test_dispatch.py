@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from dispatch_programs import ROUTINGS, Routing, expected, routing
+from dispatch_programs import ROUTINGS, Routing, expected, product_tensors, products, routing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +75,7 @@ def cases(draw):
 
 
 @given(drawn=cases(), way=st.sampled_from(WAYS))
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 def test_every_level_sends_and_adds_up(drawn, way, tmp_path_factory):
     case, chosen = drawn
     tensors = case.tensors(chosen, 5)
@@ -84,37 +84,12 @@ def test_every_level_sends_and_adds_up(drawn, way, tmp_path_factory):
         assert np.all(np.abs(found - wanted) <= bound)
 
 
-PRODUCTS = """module @products level(mesh) {{
-  dims T = 5, E = 3, F = 4, X = 6
-  options dtype = f32, accumulate = f32
-  mesh y = 1, x = {columns}
-  func @main(in %rows: f32[T, E]<>, in %gates: f32[T, X]<>, weight %weights: f32[E, X, F]<{part}>)
-    -> (f32[T, F]<>) {{
-    %sent, %routes = mesh.dispatch %rows, %gates {{dim = X, axis = x}}
-      : f32[T, X, E]<{part}>, f32[T, X]<{part}>
-    %done = mesh.expert_gemv %sent, %routes, %weights {{dim = X, contract = [E]}}
-      : f32[T, X, F]<{part}>
-    %sums = mesh.combine %done, %routes {{dim = X}} : f32[T, F]<+x>
-    %all = mesh.all_reduce %sums {{axis = x}} : f32[T, F]<>
-    mesh.return %all
-  }}
-}}
-"""
-
-
 @pytest.mark.parametrize("columns", [1, 2, 4])
 @pytest.mark.parametrize("kind", ROUTINGS)
 def test_weights_of_experts_without_rows_are_not_read(kind, columns, tmp_path):
     """They are not a number."""
-    rng, chosen = np.random.default_rng(1), routing(kind, 5, 6, 2, 7)
-    gates = np.where(chosen, rng.uniform(0.5, 1, chosen.shape), 0).astype(np.float32)
-    rows = rng.standard_normal((5, 3)).astype(np.float32)
-    weights = rng.standard_normal((3, 6, 4)).astype(np.float32)
-    wanted = np.einsum("tx,te,exf->tf", gates, rows, weights)
-    weights[:, ~chosen.any(0)] = np.nan
-    tensors = {"rows": rows, "gates": gates, "weights": weights}
-    text = PRODUCTS.format(columns=columns, part=f"X_x:{-(-6 // columns)}")
-    for found in all_levels(parse(text), "auto", tensors, tmp_path):
+    tensors, wanted = product_tensors(routing(kind, 5, 6, 2, 7))
+    for found in all_levels(parse(products(columns)), "auto", tensors, tmp_path):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 

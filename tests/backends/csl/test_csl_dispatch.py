@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from csl_runs import compiled, emit, run_files
-from dispatch_programs import ROUTINGS, Routing, expected, routing
+from dispatch_programs import ROUTINGS, Routing, expected, product_tensors, products, routing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +29,50 @@ def simulate(case, chosen, arch, way, folder, monkeypatch, seed=0):
 def test_all_rows_to_one_expert(way, tmp_path, monkeypatch):
     case = Routing(1, 4, "x", 7, 5, 6)
     simulate(case, routing("one", 7, 6, 1, 3), "wse3", way, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "total", "arch", "route"),
+    [
+        (1, "f32", "f32", "wse2", "random"),
+        (3, "f16", "f32", "wse3", "one"),
+        (4, "f16", "f16", "wse2", "random"),
+    ],
+)
+def test_products_of_the_rows_that_experts_are_sent(
+    columns, kind, total, arch, route, tmp_path, monkeypatch
+):
+    """What the other experts have is no number."""
+    text = products(columns, kind, total)
+    files = emit(compiled(text, tmp_path, "products.meshir", device=arch))
+    tensors, wanted = product_tensors(routing(route, 5, 6, 2, 7), kind)
+    found, _ = run_files(files, tensors, tmp_path, monkeypatch)
+    unit = 2.0**-9 if "f16" in (kind, total) else 2.0**-20
+    np.testing.assert_allclose(found["all"], wanted, rtol=unit, atol=8 * unit)
+
+
+HELD_OUT = [
+    (Routing(1, 5, "x", 10, 12, 10), "wse2"),
+    (Routing(3, 1, "y", 9, 20, 6, "f16"), "wse3"),
+    (Routing(2, 4, "x", 7, 9, 11), "wse3"),
+    (Routing(1, 7, "x", 14, 40, 14, "f16"), "wse2"),
+]
+
+
+@pytest.mark.parametrize(
+    "number", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))]
+)
+def test_predicted_cycles(number, tmp_path, monkeypatch):
+    """Those of every row at every expert, within a tenth; with fewer rows a run takes less."""
+    case, arch = HELD_OUT[number]
+    way, cycles = WAYS[number % 3], {}
+    for kind in ("all", "random", "none"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        chosen = routing(kind, case.tokens, case.experts, 2, 1)
+        facts, cycles[kind] = simulate(case, chosen, arch, way, folder, monkeypatch)
+    assert facts["predicted_cycles"] == pytest.approx(cycles["all"], rel=0.1)
+    assert cycles["none"] < cycles["random"] < cycles["all"]
 
 
 @st.composite
@@ -59,7 +103,7 @@ def check_drawn(drawn, tmp_path_factory):
 
 @given(drawn=cases())
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -3,8 +3,8 @@ those that have nothing to do with each other."""
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import LOOP, SETUP, Costs
-from meshc.analysis.csl.element_costs import OF_A_ROUTE
+from meshc.analysis.csl.costs import BANKS, LOOP, SETUP, Costs
+from meshc.analysis.csl.element_costs import OF_A_FACTOR, OF_A_ROUTE
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.scalar import OFFSET
@@ -34,11 +34,10 @@ class Routing(Rows):
         if op.kernel == "dispatch":
             each = SETUP + costs.vector("add", to.dtype, to.dims[-1].extent, ())
         elif op.kernel == "combine":
-            each = SETUP + costs.vector("mac", to.dtype, to.dims[-1].extent, (1, 1))
+            each = SETUP + _accumulated(costs, to, "mac")
         else:
-            kind = "mixed" if windows[1].dtype != to.dtype else "mac"
-            row = costs.vector(kind, to.dtype, to.dims[-1].extent, (1, 1))
-            each = windows[1].dims[-1].extent * (row + SETUP + LOOP + OFFSET)
+            row = _accumulated(costs, to, "mixed" if windows[1].dtype != to.dtype else "mac")
+            each = windows[1].dims[-1].extent * (row + SETUP + LOOP + OFFSET + OF_A_FACTOR)
         return cleared + gates.size * (each + OF_A_ROUTE[op.kernel])
 
     def _dispatch(self, op: Compute, windows: list[Window]) -> list[str]:
@@ -91,6 +90,14 @@ class Routing(Rows):
     def _where_routed(self, gate: Window, lines: list[str]) -> list[str]:
         """``lines`` if the row is sent to the expert."""
         return [f"if ({self._cell(gate)} != 0.0) {{", *(PAD + line for line in lines), "}"]
+
+
+def _accumulated(costs: Costs, to: Window, kind: str) -> int:
+    """Cycles of one row added to another. f32 rows that begin at the same bank wait for each other
+    in every step."""
+    lanes = to.dims[-1].extent
+    waits = lanes if kind == "mac" and to.dtype == DType.F32 and lanes % BANKS == 0 else 0
+    return costs.vector(kind, to.dtype, lanes, (1, 1)) + waits
 
 
 def _repeated(dim: Dim) -> Dim:
