@@ -11,6 +11,7 @@ STAGES: dict[Level, tuple[str, ...]] = {
     "mesh": (
         "partition",
         "select-gemm",
+        "select-dispatch",
         "place-interleave",
         "shift-kv-cache",
         "select-collective",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshc.cost.dispatching import WAYS as DISPATCHES
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
 from meshc.devices import device
@@ -19,6 +20,7 @@ from meshc.support.diagnostics import Diagnostics
 ALGORITHMS_OF = {
     "gemm": ("auto", "transposed", *GEMM_ALGORITHMS),
     "all_reduce": ("auto", "ring", *TREES, "k_tree", *(f"k_tree:{k}" for k in range(1, 5))),
+    "dispatch": ("auto", *DISPATCHES),
 }
 TARGETS = ("python", "csl", "cuda")
 PAGES = (1, 16, 64)
@@ -160,12 +162,15 @@ def spec(name: str, settings: Mapping[str, str | int | None]) -> str:
     return f"{name}{{{given}}}" if given else name
 
 
-def algorithm_settings(gemm: str = "auto", all_reduce: str = "auto") -> dict[str, str]:
-    """Specs of the passes behind partition for algorithms of products and reductions, one of
-    ``ALGORITHMS_OF``; ``k_tree:2`` says the phases of a tree."""
+def algorithm_settings(
+    gemm: str = "auto", all_reduce: str = "auto", dispatch: str = "auto"
+) -> dict[str, str]:
+    """Specs of the passes behind partition for algorithms of products, reductions and dispatches,
+    each one of ``ALGORITHMS_OF``; ``k_tree:2`` says the phases of a tree."""
     tree, _, phases = all_reduce.partition(":")
     specs = {
         "select-gemm": spec("select-gemm", {"algo": gemm}),
+        "select-dispatch": spec("select-dispatch", {"algo": dispatch}),
         "select-collective": spec("select-collective", {"algo": tree, "k": phases}),
     }
     if gemm in NATURAL:

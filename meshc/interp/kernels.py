@@ -142,6 +142,35 @@ def _top_k(out: Array, operands: Sequence[Array], params: Params) -> Array:
 
 
 @microkernel
+def _dispatch(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, gates = operands
+    sent = np.zeros_like(out)
+    for *row, expert in np.argwhere(gates != 0):
+        sent[(*row, expert)] = a[tuple(row)]
+    return sent
+
+
+@microkernel
+def _expert_gemm(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, b, gates = operands
+    product = np.zeros_like(out)
+    for expert in range(gates.shape[-1]):
+        rows = gates[..., expert] != 0
+        if rows.any():  # nobody asks for the weights of the others
+            product[rows, expert] = a[rows, expert] @ b[:, expert]
+    return product
+
+
+@microkernel
+def _combine(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, gates = operands
+    total = np.zeros_like(out)
+    for *row, expert in np.argwhere(gates != 0):
+        total[tuple(row)] += gates[(*row, expert)] * a[(*row, expert)]
+    return total
+
+
+@microkernel
 def _merge_softmax(out: Array, operands: Sequence[Array], params: Params) -> Array:
     (other,) = operands
     count = params["count"]

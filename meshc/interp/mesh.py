@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from meshc.interp import formulas, gating
 from meshc.interp import mesh_moves as _  # noqa: F401  the meanings of collectives and moves
+from meshc.interp import mesh_routing as _routing  # noqa: F401  what goes to experts and back
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.mesh_state import CORES, MEANINGS, Shards, dims_of, meaning, position_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped

@@ -145,6 +145,22 @@ _CATALOGUE = (
         extra=_choice,
     ),
     _kernel(
+        "dispatch",
+        "out sent[*rows, experts, lanes], a[*rows, lanes], gates[*rows, experts]",
+        "sent[.., x, :] = a[.., :] where gates[.., x] is not 0, else 0",
+    ),
+    _kernel(
+        "expert_gemm",
+        "out c[*rows, experts, n], a[*rows, experts, k], b[k, experts, n], gates[*rows, experts]",
+        "out[.., x, n] = a[.., x, k] b[k, x, n] where gates[.., x] is not 0, else 0; nothing is "
+        "computed for an expert without rows",
+    ),
+    _kernel(
+        "combine",
+        "out b[*rows, lanes], a[*rows, experts, lanes], gates[*rows, experts]",
+        "out[.., :] = sum of gates[.., x] * a[.., x, :] over the x whose gate is not 0",
+    ),
+    _kernel(
         "merge_softmax",
         "inout a[*rows, lanes], b[*rows, lanes]",
         "a[.., :] and b[.., :] are the weighted values, then the sums, then the maxima of `count` "

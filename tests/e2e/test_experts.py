@@ -22,8 +22,10 @@ PREFILL_FORMS = {
     "features": ("t_1=gemm",),
     "experts": ("t_1=gemm_experts",),
     "whole experts": ("x=whole", "t_1=expert_parallel"),
+    "dispatched": ("t_1=dispatch",),
+    "dispatched in parts": ("t_1=dispatch", "x_15=combine_parts"),
 }
-DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x")
+DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x", "dispatch_y", "dispatch_x")
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -57,8 +57,9 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="OP=NAME",
-        help="algorithm of gemm (cyclic_shift, cannon, summa, allgather, transposed) or all_reduce "
-        "(pipeline, ring, tree, two_phase, k_tree:K); may be repeated; default: by the cost model",
+        help="algorithm of gemm (cyclic_shift, cannon, summa, allgather, transposed), all_reduce "
+        "(pipeline, ring, tree, two_phase, k_tree:K) or dispatch (multicast, ring, gather); may be "
+        "repeated; default: by the cost model",
     )
     group.add_argument(
         "--align",

@@ -18,6 +18,9 @@ from meshc.ir.ops.products import GemmT as GemmT
 from meshc.ir.ops.products import Gemv as Gemv
 from meshc.ir.ops.products import Product as Product
 from meshc.ir.ops.products import reject_repeated
+from meshc.ir.ops.routing import Combine as Combine
+from meshc.ir.ops.routing import Dispatch as Dispatch
+from meshc.ir.ops.routing import ExpertGemv as ExpertGemv
 from meshc.ir.types import Layout, TensorType, Type
 
 ALIGNMENTS = ("host", "device")

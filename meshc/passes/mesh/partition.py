@@ -12,7 +12,7 @@ from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.mesh import Mesh, plane_of
 from meshc.ir.module import Function, Module
 from meshc.ir.ops import graph
-from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
+from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS, Dispatch
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.mesh.form_search import Search
@@ -82,7 +82,8 @@ class Partition(Pass):
         for op in module.walk():
             if isinstance(op, graph.TopK):
                 words = f"a row goes to {op.count} of the {module.dims[op.dim]} experts of {op.dim}"
-                report.remark("experts", f"{words}; all of them are computed for it", op.span)
+                computed = "those alone" if _dispatches(best, op.dim) else "all of them"
+                report.remark("experts", f"{words}; {computed} are computed for it", op.span)
         if tiling.heads is not None and tiling.heads.headless:
             report.remark(
                 "partition-heads",
@@ -170,6 +171,11 @@ def _choice(search: Search, best: Lowering, others: list[Lowering]) -> str:
         changed = ", ".join(f"{name} {form}" for name, form in instead.items())
         found += f"; next best with {changed}: {other.cost.total:.0f} cycles"
     return found
+
+
+def _dispatches(way: Lowering, dim: str) -> bool:
+    """Whether rows are sent to the experts ``dim``."""
+    return any(isinstance(op, Dispatch) and op.dim == dim for op in way.block.walk())
 
 
 def _pins(forms: tuple[str, ...]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
+from meshc.backends.csl.kernels.routing import Routing
 from meshc.backends.csl.kernels.rows import Rows
 from meshc.backends.csl.kernels.scalar import OFFSET
 from meshc.backends.csl.kernels.shared_code import (
@@ -69,11 +70,14 @@ class Kernels:
         self.costs = costs
         self.code = SharedCode(names, descriptors)
         self.rows = Rows(self.code, costs)
+        self.routing = Routing(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
         self.rotary = Rotary(self.code, costs, known_at_start)
+        self._own = (self.rows, self.routing, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
+            **self.routing.writers,
             **self.caches.writers,
             **self.masks.writers,
             "rope": self.rotary.lines,
@@ -147,6 +151,8 @@ class Kernels:
             return batch * (chosen.cycles + (_OF_A_BATCH if batch > 1 else 0))
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows, self.costs)
+        if op.kernel in self.routing.writers:
+            return self.routing.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
         if op.kernel in self.masks.writers:
@@ -167,7 +173,7 @@ class Kernels:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.steps
-        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers, *self.masks.writers):
+        if op.kernel == "rope" or any(op.kernel in own.writers for own in self._own):
             return self.cycles(op)
         return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
@@ -360,10 +366,9 @@ class Kernels:
         i, j = _index("i", m), _index("j", k)
         row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
-        shift = self.descriptors.shifts.get(product.a.buffer.name, 0)
+        array, shift = self.descriptors.place(product.a.buffer.name)
         left = product.a.start + shift + i * product.a.dims[0].stride + j * product.a.dims[1].stride
-        factor = f"{self.names.of('buffer', product.a.buffer.name)}"
-        factor += f"[{expression(left, self.descriptors.spell)}]"
+        factor = f"{array}[{expression(left, self.descriptors.spell)}]"
         inner = [
             f"const row = {self.descriptors.memory(row)};",
             f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",

@@ -131,12 +131,12 @@ def _yarn(block: Fields, factor: float, rotates_heads: bool) -> YarnScaling:
     limit = SIZE_LIMITS["max_positions"]
     original = block.integer("original_max_position_embeddings", 1, limit)
     truncate = block.boolean("truncate", True)
-    if rotates_heads and not (size or all_sizes):
-        return YarnScaling(factor, fast, slow, original, 1.0, truncate)
     if rotates_heads:
-        key = "mscale" if size else "mscale_all_dim"
-        message = f"'{key}' is not supported where whole heads are rotated"
-        block.reject("config-unsupported", key, message, "published models have none")
+        if size or all_sizes:
+            key = "mscale" if size else "mscale_all_dim"
+            message = f"'{key}' is not supported where whole heads are rotated"
+            block.reject("config-unsupported", key, message, "published models have none")
+        return YarnScaling(factor, fast, slow, original, 1.0, truncate)
     turned = yarn_size(factor, size if size and all_sizes else 1.0)
     if turned != yarn_size(factor, all_sizes if size else 0.0):
         block.reject(

@@ -102,17 +102,31 @@ class Unscaled:
         ]
 
 
+@dataclass(frozen=True)
+class AtExperts:
+    """A value [rows, experts, features] at the experts of which ``routes`` are the gates, part of
+    the graph value ``gates``. What it has for other rows does not matter. Once it is ``weighted``,
+    whoever adds up the experts multiplies by the gates."""
+
+    routes: Value
+    gates: Value
+    weighted: bool
+
+
 @dataclass(eq=False)
 class Lowering:
     """``env`` gives each graph value its mesh value; ``placed`` are the layouts chosen for weights;
     ``chosen`` the forms taken so far, by the name of what they compute; ``appends`` wait to enter
-    their caches by ``policy``."""
+    their caches by ``policy``; ``at_experts`` are the graph values that wait for their gates, and
+    ``dispatches`` what has been sent to experts, by rows, gates and where these lie."""
 
     problem: Problem
     env: dict[Value, Value] = field(default_factory=dict)
     placed: dict[Value, Layout] = field(default_factory=dict)
     pending: dict[Value, Unnormalised | Unscaled] = field(default_factory=dict)
     appends: list[graph.Append] = field(default_factory=list)
+    at_experts: dict[Value, AtExperts] = field(default_factory=dict)
+    dispatches: dict[tuple[Value, Value, Split], tuple[Value, Value]] = field(default_factory=dict)
     policy: str = ""
     weights: set[Value] = field(default_factory=set)
     inputs: set[Value] = field(default_factory=set)
@@ -135,6 +149,8 @@ class Lowering:
             dict(self.placed),
             dict(self.pending),
             list(self.appends),
+            dict(self.at_experts),
+            dict(self.dispatches),
             self.policy,
             set(self.weights),
             set(self.inputs),
@@ -312,4 +328,7 @@ class Lowering:
             )
             return type(waiting), *kinds, merges, sinks
         known = self.env.get(value)
+        sent = self.at_experts.get(value)
+        if known is not None and sent is not None:
+            return self.type_of(known), self.type_of(sent.routes), sent.weighted
         return None if known is None else self.type_of(known)
