@@ -153,6 +153,14 @@ def test_many_models_in_chunks(tmp_path_factory, drawn):
     check_chunks(tmp_path_factory.mktemp("drawn"), drawn)
 
 
+def test_a_vector_that_changes_the_axis_on_one_column_keeps_its_type(tmp_path):
+    """Halves of what a norm gives go to two rows of cores, without a sum over columns."""
+    path = written(tmp_path, E=11, D=6, F=8, layers=1, dtype="f16")
+    talk = Conversation(path, tmp_path, mesh="1x2", device="wse2", seq=5, kv="concat", chunk=4)
+    found = talk.compare(3, 3)
+    assert found.agrees, found
+
+
 @pytest.mark.models
 @pytest.mark.parametrize(
     ("model", "mesh", "arch", "dtype", "kv"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshc.ir.core import Op
 from meshc.ir.ops import mesh
-from meshc.ir.types import Layout, Split
+from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.layouts import activation_layout, lies_over, whole_rows
 from meshc.passes.mesh.forms.lowering import Lowering
@@ -43,6 +43,8 @@ def move(way: Lowering, value: Value, layout: Layout, op: Op) -> Value:
     )
     way.moves = (*way.moves, (words, op.span))
     kind = way.partial(way.type_of(value).dims, new, left)
+    if not hops:  # Nothing is summed, so elements stay what they are.
+        kind = TensorType(way.type_of(value).dtype, kind.dims, kind.layout)
     moved = way.emit(mesh.Relayout([value]), (value.name, kind))
     return way.all_reduce(moved, left)[0]
 
