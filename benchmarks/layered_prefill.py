@@ -27,6 +27,7 @@ from meshc.devices import device
 from meshc.driver.scheduling import ScheduleRequest, setting_of
 from meshc.driver.served_models import served_model
 from meshc.serving.comparing import Band, compared
+from meshc.serving.workers import Processes
 
 FACTS = tomllib.loads(
     (Path(__file__).parents[1] / "tests" / "data" / "layered_prefill.toml").read_text("utf-8")
@@ -115,7 +116,7 @@ def bands_of(
 ) -> list[dict[str, Band]]:
     """Bands of every metric for published rows."""
     settings = [setting_of(request_of(row, requests)) for row in rows]
-    return compared(settings, range(seeds), processes)
+    return compared(settings, range(seeds), Processes(processes))
 
 
 def title(row: dict[str, object]) -> str:
@@ -196,7 +197,7 @@ def limit(row: dict[str, object], policy: str, seeds: int, processes: int) -> fl
     rates = [centre * (0.8 + 0.05 * i) for i in range(9)]
     plan = [{**row, "policy": policy, "rate": rate} for rate in rates]
     settings = [setting_of(request_of(own, LONG_RUN)) for own in plan]
-    bands = compared(settings, range(seeds), processes)
+    bands = compared(settings, range(seeds), Processes(processes))
     reached = [own["slo_attainment"].mean for own in bands]
     for low, high, before, after in zip(rates, rates[1:], reached, reached[1:], strict=False):
         if before >= 0.9 > after:

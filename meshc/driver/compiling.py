@@ -26,6 +26,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.pipelines import (
     GIVEN,
+    chunking_passes,
     pipeline_from,
     pipeline_to_kernels,
     resource_passes,
@@ -81,6 +82,10 @@ def _compiled(
         manager = PassManager(serving, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
         host = replace(host, loops=_loops(given.get("prefill")))
+
+    if request.chunk is not None and "prefill" in given:
+        chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
+        given["prefill"] = chunking.run(given["prefill"], report)
 
     agreed = replace(request, kv=_common_policy(loaded, given, request))
     regions = _common_regions(given, agreed)

@@ -26,6 +26,8 @@ _OF_A_ROW = {
     "merge_softmax": 167,
 }
 """The scalar code of a row, a division and a root included."""
+OF_A_ROUTE = {"dispatch": 20, "expert_gemm": 30, "combine": 25}
+"""The test of a gate, the loop around it, and where a row begins that goes to an expert."""
 _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
 _PAIR = {False: 7, True: 52}

@@ -10,7 +10,8 @@ from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.operands import widened
 from meshc.analysis.csl.products import one_product, planned
-from meshc.analysis.csl.vector_ways import TURNS, scratch_words
+from meshc.analysis.csl.vector_ways import scratch_words
+from meshc.analysis.csl.ways import TURNS, parts_of
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
 from meshc.ir.module import Buffer, Module
@@ -52,7 +53,7 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
         return to.dtype, to.size // to.dims[0].extent
     if op.kernel == "rope":  # one by one, two products of each head's lanes of one row
         heads = to.size // to.dims[-1].extent // rows_of(to)
-        one_by_one = 0 if TURNS in op.way.split("_") else 2 * heads
+        one_by_one = 0 if TURNS in parts_of(op) else 2 * heads
         return DType.F32, max(one_by_one, scratch_words(op, costs))
     if op.way:
         return DType.F32, scratch_words(op, costs)

@@ -5,6 +5,17 @@ from __future__ import annotations
 import argparse
 
 
+def add_chunk(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of how prompts are read."""
+    parser.add_argument(
+        "--chunk",
+        type=int,
+        metavar="N",
+        help="CSL: read a prompt in chunks of at most N tokens behind those that are cached, which "
+        "takes less memory; default: in one piece",
+    )
+
+
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a compile."""
     group = parser.add_argument_group("compiling")

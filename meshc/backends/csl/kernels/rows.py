@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from meshc.analysis.csl.blocks import Blocks, in_blocks
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import by_rows, softmaxes
-from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.vector_ways import function_steps
-from meshc.analysis.csl.windows import Dim, Window, dense
+from meshc.analysis.csl.element_costs import softmaxes
+from meshc.analysis.csl.vector_ways import function_steps, vector_cycles
+from meshc.analysis.csl.ways import block_of
+from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
-from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -61,19 +61,42 @@ class Rows:
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one of these kernels."""
-        steps = function_steps(op, windows, costs) if op.way else None
-        return by_rows(op, windows, costs) if steps is None else steps.cycles
+        return vector_cycles(op, windows, costs)
 
-    def _steps(self, op: Compute, windows: list[Window]) -> Steps | None:
-        """The vector operations that ``op`` says, if any."""
-        return function_steps(op, windows, self.costs) if op.way else None
-
-    def _by_steps(self, op: Compute, windows: list[Window], steps: Steps) -> list[str]:
-        """A call of the function with these ``steps``, where it may lie outside of loops."""
+    def _by_steps(
+        self,
+        op: Compute,
+        windows: list[Window],
+        one_by_one: Callable[[Compute, list[Window]], list[str]],
+    ) -> list[str]:
+        """The vector operations that ``op`` says, in a function where it may lie outside of loops;
+        without a way, and for what no block holds, ``one_by_one``."""
+        if not op.way:
+            return one_by_one(op, windows)
+        if block := block_of(op):
+            return self._in_blocks(op, in_blocks(windows, block), one_by_one)
+        steps = function_steps(op, windows, self.costs)
+        assert steps is not None
         lines = self.code.steps(steps)
         if not all(window.start.is_const for window in windows):
             return lines
         return [f"{self.code.function(op.kernel, windows[0], [], lines)}();"]
+
+    def _in_blocks(
+        self, op: Compute, cut: Blocks, one_by_one: Callable[[Compute, list[Window]], list[str]]
+    ) -> list[str]:
+        """Vector operations on whole blocks, then what is left ``one_by_one``."""
+        steps = function_steps(op, cut.whole, self.costs)
+        assert steps is not None
+        lines = self.code.steps(steps)
+        for loop in reversed(cut.loops):
+            assert loop.loop is not None
+            lines = self.code.over(loop.variable, loop.loop, lines)
+        for rest in cut.rests:
+            counts = (expression(count, self.code.descriptors.spell) for count in rest.counts)
+            lines.append(f"if ({' and '.join(f'{count} > 0' for count in counts)}) {{")
+            lines += [*(PAD + line for line in one_by_one(op, rest.windows)), "}"]
+        return lines
 
     # --- reductions
 
@@ -172,10 +195,11 @@ class Rows:
     # --- functions of elements
 
     def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
+        _same(op, *windows)
+        return self._by_steps(op, windows, self._exp_sub_by_rows)
+
+    def _exp_sub_by_rows(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, most = windows
-        _same(op, to, source, most)
-        if (steps := self._steps(op, windows)) is not None:
-            return self._by_steps(op, windows, steps)
         self.code.uses_math = True
         kind = str(to.dtype)
         self.code.variable("most_of_row", to.dtype)
@@ -221,8 +245,9 @@ class Rows:
         return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
 
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
-        if (steps := self._steps(op, windows)) is not None:
-            return self._by_steps(op, windows, steps)
+        return self._by_steps(op, windows, self._silu_of_each)
+
+    def _silu_of_each(self, op: Compute, windows: list[Window]) -> list[str]:
         kind = str(windows[0].dtype)
         return self._mapped(op, windows, "silu", f"value / (1.0 + math.exp_{kind}(-value))")
 

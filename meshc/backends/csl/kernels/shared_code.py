@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from meshc.analysis.csl.memory import WIDENED, scratch_type
 from meshc.analysis.csl.vector_steps import Operand, Steps
-from meshc.analysis.csl.windows import Dim, Window, dense
+from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.registers import Registers
-from meshc.backends.csl.spelling.descriptors import Descriptors, element, own, stored
+from meshc.backends.csl.spelling.descriptors import Descriptors, element, stored
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable

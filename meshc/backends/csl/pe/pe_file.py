@@ -27,13 +27,14 @@ from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
-from meshc.backends.csl.pe.program import Lowering, Task
+from meshc.backends.csl.pe.program import Case, Lowering, Task
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.lines import wrapped
 from meshc.backends.csl.spelling.names import Names, plain, scalar_name
 from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, bytes_of, padding, word
+from meshc.backends.csl.timing.cases import together
 from meshc.backends.csl.timing.clocks import Timing
 from meshc.devices.csl import Targets, targets
 from meshc.ir.affine import Expr
@@ -59,11 +60,16 @@ class PeFile:
 
 
 def pe_file(
-    module: Module, phase: str, targets: Targets, shared: bool = True, timed: bool = True
+    module: Module,
+    phase: str,
+    targets: Targets,
+    shared: bool = True,
+    grouped: bool = True,
+    timed: bool = True,
 ) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
-    what several places of it do is a function, unless nothing is ``shared``. Cycles are predicted
-    where it is ``timed``.
+    what several places of it do is a function, unless nothing is ``shared``; many cases are found
+    by their group, unless they are not ``grouped``. Cycles are predicted where it is ``timed``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -86,7 +92,7 @@ def pe_file(
     _check_memory(module, kernels)
     memory = _memory(module, names, symbols, kernels, descriptors.shifts)
     state = _state(lowering, guards, scalars)
-    body = _step(lowering)
+    body = _step(lowering, grouped)
     ends_of_transfers = _tasks(lowering, bodies, guards, module, scalars)
     sections = [
         ("", _params(ends, guards)),
@@ -113,7 +119,7 @@ def pe_file(
     taken.check()
     cycles = None
     if timed and module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels, lowering.runs).cycles)
+        cycles = round(Timing(module, kernels, lowering.runs, grouped).cycles)
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
 
@@ -339,7 +345,7 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     return [*found, *(word(name, "i16", "0", "coordinates") for name in here)]
 
 
-def _step(lowering: Lowering) -> list[str]:
+def _step(lowering: Lowering, grouped: bool) -> list[str]:
     finish = [
         "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[3]));",
         "sys.unblock_cmd_stream();",
@@ -347,15 +353,30 @@ def _step(lowering: Lowering) -> list[str]:
     cases = lowering.cases
     if len(cases) == 1:
         return _function("step", "", [*cases[0].lines, *finish])
-    lines = ["while (true) {", f"{_PAD}switch (pc) {{"]
-    for number, case in enumerate(cases):
-        last = number == len(cases) - 1
-        inner = [*case.lines, *(["pc = 0;", *finish, "return;"] if last else [])]
-        label = "else" if last else str(number)
-        lines.append(f"{2 * _PAD}{label} => {{ // {case.comment}")
-        lines += [3 * _PAD + line for line in inner]
-        lines.append(f"{2 * _PAD}}},")
-    return _function("step", "", [*lines, f"{_PAD}}}", "}"])
+    cases[-1].lines += ["pc = 0;", *finish, "return;"]
+    each = together(len(cases), grouped)
+    lines: list[str] = []
+    for first in range(0, len(cases), each):
+        switch = _switch(cases[first : first + each], first)
+        if each == len(cases):
+            lines += switch
+            continue
+        behind = first + each
+        test = f"if (pc < {behind}) {{" if behind < len(cases) else "{"
+        lines += [f"}} else {test}" if first else test, *(_PAD + line for line in switch)]
+    lines += ["}"] if each < len(cases) else []
+    return _function("step", "", ["while (true) {", *(_PAD + line for line in lines), "}"])
+
+
+def _switch(cases: list[Case], first: int) -> list[str]:
+    """A switch over cases, of which the first has the number ``first``."""
+    lines = ["switch (pc) {"]
+    for number, case in enumerate(cases, first):
+        label = "else" if case is cases[-1] else str(number)
+        lines.append(f"{_PAD}{label} => {{ // {case.comment}")
+        lines += [2 * _PAD + line for line in case.lines]
+        lines.append(f"{_PAD}}},")
+    return [*lines, "}"]
 
 
 def _tasks(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.windows import MOST_DIMS, Window, has_one_dim
+from meshc.analysis.csl.windows import MOST_DIMS, OWN, Window, has_one_dim
 from meshc.analysis.csl.words import TABLE_BYTES
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import Names
@@ -13,7 +13,6 @@ from meshc.support.diagnostics import fail
 
 ELEMENTS = (DType.F16, DType.F32)
 _VARIABLES = "ijkl"
-_OWN = "own."  # begins a name that an emitted function declares itself
 
 
 class Descriptors:
@@ -65,16 +64,11 @@ class Descriptors:
         return self._known[text]
 
 
-def own(name: str) -> Expr:
-    """A variable that an emitted function declares itself, whatever the program calls its own."""
-    return Expr.var(f"{_OWN}{name}")
-
-
 def _with_own(spell: Spelling) -> Spelling:
     """``spell``, and names of functions' own variables as they are."""
 
     def either(name: str) -> str:
-        return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
+        return name.removeprefix(OWN) if name.startswith(OWN) else spell(name)
 
     return Spelling(either, spell.most, spell.helpers, spell.kept)
 

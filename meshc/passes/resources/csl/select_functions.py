@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from meshc.analysis.csl.banks import buffer_bytes
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.vector_ways import ANGLES, KERNELS, TURNS, VECTOR, chosen_way
+from meshc.analysis.csl.vector_ways import KERNELS, chosen_way
+from meshc.analysis.csl.ways import ANGLES, BY, KEPT, TURNS, VECTOR
+from meshc.analysis.csl.words import known_at_start
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.passes.base import Pass
@@ -21,8 +23,11 @@ class SelectCslFunctions(Pass):
     ``functions`` are exponentials and SiLU of f16 rows, computed in f32 (``way = vector``).
     ``angles`` are sines and cosines of all frequencies of a RoPE at once, by polynomials;
     ``turns`` turns all pairs of lanes of all heads by the same operations. A setting that is false
-    leaves its kind one by one. Each takes f32 scratch, at most a quarter of what buffers and the
-    device's reserve leave, and 8 KiB.
+    leaves its kind one by one. With ``kept`` sines and cosines of all rows of a prompt are worked
+    out when the program starts, for all layers (``way = angles_kept_turns``). ``blocks`` does all
+    this for rows and columns whose number is known only when the program runs: so many at once,
+    and those that are left one by one (``way = vector_by_4``). Each takes f32 scratch, at most a
+    quarter of what buffers and the device's reserve leave, and 8 KiB.
 
     Before::
 
@@ -42,14 +47,23 @@ class SelectCslFunctions(Pass):
     functions: bool = True
     angles: bool = True
     turns: bool = True
+    kept: bool = True
+    blocks: bool = True
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
         free = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
         costs = Costs(device)
-        parts = ((VECTOR, self.functions), (ANGLES, self.angles), (TURNS, self.turns))
-        allowed = tuple(part for part, yes in parts if yes)
+        settings = {
+            VECTOR: self.functions,
+            ANGLES: self.angles,
+            TURNS: self.turns,
+            KEPT: self.kept,
+            BY: self.blocks,
+        }
+        allowed = [part for part, yes in settings.items() if yes]
+        known = known_at_start(module)
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel in KERNELS:
-                op.way = chosen_way(op, costs, free, allowed)
+                op.way = chosen_way(op, costs, free, allowed, known)
         return module
