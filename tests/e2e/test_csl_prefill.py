@@ -74,7 +74,6 @@ def models(draw):
         "dtype": draw(st.sampled_from(["f32", "f16"])),
     }
     options = {
-        "share": draw(st.sampled_from(["large", "always"])),
         "mesh": f"{draw(SIZE)}x{draw(SIZE)}",
         "device": draw(st.sampled_from(["wse2", "wse3"])),
         "seq": draw(st.integers(1, 11)),
@@ -83,11 +82,14 @@ def models(draw):
     return sizes, options
 
 
-def check_any_model(folder, drawn):
+SHARING = st.sampled_from(["large", "always"])
+
+
+def check_any_model(folder, drawn, share):
     """A drawn model reads prompts of some lengths as the interpreter does; or it is too large."""
     sizes, options = drawn
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(PlanCslMemory.__init__, "__defaults__", (options.pop("share"),))
+        patched.setattr(PlanCslMemory.__init__, "__defaults__", (share,))
         try:
             prompts = Prompts(written(folder, **sizes), folder, **options)
         except MeshcError as refusal:
@@ -100,16 +102,16 @@ def check_any_model(folder, drawn):
 
 
 @settings(max_examples=5, derandomize=True)
-@given(models())
-def test_any_model(tmp_path_factory, drawn):
-    check_any_model(tmp_path_factory.mktemp("drawn"), drawn)
+@given(models(), SHARING)
+def test_any_model(tmp_path_factory, drawn, share):
+    check_any_model(tmp_path_factory.mktemp("drawn"), drawn, share)
 
 
 @pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[*HealthCheck])
-@given(models())
-def test_many_models(tmp_path_factory, drawn):
-    check_any_model(tmp_path_factory.mktemp("drawn"), drawn)
+@given(models(), SHARING)
+def test_many_models(tmp_path_factory, drawn, share):
+    check_any_model(tmp_path_factory.mktemp("drawn"), drawn, share)
 
 
 def tokens_of(model, prompts, count, **options):
