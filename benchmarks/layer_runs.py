@@ -70,10 +70,19 @@ def emitted(
     words += ["--device", device, "--mesh", mesh, "--seq", str(layer.seq), "--dtype", "f16"]
     words += ["--phase", phase, "-o", str(program)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return run_program(program, device, scalar, folder)
+
+
+def run_program(
+    program: Path, device: str, scalar: Sequence[str], folder: Path, rows: int | None = None
+) -> Found:
+    """Run a compiled layer once with random weights; its input ``x`` has so many rows (default: as
+    many as there is room for)."""
     (program / "data").mkdir()
     generator = np.random.default_rng(0)
     for name, shape in json.loads((program / "report.json").read_text())["inputs"].items():
         drawn = generator.standard_normal(shape) / np.sqrt(shape[-1])
+        drawn = drawn[:, :rows] if name == "x" else drawn
         np.save(program / "data" / f"{name}.npy", drawn.astype(np.float32))
     commands, trace = _traced(folder / "our_bin")
     command = ["bash", f"commands_{device}.sh", *scalar]

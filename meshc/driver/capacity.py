@@ -30,8 +30,9 @@ class Capacity:
     its prompt; 0 where not even one token fits, None where the program is refused for another
     reason than memory. ``fit`` is the program of that length, ``overflow`` what its next token
     does, and ``refused`` why a program for one token more is none. ``slot`` is what each slot
-    takes of a core, by use, as the mean over all but the first. ``unreached`` says why tokens that
-    memory would hold are not all reached in emitted CSL, None where they are.
+    more takes of a core, by use, as the mean from the shortest program in as many regions on.
+    ``unreached`` says why tokens that memory would hold are not all reached in emitted CSL, None
+    where they are.
     """
 
     policies: tuple[str, ...]
@@ -73,11 +74,10 @@ def capacity(loaded: LoadedModel, request: CompileRequest, on_try: OnTry | None 
     first = search.attempt(1)
     if isinstance(first, Diagnostic):
         return Capacity(policies, 0 if first.code in NO_ROOM else None, first)
-    best, refused = search.longest(first)
-    overflow = first_overflow(best.module)
-    assert overflow is not None
-    others = overflow.slots - 1
-    slot = {n: (best.uses[n] - first.uses[n]) / others for n in best.uses} if others else {}
+    best, alike, refused = search.longest(first)
+    overflow = _overflow(best)
+    slots = overflow.slots - _overflow(alike).slots
+    slot = {use: (best.uses[use] - alike.uses[use]) / slots for use in best.uses} if slots else {}
     return Capacity(policies, overflow.position, refused, best, overflow, slot, _unreached(best))
 
 
@@ -134,9 +134,9 @@ class _Search:
         except MeshcError as error:
             return error.diagnostics[0]
 
-    def longest(self, first: Fit) -> tuple[Fit, Diagnostic]:
-        """The program for the most tokens, and why one for one token more is refused; ``first`` is
-        the one for a single token.
+    def longest(self, first: Fit) -> tuple[Fit, Fit, Diagnostic]:
+        """The program for the most tokens, the one for the fewest in as many regions, and why one
+        for one token more is refused; ``first`` is the one for a single token.
 
         Memory is taken slot by slot, so it is tried with all slots taken: with multiples of what
         the caches of ``first`` hold. The next number is where the bytes of the programs so far
@@ -156,14 +156,22 @@ class _Search:
                 fits[low] = found
             else:
                 high, refused = at, found
-        return fits[low], refused
+        best = fits[low]
+        regions = best.module.the_mesh().regions
+        alike = min(n for n, fit in fits.items() if fit.module.the_mesh().regions == regions)
+        return best, fits[alike], refused
+
+
+def _overflow(fit: Fit) -> Overflow:
+    """Where the caches of a program overflow."""
+    overflow = first_overflow(fit.module)
+    assert overflow is not None
+    return overflow
 
 
 def _held(fit: Fit) -> int:
     """Tokens that the caches of a program hold."""
-    overflow = first_overflow(fit.module)
-    assert overflow is not None
-    return overflow.position
+    return _overflow(fit).position
 
 
 def _promising(fits: dict[int, Fit], grain: int) -> int:

@@ -57,7 +57,9 @@ def planned(loaded: LoadedModel, phase: str, request: CompileRequest) -> Fit:
     module = PassManager(resource_passes(request.portable)).run(module, report)
     memory = csl.core_memory(module, request.portable)
     buffers = {b.value.name: _bytes(b) for b in module.buffers}
-    uses = _by_role(module, buffers) | {
+    uses = _by_role(module, buffers)
+    uses["other buffers"] = memory.of("buffer") - uses["weights"] - uses["caches"]  # may be shared
+    uses |= {
         "scratch": memory.of("scratch"),
         "tables": memory.of("table"),
         "variables": memory.of("variable"),

@@ -1,9 +1,9 @@
 """A device and the smallest mesh for emitted CSL that is to run somewhere, nobody said where.
 
-Square meshes are tried by the plans of the compiler: a guess from the bytes of the weights, from
-there on in growing steps, then by halves. Memory per core shrinks with the mesh almost without
-exception, so that few meshes have to be tried; what is promised is that the one found fits and the
-next smaller one does not.
+Square meshes are tried by the plans of the compiler: one that the weights alone would fill, from
+there on in growing steps, then by halves. What a core must hold shrinks with the mesh, but for
+sizes that it divides with less waste, so a mesh a little smaller than the one found may fit too:
+where there are few of them all are tried.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from meshc.driver.fitting import NO_ROOM, planned
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import USUAL_DEVICE, CompileRequest
 from meshc.ir.core import tensor_type
+from meshc.ir.ops import graph
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 PHASE = "decode"
 """The phase that must fit: steps of decoding read a prompt too, where nothing else does."""
+
+_MOST_SMALLER = 24
+"""Meshes a little smaller than one that fits that are tried as well."""
+_EVEN = 8
+"""Sides of regions are multiples of this."""
 
 OnTry = Callable[[str, str], None]
 """Called with a device and a mesh that is tried."""
@@ -41,9 +47,9 @@ class Place:
 def smallest_place(
     loaded: LoadedModel, request: CompileRequest, on_try: OnTry | None = None
 ) -> Place:
-    """The smallest square mesh whose cores hold the decode step of ``loaded``, in one region if the
-    device has room for such a mesh, else in as many as it needs; on the device of ``request``, or
-    if it names none on the first one for CSL that has room.
+    """The smallest square mesh whose cores hold the decode step of ``loaded``, or where the whole
+    device is too little for one region, the largest one whose regions hold it; on the device of
+    ``request``, or if it names none on the first one for CSL that has room.
 
     Raises ``no-tokens`` for a model without such a step, ``does-not-fit`` where no mesh holds it,
     and what compiling raises where every mesh is refused for another reason.
@@ -57,14 +63,14 @@ def smallest_place(
             side = search.run()
             if side is not None:
                 return search.place(side)
-            refused.append((name, search.refused[max(search.refused)]))
+            refused += [(name, why) for why in search.last_refusal()]
     others = [why for _, why in refused if why.code not in NO_ROOM]
     if len(others) == len(refused):
         raise MeshcError([others[0]])
     names = " or ".join(dict.fromkeys(name for name, _ in refused))
     fail(
         "does-not-fit",
-        f"no square mesh of {names} holds '{loaded.name}'",
+        f"no square mesh of {names} was found that holds '{loaded.name}'",
         notes=[f"{name}: {why.message}" for name, why in refused],
         help="use fewer layers (--layers), a shorter sequence (--seq) or f16, or say --mesh",
     )
@@ -105,9 +111,12 @@ class _Search:
         return f"{axes.outer}={self.regions},{plane}" if self.regions else f"{side}x{side}"
 
     def run(self) -> int | None:
-        """The side of the smallest mesh, or None where not even the largest is found to hold the
-        program."""
+        """The side of the smallest mesh of one region, or of the largest one of several; None where
+        none of those that were tried holds the program."""
         most = min(self.device.cores_x, self.device.cores_y)
+        if not self.regions:
+            sides = range(most // 2 // _EVEN * _EVEN, 0, -_EVEN)
+            return next(filter(self.tried, sides[:_MOST_SMALLER]), None)
         side, step = min(most, self.guess()), 1
         while self.tried(side) and side > 1:
             side, step = max(1, side - step), step * 2
@@ -121,14 +130,21 @@ class _Search:
         while min(self.fits) - low > 1:
             middle = (min(self.fits) + low) // 2
             low = low if self.tried(middle) else middle
+        smaller = [s for s in range(self.guess(), low) if s not in self.refused]
+        if len(smaller) <= _MOST_SMALLER:
+            any(map(self.tried, smaller))
         return min(self.fits)
 
     def guess(self) -> int:
-        """The side of a mesh whose cores could hold the weights and nothing else."""
-        graph = graph_module(self.loaded, PHASE, self.request)
-        kinds = [tensor_type(p.value) for p in graph.function.params if p.role == "weight"]
-        held = sum(kind.dtype.bytes * prod(kind.shape(graph.dims)) for kind in kinds)
-        return max(1, isqrt(held // max(1, self.device.data_bytes or held)))
+        """The side of the smallest mesh whose cores could hold the weights and nothing else."""
+        graph_level = graph_module(self.loaded, PHASE, self.request)
+        read = [op for op in graph_level.walk() if not isinstance(op, graph.Embed)]
+        used = {value for op in read for value in op.tensors()}
+        params = [p for p in graph_level.function.params if p.role == "weight" and p.value in used]
+        weights = [tensor_type(param.value) for param in params]
+        held = sum(kind.dtype.bytes * prod(kind.shape(graph_level.dims)) for kind in weights)
+        room = self.device.data_bytes
+        return isqrt(max(0, held - 1) // room) + 1 if room else 1
 
     def tried(self, side: int) -> bool:
         """Whether a mesh of ``side`` x ``side`` cores holds the program."""
@@ -145,12 +161,16 @@ class _Search:
         self.fits.add(side)
         return True
 
+    def last_refusal(self) -> list[Diagnostic]:
+        """Why the largest mesh that was tried is none, if one was."""
+        return [self.refused[max(self.refused)]] if self.refused else []
+
     def place(self, side: int) -> Place:
         """The mesh of ``side``, which fits, with what is wrong with the next smaller one."""
         name = self.device.name
         words = f"the decode step of '{self.loaded.name}' goes to {side}x{side} PEs of {name}"
         if not self.regions:
-            words += " in several regions, since one of the whole device does not hold it"
-        if side - 1 in self.refused:
+            words += " in several regions, since the whole device is too little for one"
+        elif side - 1 in self.refused:
             words += f"; not to {side - 1}x{side - 1}: {self.refused[side - 1].message}"
         return Place(self.request.device_name, self.mesh(side), words)

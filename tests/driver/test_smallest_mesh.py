@@ -57,7 +57,7 @@ def test_refusals_name_the_device_and_the_numbers(tmp_path):
     with pytest.raises(MeshcError) as caught:
         smallest_place(tiny(), request)
     (one,) = caught.value.diagnostics
-    assert one.code == "does-not-fit" and "no square mesh" in one.message
+    assert one.code == "does-not-fit" and "no square mesh of" in one.message
     assert any("bytes" in note for note in one.notes) and "--layers" in one.help
 
 

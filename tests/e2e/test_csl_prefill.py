@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshc.cli import main
 from meshc.driver import CompileRequest, RunRequest, compile_loaded, load_any, opened, run_compiled
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
@@ -43,6 +44,19 @@ def test_one_program_reads_prompts_of_every_length(mesh, arch, dtype, tmp_path):
         assert found.agrees, (length, found)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_buffers_that_share_memory_keep_what_they_need(dtype, tmp_path, monkeypatch):
+    """Every buffer that may share memory does; results are those of the interpreter."""
+    monkeypatch.setattr(PlanCslMemory.__init__, "__defaults__", ("always",))
+    path = written(tmp_path, dtype=dtype)
+    prompts = Prompts(path, tmp_path, device="wse2", mesh="3x2", seq=7)
+    for length in (7, 2, 6):
+        found = prompts.compare(length)
+        assert found.agrees, (length, found)
+    text = (tmp_path / "program" / "prefill.csl").read_text()
+    assert "var shared_f" in text
+
+
 SIZE = st.integers(1, 4)
 
 
@@ -60,6 +74,7 @@ def models(draw):
         "dtype": draw(st.sampled_from(["f32", "f16"])),
     }
     options = {
+        "share": draw(st.sampled_from(["large", "always"])),
         "mesh": f"{draw(SIZE)}x{draw(SIZE)}",
         "device": draw(st.sampled_from(["wse2", "wse3"])),
         "seq": draw(st.integers(1, 11)),
@@ -71,11 +86,13 @@ def models(draw):
 def check_any_model(folder, drawn):
     """A drawn model reads prompts of some lengths as the interpreter does; or it is too large."""
     sizes, options = drawn
-    try:
-        prompts = Prompts(written(folder, **sizes), folder, **options)
-    except MeshcError as refusal:
-        assert {d.code for d in refusal.diagnostics} <= TOO_SMALL, refusal
-        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlanCslMemory.__init__, "__defaults__", (options.pop("share"),))
+        try:
+            prompts = Prompts(written(folder, **sizes), folder, **options)
+        except MeshcError as refusal:
+            assert {d.code for d in refusal.diagnostics} <= TOO_SMALL, refusal
+            return
     capacity = prompts.capacity
     for length in dict.fromkeys((capacity, 1, (capacity + 1) // 2)):
         found = prompts.compare(length)

@@ -81,6 +81,31 @@ def test_every_pass_keeps_what_both_phases_compute() -> None:
     assert check.compared >= 18
 
 
+SHARED_KEYS = """
+use blocks
+model shared(E=10, H=3, D=4, F=7, V=31, layers=2) {
+  weights f32  accumulate f32
+  param embedding[V, E], final_norm[E], lm_head[E, V]
+  main(tokens[B, L]) -> [B, L, V] {
+    x = embed(tokens, embedding)
+    repeat layers {
+      param attn_norm[E], wq[E, H, D], wk[E, D], wv[E, D], wo[H, D, E]
+      param ffn_norm[E], w_gate[E, F], w_up[E, F], w_down[F, E]
+      h = rms_norm(x, attn_norm)
+      x = x + mqa_attention(rope(h @ wq), rope(h @ wk), h @ wv) @ wo
+      x = llama_mlp(x, ffn_norm, w_gate, w_up, w_down)
+    }
+    return x when prefill
+    return rms_norm(x, final_norm) @ lm_head
+  }
+}
+"""
+
+
+def test_heads_may_share_keys_and_values_without_heads(tmp_path: Path) -> None:
+    check_drawn(SHARED_KEYS, "3x2", 2, 7, tmp_path)
+
+
 MODEL = """
 use blocks
 model drawn(E={E}, H={H}, R={R}, N={N}, P={P}, D={D}, Q={Q}, F={F}, X={X}, V=31, layers=2) {{

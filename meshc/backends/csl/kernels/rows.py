@@ -297,8 +297,7 @@ class Rows:
 
     def _cell(self, window: Window) -> str:
         """The element at which a window begins."""
-        name = self.code.names.of("buffer", window.buffer.name)
-        shift = self.code.descriptors.shifts.get(window.buffer.name, 0)
+        name, shift = self.code.descriptors.place(window.buffer.name)
         return f"{name}[{expression(window.start + shift, self.code.descriptors.spell)}]"
 
 

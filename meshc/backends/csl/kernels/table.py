@@ -366,10 +366,9 @@ class Kernels:
         i, j = _index("i", m), _index("j", k)
         row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
-        shift = self.descriptors.shifts.get(product.a.buffer.name, 0)
+        array, shift = self.descriptors.place(product.a.buffer.name)
         left = product.a.start + shift + i * product.a.dims[0].stride + j * product.a.dims[1].stride
-        factor = f"{self.names.of('buffer', product.a.buffer.name)}"
-        factor += f"[{expression(left, self.descriptors.spell)}]"
+        factor = f"{array}[{expression(left, self.descriptors.spell)}]"
         inner = [
             f"const row = {self.descriptors.memory(row)};",
             f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.memory import late, wrong_memory
+from meshc.analysis.csl.memory import wrong_memory
 from meshc.analysis.csl.registers import wrong_register
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.csl.words import (
@@ -23,8 +22,8 @@ from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.backends.csl.kernels.extents import check_extents, kept_parts
-from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.pe.buffers import Buffers, buffers_of
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.program import Case, Lowering, Task
@@ -80,7 +79,8 @@ def pe_file(
     guards.kept = kept_parts(module, names)
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
-    descriptors = Descriptors(names, guards.spelling, _late(module))
+    buffers = buffers_of(module, names)
+    descriptors = Descriptors(names, guards.spelling, buffers.shifts, buffers.homes)
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
     _check_registers(module)
@@ -90,7 +90,7 @@ def pe_file(
     bodies = lowering.tasks()  # which name what guards of bindings are named after
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
     _check_memory(module, kernels)
-    memory = _memory(module, names, symbols, kernels, descriptors.shifts)
+    memory = _memory(module, buffers, symbols, kernels)
     state = _state(lowering, guards, scalars)
     body = _step(lowering, grouped)
     ends_of_transfers = _tasks(lowering, bodies, guards, module, scalars)
@@ -214,14 +214,8 @@ def _check_registers(module: Module) -> None:
         )
 
 
-def _late(module: Module) -> dict[str, int]:
-    """Elements that lie unused before a buffer, for those that have some."""
-    found = {buffer.value.name: late(buffer) for buffer in module.buffers}
-    return {name: elements for name, elements in found.items() if elements}
-
-
 def _check_memory(module: Module, kernels: Kernels) -> None:
-    """The module says memory of their own for its buffers, and the scratch that was written. Raises
+    """The module says memory for its buffers, and the scratch that was written. Raises
     ``csl-unassigned``."""
     wrong = wrong_memory(module)
     for name, elements in kernels.code.needed().items():
@@ -288,36 +282,19 @@ def _modules(guards: Guards, kernels: Kernels) -> list[str]:
 
 def _memory(
     module: Module,
-    names: Names,
+    buffers: Buffers,
     symbols: dict[str, Buffer],
     kernels: Kernels,
-    shifts: dict[str, int],
 ) -> list[Variable]:
     """Arrays, and pointers to those that the host sees."""
-    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables(module.scratch)]
+    found = [*buffers.variables(), *kernels.code.shared_variables(module.scratch)]
     for symbol, buffer in symbols.items():
-        name = names.of("buffer", buffer.value.name)
-        shift = shifts.get(buffer.value.name, 0)
+        name, shift = kernels.descriptors.place(buffer.value.name)
         first = f"{name}[{shift}]" if shift else name
         found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}", "pointers"))
     line = f"var cycles_of_run = @zeros([{STAMPS}]u16);"
     stamps = Variable("variable", STAMPS * WORD_BYTES, line, "stamps")
     return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run", "pointers")]
-
-
-def _buffers(module: Module, names: Names, shifts: dict[str, int]) -> list[Variable]:
-    """The buffers of the program as arrays."""
-    found = []
-    for buffer in module.buffers:
-        late = shifts.get(buffer.value.name, 0)
-        kind = buffer.type
-        remark = (
-            f" // {' x '.join(map(str, kind.shape))}{f', {buffer.role}' if buffer.role else ''}"
-        )
-        remark += ", one element late to use other banks" if late else ""
-        name = names.of("buffer", buffer.value.name)
-        found.append(array("buffer", name, kind.dtype, math.prod(kind.shape) + late, remark))
-    return found
 
 
 def _pointer(symbol: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.banks import buffer_bytes
 from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.sharing import planned_bytes
 from meshc.analysis.csl.vector_ways import KERNELS, chosen_way
 from meshc.analysis.csl.ways import ANGLES, BY, KEPT, TURNS, VECTOR
 from meshc.analysis.csl.words import known_at_start
@@ -52,7 +52,7 @@ class SelectCslFunctions(Pass):
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
-        free = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
+        free = device.whole("memory_bytes") - device.reserved_bytes - planned_bytes(module)
         costs = Costs(device)
         settings = {
             VECTOR: self.functions,

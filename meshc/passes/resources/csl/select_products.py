@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.banks import buffer_bytes
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.products import cheapest, one_product
+from meshc.analysis.csl.sharing import planned_bytes
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.passes.base import Pass
@@ -50,7 +50,7 @@ class SelectCslProducts(Pass):
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
-        room = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
+        room = device.whole("memory_bytes") - device.reserved_bytes - planned_bytes(module)
         costs = Costs(device)
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel == "gemm":
