@@ -106,7 +106,8 @@ class MeshCosts:
 
     def of_experts(self, op: ops.ExpertGemv, right: Operand, type_of: TypeOf) -> Cost:
         """Products of the rows that a core's experts are sent where each expert is as likely as any
-        other: of as many experts as are then expected to have rows, with as many as those have."""
+        other: of as many experts as are then expected to have rows, with as many as those have.
+        Some core has an expert with rows, for which the others wait."""
         left, matrix = (self.local_extents(o, type_of) for o in (op.operands[0], right))
         experts, k = left[op.dim], prod(left[d] for d in op.contract)
         rows = prod(left.values()) // max(experts * k, 1)
@@ -115,7 +116,8 @@ class MeshCosts:
         asked = 1 - (1 - share) ** rows
         kind = type_of(right)
         tile = Tile(ceil(rows * share / asked), k, n, str(kind.dtype), kind.dtype.bytes)
-        return product(tile, self.device) * (asked * experts) + Cost(overhead=self.device.op_cycles)
+        busy = max(1.0, asked * experts)
+        return product(tile, self.device) * busy + Cost(overhead=self.device.op_cycles)
 
     def append(self, op: ops.Append, type_of: TypeOf = tensor_type) -> Cost:
         """Rows enter a cache: a copy and, where old ones move up, a message to the next row."""

@@ -110,6 +110,8 @@ class ExpertGemv(Routed):
         """Each expert has a matrix, of which the rows are what is contracted."""
         sent, routes, *rights = self.operands
         self.check_routes(sent, routes)
+        if self.count > extents[self.dim]:
+            self.reject(f"a row goes to {self.count} of {extents[self.dim]} experts {self.dim}")
         left, rows = tensor_type(sent), tensor_type(routes).dims
         if left.dims != (*rows, *self.contract):
             self.reject(f"contracts all lanes of {sent}, which are not {', '.join(self.contract)}")
