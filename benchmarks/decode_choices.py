@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from compare_csl import OUR_CYCLES, cycles_printed, stand_ins
-from compare_decode import LAYER, LAYERS, Layer
+from compare_decode import LAYERS
+from layer_runs import LAYER, Layer
 from measuring import table
 
 from meshc.backends import csl

@@ -7,9 +7,10 @@ error of each row, and which values were used to calibrate. A star marks a calib
 in the summary are of the others. `--limits` adds the rates at which each policy leaves 90 % of its
 service level (Figure 3), which takes minutes.
 
-The paper does not say how many requests its latency tables were measured with. 100, the number of
-its Table 7, is what `--requests` defaults to; loads per request and rates of Figure 3, whose queues
-grow over many more, are simulated with 1000.
+The paper does not say how many requests were measured. Latency tables and energy are simulated with
+100 (`--requests`), the number of its Table 7 and of the commands that its released code prints
+beside results. That code measures the rates of Figure 3 for 600 s each (its `benchmark_batch.py` of
+2025-09-19), so that many requests come here too, and for loads per request.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from meshc.devices import device
 from meshc.driver.scheduling import ScheduleRequest, setting_of
 from meshc.driver.served_models import served_model
 from meshc.serving.comparing import Band, compared
+from meshc.serving.workers import Processes
 
 FACTS = tomllib.loads(
     (Path(__file__).parents[1] / "tests" / "data" / "layered_prefill.toml").read_text("utf-8")
@@ -35,7 +37,9 @@ DEVICE = "h100x2"
 QWEN = "qwen3-30b-a3b"
 COVERAGE_FITTED = (1, 4, 16, 64, 256)
 CHUNKS_FITTED = (512, 2048, 8192)
-LONG_RUN = 1000
+RUN_S = 600.0
+"""Seconds in which requests of a long run come."""
+
 TBT_MS = {QWEN: 125.0, "qwen3-8b": 125.0, "gpt-oss-20b": 100.0}
 METRICS = (
     "ttft_mean_s", "ttft_p95_s", "ttft_p99_s", "tbt_mean_ms", "tbt_p99_ms", "tbt_std_ms", "jain",
@@ -88,9 +92,10 @@ def chunks() -> list[Compared]:
     return found
 
 
-def request_of(row: dict[str, object], requests: int) -> ScheduleRequest:
-    """The simulation of a published row. The paper's code reads at most 8192 prompt tokens together
-    and doubles the number of groups with their number: the policy ``combined`` here."""
+def request_of(row: dict[str, object], requests: int | None = None) -> ScheduleRequest:
+    """The simulation of a published row, with ``requests`` or as many as come in a long run. The
+    paper's code reads at most 8192 prompt tokens together and doubles the number of groups with
+    their number: the policy ``combined`` here."""
     model = str(row.get("model", QWEN))
     layered = row["policy"] == "layered"
     trace = str(row.get("trace", "arxiv"))
@@ -100,7 +105,7 @@ def request_of(row: dict[str, object], requests: int) -> ScheduleRequest:
         trace=trace,
         policy="combined" if layered else str(row["policy"]),
         rate=float(str(row["rate"])),
-        requests=requests,
+        requests=requests or int(RUN_S * float(str(row["rate"]))),
         chunk=None if layered else int(str(row.get("chunk", 512))),
         groups=f"doubling:{row.get('groups', 16)}" if layered else "",
         gpus=int(str(row.get("gpus", 0))),
@@ -111,11 +116,11 @@ def request_of(row: dict[str, object], requests: int) -> ScheduleRequest:
 
 
 def bands_of(
-    rows: Sequence[dict[str, object]], requests: int, seeds: int, processes: int
+    rows: Sequence[dict[str, object]], requests: int | None, seeds: int, processes: int
 ) -> list[dict[str, Band]]:
     """Bands of every metric for published rows."""
     settings = [setting_of(request_of(row, requests)) for row in rows]
-    return compared(settings, range(seeds), processes)
+    return compared(settings, range(seeds), Processes(processes))
 
 
 def title(row: dict[str, object]) -> str:
@@ -153,7 +158,7 @@ def loads(seeds: int, processes: int) -> list[Compared]:
             bands["expert_load_bytes_per_request"].mean / 1e9,
             row["expert_gb_per_request"],
         )
-        for row, bands in zip(rows, bands_of(rows, LONG_RUN, seeds, processes), strict=True)
+        for row, bands in zip(rows, bands_of(rows, None, seeds, processes), strict=True)
     ]
     for trace, rate in (("arxiv", 1.3), ("sharegpt", 4.2)):
         pair = [
@@ -191,17 +196,24 @@ def energy_changes(
 
 
 def limit(row: dict[str, object], policy: str, seeds: int, processes: int) -> float:
-    """The rate at which attainment leaves 90 %, between rates 5 % apart around the published."""
-    centre = float(str(row[policy]))
-    rates = [centre * (0.8 + 0.05 * i) for i in range(9)]
-    plan = [{**row, "policy": policy, "rate": rate} for rate in rates]
-    settings = [setting_of(request_of(own, LONG_RUN)) for own in plan]
-    bands = compared(settings, range(seeds), processes)
-    reached = [own["slo_attainment"].mean for own in bands]
-    for low, high, before, after in zip(rates, rates[1:], reached, reached[1:], strict=False):
-        if before >= 0.9 > after:
-            return low + (high - low) * (before - 0.9) / (before - after)
-    return rates[0] if reached[0] < 0.9 else rates[-1]
+    """The rate at which attainment leaves 90 %, between rates 5 % apart: from the published one up
+    while it is kept, or down until it is."""
+
+    def attained(step: int) -> tuple[float, float]:
+        rate = float(str(row[policy])) * (1 + 0.05 * step)
+        setting = setting_of(request_of({**row, "policy": policy, "rate": rate}))
+        (bands,) = compared([setting], range(seeds), Processes(processes))
+        return rate, bands["slo_attainment"].mean
+
+    here = attained(0)
+    way = 1 if here[1] >= 0.9 else -1
+    for step in range(way, 11 * way, way):
+        there = attained(step)
+        low, high = (here, there) if way > 0 else (there, here)
+        if low[1] >= 0.9 > high[1]:
+            return low[0] + (high[0] - low[0]) * (low[1] - 0.9) / (low[1] - high[1])
+        here = there
+    return here[0]
 
 
 def limits(seeds: int, processes: int) -> Iterator[Compared]:

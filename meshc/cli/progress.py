@@ -45,6 +45,10 @@ class Progress(Instrument):
         """Called with the number of tokens so far."""
         self.say(f"{count} tokens")
 
+    def runs(self, done: int, count: int) -> None:
+        """Called with how many runs are done, and of how many."""
+        self.say(f"{done} of {count} runs")
+
     def say(self, text: str) -> None:
         """Show ``text`` as what is being done."""
         self._line.set_description_str(text)

@@ -15,6 +15,7 @@ from math import ceil, prod
 from meshc.analysis.layout.tiling import has_many_rows
 from meshc.analysis.traffic.tracks import Track, cast_track, own_axis, ring_track
 from meshc.cost.demand import NO_DEMAND, Demand, Reduced
+from meshc.cost.dispatching import dispatch_costs
 from meshc.cost.operations import Tile, merge, message, product, shifts
 from meshc.cost.products import Tiles, product_costs
 from meshc.cost.reductions import dealing_cost
@@ -79,10 +80,44 @@ class MeshCosts:
             return self.shifted(op, type_of)
         if isinstance(op, ops.Gemv):
             return sum((self.local(op, right, type_of) for right in op.operands[1:]), NOTHING)
+        if isinstance(op, ops.ExpertGemv):
+            return sum((self.of_experts(op, r, type_of) for r in op.operands[2:]), NOTHING)
+        if isinstance(op, ops.Dispatch):
+            return self.dispatch(op, type_of)
         if isinstance(op, ops.Append):
             return self.append(op, type_of)
         given = op.result if isinstance(op, ops.Part) else op.operands[0]
         return self.elementwise(given, type_of)
+
+    def dispatch(self, op: ops.Dispatch, type_of: TypeOf = tensor_type) -> Cost:
+        """Rows travel by their way, or by the best where none is chosen yet; then each core goes
+        through the places of its experts."""
+        cost, size = self.elementwise(op.results[0], type_of), self.mesh.size(op.axis)
+        if size == 1 or not op.along:
+            return cost
+        ways = dispatch_costs(size, self.sent_words(op, type_of), self.device.along(op.axis))
+        return cost + (ways.get(op.algo) or min(ways.values(), key=lambda c: c.total))
+
+    def sent_words(self, op: ops.Dispatch, type_of: TypeOf = tensor_type) -> int:
+        """Link words of what a core has of the rows, and of gates that lie as those do."""
+        x, gates = op.operands
+        travels = op.along in type_of(gates).dims
+        return self.words(op, type_of, [x, gates] if travels else [x])
+
+    def of_experts(self, op: ops.ExpertGemv, right: Operand, type_of: TypeOf) -> Cost:
+        """Products of the rows that a core's experts are sent where each expert is as likely as any
+        other: of as many experts as are then expected to have rows, with as many as those have.
+        Some core has an expert with rows, for which the others wait."""
+        left, matrix = (self.local_extents(o, type_of) for o in (op.operands[0], right))
+        experts, k = left[op.dim], prod(left[d] for d in op.contract)
+        rows = prod(left.values()) // max(experts * k, 1)
+        n = prod(matrix.values()) // max(experts * k, 1)
+        share = op.count / self.extents[op.dim] if op.count else 1.0
+        asked = 1 - (1 - share) ** rows
+        kind = type_of(right)
+        tile = Tile(ceil(rows * share / asked), k, n, str(kind.dtype), kind.dtype.bytes)
+        busy = max(1.0, asked * experts)
+        return product(tile, self.device) * busy + Cost(overhead=self.device.op_cycles)
 
     def append(self, op: ops.Append, type_of: TypeOf = tensor_type) -> Cost:
         """Rows enter a cache: a copy and, where old ones move up, a message to the next row."""
@@ -108,6 +143,8 @@ class MeshCosts:
             return Demand({self.reduced(op, type_of): 1})
         if isinstance(op, ops.Broadcast):
             return Demand(tracks=_tracks(mesh, (op.axis,), cast_track))
+        if isinstance(op, ops.Dispatch):
+            return Demand(tracks=self.dispatch_tracks(op))
         if isinstance(op, (ops.Gemm, ops.GemmT)):
             return Demand(tracks=_tracks(mesh, (mesh.down, op.axis), ring_track))
         if isinstance(op, ops.Collective):
@@ -115,6 +152,15 @@ class MeshCosts:
         if isinstance(op, ops.Append) and self.shifts_rows(op):
             return Demand(tracks=_tracks(mesh, (mesh.down,), ring_track))
         return NO_DEMAND
+
+    def dispatch_tracks(self, op: ops.Dispatch) -> frozenset[Track]:
+        """What a dispatch goes on: a ring, unless cores multicast in turn, whose channels are their
+        own; and a multicast of what the first core gathers."""
+        if not op.along or op.algo in ("local", "multicast"):
+            return frozenset()
+        ring = _tracks(self.mesh, (op.axis,), ring_track)
+        gathers = op.algo == "gather"
+        return ring | (_tracks(self.mesh, (op.axis,), cast_track) if gathers else frozenset())
 
     def reduced(self, op: ops.AllReduce | ops.Reduce, type_of: TypeOf = tensor_type) -> Reduced:
         """What ``op`` reduces, in words of a core."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot
+from typing import NamedTuple
 
 from meshc.cost.expert_coverage import Coverage, independent_tokens
 from meshc.cost.served_models import LayerShape, ServedModel, alike
@@ -27,8 +28,7 @@ Chunk = tuple[int, int]
 """Tokens of a prompt: the first and the one after the last."""
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(NamedTuple):
     """What an iteration takes: ``seconds``; ``expert_bytes`` of weights that are loaded, summed
     over all GPUs; ``bytes`` of memory traffic and ``flops`` in all; ``joules`` of all GPUs."""
 
@@ -39,8 +39,7 @@ class Load:
     joules: float
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """One layer's or several layers' share of a load."""
 
     seconds: float
@@ -102,29 +101,37 @@ class IterationCost:
         prompts (no ``decodes``) compute nothing in the other layers.
         """
         read = self._count(layers) if chunks else {}
-        parts: list[tuple[int, _Part]] = []
+        seconds = loaded = size = flops = 0.0
         for layer, total in self._count(range(len(self.model.layers))).items():
             reading = read.get(layer, 0)
             if reading:
-                parts.append((reading, self._layer(layer, decodes, context, chunks)))
+                part = self._layer(layer, decodes, context, chunks)
+                seconds += reading * part.seconds
+                loaded += reading * part.expert_bytes
+                size += reading * part.bytes
+                flops += reading * part.flops
             if decodes and total > reading:
-                parts.append((total - reading, self._decode_layer(layer, decodes, context)))
+                part = self._decode_layer(layer, decodes, context)
+                seconds += (total - reading) * part.seconds
+                loaded += (total - reading) * part.expert_bytes
+                size += (total - reading) * part.bytes
+                flops += (total - reading) * part.flops
         words = self._vocabulary(decodes + heads)
-        seconds = self._rates.step + words.seconds + sum(n * p.seconds for n, p in parts)
-        loaded = sum(n * p.expert_bytes for n, p in parts)
-        size = words.bytes + sum(n * p.bytes for n, p in parts)
-        flops = words.flops + sum(n * p.flops for n, p in parts)
+        seconds = self._rates.step + words.seconds + seconds
+        size, flops = words.bytes + size, words.flops + flops
         return Load(seconds, loaded, size, flops, self._joules(seconds, size, flops))
 
     def idle_joules(self, seconds: float) -> float:
         """Energy of all GPUs over ``seconds`` without work."""
-        return self._joules(seconds, 0.0, 0.0)
+        return self._rates.idle_watts * seconds
 
     # --- parts
 
     def _joules(self, seconds: float, size: float, flops: float) -> float:
+        """Energy of all GPUs over ``seconds`` in which kernels run."""
         rates = self._rates
-        return rates.watts * seconds + rates.joules_per_byte * size + rates.joules_per_flop * flops
+        moved = rates.joules_per_byte * size + rates.joules_per_flop * flops
+        return rates.busy_watts * seconds + moved
 
     def _count(self, layers: range) -> dict[LayerShape, int]:
         if layers not in self._counts:
@@ -223,7 +230,8 @@ class _Rates:
     step: float
     link: float
     message_seconds: float
-    watts: float
+    idle_watts: float
+    busy_watts: float
     joules_per_byte: float
     joules_per_flop: float
 
@@ -244,7 +252,8 @@ class _Rates:
             step=device.real("iteration_seconds"),
             link=link,
             message_seconds=device.seconds(device.link.hop_cycles),
-            watts=gpus * device.real("idle_watts"),
+            idle_watts=gpus * device.real("idle_watts"),
+            busy_watts=gpus * device.real("busy_watts"),
             joules_per_byte=device.real("joules_per_byte"),
             joules_per_flop=device.real("joules_per_flop"),
         )

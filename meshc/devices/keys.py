@@ -134,7 +134,8 @@ SERVING = (
     _serving("prompt_layer_seconds", "s", "fixed time of a layer that prompts pass"),
     _serving("iteration_seconds", "s", "fixed time of an iteration over all layers"),
     _serving("dense_share", "share", "of fixed times and passes that a layer without experts has"),
-    _serving("idle_watts", "W", "power of a GPU without traffic or arithmetic"),
+    _serving("idle_watts", "W", "power of a GPU that waits"),
+    _serving("busy_watts", "W", "power of a GPU while kernels run, beside traffic and arithmetic"),
     _serving("joules_per_byte", "J/byte", "energy of a byte from or to memory"),
     _serving("joules_per_flop", "J/flop", "energy of an operation of a product"),
 )

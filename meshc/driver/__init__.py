@@ -10,6 +10,7 @@ from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.profiling import Profile
 from meshc.driver.request import MOST_REQUESTS, CompileRequest
 from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
+from meshc.driver.smallest import smallest_place
 from meshc.driver.weights import find_weights, open_weights, weight_files
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "opened",
     "run_compiled",
     "run_program",
+    "smallest_place",
     "weight_files",
 ]

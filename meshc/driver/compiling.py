@@ -26,6 +26,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.pipelines import (
     GIVEN,
+    chunking_passes,
     pipeline_from,
     pipeline_to_kernels,
     resource_passes,
@@ -82,6 +83,10 @@ def _compiled(
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
         host = replace(host, loops=_loops(given.get("prefill")))
 
+    if request.chunk is not None and "prefill" in given:
+        chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
+        given["prefill"] = chunking.run(given["prefill"], report)
+
     agreed = replace(request, kv=_common_policy(loaded, given, request))
     regions = _common_regions(given, agreed)
 
@@ -98,6 +103,15 @@ def _compiled(
         files = _files(request, modules, host, loaded.name, report)
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded)
+
+
+def tile_program(
+    loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics
+) -> Module:
+    """One phase alone behind the passes that the target and the level to stop at ask for. Raises
+    MeshcError and InternalError."""
+    module = given_module(loaded, phase, request, report)
+    return PassManager(_passes(module, request, 0)).run(module, report)
 
 
 def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]:

@@ -309,7 +309,8 @@ def load_host(
     }
     machine: cuda.CpuMachine | cuda.GpuMachine
     if backend.device is None:
-        machine = cuda.CpuMachine(program.kernels, texts)
+        chosen = cuda.toolchain_for(sum(weight.bytes for weight in program.weights.values()))
+        machine = cuda.CpuMachine(program.kernels, texts, toolchain=chosen)
     else:
         machine = cuda.GpuMachine(backend.device, program.kernels, texts)
     return cuda.LanguageModel(program, machine, tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshc.cost.dispatching import WAYS as DISPATCHES
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
 from meshc.devices import device
@@ -19,6 +20,7 @@ from meshc.support.diagnostics import Diagnostics
 ALGORITHMS_OF = {
     "gemm": ("auto", "transposed", *GEMM_ALGORITHMS),
     "all_reduce": ("auto", "ring", *TREES, "k_tree", *(f"k_tree:{k}" for k in range(1, 5))),
+    "dispatch": ("auto", *DISPATCHES),
 }
 TARGETS = ("python", "csl", "cuda")
 PAGES = (1, 16, 64)
@@ -26,7 +28,7 @@ USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
 SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
-_MAX_SEQ = 1 << 24
+MOST_TOKENS = 1 << 24
 _MAX_CLUSTER = 16
 MOST_REQUESTS = {"python": 256, "cuda": 16}
 _MAX_LAYERS = 1 << 10
@@ -46,9 +48,10 @@ class CompileRequest:
     ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``batch``
     is the requests of a step. ``serving`` is how a program serves requests as they come: ``chunks``
     of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
-    for one that reads prompts whole. For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
-    how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
-    the cache.
+    for one that reads prompts whole. ``chunk`` is, for CSL, the most tokens of a prompt that one
+    launch reads behind those that are cached; None for prompts in one piece. For CUDA ``cluster``
+    is the blocks of a cluster, ``dataflow`` how they share attention, both by the cost model when
+    empty, ``page`` the tokens of a page of the cache.
     """
 
     target: str = "python"
@@ -69,6 +72,7 @@ class CompileRequest:
     page: int = 16
     batch: int = 1
     serving: str = ""
+    chunk: int | None = None
 
     @property
     def device_name(self) -> str:
@@ -142,7 +146,11 @@ class CompileRequest:
             found.error("bad-argument", f"--batch is {self.batch}, but {words}")
         else:
             _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
-        _within(found, "--seq", self.seq, _MAX_SEQ)
+        _within(found, "--seq", self.seq, MOST_TOKENS)
+        _within(found, "--chunk", self.chunk, MOST_TOKENS)
+        if self.chunk is not None and self.target != "csl":
+            words = f"programs for --target {self.target} do not take it"
+            found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         device(self.device_name).axes.sizes_of(self.mesh)
@@ -154,12 +162,15 @@ def spec(name: str, settings: Mapping[str, str | int | None]) -> str:
     return f"{name}{{{given}}}" if given else name
 
 
-def algorithm_settings(gemm: str = "auto", all_reduce: str = "auto") -> dict[str, str]:
-    """Specs of the passes behind partition for algorithms of products and reductions, one of
-    ``ALGORITHMS_OF``; ``k_tree:2`` says the phases of a tree."""
+def algorithm_settings(
+    gemm: str = "auto", all_reduce: str = "auto", dispatch: str = "auto"
+) -> dict[str, str]:
+    """Specs of the passes behind partition for algorithms of products, reductions and dispatches,
+    each one of ``ALGORITHMS_OF``; ``k_tree:2`` says the phases of a tree."""
     tree, _, phases = all_reduce.partition(":")
     specs = {
         "select-gemm": spec("select-gemm", {"algo": gemm}),
+        "select-dispatch": spec("select-dispatch", {"algo": dispatch}),
         "select-collective": spec("select-collective", {"algo": tree, "k": phases}),
     }
     if gemm in NATURAL:

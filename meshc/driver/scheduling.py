@@ -17,6 +17,7 @@ from meshc.serving.lengths import WORKLOADS, Trace
 from meshc.serving.metrics import Objective
 from meshc.serving.policies import for_model, policy
 from meshc.serving.traces import read_trace
+from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
 from meshc.support.diagnostics import fail
 
 TTFT_S = {"arxiv": 10.0}
@@ -74,22 +75,26 @@ def setting_of(request: ScheduleRequest) -> Setting:
 
 
 def simulated_bands(
-    requests: Sequence[ScheduleRequest], processes: int = 1
+    requests: Sequence[ScheduleRequest],
+    workers: Workers = IN_TURN,
+    watch: Watch = unwatched,
 ) -> list[dict[str, Band]]:
     """The band of every metric over seeds 0, 1, .. for each request, which all have as many seeds.
 
-    Errors: those of :func:`setting_of`; ``request-too-large``.
+    Errors: those of :func:`setting_of` and of ``workers``; ``request-too-large``.
     """
     settings = [setting_of(request) for request in requests]
-    return compared(settings, range(requests[0].seeds), processes)
+    return compared(settings, range(requests[0].seeds), workers, watch)
 
 
-def choice(request: ScheduleRequest, processes: int = 1) -> list[Candidate]:
+def choice(
+    request: ScheduleRequest, workers: Workers = IN_TURN, watch: Watch = unwatched
+) -> list[Candidate]:
     """Policies for the server, the load and the objective of ``request``, the best first.
 
-    Errors: those of :func:`setting_of`; ``request-too-large``.
+    Errors: those of :func:`setting_of` and of ``workers``; ``request-too-large``.
     """
-    return chosen(setting_of(request), range(request.seeds), processes)
+    return chosen(setting_of(request), range(request.seeds), workers, watch)
 
 
 def _check(request: ScheduleRequest) -> None:

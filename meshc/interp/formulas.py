@@ -22,6 +22,7 @@ class Rotary(Protocol):
     low_freq_factor: float
     high_freq_factor: float
     original_max_position: int
+    truncate: bool
 
 
 def silu(x: Array) -> Array:
@@ -50,11 +51,24 @@ def sigmoid(x: Array) -> Array:
         return np.asarray(1 / (1 + np.exp(-x)))
 
 
+def exp(x: Array) -> Array:
+    """Exponential function."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(x))
+
+
+def clamp(x: Array, least: float, most: float) -> Array:
+    """``x``, but not below ``least`` and not above ``most``."""
+    return np.asarray(np.clip(x, least, most), x.dtype)
+
+
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "silu": silu,
     "gelu": gelu,
     "relu2": relu2,
     "sigmoid": sigmoid,
+    "exp": exp,
+    "clamp": clamp,
 }
 """What a function of elements means at every level: of an array and the function's options."""
 
@@ -86,7 +100,9 @@ def _yarn_ramp(rotary: Rotary, extent: int) -> Array:
     # The pair of a frequency f is -log(f) / log(theta) * extent / 2.
     wanted = 2 * math.pi * betas / rotary.original_max_position
     first, last = -np.log(wanted) / math.log(rotary.theta) * (extent / 2)
-    start, stop = max(np.floor(first), 0.0), min(np.ceil(last), extent - 1.0)
+    if rotary.truncate:
+        first, last = np.floor(first), np.ceil(last)
+    start, stop = max(first, 0.0), min(last, extent - 1.0)
     if start == stop:
         stop += 0.001
     return np.asarray(np.clip((np.arange(extent // 2) - start) / (stop - start), 0.0, 1.0))

@@ -27,11 +27,12 @@ from meshc.support.diagnostics import fail
 
 @dataclass
 class Scope:
-    """The run-time scalars and what each value holds so far."""
+    """The run-time scalars, what each value holds so far, and the layer of the loop that runs."""
 
     extents: Mapping[str, int]
     scalars: Scalars
     values: dict[Value, Array] = field(default_factory=dict)
+    layer: int = 0
 
     @property
     def position(self) -> Array:
@@ -197,8 +198,14 @@ def _softmax(scope: Scope, op: graph.Softmax) -> list[Array]:
     axis = dims.index(op.dim)
     if op.mask == "causal":
         x = np.where(_visible(scope, op, x, dims), x, -np.inf)
-    weights = np.exp(x - x.max(axis, keepdims=True))
-    return [weights / weights.sum(axis, keepdims=True)]
+    if len(op.operands) == 1:
+        weights = np.exp(x - x.max(axis, keepdims=True))
+        return [weights / weights.sum(axis, keepdims=True)]
+    rest = tuple(d for d in dims if d != op.dim)
+    sink = np.expand_dims(aligned(scope.of(op.operands[1]), _dims(op.operands[1]), rest), axis)
+    top = np.maximum(x.max(axis, keepdims=True), sink)
+    weights = np.exp(x - top)
+    return [weights / (weights.sum(axis, keepdims=True) + np.exp(sink - top))]
 
 
 @meaning(graph.TopK)
@@ -210,10 +217,14 @@ def _top_k(scope: Scope, op: graph.TopK) -> list[Array]:
 
 
 def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
-    """True where row ``l`` sees element ``s``: ``s <= pos + l``. Those of a request that is absent
+    """True where row ``l`` sees element ``s``: ``s <= pos + l``, within the window if there is one.
+    Those of a request that is absent
     see all, so that their softmax stays a number."""
     key = np.arange(x.shape[dims.index(op.dim)])
-    sees = key <= _row_positions(scope, op, x, dims)[..., None]
+    position = _row_positions(scope, op, x, dims)[..., None]
+    sees = key <= position
+    if op.window and scope.layer % op.every == 0:
+        sees &= key > position - op.window
     sees |= (scope.position < 0)[..., None, None]
     return _by_row(scope, op, sees, (op.rows, op.dim), dims)
 
@@ -278,6 +289,7 @@ def _repeat(scope: Scope, op: graph.Repeat) -> list[Array]:
         for i in range(op.carried, len(op.results))
     ]
     for layer in layers:
+        scope.layer = layer
         arguments = [*carried, *(stack[layer] for stack in stacks)]
         scope.values.update(zip(body.args, arguments, strict=True))
         given = run_block(body, scope)

@@ -126,6 +126,11 @@ def _exp_sub(out: Array, operands: Sequence[Array], params: Params) -> Array:
 
 
 @microkernel
+def _larger(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return np.maximum(*operands)
+
+
+@microkernel
 def _at_least(out: Array, operands: Sequence[Array], params: Params) -> Array:
     return np.maximum(operands[0], np.float32(params["value"]))
 
@@ -134,6 +139,35 @@ def _at_least(out: Array, operands: Sequence[Array], params: Params) -> Array:
 def _top_k(out: Array, operands: Sequence[Array], params: Params) -> Array:
     scores, *bias = operands
     return gating.top_k(scores, bias[0] if bias else None, params)
+
+
+@microkernel
+def _dispatch(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, gates = operands
+    sent = np.zeros_like(out)
+    for *row, expert in np.argwhere(gates != 0):
+        sent[(*row, expert)] = a[tuple(row)]
+    return sent
+
+
+@microkernel
+def _expert_gemm(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, b, gates = operands
+    product = np.zeros_like(out)
+    for expert in range(gates.shape[-1]):
+        rows = gates[..., expert] != 0
+        if rows.any():  # nobody asks for the weights of the others
+            product[rows, expert] = a[rows, expert] @ b[:, expert]
+    return product
+
+
+@microkernel
+def _combine(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, gates = operands
+    total = np.zeros_like(out)
+    for *row, expert in np.argwhere(gates != 0):
+        total[tuple(row)] += gates[(*row, expert)] * a[(*row, expert)]
+    return total
 
 
 @microkernel
@@ -169,6 +203,15 @@ def _mask_causal(out: Array, operands: Sequence[Array], params: Params) -> Array
     key = params["key"] + params["key_step"] * np.arange(keys)[None, :]
     hidden = (key > query) | (key >= params["limit"])
     return np.where(hidden, np.float32(-np.inf), out)
+
+
+@microkernel
+def _mask_window(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    rows, keys = out.shape[-2:]
+    query = params["query"] + params["query_step"] * np.arange(rows)[:, None]
+    key = params["key"] + params["key_step"] * np.arange(keys)[None, :]
+    behind = np.minimum(query, params["limit"] - 1) - key
+    return np.where(behind >= params["window"], np.float32(-np.inf), out)
 
 
 @microkernel

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from meshc.interp import formulas, gating
 from meshc.interp import mesh_moves as _  # noqa: F401  the meanings of collectives and moves
+from meshc.interp import mesh_routing as _routing  # noqa: F401  what goes to experts and back
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.mesh_state import CORES, MEANINGS, Shards, dims_of, meaning, position_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
@@ -117,6 +118,12 @@ def _exp_sub(shards: Shards, op: mesh.ExpSub) -> list[Array]:
     return [np.exp(left - right)]
 
 
+@meaning(mesh.Larger)
+def _larger(shards: Shards, op: mesh.Larger) -> list[Array]:
+    left, right = _both(shards, op)
+    return [np.maximum(left, right)]
+
+
 @meaning(mesh.AtLeast)
 def _at_least(shards: Shards, op: mesh.AtLeast) -> list[Array]:
     return [np.maximum(shards.of(op.operands[0]), op.value)]
@@ -170,7 +177,10 @@ def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
         # A pad row sees every key, as does that of an absent request, so that its softmax stays a
         # number.
         position = position_of(shards, op, x, dims_of(x))
-        seen = (key <= position + row) | (row == PAD) | (position < 0)
+        seen = key <= position + row
+        if op.window and shards.layer % op.every == 0:
+            seen &= key > position + row - op.window
+        seen |= (row == PAD) | (position < 0)
         hidden = hidden | ~seen
     return [np.where(hidden, -np.inf, shards.of(x))]
 
@@ -284,6 +294,7 @@ def _repeat(shards: Shards, op: mesh.Repeat) -> list[Array]:
         stacks = [op.continued(i) for i in range(op.carried, len(op.results))]
         kept = [shards.of(stack).copy() for stack in stacks]
     for layer in rounds_of(op, shards.extents[op.dim], shards.scalars):
+        shards.layer = layer
         slices = [_slice(shards, o, op.dim, layer) for o in op.operands[op.carried :]]
         shards.values.update(zip(body.args, [*carried, *slices], strict=True))
         given = [shards.of(o) for o in run_block(body, shards).operands]

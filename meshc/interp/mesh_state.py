@@ -22,7 +22,7 @@ CORES = ""  # the name of the leading dim of all shards
 
 @dataclass
 class Shards:
-    """What each value holds so far, ``[cores, *lanes]``."""
+    """What each value holds so far, ``[cores, *lanes]``, and the layer of the loop that runs."""
 
     mesh: Mesh
     extents: Mapping[str, int]
@@ -30,6 +30,7 @@ class Shards:
     scalars: Scalars
     values: dict[Value, Array] = field(default_factory=dict)
     shardings: dict[TensorType, Sharding] = field(default_factory=dict)
+    layer: int = 0
 
     @property
     def position(self) -> Array:

@@ -94,3 +94,26 @@ class Sigmoid(Function):
     """``1 / (1 + exp(-x))``."""
 
     KEEPS_ZERO: ClassVar[bool] = False
+
+
+@function("exp", "out = exp(a)")
+@dataclass(eq=False)
+class Exp(Function):
+    """``exp(x)``."""
+
+    KEEPS_ZERO: ClassVar[bool] = False
+
+
+LARGEST = 3.4028234663852886e38
+"""The largest number of f32: a bound of `Clamp` that bounds nothing."""
+
+
+@function("clamp", "out = a, but at least `least` and at most `most`")
+@dataclass(eq=False)
+class Clamp(Function):
+    """``min(max(x, least), most)``."""
+
+    KEEPS_ZERO: ClassVar[bool] = False
+
+    least: float = -LARGEST
+    most: float = LARGEST

@@ -131,6 +131,7 @@ _CATALOGUE = (
     _kernel("row_max", _BY_ROWS, "out[..] = largest of a over trailing dims"),
     _kernel("row_sum", _BY_ROWS, "out[..] = sum of a over trailing dims"),
     _kernel("exp_sub", _TRAILING, "out = exp(a - m), m repeated over trailing dims"),
+    _kernel("larger", _LEADING, "out = the larger of a and b"),
     _kernel("at_least", _ONE, "out = the larger of a and `value`", "value: float"),
     _kernel(
         "top_k",
@@ -142,6 +143,22 @@ _CATALOGUE = (
         "normalise: bool, biased: bool",
         ("biased", "out gates[*rows, n], scores[*rows, n], bias[n]"),
         extra=_choice,
+    ),
+    _kernel(
+        "dispatch",
+        "out sent[*rows, experts, lanes], a[*rows, lanes], gates[*rows, experts]",
+        "sent[.., x, :] = a[.., :] where gates[.., x] is not 0, else 0",
+    ),
+    _kernel(
+        "expert_gemm",
+        "out c[*rows, experts, n], a[*rows, experts, k], b[k, experts, n], gates[*rows, experts]",
+        "out[.., x, n] = a[.., x, k] b[k, x, n] where gates[.., x] is not 0, else 0; nothing is "
+        "computed for an expert without rows",
+    ),
+    _kernel(
+        "combine",
+        "out b[*rows, lanes], a[*rows, experts, lanes], gates[*rows, experts]",
+        "out[.., :] = sum of gates[.., x] * a[.., x, :] over the x whose gate is not 0",
     ),
     _kernel(
         "merge_softmax",
@@ -157,6 +174,14 @@ _CATALOGUE = (
         "s[.., r, j] = -inf where the key's position key + key_step*j is beyond the query's "
         "query + query_step*r, or is not below limit",
         "query: affine, query_step: int, key: affine, key_step: int, limit: affine",
+    ),
+    _kernel(
+        "mask_window",
+        "inout scores[*heads, rows, keys]",
+        "s[.., r, j] = -inf where the key's position key + key_step*j is `window` or more before "
+        "the query's, query + query_step*r or limit - 1, whichever is less",
+        "window: int >= 1, query: affine, query_step: int, key: affine, key_step: int, "
+        "limit: affine",
     ),
     _kernel(
         "mask_slots",

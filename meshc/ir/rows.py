@@ -42,6 +42,11 @@ class Attention:
     lane: str
     keys: str
 
+    @property
+    def headless(self) -> bool:
+        """Whether all query heads share keys that have no heads."""
+        return not self.key
+
     def dims(self) -> tuple[str, ...]:
         """The names that are given."""
         return tuple(d for d in (self.query, self.key, self.lane, self.keys) if d)

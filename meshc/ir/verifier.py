@@ -272,8 +272,11 @@ class _Verifier:
                 self.wrong(words, span or self.place(where), help)
 
     def recorded(self) -> None:
-        """The header says what a graph, once it is otherwise right, shows of rows and attention."""
+        """The header says what a graph, once it is otherwise right, shows of rows and attention;
+        heads that share others on a mesh are those of which the header says so."""
         module = self.module
+        if module.level == "mesh":
+            self.sharing()
         if module.level != "graph" or self.found.messages:
             return
         for op in module.walk():
@@ -288,6 +291,16 @@ class _Verifier:
             if found not in module.attention:
                 words = f"{product.NAME}: the header does not say attention {names_text(found)}"
                 self.wrong(words, product.span, f"add: attention {names_text(found)}")
+
+    def sharing(self) -> None:
+        """Heads of a product that share heads of another side are queries and keys of attention,
+        whose tiles the header's names decide."""
+        known = {(one.query, one.key) for one in self.module.attention}
+        for op in self.module.walk():
+            if isinstance(op, mesh.Product) and len(op.group) == 2 and op.group not in known:
+                query, key = op.group
+                words = f"{op.NAME}: the header does not say that heads {query} share heads {key}"
+                self.wrong(words, op.span, f"such as: attention query = {query}, key = {key}, ..")
 
     # --- code
 

@@ -15,6 +15,7 @@ from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
+from meshc.passes.mesh.select_dispatch import SelectDispatch
 from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
@@ -43,6 +44,7 @@ PASSES: tuple[type[Pass], ...] = (
     GroupLayers,
     Partition,
     SelectGemm,
+    SelectDispatch,
     PlaceInterleave,
     ShiftKvCache,
     SelectCollective,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from meshc.serving.comparing import Band, Setting, compared
 from meshc.serving.groups import ByLength
 from meshc.serving.policies import Policy, policy
+from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
 
 CHUNKS = (256, 512, 1024, 2048)
 """Sizes of chunks that are tried."""
@@ -45,11 +46,16 @@ def candidates(experts: int) -> list[tuple[str, Policy]]:
     return found
 
 
-def chosen(setting: Setting, seeds: Sequence[int], processes: int = 1) -> list[Candidate]:
+def chosen(
+    setting: Setting,
+    seeds: Sequence[int],
+    workers: Workers = IN_TURN,
+    watch: Watch = unwatched,
+) -> list[Candidate]:
     """All candidates for the server, load and objective of ``setting``, whose own policy does not
     matter, the best first."""
     plan = candidates(setting.model.experts)
     settings = [replace(setting, policy=own) for _, own in plan]
-    bands = compared(settings, seeds, processes)
+    bands = compared(settings, seeds, workers, watch)
     found = [Candidate(w, p, own) for (w, p), own in zip(plan, bands, strict=True)]
     return sorted(found, key=lambda candidate: candidate.rank)

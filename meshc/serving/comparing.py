@@ -1,11 +1,9 @@
-"""Runs of one setting over seeds, several at once in processes, as means and bands."""
+"""Runs of one setting over seeds as means and bands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 
 import numpy as np
 
@@ -17,6 +15,7 @@ from meshc.serving.metrics import METRICS, Objective, measured
 from meshc.serving.policies import Policy
 from meshc.serving.scheduler import Pool, Scheduler
 from meshc.serving.simulator import Run, Simulator
+from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
 from meshc.support.diagnostics import fail
 
 
@@ -88,16 +87,15 @@ def simulated(setting: Setting, seed: int) -> Run:
 
 
 def compared(
-    settings: Sequence[Setting], seeds: Sequence[int], processes: int = 1
+    settings: Sequence[Setting],
+    seeds: Sequence[int],
+    workers: Workers = IN_TURN,
+    watch: Watch = unwatched,
 ) -> list[dict[str, Band]]:
-    """For each setting, the band of each metric over ``seeds``. The results do not depend on the
-    number of processes."""
+    """For each setting, the band of each metric over ``seeds``. The results do not depend on
+    ``workers``, who carry the runs out."""
     jobs = [(setting, seed) for setting in settings for seed in seeds]
-    if processes > 1 and len(jobs) > 1:
-        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-            found = list(pool.map(_measured, jobs))
-    else:
-        found = [_measured(job) for job in jobs]
+    found = workers.results(_measured, jobs, watch)
     count = len(seeds)
     return [_bands(found[i : i + count]) for i in range(0, len(found), count)]
 

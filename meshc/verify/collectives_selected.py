@@ -27,6 +27,13 @@ def check(module: Module) -> None:
                     + (", of which one is left before the last phase" if idle else ""),
                     op.span,
                 )
+        if isinstance(op, ops.Dispatch) and not op.algo:
+            fail(
+                "collective-unselected",
+                f"a dispatch over {op.axis} has no algorithm",
+                op.span,
+                help="run the pass select-dispatch",
+            )
         if isinstance(op, ops.Append) and op.policy not in ops.CACHE_POLICIES:
             fail(
                 "collective-unselected",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.vector_ways import wrong_way
+from meshc.analysis.csl.words import known_at_start
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
@@ -12,9 +13,14 @@ from meshc.support.diagnostics import fail
 def check(module: Module) -> None:
     """Besides products no kernel says a way but functions of elements that have it: of f16
     elements, with as many dims as descriptors have and extents that are known."""
-    costs = Costs(module.the_device())
+    costs, known = Costs(module.the_device()), known_at_start(module)
     for op in module.walk():
-        if isinstance(op, Compute) and op.kernel != "gemm" and op.way and wrong_way(op, costs):
+        if (
+            isinstance(op, Compute)
+            and op.kernel != "gemm"
+            and op.way
+            and wrong_way(op, costs, known)
+        ):
             fail(
                 "csl-functions-wrong",
                 f"the kernel '{op.kernel}' cannot be written in the way '{op.way}'",

@@ -77,13 +77,19 @@ class _Checker:
 
     def check(self, op: Op) -> None:
         """Whether the operands' pads are in states that ``op`` can take."""
-        if isinstance(op, (ops.Gemv, ops.Gemm, ops.GemmT)):
+        if isinstance(op, (ops.Gemv, ops.Gemm, ops.GemmT, ops.ExpertGemv)):
             left, *rights = op.tensors()
+            if isinstance(op, ops.ExpertGemv):
+                del rights[0]  # the routes
             for dim in op.contract:
                 for right in rights:
                     states = {self.of(left).get(dim, "zero"), self.of(right).get(dim, "zero")}
                     if "zero" not in states or "neg_inf" in states:
                         self.fault(op, left, dim, "zero")
+        elif isinstance(op, ops.Combine):
+            routes = op.tensors()[1]
+            if self.of(routes).get(op.dim, "zero") != "zero":
+                self.fault(op, routes, op.dim, "zero")
         elif isinstance(op, (ops.SquareSum, ops.RowSum)):
             self.need(op, op.dim, "zero")
         elif isinstance(op, ops.RowMax):
@@ -147,6 +153,7 @@ _RULES: dict[type[Op], Callable[[str, list[States]], str]] = {
     ops.Mul: _product,
     ops.Add: _sum,
     ops.ExpSub: _exponential,
+    ops.Larger: _anything,
 }
 
 

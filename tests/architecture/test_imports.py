@@ -34,6 +34,7 @@ OWNERS = {
     "safetensors": "meshc.frontend.checkpoints",
     "tokenizers": "meshc.frontend.checkpoints",
     "matplotlib": "meshc.serving.plots",
+    "distributed": "meshc.serving.cluster",
     "starlette": "meshc.serving.endpoint",
     "uvicorn": "meshc.serving.endpoint",
 }

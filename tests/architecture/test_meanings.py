@@ -112,8 +112,13 @@ def refusal(run):
 def test_csl_refuses_what_it_does_not_emit(name):
     """Each of them, called on what fits."""
     calls = {
+        "clamp": "tile.clamp %a, %b {least = -1.0, most = 1.0}",
+        "exp": "tile.exp %a, %b",
+        "larger": "tile.larger %a, %a, %b",
         "mask_causal": "tile.mask_causal %ring {query = 0, query_step = 1, key = 0, key_step = 1, "
         "limit = 9}",
+        "mask_window": "tile.mask_window %ring {window = 1, query = 0, query_step = 1, key = 0, "
+        "key_step = 1, limit = 9}",
         "mask_slots": "tile.mask_slots %ring[:, 0 +: 2], %state",
         "ring_drop": "tile.ring_drop %state {capacity = 2}",
         "ring_grow": "tile.ring_grow %state",

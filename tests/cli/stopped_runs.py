@@ -19,6 +19,9 @@ import meshc.api
 import meshc.cli.commands.compile
 from meshc.cli import main
 
+# What Python keeps of modules that are imported first in a run is no change of the command's.
+sys.dont_write_bytecode = True
+
 CHANGES = {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"}
 
 

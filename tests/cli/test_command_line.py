@@ -218,12 +218,12 @@ def test_looking_at_passes(command):
     assert "\ntotal " in err
     assert "main eliminate-transpose: graph: 2 ops" in err
     assert "remark[routes]" in err
-    assert "checked: 12 passes compute what they were given" in err
+    assert "checked: 13 passes compute what they were given" in err
 
 
 def test_print_ir_after(command):
     code, _, err = command("compile", MATMUL, "--mesh", "2x2", "--print-ir-after-all")
-    assert (code, err.count("\n# after ")) == (0, 11)
+    assert (code, err.count("\n# after ")) == (0, 12)
     code, _, err = command(
         "compile", MATMUL, "--mesh", "2x2", "--print-ir-after", "partition", "--print-ir-after",
         "plan-memory",

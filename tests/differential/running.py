@@ -16,7 +16,7 @@ from cases import Case
 
 import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import SCHEDULES, Mode
+from meshc.backends.cuda.executor import QUICK, SCHEDULES, Mode
 from meshc.backends.python import load_program
 from meshc.sim import cs_python, cslc
 from meshc.sim.host import runtime
@@ -104,7 +104,7 @@ def run_cuda(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
     program = from_json(compiled.files["manifest.json"])
     random = np.random.default_rng([case.seed, 11])
     mode = Mode(str(random.choice(SCHEDULES)), bool(random.integers(2)), case.seed)
-    machine = CpuMachine(program.kernels, compiled.files, mode)
+    machine = CpuMachine(program.kernels, compiled.files, mode, QUICK)
     model = LanguageModel(program, machine, case.weights())
     pages = random.permutation(machine.read("pages").ravel()).reshape(program.batch, -1)
     machine.write("pages", pages)

@@ -1,10 +1,12 @@
-"""Programs for CSL that read a prompt in one piece, on the simulator and in the interpreter."""
+"""Programs for CSL that read prompts, on the simulator and in the interpreter."""
 
 import numpy as np
+import pytest
 
 from meshc.driver import CompileRequest, compile_loaded, graph_module, load_any
 from meshc.interp.bounds import compare, reduction_length
-from meshc.interp.check import random_trace
+from meshc.interp.check import Trace, random_trace, run_from
+from meshc.interp.inputs import RandomArrays
 from meshc.interp.tile import TileMachine
 from meshc.sim.machine.options import Options
 from meshc.sim.running import compile_folder, host_names
@@ -37,7 +39,8 @@ model drawn(E={E}, H={H}, G={G}, D={D}, F={F}, V=11, layers={layers}, eps=1e-5, 
 
 class Prompts:
     """The program of ``path`` that reads prompts, compiled once, with random weights; ``capacity``
-    is the longest prompt. Queues are as long as those of the device."""
+    is the longest piece of a prompt, ``room`` what the caches hold. Queues are as long as
+    those of the device."""
 
     def __init__(self, path, folder, **options):
         request = CompileRequest(target="csl", phase="prefill", **options)
@@ -46,6 +49,7 @@ class Prompts:
         self.graph = graph_module(loaded, "prefill", request)
         (self.module,) = compiled.modules.values()
         _, self.capacity = self.module.scalars["len"]
+        self.room = self.module.capacity
         write_directory(folder / "program", compiled.files, compiled.facts)
         compile_folder(folder / "program", folder / "out")
         simulated = Options(strict_queues=True, files=False)
@@ -58,19 +62,21 @@ class Prompts:
                 self.machine.load(name, self.constants[name])
         (self.input,) = (port[0] for port in self.names["INPUTS"])
 
-    def compare(self, length):
-        """The rows and caches behind a prompt of ``length`` random tokens beside those of the
-        interpreter: how far they are apart and may be. What a longer prompt left behind stays in
-        the caches of both."""
+    def compare(self, length, position=0):
+        """The rows and caches behind ``length`` random tokens of a prompt, of which ``position``
+        are cached already, beside those of the interpreter: how far they are apart and may be. What
+        a longer prompt left behind stays in the caches of both."""
         table = np.asarray(self.constants["embedding"])
-        ids = np.random.default_rng(length).integers(0, len(table), length)
+        ids = np.random.default_rng([length, position]).integers(0, len(table), length)
         rows = table[ids][None]
-        found = self.program.run({self.input: rows}.__getitem__, {"len": length})
+        told = {"len": length, "pos": position}
+        told = {name: told[name] for name in self.module.scalars}
+        found = self.program.run({self.input: rows}.__getitem__, told)
         kept = self.program.kept()
         padded = np.zeros((1, self.capacity, rows.shape[-1]), rows.dtype)
         padded[:, :length] = rows
         self.machine.load(self.input, padded)
-        wanted = self.machine.run({"len": length})
+        wanted = self.machine.run(told)
         states = {name.replace(".", "_"): array for name, array in self.machine.state.items()}
         assert kept.keys() == states.keys()
         for name, array in kept.items():
@@ -84,3 +90,69 @@ class Prompts:
             precision,
             reduction_length(self.graph, precision),
         )
+
+
+class Conversation:
+    """The two programs of the model in ``path``, of which one reads prompts and the other continues
+    them, with random weights; ``room`` is what the caches hold. Queues are as long as those of the
+    device. The judge reads every prompt in one piece."""
+
+    def __init__(self, path, folder, **options):
+        loaded = load_any(str(path), Diagnostics())
+        compiled = compile_loaded(loaded, CompileRequest(target="csl", **options))
+        assert [*compiled.modules] == ["prefill", "decode"], compiled.report.messages
+        write_directory(folder / "program", compiled.files, compiled.facts)
+        for phase in compiled.modules:
+            compile_folder(folder / "program" / phase, folder / "out" / phase)
+        simulated = Options(strict_queues=True, files=False)
+        names = host_names(folder / "program" / "run.py", simulated)
+        whole = CompileRequest(target="csl", **options | {"chunk": None})
+        self.graphs = {phase: graph_module(loaded, phase, whole) for phase in compiled.modules}
+        self.room = compiled.modules["decode"].capacity
+        self.precision = str(compiled.modules["decode"].dtype())
+        # Numbers of 16 bits are judged by the interpreter of the tile level, which rounds to them.
+        self.judges = self.graphs
+        if self.precision != "f32":
+            tiles = CompileRequest(compile_to="tile", **options | {"chunk": None})
+            self.judges = compile_loaded(loaded, tiles).modules
+        self.weights = RandomArrays(self.graphs["decode"], 5, {}, ("weight",))
+        self.model = names["Model"](str(folder / "out"), self.weights.__getitem__)
+
+    def ids(self, length):
+        """A random prompt of ``length`` tokens."""
+        most = len(np.asarray(self.weights["embedding"]))
+        return np.random.default_rng(length).integers(0, most, length).tolist()
+
+    def refuses(self, length, count):
+        """Hold the host to refuse ``length`` and ``count`` tokens."""
+        with pytest.raises(SystemExit, match="do not fit a cache"):
+            self.model.generate(self.ids(length), count)
+
+    def compare(self, length, count):
+        """The logits of ``count`` steps behind a prompt of ``length`` tokens beside those of the
+        interpreter, which is told the same tokens."""
+        ids, found = self.ids(length), []
+        tokens = self.model.generate(ids, count, lambda token, logits: found.append(logits), ())
+        assert len(tokens) == count
+        *read, last = ids
+        state = None
+        if read:
+            state = run_from(self.judges["prefill"], self._trace([read])).state
+        steps = [[token] for token in (last, *tokens[:-1])]
+        wanted = run_from(self.judges["decode"], self._trace(steps, len(read)), state).results
+        return compare(
+            [logits.ravel() for logits in wanted],
+            found,
+            self.precision,
+            reduction_length(self.graphs["decode"], self.precision),
+        )
+
+    def _trace(self, runs, position=None):
+        """What runs are given that each read some tokens; they are steps from ``position`` on, or
+        pieces of prompts."""
+        table, made = np.asarray(self.weights["embedding"]), []
+        for number, run in enumerate(runs):
+            ids = np.array(run)[None]
+            told = {"len": len(run)} if position is None else {"pos": position + number}
+            made.append(({"tokens": ids, "x": table[ids]}, told))
+        return Trace(self.weights, tuple(made))

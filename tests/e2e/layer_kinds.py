@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import QUICK
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 
@@ -163,7 +164,9 @@ def check(result, kinds):
     """A prompt in chunks and steps behind it, then the same tokens by decode steps alone, give the
     logits of float64."""
     program, weights = from_json(result.files["manifest.json"]), weights_of(kinds)
-    model = LanguageModel(program, CpuMachine(program.kernels, result.files), weights)
+    model = LanguageModel(
+        program, CpuMachine(program.kernels, result.files, toolchain=QUICK), weights
+    )
     ids = [*PROMPT, *FOLLOWING]
     wanted = expected(kinds, weights, ids)
     found = [model.prefill(PROMPT)]

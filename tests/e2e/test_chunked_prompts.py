@@ -33,6 +33,8 @@ CASES = [
     ("llama-3h1", "2x2", "concat"),
     ("llama-biased-f16", "2x3", "cyclic"),
     ("qwen2-6h2-tied-bf16", "6x4", "auto"),
+    ("../tiny_latent_experts/deepseek-v3-8x3", "3x2", "auto"),
+    ("../tiny_gpt_oss/gpt-oss-5x2-yarn", "2x3", "auto"),
 ]
 
 

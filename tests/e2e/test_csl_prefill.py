@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshc.cli import main
 from meshc.driver import CompileRequest, RunRequest, compile_loaded, load_any, opened, run_compiled
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny"
@@ -43,6 +44,19 @@ def test_one_program_reads_prompts_of_every_length(mesh, arch, dtype, tmp_path):
         assert found.agrees, (length, found)
 
 
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_buffers_that_share_memory_keep_what_they_need(dtype, tmp_path, monkeypatch):
+    """Every buffer that may share memory does; results are those of the interpreter."""
+    monkeypatch.setattr(PlanCslMemory.__init__, "__defaults__", ("always",))
+    path = written(tmp_path, dtype=dtype)
+    prompts = Prompts(path, tmp_path, device="wse2", mesh="3x2", seq=7)
+    for length in (7, 2, 6):
+        found = prompts.compare(length)
+        assert found.agrees, (length, found)
+    text = (tmp_path / "program" / "prefill.csl").read_text()
+    assert "var shared_f" in text
+
+
 SIZE = st.integers(1, 4)
 
 
@@ -68,14 +82,19 @@ def models(draw):
     return sizes, options
 
 
-def check_any_model(folder, drawn):
+SHARING = st.sampled_from(["large", "always"])
+
+
+def check_any_model(folder, drawn, share):
     """A drawn model reads prompts of some lengths as the interpreter does; or it is too large."""
     sizes, options = drawn
-    try:
-        prompts = Prompts(written(folder, **sizes), folder, **options)
-    except MeshcError as refusal:
-        assert {d.code for d in refusal.diagnostics} <= TOO_SMALL, refusal
-        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PlanCslMemory.__init__, "__defaults__", (share,))
+        try:
+            prompts = Prompts(written(folder, **sizes), folder, **options)
+        except MeshcError as refusal:
+            assert {d.code for d in refusal.diagnostics} <= TOO_SMALL, refusal
+            return
     capacity = prompts.capacity
     for length in dict.fromkeys((capacity, 1, (capacity + 1) // 2)):
         found = prompts.compare(length)
@@ -83,16 +102,16 @@ def check_any_model(folder, drawn):
 
 
 @settings(max_examples=5, derandomize=True)
-@given(models())
-def test_any_model(tmp_path_factory, drawn):
-    check_any_model(tmp_path_factory.mktemp("drawn"), drawn)
+@given(models(), SHARING)
+def test_any_model(tmp_path_factory, drawn, share):
+    check_any_model(tmp_path_factory.mktemp("drawn"), drawn, share)
 
 
 @pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[*HealthCheck])
-@given(models())
-def test_many_models(tmp_path_factory, drawn):
-    check_any_model(tmp_path_factory.mktemp("drawn"), drawn)
+@given(models(), SHARING)
+def test_many_models(tmp_path_factory, drawn, share):
+    check_any_model(tmp_path_factory.mktemp("drawn"), drawn, share)
 
 
 def tokens_of(model, prompts, count, **options):

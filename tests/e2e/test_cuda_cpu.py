@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, Mode, modes
+from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
 from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
@@ -102,7 +102,9 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
     tensors = weights_of(module, str(module.dtype()))
     program = from_json(result.files["manifest.json"])
     model = LanguageModel(
-        program, CpuMachine(program.kernels, result.files, Mode("shuffled", True)), tensors
+        program,
+        CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK),
+        tensors,
     )
     states = {}
     names = [p.value.name for p in module.function.params if p.role == "state"]
@@ -147,7 +149,7 @@ def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length,
     prompt = [(7 * n * n + 3) % 200 for n in range(length)]
     found = []
     for one in (program, replace(program, prefill=None)):
-        machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True))
+        machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK)
         model = LanguageModel(one, machine, tensors)
         tokens, logits = [], []
         for token in model.generate(prompt, 3, lambda _, row, to=logits: to.append(row)):
@@ -176,7 +178,9 @@ def test_all_modes_agree_to_the_bit(name, batch, tmp_path: Path):
     tensors = weights_of(result.modules["decode"], program.weights["qkv"].dtype)
     found = set()
     for mode in modes((3,)):
-        model = LanguageModel(program, CpuMachine(program.kernels, result.files, mode), tensors)
+        model = LanguageModel(
+            program, CpuMachine(program.kernels, result.files, mode, toolchain=QUICK), tensors
+        )
         chunk = model.prefill([3, 17, 199, 0, 42])
         step = model.step([8] * batch, [5] + [0] * (batch - 1))
         found.add(chunk.tobytes() + step.tobytes())
@@ -191,7 +195,7 @@ def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):
         result = compiled("llama, grouped, tied", tmp_path, batch=batch, page=1)
         program = from_json(result.files["manifest.json"])
         tensors = weights_of(result.modules["decode"], "f16")
-        machine = CpuMachine(program.kernels, result.files)
+        machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
         if batch == 1:
             for text in texts:
                 model = LanguageModel(program, machine, tensors)
@@ -239,7 +243,7 @@ def test_the_executor_says_why_it_cannot_run(tmp_path: Path, monkeypatch):
         for name, kernel in program.kernels.items()
     }
     tensors = weights_of(result.modules["decode"], "f16")
-    model = LanguageModel(program, CpuMachine(short, result.files), tensors)
+    model = LanguageModel(program, CpuMachine(short, result.files, toolchain=QUICK), tensors)
     with pytest.raises(MeshcError, match="cuda-executor") as problem:
         model.step([3], [0])
     assert "shared memory" in str(problem.value)

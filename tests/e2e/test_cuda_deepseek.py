@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, Mode, modes
+from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
 from meshc.ir.ops.graph import Fuse
@@ -86,7 +86,7 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
     assert fused == ["embed", "latent_block", "ffn_block", "head"]
     tensors = weights_of(module)
     program = from_json(result.files["manifest.json"])
-    machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True))
+    machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK)
     model = LanguageModel(program, machine, tensors)
     names = [p.value.name for p in module.function.params if p.role == "state"]
     states = {}
@@ -105,7 +105,7 @@ def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
     result = compiled(tmp_path, batch=batch)
     program = from_json(result.files["manifest.json"])
     assert program.prefill is not None
-    machine = CpuMachine(program.kernels, result.files)
+    machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
     tensors = weights_of(result.modules["decode"])
     prompt = [3, 17, 199, 0, 42, 42, 8] * 3  # more than a chunk
     chunks = LanguageModel(program, machine, tensors).prefill(prompt)
@@ -125,7 +125,9 @@ def test_all_modes_agree_to_the_bit(tmp_path: Path):
     tensors = weights_of(result.modules["decode"])
     found = set()
     for mode in modes((3,)):
-        model = LanguageModel(program, CpuMachine(program.kernels, result.files, mode), tensors)
+        model = LanguageModel(
+            program, CpuMachine(program.kernels, result.files, mode, toolchain=QUICK), tensors
+        )
         chunk = model.prefill([3, 17, 199])
         step = model.step([8, 5], [3, 0])
         found.add(chunk.tobytes() + step.tobytes())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -102,7 +102,9 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
         if p.role == "weight"
     }
     program = from_json(result.files["manifest.json"])
-    model = LanguageModel(program, CpuMachine(program.kernels, result.files), tensors)
+    model = LanguageModel(
+        program, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors
+    )
     names = [p.value.name for p in module.function.params if p.role == "state"]
     states = {}
     for position, token in enumerate([3, 17, 0, 39, 39]):
@@ -122,7 +124,7 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path):
     tensors = {p.value.name: np.zeros(p.value.type.shape(dims)) for p in params}
     tensors["wd"] = tensors["wd"].swapaxes(1, 2)
     with pytest.raises(MeshcError, match=r"'wd' has shape \[2, 64, 96\]; .* needs \[2, 96, 64\]"):
-        LanguageModel(program, CpuMachine(program.kernels, result.files), tensors)
+        LanguageModel(program, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.checkpoints import open_checkpoint, read_config
@@ -77,7 +77,9 @@ def test_tokens_and_logits_equal_those_of_transformers(name: str) -> None:
     checkpoint = open_checkpoint(TINY / name, config)
     tensors = {tensor: checkpoint.read(tensor) for tensor in checkpoint.names()}
     for one in (program, replace(program, prefill=None)):
-        model = LanguageModel(one, CpuMachine(program.kernels, result.files), tensors)
+        model = LanguageModel(
+            one, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors
+        )
         check(model, recorded(name), BOUND[config.dtype])
 
 

@@ -3,21 +3,18 @@ models, on square and other meshes, alone and in batches, with every form of the
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from mesh_programs import MeshProgram, load_program, mesh_program, write
+from recorded_models import check, check_batch
 
 import meshc
-from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
 
 TINY = Path(__file__).parents[1] / "data" / "tiny_experts"
-LATENT = TINY.parent / "tiny_latent_experts"
 FIXTURES = sorted(folder.name for folder in TINY.iterdir())
 MESHES = ("1x1", "2x2", "3x2", "2x5")
 MORE_MESHES = ("1x4", "5x1", "3x3", "4x6")
@@ -25,27 +22,10 @@ PREFILL_FORMS = {
     "features": ("t_1=gemm",),
     "experts": ("t_1=gemm_experts",),
     "whole experts": ("x=whole", "t_1=expert_parallel"),
+    "dispatched": ("t_1=dispatch",),
+    "dispatched in parts": ("t_1=dispatch", "x_15=combine_parts"),
 }
-DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x")
-PROMPTS = ([], [9], [30, 2, 2, 31, 7, 7, 1, 12, 30], [11, 4], [5, 5], [40, 3, 8])
-
-
-def facts(name: str) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = json.loads((TINY / name / "expected.json").read_text())
-    return found
-
-
-def check(name: str, mesh: str, folder: Path, **options: dict[str, str]) -> MeshProgram:
-    """Interpreter and emitted program against transformers; logits of the prompt too."""
-    wanted = facts(name)
-    ids, tokens = [int(i) for i in wanted["prompt_ids"]], wanted["tokens"]
-    program = mesh_program(str(TINY / name), mesh, len(ids) + len(tokens), **options)
-    found, logits = program.run(folder, ids, len(tokens))
-    assert found == tokens
-    first = np.array(wanted["prompt_logits"])
-    np.testing.assert_allclose(logits[0], first, atol=2e-4 * np.abs(first).max())
-    assert program.interpret(ids, 3) == tokens[:3]
-    return program
+DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x", "dispatch_y", "dispatch_x")
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -53,14 +33,14 @@ def check(name: str, mesh: str, folder: Path, **options: dict[str, str]) -> Mesh
 def test_tokens_and_logits_equal_those_of_transformers(
     name: str, mesh: str, tmp_path: Path
 ) -> None:
-    check(name, mesh, tmp_path)
+    check(TINY / name, mesh, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", MORE_MESHES)
 @pytest.mark.parametrize("name", FIXTURES)
 def test_tokens_on_more_meshes(name: str, mesh: str, tmp_path: Path) -> None:
-    check(name, mesh, tmp_path)
+    check(TINY / name, mesh, tmp_path)
 
 
 def pins(*forms: str) -> dict[str, str]:
@@ -73,13 +53,13 @@ def pins(*forms: str) -> dict[str, str]:
 @pytest.mark.parametrize("form", PREFILL_FORMS)
 def test_experts_of_prompts_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
     decode = pins("t_1=experts_y")
-    check("mixtral-5x2", mesh, tmp_path, passes=pins(*PREFILL_FORMS[form]), decode=decode)
+    check(TINY / "mixtral-5x2", mesh, tmp_path, passes=pins(*PREFILL_FORMS[form]), decode=decode)
 
 
 @pytest.mark.parametrize("mesh", ["2x2", "4x3"])
 @pytest.mark.parametrize("form", DECODE_FORMS)
 def test_experts_of_single_rows_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
-    check("qwen2-moe-6x2", mesh, tmp_path, decode=pins(f"t_1={form}"))
+    check(TINY / "qwen2-moe-6x2", mesh, tmp_path, decode=pins(f"t_1={form}"))
 
 
 BATCHES = [(batch, mesh) for batch in range(2, 7) for mesh in ("2x2", "3x2")]
@@ -95,24 +75,7 @@ BATCHES = [(batch, mesh) for batch in range(2, 7) for mesh in ("2x2", "3x2")]
 def test_a_batch_gives_each_prompt_what_it_gets_alone(
     batch: int, mesh: str, tmp_path: Path
 ) -> None:
-    """The first prompt is that of transformers."""
-    name = FIXTURES[batch % len(FIXTURES)]
-    wanted = facts(name)
-    count = len(wanted["tokens"])
-    prompts = [[int(i) for i in wanted["prompt_ids"]], *PROMPTS[1:batch]]
-    loaded = load_any(str(TINY / name), Diagnostics())
-    assert loaded.weights is not None
-    tensors = open_weights(loaded.weights, loaded.config, None, Diagnostics())
-
-    def program(size: int):  # type: ignore[no-untyped-def]
-        request = CompileRequest(mesh=mesh, seq=21, dtype="f32", batch=size)
-        write(tmp_path / str(size), compile_loaded(loaded, request).files)
-        return load_program(tmp_path / str(size)).load(tensors)
-
-    found = program(batch).generate_all(prompts, count)
-    alone = program(1)
-    assert found[0] == wanted["tokens"]
-    assert found[1:] == [alone.generate(prompt, count) for prompt in prompts[1:]]
+    check_batch(TINY / FIXTURES[batch % len(FIXTURES)], batch, mesh, tmp_path)
 
 
 def test_a_remark_says_that_all_experts_are_computed() -> None:
@@ -162,12 +125,3 @@ def test_targets_without_kernels_of_experts_refuse_them(
     with pytest.raises(MeshcError) as caught:
         meshc.compile(tmp_path / "sized.mesh", target=target, phase=phase, seq=16, **options)
     assert code in {found.code for found in caught.value.diagnostics}
-
-
-@pytest.mark.parametrize("name", sorted(folder.name for folder in LATENT.iterdir()))
-def test_a_mesh_refuses_latent_attention(name: str) -> None:
-    loaded = load_any(str(LATENT / name), Diagnostics())
-    with pytest.raises(MeshcError) as caught:
-        compile_loaded(loaded, CompileRequest(mesh="2x2", seq=8))
-    found = caught.value.diagnostics[0]
-    assert found.code == "unsupported-op" and "without a head dim" in found.message

@@ -272,5 +272,25 @@ def test_heads_are_not_padded():
     verify_module(parse_module(Source("m.meshir", text.replace("«", "").replace("G_y:2", "G_y:1"))))
 
 
+SHARING = """module @m level(mesh) {
+  dims L = 1, S = 4, H = 4, G = 2, D = 2
+  rows dim = L, capacity = S
+  attention query = H, key = G, lane = D, keys = S
+  mesh y = 1, x = 1
+  func @f(in %q: f32[L, H, D]<>, in %k: f32[S, G, D]<>) -> (f32[L, H, S]<>) {
+    %p = «mesh.gemv %q, %k {contract = [D], group = [H, G]} : f32[L, H, S]<>
+    mesh.return %p
+  }
+}
+"""
+
+
+def test_heads_that_share_others_are_those_of_the_header():
+    """Tiles of queries and keys are those of the header's heads, whatever a product says."""
+    verify_module(parse_module(Source("m.meshir", SHARING.replace("«", ""))))
+    other = SHARING.replace("query = H", "query = S")
+    check(other, "invalid-ir", "the header does not say that heads H share heads G")
+
+
 def test_there_are_many():
     assert len(CALLS) + len(OPS) + len(HEADERS) >= 60

@@ -230,7 +230,8 @@ TWO = ONE.replace("D=4)", "D=4, M=2, C=6)").replace("    return y\n", SECOND)
 TWO = TWO.replace(
     "wo[H, D, E]\n", "wo[H, D, E], uq[E, M, C], uk[E, M, C], uv[E, M, C], uo[M, C, E]\n"
 )
-FLAT = ONE.replace("  heads H share G\n", "").replace("G, D]", "D]").replace("G=2, ", "")
+FLAT = ONE.replace("  heads H share G\n", "").replace("G, D]", "D]").replace("H, D]", "D]")
+FLAT = FLAT.replace("wo[H, D, E]", "wo[D, E]").replace("G=2, ", "")
 
 LAID_OUT = {"partition": "partition{grid=2x2}"}
 
@@ -264,7 +265,7 @@ def test_the_frontend_records_them(phase):
             "lane = D, keys = S has no distributed form yet",
             12,
         ),
-        (FLAT, "keys and values without a head dim have no distributed form yet", 7),
+        (FLAT, "attention without a head dim has no distributed form yet", 7),
     ],
 )
 def test_what_no_mesh_computes_is_refused_at_its_product(text, words, line, phase):

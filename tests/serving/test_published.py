@@ -59,7 +59,8 @@ def test_chunked_prefill_near_saturation(rows):
 
 def test_energy_from_chunked_to_layered(rows):
     found = list(benchmark.energy_changes(rows))
-    assert len(found) == 4 and mean(abs(v.error) for v in found) < 0.1
+    assert len(found) == 4 and all(abs(v.error) < 0.06 for v in found)
+    assert mean(abs(v.error) for v in found) < 0.04
 
 
 def test_a_dense_model_is_slower_in_layers(rows):
@@ -84,3 +85,4 @@ def test_rates_at_which_service_levels_are_left():
     found = list(benchmark.limits(SEEDS, processes=1))
     for chunked, layered in zip(found[::2], found[1::2], strict=True):
         assert chunked.predicted < layered.predicted
+    assert all(abs(v.error) < 0.1 for v in found if benchmark.QWEN in v.what)

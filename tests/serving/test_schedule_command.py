@@ -70,6 +70,7 @@ def test_a_trace_of_a_file(capsys, tmp_path):
         (["qwen3-30b-a3b", "--rate", "inf"], "bad-argument"),
         (["qwen3-30b-a3b", *QUICK, "--seeds", "0"], "bad-argument"),
         (["qwen3-30b-a3b", *QUICK, "--processes", "0"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--scheduler", "tcp://x:1", "--processes", "2"], "bad-argument"),
         (["qwen3-8b", *QUICK, "--policy", "disaggregated", "--gpus", "1"], "bad-argument"),
         (["qwen3-8b", *QUICK, "--policy", "layered"], "dense-layered"),
         (["qwen2-72b", *QUICK], "does-not-serve"),
@@ -136,10 +137,14 @@ def test_several_rates_and_their_pictures(capsys, tmp_path):
         assert text == (tmp_path / "second" / name).read_text()
 
 
-def test_plots_say_what_they_need(capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "meshc.serving.plots", None)
-    words = ["qwen3-30b-a3b", *QUICK, "--plots", str(tmp_path)]
-    assert "error[missing-extra]" in schedule(capsys, *words, code=1).err
+@pytest.mark.parametrize(
+    ("module", "extra", "flags"),
+    [("plots", "plots", ["--plots", "out"]), ("cluster", "cluster", ["--scheduler", "tcp://x:1"])],
+)
+def test_flags_of_extras_say_what_they_need(capsys, monkeypatch, module, extra, flags):
+    monkeypatch.setitem(sys.modules, f"meshc.serving.{module}", None)
+    said = schedule(capsys, "qwen3-30b-a3b", *QUICK, *flags, code=1).err
+    assert "error[missing-extra]" in said and f"pip install 'meshc[{extra}]'" in said
 
 
 # --- models

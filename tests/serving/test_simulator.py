@@ -16,6 +16,7 @@ from meshc.serving.policies import policy
 from meshc.serving.requests import Request
 from meshc.serving.scheduler import Scheduler
 from meshc.serving.simulator import Arrival, Simulator
+from meshc.serving.workers import Processes
 from meshc.support.diagnostics import MeshcError
 
 QWEN = served_model("qwen3-30b-a3b")
@@ -125,7 +126,7 @@ def test_the_same_seed_gives_the_same_run(name):
 
 def test_processes_do_not_change_results():
     plan = [setting(policy("chunked"), requests=20), setting(policy("layered"), requests=20)]
-    assert compared(plan, range(3)) == compared(plan, range(3), processes=2)
+    assert compared(plan, range(3)) == compared(plan, range(3), Processes(2))
 
 
 def test_the_order_of_equal_arrivals_is_that_of_names():

@@ -23,3 +23,9 @@ def both_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         make: Any = Twin
         monkeypatch.setattr(runtime, "make_machine", make)
     yield
+
+
+@pytest.fixture(autouse=True)
+def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run writes ``sim.log`` to the current directory, as that of the vendor does."""
+    monkeypatch.chdir(tmp_path)

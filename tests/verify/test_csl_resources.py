@@ -6,6 +6,7 @@ import pytest
 
 from meshc.backends import csl
 from meshc.backends.csl.kernels.rotary import Rotary
+from meshc.devices import device
 from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
@@ -264,6 +265,66 @@ def test_wrong_memory_is_found(old, given, why):
     with pytest.raises(MeshcError) as caught:
         csl.emit({"main": module})
     assert [d.code for d in caught.value.diagnostics] == ["csl-unassigned"]
+
+
+SHARING = """\
+module @sharing level(tile) holds(channels_matched, csl_products) {
+  dims N = 4
+  mesh y = 1, x = 1
+  buffer %a : f16[4] {role = in}
+  buffer %b : f16[4]
+  buffer %c : f16[4]
+  buffer %d : f32[4]
+  buffer %e : f16[4] {role = out}
+  port @a in f16[N] : %a {lanes = [i], element = [i]}
+  port @e out f16[N] : %e {lanes = [i], element = [i]}
+  program @main {
+    tile.scale %b, %a {factor = 2.0}
+    tile.scale %c, %b {factor = 2.0}
+    tile.copy %d, %c
+    tile.copy %b, %d
+    tile.copy %e, %b
+  }
+}
+"""
+
+
+def sharing(text=SHARING):
+    """A module whose buffers share memory where they may."""
+    module = parse_module(Source("sharing.meshir", text))
+    module.device = device("wse2")
+    return PassManager([PlanCslMemory(share="always")]).run(module)
+
+
+def test_buffers_that_are_never_needed_together_share_memory():
+    """%b is needed before and behind %d, but not with it; they are of two types."""
+    later = SHARING.replace("tile.copy %b, %d\n    tile.copy %e, %b", "tile.copy %e, %d")
+    module = sharing(later.replace("  buffer %d", "  buffer %f : f16[4]\n  buffer %d").replace(
+        "tile.copy %d, %c", "tile.scale %f, %c {factor = 2.0}\n    tile.copy %d, %f"
+    ))  # fmt: skip
+    at = {buffer.value.name: buffer.address for buffer in module.buffers}
+    assert at["f"] == at["b"] != at["c"]
+    assert len({at[name] for name in "abcde"}) == 5
+    check_fact(module, "csl_memory")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("b", "c", "are needed together"),
+        ("a", "b", "one of them is kept"),
+        ("d", "b", "are of two types"),
+    ],
+)
+def test_wrong_sharing_is_found(one, other, why):
+    module = sharing()
+    check_fact(module, "csl_memory")
+    where = {buffer.value.name: buffer for buffer in module.buffers}
+    where[one].address = where[other].address
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_memory")
+    (found,) = caught.value.diagnostics
+    assert found.code == "csl-memory-wrong" and why in found.message
 
 
 def test_memory_is_printed_and_read_again():

@@ -1,5 +1,6 @@
 """Tiny random models, saved by Hugging Face transformers: llama and qwen2 with odd sizes, those
-with heads that CUDA kernels have, deepseek_v2 among them, and those with experts.
+with heads that CUDA kernels have, deepseek_v2 among them, those with experts, and those with sinks
+and windows.
 
 Usage: python tools/oracle/tiny_models.py [tests/data]
 
@@ -55,6 +56,17 @@ _YARN_ROPE = {
     "beta_slow": 1.0,
     "mscale": 0.707,
     "mscale_all_dim": 0.707,
+    "original_max_position_embeddings": 32,
+}
+
+
+_GPT_OSS_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+    "truncate": False,
     "original_max_position_embeddings": 32,
 }
 
@@ -284,6 +296,31 @@ TINY_MODELS = (
         },
         place="tiny_latent_experts",
     ),
+    TinyModel(
+        "gpt-oss-5x2-yarn",
+        "gpt_oss",
+        {
+            **_sizes(20, 6, 2, 4, 9, 53, 3),
+            **_with_experts(5, 2),
+            "sliding_window": 5,
+            "swiglu_limit": 1.25,
+            "swiglu_alpha": 1.5,
+            "rope_parameters": _GPT_OSS_ROPE,
+        },
+        place="tiny_gpt_oss",
+    ),
+    TinyModel(
+        "gpt-oss-8x3-bf16",
+        "gpt_oss",
+        {
+            **_sizes(24, 4, 1, 6, 7, 47, 2),
+            **_with_experts(8, 3),
+            "sliding_window": 2,  # of a window of 1 the cache of transformers keeps all
+            "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0},
+        },
+        torch.bfloat16,
+        place="tiny_gpt_oss",
+    ),
 )
 
 
@@ -294,6 +331,7 @@ _FAMILIES = {
     "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
+    "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
 

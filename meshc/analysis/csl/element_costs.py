@@ -26,6 +26,10 @@ _OF_A_ROW = {
     "merge_softmax": 167,
 }
 """The scalar code of a row, a division and a root included."""
+OF_A_ROUTE = {"dispatch": 30, "expert_gemm": 30, "combine": 35}
+"""The test of a gate, the loop around it, and where a row begins that goes to an expert."""
+OF_A_FACTOR = 8
+"""Reading an element of such a row, by which a row of weights is multiplied."""
 _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
 _PAIR = {False: 7, True: 52}

@@ -1,16 +1,17 @@
 """Memory of a core that a CSL program takes for elements: its buffers, and scratch of kernels.
 
-The program declares each buffer as a variable of its own, so no two share memory, whatever their
-live ranges are; scratch is shared by all kernels, since none keeps anything there.
+Buffers have memory of their own, or parts of an array that those share which are never needed
+together (``sharing.py``); scratch is shared by all kernels, since none keeps anything there.
 """
 
 from __future__ import annotations
 
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_of
-from meshc.analysis.csl.operands import widened
 from meshc.analysis.csl.products import one_product, planned
-from meshc.analysis.csl.vector_ways import TURNS, scratch_words
+from meshc.analysis.csl.sharing import homes, wrong_sharing
+from meshc.analysis.csl.vector_ways import copied_words, scratch_words
+from meshc.analysis.csl.ways import TURNS, parts_of
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
 from meshc.ir.module import Buffer, Module
@@ -33,9 +34,7 @@ def scratch_of(module: Module) -> dict[str, int]:
             dtype, elements = _own_scratch(op, costs)
             if elements:
                 found[str(dtype)] = max(found.get(str(dtype), 0), elements)
-            given = [window(v, op.span) for v in op.operands if isinstance(v, View)]
-            copied = zip(given, widened(op, given), strict=True)
-            wide = max(wide, sum(one.size for one, yes in copied if yes))
+            wide = max(wide, copied_words(op))
     return {**found, WIDENED: wide} if wide else found
 
 
@@ -52,7 +51,7 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
         return to.dtype, to.size // to.dims[0].extent
     if op.kernel == "rope":  # one by one, two products of each head's lanes of one row
         heads = to.size // to.dims[-1].extent // rows_of(to)
-        one_by_one = 0 if TURNS in op.way.split("_") else 2 * heads
+        one_by_one = 0 if TURNS in parts_of(op) else 2 * heads
         return DType.F32, max(one_by_one, scratch_words(op, costs))
     if op.way:
         return DType.F32, scratch_words(op, costs)
@@ -67,7 +66,7 @@ def late(buffer: Buffer) -> int:
 def element_bytes(module: Module) -> int:
     """Bytes of the buffers, with what lies unused before them, and of the scratch that a module
     says."""
-    buffers = sum(b.type.bytes + late(b) * b.type.dtype.bytes for b in module.buffers)
+    buffers = sum(home.bytes for home in homes(module))
     return buffers + sum(n * scratch_type(name).bytes for name, n in module.scratch.items())
 
 
@@ -78,17 +77,16 @@ def scratch_type(name: str) -> DType:
 
 def wrong_memory(module: Module) -> str | None:
     """What is wrong with the addresses and the scratch that a module says, in words; None where
-    each buffer has memory of its own and kernels have the scratch that they need."""
-    top, before = 0, ""
-    for buffer in sorted(module.buffers, key=lambda b: -1 if b.address is None else b.address):
+    buffers that share memory are never needed together and kernels have the scratch that they
+    need."""
+    for buffer in module.buffers:
         name = f"buffer '{buffer.value.name}'"
         if buffer.address is None:
             return f"{name} has no address"
         if buffer.address % ALIGNMENT_BYTES not in (0, buffer.type.dtype.bytes):
             return f"{name} begins neither at a multiple of {ALIGNMENT_BYTES} nor an element later"
-        if buffer.address < top:
-            return f"{before} and {name} share memory"
-        top, before = buffer.address + buffer.type.bytes, name
+    if (wrong := wrong_sharing(module)) is not None:
+        return wrong
     for name, elements in scratch_of(module).items():
         if module.scratch.get(name, 0) < elements:
             said = module.scratch.get(name, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl.ways import KEPT, parts_of
 from meshc.analysis.csl.windows import Window
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -9,7 +10,7 @@ from meshc.ir.types import DType
 CACHES = ("ring_set", "ring_push", "ring_grow", "ring_oldest", "ring_drop", "mask_slots")
 """The kernels of KV caches, each of which has a state among its operands."""
 
-_MIXED = ("copy", "gemm", "square_sum", "select_lanes", *CACHES)
+_MIXED = ("copy", "gemm", "expert_gemm", "square_sum", "select_lanes", *CACHES)
 """Kernels that take operands of several types as they are."""
 _WIDE = {"rope": (1,)}
 """Operands that are f32 whatever the type of the others."""
@@ -23,8 +24,9 @@ operands of either type."""
 
 
 def widened(op: Compute, given: list[Window]) -> list[bool]:
-    """Of each operand, whether it is copied to f32 memory and the copy taken."""
-    if op.kernel in BY_STEPS and op.way:
+    """Of each operand, whether it is copied to f32 memory and the copy taken. Functions by vector
+    operations and a ``rope`` by angles that are kept make their own f32 of what they take."""
+    if KEPT in parts_of(op) or (op.kernel in BY_STEPS and op.way):
         return [False] * len(given)
     return one_by_one(op, given)
 

@@ -4,7 +4,9 @@
 register that moves on by itself; registers of a sum that is one row are loaded before the start.
 *looped*: the same where rows do not follow each other in memory.
 *outer*: all products of a few columns and rows at once into scratch, then pairwise sums; it pays
-where rows are short, because the cost of a call is paid once for many of them.
+where rows are short, because the cost of a call is paid once for many of them. Extents that are
+known only when the program runs go in blocks of so many, and one by one what no block holds, so
+that no descriptor changes its length.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from meshc.analysis.csl.blocks import Stretch, blocks_of, power_of_two, stretches
 from meshc.analysis.csl.costs import (
     BANKS,
     CALL,
@@ -75,12 +78,14 @@ class Product:
 
 @dataclass(frozen=True)
 class Plan:
-    """A way to write ``product`` and its predicted cycles; ``depth`` of k at once for outer."""
+    """A way to write ``product`` and its predicted cycles; ``depth`` of k at once for outer, and
+    ``block`` rows or columns at once where their number is known only when the program runs."""
 
     form: str
     product: Product
     cycles: int
     depth: int = 0
+    block: int = 0
     steps: int = 0  # cycles of vector steps among them, when nothing else of the core can issue
     fresh: bool = False  # writes its result over what was there, so no zeros are needed
     flipped: bool = False  # ``product`` is the transpose of what was asked for
@@ -88,23 +93,31 @@ class Plan:
     @property
     def scratch(self) -> int:
         """Elements of scratch."""
-        m, _, n = self.product.extents
-        return 0 if self.fresh and self.depth == 1 else self.depth * m * n
+        if self.form != "outer" or (self.fresh and self.depth == 1):
+            return 0
+        m, n = _at_once(self.product, self.block)
+        return self.depth * m * n
 
     @property
     def way(self) -> str:
-        """How a module says it: ``mapped``, ``looped``, either ``_transposed``, ``outer_DEPTH``."""
+        """How a module says it: ``mapped``, ``looped``, either ``_transposed``, ``outer_DEPTH``,
+        ``outer_DEPTH_by_BLOCK``."""
         if self.form == "outer":
-            return f"outer_{self.depth}"
+            return f"outer_{self.depth}" + (f"_by_{self.block}" if self.block else "")
         return f"{self.form}_transposed" if self.flipped else self.form
 
 
-def cheapest(product: Product, costs: Costs, free_bytes: int, accumulate: bool = True) -> Plan:
+def cheapest(
+    product: Product, costs: Costs, free_bytes: int, accumulate: bool = True, blocks: bool = True
+) -> Plan:
     """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
-    to ``accumulate`` count as part of it."""
+    to ``accumulate`` count as part of it. Extents of the run count as the most that they can be;
+    without ``blocks``, no outer products are tried for them."""
     ways = ["mapped", "looped", "mapped_transposed", "looped_transposed"]
-    depth = _deepest(product, min(free_bytes, MOST_SCRATCH_BYTES))
-    ways += [f"outer_{depth}"] if depth else []
+    if product.constant or blocks:
+        for block in _blocks(product):
+            depth = _deepest(product, block, min(free_bytes, MOST_SCRATCH_BYTES))
+            ways += [Plan("outer", product, 0, depth, block).way] if depth else []
     found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
     if not found:
         fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
@@ -118,9 +131,10 @@ def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -
     one = product.flipped() if flipped else product
     found: Plan | None = None
     if form == "outer":
-        deep = rest.isdecimal() and 1 <= int(rest) <= product.extents[1]
-        deep = deep and product.constant and not product.mixed
-        found = _outer(product, costs, int(rest)) if deep else None
+        depth, _, block = rest.partition("_by_")
+        if depth.isdecimal() and (block or "0").isdecimal():
+            found = _outer(product, costs, int(depth), int(block or 0))
+            found = found if found is not None and found.way == way else None
     elif rest in ("", "transposed") and form in ("mapped", "looped"):
         found = _mapped(one, costs) if form == "mapped" else _looped(one, costs)
     if found is None:
@@ -179,7 +193,8 @@ def _from_nothing(plan: Plan, costs: Costs) -> Plan:
     dtype = plan.product.c.dtype
     dense = costs.vector("add", dtype, m * n, ())
     once = SETUP + dense
-    if plan.form == "outer" and plan.depth == k and dtype == DType.F16:
+    whole = plan.depth == k and plan.product.a.dims[1].count is None
+    if plan.form == "outer" and whole and dtype == DType.F16:
         return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
     return replace(plan, cycles=plan.cycles + once, steps=plan.steps + dense)
 
@@ -253,28 +268,90 @@ def _element(left: Window) -> int:
     return sum(stride != 1 for stride in strides) + max(len(strides), 1)
 
 
-def _deepest(product: Product, free_bytes: int) -> int:
+def _blocks(product: Product) -> list[int]:
+    """The blocks in which outer products may take rows and columns whose number is known only when
+    the program runs: powers of two. None (0) where all are known; and no way at all for factors
+    of another type than their sums."""
+    if product.mixed:
+        return []
+    return blocks_of(product.c.dims) or [0]
+
+
+def _at_once(product: Product, block: int) -> tuple[int, int]:
+    """Rows and columns of the result that an outer product takes at once."""
+    rows, columns = (
+        d.extent if d.count is None else min(block, power_of_two(d.extent)) for d in product.c.dims
+    )
+    return rows, columns
+
+
+def _deepest(product: Product, block: int, free_bytes: int) -> int:
     """So many columns and rows at once have room for their products; 0 where none has."""
-    m, k, n = product.extents
-    if product.mixed or not product.constant:
-        return 0
-    most = free_bytes // (m * n * product.c.dtype.bytes)
-    return _power_of_two(min(k, most)) if most > 0 else 0
-
-
-def _outer(product: Product, costs: Costs, depth: int) -> Plan:
     _, k, _ = product.extents
-    rounds, rest = divmod(k, depth)
-    cycles = _CALLED + rounds * _round_cycles(product, depth, costs)
-    cycles += _START + rounds * (_PASS + 2 * (_MOVED + DESCRIPTOR)) if rounds > 1 else 0
-    cycles += _round_cycles(product, rest, costs) if rest else 0
-    steps = rounds * _round_steps(product, depth, costs) + _round_steps(product, rest, costs)
-    return Plan("outer", product, cycles, depth, steps)
+    m, n = _at_once(product, block)
+    most = free_bytes // (m * n * product.c.dtype.bytes)
+    return power_of_two(min(k, most)) if most > 0 else 0
 
 
-def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
-    """All products of ``depth`` columns and rows, and their sum into the result."""
-    steps = _round_steps(product, depth, costs)
+class OuterParts(NamedTuple):
+    """Rows, columns and depth of an outer product, each in parts."""
+
+    rows: list[Stretch]
+    columns: list[Stretch]
+    depths: list[Stretch]
+
+
+def outer_parts(product: Product, depth: int, block: int) -> OuterParts:
+    """The parts in which an outer product is taken."""
+    m, n = _at_once(product, block)
+    return OuterParts(
+        stretches(product.c.dims[0], m, "row"),
+        stretches(product.c.dims[1], n, "column"),
+        stretches(product.a.dims[1], depth, "i"),
+    )
+
+
+def part(product: Product, row: Stretch, column: Stretch, deep: Stretch) -> Product:
+    """The part of ``product`` that these stretches say."""
+
+    def cut(side: Window, first: Stretch, second: Stretch) -> Window:
+        (outer, inner), both = side.dims, (first.length, second.length)
+        moved = side.moved(first.start * outer.stride + second.start * inner.stride)
+        return moved.inner([Dim(both[0], outer.stride), Dim(both[1], inner.stride)])
+
+    return Product(
+        cut(product.c, row, column), cut(product.a, row, deep), cut(product.b, deep, column)
+    )
+
+
+def _outer(product: Product, costs: Costs, depth: int, block: int) -> Plan | None:
+    if not 1 <= depth <= product.extents[1] or block not in _blocks(product):
+        return None
+    cycles, steps = _CALLED, 0
+    rows, columns, depths = outer_parts(product, depth, block)
+    for row in rows:
+        cycles += _passes(row)
+        for column in columns:
+            cycles += row.times * _passes(column)
+            for deep in depths:
+                once = part(product, row, column, deep)
+                times = row.times * column.times
+                cycles += times * (_passes(deep) + deep.times * _round_cycles(once, costs))
+                steps += times * deep.times * _round_steps(once, costs)
+    return Plan("outer", product, cycles, depth, block, steps)
+
+
+def _passes(stretch: Stretch) -> int:
+    """Cycles of the loop over a stretch: its passes, and the DSDs that each moves."""
+    if stretch.loop is None:
+        return 0
+    return _START + stretch.times * (_PASS + 2 * (_MOVED + DESCRIPTOR))
+
+
+def _round_cycles(product: Product, costs: Costs) -> int:
+    """All products of the columns and rows, and their sum into the result."""
+    _, depth, _ = product.extents
+    steps = _round_steps(product, costs)
     sums = 0 if product.c.start.is_const else 2 * _SUMS_MOVED
     if product.c.dtype == DType.F32:
         passes = _START + depth * (_PASS + _MOVED + DESCRIPTOR) if depth > 1 else 0
@@ -282,37 +359,29 @@ def _round_cycles(product: Product, depth: int, costs: Costs) -> int:
     return steps + SETUP * (2 + len(halvings(depth))) + sums
 
 
-def _round_steps(product: Product, depth: int, costs: Costs) -> int:
+def _round_steps(product: Product, costs: Costs) -> int:
     """Cycles of the vector steps of a round; f32 parts are added one by one, and slowly where they
     lie in the sum's banks."""
-    m, _, n = product.extents
+    m, depth, n = product.extents
     dtype, part = product.c.dtype, m * n
-    if not depth:
-        return 0
-    factors = broadcast(product, 0, depth)
+    factors = broadcast(product)
     steps = costs.vector("mul", dtype, depth * part, tuple(side.pace for side in factors))
     once = costs.vector("add", dtype, part, ())
     if dtype == DType.F32:
-        return (
-            steps + costs.meetings(factors) + depth * once + _sums_that_meet(product, depth, costs)
-        )
+        met = costs.meetings(factors) + _sums_that_meet(product, costs)
+        return steps + depth * once + met
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
 
-def _sums_that_meet(product: Product, depth: int, costs: Costs) -> int:
+def _sums_that_meet(product: Product, costs: Costs) -> int:
     """Cycles that sums of f32 lose to parts in scratch that lie in their bank groups."""
-    m, _, n = product.extents
+    m, depth, n = product.extents
     size = depth * m * n
     scratch = Window(Value("scratch", BufferType(DType.F32, (size,))), DType.F32, Expr.const(0), ())
     part = (Dim(m * n, 1),)
     return sum(
         costs.meetings([product.c, scratch.moved(j * m * n).inner(part)]) for j in range(depth)
     )
-
-
-def _power_of_two(most: int) -> int:
-    """The greatest power of two up to ``most``, so that halving needs no rests."""
-    return 1 << (most.bit_length() - 1)
 
 
 def halvings(depth: int) -> list[tuple[int, int]]:
@@ -325,13 +394,11 @@ def halvings(depth: int) -> list[tuple[int, int]]:
     return found
 
 
-def broadcast(product: Product, first: int, depth: int) -> tuple[Window, Window]:
-    """Left and right factors of ``depth`` columns and rows from ``first`` on, as ``[k, m, n]``."""
-    m, _, n = product.extents
+def broadcast(product: Product) -> tuple[Window, Window]:
+    """Left and right factors as ``[k, m, n]``."""
+    m, depth, n = product.extents
     (am, ak), (bk, bn) = product.a.dims, product.b.dims
-    left = product.a.moved(first * ak.stride)
-    right = product.b.moved(first * bk.stride)
     return (
-        left.inner([Dim(depth, ak.stride), Dim(m, am.stride), Dim(n, 0)]),
-        right.inner([Dim(depth, bk.stride), Dim(m, 0), Dim(n, bn.stride)]),
+        product.a.inner([Dim(depth, ak.stride), Dim(m, am.stride), Dim(n, 0)]),
+        product.b.inner([Dim(depth, bk.stride), Dim(m, 0), Dim(n, bn.stride)]),
     )

@@ -5,36 +5,64 @@ scratch, in polynomials, do many at once. The call says it: ``way = vector`` for
 ``silu`` and ``gelu`` with f16 results, and for ``rope`` ``angles`` (sines and cosines of all
 frequencies at once), ``turns`` (all pairs of lanes of all heads at once) or ``angles_turns``.
 Without a way elements go one by one.
+
+Rows and columns whose number is known only when the program runs go in blocks, ``vector_by_4``, and
+those that no block holds one by one. Sines and cosines of all rows of a prompt are worked out at
+once, when the program starts, and kept for all layers: ``angles_kept_turns_by_4``.
 """
 
 from __future__ import annotations
 
-from meshc.analysis.csl.angles import sines_and_cosines
+from collections.abc import Collection
+from math import prod
+
+from meshc.analysis.csl.angles import of_rows, sines_and_cosines
+from meshc.analysis.csl.blocks import blocks_of, in_blocks
 from meshc.analysis.csl.costs import SETUP, Costs
-from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair
+from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair, rows_of
 from meshc.analysis.csl.functions import exponentials, gelu_by_erf, gelu_by_tanh, silu
-from meshc.analysis.csl.operands import BY_STEPS, one_by_one
+from meshc.analysis.csl.operands import BY_STEPS, one_by_one, widened
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_steps import Steps
+from meshc.analysis.csl.ways import ANGLES, BY, KEPT, TURNS, VECTOR, block_of, parts_of
 from meshc.analysis.csl.windows import Dim, Window, dense, window
+from meshc.analysis.csl.words import needed_by_angles
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
-VECTOR, ANGLES, TURNS = "vector", "angles", "turns"
 KERNELS = (*BY_STEPS, "rope")
 """The kernels that have such a way."""
 _SHARE = 4
 """Of the memory that buffers and code leave the part that one function may take for scratch."""
-_FIRST_ROW = Expr.const(0)
+_SHARES = tuple(eighth / 8 for eighth in range(1, 9))
+"""Of the most that an extent of the run can be: those over which a mean is taken."""
+_PASS = 20
+"""Cycles of the loop around a block, and of its descriptors, which it moves."""
 
 
-def chosen_way(op: Compute, costs: Costs, free_bytes: int, allowed: tuple[str, ...]) -> str:
+def chosen_way(
+    op: Compute,
+    costs: Costs,
+    free_bytes: int,
+    allowed: Collection[str],
+    known: Collection[str],
+) -> str:
     """The way in which ``op``, out of ``KERNELS``, has the fewest predicted cycles: parts out of
-    ``allowed``, each with a quarter of ``free_bytes`` of scratch at most, and 8 KiB."""
+    ``allowed``, each with a quarter of ``free_bytes`` of scratch at most, and 8 KiB. Extents of
+    the run are tried in blocks when ``BY`` is allowed; the block with the fewest cycles in the mean
+    over what they may be is taken. ``known`` are names that have values when a program starts."""
+    given = _given(op)
     room = min(free_bytes // _SHARE, MOST_SCRATCH_BYTES) // DType.F32.bytes
+    if op.kernel in BY_STEPS and blocks_of(given[0].dims):
+        ways = _block_ways(op, given, costs, room) if {BY, VECTOR} <= {*allowed} else {"": 0.0}
+        return min(ways, key=lambda way: ways[way])
+    if op.kernel == "rope" and {ANGLES, KEPT, TURNS} <= {*allowed}:
+        ways = _kept_ways(op, given, costs, known, BY in allowed, room)
+        if ways:
+            return min(ways, key=lambda way: ways[way])
     found = []
     for part, steps, otherwise in _parts(op, costs):
         if part in allowed and steps.fits and steps.words <= room and steps.cycles < otherwise:
@@ -42,8 +70,13 @@ def chosen_way(op: Compute, costs: Costs, free_bytes: int, allowed: tuple[str, .
     return "_".join(found)
 
 
-def wrong_way(op: Compute, costs: Costs) -> bool:
+def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
     """Whether ``op``, which says a way, cannot be written in it."""
+    given = _given(op)
+    if op.kernel in BY_STEPS and BY in op.way:
+        return op.way not in _block_ways(op, given, costs)
+    if op.kernel == "rope" and KEPT in parts_of(op):
+        return op.way not in _kept_ways(op, given, costs, known)
     parts = _parts(op, costs) if op.kernel in KERNELS else []
     said = op.way.split("_")
     possible = {part for part, steps, _ in parts if steps.fits}
@@ -52,9 +85,135 @@ def wrong_way(op: Compute, costs: Costs) -> bool:
 
 def scratch_words(op: Compute, costs: Costs) -> int:
     """f32 elements of scratch that the way of ``op`` takes."""
+    if op.kernel == "rope" and KEPT in parts_of(op):
+        return _kept_words(op, _given(op), costs, block_of(op))
+    if block := block_of(op):
+        steps = function_steps(op, in_blocks(_given(op), block).whole, costs)
+        return 0 if steps is None else steps.words
     said = op.way.split("_")
     parts = _parts(op, costs) if op.way else []
     return max((steps.words for part, steps, _ in parts if part in said), default=0)
+
+
+def copied_words(op: Compute) -> int:
+    """f32 elements of the copies that ``op`` takes of operands of another type, or that what no
+    block holds takes of its part of them."""
+    given, block = _given(op), block_of(op)
+    if op.kernel in BY_STEPS and block:
+        rests = [rest.windows for rest in in_blocks(given, block).rests]
+        return max((_size(rest, one_by_one(op, rest)) for rest in rests), default=0)
+    return _size(given, widened(op, given))
+
+
+def _size(windows: list[Window], chosen: list[bool]) -> int:
+    """Elements of those that are chosen."""
+    return sum(one.size for one, yes in zip(windows, chosen, strict=True) if yes)
+
+
+def vector_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
+    """Predicted cycles of a kernel by rows in the way that it says, at its largest extents; copies
+    of operands that it takes without a way are not among them."""
+    block = block_of(op)
+    if not block:
+        steps = function_steps(op, windows, costs) if op.way else None
+        return by_rows(op, windows, costs) if steps is None else steps.cycles
+    return round(_in_blocks_cycles(op, windows, costs, block, 1.0))
+
+
+def _block_ways(
+    op: Compute, windows: list[Window], costs: Costs, room: int | None = None
+) -> dict[str, float]:
+    """The ways of one of ``BY_STEPS`` for extents of the run, with their cycles summed over some of
+    these extents, as far as they have ``room`` for their scratch."""
+    most = _one_by_one_cycles(op, windows, costs)
+    found = {"": sum(most * share ** _dims(windows) for share in _SHARES)}
+    for block in blocks_of(windows[0].dims):
+        steps = function_steps(op, in_blocks(windows, block).whole, costs)
+        if steps is not None and steps.fits and (room is None or steps.words <= room):
+            cycles = (_in_blocks_cycles(op, windows, costs, block, share) for share in _SHARES)
+            found[f"{VECTOR}{BY}{block}"] = sum(cycles)
+    return found
+
+
+def _kept_ways(
+    op: Compute,
+    windows: list[Window],
+    costs: Costs,
+    known: Collection[str],
+    blocks: bool = True,
+    room: int | None = None,
+) -> dict[str, float]:
+    """The ways of a ``rope`` of several rows with sines and cosines kept for all of them, and the
+    cycles of turning, summed over some numbers of rows; none where the positions are not known when
+    the program starts, or where there is no ``room``."""
+    to, source, frequencies = windows
+    position = op.params["position"]
+    assert isinstance(position, Expr)
+    if frequencies.dtype != DType.F32 or rows_of(to) == 1:
+        return {}
+    if not needed_by_angles(position, frequencies) <= {*known}:
+        return {}
+    rows = to.dims[-2]
+    name, found = "_".join((ANGLES, KEPT, TURNS)), dict[str, float]()
+    for block in (blocks_of((rows,)) or [0]) if blocks else [min(1, len(blocks_of((rows,))))]:
+        cycles = 0.0
+        for share in _SHARES:
+            whole, singles = divmod(int(rows.extent * share), block) if block else (1, 0)
+            cycles += whole * (_PASS + turned_rows(costs, to, source, block or rows.extent).cycles)
+            cycles += singles * (_PASS + turned_rows(costs, to, source, 1).cycles)
+        words = _kept_words(op, windows, costs, block) + 2 * rows.extent * frequencies.size
+        fits = turned_rows(costs, to, source, block or rows.extent).fits
+        if fits and (room is None or words <= room):
+            found[f"{name}{BY}{block}" if block else name] = cycles
+    return found
+
+
+def _kept_words(op: Compute, windows: list[Window], costs: Costs, block: int) -> int:
+    """f32 elements of scratch of the angles of all rows, and of turning so many at once."""
+    to, source, frequencies = windows
+    rows = rows_of(to)
+    table = _table(rows * frequencies.size)
+    steps, _ = of_rows(costs, frequencies, table, table, rows)
+    return max(steps.words, turned_rows(costs, to, source, block or rows).words)
+
+
+def turned_rows(costs: Costs, to: Window, source: Window, rows: int) -> Steps:
+    """The operations that turn so many rows at once, for their cycles and scratch."""
+
+    def first(window: Window) -> Window:
+        dims = [*window.dims]
+        dims[-2] = Dim(rows, dims[-2].stride)
+        return window.inner(dims)
+
+    tables = _table(rows * to.dims[-1].extent // 2)
+    return turning_steps(costs, *pairs_of(first(to), first(source), (tables, tables)))
+
+
+def _dims(windows: list[Window]) -> int:
+    """How many extents are known only when the program runs."""
+    return sum(dim.count is not None for dim in windows[0].dims)
+
+
+def _in_blocks_cycles(
+    op: Compute, windows: list[Window], costs: Costs, block: int, share: float
+) -> float:
+    """Cycles in blocks, and one by one of what none holds, when extents of the run are ``share`` of
+    the most that they can be."""
+    cut = in_blocks(windows, block)
+    steps = function_steps(op, cut.whole, costs)
+    assert steps is not None
+    extents = [dim.extent * share for dim in windows[0].dims if dim.count is not None]
+    taken = prod(e // loop.length for e, loop in zip(extents, cut.loops, strict=True))
+    left = windows[0].size * share ** len(extents) - taken * cut.whole[0].size
+    each = _one_by_one_cycles(op, windows, costs) / windows[0].size
+    return taken * (steps.cycles + _PASS) + max(left, 0.0) * each
+
+
+def _one_by_one_cycles(op: Compute, given: list[Window], costs: Costs) -> int:
+    """Cycles without a way, and of the copies that this takes of operands of another type."""
+    copied = [one for one, yes in zip(given, one_by_one(op, given), strict=True) if yes]
+    copies = (SETUP + costs.vector("convert", DType.F32, one.size, ()) for one in copied)
+    return by_rows(op, given, costs) + sum(copies)
 
 
 def function_steps(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
@@ -68,25 +227,39 @@ def function_steps(op: Compute, given: list[Window], costs: Costs) -> Steps | No
     return (gelu_by_tanh if op.params["form"] == "tanh" else gelu_by_erf)(costs, *given)
 
 
+def pairs_of(to: Window, source: Window, tables: tuple[Window, Window]) -> list[Window]:
+    """The even and the odd lanes of result and source, as [*heads, rows, pairs], with what
+    ``tables`` of cosines and sines have for them, by rows if there are several."""
+    pairs = to.dims[-1].extent // 2
+    rows = [Dim(one.extent, pairs, one.count) for one in to.dims[-2:-1]]
+    lead = [Dim(dim.extent, 0) for dim in to.dims[:-2]]
+    return [
+        *(_lanes(window, which) for window in (to, source) for which in (0, 1)),
+        *(table.inner((*lead, *rows, Dim(pairs, 1))) for table in tables),
+    ]
+
+
 def turning_steps(
-    costs: Costs, to: Window, source: Window, tables: tuple[Window, Window], row: Expr
+    costs: Costs,
+    new_even: Window,
+    new_odd: Window,
+    old_even: Window,
+    old_odd: Window,
+    cosines: Window,
+    sines: Window,
 ) -> Steps:
-    """The operations that turn all pairs of lanes of all heads of ``row``, by ``tables`` of cosines
-    and sines."""
-    (old_even, old_odd), (new_even, new_odd) = (
-        [_lanes(window, row, which) for which in (0, 1)] for window in (source, to)
-    )
-    heads = to.dims[:-2]
-    cosines, sines = (
-        table.inner((*(Dim(dim.extent, 0) for dim in heads), *table.dims)) for table in tables
-    )
+    """The operations that turn pairs of lanes by angles."""
     steps = Steps(costs)
     even, odd, even_by_odd, odd_by_even = (steps.room(old_even.size) for _ in range(4))
+    if old_even.dtype != DType.F32:
+        for old, here in ((old_even, even), (old_odd, odd)):
+            steps.do("@fh2s", here, old)
+        old_even, old_odd = even, odd
     steps.do("@fmuls", even_by_odd, old_odd, sines)
     steps.do("@fmuls", odd_by_even, old_even, sines)
     steps.do("@fmuls", even, old_even, cosines)
     steps.do("@fmuls", odd, old_odd, cosines)
-    wide = to.dtype == DType.F32
+    wide = new_even.dtype == DType.F32
     steps.do("@fsubs", new_even if wide else even, even, even_by_odd)
     steps.do("@fadds", new_odd if wide else odd, odd, odd_by_even)
     if not wide:
@@ -95,38 +268,44 @@ def turning_steps(
     return steps
 
 
+def _given(op: Compute) -> list[Window]:
+    """The operands."""
+    return [window(view, op.span) for view in op.operands if isinstance(view, View)]
+
+
 def _parts(op: Compute, costs: Costs) -> list[tuple[str, Steps, int]]:
     """Parts of the ways that ``op`` has: the operations, and the cycles of what they replace."""
-    given = [window(view, op.span) for view in op.operands if isinstance(view, View)]
-    copied = one_by_one(op, given)
-    windows = [_copy(one) if yes else one for one, yes in zip(given, copied, strict=True)]
+    given = _given(op)
     if op.kernel == "rope":
-        to, source, frequencies = windows
+        copied = zip(given, one_by_one(op, given), strict=True)
+        to, source, frequencies = (_copy(one) if yes else one for one, yes in copied)
         if frequencies.dtype != DType.F32 or source.dtype != DType.F32:
             return []
         tables = (_table(frequencies.size), _table(frequencies.size))
         angles = sines_and_cosines(costs, frequencies, *tables)
-        turns = turning_steps(costs, to, source, tables, _FIRST_ROW)
+        turns = turning_steps(costs, *pairs_of(one_row(to), one_row(source), tables))
         return [
             (ANGLES, angles, ANGLE * frequencies.size),
             (TURNS, turns, pair_by_pair(to, frequencies, costs)),
         ]
     steps = function_steps(op, given, costs)
-    if steps is None:
-        return []
-    copies = sum(
-        SETUP + costs.vector("convert", DType.F32, w.size, ()) for w in windows if w not in given
-    )
-    return [(VECTOR, steps, by_rows(op, windows, costs) + copies)]
+    return [] if steps is None else [(VECTOR, steps, _one_by_one_cycles(op, given, costs))]
 
 
-def _lanes(window: Window, row: Expr, which: int) -> Window:
-    """All lanes 2 n + which of ``row``, of all heads."""
-    lanes = window.dims[-1]
+def one_row(window: Window, row: Expr | None = None) -> Window:
+    """The first row, or ``row``, of an operand [*heads, rows, lanes]."""
+    if len(window.dims) == 1:
+        return window
+    *heads, rows, lanes = window.dims
+    moved = window if row is None else window.moved(row * rows.stride)
+    return moved.inner((*heads, Dim(1, rows.stride), lanes))
+
+
+def _lanes(window: Window, which: int) -> Window:
+    """All lanes 2 n + which."""
+    *lead, lanes = window.dims
     moved = window.moved(which * lanes.stride)
-    if len(window.dims) > 1:
-        moved = moved.moved(row * window.dims[-2].stride)
-    return moved.inner((*window.dims[:-2], Dim(lanes.extent // 2, 2 * lanes.stride)))
+    return moved.inner((*lead, Dim(lanes.extent // 2, 2 * lanes.stride)))
 
 
 def _copy(source: Window) -> Window:

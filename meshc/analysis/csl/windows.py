@@ -23,6 +23,8 @@ MOST_DIMS = 4
 """Of a DSD of memory (vendor's page on DSDs)."""
 STRIDES = range(-128, 128)
 """Of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)."""
+OWN = "own."
+"""Begins the name of a variable that an emitted function declares itself."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ class Window:
     def trailing(self, count: int) -> Window:
         """The window of the last ``count`` dims."""
         return self.inner(self.dims[len(self.dims) - count :])
+
+
+def own(name: str) -> Expr:
+    """A variable that an emitted function declares itself, whatever the program calls its own."""
+    return Expr.var(f"{OWN}{name}")
 
 
 def has_one_dim(window: Window) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.transfers import Group, Transfers
+from meshc.analysis.csl.ways import KEPT, block_of, parts_of
 from meshc.analysis.csl.windows import Window, window
 from meshc.analysis.traffic.turns import turns_of
 from meshc.ir.affine import Atom, Cond, Expr, Var
@@ -31,7 +33,7 @@ _OF_THE_ROW = ("exp_sub", "merge_softmax")
 
 def tables_of(module: Module) -> dict[str, int]:
     """Words of 32 bits of the tables of a program, by what they are for: ``angles``, ``turns``."""
-    angles = {(str(found), at): found.size for found, at in _angles(module)}
+    angles = dict(_angles(module))
     turns: dict[tuple[str, int], int] = {}
     for channel in _sent_in_turn(module):
         found = turns_of(module.channel(channel), module.the_mesh())
@@ -121,27 +123,46 @@ def _guards(module: Module, transfers: Transfers) -> Iterator[Cond]:
 
 
 def known_at_start(module: Module) -> frozenset[str]:
-    """Names that have their values when a program starts: run-time scalars and coordinates."""
-    return frozenset({*module.scalars, *module.the_mesh().coordinates})
+    """What has its value when a program starts: names of run-time scalars and coordinates, and
+    weights, as ``%name``."""
+    weights = (f"%{buffer.value.name}" for buffer in module.buffers if buffer.role == "weight")
+    return frozenset({*module.scalars, *module.the_mesh().coordinates, *weights})
 
 
 def fixed_angles(op: Compute, to: Window, frequencies: Window, known: Iterable[str]) -> bool:
-    """Whether the angles of a ``rope`` are those of one row and all known, by the names ``known``,
-    when the program starts."""
+    """Whether the angles of a ``rope`` are all known, by the names ``known``, when the program
+    starts, and are those of one row, or are kept for all rows."""
     position = op.params["position"]
     assert isinstance(position, Expr)
-    rows = to.dims[-2].extent if len(to.dims) > 1 else 1
-    return rows == 1 and position.free_vars | frequencies.start.free_vars <= {*known}
+    if rows_of(to) > 1 and KEPT not in parts_of(op):
+        return False
+    return needed_by_angles(position, frequencies) <= {*known}
 
 
-def _angles(module: Module) -> Iterator[tuple[Window, str]]:
-    """Frequencies and position of each ``rope``; no position where angles are worked out there."""
+def needed_by_angles(position: Expr, frequencies: Window) -> frozenset[str]:
+    """What angles are worked out from, as :func:`known_at_start` names it."""
+    names = position.free_vars | frequencies.start.free_vars
+    return frozenset({*names, f"%{frequencies.buffer.name}"})
+
+
+def angles_of(op: Compute, to: Window, frequencies: Window, fixed: bool) -> tuple[str, ...]:
+    """What the angles of a ``rope`` are of, so that those of the same share a table: frequencies
+    and, where they are ``fixed`` when the program starts, positions."""
+    if not fixed:
+        return (str(frequencies),)
+    steps = (str(op.params["step"]), str(rows_of(to))) if rows_of(to) > 1 else ()
+    return (str(frequencies), str(op.params["position"]), *steps)
+
+
+def _angles(module: Module) -> Iterator[tuple[tuple[str, ...], int]]:
+    """The angles of each ``rope``, and how many a table of them holds."""
     known = known_at_start(module)
     for op in module.walk():
         if isinstance(op, Compute) and op.kernel == "rope":
             to, _, frequencies = (window(v, op.span) for v in op.operands if isinstance(v, View))
             fixed = fixed_angles(op, to, frequencies, known)
-            yield frequencies, str(op.params["position"]) if fixed else ""
+            rows = rows_of(to) if fixed else 1
+            yield angles_of(op, to, frequencies, fixed), rows * frequencies.size
 
 
 def _sent_in_turn(module: Module) -> list[str]:
@@ -153,7 +174,7 @@ def _sent_in_turn(module: Module) -> list[str]:
 def _row_words(op: Compute) -> int:
     """Words of the largest element of a row, kept for the function of one element; the same for
     all kernels of a type, f32 where operands are of both."""
-    if op.kernel not in _OF_THE_ROW or op.way:
+    if op.kernel not in _OF_THE_ROW or (op.way and block_of(op) < 2):
         return 0
     given = (window(v, op.span) for v in op.operands if isinstance(v, View))
     return max(one.dtype.bytes for one in given) // WORD_BYTES

@@ -29,6 +29,7 @@ __all__ = [
     "ring_hops",
     "ring_rank",
     "ring_step",
+    "spaced_coloring",
 ]
 
 
@@ -97,6 +98,15 @@ def chain_coloring(stride: int) -> Coloring:
     """Two colors for messages from ``p`` to ``p - stride``, by the parity of the place."""
     place = _P // stride
     return Coloring(2, Piecewise.single(place % 2), Piecewise.single((place + 1) % 2))
+
+
+def spaced_coloring(distance: int) -> Coloring:
+    """Colors for messages from ``p`` to ``p + distance``, which touch ``|distance| + 1`` routers.
+
+    Senders of one color are so many places apart that their messages touch no common router.
+    """
+    count = abs(distance) + 1
+    return Coloring(count, Piecewise.single(_P % count), Piecewise.single((_P - distance) % count))
 
 
 def multicast_coloring() -> Coloring:

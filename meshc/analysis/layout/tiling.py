@@ -7,7 +7,7 @@ prefill leaves is the one that decode continues (no transition between the phase
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 
 from meshc.ir.core import tensor_type
@@ -30,8 +30,8 @@ class Tiling:
 
     ``copies`` segments have the same key heads, of which each has a share of the queries.
     ``chunks`` (n) is the number of row chunks of attention's rings, ``chunks_y`` (a) of them per
-    row of the mesh and ``chunks_x`` (b) per core of a segment; ``row_lanes`` is the KV capacity
-    of one mesh row and the number of prompt rows a core keeps.
+    row of the mesh and ``chunks_x`` (b) per core of a segment; ``row_lanes`` is the number of
+    prompt rows a core keeps, ``key_lanes`` the KV capacity of one mesh row.
     """
 
     rows: int
@@ -43,6 +43,7 @@ class Tiling:
     lane_block: int
     chunks: int
     row_lanes: int
+    key_lanes: int
     copies: int = 1
 
     @property
@@ -72,22 +73,32 @@ def has_many_rows(module: Module, row_dim: str) -> bool:
     return "len" in module.scalars or module.dims.get(row_dim, 1) > 1
 
 
+def most_rows(module: Module) -> int:
+    """The most rows of a prompt that a run may have, where it says how many; else as many as are
+    ever known."""
+    _, most = module.scalars.get("len", (1, module.capacity))
+    return most
+
+
 def heads_of(module: Module) -> Attention | None:
     """The attention that ``module`` records, whose heads are dealt to the mesh; None without one.
+    Of latent attention, whose scores are a sum over several caches without heads, it is the first.
 
-    Fails with ``unsupported-op`` where keys have no heads and where there are several kinds of
-    attention, for which a mesh has no layout yet.
+    Fails with ``unsupported-op`` where neither queries nor keys have heads and where there are
+    several kinds of attention, for which a mesh has no layout yet.
     """
     for found in module.attention:
-        if not found.key:
+        if not found.query:
             fail(
                 "unsupported-op",
-                "keys and values without a head dim have no distributed form yet",
+                "attention without a head dim has no distributed form yet",
                 _place(module, found),
-                help="give them one of extent 1, and declare that the query heads share it",
+                help="give queries and keys a head dim of extent 1",
             )
-    if len(module.attention) > 1:
-        first, second = module.attention[:2]
+    first = next(iter(module.attention), None)
+    for second in module.attention[1:]:
+        if first is None or (first.headless and replace(second, lane=first.lane) == first):
+            continue
         fail(
             "unsupported-op",
             f"attention of {names_text(second)} beside one of {names_text(first)} has no "
@@ -95,7 +106,7 @@ def heads_of(module: Module) -> Attention | None:
             _place(module, second),
             help="give all layers of the model the same dims of heads and lanes",
         )
-    return module.attention[0] if module.attention else None
+    return first
 
 
 def _place(module: Module, wanted: Attention) -> Span | None:
@@ -111,6 +122,7 @@ def choose_tiling(
     columns: int,
     capacity: int,
     whole_heads: bool = False,
+    most_rows: int | None = None,
 ) -> Tiling:
     """The tiling whose cores hold the fewest lanes of q, k and v.
 
@@ -118,12 +130,16 @@ def choose_tiling(
     it is the one with the fewest lanes of q, and ties go to more segments, which leaves the most
     lanes of a head together: where all cores reach each other at once, scores then need no
     messages. Several segments may have the same key heads there.
+    Where keys have no heads, every column is a segment: query heads are dealt to columns, each of
+    which has all lanes of the cache.
     """
     if heads is None:
-        return make_tiling(extents, None, rows, columns, capacity, 1)
+        return make_tiling(extents, None, rows, columns, capacity, 1, 1, most_rows)
+    if heads.headless:
+        return make_tiling(extents, heads, rows, columns, capacity, columns, 1, most_rows)
     divisors = [s for s in range(1, columns + 1) if columns % s == 0]
     known = [
-        make_tiling(extents, heads, rows, columns, capacity, segments, copies)
+        make_tiling(extents, heads, rows, columns, capacity, segments, copies, most_rows)
         for segments in divisors
         for copies in _copies(extents, heads, segments, whole_heads)
     ]
@@ -151,7 +167,14 @@ def tiling_of(module: Module) -> Tiling:
     splits = [split for layout in kinds if layout for split in layout.splits]
     copies = max((s.copies for s in splits if heads and s.dim == heads.key), default=1)
     return make_tiling(
-        module.dims, heads, mesh.rows, mesh.columns, module.capacity, mesh.segments, copies
+        module.dims,
+        heads,
+        mesh.rows,
+        mesh.columns,
+        module.capacity,
+        mesh.segments,
+        copies,
+        most_rows(module),
     )
 
 
@@ -163,16 +186,22 @@ def make_tiling(
     capacity: int,
     segments: int,
     copies: int = 1,
+    most_rows: int | None = None,
 ) -> Tiling:
-    """The tiling for a given number of segments, ``copies`` of which have the same key heads."""
+    """The tiling for a given number of segments, ``copies`` of which have the same key heads. A run
+    has at most ``most_rows`` rows of a prompt, as many as the caches hold if not given."""
+    tokens = capacity if most_rows is None else most_rows
     if heads is None:
-        return Tiling(rows, columns, 1, None, 0, 0, 0, rows, ceil_div(capacity, rows))
-    group = extents[heads.query] // extents[heads.key]
-    key_block = ceil_div(extents[heads.key], segments // copies)
-    query_block = key_block * group // copies
+        own, kept = ceil_div(tokens, rows), ceil_div(capacity, rows)
+        return Tiling(rows, columns, 1, None, 0, 0, 0, rows, own, kept)
+    if heads.headless:
+        key_block, query_block = 1, ceil_div(extents[heads.query], segments)
+    else:
+        group = extents[heads.query] // extents[heads.key]
+        key_block = ceil_div(extents[heads.key], segments // copies)
+        query_block = key_block * group // copies
     lane_block = _lane_block(extents[heads.lane], columns // segments)
     chunks = lcm(rows, columns // segments)
-    row_lanes = chunks // rows * ceil_div(capacity, chunks)
     return Tiling(
         rows,
         columns,
@@ -182,7 +211,8 @@ def make_tiling(
         key_block,
         lane_block,
         chunks,
-        row_lanes,
+        chunks // rows * ceil_div(tokens, chunks),
+        chunks // rows * ceil_div(capacity, chunks),
         copies,
     )
 

@@ -2,7 +2,17 @@
 
 from meshc.backends.csl.emit import check, emit
 from meshc.backends.csl.host_file import Vocabulary
-from meshc.backends.csl.pe.pe_file import Needs, needs
+from meshc.backends.csl.pe.core_memory import CoreMemory
+from meshc.backends.csl.pe.pe_file import Needs, core_memory, needs
 from meshc.backends.csl.report import summary
 
-__all__ = ["Needs", "Vocabulary", "check", "emit", "needs", "summary"]
+__all__ = [
+    "CoreMemory",
+    "Needs",
+    "Vocabulary",
+    "check",
+    "core_memory",
+    "emit",
+    "needs",
+    "summary",
+]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from meshc.analysis.csl.words import kept_atoms
 from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.host_file import Vocabulary, host_file
 from meshc.backends.csl.layout_file import layout_file
@@ -15,6 +16,7 @@ from meshc.backends.csl.phases_file import phases_file, reads_prompts
 from meshc.backends.csl.report import report
 from meshc.backends.csl.spelling.names import IDLE, check_axes, phase_file, scalar_name
 from meshc.devices.csl import targets
+from meshc.ir.affine import Floor
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
@@ -29,12 +31,15 @@ def emit(
     portable: bool = False,
     vocabulary: Vocabulary | None = None,
     shared: bool = True,
+    grouped: bool = True,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
     host of a step of decoding makes tokens of a ``vocabulary``.
 
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
     catalogue. What several places of a program do is a function, unless nothing is ``shared``.
+    Where a program goes on behind a wait is found by groups of cases, unless they are not
+    ``grouped``.
 
     Several phases are a program each, in a folder with the phase's name; where one reads prompts
     and the other continues them, a host beside these folders runs both. Raises ``csl-device`` for
@@ -43,9 +48,12 @@ def emit(
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, shared, "", vocabulary)[1]
+        return _program(phase, module, portable, (shared, grouped), "", vocabulary)[1]
     programs = in_each(
-        modules, lambda phase: _program(phase, modules[phase], portable, shared, "../", vocabulary)
+        modules,
+        lambda phase: _program(
+            phase, modules[phase], portable, (shared, grouped), "../", vocabulary
+        ),
     )
     found = {
         f"{phase_file(phase)}/{name}": text
@@ -78,25 +86,45 @@ def check(module: Module) -> None:
                 f"'{name}' grows to {high}, and the programs of cores count to {_MOST - 1}",
                 help="use a shorter sequence (--seq)",
             )
+    _check_rounded_up(module)
     check_axes(module.the_mesh().coordinates)
     for name in module.scalars:
         scalar_name(name)
     check_kernels(module)
 
 
+def _check_rounded_up(module: Module) -> None:
+    """Fail with ``csl-extent`` where a number of tokens, to which something is added before a
+    division to round up, may exceed 16 bits. A chunk and what is before it fit the caches."""
+    for atom in kept_atoms(module):
+        if not isinstance(atom, Floor):
+            continue
+        tokens = sum(module.scalars[name][1] for name in atom.body.free_vars)
+        if module.rows is not None:
+            tokens = min(tokens, module.capacity)
+        if tokens + atom.body.constant >= _MOST:
+            fail(
+                "csl-extent",
+                f"{atom.body} grows to {tokens + atom.body.constant}, and the programs of cores "
+                f"count to {_MOST - 1}",
+                help="use a shorter sequence (--seq)",
+            )
+
+
 def _program(
     phase: str,
     module: Module,
     portable: bool,
-    shared: bool,
+    choices: tuple[bool, bool],
     place: str,
     vocabulary: Vocabulary | None,
 ) -> tuple[PeFile, dict[str, str]]:
-    """What a core runs in one phase, and its files; ``place`` is where the folders of weights and
-    of what is kept between runs lie."""
+    """What a core runs in one phase, and its files; ``choices`` say whether code is shared and
+    cases are grouped, ``place`` where the folders of weights and of what is kept between runs
+    lie."""
     check(module)
     goals = targets(module.the_device(), portable)
-    pe = pe_file(module, phase, goals, shared)
+    pe = pe_file(module, phase, goals, *choices)
     idle = {f"{IDLE}.csl": idle_file(module)} if Regions(module.the_mesh()).idle else {}
     return pe, {
         "layout.csl": layout_file(module, pe, phase_file(phase)),

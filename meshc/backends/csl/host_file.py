@@ -11,6 +11,7 @@ from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_na
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
 from meshc.ir.affine import Cond, Expr, Piecewise
+from meshc.ir.batch import POSITION
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.types import BufferType, DType
@@ -93,6 +94,8 @@ def host_file(
         kept=[
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
+        multiples=module.multiples,
+        room=module.capacity if {ROWS, POSITION} <= module.scalars.keys() else 0,
         lengths=any(f'"{ROWS}"' in port.shape for port in ports),
         weights=dict.fromkeys(("weights", f"{place}weights")),
         state=f"{place}state",

@@ -3,7 +3,7 @@
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.emit import MANIFEST, emit, summary
-from meshc.backends.cuda.executor.cpu_machine import CpuMachine
+from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.program import StepProgram, from_json
 
@@ -17,4 +17,5 @@ __all__ = [
     "emit",
     "from_json",
     "summary",
+    "toolchain_for",
 ]

@@ -1,16 +1,21 @@
-"""``meshc estimate``: algorithms of a product on a mesh, in PLMR terms."""
+"""``meshc estimate``: algorithms of a product in PLMR terms, or what KV caches hold, on a mesh."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from meshc.cli.output import print_json
+from meshc.cli.capacities import capacity_object, capacity_tables
+from meshc.cli.output import print_json, table
+from meshc.cli.progress import Progress
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import KEYS, KINDS
+from meshc.driver import CompileRequest, load_any
+from meshc.driver.capacity import capacities
 from meshc.driver.estimating import Estimate, estimates
 from meshc.driver.questions import Question
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import Diagnostics, fail
 
 _HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
 _LAWS = ("algorithm", "paths", "step", "path", "bytes")
@@ -18,12 +23,16 @@ _LAWS = ("algorithm", "paths", "step", "path", "bytes")
 
 def run(options: argparse.Namespace) -> int:
     """Estimate and print."""
+    if options.kv:
+        return _caches(options)
     if not options.plmr:
-        fail("bad-argument", "say what to estimate", help="--plmr is the table there is")
+        fail(
+            "bad-argument",
+            "say what to estimate",
+            help="--plmr is of a product M K N, --kv of the KV cache of MODEL",
+        )
     question = Question(
-        options.m,
-        options.k,
-        options.n,
+        *_sizes(options.of),
         options.mesh,
         options.device,
         options.dtype,
@@ -35,6 +44,40 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(_tables(question, found)))
     return 0
+
+
+def _caches(options: argparse.Namespace) -> int:
+    """What the KV cache of a model holds."""
+    (model, *others) = options.of
+    if others:
+        fail("bad-argument", f"--kv is of one MODEL, not of {len(options.of)}")
+    loaded = load_any(model, Diagnostics())
+    request = CompileRequest(
+        device=options.device, mesh=options.mesh, layers=options.layers, dtype=options.dtype
+    )
+    with Progress() as progress:
+
+        def tell(policy: str, tokens: int) -> None:
+            progress.say(f"{policy}: {tokens} tokens")
+
+        found = capacities(loaded, request, tell)
+    if options.json:
+        print_json(capacity_object(loaded.name, request, found))
+    else:
+        print("\n".join(capacity_tables(loaded.name, request, found)))
+    return 0
+
+
+def _sizes(texts: Sequence[str]) -> tuple[int, int, int]:
+    """M, K and N of a product."""
+    if len(texts) != 3 or not all(text.isdecimal() for text in texts):
+        fail(
+            "bad-argument",
+            f"'{' '.join(texts)}' are not the sizes of a product",
+            help="--plmr takes three, M K N",
+        )
+    m, k, n = map(int, texts)
+    return m, k, n
 
 
 def _object(estimate: Estimate) -> dict[str, object]:
@@ -69,15 +112,15 @@ def _tables(question: Question, found: list[Estimate]) -> list[str]:
         mine = [e for e in found if e.kind == kind]
         size = f"[{rows}, {question.k}] x [{question.k}, {question.n}]"
         lines += ["", f"{kind.upper()} {size} on {question.mesh} cores of {question.device}"]
-        lines += _table([_HEAD, *map(_row, mine)])
+        lines += table([_HEAD, *map(_row, mine)])
         for estimate in mine:
             reasons = [f"{letter}: {why}" for letter, why in estimate.violates.items()]
             lines += [f"  {estimate.algo}: {'; '.join(reasons)}"] if reasons else []
         lines += ["", f"{kind.upper()}: cycles of the tile program by what they are spent on"]
-        lines += _table([("algorithm", *MECHANISMS, "total"), *map(_parts, mine)])
+        lines += table([("algorithm", *MECHANISMS, "total"), *map(_parts, mine)])
         lines += _inputs(question.device, mine)
         lines += ["", f"{kind.upper()} on P x P cores"]
-        lines += _table([_LAWS, *map(_laws, mine)])
+        lines += table([_LAWS, *map(_laws, mine)])
     return lines[1:]
 
 
@@ -118,14 +161,3 @@ def _inputs(name: str, found: list[Estimate]) -> list[str]:
 def _laws(estimate: Estimate) -> tuple[str, ...]:
     how = estimate.laws
     return estimate.algo, *(f"O({law})" for law in (how.paths, how.step, how.path, how.bytes))
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -21,6 +21,7 @@ from meshc.driver import (
     Answer,
     Backend,
     CompileRequest,
+    LoadedModel,
     Profile,
     RunRequest,
     compile_loaded,
@@ -29,6 +30,7 @@ from meshc.driver import (
     opened,
     run_compiled,
     run_program,
+    smallest_place,
 )
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.files import error_words
@@ -100,6 +102,8 @@ def _answers(
             compile_request, seq=_capacity(request, loaded.config.max_positions)
         )
     compile_request.check()
+    if compile_request.target == "csl" and options.mesh is None:
+        compile_request = _placed(loaded, compile_request, live.progress)
     with _opened(compile_request.target, request) as backend:
         compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
         return run_compiled(
@@ -127,6 +131,17 @@ def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequ
     if found.batch < prompts:
         fail("bad-argument", f"{prompts} prompts do not go into --batch {found.batch}")
     return found
+
+
+def _placed(loaded: LoadedModel, request: CompileRequest, progress: Progress) -> CompileRequest:
+    """``request`` on the smallest mesh that fits, which is said at once with the reason."""
+
+    def tell(device: str, mesh: str) -> None:
+        progress.say(f"does it fit {mesh} PEs of {device}?")
+
+    place = smallest_place(loaded, request, tell)
+    print_diagnostics([Diagnostic("remark", "mesh", place.words)])
+    return dataclasses.replace(request, device=place.device, mesh=place.mesh)
 
 
 def _capacity(request: RunRequest, most: int) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from types import ModuleType
 
+from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json
+from meshc.cli.progress import Progress
 from meshc.driver.scheduling import ScheduleRequest, choice, setting_of, simulated_bands
 from meshc.serving.comparing import Band, Setting, simulated
+from meshc.serving.workers import Processes, Workers
 from meshc.support.diagnostics import fail
 from meshc.support.files import write_text
 
@@ -33,18 +35,21 @@ Found = list[tuple[ScheduleRequest, dict[str, Band]]]
 
 def run(options: argparse.Namespace) -> int:
     """Simulate and print."""
-    if not 1 <= options.processes <= 256:
-        fail("bad-argument", f"--processes is {options.processes}, not 1 to 256")
+    workers = _workers(options)
     rates = list(dict.fromkeys(options.rate or [None]))
     if options.auto:
-        return _choose(options, rates)
+        return _choose(options, rates, workers)
     names = list(dict.fromkeys(options.policy or ["chunked"]))
-    plots = _plots() if options.plots else None
+    plots = None
+    if options.plots:
+        plots = module_of_extra("meshc.serving.plots", "plots", "drawing")
     plan = [
         _request(options, name, rate, alone=len(names) == 1) for rate, name in product(rates, names)
     ]
     first = setting_of(plan[0])
-    found = list(zip(plan, simulated_bands(plan, options.processes), strict=True))
+    with Progress() as progress:
+        bands = simulated_bands(plan, workers, progress.runs)
+    found = list(zip(plan, bands, strict=True))
     if plots is not None:
         _draw(plots, Path(options.plots), names, found)
     if options.json:
@@ -54,6 +59,19 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join([*_title(options, first), *_aligned(_by_metric(found))]))
     return 0
+
+
+def _workers(options: argparse.Namespace) -> Workers:
+    """Who carries the runs out."""
+    if not 1 <= options.processes <= 256:
+        fail("bad-argument", f"--processes is {options.processes}, not 1 to 256")
+    if options.scheduler is None:
+        return Processes(options.processes)
+    if options.processes > 1:
+        fail("bad-argument", "--processes are of this machine, --scheduler has workers of its own")
+    cluster = module_of_extra("meshc.serving.cluster", "cluster", "a Dask cluster")
+    found: Workers = cluster.Cluster(options.scheduler)
+    return found
 
 
 def _request(
@@ -78,13 +96,14 @@ def _request(
     )
 
 
-def _choose(options: argparse.Namespace, rates: Sequence[float | None]) -> int:
+def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers: Workers) -> int:
     """Print the policies that were tried, the best first, and what the best gains."""
     if options.policy or options.chunk or options.groups or options.plots or len(rates) > 1:
         fail("bad-argument", "--auto chooses policy, chunk and groups itself, for one rate")
     request = _request(options, "chunked", rates[0], alone=True)
     setting = setting_of(request)
-    found = choice(request, options.processes)
+    with Progress() as progress:
+        found = choice(request, workers, progress.runs)
     best = found[0]
     usual = next(one for one in found if one.words == _USUAL)
     if options.json:
@@ -108,18 +127,6 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None]) -> int:
 
 
 # --- pictures
-
-
-def _plots() -> ModuleType:
-    """The module that draws, which needs the extra ``plots``."""
-    try:
-        return import_module("meshc.serving.plots")
-    except ImportError:
-        fail(
-            "missing-extra",
-            "plots need the Python package 'matplotlib', which is not installed",
-            help="pip install 'meshc[plots]'",
-        )
 
 
 def _draw(plots: ModuleType, folder: Path, names: Sequence[str], found: Found) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
 from types import ModuleType
 
 from meshc.cli.commands.serve_trace import compile_request, serve_request
+from meshc.cli.extras import module_of_extra
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching
 from meshc.driver import load_any
@@ -50,12 +50,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _library(name: str) -> ModuleType:
-    """A module of the endpoint, which needs the extra ``serve``."""
-    try:
-        return import_module(f"meshc.serving.endpoint.{name}")
-    except ImportError as error:
-        fail(
-            "missing-extra",
-            f"serving needs the Python package '{error.name}', which is not installed",
-            help="pip install 'meshc[serve]'",
-        )
+    """A module of the endpoint."""
+    return module_of_extra(f"meshc.serving.endpoint.{name}", "serve", "serving")

@@ -73,7 +73,7 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    return dataclasses.replace(found, batch=options.batch or USUAL_REQUESTS)
+    return dataclasses.replace(found, batch=options.batch or USUAL_REQUESTS, chunk=None)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_compiling
+from meshc.cli.flags.compiling import add_chunk, add_compiling
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
@@ -39,5 +39,6 @@ def add_to(commands: Any) -> None:
         "--weights", metavar="PATH", help="also write these weights, as DIR/weights/NAME.npy"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_chunk(parser)
     add_compiling(parser)
     add_watching(parser)

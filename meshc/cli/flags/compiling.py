@@ -5,6 +5,17 @@ from __future__ import annotations
 import argparse
 
 
+def add_chunk(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of how prompts are read."""
+    parser.add_argument(
+        "--chunk",
+        type=int,
+        metavar="N",
+        help="CSL: read a prompt in chunks of at most N tokens behind those that are cached, which "
+        "takes less memory; default: in one piece",
+    )
+
+
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a compile."""
     group = parser.add_argument_group("compiling")
@@ -19,10 +30,9 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--mesh",
-        default="8x8",
         metavar="WxH|AXIS=N,..",
         help="columns x rows of one region of cores, or axes by name, that of regions included; "
-        "default: %(default)s",
+        "default: 8x8; of run with --target csl the smallest that fits",
     )
     group.add_argument(
         "--seq", type=int, metavar="N", help="tokens that the KV cache holds; default: 1024"
@@ -47,8 +57,9 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="OP=NAME",
-        help="algorithm of gemm (cyclic_shift, cannon, summa, allgather, transposed) or all_reduce "
-        "(pipeline, ring, tree, two_phase, k_tree:K); may be repeated; default: by the cost model",
+        help="algorithm of gemm (cyclic_shift, cannon, summa, allgather, transposed), all_reduce "
+        "(pipeline, ring, tree, two_phase, k_tree:K) or dispatch (multicast, ring, gather); may be "
+        "repeated; default: by the cost model",
     )
     group.add_argument(
         "--align",

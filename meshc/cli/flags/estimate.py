@@ -9,23 +9,37 @@ Compile C[M, N] = A[M, K] B[K, N] by every algorithm for a mesh and count what i
 routing paths, longest way of a step and of the whole program in hops (alpha) and routing stages
 (beta), memory, predicted cycles, and which of P, L, M and R it violates. GEMV is the product of one
 row. A second table says how these grow on P x P cores, from programs compiled for several P.
+
+With --kv: compile the decode step of MODEL for several lengths and say how many tokens its KV cache
+holds before the first core overflows, by policy, which core that is and what takes its memory.
 """
 
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
-        "estimate", help="compare algorithms of a product", description=_DESCRIPTION
+        "estimate",
+        help="compare algorithms of a product, or say what KV caches hold",
+        description=_DESCRIPTION,
     )
-    for name in ("M", "K", "N"):
-        parser.add_argument(name.lower(), metavar=name, type=int)
-    parser.add_argument("--plmr", action="store_true", help="the table in PLMR terms")
-    parser.add_argument("--mesh", default="8x8", metavar="WxH", help="default: %(default)s")
+    parser.add_argument(
+        "of", nargs="+", metavar="MODEL|M K N", help="a model with --kv, three sizes with --plmr"
+    )
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--plmr", action="store_true", help="the table in PLMR terms")
+    asked.add_argument("--kv", action="store_true", help="the capacity of MODEL's KV cache")
+    parser.add_argument(
+        "--mesh", default="8x8", metavar="WxH|AXIS=N,..", help="default: %(default)s"
+    )
+    parser.add_argument("--layers", type=int, metavar="N", help="of --kv: the first N layers only")
     parser.add_argument(
         "--device", default="wse2", metavar="NAME|FILE.toml", help="default: %(default)s"
     )
     parser.add_argument("--dtype", default="", metavar="f32|f16", help="default: the device's own")
     parser.add_argument(
-        "--accumulate", default="f32", metavar="f32|f16", help="of sums; default: %(default)s"
+        "--accumulate",
+        default="f32",
+        metavar="f32|f16",
+        help="of --plmr: type of sums; default: %(default)s",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from meshc.cli.flags.compiling import add_compiling
+from meshc.cli.flags.compiling import add_chunk, add_compiling
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
@@ -66,6 +66,7 @@ def add_to(commands: Any) -> None:
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_chunk(parser)
     add_compiling(parser)
     add_watching(parser)
 

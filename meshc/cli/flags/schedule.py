@@ -30,6 +30,11 @@ def add_to(commands: Any) -> None:
         "--processes", type=int, default=1, metavar="N", help="runs at once; default: %(default)s"
     )
     parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="carry the runs out on a Dask cluster that is trusted: tcp://127.0.0.1:8786",
+    )
+    parser.add_argument(
         "--plots", metavar="DIR", help="write attainment, frontier and timeline as SVG into DIR"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")

@@ -42,7 +42,8 @@ class YarnScaling:
     A frequency that turns ``beta_fast`` times or more in ``original_max_position`` positions is
     kept, one that turns ``beta_slow`` times or less is divided by ``factor``. Scores are multiplied
     by ``attention_scale``. Sources: ``_compute_yarn_parameters`` in the RoPE utilities of Hugging
-    Face transformers, and its DeepSeek-V2, where ``mscale_all_dim`` gives the scale.
+    Face transformers, and its DeepSeek-V2, where ``mscale_all_dim`` gives the scale. The pairs
+    between which it blends are rounded outwards to whole ones if ``truncate``.
     """
 
     factor: float
@@ -50,6 +51,7 @@ class YarnScaling:
     beta_slow: float
     original_max_position: int
     mscale_all_dim: float
+    truncate: bool = True
 
     @property
     def attention_scale(self) -> float:

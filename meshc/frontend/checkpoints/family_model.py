@@ -61,5 +61,6 @@ def _scaling_parameters(scaling: RopeScaling | None) -> dict[str, Parameter]:
             "high_freq_factor": scaling.beta_fast,
             "original_max_position": scaling.original_max_position,
             "scale": scaling.attention_scale,
+            "truncate": scaling.truncate,
         }
     return {}

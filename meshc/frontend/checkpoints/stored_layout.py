@@ -1,7 +1,8 @@
 """How a stored tensor holds a param: the dims of its axes, spelled as in ``tensors.toml``.
 
 ``["H (N | P)", "E"]`` is a matrix whose rows are heads H, and in each head the lanes N and then the
-lanes P; a param ``[E, H, N]`` of it is the first lanes of each head, transposed.
+lanes P; a param ``[E, H, N]`` of it is the first lanes of each head, transposed. In ``F (1 | 1)``
+single lanes of two params take turns.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def stored_layout(
 def _alternatives(axis: str) -> list[list[list[str]]]:
     """The factors of an axis, each a list of alternatives, each a list of dims."""
     return [
-        [alternative.split() for alternative in (group or dim).split("|")]
+        [[d for d in alternative.split() if d != "1"] for alternative in (group or dim).split("|")]
         for group, dim in _FACTOR.findall(axis)
     ]
 

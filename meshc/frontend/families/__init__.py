@@ -9,16 +9,27 @@
 """
 
 from meshc.frontend.families.family import Family, family_named, family_names, model_text
-from meshc.frontend.families.tables import Experts, Flag, Refusal, Size, StoredParam, Tables
+from meshc.frontend.families.tables import (
+    Experts,
+    Flag,
+    Number,
+    Refusal,
+    Size,
+    StoredParam,
+    Tables,
+    Windows,
+)
 
 __all__ = [
     "Experts",
     "Family",
     "Flag",
+    "Number",
     "Refusal",
     "Size",
     "StoredParam",
     "Tables",
+    "Windows",
     "family_named",
     "family_names",
     "model_text",

@@ -17,6 +17,7 @@ from meshc.frontend.families.tables import (
     Size,
     StoredParam,
     Tables,
+    Windows,
     Word,
 )
 
@@ -80,7 +81,7 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
     def merged(key: str) -> dict[str, Any]:
         return {**config.get(key, {}), **variant.get(key, {})}
 
-    known = {"sizes", "own", "flags", "switches", "refused", "rope_types", "experts"}
+    known = {"sizes", "own", "flags", "switches", "numbers", "refused", "rope_types", "experts"}
     rest = {key: value for key, value in (*config.items(), *variant.items()) if key not in known}
     return Tables(
         rope_types=tuple(config["rope_types"]),
@@ -90,10 +91,12 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
         switches={
             name: Flag(parameter=name, **entry) for name, entry in merged("switches").items()
         },
+        numbers={name: Number(**entry) for name, entry in merged("numbers").items()},
         refused=tuple(
             Refusal(**entry) for table in (config, variant) for entry in table.get("refused", [])
         ),
         lanes=tuple(rest.pop("lanes", ())),
+        windows=Windows(**rest.pop("windows")) if "windows" in rest else None,
         experts=_experts(merged("experts")),
         no_effect=frozenset(rest.pop("no_effect", ())),
         **rest,

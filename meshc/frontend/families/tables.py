@@ -50,6 +50,16 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """Windows in every ``every``-th layer, from the first one on, over as many tokens as
+    'sliding_window' says, or ``default``, for the parameter ``parameter`` of the model."""
+
+    parameter: str
+    every: int
+    default: int
+
+
+@dataclass(frozen=True)
 class Word:
     """One of the texts ``among`` at ``key``, the first where that is absent."""
 
@@ -115,9 +125,12 @@ class Tables:
 
     ``sizes`` and ``flags`` are those of every model, by their names in ``ModelConfig``; ``own`` are
     parameters of this family alone that are whole numbers, ``switches`` those that are truth
-    values. ``lanes`` are the own parameters whose sum is a head's width,
-    where no key gives that. ``window_switch`` is the key without which 'sliding_window' means
-    nothing. Keys of ``no_effect`` change nothing in the models that are read.
+    values, ``numbers`` those that are others. ``lanes`` are the own parameters whose sum is a
+    head's width, where no key gives that. ``windows`` are those that the model computes;
+    ``window_switch`` is the key without which 'sliding_window' means nothing. ``theta`` is the base
+    of RoPE where a file gives none; it says how RoPE is scaled if that is ``rope_needed``, and
+    whole heads are rotated where it ``rotates_heads``. Keys of ``no_effect`` change nothing in the
+    models that are read.
     """
 
     rope_types: tuple[str, ...]
@@ -125,9 +138,14 @@ class Tables:
     own: Mapping[str, Size]
     flags: Mapping[str, Flag]
     switches: Mapping[str, Flag]
+    numbers: Mapping[str, Number]
     refused: tuple[Refusal, ...]
     lanes: tuple[str, ...] = ()
+    windows: Windows | None = None
     window_switch: str = ""
+    theta: float = 10000.0
+    rope_needed: bool = False
+    rotates_heads: bool = False
     experts: Experts | None = None
     no_effect: frozenset[str] = frozenset()
 
@@ -136,6 +154,7 @@ class Tables:
         sizes = (*self.sizes.values(), *self.own.values())
         found = {size.key for size in sizes} | {size.other for size in sizes if size.other}
         found |= {flag.key for flag in (*self.flags.values(), *self.switches.values())}
+        found |= {number.key for number in self.numbers.values()}
         found |= {refusal.key for refusal in self.refused}
         found |= self.experts.keys() if self.experts else set()
         return frozenset(found) | self.no_effect
@@ -149,7 +168,8 @@ class StoredParam:
     files of the family are not read. Of the dim ``each`` every element has a stored tensor of its
     own, with its number for ``{each}``. ``stored`` has a text for each stored axis, rows first,
     that names the dims along it, the outermost first. ``(N | P)`` are
-    lanes that lie side by side: the param has those of its own dims, or of alternative ``part``.
+    lanes that lie side by side: the param has those of its own dims, or of alternative ``part``;
+    an alternative ``1`` is a single lane.
     ``gguf_pairs`` is a dim whose lanes i and i + n/2 lie at 2i and 2i + 1 in GGUF files. A model
     with tied embeddings has this param in the place of ``tied``.
     """

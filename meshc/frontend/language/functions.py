@@ -220,6 +220,7 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
         low_freq_factor=_positive(applied, "low_freq_factor"),
         high_freq_factor=_positive(applied, "high_freq_factor"),
         original_max_position=int(_positive(applied, "original_max_position")),
+        truncate=_truth(applied, "truncate"),
     )
     return emitter.emit(op, applied.call.span)
 
@@ -237,12 +238,29 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
     if mask == "causal":
         _need_rows("a causal mask", value, dim, applied.call.span)
     rows = ROWS if mask == "causal" else ""
-    op = graph.Softmax(operands=[value], dim=dim, mask=mask, rows=rows)
+    window = 0 if applied.number("window") == 0 else _whole(applied, "window")
+    if window and mask != "causal":
+        message = "a window ends at a row's own position: it needs mask = causal"
+        fail("bad-option", message, applied.spans["window"])
+    sinks = [applied.tensor("sink")] if "sink" in applied.values else []
+    for sink in sinks:
+        if dim in dims_of(sink) or not {*dims_of(sink)} <= {*dims_of(value)} - {ROWS}:
+            message = f"the sink {show(dims_of(sink))} does not fit {show(dims_of(value))}"
+            help_line = f"a sink has dims of the scores other than '{dim}' and the rows"
+            fail("dims-mismatch", message, applied.spans["sink"], help=help_line)
+    op = graph.Softmax(
+        operands=[value, *sinks],
+        dim=dim,
+        mask=mask,
+        rows=rows,
+        window=window,
+        every=_whole(applied, "every"),
+    )
     return emitter.emit(op, applied.call.span)
 
 
 def _top_k(emitter: Emitter, applied: Applied) -> Value:
-    scores, normalise = applied.tensor("scores"), applied.constant("normalise")
+    scores, normalise = applied.tensor("scores"), _truth(applied, "normalise")
     dim, span = applied.dim("dim", scores), applied.call.span
     names = ("count", "groups", "kept_groups", "group_top")
     count, groups, kept_groups, group_top = (_whole(applied, name) for name in names)
@@ -250,9 +268,6 @@ def _top_k(emitter: Emitter, applied: Applied) -> Value:
     mistake = choice_mistake(extent, count, groups, kept_groups, group_top)
     if mistake:
         fail("bad-option", mistake, applied.spans["count"])
-    if not isinstance(normalise, bool):
-        message = f"normalise of top_k is true or false, not {kind(normalise)}"
-        fail("bad-option", message, applied.spans["normalise"])
     bias = [applied.tensor("bias")] if "bias" in applied.values else []
     if bias and dims_of(bias[0]) != (dim,):
         message = f"the bias {show(dims_of(bias[0]))} does not fit: top_k chooses of [{dim}]"
@@ -267,6 +282,14 @@ def _top_k(emitter: Emitter, applied: Applied) -> Value:
         normalise=normalise,
     )
     return emitter.emit(op, span)
+
+
+def _truth(applied: Applied, name: str) -> bool:
+    given = applied.constant(name)
+    if not isinstance(given, bool):
+        message = f"{name} of {applied.call.name} is true or false, not {kind(given)}"
+        fail("bad-option", message, applied.spans[name])
+    return given
 
 
 def _whole(applied: Applied, name: str) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, cast
 
 from meshc.frontend.language.ast import Argument, Block, Call, Constant, Tensor
-from meshc.ir.declared import Attribute
-from meshc.ir.functions import FUNCTIONS, attributes_of
+from meshc.ir.functions import FUNCTIONS, Function, attributes_of
 from meshc.support.diagnostics import fail
 
 # Comparing with more names than any model has would take long.
@@ -52,11 +51,14 @@ def _word(name: str, *words: str) -> Formal:
     return Formal(name, "word", False, words[0], words)
 
 
-def _option_of(attribute: Attribute) -> Formal:
-    """The parameter that is an option of a function of elements."""
-    if attribute.rule.among:
-        return _word(attribute.name, *attribute.rule.among)
-    return Formal(attribute.name, "number")
+def _options_of(function: type[Function]) -> Iterator[Formal]:
+    """The parameters that are options of a function of elements."""
+    defaults = {field.name: field.default for field in fields(function)}
+    for attribute in attributes_of(function):
+        if attribute.rule.among:
+            yield _word(attribute.name, *attribute.rule.among)
+        else:
+            yield _option(attribute.name, cast(float, defaults[attribute.name]))
 
 
 _DIM = Formal("dim", "dim", required=False)
@@ -76,10 +78,21 @@ _ALL = (
             _option("low_freq_factor", 1.0),
             _option("high_freq_factor", 4.0),
             _option("original_max_position", 8192),
+            Formal("truncate", "constant", False, True),
             _DIM,
         ),
     ),
-    Signature("softmax", (_X, _word("mask", "none", "causal"), _DIM)),
+    Signature(
+        "softmax",
+        (
+            _X,
+            _word("mask", "none", "causal"),
+            _DIM,
+            _option("window", 0),
+            _option("every", 1),
+            Formal("sink", "tensor", required=False),
+        ),
+    ),
     Signature(
         "top_k",
         (
@@ -93,7 +106,7 @@ _ALL = (
             _DIM,
         ),
     ),
-    *(Signature(name, (_X, *map(_option_of, attributes_of(f)))) for name, f in FUNCTIONS.items()),
+    *(Signature(name, (_X, *_options_of(f))) for name, f in FUNCTIONS.items()),
     Signature("transpose", (_X, Formal("first", "dim", False), Formal("second", "dim", False))),
     Signature("append", (Formal("cache", "cache"), Formal("value", "tensor"))),
     Signature("sqrt", (Formal("number", "number"),)),

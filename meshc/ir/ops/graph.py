@@ -154,9 +154,10 @@ class Rope(_Pointwise):
 
     Position of row ``l`` is ``pos + l``, with ``pos`` the run-time scalar (0 where there is none).
     ``style`` ``half`` pairs lane ``i`` with ``i + D/2`` (Hugging Face), ``interleaved`` pairs
-    ``2i`` with ``2i+1``. ``scaling`` is ``none``, ``linear``, ``llama3`` or ``yarn``; the last
-    four fields are the numbers of Llama 3.1's frequency scaling, and of YaRN's, where
-    ``low_freq_factor`` is its slow beta and ``high_freq_factor`` its fast one.
+    ``2i`` with ``2i+1``. ``scaling`` is ``none``, ``linear``, ``llama3`` or ``yarn``; the other
+    fields are the numbers of Llama 3.1's frequency scaling, and of YaRN's, where
+    ``low_freq_factor`` is its slow beta and ``high_freq_factor`` its fast one, and ``truncate``
+    says that the pairs between which it blends are rounded outwards.
     """
 
     dim: str = ""
@@ -168,6 +169,7 @@ class Rope(_Pointwise):
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = attribute(8192, least=1)
+    truncate: bool = True
 
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.dim not in tensor_type(self.operands[0]).dims or extents[self.dim] % 2:
@@ -176,21 +178,34 @@ class Rope(_Pointwise):
             self.reject(f"theta is {self.theta}; scaling 'yarn' needs one above 1")
 
 
-@register("graph.softmax", "x -> y: like x")
+@register("graph.softmax", "x, sink?: within x -> y: like x")
 @dataclass(eq=False)
 class Softmax(_Pointwise):
     """Softmax over ``dim``. ``mask`` is ``none`` or ``causal``: row ``l`` of ``rows`` sees the
-    elements of ``dim`` up to ``pos + l``."""
+    elements of ``dim`` up to ``pos + l``; with a ``window`` only the last so many of these, in
+    every ``every``-th layer of the loop around it, the first one among them (0: no window).
+
+    A ``sink``, which lacks ``dim``, is the score of one more element that takes its share of the
+    softmax and is left out of the result (attention sinks: Xiao et al. 2023; gpt-oss).
+    """
 
     dim: str = ""
     mask: str = attribute("none", among=("none", "causal"))
     rows: str = ""
+    window: int = attribute(0, least=0)
+    every: int = attribute(1, least=1)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the operand, and ``rows``, where it is stated, of the module."""
         super().verify(extents)
         if self.rows and self.rows not in extents:
             self.reject(f"there is no dim '{self.rows}' of rows")
+        if self.window and self.mask != "causal":
+            self.reject("a window ends at a row's own position: it needs the mask 'causal'")
+        for sink in self.operands[1:]:
+            shared = {self.dim, self.rows} & {*tensor_type(sink).dims}
+            if shared:
+                self.reject(f"the sink {sink} has {', '.join(sorted(shared))}")
 
 
 @register("graph.top_k", "scores, bias?: within scores -> gates: like scores")

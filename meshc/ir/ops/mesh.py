@@ -18,6 +18,9 @@ from meshc.ir.ops.products import GemmT as GemmT
 from meshc.ir.ops.products import Gemv as Gemv
 from meshc.ir.ops.products import Product as Product
 from meshc.ir.ops.products import reject_repeated
+from meshc.ir.ops.routing import Combine as Combine
+from meshc.ir.ops.routing import Dispatch as Dispatch
+from meshc.ir.ops.routing import ExpertGemv as ExpertGemv
 from meshc.ir.types import Layout, TensorType, Type
 
 ALIGNMENTS = ("host", "device")
@@ -290,15 +293,24 @@ class AtLeast(Op):
     value: float = 0.0
 
 
+@register("mesh.larger", "x, y: within x -> z: like x")
+@dataclass(eq=False)
+class Larger(Op):
+    """The larger of two elements; the second operand is repeated over dims it lacks."""
+
+
 @register("mesh.mask", "x -> y: like x")
 @dataclass(eq=False)
 class Mask(Op):
-    """Scores with minus infinity where row ``l`` must not see: beyond ``pos + l`` if causal, and
-    lanes of ``dim`` that hold no element."""
+    """Scores with minus infinity where row ``l`` must not see: beyond ``pos + l`` if causal, before
+    the last ``window`` elements up to there in every ``every``-th layer (0: no window), and lanes
+    of ``dim`` that hold no element."""
 
     dim: str = ""
     rows: str = ""
     kind: str = attribute("causal", among=("none", "causal"))
+    window: int = attribute(0, least=0)
+    every: int = attribute(1, least=1)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the scores, and ``rows``, where it is stated, of the module."""

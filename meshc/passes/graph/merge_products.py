@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.experts import expert_dims
+from meshc.analysis.experts import whole_dims
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.module import Module, Param
 from meshc.ir.ops import graph
@@ -18,16 +18,16 @@ def merge_products(module: Module, report: Diagnostics) -> None:
     """In each block, merge later products into the first with the same left side.
 
     Weights exist before any op, so the merged op may stand where the first one stood. Scores of
-    experts, and products that leave no dim but those of the rows, are computed by themselves:
-    every core wants them whole.
+    experts, what is cached without heads, and products that leave no dim but those of the rows are
+    computed by themselves: every core wants them whole.
     """
-    known, experts = origins(module), expert_dims(module)
+    known, whole = origins(module), whole_dims(module)
     for block in Rewriter(module).blocks():
         first: dict[_Key, graph.Matmul] = {}
         for op in list(block.ops):
             if not isinstance(op, graph.Matmul) or not _by_weights(op, known):
                 continue
-            if _is_whole(op, experts):
+            if _is_whole(op, whole):
                 continue
             key = (op.operands[0], op.contract, op.group)
             if key in first:
@@ -36,10 +36,10 @@ def merge_products(module: Module, report: Diagnostics) -> None:
                 first[key] = op
 
 
-def _is_whole(op: graph.Matmul, experts: frozenset[str]) -> bool:
-    """Whether some right operand adds no dims but those that count experts."""
+def _is_whole(op: graph.Matmul, whole: frozenset[str]) -> bool:
+    """Whether some right operand adds no dims but those of which every core has all."""
     left = {*tensor_type(op.operands[0]).dims}
-    return any({*tensor_type(right).dims} - left <= experts for right in op.operands[1:])
+    return any({*tensor_type(right).dims} - left <= whole for right in op.operands[1:])
 
 
 def _by_weights(op: Op, known: dict[Value, Param]) -> bool:

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from math import isinf
 from typing import ClassVar
 
-from meshc.analysis.layout.tiling import choose_tiling, has_many_rows, heads_of
+from meshc.analysis.layout.tiling import choose_tiling, has_many_rows, heads_of, most_rows
 from meshc.cost.products import ALGORITHMS
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.mesh import Mesh, plane_of
 from meshc.ir.module import Function, Module
 from meshc.ir.ops import graph
-from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
+from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS, Dispatch
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.mesh.form_search import Search
@@ -82,8 +82,15 @@ class Partition(Pass):
         for op in module.walk():
             if isinstance(op, graph.TopK):
                 words = f"a row goes to {op.count} of the {module.dims[op.dim]} experts of {op.dim}"
-                report.remark("experts", f"{words}; all of them are computed for it", op.span)
-        if tiling.heads is not None:
+                computed = "those alone" if _dispatches(best, op.dim) else "all of them"
+                report.remark("experts", f"{words}; {computed} are computed for it", op.span)
+        if tiling.heads is not None and tiling.heads.headless:
+            report.remark(
+                "partition-heads",
+                f"{module.dims[tiling.heads.query]} query heads over {tiling.columns} columns, "
+                f"{tiling.query_block} on each, all of which have the same cache",
+            )
+        elif tiling.heads is not None:
             shared = f", {tiling.copies} of which have the same keys" if tiling.copies > 1 else ""
             report.remark(
                 "partition-heads",
@@ -115,7 +122,9 @@ class Partition(Pass):
         columns, rows = module.axes.size_of(self.grid)
         heads = heads_of(module)
         whole = module.reaches_all(module.axes.across)
-        tiling = choose_tiling(module.dims, heads, rows, columns, module.capacity, whole)
+        tiling = choose_tiling(
+            module.dims, heads, rows, columns, module.capacity, whole, most_rows(module)
+        )
         mesh = plane_of(module.axes.plane, rows, columns, tiling.segments if heads else None)
         return problem_of(module, mesh, tiling, self.gemm, self.align, self.result, self.kv)
 
@@ -162,6 +171,11 @@ def _choice(search: Search, best: Lowering, others: list[Lowering]) -> str:
         changed = ", ".join(f"{name} {form}" for name, form in instead.items())
         found += f"; next best with {changed}: {other.cost.total:.0f} cycles"
     return found
+
+
+def _dispatches(way: Lowering, dim: str) -> bool:
+    """Whether rows are sent to the experts ``dim``."""
+    return any(isinstance(op, Dispatch) and op.dim == dim for op in way.block.walk())
 
 
 def _pins(forms: tuple[str, ...]) -> dict[str, str]:

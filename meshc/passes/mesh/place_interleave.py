@@ -11,6 +11,7 @@ from meshc.analysis.layout.coordinates import ring_core
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
+from meshc.passes.mesh.select_dispatch import takes_turns
 from meshc.passes.mesh.select_gemm import NATURAL
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -22,9 +23,10 @@ class PlaceInterleave(Pass):
     On a line of N cores a ring in natural order has one message of N - 1 hops at each step; in
     this order every message is at most two hops, for every N. ``axes`` names those to order;
     ``all`` are those of the plane and the cores of a segment, ``none`` keeps the natural order.
-    Cannon's algorithm and SUMMA are made for that: products that have them keep all axes as they
-    are. Prefill and decode share the KV cache and must be placed alike, so ``--algo gemm=cannon``
-    means ``none`` for both, whether or not a phase has such products.
+    Cannon's algorithm and SUMMA are made for that, and so are cores that multicast in turn:
+    programs that have them keep all axes as they are. Prefill and decode share the KV cache and
+    must be placed alike, so ``--algo gemm=cannon`` means ``none`` for both, whether or not a phase
+    has such products.
 
     Before::
 
@@ -65,8 +67,10 @@ class PlaceInterleave(Pass):
 
 
 def natural_order(module: Module) -> bool:
-    """Whether the algorithm of a product counts on ranks being positions."""
-    return any(isinstance(op, ops.Gemm) and op.algo in NATURAL for op in module.walk())
+    """Whether the algorithm of a product, or of a dispatch, counts on ranks being positions."""
+    return takes_turns(module) or any(
+        isinstance(op, ops.Gemm) and op.algo in NATURAL for op in module.walk()
+    )
 
 
 def hops(size: int) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
+
+import numpy as np
 
 from meshc.analysis.layout.coordinates import position
 from meshc.analysis.layout.placement import (
@@ -11,8 +14,9 @@ from meshc.analysis.layout.placement import (
     chain_coloring,
     multicast_coloring,
     ring_coloring,
+    spaced_coloring,
 )
-from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.channels import Line, line_of
 from meshc.analysis.traffic.queues import assign_queues
 from meshc.devices import Device
 from meshc.ir.affine import Cond, Expr, Piecewise
@@ -28,10 +32,12 @@ class AllocateRoutes(Pass):
     """Give each core the color on which it sends and receives on each channel, and queues.
 
     Two messages that touch a common router need different colors: a chain takes two by parity,
-    the two-hop ring three (interval from ``p`` has color ``p mod 3``), a multicast one. Channels
-    with turns come first, since not every color of a device has a switch. Channels on which some
-    core receives need different input queues; likewise output queues, where there are enough of
-    them. Exceeding the device is an error that names R of PLMR.
+    the two-hop ring three (interval from ``p`` has color ``p mod 3``), a multicast one, and any
+    other channel whose messages all go ``d`` cores the same way ``d + 1``. Channels with turns come
+    first, since not every color of a device has a switch. Channels on which some core receives need
+    different input queues; likewise output queues, where there are enough of them. Exceeding the
+    device is an error that names R of PLMR; so are messages of one channel that cross in a way
+    which none of these colorings keeps apart.
 
     Before::
 
@@ -95,31 +101,79 @@ def _output(device: Device, queue: int) -> int:
 
 
 def color(channel: Channel, mesh: Mesh) -> Coloring:
-    """Colors of one channel, by its geometry."""
+    """Colors of one channel in terms of the mesh's axes.
+
+    The name of a channel tells which of the known patterns it probably is; what counts is that its
+    messages keep apart. Raises ``routes-cross`` for a channel of a user's own that has no pattern.
+    """
     line = line_of(channel, mesh)
-    if channel.multicast or len(line.pairs) <= 1:
-        return multicast_coloring()
     if line.axis not in mesh.plane:
         passing = line.edge is not None and line.edge[1] & line.edge[2]
         found = chain_coloring(1) if passing else multicast_coloring()
-        here = {"p": Expr.var(line.axis)}
-        return Coloring(found.count, found.send.substitute(here), found.recv.substitute(here))
+        return _placed(found, Expr.var(line.axis))
+    likely = _likely_coloring(channel, line, mesh)
+    if channel.turns or keeps_apart(line, likely):
+        return likely
+    distances = {target - sender for sender, target in line.pairs}
+    if len(distances) == 1 and not channel.multicast:
+        (distance,) = distances
+        spaced = _placed(spaced_coloring(distance), Expr.var(line.axis))
+        if keeps_apart(line, spaced):
+            return spaced
+    return fail(
+        "routes-cross",
+        f"messages of @{channel.name} meet at routers of axis {line.axis}, and no coloring of its "
+        "cores is known that keeps them apart",
+        notes=(violates("R"),),
+        help="let all messages of a channel go equally far in one direction, one to each core, or "
+        "give each direction a channel of its own",
+    )
+
+
+def keeps_apart(line: Line, coloring: Coloring) -> bool:
+    """Whether both ends of each message agree on its color and no router sees a color twice.
+
+    The colors are functions of the line's axis.
+    """
+    longest = max((max(pair) for pair in line.pairs), default=0)
+    places = {line.axis: np.arange(longest + 1)}
+    sent, received = (
+        np.broadcast_to(np.asarray(side.evaluate(places, default=-1)), longest + 1)
+        for side in (coloring.send, coloring.recv)
+    )
+    if any(sent[source] != received[target] for source, target in line.pairs):
+        return False
+    spans = sorted((sent[source], low, high) for source, (low, high) in line.messages().items())
+    return all(
+        color != other or end < start for (color, _, end), (other, start, _) in pairwise(spans)
+    )
+
+
+def _placed(coloring: Coloring, place: Expr) -> Coloring:
+    """The coloring of positions ``p``, for cores whose position is ``place``."""
+    here = {"p": place}
+    return Coloring(coloring.count, coloring.send.substitute(here), coloring.recv.substitute(here))
+
+
+def _likely_coloring(channel: Channel, line: Line, mesh: Mesh) -> Coloring:
+    """The coloring of the pattern that a channel's name tells, or that its geometry suggests."""
+    if channel.multicast or len(line.pairs) <= 1:
+        return multicast_coloring()
     kind, _, rest = channel.name.partition("_")
-    axis, _, stride = rest.partition("_")
-    if (
-        axis not in mesh.parts or mesh.whole(axis) not in mesh.plane
-    ):  # a name of the user's own: neighbours, or else a ring
+    axis, _, text = rest.partition("_")
+    stride = text.partition("_")[0] or "1"
+    if axis not in mesh.parts or mesh.whole(axis) not in mesh.plane or not stride.isdecimal():
+        # A name of the user's own: neighbours, or else a ring.
         kind, axis, stride = "chain" if line.hops <= 1 else "ring", line.axis, "1"
     if kind in ("chain", "onward", "up"):
-        found = chain_coloring(int(stride.partition("_")[0]))
+        found = chain_coloring(max(int(stride), 1))
     elif mesh.ring(axis) or mesh.size(axis) <= 2:
         found = ring_coloring(mesh.size(axis))
     else:
         found = natural_ring_coloring(mesh.size(axis))
     if kind == "back":  # the same intervals, travelled the other way
         found = Coloring(found.count, found.recv, found.send)
-    here = {"p": position(mesh, axis)}
-    return Coloring(found.count, found.send.substitute(here), found.recv.substitute(here))
+    return _placed(found, position(mesh, axis))
 
 
 def natural_ring_coloring(size: int) -> Coloring:

@@ -36,13 +36,13 @@ def emit(modules, portable=False):
     return csl.emit(modules, portable)
 
 
-def emitted(modules, choices):
-    """The files of modules whose kernels are written with ``choices``."""
+def emitted(modules, *choices, **options):
+    """The files of modules with passes as ``choices`` say them, and others as usual."""
+    instead = {one.NAME: one for one in choices}
     for module in modules.values():
         for one in resource_passes():
-            chosen = choices if one.NAME == choices.NAME else one
-            chosen.run(module, Diagnostics())
-    return csl.emit(modules)
+            instead.get(one.NAME, one).run(module, Diagnostics())
+    return csl.emit(modules, **options)
 
 
 @contextmanager

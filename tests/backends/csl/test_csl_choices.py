@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from csl_runs import compiled, emitted, run_files, tile_text
 
+from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 
 LAYER = """\
 use blocks
@@ -27,39 +29,73 @@ USUAL = SelectCslFunctions()
 NONE = SelectCslFunctions(functions=False, angles=False, turns=False)
 
 
-def layer(folder, monkeypatch, choices, arch, sums):
-    """Result and cycles of a decode step behind five tokens, and its text."""
+def layer(
+    folder, monkeypatch, choices, arch, sums, phase="decode", scalar=("--pos", "5"), **options
+):
+    """Result and cycles of a decode step behind five tokens, or of a prompt, and its text."""
     folder.mkdir()
-    request = {"device": arch, "mesh": "2x2", "dtype": "f16", "seq": 24, "phase": "decode"}
+    request = {"device": arch, "mesh": "2x2", "dtype": "f16", "seq": 24, "phase": phase}
     modules = compiled(LAYER.format(sums=sums), folder, **request)
-    files = emitted(modules, choices)
+    files = emitted(modules, *choices, **options)
     facts = json.loads(files["report.json"])
     rng = np.random.default_rng(3)
     tensors = {
         name: (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float16)
         for name, shape in facts["inputs"].items()
     }
-    found, cycles = run_files(files, tensors, folder, monkeypatch, options=("--pos", "5"))
+    if phase == "prefill":
+        tensors["x"] = tensors["x"][:, : int(scalar[1])]
+    found, cycles = run_files(files, tensors, folder, monkeypatch, options=scalar)
     (result,) = facts["outputs"]
-    return found[result], cycles, files["main.csl" if "main.csl" in files else "decode.csl"]
+    return found[result], cycles, files["main.csl" if "main.csl" in files else f"{phase}.csl"]
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
 @pytest.mark.parametrize("sums", ["f16", "f32"])
 def test_each_choice_saves_cycles_and_leaves_the_result(sums, arch, tmp_path, monkeypatch):
-    result, cycles, text = layer(tmp_path / "usual", monkeypatch, USUAL, arch, sums)
-    plain, most, before = layer(tmp_path / "none", monkeypatch, NONE, arch, sums)
+    result, cycles, text = layer(tmp_path / "usual", monkeypatch, [USUAL], arch, sums)
+    plain, most, before = layer(tmp_path / "none", monkeypatch, [NONE], arch, sums)
     np.testing.assert_allclose(result, plain, 0, 8e-3)
     assert "math.sin_f32" in before and "math.sin_f32" not in text
     gained = 0
     for name in ("angles", "turns", "functions"):
-        choices = SelectCslFunctions(**{name: False})
+        choices = [SelectCslFunctions(**{name: False})]
         without = layer(tmp_path / name, monkeypatch, choices, arch, sums)
         assert without[1] > cycles, name
         assert without[2] not in (text, before), name
         gained += without[1] - cycles
     # A choice also moves the scratch memory of the others to other banks.
     assert abs(most - cycles - gained) <= 0.05 * most
+
+
+PROMPT = {
+    "products in blocks": ([SelectCslProducts(blocks=False)], {}),
+    "functions in blocks": ([SelectCslFunctions(blocks=False)], {}),
+    "angles kept": ([SelectCslFunctions(kept=False)], {}),
+    "cases in groups": ([], {"grouped": False}),
+}
+
+
+@pytest.mark.parametrize("length", ["24", "15"])
+@pytest.mark.parametrize("sums", ["f16", "f32"])
+def test_each_choice_saves_cycles_of_a_prompt(sums, length, tmp_path, monkeypatch):
+    """A prompt as long as there is room for, and one that leaves rows behind the blocks."""
+    prompt = (sums, "prefill", ("--len", length))
+    result, cycles, text = layer(tmp_path / "usual", monkeypatch, [], "wse2", *prompt)
+    for name, (choices, options) in PROMPT.items():
+        folder = tmp_path / name.replace(" ", "_")
+        plain, most, before = layer(folder, monkeypatch, choices, "wse2", *prompt, **options)
+        np.testing.assert_allclose(result, plain, 0, 8e-3)
+        assert before != text and most > cycles, name
+
+
+def test_sharing_memory_takes_no_cycles(tmp_path, monkeypatch):
+    prompt = ("f16", "prefill", ("--len", "24"))
+    apart, shared = ([PlanCslMemory(share=share)] for share in ("never", "always"))
+    result, cycles, text = layer(tmp_path / "apart", monkeypatch, apart, "wse2", *prompt)
+    same, least, other = layer(tmp_path / "shared", monkeypatch, shared, "wse2", *prompt)
+    np.testing.assert_array_equal(result, same)
+    assert other != text and abs(least - cycles) <= 0.01 * cycles
 
 
 @pytest.mark.parametrize("position", [0, 1, 127, 4095, 32767])

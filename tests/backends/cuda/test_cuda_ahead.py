@@ -9,7 +9,7 @@ import pytest
 from test_cuda_grids import CONFIG
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, ahead, from_json
-from meshc.backends.cuda.executor import CXX, Library
+from meshc.backends.cuda.executor import CXX, QUICK, Library
 from meshc.backends.cuda.kernels.arena import most_bytes
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.backends.cuda.kernels.rows_product import kernel as rows
@@ -116,7 +116,7 @@ def test_prefetched_bytes(kernel):
     wanted = mutation_judge.FOLLOWING.units * mutation_judge.FOLLOWING.bytes
     for following, count in ((mutation_judge.NEXT, wanted), (np.uint64(0), 0)):
         arguments = [*rig.arguments()[:-1], following]
-        found = Library(rig.text).run(rig.kernel, rig.grid, arguments)
+        found = Library(rig.text, toolchain=QUICK).run(rig.kernel, rig.grid, arguments)
         assert found.prefetched_bytes == count
 
 
@@ -137,7 +137,7 @@ def test_a_step_that_prefetches_gives_the_same_logits(tmp_path, monkeypatch):
             for param in module.function.params
             if param.role == "weight"
         }
-        machine = CpuMachine(program.kernels, result.files)
+        machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
         model = LanguageModel(program, machine, weights)
         found.append([model.prefill([3, 1]).tobytes(), model.step([5], [2]).tobytes()])
         following = [launch.arguments[-1] for launch in program.stages[0].launches]

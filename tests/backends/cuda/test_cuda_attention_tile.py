@@ -9,7 +9,7 @@ import pytest
 from decode_reference import from_kind, swizzled, to_kind
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS
-from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention, plan, text
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 
@@ -94,7 +94,7 @@ FEW = [CHOSEN[1], CHOSEN[5], CHOSEN[7]]
 
 
 @cache
-def library(shape, toolchain=CXX):
+def library(shape, toolchain):
     return Library(shape.text, toolchain=toolchain)
 
 
@@ -129,7 +129,7 @@ def arguments(shape, case, inputs):
     ]  # fmt: skip
 
 
-def run(shape, case, inputs, mode, lint=False, toolchain=CXX):
+def run(shape, case, inputs, mode, lint=False, toolchain=QUICK):
     out = np.full((shape.queries, shape.value_lanes), np.nan, np.float32)
     most, weights = (np.full(shape.queries, np.nan, np.float32) for _ in range(2))
     given = [*arguments(shape, case, inputs), out, most, weights]

@@ -9,7 +9,7 @@ from latent_reference import expected, from_kind, make_case
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
 from meshc.analysis.cuda.dsmem import LatentAttention
-from meshc.backends.cuda.executor import CXX, WATCHED, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.latent_block.kernel import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments, latent_keys, latent_queries, output
@@ -21,7 +21,7 @@ FIRST = Mode()
 
 
 @cache
-def library(chosen, toolchain=CXX):
+def library(chosen, toolchain):
     return Library(chosen, toolchain=toolchain)
 
 
@@ -30,7 +30,7 @@ def laid_out(chosen, case, pool):
     return swizzled_pool(pool[:, None], case.pages)[:, 0] if chosen.by_tiles else pool.copy()
 
 
-def run(chosen, case, mode=FIRST, lint=False, toolchain=CXX):
+def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK):
     """Outputs, the pool after the step, and counts."""
     sizes, w = chosen.shape.sizes, case.weights
     sums = np.zeros((sizes.batch, sizes.hidden), np.float32)
@@ -153,7 +153,7 @@ LITE = {"hidden": 2048, "heads": 16, "latent": 512, "rope": 64, "query": 128, "v
 def test_deepseek_v2_lite(group, cluster, cached):
     one = shape(group, page=64, **LITE)
     case, chosen = make_case(one, [cached]), plan(one, cluster)
-    sums, pool, counts = run(chosen, case, Mode("shuffled", True))
+    sums, pool, counts = run(chosen, case, Mode("shuffled", True), toolchain=CXX)
     check(case, sums, pool, 2e-3 if chosen.by_tiles else 1e-5)
     assert counts.dsmem_bytes == chosen.dsmem_bytes
     assert counts.copied_bytes == 2 * values_read(case)
@@ -162,7 +162,7 @@ def test_deepseek_v2_lite(group, cluster, cached):
 def test_requests_share_a_pass_over_the_weights_of_deepseek_v2_lite():
     one = shape(4, 16, page=16, **LITE)
     case, chosen = make_case(one, list(range(0, 160, 10))), plan(one, 16)
-    sums, pool, counts = run(chosen, case)
+    sums, pool, counts = run(chosen, case, toolchain=CXX)
     check(case, sums, pool, tolerance(one))
     assert counts.dsmem_bytes == chosen.dsmem_bytes
     assert counts.copied_bytes == 2 * values_read(case)

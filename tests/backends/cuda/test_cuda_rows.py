@@ -8,7 +8,7 @@ import pytest
 from decode_reference import from_kind, to_kind
 
 from meshc.analysis.cuda.blocks import THREADS
-from meshc.backends.cuda.executor import CXX, Grid, Library, modes
+from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, modes
 from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 
 
 @cache
-def library(shape, cores, cluster):
-    return Library(text(plan(shape, cores, cluster), "product"))
+def library(shape, cores, cluster, toolchain=QUICK):
+    return Library(text(plan(shape, cores, cluster), "product"), toolchain=toolchain)
 
 
 # Of the largest magnitude of a result, by how many bits inputs have (mc_fragments.cuh).
@@ -145,7 +145,7 @@ def test_products_at_the_width_of_llama_2(shape):
     given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
     output = np.full(exact.shape, np.nan, np.float32)
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
-    library(shape, 132, 0).run("product", grid, [*(given[n] for n in order), output])
+    library(shape, 132, 0, CXX).run("product", grid, [*(given[n] for n in order), output])
     assert close(output, exact, shape)
 
 
@@ -172,7 +172,7 @@ def test_lookups(dtype):
     table = to_kind(np.random.default_rng(0).standard_normal((50, 264)), dtype)
     tokens = np.array([7, 0, 49, 50, -1], np.int32)
     residual, sums = np.full((2, 5, 264), np.nan, np.float32)
-    kernel = Library(embed.text("embed", 264, 50, dtype))
+    kernel = Library(embed.text("embed", 264, 50, dtype), toolchain=QUICK)
     fragments = np.ascontiguousarray(in_fragments(table))
     kernel.run("embed", Grid(5, 256, 1, 0), [tokens, fragments, residual, sums])
     assert (residual[:3] == from_kind(table, dtype)[tokens[:3]]).all()

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshc.backends.cuda.executor import CXX, ExecutorError, Grid, Library, Mode, modes
+from meshc.backends.cuda import toolchain_for
+from meshc.backends.cuda.executor import CXX, QUICK, ExecutorError, Grid, Library, Mode, modes
 
 HERE = Path(__file__).parent
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
@@ -313,3 +314,8 @@ def test_launches_that_no_device_takes(grid, message):
 def test_an_array_with_gaps_is_refused():
     with pytest.raises(TypeError, match="not contiguous"):
         library("primitives").run("warps", Grid(1, 32, 1, 0), [values(64)[::2], values(160)])
+
+
+def test_kernels_of_small_models_are_compiled_in_less_time():
+    assert toolchain_for(1 << 20) is QUICK and toolchain_for(1 << 28) is CXX
+    assert "-O1" in QUICK.flags and "-O2" in CXX.flags

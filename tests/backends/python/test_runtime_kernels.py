@@ -39,6 +39,9 @@ CASES = [
     ("gelu", [(F, 2, 3)] * 2, {"form": "tanh"}),
     ("relu2", [(F, 2, 3)] * 2, {}),
     ("sigmoid", [(F, 2, 3)] * 2, {}),
+    ("exp", [(F, 2, 3)] * 2, {}),
+    ("clamp", [(F, 2, 3)] * 2, {"least": -0.5, "most": 1.25}),
+    ("larger", [(F, 2, 3), (F, 2, 3), (F, 3)], {}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 3, 4)], {"accumulate": False, "transposed": False}),
     ("gemm", [(F, 2, 4), (F, 2, 3), (F, 4, 3)], {"accumulate": True, "transposed": True}),
     (
@@ -65,6 +68,11 @@ CASES = [
         [(F, 4, 12), (F, 4, 12), (F, 12)],
         {**PLAIN_CHOICE, "groups": 4, "kept_groups": 2, "group_top": 2, "biased": True},
     ),
+    ("dispatch", [(F, 2, 3, 4), (F, 2, 4), (F, 2, 3)], {}),
+    ("dispatch", [(F, 3, 4), (F, 4), (F, 3)], {}),
+    ("expert_gemm", [(F, 2, 3, 5), (F, 2, 3, 4), (F, 4, 3, 5), (F, 2, 3)], {}),
+    ("expert_gemm", [(F, 3, 5), (F, 3, 4), (F, 4, 3, 5), (F, 3)], {}),
+    ("combine", [(F, 2, 4), (F, 2, 3, 4), (F, 2, 3)], {}),
     ("merge_softmax", [(F, 2, 12), (F, 2, 12)], {"count": 3}),
     ("merge_softmax", [(F, 5), (F, 5)], {"count": 1}),
     (
@@ -76,6 +84,16 @@ CASES = [
         "mask_causal",
         [(F, 3, 4)],
         {"query": 2, "query_step": 0, "key": "place", "key_step": 1, "limit": "place"},
+    ),
+    (
+        "mask_window",
+        [(F, 2, 3, 4)],
+        {"window": 2, "query": "place", "query_step": 1, "key": 1, "key_step": 2, "limit": 6},
+    ),
+    (
+        "mask_window",
+        [(F, 3, 4)],
+        {"window": 1, "query": 2, "query_step": 0, "key": "place", "key_step": 1, "limit": "place"},
     ),
     ("mask_slots", [(F, 2, 5), (N, 2)], {}),
     ("ring_set", [(N, 2)], {"count": "place"}),
@@ -122,6 +140,8 @@ def test_kernel_means_what_the_interpreter_says(name, operands, params, where):
     squares = {"rms_scale": 2, "inverse_rms": 1}.get(name)
     if squares is not None:
         np.abs(buffers[squares].memory.array, out=buffers[squares].memory.array)
+    if name in ("dispatch", "expert_gemm", "combine"):  # gates that send some rows only
+        np.maximum(buffers[-1].memory.array, 0, out=buffers[-1].memory.array)
     before = [buffer.memory.array.copy() for buffer in buffers]
     given = {key: place if value == "place" else value for key, value in params.items()}
     on = None if where == "all" else phase.where(WHERE[where](phase.core))

@@ -10,6 +10,8 @@ from meshc.frontend.checkpoints import catalogue_config, catalogue_names, parame
 # Published parameter counts.
 PARAMETERS = {
     "codellama-34b": 33_743_970_304,
+    "deepseek-v2-lite": 15_706_484_224,
+    "gpt-oss-20b": 20_914_757_184,
     "llama-2-13b": 13_015_864_320,
     "llama-2-7b": 6_738_415_616,
     "llama-3-8b": 8_030_261_248,

@@ -78,7 +78,9 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     assert numbers == set(SIZE_LIMITS) <= {field.name for field in fields(ModelConfig)}
     assert set(tables.flags) <= FLAGS
     named = {entry.parameter for entry in (*tables.sizes.values(), *tables.flags.values())} - {""}
-    own = {*tables.own, *tables.switches, *(tables.experts.parameters() if tables.experts else [])}
+    own = {*tables.own, *tables.switches, *tables.numbers}
+    own |= tables.experts.parameters() if tables.experts else set()
+    own |= {tables.windows.parameter} if tables.windows else set()
     assert named | own <= known
     assert not named & own and not set(tables.own) & set(tables.switches)
     assert known >= SHARED

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshc.analysis.csl.costs import SETUP, Costs
-from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
-from meshc.backends.csl.spelling.descriptors import element, own
+from meshc.backends.csl.spelling.descriptors import element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute

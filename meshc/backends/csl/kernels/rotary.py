@@ -4,24 +4,25 @@ The angle position * frequency is brought below two turns before its sine and co
 parts whose products are exact (``angles.py`` says how): for all frequencies at once by vector
 operations, or one by one with the sine and cosine of the library. Both are right to 1e-6.
 
-Angles are the same for all heads and, in a step for one token, for all layers; so sines and cosines
-of a step are worked out once, when the program starts. Where positions depend on a loop they are
-worked out there, row by row.
+Angles are the same for all heads and all layers; so sines and cosines of a step for one token are
+worked out once, when the program starts, and those of all rows of a prompt where the call says that
+they are ``kept``. Where positions depend on a loop they are worked out there, row by row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from meshc.analysis.csl.angles import LOW, TURN, sines_and_cosines
+from meshc.analysis.csl.angles import LOW, TURN, of_rows, sines_and_cosines
+from meshc.analysis.csl.blocks import cut, stretches
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import ANGLE, pair_by_pair, rows_of
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.vector_ways import ANGLES, TURNS, turning_steps
-from meshc.analysis.csl.windows import Dim, Window
-from meshc.analysis.csl.words import fixed_angles
+from meshc.analysis.csl.vector_ways import one_row, pairs_of, turned_rows, turning_steps
+from meshc.analysis.csl.ways import ANGLES, KEPT, TURNS, block_of, parts_of
+from meshc.analysis.csl.windows import Dim, Window, own
+from meshc.analysis.csl.words import angles_of, fixed_angles
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
-from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -37,6 +38,10 @@ _WITHIN_A_TURN = [
     f"{PAD}return angle - {' - '.join(f'turns * {part}' for part in TURN)};",
     "}",
 ]
+_PASS = 20
+"""Cycles of the loop around a block of rows, and of its descriptors, which it moves."""
+_PLACE = 40
+"""Cycles of the position of a row and of its parts."""
 
 
 class Rotary:
@@ -59,10 +64,13 @@ class Rotary:
             kind = frequencies.dtype
             fail("csl-dtype", f"the frequencies of 'rope' are of type {kind}, not f32", op.span)
         rows, fixed = rows_of(to), self._fixed(op, windows)
-        tables = self._table(op, frequencies, position if fixed else None)
-        if TURNS in _parts(op):
+        tables = self._table(op, to, frequencies, fixed)
+        if KEPT in parts_of(op):
+            return self._turned_in_blocks(op, pairs_of(to, source, tables))
+        if TURNS in parts_of(op):
             here = own("row") if rows > 1 else Expr.const(0)
-            turned = self.code.steps(turning_steps(self.costs, to, source, tables, here))
+            pairs = pairs_of(one_row(to, here), one_row(source, here), tables)
+            turned = self.code.steps(turning_steps(self.costs, *pairs))
         else:
             turned = self._turned(to, source, tables)
         if fixed:
@@ -77,8 +85,14 @@ class Rotary:
         """Predicted cycles of one ``rope``, without what is done at the start."""
         to, source, frequencies = windows
         tables = (frequencies.inner((Dim(frequencies.size, 1),)),) * 2
-        if TURNS in _parts(op):
-            turned = turning_steps(costs, to, source, tables, Expr.const(0)).cycles
+        if KEPT in parts_of(op):
+            rows, block = rows_of(to), block_of(op)
+            whole, singles = divmod(rows, block) if block else (1, 0)
+            loop = _PASS if block else 0
+            found = whole * (turned_rows(costs, to, source, block or rows).cycles + loop)
+            return found + singles * (turned_rows(costs, to, source, 1).cycles + loop)
+        if TURNS in parts_of(op):
+            turned = turned_rows(costs, one_row(to), one_row(source), 1).cycles
         else:
             turned = pair_by_pair(to, frequencies, costs)
         angles = 0 if self._fixed(op, windows) else self._angles(op, frequencies, tables)[1]
@@ -92,22 +106,61 @@ class Rotary:
     # --- sines and cosines
 
     def _table(
-        self, op: Compute, frequencies: Window, position: Expr | None
+        self, op: Compute, to: Window, frequencies: Window, fixed: bool
     ) -> tuple[Window, Window]:
-        """Cosines and sines of a position that is known at the start, or of each in turn."""
-        key = (str(frequencies), "" if position is None else str(position))
+        """Cosines and sines of positions that are ``fixed`` at the start, or of each in turn."""
+        key = angles_of(op, to, frequencies, fixed)
         if key not in self._tables:
-            tables = (
-                self._array("cosines", frequencies.size),
-                self._array("sines", frequencies.size),
-            )
+            size = frequencies.size * (rows_of(to) if fixed else 1)
+            tables = (self._array("cosines", size), self._array("sines", size))
             self._tables[key] = tables
-            if position is not None:
+            if fixed and KEPT in parts_of(op):
+                self.at_start += [f"{self._setter_of_rows(op, to, frequencies, tables)}();"]
+            elif fixed:
                 setter = self._setter(op, frequencies, tables)
-                at = expression(position, self.code.descriptors.spell)
+                at = expression(_angle(op)[0], self.code.descriptors.spell)
                 self.at_start.append(f"{setter}({at});")
                 self.cycles_at_start += self._angles(op, frequencies, tables)[1]
         return self._tables[key]
+
+    def _setter_of_rows(
+        self, op: Compute, to: Window, frequencies: Window, tables: tuple[Window, Window]
+    ) -> str:
+        """The function that fills ``tables`` for the positions of all rows that there may be."""
+        position, step = _angle(op)
+        cosines, sines = tables
+        rows = rows_of(to)
+        steps, places = of_rows(self.costs, frequencies, sines, cosines, rows)
+        self.cycles_at_start += steps.cycles + rows * _PLACE
+
+        def put(window: Window, value: str) -> str:
+            at = expression(window.start + own("row"), self.code.descriptors.spell)
+            return f"{self._name(window.buffer)}[{at}] = @as(f32, {value});"
+
+        at = expression(position + own("row") * step, self.code.descriptors.spell)
+        body = [
+            f"const place = {at};",
+            put(places.whole, "place"),
+            put(places.high, f"place - place % {LOW}"),
+            put(places.low, f"place % {LOW}"),
+        ]
+        lines = [*repeat("row", rows, body), *self.code.steps(steps)]
+        return self.code.function("turn", frequencies, [], lines)
+
+    def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[str]:
+        """All rows turned by the angles that are kept for them: so many at once as ``op`` says,
+        those that are left one by one."""
+        block = block_of(op)
+        if not block:
+            return self.code.steps(turning_steps(self.costs, *pairs))
+        place = len(pairs[0].dims) - 2
+        lines: list[str] = []
+        for rows in stretches(pairs[0].dims[place], block, "row"):
+            part = [cut(window, place, rows.start, rows.length) for window in pairs]
+            loop = rows.loop
+            turned = self.code.steps(turning_steps(self.costs, *part))
+            lines += turned if loop is None else self.code.over(rows.variable, loop, turned)
+        return lines
 
     def _array(self, name: str, size: int) -> Window:
         buffer = Value(self.code.table(name, size), BufferType(DType.F32, (size,)))
@@ -149,7 +202,7 @@ class Rotary:
     ) -> tuple[Steps | None, int]:
         """The vector operations that fill ``tables``, if ``op`` says so, and the predicted cycles
         of filling them."""
-        if ANGLES not in _parts(op):
+        if ANGLES not in parts_of(op):
             return None, ANGLE * frequencies.size
         cosines, sines = tables
         steps = sines_and_cosines(self.costs, frequencies, sines, cosines)
@@ -185,11 +238,6 @@ def _angle(op: Compute) -> tuple[Expr, int]:
     position, step = op.params["position"], op.params["step"]
     assert isinstance(position, Expr) and isinstance(step, int)
     return position, step
-
-
-def _parts(op: Compute) -> list[str]:
-    """What of a ``rope`` is written as vector operations."""
-    return op.way.split("_")
 
 
 def _lane(window: Window, row: Expr, pair: Expr, which: int) -> Window:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from meshc.analysis.csl.blocks import Blocks, in_blocks
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import by_rows, softmaxes
-from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.vector_ways import function_steps
-from meshc.analysis.csl.windows import Dim, Window, dense
+from meshc.analysis.csl.element_costs import softmaxes
+from meshc.analysis.csl.operands import one_by_one
+from meshc.analysis.csl.vector_ways import function_steps, vector_cycles
+from meshc.analysis.csl.ways import block_of
+from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
-from meshc.backends.csl.spelling.descriptors import own
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -61,19 +62,45 @@ class Rows:
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one of these kernels."""
-        steps = self._steps(op, windows)
-        return by_rows(op, windows, costs) if steps is None else steps.cycles
+        return vector_cycles(op, windows, costs)
 
-    def _steps(self, op: Compute, windows: list[Window]) -> Steps | None:
-        """The vector operations that ``op`` says, if any."""
-        return function_steps(op, windows, self.costs) if op.way else None
-
-    def _by_steps(self, op: Compute, windows: list[Window], steps: Steps) -> list[str]:
-        """A call of the function with these ``steps``, where it may lie outside of loops."""
+    def _by_steps(
+        self,
+        op: Compute,
+        windows: list[Window],
+        each: Callable[[Compute, list[Window]], list[str]],
+    ) -> list[str]:
+        """The vector operations that ``op`` says, in a function where it may lie outside of loops;
+        without a way, and for what no block holds, ``each`` element one by one."""
+        if not op.way:
+            return each(op, windows)
+        if block := block_of(op):
+            return self._in_blocks(op, in_blocks(windows, block), each)
+        steps = function_steps(op, windows, self.costs)
+        assert steps is not None
         lines = self.code.steps(steps)
         if not all(window.start.is_const for window in windows):
             return lines
         return [f"{self.code.function(op.kernel, windows[0], [], lines)}();"]
+
+    def _in_blocks(
+        self, op: Compute, cut: Blocks, each: Callable[[Compute, list[Window]], list[str]]
+    ) -> list[str]:
+        """Vector operations on whole blocks, then ``each`` element that is left one by one."""
+        steps = function_steps(op, cut.whole, self.costs)
+        assert steps is not None
+        lines = self.code.steps(steps)
+        for loop in reversed(cut.loops):
+            assert loop.loop is not None
+            lines = self.code.over(loop.variable, loop.loop, lines)
+        for rest in cut.rests:
+            counts = (expression(count, self.code.descriptors.spell) for count in rest.counts)
+            lines.append(f"if ({' and '.join(f'{count} > 0' for count in counts)}) {{")
+            left = self.code.in_one_type(
+                rest.windows, one_by_one(op, rest.windows), lambda windows: each(op, windows)
+            )
+            lines += [*(PAD + line for line in left), "}"]
+        return lines
 
     # --- reductions
 
@@ -172,10 +199,11 @@ class Rows:
     # --- functions of elements
 
     def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
-        if (steps := self._steps(op, windows)) is not None:
-            return self._by_steps(op, windows, steps)
+        return self._by_steps(op, windows, self._exp_sub_by_rows)
+
+    def _exp_sub_by_rows(self, op: Compute, windows: list[Window]) -> list[str]:
+        _same(op, *windows)
         to, source, most = windows
-        _same(op, to, source, most)
         self.code.uses_math = True
         self.code.variable("most_of_row", to.dtype)
         text = f"math.exp_f32({{}} - {_wide('most_of_row', to.dtype)})"
@@ -219,13 +247,15 @@ class Rows:
         return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
 
     def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
-        if (steps := self._steps(op, windows)) is not None:
-            return self._by_steps(op, windows, steps)
+        return self._by_steps(op, windows, self._silu_of_each)
+
+    def _silu_of_each(self, op: Compute, windows: list[Window]) -> list[str]:
         return self._mapped(op, windows, "silu", "{0} / (1.0 + math.exp_f32(-{0}))")
 
     def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
-        if (steps := self._steps(op, windows)) is not None:
-            return self._by_steps(op, windows, steps)
+        return self._by_steps(op, windows, self._gelu_of_each)
+
+    def _gelu_of_each(self, op: Compute, windows: list[Window]) -> list[str]:
         if op.params["form"] == "tanh":
             inner = "0.7978845608 * ({0} + 0.044715 * {0} * {0} * {0})"
             return self._mapped(
@@ -274,8 +304,7 @@ class Rows:
 
     def _cell(self, window: Window) -> str:
         """The element at which a window begins."""
-        name = self.code.names.of("buffer", window.buffer.name)
-        shift = self.code.descriptors.shifts.get(window.buffer.name, 0)
+        name, shift = self.code.descriptors.place(window.buffer.name)
         return f"{name}[{expression(window.start + shift, self.code.descriptors.spell)}]"
 
 

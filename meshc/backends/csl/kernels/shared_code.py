@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from meshc.analysis.csl.memory import WIDENED, scratch_type
 from meshc.analysis.csl.vector_steps import Operand, Steps
-from meshc.analysis.csl.windows import Dim, Window, dense
+from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.registers import Registers
-from meshc.backends.csl.spelling.descriptors import Descriptors, element, own, stored
+from meshc.backends.csl.spelling.descriptors import Descriptors, element, stored
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
@@ -122,6 +122,28 @@ class SharedCode:
         self.widened = max(self.widened, first + source.size)
         buffer = Value(WIDENED, BufferType(DType.F32, (self.widened,)))
         return Window(buffer, DType.F32, Expr.const(first), dense(source.dims))
+
+    def in_one_type(
+        self,
+        given: Sequence[Window],
+        copied: Sequence[bool],
+        write: Callable[[list[Window]], list[str]],
+    ) -> list[str]:
+        """``write`` for operands of which those that are ``copied`` lie in f32 memory of their own;
+        the first is the result."""
+        windows = self.widened_windows(given, copied)
+        to, *sources = zip(windows, given, strict=True)
+        before = [line for w, g in sources if w is not g for line in self.copied(w, g)]
+        after = self.copied(*to[::-1]) if to[0] is not to[1] else []
+        return [*before, *write(windows), *after]
+
+    def widened_windows(self, given: Sequence[Window], copied: Sequence[bool]) -> list[Window]:
+        """Operands, those that are ``copied`` as f32 memory of their own."""
+        found, first = list[Window](), 0
+        for one, yes in zip(given, copied, strict=True):
+            found.append(self.widened_window(one, first) if yes else one)
+            first += one.size if yes else 0
+        return found
 
     def scratch_window(self, dtype: DType, size: int, first: int = 0, count: int = 0) -> Window:
         """``count`` elements of scratch (0: all) from ``first`` on; it holds at least ``size``."""

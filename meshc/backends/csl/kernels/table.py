@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from meshc.analysis.csl import products
+from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
 from meshc.analysis.csl.registers import AT_CALL
-from meshc.analysis.csl.windows import Dim, Window, dense, window
+from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
+from meshc.backends.csl.kernels.routing import Routing
 from meshc.backends.csl.kernels.rows import Rows
 from meshc.backends.csl.kernels.scalar import OFFSET
 from meshc.backends.csl.kernels.shared_code import (
@@ -25,7 +27,7 @@ from meshc.backends.csl.kernels.shared_code import (
     repeat,
     rounds,
 )
-from meshc.backends.csl.spelling.descriptors import Descriptors, element, own
+from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.ir.affine import Expr
@@ -68,11 +70,14 @@ class Kernels:
         self.costs = costs
         self.code = SharedCode(names, descriptors)
         self.rows = Rows(self.code, costs)
+        self.routing = Routing(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
         self.rotary = Rotary(self.code, costs, known_at_start)
+        self._own = (self.rows, self.routing, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
+            **self.routing.writers,
             **self.caches.writers,
             **self.masks.writers,
             "rope": self.rotary.lines,
@@ -95,28 +100,13 @@ class Kernels:
 
     def lines(self, op: Compute) -> list[str]:
         """The statements of one kernel out of ``known``."""
-        given = _windows(op)
-        windows = self._widened(op, given)
-        moves = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
-        before = [line for w, g in moves if g is not given[0] for line in self.code.copied(w, g)]
-        after = [line for w, g in moves if g is given[0] for line in self.code.copied(g, w)]
-        return [*before, *self._writers[op.kernel](op, windows), *after]
-
-    def _widened(self, op: Compute, given: list[Window]) -> list[Window]:
-        """The operands of a kernel, those in f16 as f32 where the kernel has both and takes one
-        type alone. Its result comes first."""
-        found, first = [], 0
-        for one, yes in zip(given, widened(op, given), strict=True):
-            if yes:
-                one = self.code.widened_window(one, first)
-                first += one.size
-            found.append(one)
-        return found
+        given, write = _windows(op), self._writers[op.kernel]
+        return self.code.in_one_type(given, widened(op, given), lambda windows: write(op, windows))
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""
         given = _windows(op)
-        windows = self._widened(op, given)
+        windows = self.code.widened_windows(given, widened(op, given))
         moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
         return self._own_cycles(op, windows) + sum(
             self._in_parts(
@@ -146,6 +136,8 @@ class Kernels:
             return batch * (chosen.cycles + (_OF_A_BATCH if batch > 1 else 0))
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows, self.costs)
+        if op.kernel in self.routing.writers:
+            return self.routing.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
         if op.kernel in self.masks.writers:
@@ -166,7 +158,7 @@ class Kernels:
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)
             return batch * chosen.steps
-        if op.kernel in ("rope", *self.rows.writers, *self.caches.writers, *self.masks.writers):
+        if op.kernel == "rope" or any(op.kernel in own.writers for own in self._own):
             return self.cycles(op)
         return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
 
@@ -311,9 +303,11 @@ class Kernels:
         for label, one in zip("cab", _sides(chosen.product), strict=True):
             fixed = one.start.constant
             moving = one.start - fixed
-            if moving.is_const:
+            if moving.is_const and not (chosen.block and label != "c"):
                 windows.append(one)
                 continue
+            if chosen.block:  # long code, which calls of the same buffers share
+                fixed, moving = 0, one.start
             starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
@@ -358,10 +352,9 @@ class Kernels:
         i, j = _index("i", m), _index("j", k)
         row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
-        shift = self.descriptors.shifts.get(product.a.buffer.name, 0)
+        array, shift = self.descriptors.place(product.a.buffer.name)
         left = product.a.start + shift + i * product.a.dims[0].stride + j * product.a.dims[1].stride
-        factor = f"{self.names.of('buffer', product.a.buffer.name)}"
-        factor += f"[{expression(left, self.descriptors.spell)}]"
+        factor = f"{array}[{expression(left, self.descriptors.spell)}]"
         inner = [
             f"const row = {self.descriptors.memory(row)};",
             f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",
@@ -370,27 +363,31 @@ class Kernels:
         return self.code.over("i", rows, self.code.over("j", columns, inner))
 
     def _outer(self, plan: Plan) -> list[str]:
-        product, depth = plan.product, plan.depth
-        _, k, _ = product.extents
-        rounds, rest = divmod(k, depth)
-        body = self._round(product, depth, plan.fresh)
-        if rounds > 1:
-            base = own("i") * depth
-            left = product.a.moved(base * product.a.dims[1].stride)
-            right = product.b.moved(base * product.b.dims[0].stride)
-            body = repeat("i", rounds, self._round(Product(product.c, left, right), depth))
-        if rest:
-            left = product.a.moved(rounds * depth * product.a.dims[1].stride)
-            right = product.b.moved(rounds * depth * product.b.dims[0].stride)
-            body += self._round(Product(product.c, left, right), rest)
-        return body
+        """Loops over blocks of rows, columns and depth, as far as they are not taken at once."""
 
-    def _round(self, product: Product, depth: int, fresh: bool = False) -> list[str]:
-        """All products of ``depth`` columns and rows, then their sum into the result, or, when it
-        is ``fresh``, in its place."""
-        m, _, n = product.extents
+        def over(stretch: Stretch, body: list[str]) -> list[str]:
+            loop = stretch.loop
+            return body if loop is None else self.code.over(stretch.variable, loop, body)
+
+        rows, columns, depths = products.outer_parts(plan.product, plan.depth, plan.block)
+        lines: list[str] = []
+        for row in rows:
+            in_row: list[str] = []
+            for column in columns:
+                sums: list[str] = []
+                for deep in depths:
+                    part = products.part(plan.product, row, column, deep)
+                    sums += over(deep, self._round(part, plan.fresh))
+                in_row += over(column, sums)
+            lines += over(row, in_row)
+        return lines
+
+    def _round(self, product: Product, fresh: bool) -> list[str]:
+        """All products of the columns and rows, then their sum into the result, or, when it is
+        ``fresh``, in its place."""
+        m, depth, n = product.extents
         dtype = product.c.dtype
-        left, right = products.broadcast(product, 0, depth)
+        left, right = products.broadcast(product)
         memory = self.descriptors.memory
 
         def part(first: int, count: int) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.memory import late, wrong_memory
+from meshc.analysis.csl.memory import wrong_memory
 from meshc.analysis.csl.registers import wrong_register
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.csl.words import (
@@ -23,17 +22,18 @@ from meshc.analysis.proofs.bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.backends.csl.kernels.extents import check_extents, kept_parts
-from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.pe.buffers import Buffers, buffers_of
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
-from meshc.backends.csl.pe.program import Lowering, Task
+from meshc.backends.csl.pe.program import Case, Lowering, Task
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.lines import wrapped
 from meshc.backends.csl.spelling.names import Names, plain, scalar_name
 from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, bytes_of, padding, word
+from meshc.backends.csl.timing.cases import together
 from meshc.backends.csl.timing.clocks import Timing
 from meshc.devices.csl import Targets, targets
 from meshc.ir.affine import Expr
@@ -58,9 +58,17 @@ class PeFile:
     tasks: dict[str, int]
 
 
-def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -> PeFile:
+def pe_file(
+    module: Module,
+    phase: str,
+    targets: Targets,
+    shared: bool = True,
+    grouped: bool = True,
+    timed: bool = True,
+) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
-    what several places of it do is a function, unless nothing is ``shared``.
+    what several places of it do is a function, unless nothing is ``shared``; many cases are found
+    by their group, unless they are not ``grouped``. Cycles are predicted where it is ``timed``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
     ``csl-memory-full`` for what cannot be emitted.
@@ -71,7 +79,8 @@ def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -
     guards.kept = kept_parts(module, names)
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
-    descriptors = Descriptors(names, guards.spelling, _late(module))
+    buffers = buffers_of(module, names)
+    descriptors = Descriptors(names, guards.spelling, buffers.shifts, buffers.homes)
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
     _check_registers(module)
@@ -81,9 +90,9 @@ def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -
     bodies = lowering.tasks()  # which name what guards of bindings are named after
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
     _check_memory(module, kernels)
-    memory = _memory(module, names, symbols, kernels, descriptors.shifts)
+    memory = _memory(module, buffers, symbols, kernels)
     state = _state(lowering, guards, scalars)
-    body = _step(lowering)
+    body = _step(lowering, grouped)
     ends_of_transfers = _tasks(lowering, bodies, guards, module, scalars)
     sections = [
         ("", _params(ends, guards)),
@@ -109,8 +118,8 @@ def pe_file(module: Module, phase: str, targets: Targets, shared: bool = True) -
     _check_words(module, taken.variables)
     taken.check()
     cycles = None
-    if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels, lowering.runs).cycles)
+    if timed and module.the_mesh().cores <= MOST_TIMED_CORES:
+        cycles = round(Timing(module, kernels, lowering.runs, grouped).cycles)
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
 
 
@@ -125,6 +134,12 @@ class Needs:
     bytes: int
     cycles: float | None
     refused: Diagnostic | None = None
+
+
+def core_memory(module: Module, portable: bool = False) -> CoreMemory:
+    """What the program of ``module`` takes of a core, without its cycles. Raises what
+    :func:`pe_file` does, ``csl-memory-full`` among it."""
+    return pe_file(module, "main", targets(module.the_device(), portable), timed=False).memory
 
 
 def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
@@ -200,14 +215,8 @@ def _check_registers(module: Module) -> None:
         )
 
 
-def _late(module: Module) -> dict[str, int]:
-    """Elements that lie unused before a buffer, for those that have some."""
-    found = {buffer.value.name: late(buffer) for buffer in module.buffers}
-    return {name: elements for name, elements in found.items() if elements}
-
-
 def _check_memory(module: Module, kernels: Kernels) -> None:
-    """The module says memory of their own for its buffers, and the scratch that was written. Raises
+    """The module says memory for its buffers, and the scratch that was written. Raises
     ``csl-unassigned``."""
     wrong = wrong_memory(module)
     for name, elements in kernels.code.needed().items():
@@ -274,36 +283,19 @@ def _modules(guards: Guards, kernels: Kernels) -> list[str]:
 
 def _memory(
     module: Module,
-    names: Names,
+    buffers: Buffers,
     symbols: dict[str, Buffer],
     kernels: Kernels,
-    shifts: dict[str, int],
 ) -> list[Variable]:
     """Arrays, and pointers to those that the host sees."""
-    found = [*_buffers(module, names, shifts), *kernels.code.shared_variables(module.scratch)]
+    found = [*buffers.variables(), *kernels.code.shared_variables(module.scratch)]
     for symbol, buffer in symbols.items():
-        name = names.of("buffer", buffer.value.name)
-        shift = shifts.get(buffer.value.name, 0)
+        name, shift = kernels.descriptors.place(buffer.value.name)
         first = f"{name}[{shift}]" if shift else name
         found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}", "pointers"))
     line = f"var cycles_of_run = @zeros([{STAMPS}]u16);"
     stamps = Variable("variable", STAMPS * WORD_BYTES, line, "stamps")
     return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run", "pointers")]
-
-
-def _buffers(module: Module, names: Names, shifts: dict[str, int]) -> list[Variable]:
-    """The buffers of the program as arrays."""
-    found = []
-    for buffer in module.buffers:
-        late = shifts.get(buffer.value.name, 0)
-        kind = buffer.type
-        remark = (
-            f" // {' x '.join(map(str, kind.shape))}{f', {buffer.role}' if buffer.role else ''}"
-        )
-        remark += ", one element late to use other banks" if late else ""
-        name = names.of("buffer", buffer.value.name)
-        found.append(array("buffer", name, kind.dtype, math.prod(kind.shape) + late, remark))
-    return found
 
 
 def _pointer(symbol: str) -> str:
@@ -331,7 +323,7 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     return [*found, *(word(name, "i16", "0", "coordinates") for name in here)]
 
 
-def _step(lowering: Lowering) -> list[str]:
+def _step(lowering: Lowering, grouped: bool) -> list[str]:
     finish = [
         "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[3]));",
         "sys.unblock_cmd_stream();",
@@ -339,15 +331,30 @@ def _step(lowering: Lowering) -> list[str]:
     cases = lowering.cases
     if len(cases) == 1:
         return _function("step", "", [*cases[0].lines, *finish])
-    lines = ["while (true) {", f"{_PAD}switch (pc) {{"]
-    for number, case in enumerate(cases):
-        last = number == len(cases) - 1
-        inner = [*case.lines, *(["pc = 0;", *finish, "return;"] if last else [])]
-        label = "else" if last else str(number)
-        lines.append(f"{2 * _PAD}{label} => {{ // {case.comment}")
-        lines += [3 * _PAD + line for line in inner]
-        lines.append(f"{2 * _PAD}}},")
-    return _function("step", "", [*lines, f"{_PAD}}}", "}"])
+    cases[-1].lines += ["pc = 0;", *finish, "return;"]
+    each = together(len(cases), grouped)
+    lines: list[str] = []
+    for first in range(0, len(cases), each):
+        switch = _switch(cases[first : first + each], first)
+        if each == len(cases):
+            lines += switch
+            continue
+        behind = first + each
+        test = f"if (pc < {behind}) {{" if behind < len(cases) else "{"
+        lines += [f"}} else {test}" if first else test, *(_PAD + line for line in switch)]
+    lines += ["}"] if each < len(cases) else []
+    return _function("step", "", ["while (true) {", *(_PAD + line for line in lines), "}"])
+
+
+def _switch(cases: list[Case], first: int) -> list[str]:
+    """A switch over cases, of which the first has the number ``first``."""
+    lines = ["switch (pc) {"]
+    for number, case in enumerate(cases, first):
+        label = "else" if case is cases[-1] else str(number)
+        lines.append(f"{_PAD}{label} => {{ // {case.comment}")
+        lines += [2 * _PAD + line for line in case.lines]
+        lines.append(f"{_PAD}}},")
+    return [*lines, "}"]
 
 
 def _tasks(

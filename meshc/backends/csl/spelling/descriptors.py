@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.windows import MOST_DIMS, Window, has_one_dim
+from collections.abc import Mapping
+
+from meshc.analysis.csl.windows import MOST_DIMS, OWN, Window, has_one_dim
 from meshc.analysis.csl.words import TABLE_BYTES
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import Names
@@ -13,17 +15,25 @@ from meshc.support.diagnostics import fail
 
 ELEMENTS = (DType.F16, DType.F32)
 _VARIABLES = "ijkl"
-_OWN = "own."  # begins a name that an emitted function declares itself
 
 
 class Descriptors:
     """Hoists each distinct DSD to a constant ``NAME``; ``lines`` declares them in order of use.
     ``tables`` are the constant arrays among them."""
 
-    def __init__(self, names: Names, spell: Spelling, shifts: dict[str, int]) -> None:
+    def __init__(
+        self,
+        names: Names,
+        spell: Spelling,
+        shifts: Mapping[str, int],
+        homes: Mapping[str, str] | None = None,
+    ) -> None:
+        """``shifts`` are the elements by which a buffer begins later in the array that holds it,
+        ``homes`` the arrays of those that share one."""
         self.names = names
         self.spell = _with_own(spell)
         self.shifts = shifts
+        self.homes = homes or {}
         self.lines: list[str] = []
         self.tables: list[Variable] = []
         self._known: dict[str, str] = {}
@@ -35,14 +45,19 @@ class Descriptors:
         if not window.walked:
             fail("csl-view", f"the extents of a view of %{window.buffer.name} are not constant")
         fixed, moving = split(flat.start)
-        shift = self.shifts.get(window.buffer.name, 0)
+        array, shift = self.place(window.buffer.name)
         buffer = self.names.of("buffer", window.buffer.name)
-        text = access(flat, buffer, fixed + shift)
+        text = access(flat, array, fixed + shift)
         name = self._constant(text, hint or _hint(flat, buffer, fixed))
         if moving is not None:
             by = expression(moving, self.spell)
             name = f"@increment_dsd_offset({name}, {by}, {element(window.dtype)})"
         return name if flat.constant else self.lengthened(name, flat.dims[0].steps)
+
+    def place(self, buffer: str) -> tuple[str, int]:
+        """The array that holds a buffer, and the element at which it begins there."""
+        own_name = self.names.of("buffer", buffer)
+        return self.homes.get(buffer, own_name), self.shifts.get(buffer, 0)
 
     def lengthened(self, descriptor: str, length: Expr) -> str:
         """``descriptor`` with so many elements."""
@@ -65,16 +80,11 @@ class Descriptors:
         return self._known[text]
 
 
-def own(name: str) -> Expr:
-    """A variable that an emitted function declares itself, whatever the program calls its own."""
-    return Expr.var(f"{_OWN}{name}")
-
-
 def _with_own(spell: Spelling) -> Spelling:
     """``spell``, and names of functions' own variables as they are."""
 
     def either(name: str) -> str:
-        return name.removeprefix(_OWN) if name.startswith(_OWN) else spell(name)
+        return name.removeprefix(OWN) if name.startswith(OWN) else spell(name)
 
     return Spelling(either, spell.most, spell.helpers, spell.kept)
 

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 from meshc.analysis.csl.transfers import Transfers
 from meshc.backends.csl.kernels.scalar import COMPARED, STORE
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import For, Sweep, Wait
 
+FEW = 8
+"""So many cases stay in one switch."""
+
+
+def together(count: int, grouped: bool = True) -> int:
+    """How many of ``count`` cases a switch holds. A core that is to go on with a case compares
+    ``pc`` with one case after the other; a test for each group of cases, whose number is the root
+    of theirs, leads to the switch of the group."""
+    return isqrt(count - 1) + 1 if grouped and count > FEW else count
+
 
 class Cases:
     """``after`` a wait, a loop or a guarded sweep, and ``head`` of a loop or sweep, by ``id``; a
-    block whose end is waited for counts as a wait. ``count`` of all, 1 where nothing suspends."""
+    block whose end is waited for counts as a wait. ``count`` of all, 1 where nothing suspends;
+    ``grouped`` as :func:`together` says."""
 
-    def __init__(self, module: Module, transfers: Transfers) -> None:
+    def __init__(self, module: Module, transfers: Transfers, grouped: bool = True) -> None:
         self.transfers = transfers
+        self.grouped = grouped
         self.after: dict[int, int] = {}
         self.head: dict[int, int] = {}
         self.count = 1
         self._visit(module.program.body)
 
     def switched(self, number: int) -> int:
-        """Cycles from setting ``pc`` to the first statement of a case: cases are tried in turn."""
-        tried = min(number + 1, self.count - 1)
+        """Cycles from setting ``pc`` to the first statement of a case: groups, and then the cases
+        of one, are tried in turn."""
+        each = together(self.count, self.grouped)
+        group, place = divmod(number, each)
+        groups = -(-self.count // each)
+        cases = min(each, self.count - group * each)
+        tried = min(group + 1, groups - 1) + min(place + 1, cases - 1)
         return STORE + 1 + COMPARED * tried if self.count > 1 else 0
 
     def _visit(self, block: Block) -> None:

@@ -76,15 +76,17 @@ class _Pending:
 
 class Timing:
     """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them. ``calls``
-    are the statements that begin what is called as a function."""
+    are the statements that begin what is called as a function; cases may be ``grouped``."""
 
-    def __init__(self, module: Module, kernels: Kernels, calls: Collection[Op] = ()) -> None:
+    def __init__(
+        self, module: Module, kernels: Kernels, calls: Collection[Op] = (), grouped: bool = True
+    ) -> None:
         self.calls = calls
         self.mesh = module.the_mesh()
         self.kernels = kernels
         self.transfers = Transfers(module)
         self.carried = Messages(module)
-        self.cases = Cases(module, self.transfers)
+        self.cases = Cases(module, self.transfers, grouped)
         self.scalar = Scalar(kernels.descriptors.spell)
         self.local: set[str] = set()
         shape = tuple(self.mesh.size(name) for name in self.mesh.names)

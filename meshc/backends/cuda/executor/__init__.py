@@ -3,6 +3,7 @@
 from meshc.backends.cuda.executor.compiled import (
     CXX,
     FIRST,
+    QUICK,
     SCHEDULES,
     WATCHED,
     Argument,
@@ -18,6 +19,7 @@ from meshc.backends.cuda.executor.compiled import (
 __all__ = [
     "CXX",
     "FIRST",
+    "QUICK",
     "SCHEDULES",
     "WATCHED",
     "Argument",

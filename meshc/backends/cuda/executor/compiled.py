@@ -31,6 +31,8 @@ CXX = Toolchain(
         *(("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()),
     ),
 )  # fmt: skip
+# For kernels that run for a moment: compiled in two thirds of the time, they run some 15 % slower.
+QUICK = replace(CXX, flags=tuple("-O1" if flag == "-O2" else flag for flag in CXX.flags))
 # Finds races in shared memory as well (mc_races.h), some fifty times slower. The compiler
 # marks each access; the sanitizer's own library is not linked. An index outside of an array of a
 # thread ends the process. GCC only.

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.executor.compiled import (
+    CXX,
     FIRST,
+    QUICK,
     Argument,
     ExecutorError,
     Grid,
@@ -18,9 +20,16 @@ from meshc.backends.cuda.executor.compiled import (
 )
 from meshc.backends.cuda.program import Kernel, Launch, part_of
 from meshc.support.diagnostics import fail
-from meshc.support.native import BuildError
+from meshc.support.native import BuildError, Toolchain
 
 Array = NDArray[Any]
+_FEW_BYTES = 64 << 20
+
+
+def toolchain_for(weight_bytes: int) -> Toolchain:
+    """The compiler for kernels of a model of so many bytes: one that optimises less where a step
+    takes less time than to compile kernels well."""
+    return QUICK if weight_bytes < _FEW_BYTES else CXX
 
 
 class CpuMachine:
@@ -28,13 +37,20 @@ class CpuMachine:
     compiler, or a kernel does what none may."""
 
     def __init__(
-        self, kernels: Mapping[str, Kernel], texts: Mapping[str, str], mode: Mode = FIRST
+        self,
+        kernels: Mapping[str, Kernel],
+        texts: Mapping[str, str],
+        mode: Mode = FIRST,
+        toolchain: Toolchain = CXX,
     ) -> None:
         self.kernels = dict(kernels)
         self.mode = mode
         self.arrays: dict[str, Array] = {}
         try:
-            self.libraries = {name: Library(texts[k.file]) for name, k in self.kernels.items()}
+            self.libraries = {
+                name: Library(texts[kernel.file], toolchain=toolchain)
+                for name, kernel in self.kernels.items()
+            }
         except BuildError as problem:
             fail(
                 "cuda-executor",

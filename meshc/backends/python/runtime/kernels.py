@@ -7,17 +7,18 @@ float32; a result in a half-type buffer is rounded when it is stored.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from . import experts
 from .arrays import hide, reduce_rows
-from .cores import Cores, act
+from .cores import Cores
 from .memory import Array, View
+from .on_views import kernel as _kernel
 from .percore import PerCore
 
 _SQRT_HALF = np.float32(0.7071067811865476)
@@ -38,57 +39,6 @@ _ERFC = (
     -0.82215223,
     0.17087277,
 )
-
-Kernel = Callable[..., None]  # (out, *views, on=None, **params)
-
-
-def _kernel(updates: bool = False) -> Callable[[Callable[..., None]], Kernel]:
-    """Make a function of arrays ``[cores, ..]`` a microkernel on views.
-
-    The first array is written in place; with ``updates`` it is read as well. A parameter that
-    differs between cores arrives as an array ``[cores]``.
-    """
-
-    def wrap(compute: Callable[..., None]) -> Kernel:
-        def run(out: View, *views: View, on: Cores | None = None, **params: Any) -> None:
-            cores = out.fabric.running(on)
-            if not cores.count:
-                return
-            for name, value in params.items():
-                if isinstance(value, PerCore):
-                    params[name] = out.fabric.by_lane(value)[cores.lanes]
-            bound = partial(compute, **params) if params else compute
-            arrays = [view.direct(cores) for view in (out, *views)]
-            if any(array is None for array in arrays):
-                act(out.fabric, _on_copies, bound, updates, cores, out, *views)
-            else:
-                act(out.fabric, bound, *arrays)
-                if out.rounds is not None:
-                    act(out.fabric, out.rounds, arrays[0])
-
-        run.__name__ = run.__qualname__ = compute.__name__
-        run.__doc__ = compute.__doc__
-        return run
-
-    return wrap
-
-
-def _on_copies(
-    compute: Callable[..., None], updates: bool, cores: Cores, out: View, *views: View
-) -> None:
-    """As ``compute`` on the memory of views, of which some are scattered in it."""
-    target = out.direct(cores)
-    if target is not None:
-        result = target
-    elif updates:
-        result = out.load(cores)
-    else:
-        result = np.empty((cores.count, *out.shape), out.memory.array.dtype)
-    compute(result, *[view.read(cores) for view in views])
-    if out.rounds is not None:
-        out.rounds(result)
-    if target is None:
-        out.store(cores, result)
 
 
 def _trailing(small: Array, like: Array) -> Array:
@@ -176,6 +126,19 @@ def sigmoid(out: Array, a: Array) -> None:
     np.reciprocal(out, out=out)
 
 
+@_kernel()
+def exp(out: Array, a: Array) -> None:
+    """out = exp(a)"""
+    with np.errstate(over="ignore"):
+        np.exp(a, out=out)
+
+
+@_kernel()
+def clamp(out: Array, a: Array, least: float, most: float) -> None:
+    """out = a, but at least ``least`` and at most ``most``"""
+    np.clip(a, np.float32(least), np.float32(most), out=out)
+
+
 def _erfc(a: Array) -> Array:
     """1 - erf(a), in double precision inside."""
     size = np.abs(a, dtype=np.float64)
@@ -257,6 +220,12 @@ def at_least(out: Array, a: Array, value: float) -> None:
 
 
 @_kernel()
+def larger(out: Array, a: Array, b: Array) -> None:
+    """out = the larger of a and b"""
+    np.maximum(a, _trailing(b, a), out=out)
+
+
+@_kernel()
 def top_k(
     out: Array,
     scores: Array,
@@ -290,6 +259,11 @@ def _of_best_groups(groups: Array, kept: int, top: int) -> Array:
     masked = groups.copy()
     np.put_along_axis(masked, out[..., None], -np.inf, -2)
     return masked.reshape(*groups.shape[:-2], -1)
+
+
+dispatch = _kernel()(experts.dispatch)
+expert_gemm = _kernel()(experts.expert_gemm)
+combine = _kernel()(experts.combine)
 
 
 @_kernel(updates=True)
@@ -390,6 +364,18 @@ def mask_causal(s: Array, query: Any, query_step: int, key: Any, key_step: int, 
     keys = np.reshape(key, (-1, 1, 1)) + key_step * np.arange(s.shape[-1])
     hidden = (keys > queries) | (keys >= np.reshape(limit, (-1, 1, 1)))
     np.copyto(s, np.float32(-np.inf), where=_trailing(hidden, s))
+
+
+@_kernel(updates=True)
+def mask_window(
+    s: Array, window: int, query: Any, query_step: int, key: Any, key_step: int, limit: Any
+) -> None:
+    """s[.., r, j] = -inf where key j lies ``window`` or more before the lesser of query r and
+    limit - 1"""
+    queries = np.reshape(query, (-1, 1, 1)) + query_step * np.arange(s.shape[-2])[:, None]
+    queries = np.minimum(queries, np.reshape(limit, (-1, 1, 1)) - 1)
+    keys = np.reshape(key, (-1, 1, 1)) + key_step * np.arange(s.shape[-1])
+    np.copyto(s, np.float32(-np.inf), where=_trailing(queries - keys >= window, s))
 
 
 @_kernel(updates=True)

@@ -130,7 +130,7 @@ def _unsupported(text: JsonText, key: str, message: str, name: object) -> NoRetu
 def _read_fields(
     fields: Fields, text: JsonText, name: str, family: str, tables: Tables
 ) -> ModelConfig:
-    rope = read_rope(fields, text, tables.rope_types)
+    rope = read_rope(fields, text, tables)
     bos = fields.token_ids("bos_token_id", SIZE_LIMITS["vocab"])
     eos = fields.token_ids("eos_token_id", SIZE_LIMITS["vocab"])
     numbers = read_numbers(fields, tables, bos + eos)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter, find_conflicts
 from meshc.frontend.checkpoints.fields import Fields
-from meshc.frontend.families import Experts, Flag, Refusal, Size, Tables
+from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables, Windows
 
 _MOST_EXPERTS = 1 << 20
 _WINDOW_HELP = (
@@ -40,7 +40,11 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     experts = _read_experts(fields, tables.experts, known) if tables.experts else {}
     flags = _read_flags(fields, tables.flags)
     switches = _read_flags(fields, tables.switches)
-    _check_window(fields, tables.window_switch, known["layers"])
+    numbers = _read_numbers(fields, tables.numbers)
+    if tables.windows:
+        numbers[tables.windows.parameter] = _read_window(fields, tables.windows, known["layers"])
+    else:
+        _check_window(fields, tables.window_switch, known["layers"])
     if tables.lanes:
         known["head_dim"] = sum(known[lane] for lane in tables.lanes)
     _check_together(fields, tables, known, ids)
@@ -49,7 +53,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
             known[name] = _ratio(str(size.default), known)
     return Numbers(
         {name: known[name] for name in SIZE_LIMITS},
-        {**{name: known[name] for name in tables.own}, **switches, **experts},
+        {**{name: known[name] for name in tables.own}, **switches, **numbers, **experts},
         flags,
     )
 
@@ -166,16 +170,40 @@ def _read_experts(fields: Fields, keys: Experts, known: Mapping[str, int]) -> di
         keys.stage: layers - dense,
         keys.parameter: count,
         **{name: sizes[name] for name in keys.own},
-        **{
-            name: fields.number(number.key, 0.0, number.most, number.default)
-            for name, number in keys.numbers.items()
-        },
+        **_read_numbers(fields, keys.numbers),
         **_read_flags(fields, keys.switches),
         **{
             name: fields.string(word.key, word.among, word.among[0])
             for name, word in keys.words.items()
         },
     }
+
+
+def _read_numbers(fields: Fields, numbers: Mapping[str, Number]) -> dict[str, Parameter]:
+    """Numbers above 0 by the names of their parameters."""
+    return {
+        name: fields.number(number.key, 0.0, number.most, number.default)
+        for name, number in numbers.items()
+    }
+
+
+def _read_window(fields: Fields, windows: Windows, layers: int) -> int:
+    """The tokens of a window; layers that have it must be those of the model."""
+    if fields.values.get("sliding_window", 0) is None:
+        fields.reject_value("sliding_window", "a number is wanted")
+    most = SIZE_LIMITS["max_positions"]
+    window = fields.integer("sliding_window", 1, most, default=windows.default)
+    kinds = ["sliding_attention", *["full_attention"] * (windows.every - 1)]
+    wanted = (kinds * layers)[:layers]
+    if fields.has("layer_types") and fields.values["layer_types"] != wanted:
+        fields.reject(
+            "config-unsupported",
+            "layer_types",
+            f"windows in other layers than every {windows.every}th, from the first one on, are not "
+            "supported",
+            f"meshc computes layer_types = {kinds} again and again, for each of {layers} layers",
+        )
+    return window
 
 
 def _check_window(fields: Fields, switch: str, layers: int) -> None:

@@ -19,6 +19,7 @@ from meshc.frontend.checkpoints.config import (
 )
 from meshc.frontend.checkpoints.fields import Fields, brief
 from meshc.frontend.checkpoints.json_text import JsonText
+from meshc.frontend.families import Tables
 
 DEFAULT_THETA = 10000.0
 THETA_LIMIT = 1e12
@@ -40,6 +41,7 @@ _KEYS = {
         "mscale",
         "mscale_all_dim",
         "original_max_position_embeddings",
+        "truncate",
     },
 }
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
@@ -53,16 +55,18 @@ class Rope:
     scaling: RopeScaling | None
 
 
-def read_rope(top: Fields, text: JsonText, types: Sequence[str]) -> Rope:
-    """The RoPE settings of the config in ``text``, of one of ``types``; faults go to the
-    diagnostics of ``top``."""
-    theta = top.number("rope_theta", 0.0, THETA_LIMIT, DEFAULT_THETA)
+def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
+    """The RoPE settings of the config in ``text``, as ``tables`` of its family admit them; faults
+    go to the diagnostics of ``top``."""
+    theta = top.number("rope_theta", 0.0, THETA_LIMIT, tables.theta)
     scaling: RopeScaling | None = None
+    if tables.rope_needed and not any(map(top.has, ("rope_scaling", "rope_parameters"))):
+        top.require("rope_scaling")
     for key in ("rope_scaling", "rope_parameters"):
         block = _block(top, text, key)
         if block is None:
             continue
-        found = _read_scaling(block, types)
+        found = _read_scaling(block, tables)
         if key == "rope_parameters" and top.has("rope_scaling") and found != scaling:
             _disagree(top, key, "rope_scaling")
         scaling = found
@@ -91,8 +95,8 @@ def _disagree(top: Fields, key: str, other: str) -> None:
     top.reject("config-bad-value", key, message, f"keep one of '{key}' and '{other}'")
 
 
-def _read_scaling(block: Fields, types: Sequence[str]) -> RopeScaling | None:
-    kind = _rope_type(block, types)
+def _read_scaling(block: Fields, tables: Tables) -> RopeScaling | None:
+    kind = _rope_type(block, tables.rope_types)
     if kind is None:
         return None
     _refuse_unknown_keys(block, kind)
@@ -102,7 +106,7 @@ def _read_scaling(block: Fields, types: Sequence[str]) -> RopeScaling | None:
     if kind == "linear":
         return LinearScaling(factor)
     if kind == "yarn":
-        return _yarn(block, factor)
+        return _yarn(block, factor, tables.rotates_heads)
     low = block.number("low_freq_factor", 0.0, _FACTOR_LIMIT)
     high = block.number("high_freq_factor", 0.0, _FACTOR_LIMIT)
     if high <= low and not block.bad:
@@ -112,8 +116,9 @@ def _read_scaling(block: Fields, types: Sequence[str]) -> RopeScaling | None:
     return Llama3Scaling(factor, low, high, original)
 
 
-def _yarn(block: Fields, factor: float) -> YarnScaling:
-    """YaRN; null, zero or absent settings have the defaults of transformers."""
+def _yarn(block: Fields, factor: float, rotates_heads: bool) -> YarnScaling:
+    """YaRN; null, zero or absent settings have the defaults of transformers. Where whole heads are
+    rotated, the size of rotated lanes is that of queries and keys."""
 
     def setting(key: str, absent: float) -> float:
         given = block.has(key) and block.values[key] != 0
@@ -123,6 +128,15 @@ def _yarn(block: Fields, factor: float) -> YarnScaling:
     if fast <= slow and not block.bad:
         block.reject_value("beta_fast", f"it must be above beta_slow, {slow:g}")
     size, all_sizes = setting("mscale", 0.0), setting("mscale_all_dim", 0.0)
+    limit = SIZE_LIMITS["max_positions"]
+    original = block.integer("original_max_position_embeddings", 1, limit)
+    truncate = block.boolean("truncate", True)
+    if rotates_heads:
+        if size or all_sizes:
+            key = "mscale" if size else "mscale_all_dim"
+            message = f"'{key}' is not supported where whole heads are rotated"
+            block.reject("config-unsupported", key, message, "published models have none")
+        return YarnScaling(factor, fast, slow, original, 1.0, truncate)
     turned = yarn_size(factor, size if size and all_sizes else 1.0)
     if turned != yarn_size(factor, all_sizes if size else 0.0):
         block.reject(
@@ -132,9 +146,7 @@ def _yarn(block: Fields, factor: float) -> YarnScaling:
             "not supported",
             "published DeepSeek models have the same number for both",
         )
-    limit = SIZE_LIMITS["max_positions"]
-    original = block.integer("original_max_position_embeddings", 1, limit)
-    return YarnScaling(factor, fast, slow, original, all_sizes)
+    return YarnScaling(factor, fast, slow, original, all_sizes, truncate)
 
 
 def _rope_type(block: Fields, types: Sequence[str]) -> str | None:

@@ -26,7 +26,13 @@ from meshc.passes.graph.flow import (
     residual,
     unbiased,
 )
-from meshc.passes.graph.fusing.parts import cache_of, products_of, same_rope, scores_of
+from meshc.passes.graph.fusing.parts import (
+    cache_of,
+    check_causal,
+    products_of,
+    same_rope,
+    scores_of,
+)
 from meshc.passes.graph.fusing.pattern import Choice, DoesNotFit, Match, Pattern
 
 _NAMES = ("query", "key", "value")
@@ -51,10 +57,7 @@ class AttentionBlock(Pattern[Sizes]):
     MARKS: ClassVar[tuple[type[Op], ...]] = (graph.Softmax,)
 
     def match(self, flow: Flow, softmax: graph.Softmax) -> Match[Sizes]:
-        if softmax.mask != "causal":
-            raise Mismatch(
-                f"the mask of {softmax.result} is '{softmax.mask}', not 'causal'", softmax
-            )
+        check_causal(softmax)
         scaled, scale = scores_of(flow, softmax)
         scores = flow.maker(scaled, graph.Matmul, "the scores", softmax)
         lane = only_dim(scores)

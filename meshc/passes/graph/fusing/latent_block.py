@@ -18,7 +18,13 @@ from meshc.ir.core import Op, Operand
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.passes.graph.flow import Flow, Mismatch, dims_of, norm_of, only_dim, residual
-from meshc.passes.graph.fusing.parts import cache_of, products_of, same_rope, scores_of
+from meshc.passes.graph.fusing.parts import (
+    cache_of,
+    check_causal,
+    products_of,
+    same_rope,
+    scores_of,
+)
 from meshc.passes.graph.fusing.pattern import Choice, DoesNotFit, Match, Pattern
 
 _NAMES = ("query", "query_rope", "latent", "key_rope")
@@ -45,10 +51,7 @@ class LatentBlock(Pattern[Sizes]):
         return isinstance(scaled, Value) and isinstance(flow.makers.get(scaled), graph.Add)
 
     def match(self, flow: Flow, softmax: graph.Softmax) -> Match[Sizes]:
-        if softmax.mask != "causal":
-            raise Mismatch(
-                f"the mask of {softmax.result} is '{softmax.mask}', not 'causal'", softmax
-            )
+        check_causal(softmax)
         scaled, scale = scores_of(flow, softmax)
         total = flow.maker(scaled, graph.Add, "the scores", softmax)
         weighted = flow.reader(softmax.result, graph.Matmul, "the softmax", softmax)

@@ -10,6 +10,15 @@ from meshc.ir.values import Value
 from meshc.passes.graph.flow import Flow, Mismatch
 
 
+def check_causal(softmax: graph.Softmax) -> None:
+    """Raise :class:`Mismatch` unless each row sees all tokens up to its own, and nothing else."""
+    if softmax.mask != "causal":
+        raise Mismatch(f"the mask of {softmax.result} is '{softmax.mask}', not 'causal'", softmax)
+    if softmax.window or len(softmax.operands) > 1:
+        what = "a window" if softmax.window else "a sink"
+        raise Mismatch(f"{softmax.NAME} {softmax.result} has {what}", softmax)
+
+
 def scores_of(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]]:
     """What the softmax reads before it is scaled, and the scale if there is one."""
     scale = flow.makers.get(softmax.tensors()[0])

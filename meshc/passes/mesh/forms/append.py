@@ -18,7 +18,8 @@ _BY_COST = ("shift", "cyclic")
 def append(way: Lowering, op: Op) -> list[Form]:
     """New rows lie on the columns where the cache has them. ``shift`` hands old rows on around the
     ring of the mesh's rows, ``cyclic`` moves nothing; they differ where single rows enter one after
-    the other. Those that enter in one op have one policy."""
+    the other. Those that enter in one op have one policy. Windows need to know the position of each
+    slot, which ``cyclic`` keeps."""
     earlier = [other for other in way.problem.source.walk() if isinstance(other, graph.Append)]
     if any(op.operands[0] is other.result for other in earlier):
         fail(
@@ -30,6 +31,8 @@ def append(way: Lowering, op: Op) -> list[Form]:
     wanted = way.problem.kv
     single = not way.problem.many_rows and way.mesh.rows > 1
     policies = _BY_COST if wanted == AUTO and single else (_BY_COST[0],)
+    if wanted == AUTO and single and way.problem.windowed:
+        policies = ("cyclic",)
     if way.appends:
         policies = (way.policy,)
     elif wanted != AUTO:

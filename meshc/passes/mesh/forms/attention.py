@@ -51,18 +51,24 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
     kept = [s for s in way.layout_of(left).splits if s.dim not in op.contract]
     splits = tuple(s for d in dims for s in (*kept, *new) if s.dim == d)
     axes = {s.axis for s in theirs if s.dim in op.contract}
+    made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
+    if not axes and way.holds_keys(right):  # a core has all lanes of its keys
+        kind = TensorType(way.problem.accumulate, dims, Layout(splits))
+        (way.env[op.result],) = way.emit(made, (op.result.name, kind))
+        return
     if len(axes) != 1:
         fail("unsupported-op", "this product of activations has no distributed form", op.span)
     (axis,) = axes
-    made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
     (value,) = way.emit(made, (op.result.name, way.partial(dims, splits, axis)))
     if soft is None:
         (way.env[op.result],) = way.all_reduce([value], axis)
         return
     if soft.tops is None:
         value, sums = way.all_reduce([value, soft.sums], axis)
+        sums = soft.with_sink(way, sums)
     else:
-        value, sums, _ = way.all_reduce([value, soft.sums, soft.tops], axis, "softmax")
+        value, sums, tops = way.all_reduce([value, soft.sums, soft.tops], axis, "softmax")
+        sums = soft.with_sink(way, sums, tops)
     way.env[op.result] = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
 
 
@@ -74,7 +80,7 @@ def _scores(way: Lowering, op: graph.Matmul) -> None:
     if {*wanted} != {s for s in way.layout_of(left).splits if s.dim != way.problem.row_dim}:
         fail("unsupported-layout", f"queries lie as {way.type_of(left).layout}", op.span)
     kept = way.restricted(left, (way.problem.row_dim, heads.query)).splits
-    slots = tiling.chunks_x * (tiling.row_lanes // tiling.chunks_y)
+    slots = tiling.chunks_x * (tiling.key_lanes // tiling.chunks_y)
     keys = Split(heads.keys, way.mesh.inner, slots, "cyclic", skew=way.mesh.down)
     made = mesh.GemmT([left, right], contract=op.contract, group=op.group, axis=way.mesh.inner)
     kind = TensorType(way.problem.dtype, tensor_type(op.result).dims, Layout((*kept, keys)))
@@ -87,9 +93,11 @@ def _values(way: Lowering, op: graph.Matmul) -> None:
     soft = unnormalised(way, op, right)
     left = soft.value if soft else laid_out(way, way.env_of(op.operands[0]))
     heads, dims = way.heads(), tensor_type(op.result).dims
-    if heads.lane not in dims or heads.keys not in op.contract:
+    if (heads.query if heads.headless else heads.lane) not in dims or heads.keys not in op.contract:
         fail("unsupported-op", "this product with a cache is none of attention", op.span)
-    sums = way.completed(soft.sums, left, soft.dim, "sum") if soft else None
+    sums = None
+    if soft is not None:
+        sums = soft.with_sink(way, way.completed(soft.sums, left, soft.dim, "sum"))
     made = mesh.Gemm(
         [left, right],
         contract=op.contract,

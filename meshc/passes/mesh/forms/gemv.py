@@ -36,13 +36,17 @@ def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
     new = [new_dims(way, op, left, way.peek(r)) for r in op.operands[1:]]
     heads = any(has_heads(way, dims) for dims in new)
     axes = [axis for axis in (own, way.mesh.other(own)) if not heads or axis == way.mesh.down]
-    found = [Form(f"gemv_{a}", lambda way, a=a: _gemv(way, op, a)) for a in axes]  # type: ignore[misc]
+    found = [Form(f"gemv_{a}", lambda way, a=a: product_over(way, op, a)) for a in axes]  # type: ignore[misc]
     if has_experts(way, new):
-        found += [Form(f"experts_{a}", lambda way, a=a: _gemv(way, op, a, True)) for a in axes]  # type: ignore[misc]
+        found += [
+            Form(f"experts_{a}", lambda way, a=a: product_over(way, op, a, True))  # type: ignore[misc]
+            for a in axes
+        ]
     return found
 
 
-def _gemv(way: Lowering, op: graph.Matmul, axis: str, by_experts: bool = False) -> None:
+def product_over(way: Lowering, op: graph.Matmul, axis: str, by_experts: bool = False) -> None:
+    """A product of what lies over ``axis``, with its columns over the other one."""
     rights = [way.env_of(r) for r in op.operands[1:]]
     waiting = _unscaled(way, op, axis)
     left = waiting.value if waiting else laid_out(way, way.env_of(op.operands[0]))

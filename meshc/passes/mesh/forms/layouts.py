@@ -41,13 +41,15 @@ def row_split(way: Lowering) -> Split:
 
 
 def cache_layout(way: Lowering, dims: tuple[str, ...]) -> Layout:
-    """KV caches: rows of the sequence over rows, heads over columns (WaferLLM section 4.3)."""
-    keys = Split(way.heads().keys, way.mesh.down, way.tiling.row_lanes, "shift")
+    """KV caches: rows of the sequence over rows, heads over columns (WaferLLM section 4.3); without
+    heads every column has the same."""
+    keys = Split(way.heads().keys, way.mesh.down, way.tiling.key_lanes, "shift")
     return Layout((keys, *head_splits(way, dims)))
 
 
 def head_splits(way: Lowering, dims: tuple[str, ...]) -> tuple[Split, ...]:
-    """Whole head groups over segments of columns, then pairs of lanes inside them."""
+    """Whole head groups over segments of columns, then pairs of lanes inside them; of queries that
+    share keys without heads the heads alone."""
     found = []
     heads, tiling = way.tiling.heads, way.tiling
     for dim in dims:
@@ -56,7 +58,7 @@ def head_splits(way: Lowering, dims: tuple[str, ...]) -> tuple[Split, ...]:
         elif heads is not None and dim == heads.key:
             block, copies = tiling.key_block, tiling.copies
             found.append(Split(dim, way.mesh.group, block, copies=copies))
-        elif heads is not None and dim == heads.lane:
+        elif heads is not None and dim == heads.lane and not heads.headless:
             found.append(Split(dim, way.mesh.inner, tiling.lane_block))
     return tuple(found)
 
@@ -64,6 +66,8 @@ def head_splits(way: Lowering, dims: tuple[str, ...]) -> tuple[Split, ...]:
 def has_heads(way: Lowering, dims: tuple[str, ...]) -> bool:
     """Whether ``dims`` are those of queries, keys or values."""
     heads = way.tiling.heads
+    if heads is not None and heads.headless:
+        return heads.query in dims
     return heads is not None and heads.lane in dims and bool({heads.query, heads.key} & {*dims})
 
 

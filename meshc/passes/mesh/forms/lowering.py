@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from meshc.analysis.layout.tiling import Tiling
 from meshc.cost.plans import PlanCost
 from meshc.ir.core import Block, Op, Operand, tensor_type
+from meshc.ir.functions import ON_MESH, Exp
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Param
 from meshc.ir.ops import graph
@@ -32,18 +33,42 @@ class Unnormalised:
     The division waits until the weighted values are summed, so that numerator and denominator
     share one reduction. ``dim`` is that of the softmax. ``tops`` are the maxima of each core's own
     elements, where the exponentials are relative to those; None where all cores share the maximum.
+    ``share`` is the exponential of an attention sink, relative to the shared maximum, and ``sink``
+    the sink itself where each core has a maximum of its own; None without one.
     """
 
     value: Value
     sums: Value
     dim: str
     tops: Value | None = None
+    share: Value | None = None
+    sink: Value | None = None
 
     def finish(self, way: Lowering, name: str) -> Value:
         """The division, for whoever does not wait for it."""
         assert self.tops is None, "who merges softmaxes waits"
-        sums = way.completed(self.sums, self.value, self.dim, "sum")
+        sums = self.with_sink(way, way.completed(self.sums, self.value, self.dim, "sum"))
         return way.emit_like(ops.Div([self.value, sums]), name, self.value)
+
+    def with_sink(self, way: Lowering, sums: Value, tops: Value | None = None) -> Value:
+        """The completed ``sums`` with the share of the sink, if there is one, relative to the
+        maxima ``tops`` of all cores where each had one of its own."""
+        share = self.share
+        if self.sink is not None and tops is not None:
+            share = sink_share(way, self.sink, tops)
+        if share is None:
+            return sums
+        (found,) = way.emit(ops.Add([sums, share]), (sums.name, way.type_of(sums)))
+        return found
+
+
+def sink_share(way: Lowering, sink: Value, tops: Value) -> Value:
+    """``exp(sink - tops)``, of maxima that are not below the sink."""
+    kind, name = way.type_of(tops), f"{sink.name}.share"
+    (lowered,) = way.emit(ops.Scale([tops], factor=-1.0), (name, kind))
+    (behind,) = way.emit(ops.Add([lowered, sink]), (name, kind))
+    (share,) = way.emit(ON_MESH[Exp]([behind]), (name, kind))
+    return share
 
 
 @dataclass(frozen=True)
@@ -77,17 +102,31 @@ class Unscaled:
         ]
 
 
+@dataclass(frozen=True)
+class AtExperts:
+    """A value [rows, experts, features] at the experts of which ``routes`` are the gates, part of
+    the graph value ``gates``. What it has for other rows does not matter. Once it is ``weighted``,
+    whoever adds up the experts multiplies by the gates."""
+
+    routes: Value
+    gates: Value
+    weighted: bool
+
+
 @dataclass(eq=False)
 class Lowering:
     """``env`` gives each graph value its mesh value; ``placed`` are the layouts chosen for weights;
     ``chosen`` the forms taken so far, by the name of what they compute; ``appends`` wait to enter
-    their caches by ``policy``."""
+    their caches by ``policy``; ``at_experts`` are the graph values that wait for their gates, and
+    ``dispatches`` what has been sent to experts, by rows, gates and where these lie."""
 
     problem: Problem
     env: dict[Value, Value] = field(default_factory=dict)
     placed: dict[Value, Layout] = field(default_factory=dict)
     pending: dict[Value, Unnormalised | Unscaled] = field(default_factory=dict)
     appends: list[graph.Append] = field(default_factory=list)
+    at_experts: dict[Value, AtExperts] = field(default_factory=dict)
+    dispatches: dict[tuple[Value, Value, Split], tuple[Value, Value]] = field(default_factory=dict)
     policy: str = ""
     weights: set[Value] = field(default_factory=set)
     inputs: set[Value] = field(default_factory=set)
@@ -110,6 +149,8 @@ class Lowering:
             dict(self.placed),
             dict(self.pending),
             list(self.appends),
+            dict(self.at_experts),
+            dict(self.dispatches),
             self.policy,
             set(self.weights),
             set(self.inputs),
@@ -282,6 +323,12 @@ class Lowering:
         if waiting is not None:
             kinds = self.type_of(waiting.value), self.type_of(waiting.sums)
             merges = isinstance(waiting, Unnormalised) and waiting.tops is not None
-            return type(waiting), *kinds, merges
+            sinks = (
+                isinstance(waiting, Unnormalised) and (waiting.share or waiting.sink) is not None
+            )
+            return type(waiting), *kinds, merges, sinks
         known = self.env.get(value)
+        sent = self.at_experts.get(value)
+        if known is not None and sent is not None:
+            return self.type_of(known), self.type_of(sent.routes), sent.weighted
         return None if known is None else self.type_of(known)

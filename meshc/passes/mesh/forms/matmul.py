@@ -2,14 +2,25 @@
 
 A product of single rows with weights flips the axis (``gemv``); one of many rows shifts both
 operands (``gemm``, ``gemm_t``) or leaves the weights where they are (``tensor_parallel``); products
-with a cache are attention's (``attention``), scores of experts go to every core (``whole``).
+with a cache are attention's (``attention``), scores of experts go to every core (``whole``),
+what has a matrix for each head is multiplied where the heads are (``by_head``), and rows go to
+the experts that gates send them to (``dispatch``).
 """
 
 from __future__ import annotations
 
 from meshc.ir.core import Op
 from meshc.ir.ops import graph
-from meshc.passes.mesh.forms import attention, gemm, gemm_t, gemv, tensor_parallel, whole
+from meshc.passes.mesh.forms import (
+    attention,
+    by_head,
+    dispatch,
+    gemm,
+    gemm_t,
+    gemv,
+    tensor_parallel,
+    whole,
+)
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.support.diagnostics import fail
@@ -18,15 +29,20 @@ from meshc.support.diagnostics import fail
 def matmul(way: Lowering, op: Op) -> list[Form]:
     """The forms that what is multiplied leaves open; fails with ``unsupported-op`` for none."""
     assert isinstance(op, graph.Matmul)
+    if op.operands[0] in way.at_experts:
+        return dispatch.combining(way, op)
     rights = [way.peek(r) for r in op.operands[1:]]
     if way.problem.many_rows and len(rights) == 1 and gemm_t.is_transposed(way, op, rights[0]):
         return gemm_t.forms(way, op)
+    if all(map(way.is_weight, rights)) and by_head.is_by_head(way, op):
+        return by_head.forms(op)
     if all(map(way.is_weight, rights)) and whole.is_whole(way, op):
         return whole.forms(way, op)
     if all(map(way.is_weight, rights)):
+        sent = dispatch.forms(way, op)
         if not way.problem.many_rows:
-            return gemv.forms(way, op)
-        return [*gemm.forms(way, op), *tensor_parallel.forms(way, op)]
+            return [*gemv.forms(way, op), *sent]
+        return [*gemm.forms(way, op), *tensor_parallel.forms(way, op), *sent]
     if len(rights) == 1 and (way.holds_keys(rights[0]) or not way.problem.many_rows):
         return attention.forms(way, op)
     if not way.problem.many_rows:

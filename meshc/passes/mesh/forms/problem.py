@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from meshc.analysis.experts import expert_dims
+from meshc.analysis.experts import Routes, expert_dims, routes_of, whole_dims
 from meshc.analysis.layout.tiling import Tiling, has_many_rows
 from meshc.cost.mesh_ops import MeshCosts, has_costs
 from meshc.cost.track_sets import Algorithms
@@ -26,9 +26,11 @@ class Problem:
 
     ``gemm``, ``align``, ``result`` and ``kv`` are settings of partition. ``row_dim`` counts rows of
     tokens, of which a run has ``many_rows`` or one. ``users`` are the ops that read a value;
-    ``turned`` are dims of which RoPE turns neighbours, ``experts`` those that count experts;
-    ``constants`` are weights and their slices in loops; ``costs`` predicts mesh ops, or is None
-    where no device is named or none of its cores computes with the module's types.
+    ``turned`` are dims of which RoPE turns neighbours, ``experts`` those that count experts, of
+    which ``routes`` says what is computed for rows that gates send alone, ``whole`` those of which
+    every core has all; ``constants`` are weights and their slices in loops; ``windowed`` is whether
+    rows see a window of the cache only; ``costs`` predicts mesh ops, or is None where no device is
+    named or none of its cores computes with the module's types.
     """
 
     source: Module
@@ -42,7 +44,10 @@ class Problem:
     users: Mapping[Value, Sequence[Op]]
     turned: frozenset[str]
     experts: frozenset[str]
+    whole: frozenset[str]
+    routes: Routes
     constants: frozenset[Value]
+    windowed: bool
     costs: MeshCosts | None
 
     @property
@@ -117,7 +122,10 @@ def problem_of(
         users=users,
         turned=frozenset(op.dim for op in module.walk() if isinstance(op, graph.Rope)),
         experts=expert_dims(module),
+        whole=whole_dims(module),
+        routes=routes_of(module),
         constants=_constants(module),
+        windowed=any(isinstance(op, graph.Softmax) and op.window for op in module.walk()),
         costs=_costs(module, mesh, result),
     )
 

@@ -8,7 +8,7 @@ from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.layouts import laid_out
-from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised
+from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised, sink_share
 from meshc.support.diagnostics import fail
 
 
@@ -54,9 +54,13 @@ def _deferred(way: Lowering, op: graph.Softmax) -> None:
     scores, name = _masked(way, op), op.result.name
     top = way.partial_over(mesh.RowMax([scores], dim=op.dim), f"{name}.max")
     top = way.completed(top, scores, op.dim, "max")
+    sink, share = _sink(way, op, top), None
+    if sink is not None:
+        (top,) = way.emit(mesh.Larger([top, sink]), (top.name, way.type_of(top)))
+        share = sink_share(way, sink, top)
     weights = way.emit_like(mesh.ExpSub([scores, top]), name, scores)
     sums = way.partial_over(mesh.RowSum([weights], dim=op.dim), f"{name}.sum")
-    way.pending[op.result] = Unnormalised(weights, sums, op.dim)
+    way.pending[op.result] = Unnormalised(weights, sums, op.dim, share=share)
 
 
 def _merged(way: Lowering, op: graph.Softmax) -> None:
@@ -65,10 +69,26 @@ def _merged(way: Lowering, op: graph.Softmax) -> None:
     scores, name = _masked(way, op), op.result.name
     own = way.partial_over(mesh.RowMax([scores], dim=op.dim), f"{name}.max")
     kind = way.type_of(own)
-    (tops,) = way.emit(mesh.AtLeast([own], value=kind.dtype.lowest), (own.name, kind))
+    made: Op = mesh.AtLeast([own], value=kind.dtype.lowest)
+    sink = _sink(way, op, own)
+    if sink is not None:
+        made = mesh.Larger([own, sink])
+    (tops,) = way.emit(made, (own.name, kind))
     weights = way.emit_like(mesh.ExpSub([scores, tops]), name, scores)
     sums = way.partial_over(mesh.RowSum([weights], dim=op.dim), f"{name}.sum")
-    way.pending[op.result] = Unnormalised(weights, sums, op.dim, tops)
+    way.pending[op.result] = Unnormalised(weights, sums, op.dim, tops, sink=sink)
+
+
+def _sink(way: Lowering, op: graph.Softmax, tops: Value) -> Value | None:
+    """The attention sink of the softmax, if it has one, where the maxima of its rows lie."""
+    if len(op.operands) == 1:
+        return None
+    sink = way.env_of(op.operands[1])
+    wanted = way.restricted(tops, way.type_of(sink).dims)
+    if not way.is_weight(sink):
+        fail("unsupported-op", f"the sink {sink} is no weight", op.span)
+    way.place(sink, wanted, op)
+    return sink
 
 
 def _masked(way: Lowering, op: graph.Softmax) -> Value:
@@ -82,7 +102,10 @@ def _masked(way: Lowering, op: graph.Softmax) -> Value:
             help="write softmax(.., mask = causal)",
         )
     if op.mask == "causal" or _has_pads(way, way.type_of(scores), op.dim):
-        made = mesh.Mask([scores], dim=op.dim, rows=op.rows, kind=op.mask)
+        window, every = op.window, op.every
+        made = mesh.Mask(
+            [scores], dim=op.dim, rows=op.rows, kind=op.mask, window=window, every=every
+        )
         scores = way.emit_like(made, f"{op.result.name}.s", scores)
     return scores
 

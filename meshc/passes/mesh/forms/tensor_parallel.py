@@ -34,7 +34,7 @@ def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
     new = [new_dims(way, op, left, way.peek(right)) for right in op.operands[1:]]
     found = []
     if all(way.mesh.whole(s.axis) == s.axis for s in way.layout_of(left).splits):
-        found.append(Form("column_parallel", lambda way: _column_parallel(way, op), pinned))
+        found.append(Form("column_parallel", lambda way: column_parallel(way, op), pinned))
         if has_experts(way, new):
             found.append(Form("expert_parallel", lambda way: _by_experts(way, op), pinned))
     if not any(has_heads(way, dims) for dims in new):
@@ -42,7 +42,8 @@ def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
     return found
 
 
-def _column_parallel(way: Lowering, op: graph.Matmul, by_experts: bool = False) -> None:
+def column_parallel(way: Lowering, op: graph.Matmul, by_experts: bool = False) -> None:
+    """Whole features times some columns of the weights on each core of a row."""
     rights = [way.env_of(r) for r in op.operands[1:]]
     left = with_whole_features(way, rows_of(way, op), op)
     contract = contracted(way, op, left, rights)
@@ -61,7 +62,7 @@ def _column_parallel(way: Lowering, op: graph.Matmul, by_experts: bool = False) 
 
 
 def _by_experts(way: Lowering, op: graph.Matmul) -> None:
-    _column_parallel(way, op, by_experts=True)
+    column_parallel(way, op, by_experts=True)
 
 
 def _row_parallel(way: Lowering, op: graph.Matmul) -> None:

@@ -1,4 +1,5 @@
-"""Products whose result every core wants whole: scores of experts, and what has no dim but rows.
+"""Products whose result every core wants whole: scores of experts, what is cached without heads,
+and what has no dim but rows.
 
 ``summed``: features lie over an axis, each core multiplies its own with all columns, and a sum over
 the axis gives all scores to every core. ``local``: of many rows whose features are whole on every
@@ -18,10 +19,10 @@ from meshc.passes.mesh.forms.moves import move, over_columns
 
 
 def is_whole(way: Lowering, op: graph.Matmul) -> bool:
-    """Whether the right operands add no dims but those that count experts."""
+    """Whether the right operands add no dims but those of which every core has all."""
     left = way.peek(op.operands[0])
     new = {d for right in op.operands[1:] for d in new_dims(way, op, left, way.peek(right))}
-    return new <= way.problem.experts
+    return new <= way.problem.whole
 
 
 def forms(way: Lowering, op: graph.Matmul) -> list[Form]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.banks import shifts
+from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.memory import scratch_of
+from meshc.analysis.csl.sharing import place, worth_sharing
 from meshc.analysis.layout.liveness import align
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
@@ -15,12 +16,14 @@ from meshc.support.diagnostics import Diagnostics
 
 @dataclass(frozen=True)
 class PlanCslMemory(Pass):
-    """Give each buffer memory of its own, and kernels the scratch that they share.
+    """Give buffers memory, and kernels the scratch that they share.
 
-    A CSL program declares its buffers one by one, so what ``plan-memory`` says of addresses, where
-    those that are not alive at once share memory, is replaced. Sums of products in f32 begin an
-    element later than a multiple of sixteen bytes, in other banks than the factors. Addresses are
-    those of the declarations in their order; the vendor's compiler places them anew.
+    A CSL program declares its buffers one by one, so what ``plan-memory`` says of addresses is
+    replaced. Each buffer has memory of its own, unless those that may share it take more than a
+    quarter of a core's: then buffers of one type that are never needed together are parts of one
+    array. ``share`` says ``always`` or ``never`` instead of ``large``. Sums of products in f32
+    begin an element later than a multiple of sixteen bytes, in other banks than the factors.
+    Addresses are those of the declarations in their order; the vendor's compiler places them anew.
 
     Before::
 
@@ -40,7 +43,16 @@ class PlanCslMemory(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_memory"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset({"memory_planned"})
 
+    share: str = "large"
+
     def run(self, module: Module, report: Diagnostics) -> Module:
+        if self.share == "always" or (self.share == "large" and worth_sharing(module)):
+            addresses, taken = place(module)
+            for buffer in module.buffers:
+                buffer.address = addresses[buffer.value]
+            report.remark("buffers", f"{buffer_bytes(module) - taken} bytes of buffers are shared")
+            module.scratch = scratch_of(module)
+            return module
         moved = shifts(module)
         top = 0
         for buffer in module.buffers:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.banks import buffer_bytes, shifts
+from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.vector_ways import ANGLES, KERNELS, TURNS, VECTOR, chosen_way
+from meshc.analysis.csl.sharing import planned_bytes
+from meshc.analysis.csl.vector_ways import KERNELS, chosen_way
+from meshc.analysis.csl.ways import ANGLES, BY, KEPT, TURNS, VECTOR
+from meshc.analysis.csl.words import known_at_start
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.passes.base import Pass
@@ -22,8 +25,11 @@ class SelectCslFunctions(Pass):
     of either type (``way = vector``).
     ``angles`` are sines and cosines of all frequencies of a RoPE at once, by polynomials;
     ``turns`` turns all pairs of lanes of all heads by the same operations. A setting that is false
-    leaves its kind one by one. Each takes f32 scratch, at most a quarter of what buffers and the
-    device's reserve leave, and 8 KiB.
+    leaves its kind one by one. With ``kept`` sines and cosines of all rows of a prompt are worked
+    out when the program starts, for all layers (``way = angles_kept_turns``). ``blocks`` does all
+    this for rows and columns whose number is known only when the program runs: so many at once,
+    and those that are left one by one (``way = vector_by_4``). Each takes f32 scratch, at most a
+    quarter of what buffers and the device's reserve leave, and 8 KiB.
 
     Before::
 
@@ -43,14 +49,23 @@ class SelectCslFunctions(Pass):
     functions: bool = True
     angles: bool = True
     turns: bool = True
+    kept: bool = True
+    blocks: bool = True
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
-        free = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
+        free = device.whole("memory_bytes") - device.reserved_bytes - planned_bytes(module)
         costs = Costs(device, shifts(module))
-        parts = ((VECTOR, self.functions), (ANGLES, self.angles), (TURNS, self.turns))
-        allowed = tuple(part for part, yes in parts if yes)
+        settings = {
+            VECTOR: self.functions,
+            ANGLES: self.angles,
+            TURNS: self.turns,
+            KEPT: self.kept,
+            BY: self.blocks,
+        }
+        allowed = [part for part, yes in settings.items() if yes]
+        known = known_at_start(module)
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel in KERNELS:
-                op.way = chosen_way(op, costs, free, allowed)
+                op.way = chosen_way(op, costs, free, allowed, known)
         return module

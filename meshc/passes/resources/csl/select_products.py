@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.banks import buffer_bytes, shifts
+from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.products import cheapest, one_product
+from meshc.analysis.csl.sharing import planned_bytes
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics
+
+_SHARE = 4
+"""Of the memory that is free the part that products with extents of the run may take for scratch:
+their programs have more code than the device's reserve."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,11 @@ class SelectCslProducts(Pass):
     ``mapped`` and ``looped`` add a row times a factor at a time, the one with a register that
     moves over rows that follow each other; both also for the transposed product. ``outer_8`` takes
     the products of eight columns and rows at once into scratch, of which a core must have enough
-    beside its buffers and what the device reserves, and adds them by halves.
+    beside its buffers and what the device reserves, and adds them by halves. ``outer_8_by_4`` does
+    so for extents that are known only when the program runs: four rows at once, or four columns,
+    and those that are left one by one.
+
+    ``blocks``: whether outer products are tried for extents of the run.
 
     Before::
 
@@ -38,12 +47,16 @@ class SelectCslProducts(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_products"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
+    blocks: bool = True
+
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
-        room = device.whole("memory_bytes") - device.reserved_bytes - buffer_bytes(module)
+        room = device.whole("memory_bytes") - device.reserved_bytes - planned_bytes(module)
         costs = Costs(device, shifts(module))
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel == "gemm":
                 accumulate = bool(op.params["accumulate"])
-                op.way = cheapest(one_product(op), costs, room, accumulate).way
+                product = one_product(op)
+                free = room if product.constant else room // _SHARE
+                op.way = cheapest(product, costs, free, accumulate, self.blocks).way
         return module

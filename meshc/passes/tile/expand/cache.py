@@ -18,27 +18,31 @@ from meshc.support.diagnostics import fail
 
 class Cache:
     """Caches of one append: ``[caches, groups, slots, lanes]`` and a (head, count) state, of each
-    request where there are several."""
+    request where there are several. Where ``lanes`` differ from cache to cache (a latent and its
+    rotary key), they lie side by side: ``[1, groups, slots, all lanes]``."""
 
     def __init__(
         self,
         emitter: Emitter,
-        count: int,
+        lanes: Sequence[int],
         layers: int | None,
         layer: Expr | None,
         dtype: DType,
         slots: int,
+        policy: str,
     ) -> None:
         tiling = emitter.tiling
         self.emitter = emitter
-        self.count = count
-        self.slots = slots
+        self.lanes, self.dtype = tuple(lanes), dtype
+        self.joint = len({*lanes}) > 1
+        self.slots, self.policy = slots, policy
         requests = requests_of(emitter.source)
         lead = (() if layers is None else (layers,)) + ((requests,) if requests > 1 else ())
         prefix: tuple[Index, ...] = () if layer is None else (point(layer),)
         if requests > 1:
             prefix += (Whole() if emitter.batch > 1 else point(emitter.scalar(REQUEST)),)
-        shape = (count, tiling.key_block, slots, tiling.lane_block)
+        self.entry = (1, sum(lanes)) if self.joint else (len(lanes), lanes[0])
+        shape = (self.entry[0], tiling.key_block, slots, self.entry[1])
         buffer = emitter.buffer("kv_cache", (*lead, *shape), dtype, "state")
         state = emitter.buffer("kv_state", (*lead, 2), DType.I32, "state")
         self.place = Place(buffer, shape, prefix)
@@ -59,9 +63,15 @@ class Cache:
         """All caches of the append."""
         return View(self.place.buffer, self.place.prefix)
 
-    def one(self, which: int) -> View:
-        """One cache: ``[groups, slots, lanes]``, behind the requests where it is of all."""
-        return View(self.place.buffer, (*self.place.prefix, point(which)))
+    def one(self, which: int, slots: Index | None = None) -> View:
+        """One cache: ``[groups, slots, lanes]``, behind the requests where it is of all; of its
+        ``slots`` if not all."""
+        rest: tuple[Index, ...] = () if slots is None else (Whole(), slots)
+        if self.joint:
+            own = window(sum(self.lanes[:which]), self.lanes[which])
+            rest = (*(rest or (Whole(), Whole())), own)
+        number = 0 if self.joint else which
+        return View(self.place.buffer, (*self.place.prefix, point(number), *rest))
 
     def fill(self, new: Sequence[Place]) -> None:
         """Prefill: the rows a core computed are its slots, in order, behind those of tokens that
@@ -75,11 +85,8 @@ class Cache:
             first, rows = emitter.scalar(POSITION) // size, emitter.row_extent
             total = total + emitter.scalar(POSITION)
         for which, place in enumerate(new):
-            slots = View(
-                self.place.buffer,
-                (*self.place.prefix, point(which), Whole(), window(first, rows)),
-            )
-            shape = (tiling.key_block, tiling.lane_block)
+            slots = self.one(which, window(first, rows))
+            shape = (tiling.key_block, self.lanes[which])
             emitter.compute("copy", slots, emitter.view(place, shape, (1, 0, 2), rows))
         count = (total + (size - 1) - self.emitter.index_of(self.emitter.mesh.down)) // size
         emitter.compute("ring_set", self.state, count=count)
@@ -94,6 +101,18 @@ class Cache:
                 f"chunks of a prompt may begin at any multiple of {multiple} tokens, but the mesh "
                 f"deals tokens to {size} rows of cores",
                 help=f"let them begin at multiples of {size}: chunk-prompts{{multiple={size}}}",
+            )
+
+    def check_positions(self, op: mesh.Mask) -> None:
+        """Fail with ``unsupported-layout`` unless the position of the token in each slot is known,
+        which a window needs: rows that are handed on lose it."""
+        if self.policy != "cyclic" and self.emitter.mesh.rows > 1:
+            fail(
+                "unsupported-layout",
+                f"a window of {op.window} tokens over a cache of policy '{self.policy}', whose "
+                "slots do not tell the positions of their tokens",
+                op.span,
+                help="use --kv cyclic",
             )
 
     def append(self, op: mesh.Append, new: Sequence[Place]) -> None:
@@ -134,7 +153,7 @@ class Cache:
         gives = full & Cond.gt(row, pos % size)
         takes = full & Cond.ge(row, pos % size) & Cond.le(row, size - 2)
         stores = (Cond.lt(pos, size) & Cond.eq(row, pos)) | (full & Cond.eq(row, size - 1))
-        shape = (self.count, emitter.tiling.key_block, emitter.tiling.lane_block)
+        shape = (self.entry[0], emitter.tiling.key_block, self.entry[1])
         kind = self.place.buffer.type
         assert isinstance(kind, BufferType)
         oldest = View(emitter.buffer("kv_oldest", shape, kind.dtype))
@@ -153,9 +172,9 @@ class Cache:
 
     def push(self, new: Sequence[Place], where: Cond | None) -> None:
         """The new row into the next free slot."""
-        shape = (self.emitter.tiling.key_block, self.emitter.tiling.lane_block)
+        groups = self.emitter.tiling.key_block
         with self.emitter.under(where):
             for which, place in enumerate(new):
-                row = self.emitter.view(place, shape)
+                row = self.emitter.view(place, (groups, self.lanes[which]))
                 self.emitter.compute("ring_push", self.one(which), row, self.state)
             self.emitter.compute("ring_grow", self.state)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import cast
 
+from meshc.ir.batch import BATCH
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import mesh
 from meshc.ir.types import Layout
@@ -16,7 +17,7 @@ from meshc.passes.tile.expand.chunks import Chunks
 from meshc.passes.tile.expand.emitter import Place
 from meshc.passes.tile.expand.gemm import Product, gemm
 from meshc.passes.tile.expand.gemm_t import Transposed
-from meshc.passes.tile.expand.products import Attention, gemv
+from meshc.passes.tile.expand.products import Attention, by_head, gemv
 from meshc.passes.tile.expand.values import Values
 from meshc.support.diagnostics import fail
 
@@ -33,12 +34,21 @@ class Contractions(Values):
             if result not in self.places:
                 self.result_place(op)
         places = [self.places[r] for r in op.results]
+        self.check_matrices(op, rights)
+        if len(rights) == 1 and self.is_by_head(op):
+            by_head(self.emitter, self.weights, op, self.place_of(left), places[0], rights[0])
+            return
         self.check_side_by_side(op, places)
         width = sum(p.width for p in places)
         first = places[0]
         out = replace(first, shape=(width,)) if first.offset is not None else first
-        self.check_matrices(op, rights)
         gemv(self.emitter, self.weights, op, self.place_of(left), self.emitter.flat(out), rights)
+
+    def is_by_head(self, op: mesh.Gemv) -> bool:
+        """Whether the only right operand has a matrix for each head of the left one."""
+        left, right = (tensor_type(operand).dims for operand in op.operands)
+        heads = self.emitter.tiling.heads
+        return heads is not None and heads.query in {*left} & {*right} - {*op.contract}
 
     def check_matrices(
         self, op: mesh.Gemv | mesh.Gemm | mesh.GemmT, rights: Sequence[Value]
@@ -68,7 +78,7 @@ class Contractions(Values):
         source, target = self.place_of(left), self.result_place(op)
         keys = tiling.heads is not None and tiling.heads.keys in tensor_type(op.result).dims
         inner, outer = (
-            (tiling.lane_block, cache.slots) if keys else (cache.slots, tiling.lane_block)
+            (cache.lanes[which], cache.slots) if keys else (cache.slots, cache.lanes[which])
         )
         self.emitter.compute(
             "gemm",
@@ -84,9 +94,7 @@ class Contractions(Values):
         if rights[0] in self.caches:
             cache, which = self.caches[rights[0]]
             out = self.result_place(op)
-            Attention(self.emitter, cache.place, which).values(
-                self.place_of(left), out, self.dtype(left)
-            )
+            Attention(self.emitter, cache, which).values(self.place_of(left), out, self.dtype(left))
             return
         self.check_rows(op)
         for result in op.results:
@@ -136,12 +144,12 @@ class Contractions(Values):
             return
         cache, which = self.caches[right]
         tiling = self.emitter.tiling
-        chunk = tiling.row_lanes // tiling.chunks_y
+        chunk = tiling.key_lanes // tiling.chunks_y
         shape = (tiling.query_block, tiling.chunks_x, chunk)
         dtype = self.dtype(op.result)
         buffer = self.emitter.buffer(op.result.name, (tiling.row_lanes, *shape), dtype)
         place = self.settle(op.result, Place(buffer, shape, rows=True, chunked=True))
-        Attention(self.emitter, cache.place, which).scores(self.place_of(left), place, dtype)
+        Attention(self.emitter, cache, which).scores(self.place_of(left), place, dtype)
 
     def append(self, op: mesh.Append) -> None:
         if self.emitter.tiling.heads is None:
@@ -149,13 +157,13 @@ class Contractions(Values):
             line = f"attention query = H, key = G, lane = D, keys = {op.dim}"
             fail("unsupported-layout", words, op.span, help=f"add a section such as: {line}")
         tensors = op.tensors()
-        count = len(tensors) // 2
         layers, layer = self.layers if self.layers else (None, None)
         kind = tensor_type(tensors[0])
         dtype = kind.dtype
         split = (kind.layout or Layout()).split_of(op.dim)
         slots = split.block if split else self.module.dims[op.dim]
-        cache = Cache(self.emitter, count, layers, layer, dtype, slots)
+        lanes = [self.cached_lanes(v, op.dim) for v in tensors[::2]]
+        cache = Cache(self.emitter, lanes, layers, layer, dtype, slots, op.policy)
         new = [self.place_of(v) for v in tensors[1::2]]
         for which, value in enumerate(op.results):
             self.caches[value] = (cache, which)
@@ -163,3 +171,10 @@ class Contractions(Values):
             cache.fill(new)
         else:
             cache.append(op, new)
+
+    def cached_lanes(self, cache: Value, keys: str) -> int:
+        """Lanes that a core holds of an entry of a cache: of a head, or of one without heads."""
+        tiling, kind = self.emitter.tiling, tensor_type(cache)
+        if tiling.heads is None or not tiling.heads.headless:
+            return tiling.lane_block
+        return self.lanes_of(cache, tuple(d for d in kind.dims if d not in (BATCH, keys)))

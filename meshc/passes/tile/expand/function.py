@@ -19,6 +19,7 @@ from meshc.passes.tile.expand.distributed import Distributed
 from meshc.passes.tile.expand.emitter import Place
 from meshc.passes.tile.expand.handing import Handing
 from meshc.passes.tile.expand.packing import LaneMap
+from meshc.passes.tile.expand.routing import Routing
 from meshc.passes.tile.expand.weights import Stack
 from meshc.support.diagnostics import fail
 
@@ -26,7 +27,7 @@ _Move = tuple[Place, Place]
 """A place and the one whose content it takes."""
 
 
-class FunctionExpander(Handing, Distributed, Contractions):
+class FunctionExpander(Handing, Distributed, Contractions, Routing):
     """Gives every mesh value a place and emits the statements that compute it."""
 
     def expand(self, function: Function) -> Block:
@@ -301,4 +302,6 @@ def _read_by_others(move: _Move, pending: Sequence[_Move]) -> bool:
 def is_matrix(op: Op, value: Value) -> bool:
     """Whether ``value`` is a right operand of the product ``op``, and only that."""
     products = (mesh.Gemv, mesh.Gemm, mesh.GemmT)
+    if isinstance(op, mesh.ExpertGemv):
+        return value not in op.operands[:2]
     return isinstance(op, products) and value is not op.operands[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from meshc.analysis.rotary import rope_frequencies
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
@@ -107,8 +109,27 @@ def _elements(emitter: Emitter, op: mesh.Mask, kind: TensorType) -> tuple[Expr, 
     return emitter.index_of(split.axis) * split.block, 1
 
 
-def mask_scores(emitter: Emitter, place: Place) -> None:
-    """Minus infinity where a row of the prompt must not see a cached key, in place."""
+def mask_window(emitter: Emitter, window: int, place: Place) -> None:
+    """Minus infinity in slots of tokens that lie ``window`` or more before a single row, in place;
+    of a cache whose slots are dealt cyclically to rows of the mesh."""
+    position = emitter.scalar(POSITION)
+    *heads, slots = place.shape
+    emitter.compute(
+        "mask_window",
+        emitter.view(place, (prod(heads), 1, slots)),
+        window=window,
+        query=position,
+        query_step=0,
+        key=emitter.index_of(emitter.mesh.down),
+        key_step=emitter.mesh.rows,
+        limit=position + 1,
+    )
+
+
+def mask_scores(emitter: Emitter, place: Place, window: int = 0) -> None:
+    """Minus infinity where a row of the prompt must not see a cached key or, with a ``window``,
+    where the key lies before that, in place."""
+    kernel, given = ("mask_window", {"window": window}) if window else ("mask_causal", {})
     tiling = emitter.tiling
     known = emitter.known_rows
     limit = expr(emitter.source.capacity) if known is None else known
@@ -124,8 +145,9 @@ def mask_scores(emitter: Emitter, place: Place) -> None:
         key = chunk // tiling.chunks_y + (chunk % tiling.chunks_y) * emitter.mesh.rows
         view = score_slot(emitter, place, slot, order=(1, 0, 2))
         emitter.compute(
-            "mask_causal",
+            kernel,
             view,
+            **given,
             query=query,
             query_step=emitter.mesh.rows,
             key=key,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import mesh
 from meshc.ir.types import Layout
@@ -77,6 +77,9 @@ class Pointwise(Values):
 
     def scale(self, op: mesh.Scale) -> None:
         self.unary(op, "scale", factor=op.factor)
+
+    def larger(self, op: Op) -> None:
+        self.repeating(op, "larger", trailing=False)
 
     def at_least(self, op: mesh.AtLeast) -> None:
         self.unary(op, "at_least", value=op.value)
@@ -160,16 +163,35 @@ class Pointwise(Values):
         keys = heads is not None and op.dim == heads.keys
         if keys and self.emitter.many_rows:
             local.mask_scores(self.emitter, place)
+            if op.window:
+                with self.emitter.under(self.windowed(op)):
+                    local.mask_scores(self.emitter, place, op.window)
             return
         with self.emitter.every_request() as request:
             own = self.emitter.of_request(place, request)
             if keys:
-                state = self.current_cache().of_request(request).state
+                cache = self.current_cache().of_request(request)
                 # One that is absent sees what there is, so that its softmax stays a number.
                 with self.emitter.under(self.emitter.present):
-                    self.emitter.compute("mask_slots", self.view(own), state)
+                    self.emitter.compute("mask_slots", self.view(own), cache.state)
+                    if op.window:
+                        cache.check_positions(op)
+                        with self.emitter.under(self.windowed(op)):
+                            local.mask_window(self.emitter, op.window, own)
+            elif op.window:
+                words = "a window over what is no cache has no distributed form yet"
+                fail("unsupported-op", words, op.span)
             else:
                 local.mask(self.emitter, op, own)
+
+    def windowed(self, op: mesh.Mask) -> Cond:
+        """That the layer which runs has the window of ``op``."""
+        if op.every == 1 or self.layers is None:
+            return Cond.true()
+        share, layer = self.layers
+        if self.emitter.mesh.regions > 1:
+            layer = layer + Expr.var(self.emitter.mesh.outer) * share
+        return Cond.eq(layer % op.every, 0)
 
     def relayout(self, op: mesh.Relayout) -> None:
         value = cast(Value, op.operands[0])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import tensor_type
 from meshc.ir.ops import mesh
 from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.ir.views import View, Whole
 from meshc.passes.tile.expand import rings
-from meshc.passes.tile.expand.emitter import Emitter, Place, expr, point, window
+from meshc.passes.tile.expand.cache import Cache
+from meshc.passes.tile.expand.emitter import Emitter, Place, expr, window
 from meshc.passes.tile.expand.local import score_slot
 from meshc.passes.tile.expand.slots import Slots
 from meshc.passes.tile.expand.weights import Weights
@@ -22,21 +24,36 @@ def gemv(
     emitter.compute("gemm", out, emitter.flat(left), matrix, accumulate=False, transposed=False)
 
 
+def by_head(
+    emitter: Emitter, weights: Weights, op: mesh.Gemv, left: Place, out: Place, right: Value
+) -> None:
+    """The product of each head's lanes with the matrix of that head."""
+    heads = tensor_type(op.operands[0]).dims[-2]
+    matrix = weights.by_head(right, heads, op.contract)
+    count, views = left.shape[0], []
+    for place in (out, left):
+        width = place.shape[1]
+        shape, order = ((count, width), (1, 0, 2)) if place.rows else ((count, 1, width), ())
+        views.append(emitter.view(place, shape, order))
+    emitter.compute("gemm", *views, matrix, accumulate=False, transposed=False)
+
+
 class Attention:
     """dist-GEMM-T for the scores and MeshGEMM for the weighted values of one layer, with the cache
     that is ``which`` of those that share a buffer."""
 
-    def __init__(self, emitter: Emitter, cache: Place, which: int) -> None:
+    def __init__(self, emitter: Emitter, cache: Cache, which: int) -> None:
         self.emitter = emitter
         self.cache = cache
         self.which = which
+        self.lanes = cache.lanes[which]
         self.tiling = emitter.tiling
         segment = self.tiling.segment
         self.across = rings.ring(emitter, emitter.mesh.inner) if segment > 1 else None
         self.along = rings.ring(emitter, emitter.mesh.down) if emitter.mesh.rows > 1 else None
         self.groups = self.tiling.key_block
         self.shared = self.tiling.query_block // self.groups
-        self.chunk_lanes = self.tiling.row_lanes // self.tiling.chunks_y
+        self.chunk_lanes = self.tiling.key_lanes // self.tiling.chunks_y
 
     def scores(self, queries: Place, out: Place, dtype: DType) -> None:
         """Scores of all keys: keys move along rows, accumulators in segments.
@@ -105,14 +122,13 @@ class Attention:
     def key_chunks(self, name: str) -> Slots:
         """The cached rows cut into chunks (row u is in chunk u mod a), aligned along the ring."""
         emitter, tiling = self.emitter, self.tiling
-        per_row, lane = tiling.chunks_y, tiling.lane_block
-        dtype = getattr(self.cache.buffer.type, "dtype", DType.F32)
-        shape = (self.groups, self.chunk_lanes, lane)
+        per_row, dtype = tiling.chunks_y, self.cache.dtype
+        shape = (self.groups, self.chunk_lanes, self.lanes)
         slots = Slots(emitter, name, per_row, shape, dtype, self.along)
         lanes = window(0, emitter.chunk_keys)
         with emitter.loop("c", per_row) as c:
             part = window(c, emitter.chunk_keys, per_row)
-            cached = View(self.cache.buffer, (*self.cache.prefix, point(self.which), Whole(), part))
+            cached = self.cache.one(self.which, part)
             emitter.compute("copy", slots.view(c, Whole(), lanes), cached)
         if tiling.segment == 1:
             return slots
@@ -126,7 +142,7 @@ class Attention:
 
     def heads_of(self, place: Place) -> View:
         """Queries or outputs as ``[groups, heads per group, rows, lanes]``."""
-        shape = (self.groups, self.shared, self.tiling.lane_block)
+        shape = (self.groups, self.shared, self.lanes)
         return self.emitter.view(place, shape, (1, 2, 0, 3))
 
     def chunk_heads(self, view: View) -> View:

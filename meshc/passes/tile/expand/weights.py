@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import tensor_type
@@ -71,6 +72,19 @@ class Weights:
             inside = _between(start, width, sum(widths))
             self.declare(value, buffer, ["k", "f"], (), lane_map, inside)
         return View(buffer, self.prefix(values[0]))
+
+    def by_head(self, value: Value, heads: str, contract: tuple[str, ...]) -> View:
+        """``[heads, rows, columns]``: a matrix for each of the ``heads`` that a core has."""
+        kind = tensor_type(value)
+        new = tuple(d for d in kind.dims if d != heads and d not in contract)
+        groups, lanes = ((heads,), contract, new), ("h", "k", "f")
+        local = dict(zip(kind.dims, kind.local_shape(self.emitter.source.dims), strict=True))
+        buffer = self._buffer([value], tuple(prod(local[d] for d in dims) for dims in groups))
+        lane_map = LaneMap(self.emitter, self.paired(value))
+        for dims, lane in zip(groups, lanes, strict=True):
+            lane_map.add(dims, kind, Expr.var(lane))
+        self.declare(value, buffer, lanes, (), lane_map)
+        return View(buffer, self.prefix(value))
 
     def gemm(
         self,

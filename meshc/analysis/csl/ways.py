@@ -1,0 +1,20 @@
+"""What a call of a function of elements says about how it is written: the words of its way."""
+
+from __future__ import annotations
+
+from meshc.ir.ops.tile import Compute
+
+VECTOR, ANGLES, KEPT, TURNS = "vector", "angles", "kept", "turns"
+BY = "_by_"
+
+
+def parts_of(op: Compute) -> list[str]:
+    """What of a kernel is written by vector operations."""
+    return [part for part in op.way.partition(BY)[0].split("_") if part]
+
+
+def block_of(op: Compute) -> int:
+    """The rows or columns that ``op`` takes at once where their number is known only when the
+    program runs; 0 where it says none."""
+    block = op.way.partition(BY)[2]
+    return int(block) if block.isdecimal() else 0

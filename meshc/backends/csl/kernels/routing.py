@@ -1,0 +1,105 @@
+"""Kernels of rows that gates send to experts: a test for each row and expert, and nothing more for
+those that have nothing to do with each other."""
+
+from __future__ import annotations
+
+from meshc.analysis.csl.costs import BANKS, LOOP, SETUP, Costs
+from meshc.analysis.csl.element_costs import OF_A_FACTOR, OF_A_ROUTE
+from meshc.analysis.csl.windows import Dim, Window, own
+from meshc.backends.csl.kernels.rows import Row, Rows
+from meshc.backends.csl.kernels.scalar import OFFSET
+from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+from meshc.support.diagnostics import fail
+
+_ROW_OF_WEIGHTS = "m"
+
+
+class Routing(Rows):
+    """Writers of these kernels, with the functions and scratch of ``code``."""
+
+    def __init__(self, code: SharedCode, costs: Costs) -> None:
+        super().__init__(code, costs)
+        self.writers = {
+            "dispatch": self._dispatch,
+            "expert_gemm": self._expert_gemm,
+            "combine": self._combine,
+        }
+
+    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
+        """Predicted cycles where every row goes to every expert, the most that there can be."""
+        to, gates = windows[0], windows[-1]
+        cleared = SETUP + costs.vector("add", to.dtype, to.size, ())
+        if op.kernel == "dispatch":
+            each = SETUP + costs.vector("add", to.dtype, to.dims[-1].extent, ())
+        elif op.kernel == "combine":
+            each = SETUP + _accumulated(costs, to, "mac")
+        else:
+            row = _accumulated(costs, to, "mixed" if windows[1].dtype != to.dtype else "mac")
+            each = windows[1].dims[-1].extent * (row + SETUP + LOOP + OFFSET + OF_A_FACTOR)
+        return cleared + gates.size * (each + OF_A_ROUTE[op.kernel])
+
+    def _dispatch(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source, gates = windows
+        *rows, lanes = source.dims
+        everywhere = source.inner((*rows, _repeated(gates.dims[-1]), lanes))
+
+        def write(row: Row) -> list[str]:
+            return self._where_routed(row[2], self.code.copied(row[0], row[1]))
+
+        lines = self._each(gates, (to, everywhere, gates), write)
+        return [*self.code.set(to, 0.0), *lines]
+
+    def _combine(self, op: Compute, windows: list[Window]) -> list[str]:
+        to, source, gates = windows
+        *rows, lanes = to.dims
+        sums = to.inner((*rows, _repeated(gates.dims[-1]), lanes))
+        add = "@fmach" if to.dtype == DType.F16 else "@fmacs"
+
+        def write(row: Row) -> list[str]:
+            total, value = map(self.code.descriptors.memory, row[:2])
+            weighted = f"{add}({total}, {total}, {value}, {self._cell(row[2])});"
+            return self._where_routed(row[2], [weighted])
+
+        return [*self.code.set(to, 0.0), *self._each(gates, (sums, source, gates), write)]
+
+    def _expert_gemm(self, op: Compute, windows: list[Window]) -> list[str]:
+        """Of a row and an expert, element after element of the row times a row of the weights."""
+        to, source, weights, gates = windows
+        if source.dtype != weights.dtype or (to.dtype, source.dtype) == (DType.F16, DType.F32):
+            kinds = f"{source.dtype} and {weights.dtype} into {to.dtype}"
+            fail("csl-dtype", f"products of {kinds}", op.span)
+        mixed = "@fmachs" if to.dtype != source.dtype else ""
+        add = mixed or ("@fmach" if to.dtype == DType.F16 else "@fmacs")
+        depth, experts, columns = weights.dims
+        rows = (_repeated(dim) for dim in gates.dims[:-1])
+        matrices = weights.inner((*rows, experts, depth, columns))
+
+        def write(row: Row) -> list[str]:
+            memory, at = self.code.descriptors.memory, own(_ROW_OF_WEIGHTS)
+            first = row[2].moved(at * depth.stride).inner((columns,))
+            factor = self._cell(row[1].moved(at * row[1].dims[0].stride))
+            step = [f"{add}(row, row, {memory(first)}, {factor});"]
+            loop = [f"for (@range(i16, {depth.extent})) |{_ROW_OF_WEIGHTS}| {{"]
+            loop += [*(PAD + line for line in step), "}"]
+            return self._where_routed(row[3], [f"const row = {memory(row[0])};", *loop])
+
+        return [*self.code.set(to, 0.0), *self._each(gates, (to, source, matrices, gates), write)]
+
+    def _where_routed(self, gate: Window, lines: list[str]) -> list[str]:
+        """``lines`` if the row is sent to the expert."""
+        return [f"if ({self._cell(gate)} != 0.0) {{", *(PAD + line for line in lines), "}"]
+
+
+def _accumulated(costs: Costs, to: Window, kind: str) -> int:
+    """Cycles of one row added to another. f32 rows that begin at the same bank wait for each other
+    in every step."""
+    lanes = to.dims[-1].extent
+    waits = lanes if kind == "mac" and to.dtype == DType.F32 and lanes % BANKS == 0 else 0
+    return costs.vector(kind, to.dtype, lanes, (1, 1)) + waits
+
+
+def _repeated(dim: Dim) -> Dim:
+    """The same elements for all of ``dim``."""
+    return Dim(dim.extent, 0, dim.count)
