@@ -149,25 +149,30 @@ KERNELS = {
     "silu": "tile.silu {to}, {a}",
     "gelu": "tile.gelu {to}, {a} {{form = erf}}",
     "gelu_tanh": "tile.gelu {to}, {a} {{form = tanh}}",
-    "exp_sub": "tile.exp_sub {to}, {a}, %most",
+    "exp_sub": "tile.exp_sub {to}, {a}, {most}",
 }
 
 
 @st.composite
 def random_functions(draw):
-    """A tile module of one function of a part of a buffer [rows, lanes], in place or not, and the
-    tensors that it takes."""
-    rows, lanes = draw(st.integers(1, 5)), draw(st.integers(1, 40))
+    """A tile module of one function of a part of a buffer [rows, lanes], in place or not, the
+    tensors that it takes, and the numbers of rows and lanes that only the run knows."""
+    rows, lanes = draw(st.integers(1, 12)), draw(st.integers(1, 40))
+    of_run = draw(st.sets(st.sampled_from(["rows", "lanes"])))
     before, behind = draw(st.integers(0, 3)), draw(st.integers(0, 3))
     source, row = (draw(st.sampled_from(["f16", "f32"])) for _ in range(2))
     in_place = source == "f16" and draw(st.booleans())
     kernel = draw(st.sampled_from(sorted(KERNELS)))
     width = before + lanes + behind
-    part = f"%a[0 +: {rows}, {before} +: {lanes}]"
-    to = part if in_place else "%b"
+    n, m = (name if name in of_run else most for name, most in (("rows", rows), ("lanes", lanes)))
+    part, found = f"%a[0 +: {n}, {before} +: {m}]", f"%b[0 +: {n}, 0 +: {m}]"
+    to = part if in_place else found
+    most = {"rows": rows, "lanes": lanes}
+    scalars = ", ".join(f"{name} = 1..{most[name]}" for name in sorted(of_run))
     lines = [
         "module @function level(tile) holds(channels_matched) {",
         f"  dims R = {rows}, W = {width}, L = {lanes}",
+        *([f"  scalars {scalars}"] if of_run else []),
         "  mesh y = 1, x = 1",
         f"  buffer %a : {source}[{rows}, {width}] {{role = in}}",
         f"  buffer %most : {row}[{rows}] {{role = in}}",
@@ -176,8 +181,9 @@ def random_functions(draw):
         f"  port @most in {row}[R] : %most {{lanes = [i], element = [i]}}",
         "  port @b out f16[R, L] : %b {lanes = [i, j], element = [i, j]}",
         "  program @main {",
-        f"    {KERNELS[kernel].format(to=to, a=part)}",
-        *([f"    tile.copy %b, {part}"] if in_place else []),
+        "    tile.fill %b {value = 0.0}",
+        f"    {KERNELS[kernel].format(to=to, a=part, most=f'%most[0 +: {n}]')}",
+        *([f"    tile.copy {found}, {part}"] if in_place else []),
         "  }",
         "}",
     ]
@@ -186,25 +192,28 @@ def random_functions(draw):
         "a": (8 * rng.standard_normal((rows, width))).astype(KINDS[source]),
         "most": (4 * rng.standard_normal(rows)).astype(KINDS[row]),
     }
-    return "\n".join(lines) + "\n", tensors
+    counts = {name: draw(st.integers(1, most[name])) for name in sorted(of_run)}
+    return "\n".join(lines) + "\n", tensors, counts
 
 
-def agree(text, tensors, arch):
+def agree(text, tensors, counts, arch):
     """The simulator finds what the interpreter does, to the last bit of f16, or 5e-7."""
     module = tile_text(text, arch)
     machine = TileMachine(module)
     for name, tensor in tensors.items():
         machine.load(name, tensor)
-    expected = machine.run({})["b"].astype(np.float64)
+    expected = machine.run(counts)["b"].astype(np.float64)
+    options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
+    files = emit({"main": module})
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
-        found, _ = run_files(emit({"main": module}), tensors, Path(name), monkeypatch)
+        found, _ = run_files(files, tensors, Path(name), monkeypatch, options=options)
     np.testing.assert_allclose(found["b"], expected, 2.0**-10, 5e-7, err_msg=text)
 
 
 ANY = {"case": random_functions(), "arch": st.sampled_from(["wse2", "wse3"])}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(**ANY)
 def test_random_functions(case, arch):
     agree(*case, arch)
