@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import emit, run_files, tile_text
+from csl_runs import emit, run_files, run_steps, tile_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,21 +153,14 @@ KERNELS = {
 }
 
 
-@st.composite
-def random_functions(draw):
-    """A tile module of one function of a part of a buffer [rows, lanes], in place or not, the
-    tensors that it takes, and the numbers of rows and lanes that only the run knows."""
-    rows, lanes = draw(st.integers(1, 12)), draw(st.integers(1, 40))
-    of_run = draw(st.sets(st.sampled_from(["rows", "lanes"])))
-    before, behind = draw(st.integers(0, 3)), draw(st.integers(0, 3))
-    source, row = (draw(st.sampled_from(["f16", "f32"])) for _ in range(2))
-    in_place = source == "f16" and draw(st.booleans())
-    kernel = draw(st.sampled_from(sorted(KERNELS)))
-    width = before + lanes + behind
-    n, m = (name if name in of_run else most for name, most in (("rows", rows), ("lanes", lanes)))
+def one_function(kernel, source, row, most, width=0, before=0, of_run=(), in_place=False):
+    """A tile module of one function of a part of a buffer [rows, lanes], of the extents ``most``;
+    of those that are ``of_run`` only the run knows how many there are."""
+    rows, lanes = most["rows"], most["lanes"]
+    width = width or before + lanes
+    n, m = (name if name in of_run else most[name] for name in ("rows", "lanes"))
     part, found = f"%a[0 +: {n}, {before} +: {m}]", f"%b[0 +: {n}, 0 +: {m}]"
     to = part if in_place else found
-    most = {"rows": rows, "lanes": lanes}
     scalars = ", ".join(f"{name} = 1..{most[name]}" for name in sorted(of_run))
     lines = [
         "module @function level(tile) holds(channels_matched) {",
@@ -187,27 +180,66 @@ def random_functions(draw):
         "  }",
         "}",
     ]
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    tensors = {
+    return "\n".join(lines) + "\n"
+
+
+def numbers(source, row, rows, width, seed):
+    """The tensors that such a module takes."""
+    rng = np.random.default_rng(seed)
+    return {
         "a": (8 * rng.standard_normal((rows, width))).astype(KINDS[source]),
         "most": (4 * rng.standard_normal(rows)).astype(KINDS[row]),
     }
-    counts = {name: draw(st.integers(1, most[name])) for name in sorted(of_run)}
-    return "\n".join(lines) + "\n", tensors, counts
+
+
+@st.composite
+def random_functions(draw):
+    """A module of one function, in place or not, the tensors that it takes, and the numbers of rows
+    and lanes that only the run knows."""
+    most = {"rows": draw(st.integers(1, 12)), "lanes": draw(st.integers(1, 40))}
+    before, behind = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    source, row = (draw(st.sampled_from(["f16", "f32"])) for _ in range(2))
+    of_run = draw(st.sets(st.sampled_from(["rows", "lanes"])))
+    in_place = source == "f16" and draw(st.booleans())
+    kernel = draw(st.sampled_from(sorted(KERNELS)))
+    width = before + most["lanes"] + behind
+    text = one_function(kernel, source, row, most, width, before, of_run, in_place)
+    tensors = numbers(source, row, most["rows"], width, draw(st.integers(0, 99)))
+    return text, tensors, {name: draw(st.integers(1, most[name])) for name in sorted(of_run)}
 
 
 def agree(text, tensors, counts, arch):
     """The simulator finds what the interpreter does, to the last bit of f16, or 5e-7."""
     module = tile_text(text, arch)
-    machine = TileMachine(module)
-    for name, tensor in tensors.items():
-        machine.load(name, tensor)
-    expected = machine.run(counts)["b"].astype(np.float64)
     options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
     files = emit({"main": module})
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
         found, _ = run_files(files, tensors, Path(name), monkeypatch, options=options)
-    np.testing.assert_allclose(found["b"], expected, 2.0**-10, 5e-7, err_msg=text)
+    compare(found["b"], module, tensors, counts)
+
+
+def compare(found, module, tensors, counts):
+    machine = TileMachine(module)
+    for name, tensor in tensors.items():
+        machine.load(name, tensor)
+    expected = machine.run(counts)["b"].astype(np.float64)
+    np.testing.assert_allclose(found, expected, 2.0**-10, 5e-7, err_msg=f"{module}\n{counts}")
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+@pytest.mark.parametrize("kinds", [("f32", "f16"), ("f32", "f32"), ("f16", "f16")])
+def test_functions_in_blocks_of_what_only_the_run_knows(kernel, kinds, tmp_path, monkeypatch):
+    """Whole blocks go by vector operations, what they leave one by one, in either type."""
+    most = {"rows": 11, "lanes": 14}
+    module = tile_text(one_function(kernel, *kinds, most, of_run=most), "wse2")
+    files = emit({"main": module})
+    (op,) = (op for op in module.walk() if getattr(op, "kernel", "fill") != "fill")
+    assert "_by_" in op.way and not op.way.endswith("_by_1")
+    tensors = numbers(*kinds, most["rows"], most["lanes"], 3)
+    counts = [{"rows": n, "lanes": m} for n, m in ((11, 14), (1, 1), (8, 3), (3, 8), (9, 13))]
+    steps = run_steps(files, {}, [(tensors, one) for one in counts], tmp_path, monkeypatch)
+    for one, found in zip(counts, steps, strict=True):
+        compare(found["b"], module, tensors, one)
 
 
 ANY = {"case": random_functions(), "arch": st.sampled_from(["wse2", "wse3"])}
