@@ -178,6 +178,34 @@ def test_results_may_lie_over_operands():
         np.testing.assert_array_equal(v.memory.array, w.memory.array)
 
 
+OF_ELEMENTS = {
+    "silu": {},
+    "gelu": {"form": "tanh"},
+    "relu2": {},
+    "sigmoid": {},
+    "exp": {},
+    "clamp": {"least": -0.5, "most": 0.5},
+    "scale": {"factor": 0.5},
+    "at_least": {"value": 0.0},
+}
+
+
+@pytest.mark.parametrize("width", range(1, 10))
+@pytest.mark.parametrize("name", OF_ELEMENTS)
+def test_one_lane_of_several_is_computed_in_place(name, width):
+    """Elements that lie ``width`` apart, core by core: ``numpy.negative`` of NumPy 2 is wrong for
+    elements that lie 16 bytes apart when its results do not lie side by side."""
+    phase = Phase(Fabric(runtime_wafer(3, 1)), "p")
+    one, all_of_it = (phase.buffer(n, "f32", w, role="state") for n, w in (("o", width), ("a", 1)))
+    phase.load({})
+    given = np.linspace(-2, 2, 3, dtype=np.float32).reshape(3, 1)
+    one.memory.array[...], all_of_it.memory.array[...] = np.nan, given
+    one.memory.array[:, :1] = given
+    for view in (one[:1], all_of_it):
+        getattr(runtime_kernels, name)(view, view, **OF_ELEMENTS[name])
+    np.testing.assert_array_equal(one.memory.array[:, :1], all_of_it.memory.array)
+
+
 @pytest.mark.parametrize("form", ["erf", "tanh"])
 def test_gelu_is_exact_over_its_whole_range(form):
     phase = Phase(Fabric(runtime_wafer(1, 1)), "p")

@@ -120,7 +120,7 @@ def relu2(out: Array, a: Array) -> None:
 @_kernel()
 def sigmoid(out: Array, a: Array) -> None:
     """out = 1 / (1 + exp(-a))"""
-    np.negative(a, out=out)
+    np.multiply(a, np.float32(-1), out=out)  # negative is wrong in NumPy 2 for some strides
     np.exp(out, out=out)
     np.add(out, 1, out=out)
     np.reciprocal(out, out=out)
