@@ -60,12 +60,12 @@ def test_a_model_runs_on_the_simulator_by_one_command():
     ids, tokens = expected("llama-3h1")
     report = Diagnostics()
     loaded = load_any(str(TINY / "llama-3h1"), report)
-    asked = CompileRequest(target="csl", mesh="2x2", dtype="f32", seq=24)
+    asked = CompileRequest(target="csl", mesh="2x2", dtype="f32", seq=48)
     compiled = compile_loaded(loaded, asked, (), report)
     assert list(compiled.modules) == ["decode"]
     (warning,) = (d for d in report.messages if d.severity == "warning")
     assert warning.code == "prompt-by-steps" and "csl-memory-full" in warning.message
-    python = compile_loaded(loaded, CompileRequest(mesh="2x2", dtype="f32", seq=24), (), report)
+    python = compile_loaded(loaded, CompileRequest(mesh="2x2", dtype="f32", seq=48), (), report)
     request = RunRequest((tuple(ids), tuple(ids[:2])), 3)
     with opened("csl") as backend:
         first, second = run_compiled(compiled, request, backend, report)
