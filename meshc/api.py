@@ -26,6 +26,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
+from meshc.passes.mesh.select_dispatch import SelectDispatch
 from meshc.passes.mesh.select_gemm import SelectGemm
 from meshc.passes.mesh.shift_kv_cache import ShiftKvCache
 from meshc.passes.mesh.split_regions import SplitRegions
@@ -162,6 +163,7 @@ __all__ = [
     "SelectCollective",
     "SelectCslFunctions",
     "SelectCslProducts",
+    "SelectDispatch",
     "SelectGemm",
     "Session",
     "ShiftKvCache",

@@ -44,7 +44,6 @@ REFUSED = {
         ("clamped", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
         ("typed", "main"): "bad-dtype",
-        ("tiny_llama", "prefill"): "csl-memory-full",
     },
 }
 # Larger meshes hold what 2x2 cores of a wafer do not.

@@ -29,7 +29,7 @@ def order_by_phase(module: Module) -> bool:
 def test_decode_begins_where_prefill_ended_at_each_pass() -> None:
     check = Check()
     compiled(check, "mesh")
-    assert check.compared == 16 and len(check.prefill) == len(check.stages) == 9
+    assert check.compared == 18 and len(check.prefill) == len(check.stages) == 10
     _, keys = next(iter(check.prefill[0].outcome.state.kept.values()))
     rows = (keys != 0).any((0, 1, 3, 4)).sum()
     assert check.trace.steps[0][1]["pos"] == rows > 1

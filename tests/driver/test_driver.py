@@ -204,7 +204,7 @@ def test_a_weight_used_twice_is_packed_twice(tmp_path, capsys):
     )
     words = ["compile", str(model), "--mesh", "2x2", "--check", "-o", str(tmp_path / "out")]
     assert main(words) == 0
-    assert "checked: 12 passes" in capsys.readouterr().err
+    assert "checked: 13 passes" in capsys.readouterr().err
 
 
 def test_check_finds_a_pass_that_changes_results(capsys, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from meshc.backends.python import load_program
 from meshc.cli import main
 from meshc.driver import Compiled, CompileRequest, compile_loaded, load_any
+from meshc.ir.module import Port
 from meshc.ir.ops import mesh
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
@@ -31,17 +33,28 @@ def compiled(path: Path, **options: object) -> Compiled:
     return compile_loaded(load_any(str(path), report), request, report=report)
 
 
-def ran(found: Compiled, folder: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def ran(found: Compiled, folder: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     write_directory(folder, found.files, found.facts, force=True)
-    results: dict[str, np.ndarray] = load_program(folder).load({}).run(inputs)
+    (module,) = found.modules.values()
+    kept = {buffer.value for buffer in module.buffers if buffer.role == "weight"}
+    weights = {p.name: given[p.name] for p in ports_of(found) if p.buffer in kept}
+    inputs = {name: array for name, array in given.items() if name not in weights}
+    results: dict[str, np.ndarray] = load_program(folder).load(weights).run(inputs)
     return results
 
 
-EXPECTED = {
+def ports_of(found: Compiled) -> list[Port]:
+    """Where the only program gets its tensors."""
+    (module,) = found.modules.values()
+    return [port for port in module.ports if port.direction == "in"]
+
+
+EXPECTED: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "column_sums": lambda v: {"sums": v.sum(2)},
     "all_gather": lambda v: {"rows": v, "columns": v.sum(1)},
     "scatter": lambda v: {"all": np.roll(v, -3)},
     "chain": lambda v: {"sum": v.sum(0)},
+    "dispatch": lambda rows, gates, gain: {"back": rows * (gates @ gain)},
 }
 
 
@@ -52,10 +65,12 @@ WRITTEN_BY_HAND = sorted(path for path in EXAMPLES.glob("*.meshir") if path.stem
 def test_examples_run(path: Path, tmp_path: Path) -> None:
     found = compiled(path)
     (module,) = found.modules.values()
-    port = next(p for p in module.ports if p.direction == "in")
-    v = RANDOM.standard_normal(port.tensor.shape(module.dims)).astype(np.float32)
-    got = ran(found, tmp_path / "out", {"v": v})
-    wanted = EXPECTED[module.name](v)
+    given = {
+        port.name: RANDOM.standard_normal(port.tensor.shape(module.dims)).astype(np.float32)
+        for port in ports_of(found)
+    }
+    got = ran(found, tmp_path / "out", given)
+    wanted = EXPECTED[module.name](**given)
     assert set(got) == set(wanted)
     for name, array in wanted.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-5, atol=1e-5)
