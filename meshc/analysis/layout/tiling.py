@@ -74,10 +74,10 @@ def has_many_rows(module: Module, row_dim: str) -> bool:
 
 
 def most_rows(module: Module) -> int:
-    """The most rows of a prompt that a run may have, where it says how many; else as many as are
-    ever known."""
+    """The most rows of a prompt that a run has room for, where it says how many it has; else as
+    many as are ever known."""
     _, most = module.scalars.get("len", (1, module.capacity))
-    return most
+    return max(most, module.dims.get(module.row_dim, 1))
 
 
 def heads_of(module: Module) -> Attention | None:
