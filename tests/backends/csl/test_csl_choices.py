@@ -76,8 +76,15 @@ PROMPT = {
 }
 
 
-@pytest.mark.parametrize("length", ["24", "15"])
-@pytest.mark.parametrize("sums", ["f16", "f32"])
+@pytest.mark.parametrize(
+    ("sums", "length"),
+    [
+        ("f16", "24"),
+        ("f32", "15"),
+        pytest.param("f16", "15", marks=pytest.mark.slow),
+        pytest.param("f32", "24", marks=pytest.mark.slow),
+    ],
+)
 def test_each_choice_saves_cycles_of_a_prompt(sums, length, tmp_path, monkeypatch):
     """A prompt as long as there is room for, and one that leaves rows behind the blocks."""
     prompt = (sums, "prefill", ("--len", length))
