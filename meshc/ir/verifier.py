@@ -223,9 +223,13 @@ class _Verifier:
     def port(self, port: Port) -> None:
         name = f"port @{port.name}"
         self.type(name, port.tensor)
-        if port.buffer not in [b.value for b in self.module.buffers]:
+        roles = {b.value: b.role for b in self.module.buffers}
+        if port.buffer not in roles:
             self.wrong(f"{name}: {port.buffer} is no buffer", self.place(name), _PORT)
-        elif isinstance(port.buffer.type, BufferType):
+        elif not roles[port.buffer]:
+            words = f"{name}: {port.buffer} is scratch, which others may lie over"
+            self.wrong(words, self.place(name), "add {role = out}, or one of in, weight and state")
+        if isinstance(port.buffer.type, BufferType):
             rank = len(port.buffer.type.shape)
             if len(port.lanes) != rank:
                 words = f"{name}: {len(port.lanes)} lanes for a buffer of {rank} dims"

@@ -205,6 +205,11 @@ HEADERS = [
         "'k' is unknown here",
     ),
     (TILE, ("program", "port «@q in f32[E] : %v4 {lanes = [i]}\n  program"), "0 elements for"),
+    (
+        TILE,
+        ("program", 'port «@q out f32[E] : %v4 {lanes = [i], element = ["i"]}\n  program'),
+        "%v4 is scratch, which others may lie over",
+    ),
     (GRAPH, ("weight %g: f32[E]", "weight «%g: f32[H]"), "dim H is not declared"),
     (GRAPH, ("weight %g: f32[E]", "weight «%g: f32[E, E]"), "dim E occurs twice"),
     (GRAPH, ("weight %g: f32[E]", "weight «%g: f32[E]<E_x:2>"), "a layout at the graph level"),
