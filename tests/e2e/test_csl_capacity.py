@@ -112,7 +112,7 @@ def check_overflow(loaded, request, found, folder):
     [
         ("shift", "wse2", "2x3"),
         ("concat", "wse2", "2x3"),
-        ("cyclic", "wse3", "3x2"),
+        pytest.param("cyclic", "wse3", "3x2", marks=pytest.mark.slow),
         pytest.param("shift", "wse3", "3x4", marks=pytest.mark.slow),
         pytest.param("concat", "wse3", "1x4", marks=pytest.mark.slow),
     ],

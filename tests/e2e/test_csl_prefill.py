@@ -127,7 +127,10 @@ def tokens_of(model, prompts, count, **options):
 @pytest.mark.models
 @pytest.mark.parametrize(
     ("model", "mesh", "arch", "dtype"),
-    [("llama-3h1", "3x3", "wse3", "f32"), ("qwen2-7h1", "4x2", "wse2", "f16")],
+    [
+        pytest.param("llama-3h1", "3x3", "wse3", "f32", marks=pytest.mark.slow),
+        ("qwen2-7h1", "4x2", "wse2", "f16"),
+    ],
 )
 def test_decode_takes_the_caches_of_prefill(model, mesh, arch, dtype):
     """Tokens of transformers behind its prompt, and those of the Python target behind a shorter one

@@ -168,7 +168,7 @@ def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length,
         ("llama, grouped, tied", 3),
         ("qwen2, biases, one key head", 1),
         ("split by lanes, biases", 1),
-        ("sixteen heads of one key head", 1),
+        pytest.param("sixteen heads of one key head", 1, marks=pytest.mark.slow),
     ],
 )
 def test_all_modes_agree_to_the_bit(name, batch, tmp_path: Path):

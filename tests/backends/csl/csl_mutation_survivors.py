@@ -17,6 +17,10 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "cyclic: <if (cast_y_receives) => if (!cast_y_receives)> "
         "{ @initialize_queue(cast_y_in_queue, .{ .color = cast_y_in }); }",
     ),
+    "A number that all scores of a head get alike changes no softmax.": (
+        "halves: @fmovs(s_2_all, <0.0 => 0.5>); "
+        "// gemm %s_2 as [3, 3, 6], %o_1 as [3, 3, 2], %kv_cache[layer, 0]",
+    ),
     "Lanes that no core has meet rows of the weights that are zero.": (
         "shift: @fmovs(h_1_all, <0.0 => 0.5>);",
     ),

@@ -80,7 +80,7 @@ PROMPT = {
     ("sums", "length"),
     [
         ("f16", "24"),
-        ("f32", "15"),
+        pytest.param("f32", "15", marks=pytest.mark.slow),
         pytest.param("f16", "15", marks=pytest.mark.slow),
         pytest.param("f32", "24", marks=pytest.mark.slow),
     ],

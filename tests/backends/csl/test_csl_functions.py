@@ -99,7 +99,11 @@ def misses(found, exact):
     return np.max(apart / np.spacing(rounded[inside]).astype(np.float64))
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+# Both compute the same numbers, by other descriptors.
+ARCHS = ["wse2", pytest.param("wse3", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("kind", ["f16", "f32"])
 @pytest.mark.parametrize(
     ("statement", "function", "bound"),
@@ -119,7 +123,7 @@ def test_functions_with_f16_results_miss_less_than_what_f16_resolves(
     assert misses(found, function(a.astype(np.float64))) <= bound
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("kinds", [("f16", "f16"), ("f16", "f32"), ("f32", "f16"), ("f32", "f32")])
 def test_exponentials_with_f16_results_miss_less_than_what_f16_resolves(
     kinds, arch, tmp_path, monkeypatch
@@ -245,7 +249,7 @@ def test_functions_in_blocks_of_what_only_the_run_knows(kernel, kinds, tmp_path,
 ANY = {"case": random_functions(), "arch": st.sampled_from(["wse2", "wse3"])}
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(**ANY)
 def test_random_functions(case, arch):
     agree(*case, arch)

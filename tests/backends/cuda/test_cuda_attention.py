@@ -218,8 +218,15 @@ FULL = {
 }
 
 
-@pytest.mark.parametrize("name", FULL)
-@pytest.mark.parametrize("cached", [1024, 4096])
+@pytest.mark.parametrize(
+    ("cached", "name"),
+    [
+        *((1024, name) for name in FULL),
+        (4096, "llama-3-8b"),
+        pytest.param(4096, "llama-2-7b", marks=pytest.mark.slow),
+        pytest.param(4096, "llama-2-7b by lanes", marks=pytest.mark.slow),
+    ],
+)
 def test_full_size(name, cached):
     one, cluster, dataflow = FULL[name]
     case, chosen = make_case(one, [cached]), plan(one, cluster, dataflow, cached + 1)

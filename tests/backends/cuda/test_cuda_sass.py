@@ -93,8 +93,8 @@ def test_lengths_that_are_read_early_are_found(place):
     ("model", "options"),
     [
         ("smollm2-135m", {}),
-        ("llama-2-7b", {"dataflow": "split_head"}),
-        ("llama-3-8b", {"dtype": "bf16", "batch": 8}),
+        pytest.param("llama-2-7b", {"dataflow": "split_head"}, marks=pytest.mark.slow),
+        pytest.param("llama-3-8b", {"dtype": "bf16", "batch": 8}, marks=pytest.mark.slow),
     ],
 )
 def test_only_what_never_changes_is_reached_early(model, options):
