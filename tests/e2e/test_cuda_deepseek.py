@@ -100,7 +100,7 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
         assert found.argmax() == logits.argmax()
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
     result = compiled(tmp_path, batch=batch)
     program = from_json(result.files["manifest.json"])

@@ -181,7 +181,9 @@ def test_a_scheduler_without_workers():
         assert codes(caught) == ["cluster-unreachable"] and time.monotonic() - begin < 15
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 def test_a_cluster_that_dies_or_freezes_is_noticed(number):
     with cluster() as (process, where):
         ended = []

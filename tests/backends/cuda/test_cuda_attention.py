@@ -222,7 +222,7 @@ FULL = {
     ("cached", "name"),
     [
         *((1024, name) for name in FULL),
-        (4096, "llama-3-8b"),
+        pytest.param(4096, "llama-3-8b", marks=pytest.mark.slow),
         pytest.param(4096, "llama-2-7b", marks=pytest.mark.slow),
         pytest.param(4096, "llama-2-7b by lanes", marks=pytest.mark.slow),
     ],
