@@ -156,6 +156,7 @@ OPS = [
         "%y = «graph.matmul %x, %w {contract = [E], group = [L, L]} : f32[L, F]",
         "'group' names L: heads of the left side",
     ),
+    (GRAPH, "%y = «graph.softmax %x {dim = f32} : f32[L, E]", "no dim 'f32' of %x"),
     (GRAPH, "%y = «graph.softmax %x {dim = E, mask = causal, rows = Q} : f32[L, E]", "no dim 'Q'"),
     (GRAPH, "%y = «graph.top_k %x {dim = F, count = 1} : f32[L, E]", "'F' is no dim of the scores"),
     (GRAPH, "%y = «graph.top_k %x {dim = E, count = 9} : f32[L, E]", "9 are chosen of"),

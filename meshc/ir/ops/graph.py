@@ -198,6 +198,8 @@ class Softmax(_Pointwise):
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the operand, and ``rows``, where it is stated, of the module."""
         super().verify(extents)
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"there is no dim '{self.dim}' of {self.operands[0]}")
         if self.rows and self.rows not in extents:
             self.reject(f"there is no dim '{self.rows}' of rows")
         if self.window and self.mask != "causal":
