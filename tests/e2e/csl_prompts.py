@@ -1,7 +1,5 @@
 """Programs for CSL that read prompts, on the simulator and in the interpreter."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -37,8 +35,6 @@ model drawn(E={E}, H={H}, G={G}, D={D}, F={F}, V=11, layers={layers}, eps=1e-5, 
 }}
 """
 """A llama of any size."""
-ROUNDINGS = 4
-"""So many roundings of its rows may a program add to what an ill-conditioned model computes."""
 
 
 class Prompts:
@@ -69,8 +65,7 @@ class Prompts:
     def compare(self, length, position=0):
         """The rows and caches behind ``length`` random tokens of a prompt, of which ``position``
         are cached already, beside those of the interpreter: how far they are apart and may be. What
-        a longer prompt left behind stays in the caches of both. Of a model in which rows that are
-        rounded otherwise give results further apart than the bound, these are the bound."""
+        a longer prompt left behind stays in the caches of both."""
         table = np.asarray(self.constants["embedding"])
         ids = np.random.default_rng([length, position]).integers(0, len(table), length)
         rows = table[ids][None]
@@ -89,28 +84,12 @@ class Prompts:
                 np.testing.assert_array_equal(array, states[name].reshape(array.shape))
         caches = [name for name in kept if kept[name].dtype.kind == "f"]
         precision = "f16" if "float16" in {str(kept[name].dtype) for name in caches} else "f32"
-        given = [wanted[name][:, :length] for name in found]
-        result = compare(
-            [*given, *(states[name] for name in caches)],
+        return compare(
+            [*(wanted[name][:, :length] for name in found), *(states[name] for name in caches)],
             [*found.values(), *(kept[n].reshape(states[n].shape) for n in caches)],
             precision,
             reduction_length(self.graph, precision),
         )
-        if result.agrees:
-            return result
-        moved = self._moved(padded, told, np.finfo(precision.replace("f", "float")).eps)
-        apart = [np.abs(moved[n][:, :length] - w).max() for n, w in zip(found, given, strict=True)]
-        return replace(result, bound=max(result.bound, ROUNDINGS * float(max(apart))))
-
-    def _moved(self, padded, told, eps):
-        """The interpreter's results for rows that are moved by one rounding, up and down in turn.
-        Its caches stay those of the rows as they are."""
-        signs = np.where(np.arange(padded.size).reshape(padded.shape) % 2, 1, -1)
-        self.machine.load(self.input, (padded * (1 + signs * eps)).astype(padded.dtype))
-        moved = self.machine.run(told)
-        self.machine.load(self.input, padded)
-        self.machine.run(told)
-        return moved
 
 
 class Conversation:
