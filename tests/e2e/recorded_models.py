@@ -4,9 +4,13 @@ drawn models, held against the interpreter of their graphs."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mesh_programs import MeshProgram, load_program, mesh_program, write
 
 from meshc.driver import CompileRequest, compile_loaded, graph_module, load_any, open_weights
@@ -75,12 +79,25 @@ def check_drawn(text: str, mesh: str, batch: int, seed: int, out: Path, count: i
     program = load_program(out / "program").load(tensors)
     logits: list[list[np.ndarray]] = [[] for _ in prompts]
     found = program.generate_all(
-        prompts, count, lambda number, _, given: logits[number].append(given.copy())
+        prompts, count, lambda number, _, row: logits[number].append(row.copy())
     )
-    for prompt, tokens, given in zip(prompts, found, logits, strict=True):
+    for prompt, tokens, rows in zip(prompts, found, logits, strict=True):
         session, behind = Session(one, tensors), []
         for position, token in enumerate([*prompt, *tokens[:-1]]):
             (result,) = session.step({"tokens": np.array([[token]])}, {"pos": position})
             behind.append(result.ravel())
         wanted = np.array(behind[len(prompt) - 1 :])
-        np.testing.assert_allclose(given, wanted, atol=2e-5 * np.abs(wanted).max())
+        np.testing.assert_allclose(rows, wanted, atol=2e-5 * np.abs(wanted).max())
+
+
+def check_of(models: st.SearchStrategy[str], count: int) -> Callable[[], None]:
+    """A test of ``count`` drawn ``models`` on drawn meshes, in batches of up to six prompts."""
+    side = st.integers(1, 5)
+
+    @settings(max_examples=count, derandomize=count < 10)
+    @given(models, side, side, st.integers(1, 6), st.integers(0, 9999))
+    def drawn(text: str, columns: int, rows: int, batch: int, seed: int) -> None:
+        with TemporaryDirectory() as folder:
+            check_drawn(text, f"{columns}x{rows}", batch, seed, Path(folder))
+
+    return drawn

@@ -4,12 +4,10 @@ layers and layers with experts, on square and other meshes, alone and in batches
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_models import check, check_batch, check_drawn
+from recorded_models import check, check_batch, check_drawn, check_of
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
@@ -153,22 +151,5 @@ def drawn_models(draw: st.DrawFn) -> str:
     return MODEL.format(**sizes, score=score, count=draw(st.integers(1, sizes["X"])))
 
 
-def check_one(text: str, mesh: tuple[int, int], batch: int, seed: int) -> None:
-    with TemporaryDirectory() as folder:
-        check_drawn(text, f"{mesh[0]}x{mesh[1]}", batch, seed, Path(folder))
-
-
-EACH = (drawn_models(), st.tuples(st.integers(1, 5), st.integers(1, 5)), st.integers(1, 6))
-
-
-@settings(max_examples=4, derandomize=True)
-@given(*EACH, st.integers(0, 99))
-def test_drawn_models(text: str, mesh: tuple[int, int], batch: int, seed: int) -> None:
-    check_one(text, mesh, batch, seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=60)
-@given(*EACH, st.integers(0, 9999))
-def test_more_drawn_models(text: str, mesh: tuple[int, int], batch: int, seed: int) -> None:
-    check_one(text, mesh, batch, seed)
+test_drawn_models = check_of(drawn_models(), 4)
+test_more_drawn_models = pytest.mark.slow(check_of(drawn_models(), 60))
