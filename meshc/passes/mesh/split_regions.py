@@ -49,7 +49,7 @@ class SplitRegions(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
         places = region_places(module, mesh)
-        if places is not None and not places:
+        if places is not None and not places.count:
             width, height = device_size(module)
             fail(
                 "mesh-too-large",
@@ -64,23 +64,21 @@ class SplitRegions(Pass):
                 f"{count} regions share the layers of a loop, and this program has none",
                 help="use one region",
             )
-        if places is not None and count > len(places):
+        if places is not None and count > places.count:
             fail(
                 "does-not-fit",
-                f"{count} regions of {mesh} cores: there is room for {len(places)}",
+                f"{count} regions of {mesh} cores: there is room for {places.count}",
                 notes=(violates("P"),),
             )
         if count > 1:
-            origins = tuple(places[:count]) if places is not None else ()
+            origins = places.first(count) if places is not None else ()
             module.mesh = mesh.in_regions(module.axes.outer, origins, count)
             carry_through(module)
             split_layers(module)
             self.explain(module, report)
         return module
 
-    def needed(
-        self, module: Module, places: list[tuple[int, int]] | None, report: Diagnostics
-    ) -> int:
+    def needed(self, module: Module, places: Places | None, report: Diagnostics) -> int:
         """Fewest regions whose cores hold their share of the layers."""
         room = module.the_device().room_bytes
         loops = [o for o in module.function.body.ops if isinstance(o, ops.Repeat)]
@@ -95,7 +93,7 @@ class SplitRegions(Pass):
         share = fitting_layers(module, loop.dim, 1, alone, room)
         if share >= layers:
             return 1
-        need, spots = alone, len(places) if places is not None else 1
+        need, spots = alone, places.count if places is not None else 1
         if spots > 1:
             need = footprint(module, loop.dim, 2)
             share = fitting_layers(module, loop.dim, 2, need, room)
@@ -186,15 +184,33 @@ def device_size(module: Module) -> tuple[int, int]:
     return (device.cores_x, device.cores_y) if device.enforced else (0, 0)
 
 
-def region_places(module: Module, mesh: Mesh) -> list[tuple[int, int]] | None:
-    """Origins of all rectangles of the mesh's size, in snake order so that neighbours touch;
-    None where the device does not limit them."""
+@dataclass(frozen=True)
+class Places:
+    """Rectangles of ``columns`` x ``rows`` cores: ``across`` beside each other, ``down`` below."""
+
+    across: int
+    down: int
+    columns: int
+    rows: int
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.across * self.down
+
+    def first(self, count: int) -> tuple[tuple[int, int], ...]:
+        """Origins (column, row) of so many, in snake order so that neighbours touch."""
+        found = []
+        for number in range(count):
+            row, place = divmod(number, self.across)
+            column = place if row % 2 == 0 else self.across - 1 - place
+            found.append((column * self.columns, row * self.rows))
+        return tuple(found)
+
+
+def region_places(module: Module, mesh: Mesh) -> Places | None:
+    """Where regions of the mesh's size fit the device; None where it does not limit them."""
     width, height = device_size(module)
     if not width or not height:
         return None
-    across, down = width // mesh.columns, height // mesh.rows
-    found = []
-    for row in range(down):
-        columns = range(across) if row % 2 == 0 else reversed(range(across))
-        found += [(column * mesh.columns, row * mesh.rows) for column in columns]
-    return found
+    return Places(width // mesh.columns, height // mesh.rows, mesh.columns, mesh.rows)
