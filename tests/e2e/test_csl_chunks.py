@@ -165,7 +165,7 @@ def test_a_vector_that_changes_the_axis_on_one_column_keeps_its_type(tmp_path):
 @pytest.mark.parametrize(
     ("model", "mesh", "arch", "dtype", "kv"),
     [
-        ("llama-3h1", "3x3", "wse3", "f32", "shift"),
+        pytest.param("llama-3h1", "3x3", "wse3", "f32", "shift", marks=pytest.mark.slow),
         pytest.param("qwen2-7h1", "4x2", "wse2", "f16", "cyclic", marks=pytest.mark.slow),
     ],
 )

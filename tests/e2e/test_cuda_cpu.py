@@ -166,7 +166,7 @@ def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length,
     ("name", "batch"),
     [
         ("llama, grouped, tied", 3),
-        ("qwen2, biases, one key head", 1),
+        pytest.param("qwen2, biases, one key head", 1, marks=pytest.mark.slow),
         ("split by lanes, biases", 1),
         pytest.param("sixteen heads of one key head", 1, marks=pytest.mark.slow),
     ],

@@ -50,8 +50,15 @@ def layer(
     return found[result], cycles, files["main.csl" if "main.csl" in files else f"{phase}.csl"]
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("sums", ["f16", "f32"])
+@pytest.mark.parametrize(
+    ("sums", "arch"),
+    [
+        ("f16", "wse2"),
+        ("f16", "wse3"),
+        ("f32", "wse3"),
+        pytest.param("f32", "wse2", marks=pytest.mark.slow),
+    ],
+)
 def test_each_choice_saves_cycles_and_leaves_the_result(sums, arch, tmp_path, monkeypatch):
     result, cycles, text = layer(tmp_path / "usual", monkeypatch, [USUAL], arch, sums)
     plain, most, before = layer(tmp_path / "none", monkeypatch, [NONE], arch, sums)
