@@ -107,6 +107,7 @@ def results(model, kind):
     return [r for r in Records(Path(model) / "out").read() if r["kind"] == kind]
 
 
+@pytest.mark.slow
 @needs_both
 def test_all_of_it_runs(model, fake, theirs, capsys):
     more = ("--parts", "checks,ceiling,decode,torch", "--theirs", theirs, "--entry", "late")

@@ -73,6 +73,7 @@ def judged_in_regions(count: int, seed: int) -> Tally:
     return tally
 
 
+@pytest.mark.slow
 def test_random_layers_in_regions_of_a_wafer() -> None:
     assert judged_in_regions(3, SEED).kinds["csl", "match"] >= 2
 

@@ -147,6 +147,7 @@ def device_memory(path):
     return int(re.search(r"memory_bytes = {value = (\d+)", Path(path).read_text())[1])
 
 
+@pytest.mark.slow
 def test_regions_overflow_together(tmp_path):
     loaded, request, device = twin(tmp_path, "wse3", "r=2,y=2,x=2", "shift", 300)
     request = CompileRequest(**{**vars(request), "device": device})

@@ -44,7 +44,7 @@ def test_one_program_reads_prompts_of_every_length(mesh, arch, dtype, tmp_path):
         assert found.agrees, (length, found)
 
 
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize("dtype", ["f16", pytest.param("f32", marks=pytest.mark.slow)])
 def test_buffers_that_share_memory_keep_what_they_need(dtype, tmp_path, monkeypatch):
     """Every buffer that may share memory does; results are those of the interpreter."""
     monkeypatch.setattr(PlanCslMemory.__init__, "__defaults__", ("always",))

@@ -33,7 +33,10 @@ def compiled(model):
     return kernels, {name: compile_cubin(result.files[k.file]) for name, k in kernels.items()}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(name, marks=pytest.mark.slow if name == "llama-2-7b" else ()) for name in MODELS],
+)
 def test_kernels_fit_a_block_without_spills(model):
     kernels, cubins = compiled(model)
     for name, kernel in kernels.items():

@@ -96,6 +96,7 @@ def test_first_tokens_on_8x8(tmp_path: Path) -> None:
     check("8x8", PROMPTS[:2], 8, tmp_path)
 
 
+@pytest.mark.slow
 def test_first_tokens_with_merged_softmaxes(tmp_path: Path) -> None:
     check("3x5", PROMPTS[2:4], 6, tmp_path, MERGED)
 
@@ -123,6 +124,7 @@ def of_different_lengths(count: int) -> list[dict[str, Any]]:
     return sorted(found.values(), key=PROMPTS.index)[:count]
 
 
+@pytest.mark.slow
 def test_first_tokens_of_a_batch_on_4x4(tmp_path: Path) -> None:
     check_batch("4x4", of_different_lengths(4), 4, tmp_path)
 
