@@ -189,11 +189,11 @@ def graph_module(
     module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
-    _give_requests(module, request.batch)
+    _give_requests(module, request.batch, request.target == "csl")
     return module
 
 
-def _give_requests(module: Module, asked: int) -> None:
+def _give_requests(module: Module, asked: int, apart: bool) -> None:
     """Let a step of decoding work on as many requests as are ``asked`` for, or as the model says;
     prompts are read one at a time, each into the caches of its request. Fails with
     ``unsupported-batch`` for a model that knows no requests."""
@@ -206,7 +206,7 @@ def _give_requests(module: Module, asked: int) -> None:
             f"'{module.name}' takes no dim {BATCH}, so there is nothing to batch",
             help=f"give its inputs the dim {BATCH}, such as main(tokens[{BATCH}, L])",
         )
-    if module.option("phase", "") == "prefill":
+    if apart or module.option("phase", "") == "prefill":
         module.scalars[REQUEST], module.dims[BATCH] = (0, batch - 1), 1
     else:
         module.dims[BATCH] = batch
