@@ -7,7 +7,7 @@ from math import prod
 
 from meshc.interp.check import Outcome, Trace, check_outcomes, random_trace, run_from
 from meshc.interp.inputs import RUN_TIME_ROWS, wanted_inputs
-from meshc.ir.batch import POSITION, REQUEST
+from meshc.ir.batch import POSITION, REQUEST, requests_of
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
@@ -33,7 +33,7 @@ class Check(Instrument):
     that it still claims. What differs is a fault of the pass: :class:`InternalError`.
 
     Decode, if prefill has gone through the same passes, continues at each of them with the state
-    that prefill left there.
+    that prefill left there, unless the host makes one of those of several prompts.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -75,6 +75,7 @@ class Check(Instrument):
         follows = bool(done) and (
             (phase_of(done[0].module), phase_of(module)) == ("prefill", "decode")
             and done[0].module.option("model", "") == module.option("model", "")
+            and requests_of(done[0].module) == requests_of(module)
         )
         self.prefill, self.stages = done if follows else [], []
         read: dict[object, int] = {}

@@ -90,6 +90,7 @@ def random_trace(
 ) -> Trace:
     """Random inputs: ``steps`` steps with ``pos`` counting up from ``first``, which may be one for
     each request of a batch; or one step, for each request where prompts are read one at a time.
+    A step that is told its request is taken for each.
 
     Other run-time scalars take the middle of their range, that of rows of a prompt at most a few
     tens: more would only repeat what the first ones show. Prompts differ in length.
@@ -123,6 +124,9 @@ def _runs(
             for begin, end in ((0, first_rows), (first_rows, rows)):
                 if end > begin:
                     yield {**scalars, **own, POSITION: begin, RUN_TIME_ROWS: end - begin}
+    elif POSITION in scalars and REQUEST in scalars:
+        for at in _steps(module, steps, first):
+            yield from ({**scalars, POSITION: at, REQUEST: n} for n in range(requests_of(module)))
     elif REQUEST in scalars:
         least, _ = module.scalars.get(RUN_TIME_ROWS, (0, 0))
         for request in range(requests_of(module)):
@@ -130,13 +134,19 @@ def _runs(
             own = {RUN_TIME_ROWS: rows} if RUN_TIME_ROWS in scalars else {}
             yield {**scalars, REQUEST: request, **own}
     elif POSITION in scalars:
-        low, high = module.scalars[POSITION]
-        starts = [min(max(low, n), high) for n in ([first] if isinstance(first, int) else first)]
-        for step in range(min(steps, high + 1 - max(starts))):
-            each = tuple(start + step for start in starts)
-            yield {**scalars, POSITION: each if len(each) > 1 else each[0]}
+        for at in _steps(module, steps, first):
+            yield {**scalars, POSITION: at}
     else:
         yield dict(scalars)
+
+
+def _steps(module: Module, steps: int, first: int | Sequence[int]) -> Iterator[int | Sequence[int]]:
+    """The position of each step, or those of all requests of a batch."""
+    low, high = module.scalars[POSITION]
+    starts = [min(max(low, n), high) for n in ([first] if isinstance(first, int) else first)]
+    for step in range(min(steps, high + 1 - max(starts))):
+        each = tuple(start + step for start in starts)
+        yield each if len(each) > 1 else each[0]
 
 
 def _halves(module: Module) -> list[dict[str, int]]:

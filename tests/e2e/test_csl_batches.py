@@ -4,11 +4,13 @@ gets alone, by the interpreter of the tile level, the Python target and the fabr
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from csl_decoding import TINY
 from csl_layers import Layers, wafer
+from csl_runs import run_script
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mesh_programs import load_program, write
@@ -16,7 +18,7 @@ from mesh_programs import load_program, write
 import meshc
 from meshc.backends import python
 from meshc.cli import main
-from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
 from meshc.interp.tile import TileMachine
 from meshc.sim.machine.options import Options
 from meshc.sim.running import compile_folder, host_names
@@ -234,3 +236,42 @@ def test_prompts_of_one_command(phase, mesh, tmp_path, capfd):
     assert [answer["tokens"] for answer in answers] == wanted
     assert main([*run, str(TOKENS + 1)]) == 1
     assert "5 and 4 tokens do not fit a cache of 7" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["decode", "both"])
+def test_the_host_program_prints_the_tokens_of_each_prompt(phase, tmp_path, monkeypatch):
+    """``run.py`` of a compiled directory, behind its own commands."""
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    asked = CompileRequest(
+        target="csl", device="wse3", mesh="2x1", seq=CAPACITY, dtype="f32", phase=phase, batch=3
+    )
+    write(tmp_path, compile_loaded(loaded, asked, (), Diagnostics()).files)
+    (tmp_path / "weights").mkdir()
+    tensors = open_weights(loaded.weights, loaded.config, None, Diagnostics())
+    for name in tensors:
+        np.save(tmp_path / "weights" / f"{name}.npy", np.asarray(tensors[name], np.float32))
+    monkeypatch.chdir(tmp_path)
+    for folder in [".", "prefill", "decode"] if phase == "both" else ["."]:
+        if (tmp_path / folder / "layout.csl").exists():
+            compile_folder(tmp_path / folder, tmp_path / "out" / folder)
+    words = [w for ids in PROMPTS for w in ("--prompt-ids", ",".join(map(str, ids)))]
+    lines = run_script(options=(*words, "--max-tokens", str(TOKENS))).splitlines()
+    answers = [list(map(int, line.split(","))) for line in lines[-len(PROMPTS) :]]
+    alone = meshc.compile(TINY / "llama-3h1", mesh="1x1", seq=CAPACITY, dtype="f32").load()
+    assert answers == [alone.generate(ids, TOKENS, ignore_eos=True).tokens for ids in PROMPTS]
+    told = [line for line in lines if line.startswith("prompt ")]
+    assert len(told) == len(PROMPTS) * TOKENS
+    for number, tokens in enumerate(answers):
+        mine = [line for line in told if line.startswith(f"prompt {number}, ")]
+        assert [int(re.search(r"token (\d+):", line)[1]) for line in mine] == tokens
+
+
+def test_what_passes_do_to_a_batch_is_checked(tmp_path, capfd):
+    """``--check`` before the pass that puts the loop over requests there, and behind it."""
+    path = tmp_path / "layers.mesh"
+    path.write_text(Layers(N=1, E=4, H=1, G=1, D=2, F=3, V=3).text("f32"))
+    words = ["compile", str(path), "--target", "csl", "--mesh", "1x2", "--phase", "decode"]
+    words += ["--seq", "3", "--batch", "2", "--check", "-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert "passes compute what they were given" in capfd.readouterr().err
