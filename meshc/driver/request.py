@@ -30,7 +30,7 @@ SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
 MOST_TOKENS = 1 << 24
 _MAX_CLUSTER = 16
-MOST_REQUESTS = {"python": 256, "cuda": 16}
+MOST_REQUESTS = {"python": 256, "cuda": 16, "csl": 64}
 _MAX_LAYERS = 1 << 10
 
 

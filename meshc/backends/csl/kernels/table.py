@@ -62,6 +62,7 @@ class Kernels:
         descriptors: Descriptors,
         costs: Costs,
         known_at_start: Collection[str] = (),
+        of_rounds: Collection[str] = (),
     ) -> None:
         """``known_at_start`` are names that have their values when a program starts: run-time
         scalars and coordinates."""
@@ -73,7 +74,7 @@ class Kernels:
         self.routing = Routing(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
-        self.rotary = Rotary(self.code, costs, known_at_start)
+        self.rotary = Rotary(self.code, costs, known_at_start, of_rounds)
         self._own = (self.rows, self.routing, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,

@@ -84,6 +84,11 @@ def scalar_name(name: str) -> str:
     return name
 
 
+def of_rounds(scalar: str) -> str:
+    """The array with ``scalar`` of each round of a loop, a symbol for the host."""
+    return f"{scalar_name(scalar)}_of_rounds"
+
+
 def check_axes(coordinates: Iterable[str]) -> None:
     """Fail with ``csl-axis-name`` where a coordinate has a name that emitted files use for
     something else."""
