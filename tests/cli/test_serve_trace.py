@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshc.analysis.layout.liveness import assign_addresses
 from meshc.cli import main
-from meshc.driver import CompileRequest, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.serving import ServeRequest, Service, entries_of, opened_service
 from meshc.serving.groups import ByLength, Fixed
 from meshc.serving.lengths import Trace
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import replayed
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
 
@@ -181,6 +182,41 @@ def test_any_arrivals_on_a_real_model(service, chosen, drawn, seed):
     found = replayed(server, entries, 1.0)
     assert found == {entry.name: service.alone(entry) for entry in entries}
     assert server.free == 3 and server.scheduler.held_tokens == 0
+
+
+@pytest.fixture(scope="module")
+def short():
+    """A program whose prompts are read by at most six tokens at once, of the same model."""
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    asked = CompileRequest(mesh="2x3", seq=40, batch=3)
+    return opened_service(loaded, asked, ServeRequest("chunked", chunk=6), Diagnostics())
+
+
+def test_a_program_for_short_chunks_gives_the_same_tokens(service, short):
+    assert (service.engine.most, short.engine.most) == (40, 6)
+    drawn = Trace(((20, 5), (6, 3), (1, 4), (33, 6)), (0.0, 0.0, 2.0, 3.0))
+    entries = entries_of(drawn, short, 3, False)
+    assert replayed(short.server(), entries, 1.0) == {
+        entry.name: service.alone(entry) for entry in entries
+    }
+
+
+def test_longer_chunks_than_a_program_has_room_for_are_refused(short):
+    for chosen in (policy("chunked", 9), policy("combined", 40), policy("layered")):
+        with pytest.raises(MeshcError, match="reads at most 6 tokens of a prompt at once"):
+            short.server(chosen)
+    with pytest.raises(MeshcError, match="a chunk of 7 tokens, but the program reads 6 at most"):
+        short.engine.read(0, short.engine.embedded([1] * 7), 0, range(2))
+
+
+def test_a_program_for_short_chunks_takes_less_memory():
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    used = []
+    for chunk in (None, 6):
+        asked = CompileRequest(mesh="2x3", seq=240, serving="chunks", phase="prefill", chunk=chunk)
+        prefill = compile_loaded(loaded, asked).modules["prefill"]
+        used.append(assign_addresses(prefill))
+    assert used[1] < used[0] / 3
 
 
 @pytest.mark.slow
