@@ -60,24 +60,44 @@ def test_requests_get_what_they_get_alone(serve, words, policy_name):
         assert sum(name in i["ended"] for i in found["iterations"]) == 1
 
 
-@pytest.mark.parametrize("model", ["mixtral-5x2", "qwen3-moe-7x3"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--policy", "layered", "--groups", "2"],
-        ["--policy", "combined", "--groups", "2", "--chunk", "6"],
-    ],
-    ids=["layered", "combined"],
+EXPERTS = (
+    "tiny_experts/mixtral-5x2",
+    "tiny_experts/qwen2-moe-6x2",
+    "tiny_experts/qwen3-moe-7x3",
+    "tiny_gpt_oss/gpt-oss-5x2-yarn",
+    "tiny_latent_experts/deepseek-v2-8x3",
+    "tiny_latent_experts/deepseek-v2-6x2-groups-bf16",
+    "tiny_latent_experts/deepseek-v3-8x3",
 )
-def test_models_with_experts_are_read_by_groups_of_layers(serve, model, words):
-    name = f"../tiny_experts/{model}"
+SCHEDULES = {
+    "chunked": ["--chunk", "6"],
+    "layered": ["--policy", "layered", "--groups", "2"],
+    "combined": ["--policy", "combined", "--groups", "2", "--chunk", "6"],
+}
+QUICK = {(0, "layered"), (3, "layered"), (5, "combined")}
+
+
+@pytest.mark.parametrize(
+    ("model", "schedule"),
+    [
+        pytest.param(
+            EXPERTS[number],
+            schedule,
+            marks=() if (number, schedule) in QUICK else pytest.mark.slow,
+        )
+        for number in range(len(EXPERTS))
+        for schedule in SCHEDULES
+    ],
+)
+def test_models_with_experts_are_served_by_every_policy(serve, model, schedule):
+    words, name = SCHEDULES[schedule], f"../{model}"
     found = json.loads(serve(*words, "--compare-alone", "--json", model=name).out)
-    whole = json.loads(serve("--chunk", "40", "--json", model=name).out)
-    assert [own["tokens"] for own in found["requests"]] == [
-        own["tokens"] for own in whole["requests"]
-    ]
-    layers = [tuple(own["layers"]) for own in found["iterations"] if own["layers"]]
-    assert len(set(layers)) == 2 and (0, whole["iterations"][0]["layers"][1]) not in layers
+    assert [len(own["tokens"]) for own in found["requests"]] == [4, 6, 3, 5]
+    layers = {tuple(own["layers"]) for own in found["iterations"] if own["layers"]}
+    assert len(layers) == (1 if schedule == "chunked" else 2)
+    assert min(first for first, _ in layers) == 0
+    longest = max(stop - start for own in found["iterations"] for _, start, stop in own["read"])
+    assert longest == (14 if schedule == "layered" else 6)
 
 
 def test_iterations_and_answers_are_printed_the_same_each_time(serve):
