@@ -14,7 +14,7 @@ from meshc.sim import ir
 from meshc.sim.control_flow import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine import fft, joint, mapping, mathematics, registers
-from meshc.sim.machine.compute import BY_NAME
+from meshc.sim.machine.compute import BY_NAME, element_of, number_of
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pe import Dsr, Pe
 from meshc.sim.machine.vector import vector
@@ -274,7 +274,7 @@ def load(pe: Pe, addr: int, kind: str) -> Any:
     dtype = BY_NAME[kind]
     if addr + dtype.itemsize > len(pe.mem):
         pe.out_of_bounds(addr, addr + dtype.itemsize)
-    return np.ndarray((), dtype, pe.mem, addr).item()
+    return number_of(kind, np.ndarray((), dtype, pe.mem, addr).item())
 
 
 def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
@@ -286,7 +286,7 @@ def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
     dtype = BY_NAME[kind]
     if addr + dtype.itemsize > len(pe.mem):
         pe.out_of_bounds(addr, addr + dtype.itemsize)
-    np.ndarray((), dtype, pe.mem, addr)[...] = value
+    np.ndarray((), dtype, pe.mem, addr)[...] = element_of(kind, value)
 
 
 def wrap_index(pe: Pe, index: int, size: int, place: str) -> int:
