@@ -48,11 +48,11 @@ SERVING_STAGES = ("chunk-prompts", "group-layers")
 """The passes that let a fresh graph serve requests as they come."""
 
 
-def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pass]:
+def serving_passes(multiple: int, grouped: bool, force: bool = False, most: int = 0) -> list[Pass]:
     """The passes that let a fresh graph serve requests as they come: prompts in chunks that begin
-    at multiples of ``multiple`` tokens and, if ``grouped``, by groups of layers (of a dense model
-    only if ``force``)."""
-    names = [f"chunk-prompts{{multiple={multiple}}}"]
+    at multiples of ``multiple`` tokens and have at most ``most`` (0: as many as the caches hold)
+    and, if ``grouped``, by groups of layers (of a dense model only if ``force``)."""
+    names = [f"chunk-prompts{{multiple={multiple},most={most}}}"]
     names += [f"group-layers{{force={'true' if force else 'false'}}}"] if grouped else []
     return own_pipeline(",".join(names))
 

@@ -77,13 +77,15 @@ def _compiled(
     host = _host_facts(loaded, given)
     if request.serving:
         serving = serving_passes(
-            request.rows, request.serving != "chunks", request.serving == "layers!"
+            request.rows,
+            request.serving != "chunks",
+            request.serving == "layers!",
+            request.chunk or 0,
         )
         manager = PassManager(serving, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
         host = replace(host, loops=_loops(given.get("prefill")))
-
-    if request.chunk is not None and "prefill" in given:
+    elif request.chunk is not None and "prefill" in given:
         chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
         given["prefill"] = chunking.run(given["prefill"], report)
 

@@ -156,7 +156,7 @@ class Rotary:
         steps, places = of_rows(self.costs, frequencies, sines, cosines, rows)
 
         def put(window: Window, value: str) -> str:
-            at = expression(window.start + own("row"), self.code.descriptors.spell)
+            at = self.code.descriptors.at(window.buffer.name, window.start + own("row"))
             return f"{self._name(window.buffer)}[{at}] = @as(f32, {value});"
 
         at = expression(position + own("row") * step, self.code.descriptors.spell)
@@ -206,7 +206,7 @@ class Rotary:
         self.code.helper(_WITHIN_A_TURN)
         cosines, sines = (self._name(table.buffer) for table in tables)
         place = own("i") * frequencies.dims[-1].stride if frequencies.size > 1 else Expr.const(0)
-        at = expression(frequencies.start + place, self.code.descriptors.spell)
+        at = self.code.descriptors.at(frequencies.buffer.name, frequencies.start + place)
         target = "i" if frequencies.size > 1 else "0"
         body = [
             f"const frequency = {self._name(frequencies.buffer)}[{at}];",

@@ -309,7 +309,7 @@ class Kernels:
                 continue
             if chosen.block:  # long code, which calls of the same buffers share
                 fixed, moving = 0, one.start
-            starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
+            starts[f"{label}_at"] = self.descriptors.at(one.buffer.name, moving)
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
         body = self._body(replace(chosen, product=inner), op.dsr)
@@ -355,7 +355,7 @@ class Kernels:
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
         array, shift = self.descriptors.place(product.a.buffer.name)
         left = product.a.start + shift + i * product.a.dims[0].stride + j * product.a.dims[1].stride
-        factor = f"{array}[{expression(left, self.descriptors.spell)}]"
+        factor = f"{array}[{self.descriptors.at(product.a.buffer.name, left)}]"
         inner = [
             f"const row = {self.descriptors.memory(row)};",
             f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",
