@@ -26,6 +26,7 @@ TARGETS = ("python", "csl", "cuda")
 PAGES = (1, 16, 64)
 USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
+HOLDING = ("auto", "one", "copied", "moved", "two")
 SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
 MOST_TOKENS = 1 << 24
@@ -73,6 +74,7 @@ class CompileRequest:
     batch: int = 1
     serving: str = ""
     chunk: int | None = None
+    phases: str = "two"
 
     @property
     def device_name(self) -> str:
@@ -126,6 +128,7 @@ class CompileRequest:
         found = Diagnostics()
         _one_of(found, "--target", self.target, TARGETS)
         _one_of(found, "--phase", self.phase, PHASES)
+        _one_of(found, "--phases", self.phases, HOLDING)
         _one_of(found, "--kv", self.kv, (AUTO, *CACHE_POLICIES))
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))

@@ -96,7 +96,7 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
         *_idle(regions),
         *routes,
         "",
-        *_exports(pe, module),
+        *_exports(pe),
     ]
     size = f"{mesh.columns} x {mesh.rows}"
     if regions.several:
@@ -318,14 +318,16 @@ def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
     return first, last, rest
 
 
-def _exports(pe: PeFile, module: Module) -> list[str]:
+def _exports(pe: PeFile) -> list[str]:
     lines = [
         f'@export_name("{symbol}", [*]{buffer.type.dtype}, true);'
         for symbol, buffer in pe.symbols.items()
     ]
     lines.append('@export_name("cycles_of_run", [*]u16, true);')
-    params = ", ".join("i16" for _ in module.scalars)
-    return [*lines, f'@export_name("run", fn({params})void);']
+    for name, count in pe.launched.items():
+        params = ", ".join(["i16"] * count)
+        lines.append(f'@export_name("{name}", fn({params})void);')
+    return lines
 
 
 def _painters(called: Collection[str]) -> list[str]:

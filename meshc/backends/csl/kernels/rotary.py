@@ -11,7 +11,8 @@ they are ``kept``. Where positions depend on a loop they are worked out there, r
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from meshc.analysis.csl.angles import LOW, TURN, of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import cut, stretches
@@ -24,7 +25,8 @@ from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import angles_of, fixed_angles
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -44,16 +46,33 @@ _PLACE = 40
 """Cycles of the position of a row and of its parts."""
 
 
+@dataclass
+class AtStart:
+    """What a program does when it starts: a line, its predicted cycles, and the guard of the phase
+    that needs it, None for all runs."""
+
+    line: str
+    cycles: int
+    when: Cond | None
+
+
 class Rotary:
     """Writes ``rope``; ``at_start`` is what a program does about it when it starts, when the names
-    ``known_at_start``, run-time scalars and coordinates, have their values."""
+    ``known_at_start``, run-time scalars and coordinates, have their values. ``phases`` has the
+    guard of the phase around a statement, in programs of several phases."""
 
-    def __init__(self, code: SharedCode, costs: Costs, known_at_start: Collection[str]) -> None:
+    def __init__(
+        self,
+        code: SharedCode,
+        costs: Costs,
+        known_at_start: Collection[str],
+        phases: Mapping[Op, Cond],
+    ) -> None:
         self.code = code
         self.costs = costs
         self.known_at_start = known_at_start
-        self.at_start: list[str] = []
-        self.cycles_at_start = 0
+        self.phases = phases
+        self.at_start: dict[tuple[str, ...], AtStart] = {}
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
     def lines(self, op: Compute, windows: list[Window]) -> list[str]:
@@ -115,23 +134,26 @@ class Rotary:
             tables = (self._array("cosines", size), self._array("sines", size))
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
-                self.at_start += [f"{self._setter_of_rows(op, to, frequencies, tables)}();"]
+                setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
+                self.at_start[key] = AtStart(f"{setter}();", cycles, self.phases.get(op))
             elif fixed:
                 setter = self._setter(op, frequencies, tables)
                 at = expression(_angle(op)[0], self.code.descriptors.spell)
-                self.at_start.append(f"{setter}({at});")
-                self.cycles_at_start += self._angles(op, frequencies, tables)[1]
+                cycles = self._angles(op, frequencies, tables)[1]
+                self.at_start[key] = AtStart(f"{setter}({at});", cycles, self.phases.get(op))
+        if key in self.at_start and self.at_start[key].when != self.phases.get(op):
+            self.at_start[key].when = None
         return self._tables[key]
 
     def _setter_of_rows(
         self, op: Compute, to: Window, frequencies: Window, tables: tuple[Window, Window]
-    ) -> str:
-        """The function that fills ``tables`` for the positions of all rows that there may be."""
+    ) -> tuple[str, int]:
+        """The function that fills ``tables`` for the positions of all rows that there may be, and
+        its predicted cycles."""
         position, step = _angle(op)
         cosines, sines = tables
         rows = rows_of(to)
         steps, places = of_rows(self.costs, frequencies, sines, cosines, rows)
-        self.cycles_at_start += steps.cycles + rows * _PLACE
 
         def put(window: Window, value: str) -> str:
             at = expression(window.start + own("row"), self.code.descriptors.spell)
@@ -145,7 +167,8 @@ class Rotary:
             put(places.low, f"place % {LOW}"),
         ]
         lines = [*repeat("row", rows, body), *self.code.steps(steps)]
-        return self.code.function("turn", frequencies, [], lines)
+        name = self.code.function("turn", frequencies, [], lines)
+        return name, steps.cycles + rows * _PLACE
 
     def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[str]:
         """All rows turned by the angles that are kept for them: so many at once as ``op`` says,
