@@ -18,11 +18,11 @@ from meshc.verify import check_fact
 
 AUTO, ONE, COPIED, MOVED, TWO = "auto", "one", "copied", "moved", "two"
 """How programs hold the phases: one for both with a ``copied`` set of the weights that lie
-differently, or with weights ``moved`` in between; a program each (``two``); ``one`` or ``auto``, the
-first of these that there is, ``one`` refusing the last."""
+differently, or with weights ``moved`` in between; a program each (``two``). ``auto`` is the first
+of these that there is, ``one`` the first but ``two``."""
 REFUSED = "one-program"
 """The code of what refuses a form."""
-_STATEMENTS_OF_A_MOVE = 14
+_STATEMENTS_OF_A_MOVE = 23
 """Statements that a move of a weight along a line becomes."""
 
 

@@ -18,9 +18,9 @@ def add_chunk(parser: argparse.ArgumentParser) -> None:
         "--phases",
         default="two",
         metavar="auto|one|copied|moved|two",
-        help="CSL: a program for each phase (two), or one for both, with copies of weights that lie "
-        "differently (copied) or moving them in between (moved); auto: one if it fits; default: "
-        "%(default)s",
+        help="CSL: a program for each phase (two), or one for both, with copies of weights that "
+        "lie differently (copied) or moving them in between (moved); auto: one if it fits; "
+        "default: %(default)s",
     )
 
 

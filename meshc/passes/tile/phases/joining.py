@@ -263,10 +263,13 @@ def _transition(module: Module, weights: Sequence[tuple[Weight, Value]], taken: 
         rooms[dtype] = Value(name, BufferType(dtype, (2, size)))
         module.buffers.append(Buffer(rooms[dtype]))
     mover = Mover(mesh, rings, taken)
+    pieces: dict[int, list[tuple[Value, Value, Sequence[LineMove]]]] = {}
     for weight, buffer in weights:
-        layers, _ = _piece(module, buffer)
         room = rooms[View(buffer).buffer_type.dtype]
-        mover.move(buffer, room, layers, weight.moves or ())
+        layers, _ = _piece(module, buffer)
+        pieces.setdefault(layers, []).append((buffer, room, weight.moves or ()))
+    for layers, each in pieces.items():
+        mover.move(layers, each)
     return mover.block
 
 

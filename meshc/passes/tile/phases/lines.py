@@ -86,15 +86,21 @@ class Mover:
         self.mesh, self.rings, self.taken = mesh, rings, taken
         self.block = Block()
 
-    def move(self, buffer: Value, room: Value, layers: int, moves: Sequence[LineMove]) -> None:
-        """Move what ``buffer`` holds, layer by layer where it holds several, through ``room``: two
-        pieces, each as large as the largest."""
-        if not layers:
-            self.block.ops += [op for step in moves for op in self._line(View(buffer), room, step)]
+    def move(self, layers: int, pieces: Sequence[tuple[Value, Value, Sequence[LineMove]]]) -> None:
+        """Move what buffers hold of each of ``layers``, or with 0 all of it. ``pieces`` are buffer,
+        room for two pieces, which may be larger, and moves."""
+        loop = tile.For(var=self._name("layer"), count=Expr.const(layers)) if layers else None
+        index = () if loop is None else (Point(Expr.var(loop.var)),)
+        ops = [
+            op
+            for buffer, room, moves in pieces
+            for step in moves
+            for op in self._line(View(buffer, index), room, step)
+        ]
+        if loop is None:
+            self.block.ops += ops
             return
-        loop = tile.For(var=self._name("layer"), count=Expr.const(layers))
-        piece = View(buffer, (Point(Expr.var(loop.var)),))
-        loop.regions = [Block(ops=[op for step in moves for op in self._line(piece, room, step)])]
+        loop.regions = [Block(ops=ops)]
         self.block.ops.append(loop)
 
     def _line(self, piece: View, room: Value, move: LineMove) -> list[Op]:
