@@ -13,7 +13,7 @@ from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
-from meshc.driver.one_program import REFUSED, Choice, choose
+from meshc.driver.one_program import Choice, choose
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.clone import clone_module
@@ -59,7 +59,7 @@ def compile_loaded(
             return _compiled(loaded, request, phases, instruments, report)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
-            if first.code == REFUSED:
+            if first.code == "one-program":
                 raise
             del report.messages[said:]
             report.warning(

@@ -20,8 +20,6 @@ AUTO, ONE, COPIED, MOVED, TWO = "auto", "one", "copied", "moved", "two"
 """How programs hold the phases: one for both with a ``copied`` set of the weights that lie
 differently, or with weights ``moved`` in between; a program each (``two``). ``auto`` is the first
 of these that there is, ``one`` the first but ``two``."""
-REFUSED = "one-program"
-"""The code of what refuses a form."""
 _STATEMENTS_OF_A_MOVE = 23
 """Statements that a move of a weight along a line becomes."""
 
@@ -71,7 +69,7 @@ def choose(
     if vocabulary is None or not csl.reads_prompts(modules):
         if request.phases != AUTO:
             fail(
-                REFUSED,
+                "one-program",
                 "there are no two phases, a prompt's and a step's, that one program could hold",
                 help="leave out --phases",
             )
@@ -81,36 +79,39 @@ def choose(
     weights = weights_of_both(modules["prefill"], modules["decode"])
     for form in wanted:
         try:
-            files, told = _tried(form, request, modules, weights, vocabulary, tried)
+            files, told = form_of(form, request, modules, weights, vocabulary, tried)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
             tried[form] = {**tried.get(form, {}), "refused": f"{first.message} ({first.code})"}
             continue
         tried[form] = told
         choice = Choice(form, tried, files)
-        report.remark("phases", choice.words)
+        report.remark("one-program", choice.words)
         return _with_reasons(choice)
     choice = Choice(TWO, tried)
     if request.phases != AUTO:
         said = choice.refusals
-        fail(REFUSED, "no program holds both phases", notes=said, help="leave out --phases")
-    report.remark("phases", choice.words)
+        fail("one-program", "no program holds both phases", notes=said, help="leave out --phases")
+    report.remark("one-program", choice.words)
     return choice
 
 
-def _tried(
+def form_of(
     form: str,
     request: CompileRequest,
     modules: Mapping[str, Module],
     weights: Sequence[Weight],
-    vocabulary: csl.Vocabulary,
+    vocabulary: csl.Vocabulary | None,
     tried: dict[str, dict[str, Any]],
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """The files of a form and what is told of it; ``tried`` has its bytes even if it is refused."""
+    """The files of a form, ``copied`` or ``moved``, and what is told of it; ``tried`` has its bytes
+    even if it is refused. Moving is for weights whose copies take more than the code of their
+    moves, unless it was asked for by name. Raises ``one-program``, ``csl-memory-full`` and what
+    passes and the back end raise."""
     known = [weight for weight in weights if weight.moves] if form == MOVED else []
     moved = [w for w in known if request.phases == MOVED or _worth(w, modules)]
     if form == MOVED and not moved:
-        fail(REFUSED, _nothing_moves(weights))
+        fail("one-program", _nothing_moves(weights))
     joint = joined(modules["prefill"], modules["decode"], moved)
     passes = [*joining_passes(), *resource_passes(request.portable)]
     for fact in GIVEN["tile"]:
@@ -124,9 +125,8 @@ def _tried(
         "bytes": memory["data"] + memory["padding"] + memory["code"]["bytes"],
         "left": memory["left"],
         **_weights(joint),
+        "cycles": found["predicted_cycles"],
     }
-    if form == MOVED and isinstance(found["predicted_cycles"], dict):
-        told["transition_cycles"] = found["predicted_cycles"]["transition"]
     tried[form] = told
     if memory["left"] < 0:
         fail("csl-memory-full", f"{-memory['left']} bytes of a core are short")

@@ -1,5 +1,7 @@
 """Programs for CSL that read prompts, on the simulator and in the interpreter."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -94,16 +96,20 @@ class Prompts:
 
 class Conversation:
     """The two programs of the model in ``path``, of which one reads prompts and the other continues
-    them, with random weights; ``room`` is what the caches hold. Queues are as long as those of the
-    device. The judge reads every prompt in one piece."""
+    them, or the one that does both, with random weights; ``room`` is what the caches hold. Queues
+    are as long as those of the device. The judge reads every prompt in one piece."""
 
     def __init__(self, path, folder, **options):
         loaded = load_any(str(path), Diagnostics())
         compiled = compile_loaded(loaded, CompileRequest(target="csl", **options))
         assert [*compiled.modules] == ["prefill", "decode"], compiled.report.messages
         write_directory(folder / "program", compiled.files, compiled.facts)
-        for phase in compiled.modules:
+        self.folders = [""] if "layout.csl" in compiled.files else [*compiled.modules]
+        for phase in self.folders:
             compile_folder(folder / "program" / phase, folder / "out" / phase)
+        self.reports = [
+            json.loads(compiled.files[f"{phase}/report.json".lstrip("/")]) for phase in self.folders
+        ]
         simulated = Options(strict_queues=True, files=False)
         names = host_names(folder / "program" / "run.py", simulated)
         whole = CompileRequest(target="csl", **options | {"chunk": None})
@@ -128,12 +134,17 @@ class Conversation:
         with pytest.raises(SystemExit, match="do not fit a cache"):
             self.model.generate(self.ids(length), count)
 
-    def compare(self, length, count):
-        """The logits of ``count`` steps behind a prompt of ``length`` tokens beside those of the
-        interpreter, which is told the same tokens."""
+    def continued(self, length, count):
+        """A random prompt of ``length`` tokens, ``count`` tokens behind it, and their logits."""
         ids, found = self.ids(length), []
         tokens = self.model.generate(ids, count, lambda token, logits: found.append(logits), ())
         assert len(tokens) == count
+        return ids, tokens, found
+
+    def compare(self, length, count):
+        """The logits of ``count`` steps behind a prompt of ``length`` tokens beside those of the
+        interpreter, which is told the same tokens."""
+        ids, tokens, found = self.continued(length, count)
         *read, last = ids
         state = None
         if read:
