@@ -1,13 +1,18 @@
 """One program for both phases in emitted CSL: its logits are those of two programs to the last bit,
 and those of the interpreter within the bound of rounding."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from csl_prompts import MODEL, Conversation
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from meshc.support.diagnostics import MeshcError
+from meshc.cli import main
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 SIZES = {"E": 12, "H": 4, "G": 2, "D": 4, "F": 10, "layers": 2}
 FORMS = ("copied", "moved")
@@ -20,9 +25,10 @@ def written(folder, **sizes):
     return path
 
 
-def check(folder, form, lengths, **options):
+def check(folder, form, lengths, layers=2, **options):
     """One program gives the logits of the interpreter, behind prompts that follow each other."""
-    talk = Conversation(written(folder), folder, phases=form, seq=9, **options)
+    path = written(folder, layers=layers)
+    talk = Conversation(path, folder, phases=form, seq=9, **options)
     (report,) = talk.reports
     assert report["phases"]["form"] == form
     assert report["memory"]["left"] == report["phases"][form]["left"] >= 0
@@ -36,7 +42,7 @@ def test_weights_move_between_the_phases(tmp_path):
     """Behind a prompt, behind a single token, and back for the next prompt; cycles of the
     transition are predicted."""
     lengths = ((5, 2), (1, 2), (3, 1))
-    talk, report = check(tmp_path, "moved", lengths, mesh="2x2", device="wse3")
+    talk, report = check(tmp_path, "moved", lengths, 1, mesh="2x2", device="wse3")
     predicted = report["predicted_cycles"]
     assert [*predicted] == ["prefill", "decode", "transition"]
     assert abs(predicted["transition"] / talk.model.moving - 1) < 0.1
@@ -119,3 +125,42 @@ PORTIONS = st.lists(st.integers(0, 10), min_size=1, max_size=3)
 @given(models(), st.sampled_from(FORMS), PORTIONS)
 def test_many_models(tmp_path_factory, drawn, form, portions):
     check_any_model(tmp_path_factory.mktemp("drawn"), drawn, form, portions)
+
+
+@pytest.mark.slow
+def test_auto_takes_what_fits(tmp_path):
+    """Copies where there is room, moves where there is not, and otherwise a program each, whose
+    reports say what was short."""
+    for mesh, seq, form in (("2x2", 4, "copied"), ("2x3", 40, "two")):
+        path = written(tmp_path, E=24, F=80)
+        request = CompileRequest(target="csl", mesh=mesh, seq=seq, phases="auto")
+        compiled = compile_loaded(load_any(str(path), Diagnostics()), request)
+        reports = [n for n in compiled.files if n.endswith("report.json")]
+        told = [json.loads(compiled.files[name])["phases"] for name in reports]
+        assert [one["form"] for one in told] == [form] * len(reports)
+        assert len(reports) == (1 if form == "copied" else 2)
+        (remark,) = (m.message for m in compiled.remarks if m.code == "one-program")
+        assert ("one program" in remark) == (form != "two")
+
+
+def test_what_has_no_phases_is_refused(capfd):
+    """A product has no prompt and no step."""
+    words = ["estimate", "examples/matmul.mesh", "--phases", "--mesh", "2x2"]
+    assert main(words) == 1
+    assert "error[one-program]" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_estimate_says_which_form_is_taken(capfd):
+    words = ["estimate", "examples/tiny_llama.mesh", "--phases", "--mesh", "4x4", "--device"]
+    words += ["wse3", "--seq", "32", "--dtype", "f16"]
+    assert main(words) == 0
+    page = (Path(__file__).parents[2] / "docs" / "csl.md").read_text(encoding="utf-8")
+    assert capfd.readouterr().out in page
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    forms = {form["name"]: form for form in found["forms"]}
+    assert found["taken"] == "moved" and "short" in found["why"]
+    assert forms["copied"]["left"] < 0 <= forms["moved"]["left"]
+    # Each element of weights and, twice, of caches is a word.
+    assert found["host_words"] == forms["two"]["between"]
