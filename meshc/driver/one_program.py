@@ -82,7 +82,8 @@ def choose(
             files, told = form_of(form, request, modules, weights, vocabulary, tried)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
-            tried[form] = {**tried.get(form, {}), "refused": f"{first.message} ({first.code})"}
+            why = f"{first.message} ({first.code}{_remedy(first.code, request)})"
+            tried[form] = {**tried.get(form, {}), "refused": why}
             continue
         tried[form] = told
         choice = Choice(form, tried, files)
@@ -139,6 +140,13 @@ def _worth(weight: Weight, modules: Mapping[str, Module]) -> bool:
     each = device.real("statement_bytes") * (1 + device.real("code_margin"))
     moves = weight.moves or ()
     return bool(moves) and weight.bytes > each * _STATEMENTS_OF_A_MOVE * len(moves)
+
+
+def _remedy(code: str, request: CompileRequest) -> str:
+    """What takes fewer queues: in natural order, chains of reductions are parts of the rings of
+    products and so no channels of their own."""
+    asked = any(text.startswith("gemm=") for text in request.algo)
+    return "; --algo gemm=cannon takes fewer" if code == "too-many-routes" and not asked else ""
 
 
 def _nothing_moves(weights: Sequence[Weight]) -> str:

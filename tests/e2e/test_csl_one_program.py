@@ -16,6 +16,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 SIZES = {"E": 12, "H": 4, "G": 2, "D": 4, "F": 10, "layers": 2}
 FORMS = ("copied", "moved")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def written(folder, **sizes):
@@ -25,9 +26,9 @@ def written(folder, **sizes):
     return path
 
 
-def check(folder, form, lengths, layers=2, **options):
+def check(folder, form, lengths, sizes, **options):
     """One program gives the logits of the interpreter, behind prompts that follow each other."""
-    path = written(folder, layers=layers)
+    path = written(folder, **sizes)
     talk = Conversation(path, folder, phases=form, seq=9, **options)
     (report,) = talk.reports
     assert report["phases"]["form"] == form
@@ -42,7 +43,7 @@ def test_weights_move_between_the_phases(tmp_path):
     """Behind a prompt, behind a single token, and back for the next prompt; cycles of the
     transition are predicted."""
     lengths = ((5, 2), (1, 2), (3, 1))
-    talk, report = check(tmp_path, "moved", lengths, 1, mesh="2x2", device="wse3")
+    talk, report = check(tmp_path, "moved", lengths, {"layers": 1}, mesh="2x2", device="wse3")
     predicted = report["predicted_cycles"]
     assert [*predicted] == ["prefill", "decode", "transition"]
     assert abs(predicted["transition"] / talk.model.moving - 1) < 0.1
@@ -65,7 +66,22 @@ def test_weights_move_between_the_phases(tmp_path):
     ids=lambda options: " ".join(map(str, options.values())),
 )
 def test_forms(form, options, tmp_path):
-    check(tmp_path, form, ((5, 2), (9, 1), (1, 3), (2, 2)), **options)
+    check(tmp_path, form, ((5, 2), (9, 1), (1, 3), (2, 2)), {}, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_segments_of_heads(form, tmp_path):
+    """Rings, chains and multicasts of rows, columns and segments take more queues than there are,
+    unless chains are parts of rings."""
+    sizes = {"E": 24, "F": 20, "dtype": "f16"}
+    options = {"mesh": "4x4", "device": "wse3"}
+    with pytest.raises(MeshcError) as refusal:
+        check(tmp_path, form, (), sizes, **options)
+    (said,) = refusal.value.diagnostics
+    assert said.code == "one-program"
+    assert "8 input queues" in said.notes[0] and "gemm=cannon" in said.notes[0]
+    check(tmp_path, form, ((5, 2), (1, 2), (9, 1)), sizes, algo=("gemm=cannon",), **options)
 
 
 SIZE = st.integers(1, 4)
@@ -145,14 +161,14 @@ def test_auto_takes_what_fits(tmp_path):
 
 def test_what_has_no_phases_is_refused(capfd):
     """A product has no prompt and no step."""
-    words = ["estimate", "examples/matmul.mesh", "--phases", "--mesh", "2x2"]
+    words = ["estimate", str(EXAMPLES / "matmul.mesh"), "--phases", "--mesh", "2x2"]
     assert main(words) == 1
     assert "error[one-program]" in capfd.readouterr().err
 
 
 @pytest.mark.slow
 def test_estimate_says_which_form_is_taken(capfd):
-    words = ["estimate", "examples/tiny_llama.mesh", "--phases", "--mesh", "4x4", "--device"]
+    words = ["estimate", str(EXAMPLES / "tiny_llama.mesh"), "--phases", "--mesh", "4x4", "--device"]
     words += ["wse3", "--seq", "32", "--dtype", "f16"]
     assert main(words) == 0
     page = (Path(__file__).parents[2] / "docs" / "csl.md").read_text(encoding="utf-8")

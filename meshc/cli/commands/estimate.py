@@ -82,7 +82,9 @@ def _phases(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         seq=options.seq,
         chunk=options.chunk,
+        algo=tuple(options.algo),
     )
+    request.check()
     with Progress() as progress:
         progress.say("compiling both phases")
         found = phase_costs(loaded, request)

@@ -48,6 +48,13 @@ def add_to(commands: Any) -> None:
         "--chunk", type=int, metavar="N", help="of --phases: tokens of a prompt in a launch"
     )
     parser.add_argument(
+        "--algo",
+        action="append",
+        default=[],
+        metavar="OP=NAME",
+        help="of --phases: algorithms, as of compile",
+    )
+    parser.add_argument(
         "--device", default="wse2", metavar="NAME|FILE.toml", help="default: %(default)s"
     )
     parser.add_argument("--dtype", default="", metavar="f32|f16", help="default: the device's own")

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+from numpy.typing import NDArray
+
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.clone import clone_module
 from meshc.ir.core import Block, Operand
+from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Channel, Module, Port, Program
 from meshc.ir.ops import tile
 from meshc.ir.phases import CACHED, DECODE, PHASE, PHASES, PREFILL, TRANSITION, guard_of
@@ -76,6 +80,7 @@ def joined(prefill: Module, decode: Module, moved: Sequence[Weight] = ()) -> Joi
     module.buffers = [*first.buffers, *(b for b in second.buffers if b.value not in instead)]
     _own_names(module, second, instead)
     module.channels = _channels(first, second)
+    _use_longer_ways(module, (first, second))
     given = {b.value for b in first.buffers if b.role == "in"}
     module.ports = [_prompt(p) if p.buffer in given else p for p in _inputs(first)]
     module.ports += [port for port in second.ports if port.buffer not in instead]
@@ -185,6 +190,35 @@ def _channels(first: Module, second: Module) -> list[Channel]:
     """The channels of both, without colors and queues."""
     found = {c.name: c for c in (*first.channels, *second.channels)}
     return [Channel(c.name, c.route, c.multicast, c.turns) for c in found.values()]
+
+
+def _use_longer_ways(module: Module, programs: Sequence[Module]) -> None:
+    """Let messages go on a channel whose route has all theirs, and more: those of a chain on the
+    ring of a line in natural order. A channel less is a queue of a core less."""
+    ways = {c.name: _ends(c, module.the_mesh()) for c in module.channels if _is_plain(c)}
+    instead: dict[str, str] = {}
+    for name, ends in ways.items():
+        longer = [n for n, more in ways.items() if len(more) > len(ends)]
+        found = [n for n in longer if np.isin(ends, ways[n]).all()]
+        if found:  # the longest way is in no other one
+            instead[name] = max(found, key=lambda n: len(ways[n]))
+    for program in programs:
+        rename(program, Names(channels=instead))
+    module.channels = [c for c in module.channels if c.name not in instead]
+
+
+def _is_plain(channel: Channel) -> bool:
+    """Whether each message has one receiver and no turns."""
+    return not channel.multicast and not channel.turns
+
+
+def _ends(channel: Channel, mesh: Mesh) -> NDArray[np.int64]:
+    """A number for sender and receiver of each message within the mesh."""
+    shape = tuple(mesh.size(name) for name in channel.route.inputs)
+    senders, receivers = channel.route.pairs(shape)
+    inside = ((receivers >= 0) & (receivers < np.array(shape))).all(axis=1)
+    places = [np.ravel_multi_index(tuple(cores[inside].T), shape) for cores in (senders, receivers)]
+    return np.asarray(places[0] * prod(shape) + places[1])
 
 
 def _header(first: Module, second: Module) -> Module:
