@@ -50,7 +50,8 @@ class CompileRequest:
     is the requests of a step. ``serving`` is how a program serves requests as they come: ``chunks``
     of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
     for one that reads prompts whole. ``chunk`` is, for CSL, the most tokens of a prompt that one
-    launch reads behind those that are cached; None for prompts in one piece. For CUDA ``cluster``
+    launch reads behind those that are cached; None for prompts in one piece; ``phases`` says
+    whether both phases are one program (:mod:`meshc.driver.one_program`). For CUDA ``cluster``
     is the blocks of a cluster, ``dataflow`` how they share attention, both by the cost model when
     empty, ``page`` the tokens of a page of the cache.
     """
@@ -154,6 +155,9 @@ class CompileRequest:
         if self.chunk is not None and self.target != "csl":
             words = f"programs for --target {self.target} do not take it"
             found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
+        if self.phases != "two" and self.target != "csl":
+            words = f"programs for --target {self.target} have their own for each phase"
+            found.error("bad-argument", f"--phases is {self.phases}, but {words}")
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         device(self.device_name).axes.sizes_of(self.mesh)

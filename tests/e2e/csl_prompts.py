@@ -112,14 +112,15 @@ class Conversation:
         ]
         simulated = Options(strict_queues=True, files=False)
         names = host_names(folder / "program" / "run.py", simulated)
-        whole = CompileRequest(target="csl", **options | {"chunk": None})
+        options |= {"chunk": None, "phases": "two"}
+        whole = CompileRequest(target="csl", **options)
         self.graphs = {phase: graph_module(loaded, phase, whole) for phase in compiled.modules}
         self.room = compiled.modules["decode"].capacity
         self.precision = str(compiled.modules["decode"].dtype())
         # Numbers of 16 bits are judged by the interpreter of the tile level, which rounds to them.
         self.judges = self.graphs
         if self.precision != "f32":
-            tiles = CompileRequest(compile_to="tile", **options | {"chunk": None})
+            tiles = CompileRequest(compile_to="tile", **options)
             self.judges = compile_loaded(loaded, tiles).modules
         self.weights = RandomArrays(self.graphs["decode"], 5, {}, ("weight",))
         self.model = names["Model"](str(folder / "out"), self.weights.__getitem__)

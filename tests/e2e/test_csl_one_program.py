@@ -160,7 +160,9 @@ def test_auto_takes_what_fits(tmp_path):
 
 
 def test_what_has_no_phases_is_refused(capfd):
-    """A product has no prompt and no step."""
+    """A product has no prompt and no step, and other targets have no such choice."""
+    with pytest.raises(MeshcError, match="--phases is one, but programs for --target python"):
+        CompileRequest(phases="one").check()
     words = ["estimate", str(EXAMPLES / "matmul.mesh"), "--phases", "--mesh", "2x2"]
     assert main(words) == 1
     assert "error[one-program]" in capfd.readouterr().err

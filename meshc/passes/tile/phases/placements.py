@@ -49,10 +49,16 @@ class Placement:
         """The layers that a core holds; 0 where the buffer has no dim that counts them."""
         return self.kind.shape[0] if self.ports[0].lanes[0] == "layer" else 0
 
-    @property
-    def compact(self) -> tuple[int, ...]:
-        """The extents of a core's elements, without those that are 1."""
-        return tuple(extent for extent in self.kind.shape if extent != 1)
+    def has_dims_of(self, other: Placement) -> bool:
+        """Whether the buffer has the dims of the other one, and between them none but of extent 1,
+        so that views of the other one are views of it."""
+        left = list(other.kind.shape)
+        for extent in self.kind.shape:
+            if left and extent == left[0]:
+                left.pop(0)
+            elif extent != 1:
+                return False
+        return not left
 
     def held(self, cores: Coordinates, lanes: Lanes) -> NDArray[np.int64]:
         """A number for the element, of all tensors, that each lane of each core holds, [cores,
@@ -89,7 +95,7 @@ class Placement:
 def moves_between(given: Placement, wanted: Placement) -> tuple[LineMove, ...] | None:
     """The fewest moves known behind which cores hold what is ``wanted``; None where there are none,
     be it that blocks are cut differently."""
-    if given.compact != wanted.compact or given.layers != wanted.layers:
+    if not given.has_dims_of(wanted) or given.layers != wanted.layers:
         return None
     pads = {port.pad for each in (given, wanted) for port in each.ports}
     if given.names != wanted.names or len(pads) > 1:
