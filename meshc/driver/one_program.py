@@ -10,6 +10,7 @@ from typing import Any
 from meshc.backends import csl
 from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.passes.manager import PassManager
 from meshc.passes.tile.phases.joining import Joint, Weight, joined, weights_of_both
 from meshc.pipelines import GIVEN, joining_passes, resource_passes
@@ -75,6 +76,9 @@ def choose(
             )
         return Choice(TWO, {})
     tried: dict[str, dict[str, Any]] = {}
+    if scalars_of_rounds(modules["decode"]):
+        several = "steps take several requests, and one program takes one"
+        return _two(request, {ONE: {"refused": several}}, report)
     wanted = (request.phases,) if request.phases in (COPIED, MOVED) else (COPIED, MOVED)
     weights = weights_of_both(modules["prefill"], modules["decode"])
     for form in wanted:
@@ -89,6 +93,14 @@ def choose(
         choice = Choice(form, tried, files)
         report.remark("one-program", choice.words)
         return _with_reasons(choice)
+    return _two(request, tried, report)
+
+
+def _two(
+    request: CompileRequest, tried: Mapping[str, Mapping[str, Any]], report: Diagnostics
+) -> Choice:
+    """A program for each phase, since what was ``tried`` is refused. Raises ``one-program`` where
+    one program was asked for."""
     choice = Choice(TWO, tried)
     if request.phases != AUTO:
         said = choice.refusals

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.csl.fabric.regions import Regions
-from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_name
+from meshc.backends.csl.spelling.names import Names, of_rounds, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
 from meshc.ir.affine import Cond, Expr, Piecewise
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import POSITION, batch_of
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Module, Port
-from meshc.ir.ops.tile import Compute
+from meshc.ir.ops.tile import Compute, scalars_of_rounds
 from meshc.ir.phases import CACHED, DECODE, PHASE, TRANSITION, phases_of
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -77,6 +77,9 @@ def host_file(
     """
     mesh = module.the_mesh()
     regions = Regions(mesh)
+    phases = host_phases(module)
+    tokens = None if vocabulary is None else _tokens(module, vocabulary, phases)
+    counts = scalars_of_rounds(module)
     names = Names()
     symbol_of = {buffer.value: symbol for symbol, buffer in symbols.items()}
     ports = [_port(port, module, names, symbol_of[port.buffer]) for port in module.ports]
@@ -92,7 +95,6 @@ def host_file(
         for name, value in coordinate_functions(mesh).items()
         if name in used
     ]
-    phases = host_phases(module)
     return render(
         "meshc.backends.csl",
         "one_program.py.jinja" if phases else "run.py.jinja",
@@ -106,6 +108,8 @@ def host_file(
         ports=ports,
         constants=[(n, [float(v) for v in c]) for n, c in module.constants.items()],
         scalars=[(scalar_name(n), *span) for n, span in module.scalars.items() if n != PHASE],
+        rounds=[(scalar_name(n), of_rounds(n), k) for n, k in counts.items()],
+        counts=counts,
         kept=[
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
@@ -114,7 +118,8 @@ def host_file(
         lengths=any(f'"{ROWS}"' in port.shape for port in ports),
         weights=dict.fromkeys(("weights", f"{place}weights")),
         state=f"{place}state",
-        tokens=None if vocabulary is None else _tokens(module, vocabulary, phases),
+        tokens=tokens,
+        several=tokens is not None and bool(counts),
         phases=phases,
         moved=moved_symbols(module, symbol_of),
         length=ROWS,
@@ -140,6 +145,7 @@ def _tokens(
         "logits": outputs[0],
         "vocabulary": vocabulary.size,
         "capacity": vocabulary.capacity,
+        "requests": batch_of(module),
         "clock_hz": module.the_device().whole("clock_hz"),
         "stop": str(vocabulary.stop),
     }

@@ -29,11 +29,12 @@ from meshc.backends.csl.spelling.guards import (
     piecewise_function,
 )
 from meshc.backends.csl.spelling.lines import wrapped
-from meshc.backends.csl.spelling.names import IDLE, Names, plain
+from meshc.backends.csl.spelling.names import IDLE, Names, of_rounds, plain
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail
 from meshc.support.plmr import violates
 
@@ -96,7 +97,7 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
         *_idle(regions),
         *routes,
         "",
-        *_exports(pe),
+        *_exports(pe, module),
     ]
     size = f"{mesh.columns} x {mesh.rows}"
     if regions.several:
@@ -318,11 +319,13 @@ def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
     return first, last, rest
 
 
-def _exports(pe: PeFile) -> list[str]:
+def _exports(pe: PeFile, module: Module) -> list[str]:
     lines = [
         f'@export_name("{symbol}", [*]{buffer.type.dtype}, true);'
         for symbol, buffer in pe.symbols.items()
     ]
+    for name in scalars_of_rounds(module):
+        lines.append(f'@export_name("{of_rounds(name)}", [*]i16, true);')
     lines.append('@export_name("cycles_of_run", [*]u16, true);')
     for name, count in pe.launched.items():
         params = ", ".join(["i16"] * count)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from meshc.analysis.csl.angles import LOW, TURN, of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import cut, stretches
@@ -58,21 +59,27 @@ class AtStart:
 
 class Rotary:
     """Writes ``rope``; ``at_start`` is what a program does about it when it starts, when the names
-    ``known_at_start``, run-time scalars and coordinates, have their values. ``phases`` has the
-    guard of the phase around a statement, in programs of several phases."""
+    ``known_at_start``, run-time scalars and coordinates, have their values. Each round of requests
+    behind each other has its own scalars, the names ``of_rounds``, and begins with what follows
+    from them, ``at_round``. The cycles of both are predicted. ``phases`` has the guard of the phase
+    around a statement, in programs of several phases."""
 
     def __init__(
         self,
         code: SharedCode,
         costs: Costs,
         known_at_start: Collection[str],
-        phases: Mapping[Op, Cond],
+        of_rounds: Collection[str] = (),
+        phases: Mapping[Op, Cond] = MappingProxyType({}),
     ) -> None:
         self.code = code
         self.costs = costs
         self.known_at_start = known_at_start
+        self.of_rounds = of_rounds
         self.phases = phases
         self.at_start: dict[tuple[str, ...], AtStart] = {}
+        self.at_round: list[str] = []
+        self.cycles_at_round = 0
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
     def lines(self, op: Compute, windows: list[Window]) -> list[str]:
@@ -135,15 +142,24 @@ class Rotary:
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
                 setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
-                self.at_start[key] = AtStart(f"{setter}();", cycles, self.phases.get(op))
+                self._begin_with(key, f"{setter}();", cycles, op)
             elif fixed:
                 setter = self._setter(op, frequencies, tables)
                 at = expression(_angle(op)[0], self.code.descriptors.spell)
                 cycles = self._angles(op, frequencies, tables)[1]
-                self.at_start[key] = AtStart(f"{setter}({at});", cycles, self.phases.get(op))
+                self._begin_with(key, f"{setter}({at});", cycles, op)
         if key in self.at_start and self.at_start[key].when != self.phases.get(op):
             self.at_start[key].when = None
         return self._tables[key]
+
+    def _begin_with(self, key: tuple[str, ...], line: str, cycles: int, op: Compute) -> None:
+        """Let the program, or each round if the positions of ``op`` are those of a round, begin
+        with ``line``."""
+        if _angle(op)[0].free_vars.isdisjoint(self.of_rounds):
+            self.at_start[key] = AtStart(line, cycles, self.phases.get(op))
+        else:
+            self.at_round.append(line)
+            self.cycles_at_round += cycles
 
     def _setter_of_rows(
         self, op: Compute, to: Window, frequencies: Window, tables: tuple[Window, Window]
@@ -156,7 +172,7 @@ class Rotary:
         steps, places = of_rows(self.costs, frequencies, sines, cosines, rows)
 
         def put(window: Window, value: str) -> str:
-            at = expression(window.start + own("row"), self.code.descriptors.spell)
+            at = self.code.descriptors.at(window.buffer.name, window.start + own("row"))
             return f"{self._name(window.buffer)}[{at}] = @as(f32, {value});"
 
         at = expression(position + own("row") * step, self.code.descriptors.spell)
@@ -167,8 +183,8 @@ class Rotary:
             put(places.low, f"place % {LOW}"),
         ]
         lines = [*repeat("row", rows, body), *self.code.steps(steps)]
-        name = self.code.function("turn", frequencies, [], lines)
-        return name, steps.cycles + rows * _PLACE
+        cycles = steps.cycles + rows * _PLACE
+        return self.code.function("turn", frequencies, [], lines), cycles
 
     def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[str]:
         """All rows turned by the angles that are kept for them: so many at once as ``op`` says,
@@ -206,7 +222,7 @@ class Rotary:
         self.code.helper(_WITHIN_A_TURN)
         cosines, sines = (self._name(table.buffer) for table in tables)
         place = own("i") * frequencies.dims[-1].stride if frequencies.size > 1 else Expr.const(0)
-        at = expression(frequencies.start + place, self.code.descriptors.spell)
+        at = self.code.descriptors.at(frequencies.buffer.name, frequencies.start + place)
         target = "i" if frequencies.size > 1 else "0"
         body = [
             f"const frequency = {self._name(frequencies.buffer)}[{at}];",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 from meshc.sim import ir
@@ -14,6 +15,7 @@ from meshc.sim.numbers import from_bits, to_bits
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import cast, coerce, zero_of
 from meshc.sim.sema.json_values import json_value
+from meshc.sim.sema.lanes import each
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, RangeVal, Val
@@ -25,7 +27,10 @@ VOID = Val(ty.VOID, None)
 @builtin("as", args=(2, 2))
 def _as(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
-    return cast(an.eval(node.args[1], frame, kind), kind, node.span)
+    value = an.eval(node.args[1], frame, kind)
+    if not value.known:
+        an.check_runtime_type(kind, f"@{node.name}", node.span)
+    return cast(value, kind, node.span)
 
 
 @builtin("bitcast", args=(2, 2))
@@ -37,7 +42,7 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
         if value.type == ty.COMPTIME_INT and isinstance(kind, Float | Pointer):
             base = Int(kind.bits if isinstance(kind, Float) else 16, False)
         elif value.type == ty.COMPTIME_FLOAT and isinstance(kind, Int):
-            base = ty.F16 if kind.bits == 16 else ty.F32
+            base = an.unit.half if kind.bits == 16 else ty.F32
         value = coerce(value, base, node.span)
     source, target = ty.size_of(value.type), ty.size_of(kind)
     if source != target:
@@ -193,7 +198,7 @@ def _is_comptime(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
 
 @builtin("fp16", args=(0, 0))
 def _fp16(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.TYPE, ty.F16)
+    return Val(ty.TYPE, an.unit.half)
 
 
 @builtin("dimensions", "rank", "element_type", "element_count", args=(1, 1))
@@ -293,7 +298,7 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
         from_table = KNOWN_FUNCTIONS.get(name)
         if from_table is None:
             fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
-        return Val(kind, from_table(kind, *(v.v for v in values)))
+        return Val(kind, each(partial(from_table, kind), *(v.v for v in values)))
     return Val(kind, ir.Runtime(kind, name, [an.code(v) for v in values]), False)
 
 
