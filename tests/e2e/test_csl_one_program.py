@@ -147,14 +147,19 @@ def test_many_models(tmp_path_factory, drawn, form, portions):
 def test_auto_takes_what_fits(tmp_path):
     """Copies where there is room, moves where there is not, and otherwise a program each, whose
     reports say what was short."""
-    for mesh, seq, form in (("2x2", 4, "copied"), ("2x3", 40, "two")):
-        path = written(tmp_path, E=24, F=80)
+    large = {"E": 24, "F": 80}
+    for mesh, sizes, seq, form in (
+        ("2x2", {}, 4, "copied"),
+        ("2x2", large, 4, "moved"),
+        ("2x3", large, 40, "two"),
+    ):
+        path = written(tmp_path, **sizes)
         request = CompileRequest(target="csl", mesh=mesh, seq=seq, phases="auto")
         compiled = compile_loaded(load_any(str(path), Diagnostics()), request)
         reports = [n for n in compiled.files if n.endswith("report.json")]
         told = [json.loads(compiled.files[name])["phases"] for name in reports]
         assert [one["form"] for one in told] == [form] * len(reports)
-        assert len(reports) == (1 if form == "copied" else 2)
+        assert len(reports) == (2 if form == "two" else 1)
         (remark,) = (m.message for m in compiled.remarks if m.code == "one-program")
         assert ("one program" in remark) == (form != "two")
 
