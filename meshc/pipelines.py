@@ -63,6 +63,15 @@ def chunking_passes(multiple: int, most: int) -> list[Pass]:
     return own_pipeline(f"chunk-prompts{{multiple={multiple},most={most}}}")
 
 
+JOINING_STAGES = ("allocate-routes", "schedule-tasks", "plan-memory")
+"""The passes that give a program joined of two phases what each had for itself."""
+
+
+def joining_passes() -> list[Pass]:
+    """The passes behind the joining of two phases."""
+    return own_pipeline(",".join(JOINING_STAGES))
+
+
 RESOURCE_STAGES = (
     "merge-csl-buffers",
     "select-csl-products",

@@ -68,14 +68,20 @@ class Compiled:
         """Lines on what the program of ``phase`` uses of a core; none for emitted Python."""
         if cuda.MANIFEST in self.files:
             return cuda.summary(cuda.from_json(self.files[cuda.MANIFEST]))
-        reports = [text for name, text in self.files.items() if name.endswith("report.json")]
+        reports = [text for name, text in self.files.items() if name.endswith("/report.json")]
+        if len(self.modules) == 1:
+            reports = [text for name, text in self.files.items() if name == "report.json"]
         places = dict(zip(self.modules, reports, strict=False))
         return csl.summary(json.loads(places[phase])) if phase in places else []
 
     def summary(self) -> list[str]:
         """A few lines: what was compiled onto what."""
         used = {phase: self.use_of_a_core(phase) for phase in self.modules}
-        return showing.summary(self.loaded.name, self.request, self.modules, used)
+        lines = showing.summary(self.loaded.name, self.request, self.modules, used)
+        if len(self.modules) > 1 and (text := self.files.get("report.json")):
+            lines.append("  one program for both phases")
+            lines += [f"    {line}" for line in csl.summary(json.loads(text))]
+        return lines
 
     def load(
         self, weights: Mapping[str, Array] | str | Path | None = None, backend: str = ""

@@ -13,6 +13,7 @@ from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
+from meshc.driver.one_program import Choice, choose
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.clone import clone_module
@@ -46,7 +47,8 @@ def compile_loaded(
     """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError.
 
     Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
-    piece is its decode step, with a warning.
+    piece is its decode step, with a warning. Both phases are one program where ``request`` asks for
+    that and it fits (:mod:`meshc.driver.one_program`).
     """
     request.check()
     report = Diagnostics() if report is None else report
@@ -56,8 +58,10 @@ def compile_loaded(
         try:
             return _compiled(loaded, request, phases, instruments, report)
         except MeshcError as refusal:
-            del report.messages[said:]
             first = refusal.diagnostics[0]
+            if first.code == "one-program":
+                raise
+            del report.messages[said:]
             report.warning(
                 "prompt-by-steps",
                 f"decode steps read the prompt, token by token: {first.message} ({first.code})",
@@ -315,7 +319,19 @@ def _files(
     if request.compile_to:
         return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
     if request.target == "csl":
-        return csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
+        choice = choose(request, modules, _vocabulary(host), report)
+        if choice.files is not None:
+            return choice.files
+        files = csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
+        return _with_choice(files, choice)
     if request.target == "cuda":
         return cuda.emit(modules["decode"], model, request.page)
     return emit(modules, host)
+
+
+def _with_choice(files: dict[str, str], choice: Choice) -> dict[str, str]:
+    """The files of two programs, whose reports say why no program holds both phases."""
+    if not choice.tried:
+        return files
+    reports = [name for name in files if name.endswith("report.json")]
+    return files | {name: csl.with_entry(files[name], "phases", choice.told) for name in reports}

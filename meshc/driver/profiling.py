@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+from meshc.ir.phases import DECODE
 from meshc.sim.profile import Split, by_place, read_trace
 
 _ENDS = re.compile(r"\b(\w+?)_(?:in|out)_[\d_]+\b")
@@ -28,11 +29,14 @@ class Profile:
 
 
 def profile(trace: Path, folder: Path) -> Profile:
-    """That of the run that wrote ``trace``, of the program in ``folder``."""
-    places = by_place(read_trace(trace), "run")
+    """That of the run that wrote ``trace``, of the program in ``folder``; of one that holds both
+    phases, of its steps of decoding."""
     names: dict[str, str] = {}
-    for file in sorted(folder.glob("*.csl")):
-        lines = file.read_text().split("\n")
+    texts = {file: file.read_text() for file in sorted(folder.glob("*.csl"))}
+    launched = "run" if any("fn run(" in text for text in texts.values()) else DECODE
+    places = by_place(read_trace(trace), launched)
+    for file, text in texts.items():
+        lines = text.split("\n")
         names |= {f"{file.name}:{line}": name for line, name in _labels(lines).items()}
     found: dict[str, Split] = {}
     for place in sorted(places, key=_in_order):

@@ -26,6 +26,7 @@ TARGETS = ("python", "csl", "cuda")
 PAGES = (1, 16, 64)
 USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
+HOLDING = ("auto", "one", "copied", "moved", "two")
 SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
 MOST_TOKENS = 1 << 24
@@ -50,8 +51,10 @@ class CompileRequest:
     of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
     for one that reads prompts whole. ``chunk`` is, for CSL and for a program that serves, the most
     tokens of a prompt that one run reads behind those that are cached; None for as many as the
-    caches hold. For CUDA ``cluster`` is the blocks of a cluster, ``dataflow`` how they share
-    attention, both by the cost model when empty, ``page`` the tokens of a page of the cache.
+    caches hold; ``phases`` says whether both phases of CSL are one program
+    (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
+    how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
+    the cache.
     """
 
     target: str = "python"
@@ -73,6 +76,7 @@ class CompileRequest:
     batch: int = 1
     serving: str = ""
     chunk: int | None = None
+    phases: str = "two"
 
     @property
     def device_name(self) -> str:
@@ -126,6 +130,7 @@ class CompileRequest:
         found = Diagnostics()
         _one_of(found, "--target", self.target, TARGETS)
         _one_of(found, "--phase", self.phase, PHASES)
+        _one_of(found, "--phases", self.phases, HOLDING)
         _one_of(found, "--kv", self.kv, (AUTO, *CACHE_POLICIES))
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
@@ -151,6 +156,9 @@ class CompileRequest:
         if self.chunk is not None and self.target != "csl" and not self.serving:
             words = f"programs for --target {self.target} do not take it"
             found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
+        if self.phases != "two" and self.target != "csl":
+            words = f"programs for --target {self.target} have their own for each phase"
+            found.error("bad-argument", f"--phases is {self.phases}, but {words}")
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         device(self.device_name).axes.sizes_of(self.mesh)

@@ -107,3 +107,14 @@ class View:
                     kept.append(index.extent)
             extents = tuple(kept)
         return tuple(extents[i] for i in self.order) if self.order else extents
+
+    @property
+    def free_vars(self) -> frozenset[str]:
+        """The names on which its place and its extents depend."""
+        values: list[Expr] = [*self.reshape]
+        for index in self.indices:
+            if isinstance(index, Point):
+                values.append(index.at)
+            elif isinstance(index, Range):
+                values += [index.start, index.extent]
+        return frozenset(name for value in values for name in value.free_vars)

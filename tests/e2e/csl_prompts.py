@@ -1,5 +1,7 @@
 """Programs for CSL that read prompts, on the simulator and in the interpreter."""
 
+import json
+
 import numpy as np
 import pytest
 from csl_condition import Moved, conditioned, moved
@@ -116,26 +118,31 @@ class Prompts:
 
 class Conversation:
     """The two programs of the model in ``path``, of which one reads prompts and the other continues
-    them, with random weights; ``room`` is what the caches hold. Queues are as long as those of the
-    device. The judge reads every prompt in one piece."""
+    them, or the one that does both, with random weights; ``room`` is what the caches hold. Queues
+    are as long as those of the device. The judge reads every prompt in one piece."""
 
     def __init__(self, path, folder, **options):
         loaded = load_any(str(path), Diagnostics())
         compiled = compile_loaded(loaded, CompileRequest(target="csl", **options))
         assert [*compiled.modules] == ["prefill", "decode"], compiled.report.messages
         write_directory(folder / "program", compiled.files, compiled.facts)
-        for phase in compiled.modules:
+        self.folders = [""] if "layout.csl" in compiled.files else [*compiled.modules]
+        for phase in self.folders:
             compile_folder(folder / "program" / phase, folder / "out" / phase)
+        self.reports = [
+            json.loads(compiled.files[f"{phase}/report.json".lstrip("/")]) for phase in self.folders
+        ]
         simulated = Options(strict_queues=True, files=False)
         names = host_names(folder / "program" / "run.py", simulated)
-        whole = CompileRequest(target="csl", **options | {"chunk": None})
+        options |= {"chunk": None, "phases": "two"}
+        whole = CompileRequest(target="csl", **options)
         self.graphs = {phase: graph_module(loaded, phase, whole) for phase in compiled.modules}
         self.room = compiled.modules["decode"].capacity
         self.precision = str(compiled.modules["decode"].dtype())
         # Numbers of 16 bits are judged by the interpreter of the tile level, which rounds to them.
         self.judges = self.graphs
         if self.precision != "f32":
-            tiles = CompileRequest(compile_to="tile", **options | {"chunk": None})
+            tiles = CompileRequest(compile_to="tile", **options)
             self.judges = compile_loaded(loaded, tiles).modules
         self.weights = RandomArrays(self.graphs["decode"], 5, {}, ("weight",))
         self.model = names["Model"](str(folder / "out"), self.weights.__getitem__)
@@ -150,12 +157,17 @@ class Conversation:
         with pytest.raises(SystemExit, match="do not fit a cache"):
             self.model.generate(self.ids(length), count)
 
-    def compare(self, length, count):
-        """The logits of ``count`` steps behind a prompt of ``length`` tokens beside those of the
-        interpreter, which is told the same tokens."""
+    def continued(self, length, count):
+        """A random prompt of ``length`` tokens, ``count`` tokens behind it, and their logits."""
         ids, found = self.ids(length), []
         tokens = self.model.generate(ids, count, lambda token, logits: found.append(logits), ())
         assert len(tokens) == count
+        return ids, tokens, found
+
+    def compare(self, length, count):
+        """The logits of ``count`` steps behind a prompt of ``length`` tokens beside those of the
+        interpreter, which is told the same tokens."""
+        ids, tokens, found = self.continued(length, count)
         steps = [[token] for token in (ids[-1], *tokens[:-1])]
 
         def wanted(weights):

@@ -1,9 +1,10 @@
 """CSL for Cerebras wafers: a layout, one file per phase, a host program."""
 
-from meshc.backends.csl.emit import check, emit
+from meshc.backends.csl.emit import check, emit, with_entry
 from meshc.backends.csl.host_file import Vocabulary
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.pe_file import Needs, core_memory, needs
+from meshc.backends.csl.phases_file import reads_prompts
 from meshc.backends.csl.report import summary
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "core_memory",
     "emit",
     "needs",
+    "reads_prompts",
     "summary",
+    "with_entry",
 ]

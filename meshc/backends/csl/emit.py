@@ -32,6 +32,7 @@ def emit(
     vocabulary: Vocabulary | None = None,
     shared: bool = True,
     grouped: bool = True,
+    full: bool = False,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
     host of a step of decoding makes tokens of a ``vocabulary``.
@@ -39,7 +40,8 @@ def emit(
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
     catalogue. What several places of a program do is a function, unless nothing is ``shared``.
     Where a program goes on behind a wait is found by groups of cases, unless they are not
-    ``grouped``.
+    ``grouped``. A program may be ``full``, that is take more memory than a core has, which its
+    report then says; else that is ``csl-memory-full``.
 
     Several phases are a program each, in a folder with the phase's name; where one reads prompts
     and the other continues them, a host beside these folders runs both. Raises ``csl-device`` for
@@ -48,7 +50,7 @@ def emit(
     """
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, (shared, grouped), "", vocabulary)[1]
+        return _program(phase, module, portable, (shared, grouped), "", vocabulary, full)[1]
     programs = in_each(
         modules,
         lambda phase: _program(
@@ -123,6 +125,7 @@ def _program(
     choices: tuple[bool, bool],
     place: str,
     vocabulary: Vocabulary | None,
+    full: bool = False,
 ) -> tuple[PeFile, dict[str, str]]:
     """What a core runs in one phase, and its files; ``choices`` say whether code is shared and
     cases are grouped, ``place`` where the folders of weights and of what is kept between runs
@@ -130,6 +133,8 @@ def _program(
     check(module)
     goals = targets(module.the_device(), portable)
     pe = pe_file(module, phase, goals, *choices)
+    if not full:
+        pe.memory.check()
     idle = {f"{IDLE}.csl": idle_file(module)} if Regions(module.the_mesh()).idle else {}
     return pe, {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
@@ -139,6 +144,11 @@ def _program(
         **{f"commands_{one}.sh": _commands({"": module}, one) for one in goals.archs},
         "report.json": f"{_json(report(module, pe, goals))}\n",
     }
+
+
+def with_entry(text: str, key: str, value: Any) -> str:
+    """The text of a report with one entry more."""
+    return f"{_json({**json.loads(text), key: value})}\n"
 
 
 def _json(found: Any, pad: str = "") -> str:

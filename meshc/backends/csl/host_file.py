@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
@@ -14,8 +14,10 @@ from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.batch import POSITION, batch_of
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Module, Port
-from meshc.ir.ops.tile import scalars_of_rounds
+from meshc.ir.ops.tile import Compute, scalars_of_rounds
+from meshc.ir.phases import CACHED, DECODE, PHASE, TRANSITION, phases_of
 from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 ROWS = "len"
@@ -37,6 +39,17 @@ class HostPort:
     params: str
     body: list[str]
     pad: str
+
+
+@dataclass(frozen=True)
+class HostPhase:
+    """A phase of a program of several, which the host launches by its ``name``: names of the
+    inputs and outputs of a launch, and of the scalars that it is told."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scalars: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,8 @@ def host_file(
     """
     mesh = module.the_mesh()
     regions = Regions(mesh)
-    tokens = None if vocabulary is None else _tokens(module, vocabulary)
+    phases = host_phases(module)
+    tokens = None if vocabulary is None else _tokens(module, vocabulary, phases)
     counts = scalars_of_rounds(module)
     names = Names()
     symbol_of = {buffer.value: symbol for symbol, buffer in symbols.items()}
@@ -83,7 +97,7 @@ def host_file(
     ]
     return render(
         "meshc.backends.csl",
-        "run.py.jinja",
+        "one_program.py.jinja" if phases else "run.py.jinja",
         model="".join(c for c in plain(module.name) if c not in '"\\'),
         rows=mesh.rows,
         columns=mesh.columns,
@@ -93,7 +107,7 @@ def host_file(
         functions=functions,
         ports=ports,
         constants=[(n, [float(v) for v in c]) for n, c in module.constants.items()],
-        scalars=[(scalar_name(n), low, high) for n, (low, high) in module.scalars.items()],
+        scalars=[(scalar_name(n), *span) for n, span in module.scalars.items() if n != PHASE],
         rounds=[(scalar_name(n), of_rounds(n), k) for n, k in counts.items()],
         counts=counts,
         kept=[
@@ -106,26 +120,73 @@ def host_file(
         state=f"{place}state",
         tokens=tokens,
         several=tokens is not None and bool(counts),
+        phases=phases,
+        moved=moved_symbols(module, symbol_of),
+        length=ROWS,
+        cached=CACHED,
+        chunk=chunk_of(module, CACHED) if CACHED in module.scalars else 0,
     )
 
 
-def _tokens(module: Module, vocabulary: Vocabulary) -> dict[str, object] | None:
+def _tokens(
+    module: Module, vocabulary: Vocabulary, phases: Sequence[HostPhase]
+) -> dict[str, object] | None:
     """What the template writes of a language model; None where ``module`` is no step of one."""
-    given = {b.value for b in module.buffers if b.role == "in"}
-    inputs = {p.name for p in module.ports if p.direction == "in" and p.buffer in given}
-    outputs = {p.name for p in module.ports if p.direction == "out"}
-    if len(inputs) != 1 or len(outputs) != 1 or [*module.scalars] != ["pos"]:
+    inputs, outputs = _tensors(module, "in"), _tensors(module, "out")
+    scalars = tuple(module.scalars)
+    for phase in phases:
+        if phase.name == DECODE:
+            inputs, outputs, scalars = phase.inputs, phase.outputs, phase.scalars
+    if len(inputs) != 1 or len(outputs) != 1 or scalars != (POSITION,):
         return None
     return {
         "embedding": port_name(vocabulary.embedding),
-        "activations": inputs.pop(),
-        "logits": outputs.pop(),
+        "activations": inputs[0],
+        "logits": outputs[0],
         "vocabulary": vocabulary.size,
         "capacity": vocabulary.capacity,
         "requests": batch_of(module),
         "clock_hz": module.the_device().whole("clock_hz"),
         "stop": str(vocabulary.stop),
     }
+
+
+def _tensors(module: Module, direction: str, buffers: Collection[Value] = ()) -> tuple[str, ...]:
+    """Names of what a run is given or gives, in ``buffers`` if there are any."""
+    of = {b.value for b in module.buffers if direction == "out" or b.role == "in"}
+    ports = (p for p in module.ports if p.direction == direction and p.buffer in of)
+    return tuple(dict.fromkeys(p.name for p in ports if not buffers or p.buffer in buffers))
+
+
+def host_phases(module: Module) -> tuple[HostPhase, ...]:
+    """The phases of a program of several."""
+    found = []
+    for phase in phases_of(module):
+        used = {v.buffer for body in phase.block.regions for op in body.walk() for v in op.views()}
+        inputs, outputs = _tensors(module, "in", used), _tensors(module, "out", used)
+        found.append(HostPhase(phase.name, inputs, outputs, phase.scalars))
+    return tuple(found)
+
+
+def moved_symbols(module: Module, symbol_of: Mapping[Value, str]) -> tuple[str, ...]:
+    """Symbols of the weights that the transition between phases moves."""
+    written = {
+        op.views()[0].buffer
+        for phase in phases_of(module)
+        if phase.name == TRANSITION
+        for body in phase.block.regions
+        for op in body.walk()
+        if isinstance(op, Compute)
+    }
+    weights = [b.value for b in module.buffers if b.role == "weight" and b.value in written]
+    return tuple(symbol_of[value] for value in weights)
+
+
+def chunk_of(prefill: Module, position: str = POSITION) -> int:
+    """Tokens that a launch reads of a prompt that goes on behind it: the next one begins at a
+    multiple. ``position`` is the scalar that counts those before a chunk."""
+    step, (_, most) = prefill.multiples.get(position, 1), prefill.scalars[ROWS]
+    return most // step * step
 
 
 def _extents(port: Port, module: Module) -> tuple[int | str, ...]:

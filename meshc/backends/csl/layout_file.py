@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 
 from meshc.analysis.csl.ends import colors_on, places
-from meshc.analysis.csl.rounds import told_once
 from meshc.analysis.traffic.channels import crossed_axis, line_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
@@ -328,8 +327,10 @@ def _exports(pe: PeFile, module: Module) -> list[str]:
     for name in scalars_of_rounds(module):
         lines.append(f'@export_name("{of_rounds(name)}", [*]i16, true);')
     lines.append('@export_name("cycles_of_run", [*]u16, true);')
-    params = ", ".join("i16" for _ in told_once(module))
-    return [*lines, f'@export_name("run", fn({params})void);']
+    for name, count in pe.launched.items():
+        params = ", ".join(["i16"] * count)
+        lines.append(f'@export_name("{name}", fn({params})void);')
+    return lines
 
 
 def _painters(called: Collection[str]) -> list[str]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from meshc.backends.csl.host_file import ROWS
+from meshc.backends.csl.host_file import ROWS, chunk_of
 from meshc.backends.csl.spelling.names import phase_file, plain
 from meshc.backends.templates import render
 from meshc.ir.batch import POSITION, batch_of, request_axis
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import scalars_of_rounds
+from meshc.ir.phases import DECODE, PREFILL
 from meshc.support.diagnostics import fail
-
-PREFILL, DECODE = "prefill", "decode"
 
 
 def phases_file(modules: Mapping[str, Module], symbols: Mapping[str, Mapping[str, Buffer]]) -> str:
@@ -58,13 +57,6 @@ def reads_prompts(modules: Mapping[str, Module]) -> bool:
     given = {buffer.value for buffer in prefill.buffers if buffer.role == "in"}
     inputs = {p.name for p in prefill.ports if p.direction == "in" and p.buffer in given}
     return len(inputs) == 1 and [*prefill.scalars] in ([ROWS], [ROWS, POSITION])
-
-
-def chunk_of(prefill: Module) -> int:
-    """Tokens that a launch reads of a prompt that goes on behind it: the next one begins at a
-    multiple."""
-    step, (_, most) = prefill.multiples.get(POSITION, 1), prefill.scalars[ROWS]
-    return most // step * step
 
 
 def _kept(symbols: Mapping[str, Buffer]) -> dict[str, str]:

@@ -32,7 +32,7 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
         "arch": list(targets.archs),
         "mesh": [mesh.columns, mesh.rows],
         **({"regions": regions_of(module)} if mesh.regions > 1 else {}),
-        "predicted_cycles": pe.predicted_cycles,
+        "predicted_cycles": _cycles(pe),
         "inputs": _tensors(module, "in"),
         "outputs": _tensors(module, "out"),
         "memory": {"buffers": buffers, **_memory(pe.memory)},
@@ -47,6 +47,14 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
         },
         "tasks": {"ids": pe.tasks, "left": len({*targets.task_ids} - taken - {*pe.tasks.values()})},
     }
+
+
+def _cycles(pe: PeFile) -> int | dict[str, int] | None:
+    """Predicted cycles of a run, of each phase where there are several; None where no run is
+    timed."""
+    if len(pe.launched) > 1:
+        return pe.predicted_cycles or None
+    return next(iter(pe.predicted_cycles.values()), None)
 
 
 def _memory(taken: CoreMemory) -> dict[str, Any]:
@@ -99,8 +107,9 @@ def summary(found: Mapping[str, Any]) -> list[str]:
         listed = ", ".join(map(str, taken))
         word = "color" if len(taken) == 1 else "colors"
         lines.append(f"{name}: {_count(channel['hops'], 'hop')}, {word} {listed}")
-    if found["predicted_cycles"] is not None:
-        lines.append(f"{found['predicted_cycles']} cycles predicted")
+    cycles = found["predicted_cycles"]
+    each = cycles if isinstance(cycles, dict) else {"": cycles}
+    lines += [f"{name}{': ' if name else ''}{n} cycles predicted" for name, n in each.items() if n]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""``meshc estimate``: algorithms of a product in PLMR terms, or what KV caches hold, on a mesh."""
+"""``meshc estimate``: algorithms of a product in PLMR terms; what caches hold and phases take."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import asdict
 
 from meshc.cli.capacities import capacity_object, capacity_tables
 from meshc.cli.output import print_json, table
+from meshc.cli.phase_tables import phases_object, phases_tables
 from meshc.cli.progress import Progress
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import KEYS, KINDS
 from meshc.driver import CompileRequest, load_any
 from meshc.driver.capacity import capacities
 from meshc.driver.estimating import Estimate, estimates
+from meshc.driver.models import LoadedModel
+from meshc.driver.phase_costs import phase_costs
 from meshc.driver.questions import Question
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -25,11 +28,14 @@ def run(options: argparse.Namespace) -> int:
     """Estimate and print."""
     if options.kv:
         return _caches(options)
+    if options.phases:
+        return _phases(options)
     if not options.plmr:
         fail(
             "bad-argument",
             "say what to estimate",
-            help="--plmr is of a product M K N, --kv of the KV cache of MODEL",
+            help="--plmr is of a product M K N, --kv of the KV cache of MODEL, --phases of its "
+            "programs",
         )
     question = Question(
         *_sizes(options.of),
@@ -48,10 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _caches(options: argparse.Namespace) -> int:
     """What the KV cache of a model holds."""
-    (model, *others) = options.of
-    if others:
-        fail("bad-argument", f"--kv is of one MODEL, not of {len(options.of)}")
-    loaded = load_any(model, Diagnostics())
+    loaded = _model(options, "--kv")
     request = CompileRequest(
         device=options.device, mesh=options.mesh, layers=options.layers, dtype=options.dtype
     )
@@ -66,6 +69,38 @@ def _caches(options: argparse.Namespace) -> int:
     else:
         print("\n".join(capacity_tables(loaded.name, request, found)))
     return 0
+
+
+def _phases(options: argparse.Namespace) -> int:
+    """What programs for both phases of a model take."""
+    loaded = _model(options, "--phases")
+    request = CompileRequest(
+        target="csl",
+        device=options.device,
+        mesh=options.mesh,
+        layers=options.layers,
+        dtype=options.dtype,
+        seq=options.seq,
+        chunk=options.chunk,
+        algo=tuple(options.algo),
+    )
+    request.check()
+    with Progress() as progress:
+        progress.say("compiling both phases")
+        found = phase_costs(loaded, request)
+    if options.json:
+        print_json(phases_object(loaded.name, request, found))
+    else:
+        print("\n".join(phases_tables(loaded.name, request, found)))
+    return 0
+
+
+def _model(options: argparse.Namespace, flag: str) -> LoadedModel:
+    """The only model that is named. Raises ``bad-argument``."""
+    (model, *others) = options.of
+    if others:
+        fail("bad-argument", f"{flag} is of one MODEL, not of {len(options.of)}")
+    return load_any(model, Diagnostics())
 
 
 def _sizes(texts: Sequence[str]) -> tuple[int, int, int]:

@@ -14,6 +14,14 @@ def add_chunk(parser: argparse.ArgumentParser) -> None:
         help="CSL: read a prompt in chunks of at most N tokens behind those that are cached, which "
         "takes less memory; default: in one piece",
     )
+    parser.add_argument(
+        "--phases",
+        default="two",
+        metavar="auto|one|copied|moved|two",
+        help="CSL: a program for each phase (two), or one for both, with copies of weights that "
+        "lie differently (copied) or moving them in between (moved); auto: one if it fits; "
+        "default: %(default)s",
+    )
 
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,9 @@ row. A second table says how these grow on P x P cores, from programs compiled f
 
 With --kv: compile the decode step of MODEL for several lengths and say how many tokens its KV cache
 holds before the first core overflows, by policy, which core that is and what takes its memory.
+
+With --phases: compile both phases of MODEL to CSL, as two programs and as one whose weights are
+copied for each phase or move in between, and say what each takes, which is taken and why.
 """
 
 
@@ -19,19 +22,38 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "estimate",
-        help="compare algorithms of a product, or say what KV caches hold",
+        help="compare algorithms of a product, or say what KV caches and phases take",
         description=_DESCRIPTION,
     )
     parser.add_argument(
-        "of", nargs="+", metavar="MODEL|M K N", help="a model with --kv, three sizes with --plmr"
+        "of",
+        nargs="+",
+        metavar="MODEL|M K N",
+        help="a model with --kv and --phases, sizes with --plmr",
     )
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--plmr", action="store_true", help="the table in PLMR terms")
     asked.add_argument("--kv", action="store_true", help="the capacity of MODEL's KV cache")
+    asked.add_argument(
+        "--phases", action="store_true", help="one program or two for both phases of MODEL"
+    )
     parser.add_argument(
         "--mesh", default="8x8", metavar="WxH|AXIS=N,..", help="default: %(default)s"
     )
-    parser.add_argument("--layers", type=int, metavar="N", help="of --kv: the first N layers only")
+    parser.add_argument(
+        "--layers", type=int, metavar="N", help="of a model: the first N layers only"
+    )
+    parser.add_argument("--seq", type=int, metavar="N", help="of --phases: tokens of the KV cache")
+    parser.add_argument(
+        "--chunk", type=int, metavar="N", help="of --phases: tokens of a prompt in a launch"
+    )
+    parser.add_argument(
+        "--algo",
+        action="append",
+        default=[],
+        metavar="OP=NAME",
+        help="of --phases: algorithms, as of compile",
+    )
     parser.add_argument(
         "--device", default="wse2", metavar="NAME|FILE.toml", help="default: %(default)s"
     )

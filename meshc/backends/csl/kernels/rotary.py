@@ -11,7 +11,9 @@ they are ``kept``. Where positions depend on a loop they are worked out there, r
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from meshc.analysis.csl.angles import LOW, TURN, of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import cut, stretches
@@ -24,7 +26,8 @@ from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import angles_of, fixed_angles
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -44,11 +47,22 @@ _PLACE = 40
 """Cycles of the position of a row and of its parts."""
 
 
+@dataclass
+class AtStart:
+    """What a program does when it starts: a line, its predicted cycles, and the guard of the phase
+    that needs it, None for all runs."""
+
+    line: str
+    cycles: int
+    when: Cond | None
+
+
 class Rotary:
     """Writes ``rope``; ``at_start`` is what a program does about it when it starts, when the names
     ``known_at_start``, run-time scalars and coordinates, have their values. Each round of requests
     behind each other has its own scalars, the names ``of_rounds``, and begins with what follows
-    from them, ``at_round``. The cycles of both are predicted."""
+    from them, ``at_round``. The cycles of both are predicted. ``phases`` has the guard of the phase
+    around a statement, in programs of several phases."""
 
     def __init__(
         self,
@@ -56,14 +70,15 @@ class Rotary:
         costs: Costs,
         known_at_start: Collection[str],
         of_rounds: Collection[str] = (),
+        phases: Mapping[Op, Cond] = MappingProxyType({}),
     ) -> None:
         self.code = code
         self.costs = costs
         self.known_at_start = known_at_start
         self.of_rounds = of_rounds
-        self.at_start: list[str] = []
+        self.phases = phases
+        self.at_start: dict[tuple[str, ...], AtStart] = {}
         self.at_round: list[str] = []
-        self.cycles_at_start = 0
         self.cycles_at_round = 0
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
@@ -127,20 +142,21 @@ class Rotary:
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
                 setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
-                self._begin_with(f"{setter}();", cycles, op)
+                self._begin_with(key, f"{setter}();", cycles, op)
             elif fixed:
                 setter = self._setter(op, frequencies, tables)
                 at = expression(_angle(op)[0], self.code.descriptors.spell)
                 cycles = self._angles(op, frequencies, tables)[1]
-                self._begin_with(f"{setter}({at});", cycles, op)
+                self._begin_with(key, f"{setter}({at});", cycles, op)
+        if key in self.at_start and self.at_start[key].when != self.phases.get(op):
+            self.at_start[key].when = None
         return self._tables[key]
 
-    def _begin_with(self, line: str, cycles: int, op: Compute) -> None:
+    def _begin_with(self, key: tuple[str, ...], line: str, cycles: int, op: Compute) -> None:
         """Let the program, or each round if the positions of ``op`` are those of a round, begin
         with ``line``."""
         if _angle(op)[0].free_vars.isdisjoint(self.of_rounds):
-            self.at_start.append(line)
-            self.cycles_at_start += cycles
+            self.at_start[key] = AtStart(line, cycles, self.phases.get(op))
         else:
             self.at_round.append(line)
             self.cycles_at_round += cycles

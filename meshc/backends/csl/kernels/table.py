@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
@@ -30,7 +31,8 @@ from meshc.backends.csl.kernels.shared_code import (
 from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
@@ -63,9 +65,11 @@ class Kernels:
         costs: Costs,
         known_at_start: Collection[str] = (),
         of_rounds: Collection[str] = (),
+        phases: Mapping[Op, Cond] = MappingProxyType({}),
     ) -> None:
         """``known_at_start`` are names that have their values when a program starts: run-time
-        scalars and coordinates."""
+        scalars and coordinates. ``phases`` has the guard of the phase around a statement, in
+        programs of several phases."""
         self.names = names
         self.descriptors = descriptors
         self.costs = costs
@@ -74,7 +78,7 @@ class Kernels:
         self.routing = Routing(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
-        self.rotary = Rotary(self.code, costs, known_at_start, of_rounds)
+        self.rotary = Rotary(self.code, costs, known_at_start, of_rounds, phases)
         self._own = (self.rows, self.routing, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,

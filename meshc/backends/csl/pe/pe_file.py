@@ -40,23 +40,28 @@ from meshc.devices.csl import Targets, targets
 from meshc.ir.affine import Expr
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute, scalars_of_rounds
+from meshc.ir.phases import PHASE, guards_of_phases, phases_of
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 _PAD = "    "
+_RUN = "run"
 MOST_TIMED_CORES = 1 << 16
 
 
 @dataclass(frozen=True)
 class PeFile:
-    """Text of a phase's file, and what the layout and the host must know of it."""
+    """Text of a phase's file, and what the layout and the host must know of it: ``launched`` are
+    the functions that the host launches, with the number of their parameters, and
+    ``predicted_cycles`` those of each."""
 
     text: str
     guards: Guards
     ends: Ends
     symbols: dict[str, Buffer]
     memory: CoreMemory
-    predicted_cycles: int | None
+    predicted_cycles: dict[str, int]
     tasks: dict[str, int]
+    launched: dict[str, int]
 
 
 def pe_file(
@@ -71,10 +76,12 @@ def pe_file(
     what several places of it do is a function, unless nothing is ``shared``; many cases are found
     by their group, unless they are not ``grouped``. Cycles are predicted where it is ``timed``.
 
-    Raises ``csl-view``, ``csl-extent``, ``csl-unassigned``, ``csl-overlap`` and
-    ``csl-memory-full`` for what cannot be emitted.
+    Raises ``csl-view``, ``csl-extent``, ``csl-unassigned`` and ``csl-overlap`` for what cannot be
+    emitted; whether a core has the memory is for the caller to check.
     """
     names = Names()
+    entries = [_Entry(names.fresh(p.name), p.scalars, p.number) for p in phases_of(module)]
+    entries = entries or [_Entry(_RUN, tuple(told_once(module)))]
     guards = Guards(module.the_mesh(), names, most=largest(module))
     for name in scalars_of_rounds(module):
         names.fresh(of_rounds(name))
@@ -96,8 +103,7 @@ def pe_file(
     memory = _memory(module, buffers, symbols, kernels)
     state = _state(lowering, guards, [*scalars.values()])
     body = _step(lowering, grouped)
-    told = [scalars[name] for name in told_once(module)]
-    ends_of_transfers = _tasks(lowering, bodies, guards, module, told)
+    ends_of_transfers = _tasks(lowering, bodies, guards, module, entries)
     sections = [
         ("", _params(ends, guards)),
         ("", _modules(guards, kernels)),
@@ -109,7 +115,7 @@ def pe_file(
         ("What the program does in several places", lowering.functions[1:]),
         ("The program", body),
         ("Start, and what ends of transfers do", ends_of_transfers),
-        ("", _comptime(lowering, bindings, symbols, module)),
+        ("", _comptime(lowering, bindings, symbols, module, entries)),
     ]
     text = _assemble(module, phase, sections, helpers(guards.helpers))
     device = module.the_device()
@@ -120,11 +126,28 @@ def pe_file(
         code_size([*helpers(guards.helpers), *code], device),
     )
     _check_words(module, taken.variables)
-    taken.check()
-    cycles = None
+    cycles: dict[str, int] = {}
     if timed and module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = round(Timing(module, kernels, lowering.runs, grouped).cycles)
-    return PeFile(text, guards, ends, symbols, taken, cycles, tasks)
+        for entry in entries:
+            timing = Timing(module, kernels, lowering.runs, grouped, entry.told)
+            cycles[entry.name] = round(timing.cycles)
+    launched = {entry.name: len(entry.scalars) for entry in entries}
+    return PeFile(text, guards, ends, symbols, taken, cycles, tasks, launched)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A function that the host launches: its name, the scalars of the run that it is given, and the
+    number of its phase in a program of several."""
+
+    name: str
+    scalars: tuple[str, ...]
+    phase: int | None = None
+
+    @property
+    def told(self) -> dict[str, int]:
+        """What is known of a run that it begins."""
+        return {} if self.phase is None else {PHASE: self.phase}
 
 
 @dataclass(frozen=True)
@@ -142,8 +165,10 @@ class Needs:
 
 def core_memory(module: Module, portable: bool = False) -> CoreMemory:
     """What the program of ``module`` takes of a core, without its cycles. Raises what
-    :func:`pe_file` does, ``csl-memory-full`` among it."""
-    return pe_file(module, "main", targets(module.the_device(), portable), timed=False).memory
+    :func:`pe_file` does, and ``csl-memory-full``."""
+    taken = pe_file(module, "main", targets(module.the_device(), portable), timed=False).memory
+    taken.check()
+    return taken
 
 
 def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
@@ -153,7 +178,8 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
     if refused is None:
         try:
             pe = pe_file(module, "main", targets(module.the_device()))
-            return Needs(pe.memory.arrays, pe.predicted_cycles)
+            pe.memory.check()
+            return Needs(pe.memory.arrays, pe.predicted_cycles.get(_RUN))
         except MeshcError as problem:
             refused = problem.diagnostics[0]
     kernels = kernels_of(module)
@@ -183,7 +209,8 @@ def kernels_of(module: Module) -> Kernels:
 def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
     """What writes the kernels of ``module``."""
     costs = Costs(module.the_device(), descriptors.shifts)
-    return Kernels(names, descriptors, costs, known_at_start(module), scalars_of_rounds(module))
+    given = known_at_start(module), scalars_of_rounds(module), guards_of_phases(module)
+    return Kernels(names, descriptors, costs, *given)
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
@@ -367,7 +394,7 @@ def _switch(cases: list[Case], first: int) -> list[str]:
 
 
 def _tasks(
-    lowering: Lowering, bodies: list[Task], guards: Guards, module: Module, scalars: list[str]
+    lowering: Lowering, bodies: list[Task], guards: Guards, module: Module, entries: list[_Entry]
 ) -> list[str]:
     lines: list[str] = []
     if lowering.transfers.suspends:
@@ -375,16 +402,30 @@ def _tasks(
             lines += [f"task {task.name}() void {{", *(_PAD + line for line in task.body), "}", ""]
         lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
     start = _coordinates(guards, module)
-    start += [f"{name} = given_{name};" for name in scalars]
     plain_spelling = Spelling(guards.spell, guards.most, guards.helpers)
-    start += [
+    kept = [
         f"{name} = {expression(Expr(((atom, 1),)), plain_spelling)};"
         for atom, name in guards.kept.items()
     ]
-    start += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
-    start += lowering.kernels.rotary.at_start
-    params = ", ".join(f"given_{name}: i16" for name in scalars)
-    return [*lines, *_function("run", params, [*start, "step();"])]
+    kept += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
+    for each in lowering.kernels.rotary.at_start.values():
+        test = None if each.when is None else guards.text(each.when, "phase_here")
+        kept.append(each.line if test is None else f"if ({test}) {{ {each.line} }}")
+    kept.append("step();")
+    if entries[0].phase is None:
+        return [*lines, *_entry(entries[0], guards, start, kept)]
+    lines += _function("start", "", [*start, *kept])
+    for entry in entries:
+        lines += ["", *_entry(entry, guards, [f"{PHASE} = {entry.phase};"], ["start();"])]
+    return lines
+
+
+def _entry(entry: _Entry, guards: Guards, before: list[str], behind: list[str]) -> list[str]:
+    """A function that the host launches, which takes the scalars of a run."""
+    names = [guards.spell(scalar_name(name)) for name in entry.scalars]
+    taken = [f"{name} = given_{name};" for name in names]
+    params = ", ".join(f"given_{name}: i16" for name in names)
+    return _function(entry.name, params, [*before, *taken, *behind])
 
 
 def _coordinates(guards: Guards, module: Module) -> list[str]:
@@ -414,7 +455,11 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
 
 
 def _comptime(
-    lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer], module: Module
+    lowering: Lowering,
+    bindings: list[str],
+    symbols: dict[str, Buffer],
+    module: Module,
+    entries: list[_Entry],
 ) -> list[str]:
     inner = [*bindings, *lowering.kernels.code.registers.loads]
     lines = ["comptime {", *(_PAD + line for line in inner)]
@@ -425,7 +470,7 @@ def _comptime(
     for symbol in [*symbols, *map(of_rounds, scalars_of_rounds(module))]:
         lines.append(f'{_PAD}@export_symbol({_pointer(symbol)}, "{symbol}");')
     lines.append(f'{_PAD}@export_symbol(cycles_ptr, "cycles_of_run");')
-    return [*lines, f"{_PAD}@export_symbol(run);", "}"]
+    return [*lines, *(f"{_PAD}@export_symbol({entry.name});" for entry in entries), "}"]
 
 
 def _function(name: str, params: str, body: list[str]) -> list[str]:

@@ -13,8 +13,9 @@ follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,10 +78,16 @@ class _Pending:
 
 class Timing:
     """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them. ``calls``
-    are the statements that begin what is called as a function; cases may be ``grouped``."""
+    are the statements that begin what is called as a function; cases may be ``grouped``. Of
+    run-time scalars that are not ``told`` the largest values count."""
 
     def __init__(
-        self, module: Module, kernels: Kernels, calls: Collection[Op] = (), grouped: bool = True
+        self,
+        module: Module,
+        kernels: Kernels,
+        calls: Collection[Op] = (),
+        grouped: bool = True,
+        told: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.calls = calls
         self.mesh = module.the_mesh()
@@ -98,6 +105,7 @@ class Timing:
             name: value.evaluate(base) for name, value in coordinate_values(self.mesh).items()
         }
         self.env |= {name: high for name, (_, high) in module.scalars.items()}
+        self.env.update(told)
         self.clock: Clock = np.zeros(shape)
         self.steps: Clock = np.zeros(shape)
         found = {c.name: turns_of(c, self.mesh) for c in module.channels}
@@ -107,7 +115,10 @@ class Timing:
         self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
         self.pending: dict[Value, _Pending] = {}
         everywhere = np.ones(shape, bool)
-        self.clock += costs.FRAME + kernels.rotary.cycles_at_start
+        self.clock += costs.FRAME
+        for each in kernels.rotary.at_start.values():
+            if each.when is None or each.when.evaluate(self.env):
+                self.clock += each.cycles
         self._switch(everywhere, 0)
         self._block(module.program.body, everywhere)
 

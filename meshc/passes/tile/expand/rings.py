@@ -19,15 +19,19 @@ from meshc.passes.tile.expand.emitter import Emitter
 
 
 def ring(emitter: Emitter, axis: str, step: int = -1) -> Symbol:
+    """The channel of :func:`ring_route`."""
+    name = f"ring_{axis}" if step < 0 else f"back_{axis}"
+    return emitter.channel(name, ring_route(emitter.mesh, axis, step))
+
+
+def ring_route(mesh: Mesh, axis: str, step: int = -1) -> AffineMap:
     """From each rank of ``axis`` to the rank below (``step`` -1) or above, around the ring."""
-    mesh = emitter.mesh
     here = position(mesh, axis)
-    base = _base(emitter, axis)
+    base = _base(mesh, axis)
     pieces: list[tuple[tuple[Expr, Expr], Cond]] = []
     for cond, target in _steps(mesh.size(axis), here, mesh.ring(axis), step):
         pieces.append((_at(mesh, axis, base + target), cond))
-    name = f"ring_{axis}" if step < 0 else f"back_{axis}"
-    return emitter.channel(name, AffineMap.of(emitter.mesh.plane, pieces))
+    return AffineMap.of(mesh.plane, pieces)
 
 
 def _steps(size: int, here: Expr, interleaved: bool, step: int) -> list[tuple[Cond, Expr]]:
@@ -118,7 +122,7 @@ def multicast(emitter: Emitter, axis: str, way: int = 1) -> Symbol:
     here = position(emitter.mesh, axis)
     size = emitter.mesh.size(axis)
     far = Expr.var(f"_{emitter.mesh.whole(axis)}")
-    base = _base(emitter, axis)
+    base = _base(emitter.mesh, axis)
     root, low = (0, base + 1) if way > 0 else (size - 1, base)
     reach = Cond.between(low, far, low + (size - 1))
     route = AffineMap.of(
@@ -172,9 +176,8 @@ def _at(mesh: Mesh, axis: str, along: Expr) -> tuple[Expr, Expr]:
     return (along, column) if axis == mesh.down else (row, along)
 
 
-def _base(emitter: Emitter, axis: str) -> Expr:
+def _base(mesh: Mesh, axis: str) -> Expr:
     """First position of the segment, for an axis inside segments."""
-    mesh = emitter.mesh
     if axis == mesh.across or axis != mesh.inner or mesh.segments == 1:
         return Expr.const(0)
     column = Expr.var(mesh.across)
