@@ -19,7 +19,13 @@ from meshc.support.diagnostics import fail
 
 ROWS = "len"
 """The run-time scalar that counts the rows of a prompt."""
-_NUMPY = {DType.F32: "float32", DType.F16: "float16", DType.I32: "int32"}
+_NUMPY = {
+    DType.F32: "float32",
+    DType.F16: "float16",
+    DType.BF16: "float32",
+    DType.I32: "int32",
+}
+"""Types of arrays; NumPy has no bf16, whose numbers are float32 outside of PEs."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ def host_file(
         kept=[
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
+        brains=[symbol for symbol, b in symbols.items() if b.type.dtype == DType.BF16],
         multiples=module.multiples,
         room=module.capacity if {ROWS, POSITION} <= module.scalars.keys() else 0,
         lengths=any(f'"{ROWS}"' in port.shape for port in ports),
