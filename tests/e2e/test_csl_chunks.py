@@ -161,6 +161,14 @@ def test_a_vector_that_changes_the_axis_on_one_column_keeps_its_type(tmp_path):
     assert found.agrees, found
 
 
+@pytest.mark.parametrize("arch", ["wse3", pytest.param("wse2", marks=pytest.mark.slow)])
+def test_a_model_in_bf16_reads_a_prompt_and_goes_on(arch, tmp_path):
+    path = written(tmp_path, E=8, H=2, D=2, F=6, layers=1, dtype="bf16")
+    talk = Conversation(path, tmp_path, mesh="2x1", device=arch, seq=5, chunk=2)
+    found = talk.compare(4, 2)
+    assert found.agrees and found.bound > 0, found
+
+
 @pytest.mark.models
 @pytest.mark.parametrize(
     ("model", "mesh", "arch", "dtype", "kv"),
