@@ -23,6 +23,7 @@ comptime { @comptime_assert(c or !c); @comptime_assert(a - a == b - b); }
 """
 HEAD = """
 param w: i16; param h: i16;
+const math = @import_module("<math>");
 const one = @get_color(1); const two = @get_color(2);
 const colors = [2]color{ one, two };
 const lengths = [5]i16{ 3, 1, 4, 1, 5 };
@@ -93,6 +94,11 @@ LOOPS = "for (@range(i16, w)) |x| { for (@range(i16, h)) |y| { BODY } }"
         "const last = x == w - 1; var k: i16 = x; k += y; "
         '@set_tile_code(x, y, "pe.csl", .{ .a = k, .c = last });',
         '@set_tile_code(x, y, "pe.csl", .{ .a = @as(i32, @as(f32, x) * 1.5), .c = !(x > 2) });',
+        'const q = @as(i16, math.floor_f16(@as(f16, x) / @as(f16, h))); const r = x - q * 2; '
+        '@set_tile_code(x, y, "pe.csl", .{ .a = q, .b = r, .c = @as(f32, y) * 0.5 > -1.5 });',
+        'const z = -@as(f32, x) * 0.0; '  # z / z is NaN, 1.0 / z an infinity
+        '@set_tile_code(x, y, "pe.csl", .{ .b = if (1.0 / z < 0.0 or z / z == z) 1 else 2, '
+        ".d = .{ .e = z, .f = z / z } });",
         '@set_tile_code(x, y, @strcat("p", "e.csl"), .{ .b = -x, .a = ~@as(i16, y) });',
         'const s = .{ .u = x, .v = .{ .z = y } }; @set_tile_code(x, y, "pe.csl", .{ .a = s.v.z });',
         "for (@range(i16, x)) |z| { if (z == y) { " + PLACE + " } }",
@@ -122,6 +128,8 @@ def test_bodies(tmp_path: Path, body: str) -> None:
         "for (@range(i16, w)) |x| { for (@range(i16, x, h)) |y| { BODY } }",
         "var k: i16 = 0; for (@range(i16, w)) |x| { for (@range(i16, h)) |y| { k = x + y; BODY } }"
         " wires(k - 6, 0, one, EAST);",
+        "var z: f16 = 0.0; for (@range(i16, w)) |x| { z = @as(f16, x) / 4.0; for (@range(i16, h)) "
+        "|y| { if (z < 0.7) { BODY } } } wires(@as(i16, z), 0, one, EAST);",
     ],
 )
 def test_kinds_of_loops(tmp_path: Path, loops: str) -> None:
@@ -250,6 +258,9 @@ NUMBERS = st.recursive(
         st.tuples(inner, inner).map(lambda p: f"least({p[0]}, {p[1]})"),
         inner.map(lambda n: f"lengths[{n} & 3]"),
         inner.map(lambda n: f"@as(i16, @as(u8, {n} & 255))"),
+        st.tuples(inner, st.sampled_from("+-*/"), inner).map(
+            lambda p: f"@as(i16, math.floor_f16(@as(f16, {p[0]}) {p[1]} -@as(f16, {p[2]})))"
+        ),
         inner.map(lambda n: f"(if ({n} > 2) y else -x)"),
     ),
     max_leaves=4,

@@ -21,7 +21,6 @@ from meshc.sim.machine.vector import vector
 from meshc.sim.numbers import (
     float_bits,
     float_div,
-    float_from_bits,
     float_to_int,
     int_div,
     int_rem,
@@ -31,10 +30,11 @@ from meshc.sim.numbers import (
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.module import GeneratedModule
 from meshc.sim.sema.builtins import dsds
-from meshc.sim.sema.types import BF16, F16, U16, Int
+from meshc.sim.sema.types import BF16, U16, Int
 
-HALF = [float_from_bits(F16, bits) for bits in range(1 << 16)]
-BRAIN = [float_from_bits(BF16, bits) for bits in range(1 << 16)]
+_WORDS = range(1 << 16)
+HALF = struct.unpack(f"<{len(_WORDS)}e", np.array(_WORDS, "<u2").tobytes())
+BRAIN = struct.unpack(f"<{len(_WORDS)}f", (np.array(_WORDS, "<u4") << 16).tobytes())
 _VIEW_CODES: Any = "BbHhIiQqf"
 _SCRATCH = memoryview(bytearray(4)).cast("f")
 _WORD = memoryview(_SCRATCH.obj).cast("I")

@@ -10,6 +10,7 @@ from meshc.sim import ir
 from meshc.sim.numbers import float_div, int_div, int_rem, round_to
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce
+from meshc.sim.sema.lanes import each
 from meshc.sim.sema.types import Enum, Float, Int, Pointer, Type
 from meshc.sim.sema.values import Val
 from meshc.support.diagnostics import fail
@@ -67,7 +68,7 @@ def fold(op: str, kind: Type, left: Any, right: Any) -> Any:
     if kind == ty.BOOL:
         return bool(_INT[op](left, right))
     if ty.is_float(kind):
-        return round_to(kind, _FLOAT[op](left, right))
+        return each(lambda a, b: round_to(kind, _FLOAT[op](a, b)), left, right)
     result = _INT[op](left, right)
     return kind.wrap(result) if isinstance(kind, Int) else result
 

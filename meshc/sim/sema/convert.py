@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.numbers import float_to_int, int_to_float, round_to
 from meshc.sim.sema import types as ty
+from meshc.sim.sema.lanes import each
 from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Val
 from meshc.support.diagnostics import fail
@@ -99,9 +101,9 @@ def _coerce_known(value: Val, want: Type, span: Span) -> Val | None:
                 fail("csl-range", f"{v} does not fit type '{want}'", span)
             return Val(want, v)
         case Float() if ty.is_int(have):
-            return Val(want, int_to_float(want, v))
+            return Val(want, each(partial(int_to_float, want), v))
         case Float() if ty.is_float(have):
-            return Val(want, round_to(want, v))
+            return Val(want, each(partial(round_to, want), v))
         case Enum() if have == ty.ENUM_LITERAL:
             number = want.value(v)
             if number is None:
@@ -119,7 +121,7 @@ def _coerce_known(value: Val, want: Type, span: Span) -> Val | None:
     if want == ty.COMPTIME_INT and isinstance(have, Int):
         return Val(want, v)
     if want == ty.COMPTIME_FLOAT and ty.is_numeric(have):
-        return Val(want, int_to_float(want, v) if isinstance(v, int) else float(v))
+        return Val(want, each(partial(int_to_float, want) if isinstance(v, int) else float, v))
     if want in ty.IDS and (ty.is_int(have) or have in ty.IDS):
         return Val(want, v)
     if have == ty.UNDEFINED:
@@ -219,12 +221,12 @@ def _cast_known(v: Any, have: Type, want: Type, span: Span) -> Any:
         return v != 0
     if isinstance(want, Int):
         if isinstance(v, float):
-            return float_to_int(want, v)
+            return each(partial(float_to_int, want), v)
         if have == ty.COMPTIME_INT and not want.low <= int(v) <= want.high:
             fail("csl-range", f"{v} does not fit type '{want}'", span)
         return want.wrap(int(v))
     if ty.is_float(want):
-        return int_to_float(want, int(v)) if isinstance(v, int) else round_to(want, v)
+        return each(partial(int_to_float if isinstance(v, int) else round_to, want), v)
     if want == ty.COMPTIME_INT and isinstance(v, int | float):
         if not math.isfinite(v):
             fail("csl-range", f"{v} is no integer", span)

@@ -219,7 +219,7 @@ class GroupedLoops(Loops):
                 cell.v = old
                 continue
             last = [(group, value) for group, value in left if _last(group, count).any()]
-            if all(isinstance(value, int) for _, value in last):
+            if all(isinstance(value, int | float) for _, value in last):
                 cell.v = self._assembled(last, count)
             elif self.points is not None:
                 cell.v = _UNSET
@@ -230,10 +230,12 @@ class GroupedLoops(Loops):
         """One number for each outer point, from the groups that hold their last turns."""
         outer = self.points
         size = outer.count if outer else 1
-        result = np.empty(size, bool if isinstance(last[0][1], bool) else np.int64)
+        result: Any = None
         for group, value in last:
-            chosen = _last(group, count)
-            result[group.turns[chosen] // count] = values_at(group.points, value)[chosen]
+            chosen, values = _last(group, count), values_at(group.points, value)
+            if result is None:
+                result = np.empty(size, values.dtype)
+            result[group.turns[chosen] // count] = values[chosen]
         return lanes(outer, result) if outer else result[0].item()
 
 

@@ -1,15 +1,17 @@
-"""Integers and bools of several loop iterations at once.
+"""Numbers of several loop iterations at once.
 
 A layout places thousands of PEs with a few statements. Its loops are evaluated for many iterations
 together: a number that differs between them is one array, a :class:`Lanes`, in the place of the
-Python number. Arithmetic and comparisons give lanes again. Whatever needs *the* number, a branch
+Python number. Arithmetic and comparisons give lanes again; what is defined for one number alone,
+as all arithmetic of floats is, goes through :func:`each`. Whatever needs *the* number, a branch
 above all, raises :class:`Split`; the iterations are then evaluated in groups that agree on it.
 So nothing can be decided for an iteration that it would not decide by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -57,32 +59,37 @@ class Split(Exception):
         """The numbers of the points, by equal values."""
         if self.values.dtype == bool:
             return [np.flatnonzero(self.values), np.flatnonzero(~self.values)]
-        order = np.argsort(self.values, kind="stable")
-        ends = np.flatnonzero(np.diff(self.values[order])) + 1
-        return np.split(order, ends)
+        return alike([self.values], len(self.values))
 
 
 def lanes(points: Points, values: Any) -> Any:
     """``values``, one for each point, as a number of the evaluator; a plain one when all agree."""
+    if values.dtype == np.float64:
+        agree = (_exact(values) == _exact(values[:1])).all()
+        return values[0].item() if agree else Lanes(points, values, math.nan, math.nan)
     low, high = values.min().item(), values.max().item()
     return low if low == high else Lanes(points, values, int(low), int(high))
+
+
+_KINDS = {"b": bool, "i": int, "f": float}
 
 
 class Lanes:
     """Numbers that are not all equal, one for each of some points.
 
-    To ``isinstance`` it is what it stands for, an int or a bool. ``low`` and ``high`` are the
-    least and the greatest. Raises :class:`Ungroupable` where 64 bits could be too few.
+    To ``isinstance`` it is what it stands for, an int, a bool or a float. ``low`` and ``high`` are
+    the least and the greatest integer, NaN for floats. Raises :class:`Ungroupable` where 64 bits
+    could be too few.
     """
 
     __slots__ = ("high", "low", "points", "values")
 
-    def __init__(self, points: Points, values: Any, low: int, high: int) -> None:
+    def __init__(self, points: Points, values: Any, low: float, high: float) -> None:
         self.points, self.values, self.low, self.high = points, values, low, high
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        return bool if self.values.dtype == bool else int
+        return _KINDS[self.values.dtype.kind]
 
     def _split(self) -> NoReturn:
         raise Split(self.points, self.values)
@@ -168,7 +175,7 @@ class Lanes:
         return _combined(other, self, np.right_shift, _shiftable)
 
     def __neg__(self) -> Any:
-        return 0 - self
+        return lanes(self.points, -self.values) if isinstance(self, float) else 0 - self
 
     def __invert__(self) -> Any:
         return -1 - self
@@ -204,31 +211,81 @@ def values_at(points: Points, number: Any) -> Any:
     return np.full(points.count, number)
 
 
+def each(function: Callable[..., Any], *numbers: Any) -> Any:
+    """``function`` of numbers of the evaluator, called once for each combination that there is.
+
+    The function depends on its arguments alone. Raises Ungroupable when its results are not all
+    ints, all bools or all floats.
+    """
+    several = [n for n in numbers if type(n) is Lanes]
+    if not several:
+        return function(*numbers)
+    points = _innermost(several)
+    arrays = [values_at(points, n) for n in numbers]
+    groups = alike(arrays, points.count)
+    results = [function(*(values[group[0]].item() for values in arrays)) for group in groups]
+    kind = type(results[0])
+    if kind not in _KINDS.values() or any(type(result) is not kind for result in results):
+        raise Ungroupable
+    if kind is int and not all(-LIMIT < result < LIMIT for result in results):
+        raise Ungroupable
+    values = np.empty(points.count, np.int64 if kind is int else kind)
+    for group, result in zip(groups, results, strict=True):
+        values[group] = result
+    return lanes(points, values)
+
+
+def alike(arrays: Sequence[Any], count: int) -> list[Any]:
+    """The positions below ``count``, by what all ``arrays`` have there, to the bit."""
+    numbers = np.zeros(count, np.int64)
+    for values in arrays:
+        _, found = np.unique(_exact(values), return_inverse=True)
+        numbers = numbers * (int(found.max()) + 1) + found.reshape(-1)
+        numbers = np.unique(numbers, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1)
+
+
+def _exact(values: Any) -> Any:
+    """What tells numbers apart: of floats the bits, for which -0.0 is not 0.0, and NaN is NaN."""
+    return values.view(np.int64) if values.dtype == np.float64 else values
+
+
+def _innermost(several: Sequence[Lanes]) -> Points:
+    """The points of the lanes that lie inside of all others."""
+    found = several[0].points
+    for one in several[1:]:
+        found = one.points if found.encloses(one.points) else found
+    return found
+
+
 def _integers(values: Any) -> Any:
     return values.astype(np.int64) if values.dtype == bool else values
 
 
 def _operands(left: Any, right: Any) -> tuple[Points, Any, Any]:
     """The points of the inner operand, and what both are there."""
-    found = [n.points for n in (left, right) if type(n) is Lanes]
-    points = found[-1] if found[0].encloses(found[-1]) else found[0]
+    points = _innermost([n for n in (left, right) if type(n) is Lanes])
     arrays = (
-        _integers(points.lifted(n.values, n.points)) if type(n) is Lanes else int(n)
+        _integers(points.lifted(n.values, n.points)) if type(n) is Lanes
+        else n if isinstance(n, float) else int(n)
         for n in (left, right)
-    )
+    )  # fmt: skip
     return (points, *arrays)  # type: ignore[return-value]
 
 
-Bounds = tuple[int, int]
+Bounds = tuple[Any, Any]
 
 
 def _bounds(number: Any) -> Bounds:
-    return (number.low, number.high) if type(number) is Lanes else (int(number), int(number))
+    if type(number) is Lanes:
+        return number.low, number.high
+    return (math.nan, math.nan) if isinstance(number, float) else (int(number), int(number))
 
 
 def _combined(left: Any, right: Any, apply: Any, bounds: Callable[[Bounds, Bounds], Bounds]) -> Any:
     """``apply(left, right)`` where the operands and ``bounds`` of the result fit 64 bits."""
-    if not (isinstance(left, int) and isinstance(right, int)):
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
         return NotImplemented
     a, b = _bounds(left), _bounds(right)
     if not all(-LIMIT < n < LIMIT for n in (*a, *b, *bounds(a, b))):
@@ -238,9 +295,11 @@ def _combined(left: Any, right: Any, apply: Any, bounds: Callable[[Bounds, Bound
 
 
 def _compared(left: Lanes, right: Any, apply: Any) -> Any:
-    if not isinstance(right, int):
+    if not isinstance(right, int | float):
         return NotImplemented
-    if not all(-LIMIT < n < LIMIT for n in _bounds(right)):
+    if isinstance(left, float) != isinstance(right, float):
+        left._split()
+    if isinstance(right, int) and not all(-LIMIT < n < LIMIT for n in _bounds(right)):
         raise Ungroupable
     points, one, other = _operands(left, right)
     return lanes(points, apply(one, other))

@@ -11,7 +11,7 @@ import numpy as np
 from meshc.sim.grids import Routes
 from meshc.sim.routes import ColorConfig
 from meshc.sim.sema.frozen import frozen
-from meshc.sim.sema.lanes import Lanes, Points, Ungroupable, values_at
+from meshc.sim.sema.lanes import Lanes, Points, Ungroupable, alike, values_at
 from meshc.sim.sema.types import Type
 from meshc.sim.sema.values import FnVal, Module, RangeVal, Val
 from meshc.support.spans import Span
@@ -167,13 +167,7 @@ class LayoutInfo:
 def _by_values(params: dict[str, Val], points: Points) -> Iterator[tuple[dict[str, Val], Any]]:
     """The different parameters that points have, each with the numbers of its points."""
     found = {id(number): values_at(points, number) for number in _lanes_in(params)}
-    combined = np.zeros(points.count, np.int64)
-    for values in found.values():
-        _, numbers = np.unique(values, return_inverse=True)
-        combined = combined * (int(numbers.max()) + 1) + numbers.reshape(-1)
-        combined = np.unique(combined, return_inverse=True)[1].reshape(-1)
-    order = np.argsort(combined, kind="stable")
-    for chosen in np.split(order, np.flatnonzero(np.diff(combined[order])) + 1):
+    for chosen in alike(list(found.values()), points.count):
         picked = {at: values[chosen[0]].item() for at, values in found.items()}
         yield _with(params, picked), chosen
 

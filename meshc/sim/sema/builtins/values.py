@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from typing import Any
 
 from meshc.sim import ir
@@ -14,6 +15,7 @@ from meshc.sim.numbers import from_bits, to_bits
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import cast, coerce, zero_of
 from meshc.sim.sema.json_values import json_value
+from meshc.sim.sema.lanes import each
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, RangeVal, Val
@@ -296,7 +298,7 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
         from_table = KNOWN_FUNCTIONS.get(name)
         if from_table is None:
             fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
-        return Val(kind, from_table(kind, *(v.v for v in values)))
+        return Val(kind, each(partial(from_table, kind), *(v.v for v in values)))
     return Val(kind, ir.Runtime(kind, name, [an.code(v) for v in values]), False)
 
 
