@@ -89,6 +89,12 @@ def test_a_chunk_has_a_token_for_each_row_of_cores(tmp_path):
         compile_loaded(loaded, CompileRequest(**options | {"target": "python"}, chunk=4))
 
 
+def test_caches_of_fewer_tokens_than_rows_of_cores_are_read_at_once(tmp_path):
+    path = written(tmp_path, E=6, H=1, G=1, D=2, F=4, layers=1)
+    talk = Conversation(path, tmp_path, mesh="1x3", device="wse3", seq=2, chunk=4)
+    assert talk.compare(2, 1).agrees
+
+
 def test_numbers_of_tokens_are_rounded_up_within_16_bits(tmp_path):
     """Caches of 32,767 tokens: their share of two rows of cores is half of one token more."""
     loaded = load_any(str(written(tmp_path)), Diagnostics())

@@ -62,9 +62,10 @@ def reads_prompts(modules: Mapping[str, Module]) -> bool:
 
 def chunk_of(prefill: Module) -> int:
     """Tokens that a launch reads of a prompt that goes on behind it: the next one begins at a
-    multiple."""
+    multiple of the rows of cores. Where caches hold fewer tokens than there are rows, a launch
+    reads them all."""
     step, (_, most) = prefill.multiples.get(POSITION, 1), prefill.scalars[ROWS]
-    return most // step * step
+    return most // step * step or most
 
 
 def _kept(symbols: Mapping[str, Buffer]) -> dict[str, str]:
