@@ -29,6 +29,11 @@ class DType(Enum):
         return 4 if self in (DType.F32, DType.I32) else 2
 
     @property
+    def half(self) -> bool:
+        """Whether it is a floating-point type of 16 bits."""
+        return self in (DType.F16, DType.BF16)
+
+    @property
     def lowest(self) -> float:
         """The least finite number."""
         return _LOWEST[self.value]

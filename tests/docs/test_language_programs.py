@@ -43,7 +43,6 @@ REFUSED = {
         ("windows", "decode"): "csl-kernel",
         ("clamped", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
-        ("typed", "main"): "bad-dtype",
     },
 }
 # Larger meshes hold what 2x2 cores of a wafer do not.

@@ -28,7 +28,7 @@ def compiled(text: str, folder: Path, **options: object) -> tuple[str, list[str]
     return kind, [m.message for m in report.messages if m.code == "dtype"]
 
 
-@pytest.mark.parametrize("declared", ["f32", "f16"])
+@pytest.mark.parametrize("declared", ["f32", "f16", "bf16"])
 def test_what_the_text_says_holds_on_a_device(declared: str, tmp_path: Path) -> None:
     text = PRODUCT.replace("TYPE", declared)
     assert compiled(text, tmp_path, target="csl", device="wse2") == (declared, [])
@@ -40,8 +40,8 @@ def test_a_text_that_says_nothing_takes_the_usual_type_of_the_device(tmp_path: P
 
 
 def test_what_a_device_lacks_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(MeshcError, match=r"bad-dtype.*wse2 does not compute in bf16") as caught:
-        compiled(PRODUCT.replace("TYPE", "bf16"), tmp_path, target="csl", device="wse2")
+    with pytest.raises(MeshcError, match=r"bad-dtype.*toy does not compute in bf16") as caught:
+        compiled(PRODUCT.replace("TYPE", "bf16"), tmp_path, device="toy", compile_to="tile")
     (found,) = caught.value.diagnostics
     assert found.span is not None and (found.span.line, found.span.column) == (2, 11)
 

@@ -89,6 +89,12 @@ def test_a_chunk_has_a_token_for_each_row_of_cores(tmp_path):
         compile_loaded(loaded, CompileRequest(**options | {"target": "python"}, chunk=4))
 
 
+def test_caches_of_fewer_tokens_than_rows_of_cores_are_read_at_once(tmp_path):
+    path = written(tmp_path, E=6, H=1, G=1, D=2, F=4, layers=1)
+    talk = Conversation(path, tmp_path, mesh="1x3", device="wse3", seq=2, chunk=4)
+    assert talk.compare(2, 1).agrees
+
+
 def test_numbers_of_tokens_are_rounded_up_within_16_bits(tmp_path):
     """Caches of 32,767 tokens: their share of two rows of cores is half of one token more."""
     loaded = load_any(str(written(tmp_path)), Diagnostics())
@@ -159,6 +165,14 @@ def test_a_vector_that_changes_the_axis_on_one_column_keeps_its_type(tmp_path):
     talk = Conversation(path, tmp_path, mesh="1x2", device="wse2", seq=5, kv="concat", chunk=4)
     found = talk.compare(3, 3)
     assert found.agrees, found
+
+
+@pytest.mark.parametrize("arch", ["wse3", pytest.param("wse2", marks=pytest.mark.slow)])
+def test_a_model_in_bf16_reads_a_prompt_and_goes_on(arch, tmp_path):
+    path = written(tmp_path, E=8, H=2, D=2, F=6, layers=1, dtype="bf16")
+    talk = Conversation(path, tmp_path, mesh="2x1", device=arch, seq=5, chunk=2)
+    found = talk.compare(4, 2)
+    assert found.agrees and found.bound > 0, found
 
 
 @pytest.mark.models

@@ -32,6 +32,8 @@ def written(folder, **sizes):
         ("2x2", "wse3", "f32"),
         ("3x2", "wse2", "f16"),
         pytest.param("2x4", "wse3", "f16", marks=pytest.mark.slow),
+        pytest.param("2x2", "wse3", "bf16", marks=pytest.mark.slow),
+        pytest.param("3x2", "wse2", "bf16", marks=pytest.mark.slow),
         pytest.param("1x3", "wse2", "f32", marks=pytest.mark.slow),
     ],
 )

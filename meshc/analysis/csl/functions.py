@@ -1,35 +1,50 @@
-"""Exponentials, SiLU and GELU with f16 results by vector operations in f32.
+"""Exponentials, SiLU and GELU with 16-bit results by vector operations in f32.
 
-Operands are f16 or f32: those in f16 are converted by the first operations, and the result is
-rounded once, by the last. All rest on f(x) = p(x)^32, where p is a polynomial that is near to
+Operands have 16 bits or are f32: the former are converted by the first operations, and the result
+is rounded once, by the last. All rest on f(x) = p(x)^32, where p is a polynomial that is near to
 f(x / 32) for the exponential, and to the 32nd root for what the error function leaves below zero.
 An exponential is right to 2.1e-5 of the result between -20.5 and 11.2, a twentieth of what f16
 resolves. What is below is taken for -20.5, of which f16 makes a zero; what is above grows on, and
 f16 makes an infinity of both.
+
+The numbers of bf16 go as far as those of f32, and it resolves less: its exponentials are the 1024th
+power of a polynomial, right to 1.3e-4 of the result between -87 and 88.7, a thirtieth of what it
+resolves. What is below is taken for -110, of which f32 makes a zero. Other functions stop where
+what is left of them is below 3e-8, which f16 does not resolve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.ir.types import DType
 
+
+@dataclass(frozen=True)
+class _Root:
+    """A polynomial whose square, so many times, is a function of what is at ``least`` or above."""
+
+    least: float
+    coefficients: tuple[float, ...]
+    squarings: int = 5
+
+
 LEAST = -20.5
-_EXP = (
+_EXP = _Root(LEAST, (
     0.9999996299, 0.03124978789, 0.0004883010367, 5.092262104e-06, 3.972812465e-08, 2.128892314e-10,
-)  # fmt: skip
+))  # fmt: skip
 """Minimax polynomial for the relative error of exp(x / 32) between -20.5 and 11.2."""
-_SQUARINGS = 5
+_FAR_EXP = _Root(-110.0, (1.0, 2.0**-10, 2.0**-21, 2.0**-30 / 6, 2.0**-40 / 24), 10)
+"""The first terms of the series of exp(x / 1024)."""
 _INVERSE = (2.121211651, -1.454544802, 0.3232321089)
 """Minimax polynomial for the relative error of 1 / x between 1 and 2: 1.01e-2."""
-_LEAST_OF_ERF = -5.8
-_SHARE_BELOW = (
+_SHARE_BELOW = _Root(-5.8, (
     0.9785722717, 0.02440520741, -0.00940490918, 0.0009152018965, 0.000260673363, 1.60862624e-05,
     3.097361481e-07,
-)  # fmt: skip
+))  # fmt: skip
 """Minimax polynomial for the relative error of the 32nd root of (1 + erf(x / sqrt(2))) / 2, the
 share of a normal distribution below x, between -5.8 and 0: 6.9e-6 of the 32nd power."""
 _LEAST_OF_TANH = -5.4
@@ -42,11 +57,12 @@ def exponentials(costs: Costs, to: Window, source: Window, most: Window) -> Step
     steps = Steps(costs)
     power, value = steps.room(source.size), steps.room(source.size)
     above = most
-    if most.dtype == DType.F16:
+    if most.dtype != DType.F32:
         above = steps.wide(most, steps.room(most.size)).inner(dense(most.dims))
     steps.do("@fsubs", value, steps.wide(source, value), _over_lanes(above, source))
-    steps.do("@fmaxs", value, value, LEAST)
-    _power(steps, power, value, _EXP)
+    root = _FAR_EXP if to.dtype == DType.BF16 else _EXP
+    steps.do("@fmaxs", value, value, root.least)
+    _power(steps, power, value, root)
     steps.do("@fs2h", to, power)
     return steps
 
@@ -86,7 +102,7 @@ def gelu_by_erf(costs: Costs, to: Window, source: Window) -> Steps:
     steps = Steps(costs)
     value, below, power = (steps.room(source.size) for _ in range(3))
     wide = steps.wide(source, value)
-    _below_zero(steps, below, wide, _LEAST_OF_ERF)
+    _below_zero(steps, below, wide, _SHARE_BELOW.least)
     _power(steps, power, below, _SHARE_BELOW)
     _gated(steps, to, wide, below, power, value)
     return steps
@@ -99,10 +115,10 @@ def _below_zero(steps: Steps, to: Window, value: Window, least: float) -> None:
     steps.do("@fmaxs", to, to, least)
 
 
-def _power(steps: Steps, to: Window, value: Window, root: Sequence[float]) -> None:
-    """The 32nd power of the polynomial ``root``."""
-    steps.polynomial(to, value, root)
-    for _ in range(_SQUARINGS):
+def _power(steps: Steps, to: Window, value: Window, root: _Root) -> None:
+    """The polynomial ``root``, squared again and again."""
+    steps.polynomial(to, value, root.coefficients)
+    for _ in range(root.squarings):
         steps.do("@fmuls", to, to, to)
 
 

@@ -92,6 +92,6 @@ def wrong_memory(module: Module) -> str | None:
             said = module.scratch.get(name, 0)
             return f"kernels need {elements} elements of scratch '{name}', and {said} are planned"
     for name in module.scratch:
-        if name not in (WIDENED, str(DType.F16), str(DType.F32)):
+        if name not in (WIDENED, *map(str, (DType.F16, DType.BF16, DType.F32))):
             return f"there is no scratch '{name}'"
     return None

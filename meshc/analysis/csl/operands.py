@@ -5,7 +5,6 @@ from __future__ import annotations
 from meshc.analysis.csl.ways import KEPT, parts_of
 from meshc.analysis.csl.windows import Window
 from meshc.ir.ops.tile import Compute
-from meshc.ir.types import DType
 
 CACHES = ("ring_set", "ring_push", "ring_grow", "ring_oldest", "ring_drop", "mask_slots")
 """The kernels of KV caches, each of which has a state among its operands."""
@@ -32,9 +31,9 @@ def widened(op: Compute, given: list[Window]) -> list[bool]:
 
 
 def one_by_one(op: Compute, given: list[Window]) -> list[bool]:
-    """The same where elements go one by one: those in f16 are copied where the kernel has both
+    """The same where elements go one by one: those of 16 bits are copied where the kernel has both
     types and takes one alone."""
-    narrow = [one.dtype == DType.F16 for one in given]
+    narrow = [one.dtype.half for one in given]
     if op.kernel in _WIDE:
         return [yes and n in _WIDE[op.kernel] for n, yes in enumerate(narrow)]
     alike = {w.dtype for n, w in enumerate(given) if n not in _OF_ANY_TYPE.get(op.kernel, ())}

@@ -58,8 +58,8 @@ class Product:
 
     @property
     def mixed(self) -> bool:
-        """Whether f16 factors go into f32 sums."""
-        return self.c.dtype == DType.F32 and self.b.dtype == DType.F16
+        """Whether factors of 16 bits go into f32 sums."""
+        return self.c.dtype == DType.F32 and self.b.dtype.half
 
     @property
     def one_row(self) -> bool:
@@ -194,7 +194,7 @@ def _from_nothing(plan: Plan, costs: Costs) -> Plan:
     dense = costs.vector("add", dtype, m * n, ())
     once = SETUP + dense
     whole = plan.depth == k and plan.product.a.dims[1].count is None
-    if plan.form == "outer" and whole and dtype == DType.F16:
+    if plan.form == "outer" and whole and dtype.half:
         return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
     return replace(plan, cycles=plan.cycles + once, steps=plan.steps + dense)
 

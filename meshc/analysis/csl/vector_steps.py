@@ -64,7 +64,7 @@ class Steps:
         self.cycles += self.costs.meetings(sources)
 
     def wide(self, of: Window, room: Window) -> Window:
-        """The elements of ``of`` in f32: what is f16 is converted to ``room``."""
+        """The elements of ``of`` in f32: what has 16 bits is converted to ``room``."""
         if of.dtype == DType.F32:
             return of
         self.do("@fh2s", room, of)

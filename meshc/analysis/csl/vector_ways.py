@@ -217,8 +217,8 @@ def _one_by_one_cycles(op: Compute, given: list[Window], costs: Costs) -> int:
 
 
 def function_steps(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
-    """The operations of one of ``BY_STEPS`` whose result is f16; None for others."""
-    if op.kernel not in BY_STEPS or given[0].dtype != DType.F16:
+    """The operations of one of ``BY_STEPS`` whose result has 16 bits; None for others."""
+    if op.kernel not in BY_STEPS or not given[0].dtype.half:
         return None
     if op.kernel == "exp_sub":
         return exponentials(costs, *given)

@@ -20,6 +20,7 @@ from meshc.devices.csl import targets
 from meshc.ir.affine import Floor
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
+from meshc.ir.types import DType
 from meshc.support.diagnostics import fail, in_each
 
 _MOST = 1 << 15
@@ -161,6 +162,12 @@ def _json(found: Any, pad: str = "") -> str:
     return "{\n" + ",\n".join(inner) + f"\n{pad}}}"
 
 
+def _format(module: Module) -> str:
+    """The compiler's option for the format of 16-bit floats, f16 without one."""
+    brains = any(buffer.type.dtype == DType.BF16 for buffer in module.buffers)
+    return "--fp16-format=bf16 " if brains else ""
+
+
 def _commands(modules: Mapping[str, Module], arch: str) -> str:
     """Compile each module in the folder of its phase, or here, and run the host."""
     lines = ["#!/usr/bin/env bash", "set -e", *(["mkdir -p out"] if len(modules) > 1 else [])]
@@ -169,6 +176,7 @@ def _commands(modules: Mapping[str, Module], arch: str) -> str:
         lines.append(
             f"cslc {folder}layout.csl --arch={arch} "
             f"--fabric-dims={regions.columns + 7},{regions.rows + 2} "
-            f"--fabric-offsets=4,1 --memcpy --channels=1 -o out{folder and '/' + folder[:-1]}"
+            f"--fabric-offsets=4,1 --memcpy --channels=1 {_format(module)}"
+            f"-o out{folder and '/' + folder[:-1]}"
         )
     return "\n".join([*lines, 'cs_python run.py --name out "$@"']) + "\n"

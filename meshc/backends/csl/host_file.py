@@ -22,7 +22,13 @@ from meshc.support.diagnostics import fail
 
 ROWS = "len"
 """The run-time scalar that counts the rows of a prompt."""
-_NUMPY = {DType.F32: "float32", DType.F16: "float16", DType.I32: "int32"}
+_NUMPY = {
+    DType.F32: "float32",
+    DType.F16: "float16",
+    DType.BF16: "float32",
+    DType.I32: "int32",
+}
+"""Types of arrays; NumPy has no bf16, whose numbers are float32 outside of PEs."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,7 @@ def host_file(
         kept=[
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
+        brains=[symbol for symbol, b in symbols.items() if b.type.dtype == DType.BF16],
         multiples=module.multiples,
         room=module.capacity if {ROWS, POSITION} <= module.scalars.keys() else 0,
         lengths=any(f'"{ROWS}"' in port.shape for port in ports),
@@ -184,9 +191,10 @@ def moved_symbols(module: Module, symbol_of: Mapping[Value, str]) -> tuple[str, 
 
 def chunk_of(prefill: Module, position: str = POSITION) -> int:
     """Tokens that a launch reads of a prompt that goes on behind it: the next one begins at a
-    multiple. ``position`` is the scalar that counts those before a chunk."""
+    multiple of the rows of cores. Where caches hold fewer tokens than there are rows, a launch
+    reads them all. ``position`` is the scalar that counts the tokens before a chunk."""
     step, (_, most) = prefill.multiples.get(position, 1), prefill.scalars[ROWS]
-    return most // step * step
+    return most // step * step or most
 
 
 def _extents(port: Port, module: Module) -> tuple[int | str, ...]:

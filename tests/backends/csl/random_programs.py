@@ -7,7 +7,7 @@ are compared bit by bit.
 
 from dataclasses import dataclass, field
 
-LIMIT = {"f16": 2**11, "f32": 2**24}
+LIMIT = {"f16": 2**11, "bf16": 2**8, "f32": 2**24}
 LARGEST_INPUT = 3
 
 
@@ -88,7 +88,7 @@ class Generator:
 
     def __init__(self, draw, strategies):
         self._draw, self._st = draw, strategies
-        kind = self.of("f32", "f16")
+        kind = self.of("f32", "f16", "bf16")
         self.program = Program(
             self.number(1, 4),
             self.number(1, 4),
@@ -156,7 +156,7 @@ class Generator:
             for a in factors
             for b in factors
             if self.program.types[a] == self.program.types[b]
-            and not (kind == "f16" and self.program.types[a] == "f32")
+            and not (kind != "f32" and self.program.types[a] == "f32")
         ]
         apart = [n for n in alike if n != to]
         if apart and self.program.shape[1] > 1:

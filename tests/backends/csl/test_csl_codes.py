@@ -54,8 +54,8 @@ MIXED_PRODUCT = """\
 
 @pytest.mark.parametrize(
     ("body", "dtype"),
-    [(COPY, "bf16"), ("    tile.add %n, %n, %n\n", "f32"), (MIXED_PRODUCT, "f32"), ("", "bf16")],
-    ids=["no type of CSL", "sum of integers", "wide factors", "ports"],
+    [(COPY, "i32"), ("    tile.add %n, %n, %n\n", "f32"), (MIXED_PRODUCT, "f32"), (COPY, "bf16")],
+    ids=["copies of integers", "sum of integers", "wide factors", "two formats of 16 bits"],
 )
 def test_element_types(body, dtype):
     header = "  buffer %h : f16[4]\n  buffer %n : i32[4]\n"

@@ -23,14 +23,12 @@ MIXED = ("f16", "f32")
 GEMV = ("pipeline", "ring", "tree", "two_phase", *(f"k_tree:{k}" for k in range(1, 5)))
 GEMV_SIZES = ((1, 37, 19), (1, 3, 5))
 RESULTS = ("everywhere", "roots")
-# What does not fit: memory (M) or queues and colors (R), and types without CSL.
+# What does not fit: memory (M) or queues and colors (R).
 REFUSED = [
     *((algo, MIXED, "4x4", (256, 512, 256), "does-not-fit", "M") for algo in GEMM),
     ("allgather", MIXED, "4x4", (160, 256, 160), "does-not-fit", "M"),
     ("tree", MIXED, "128x128", (1, 128, 4), "too-many-queues", "R"),
     ("ring", MIXED, "2x2", (1, 512, 256), "does-not-fit", "M"),
-    ("cannon", ("bf16", "f32"), "2x2", (4, 4, 4), "csl-dtype", ""),
-    ("pipeline", ("bf16", "bf16"), "2x2", (1, 4, 4), "csl-dtype", ""),
 ]
 UNIT = {"f16": 2.0**-11, "f32": 2.0**-24}
 KIND = {"f16": np.float16, "f32": np.float32}

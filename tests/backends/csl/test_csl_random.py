@@ -21,7 +21,7 @@ from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
 from meshc.verify import check_claims
 
-NUMPY = {"f16": np.float16, "f32": np.float32}
+NUMPY = {"f16": np.float16, "bf16": np.float32, "f32": np.float32}
 
 
 @st.composite

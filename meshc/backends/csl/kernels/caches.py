@@ -12,7 +12,7 @@ from collections.abc import Callable
 from meshc.analysis.csl.costs import SETUP, Costs
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
-from meshc.backends.csl.spelling.descriptors import element
+from meshc.backends.csl.spelling.descriptors import builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -23,7 +23,6 @@ _SCALARS = 12
 """Cycles of the scalar code that finds a slot, predicted: two loads, a sum and a division."""
 _ROW = 29
 """Cycles of the scalar code of a row of a mask, measured on the simulator."""
-_MOVE = {DType.F16: "@fmovh", DType.F32: "@fmovs"}
 
 
 class Caches:
@@ -108,7 +107,7 @@ class Caches:
         if slots.stride != 1 and slots.extent > 1:
             fail("csl-view", f"slots of %{scores.buffer.name} do not follow each other", op.span)
         capacity, kind = self._slots(state, slots.extent), element(scores.dtype)
-        lowest = f"{_MOVE[scores.dtype]}({{}}, {literal(float('-inf'), scores.dtype)});"
+        lowest = f"{builtin('fmov', scores.dtype)}({{}}, {literal(float('-inf'), scores.dtype)});"
         rows: list[str] = [f"const row = {self._row(scores, len(lead))};"]
         begin = f"@increment_dsd_offset(row, first, {kind})"
         rows += [

@@ -15,7 +15,8 @@ from meshc.support.diagnostics import Diagnostics
 
 def check_expressible(module: Module, kernels: Collection[str]) -> None:
     """Raise every ``csl-kernel``, for kernels other than ``kernels``, and ``csl-dtype``, each at
-    the first statement it stands for."""
+    the first statement it stands for; ``csl-dtype`` also where both formats of 16-bit floats are
+    used."""
     found = Diagnostics()
     kinds: set[DType] = set()
     for op in module.walk():
@@ -35,6 +36,12 @@ def check_expressible(module: Module, kernels: Collection[str]) -> None:
                 op.span,
                 help=f"use {', '.join(map(str, ELEMENTS))}",
             )
+    if {DType.F16, DType.BF16} <= {buffer.type.dtype for buffer in module.buffers}:
+        found.error(
+            "csl-dtype",
+            "a program of CSL has one format of 16-bit floats, not both f16 and bf16",
+            help="choose one with --dtype",
+        )
     found.raise_errors()
 
 

@@ -11,14 +11,12 @@ from collections.abc import Callable
 from meshc.analysis.csl.costs import SETUP, Costs
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
-from meshc.backends.csl.spelling.descriptors import element
+from meshc.backends.csl.spelling.descriptors import builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
-from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-_MOVE = {DType.F16: "@fmovh", DType.F32: "@fmovs"}
 _ROW = 24
 """Cycles of the scalar code of a row, and of its first key that is not seen; like those of a row's
 head, measured on the simulator."""
@@ -60,7 +58,9 @@ class Masks:
             row = row.moved(own(f"h{place}") * dim.stride if dim.extent > 1 else 0)
         start = self.code.descriptors.memory(row.inner([Dim(keys.extent, keys.stride)]))
         rest = f"@increment_dsd_offset({start}, seen, {kind})"
-        masked = [f"{_MOVE[scores.dtype]}(@set_dsd_length({rest}, @as(u16, beyond)), {lowest});"]
+        masked = [
+            f"{builtin('fmov', scores.dtype)}(@set_dsd_length({rest}, @as(u16, beyond)), {lowest});"
+        ]
         for place, dim in reversed([*enumerate(heads)]):
             masked = self.code.over(f"h{place}", dim, masked)
         body = [

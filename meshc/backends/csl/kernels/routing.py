@@ -9,6 +9,7 @@ from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.scalar import OFFSET
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
+from meshc.backends.csl.spelling.descriptors import builtin
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
@@ -55,7 +56,7 @@ class Routing(Rows):
         to, source, gates = windows
         *rows, lanes = to.dims
         sums = to.inner((*rows, _repeated(gates.dims[-1]), lanes))
-        add = "@fmach" if to.dtype == DType.F16 else "@fmacs"
+        add = builtin("fmac", to.dtype)
 
         def write(row: Row) -> list[str]:
             total, value = map(self.code.descriptors.memory, row[:2])
@@ -67,11 +68,11 @@ class Routing(Rows):
     def _expert_gemm(self, op: Compute, windows: list[Window]) -> list[str]:
         """Of a row and an expert, element after element of the row times a row of the weights."""
         to, source, weights, gates = windows
-        if source.dtype != weights.dtype or (to.dtype, source.dtype) == (DType.F16, DType.F32):
+        if source.dtype != weights.dtype or (to.dtype.half and source.dtype == DType.F32):
             kinds = f"{source.dtype} and {weights.dtype} into {to.dtype}"
             fail("csl-dtype", f"products of {kinds}", op.span)
         mixed = "@fmachs" if to.dtype != source.dtype else ""
-        add = mixed or ("@fmach" if to.dtype == DType.F16 else "@fmacs")
+        add = mixed or (builtin("fmac", to.dtype))
         depth, experts, columns = weights.dims
         rows = (_repeated(dim) for dim in gates.dims[:-1])
         matrices = weights.inner((*rows, experts, depth, columns))

@@ -15,17 +15,14 @@ from meshc.analysis.csl.operands import one_by_one
 from meshc.analysis.csl.vector_ways import function_steps, vector_cycles
 from meshc.analysis.csl.ways import block_of
 from meshc.analysis.csl.windows import Dim, Window, dense, own
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
+from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
+from meshc.backends.csl.spelling.descriptors import builtin
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 _VARIABLES = "ijkl"
-_ADD = {DType.F16: "@faddh", DType.F32: "@fadds"}
-_MUL = {DType.F16: "@fmulh", DType.F32: "@fmuls"}
-_MAC = {DType.F16: "@fmach", DType.F32: "@fmacs"}
-_MAX = {DType.F16: "@fmaxh", DType.F32: "@fmaxs"}
 _ERF = [
     "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
     "fn erf(value: f32) f32 {",
@@ -106,23 +103,20 @@ class Rows:
 
     def _row_sum(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
-        return self._reduced(op, to, source, _ADD, "0.0")
+        return self._reduced(op, to, source, "fadd", "0.0")
 
     def _row_max(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
-        word = "u16" if to.dtype == DType.F16 else "u32"
-        lowest = "0xfc00" if to.dtype == DType.F16 else "0xff800000"
-        start = f"@bitcast({to.dtype}, @as({word}, {lowest}))"
-        return self._reduced(op, to, source, _MAX, start)
+        return self._reduced(op, to, source, "fmax", literal(float("-inf"), to.dtype))
 
     def _reduced(
-        self, op: Compute, to: Window, source: Window, builtins: dict[DType, str], start: str
+        self, op: Compute, to: Window, source: Window, operation: str, start: str
     ) -> list[str]:
         _same(op, to, source)
 
         def write(row: Row) -> list[str]:
             total, memory = self._cell(row[0]), self.code.descriptors.memory
-            added = f"{builtins[to.dtype]}(&{total}, {total}, {{}});"
+            added = f"{builtin(operation, to.dtype)}(&{total}, {total}, {{}});"
             sums = self.code.parts(row[1:], lambda part: [added.format(memory(part[0]))])
             return [f"{total} = {start};", *sums]
 
@@ -137,7 +131,7 @@ class Rows:
 
         def square(part: Sequence[Window]) -> list[str]:
             one, other = map(memory, part)
-            return [f"{_MUL[to.dtype]}({one}, {other}, {other});"]
+            return [f"{builtin('fmul', to.dtype)}({one}, {other}, {other});"]
 
         return [*squares, *self.code.parts((wide, factor), square), *self._row_sum(op, [to, wide])]
 
@@ -152,7 +146,9 @@ class Rows:
             inverse = f"1.0 / {self._cell(row[2])}"
             return self.code.parts(
                 row[:2],
-                lambda part: [f"{_MUL[to.dtype]}({', '.join(map(memory, part))}, {inverse});"],
+                lambda part: [
+                    f"{builtin('fmul', to.dtype)}({', '.join(map(memory, part))}, {inverse});"
+                ],
             )
 
         return self._each(right, (to, left, right), write)
@@ -173,8 +169,8 @@ class Rows:
             def scaled(part: Sequence[Window]) -> list[str]:
                 one, other, by = map(memory, part)
                 return [
-                    f"{_MUL[to.dtype]}({one}, {other}, {scale});",
-                    f"{_MUL[to.dtype]}({one}, {one}, {by});",
+                    f"{builtin('fmul', to.dtype)}({one}, {other}, {scale});",
+                    f"{builtin('fmul', to.dtype)}({one}, {one}, {by});",
                 ]
 
             return self.code.parts((*row[:2], gain), scaled)
@@ -227,18 +223,23 @@ class Rows:
         count = softmaxes(op)
         mine, theirs = (_softmaxes(window, count) for window in windows)
 
+        def exponential(top: str) -> str:
+            if kind != DType.BF16:
+                return f"math.exp_{kind}({top} - most_of_row)"
+            return f"@as({kind}, math.exp_f32(@as(f32, {top} - most_of_row)))"
+
         def write(row: Row) -> list[str]:
             memory = self.code.descriptors.memory
             values, total, top, more, other, high = row
             cells = [self._cell(window) for window in (total, top, other, high)]
-            exp = f"math.exp_{kind}"
+            sums = memory(values)
             return [
                 f"most_of_row = {cells[1]};",
-                f"{_MAX[kind]}(&most_of_row, most_of_row, {memory(high)});",
-                f"const kept = {exp}({cells[1]} - most_of_row);",
-                f"const added = {exp}({cells[3]} - most_of_row);",
-                f"{_MUL[kind]}({memory(values)}, {memory(values)}, kept);",
-                f"{_MAC[kind]}({memory(values)}, {memory(values)}, {memory(more)}, added);",
+                f"{builtin('fmax', kind)}(&most_of_row, most_of_row, {memory(high)});",
+                f"const kept = {exponential(cells[1])};",
+                f"const added = {exponential(cells[3])};",
+                f"{builtin('fmul', kind)}({sums}, {sums}, kept);",
+                f"{builtin('fmac', kind)}({sums}, {sums}, {memory(more)}, added);",
                 f"{cells[0]} = {cells[0]} * kept + {cells[2]} * added;",
                 f"{cells[1]} = most_of_row;",
             ]

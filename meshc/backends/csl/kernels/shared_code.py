@@ -14,7 +14,7 @@ from meshc.analysis.csl.memory import WIDENED, scratch_type
 from meshc.analysis.csl.vector_steps import Operand, Steps
 from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.registers import Registers
-from meshc.backends.csl.spelling.descriptors import Descriptors, element, stored
+from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, stored
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
@@ -22,7 +22,6 @@ from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 
-_MOVE = {"f16": "@fmovh", "f32": "@fmovs"}
 PAD = "    "
 
 
@@ -44,11 +43,10 @@ class SharedCode:
 
     def move(self, to: Window, source: Window) -> str:
         """An operation that copies ``source`` to ``to``, converting its elements."""
-        builtin = {
-            (DType.F32, DType.F16): "@fh2s",
-            (DType.F16, DType.F32): "@fs2h",
-        }.get((to.dtype, source.dtype), _MOVE[element(to.dtype)])
-        return f"{builtin}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
+        copied = builtin("fmov", to.dtype)
+        if to.dtype.half != source.dtype.half:
+            copied = "@fs2h" if to.dtype.half else "@fh2s"
+        return f"{copied}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
 
     def copied(self, to: Window, source: Window) -> list[str]:
         """Statements that copy ``source`` to ``to``, converting its elements."""
@@ -56,7 +54,7 @@ class SharedCode:
 
     def set(self, to: Window, value: float) -> list[str]:
         """Statements that set all elements of ``to``."""
-        number, move = literal(value, to.dtype), _MOVE[element(to.dtype)]
+        number, move = literal(value, to.dtype), builtin("fmov", to.dtype)
         memory = self.descriptors.memory
         return self.parts((to,), lambda part: [f"{move}({memory(part[0])}, {number});"])
 
@@ -222,12 +220,22 @@ def array(kind: Kind, name: str, dtype: DType, size: int, remark: str = "") -> V
 
 def literal(value: float, dtype: DType) -> str:
     """``value`` as a constant of ``dtype``, infinities and overflow by their bits."""
-    code, width, word = ("<e", "<H", "u16") if dtype == DType.F16 else ("<f", "<I", "u32")
+    bits, largest = _bits(value, dtype)
+    if bits & largest != largest:
+        return repr(value)
+    return f"@bitcast({dtype}, @as(u{8 * dtype.bytes}, 0x{bits:x}))"
+
+
+def _bits(value: float, dtype: DType) -> tuple[int, int]:
+    """The bit pattern of ``value`` in ``dtype``, those beyond it as infinities, and the exponent of
+    infinities and of what is no number."""
+    code, width, exponent = ("<e", "<H", 0x7C00) if dtype == DType.F16 else ("<f", "<I", 0x7F800000)
     try:
         exact = struct.pack(code, value)
     except OverflowError:
-        exact = struct.pack(code, float("inf") if value > 0 else float("-inf"))
-    if abs(struct.unpack(code, exact)[0]) < float("inf"):
-        return repr(value)
-    bits = struct.unpack(width, exact)[0]
-    return f"@bitcast({dtype}, @as({word}, 0x{bits:x}))"
+        exact = struct.pack(code, math.copysign(math.inf, value))
+    (bits,) = struct.unpack(width, exact)
+    if dtype != DType.BF16:
+        return bits, exponent
+    nearest = bits if math.isnan(value) else bits + 0x7FFF + (bits >> 16 & 1)
+    return nearest >> 16, exponent >> 16

@@ -28,7 +28,7 @@ from meshc.backends.csl.kernels.shared_code import (
     repeat,
     rounds,
 )
-from meshc.backends.csl.spelling.descriptors import Descriptors, element
+from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.ir.affine import Cond, Expr
@@ -38,11 +38,7 @@ from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-_POINTWISE = {
-    "add": {"f16": "@faddh", "f32": "@fadds"},
-    "mul": {"f16": "@fmulh", "f32": "@fmuls"},
-    "max": {"f16": "@fmaxh", "f32": "@fmaxs"},
-}
+_POINTWISE = {"add": "fadd", "mul": "fmul", "max": "fmax"}
 _WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
 
@@ -191,10 +187,10 @@ class Kernels:
 
     def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
         _alike(op, *windows)
-        builtin = _POINTWISE[op.kernel][element(windows[0].dtype)]
+        operation = builtin(_POINTWISE[op.kernel], windows[0].dtype)
         memory = self.descriptors.memory
         return self.code.parts(
-            _operands(op, windows), lambda part: [f"{builtin}({', '.join(map(memory, part))});"]
+            _operands(op, windows), lambda part: [f"{operation}({', '.join(map(memory, part))});"]
         )
 
     def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
@@ -202,22 +198,22 @@ class Kernels:
         _alike(op, to, source)
         operation, name = _WITH_NUMBER[op.kernel]
         number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
-        builtin, memory = _POINTWISE[operation][element(to.dtype)], self.descriptors.memory
+        by, memory = builtin(_POINTWISE[operation], to.dtype), self.descriptors.memory
         return self.code.parts(
-            (to, source), lambda part: [f"{builtin}({', '.join(map(memory, part))}, {number});"]
+            (to, source), lambda part: [f"{by}({', '.join(map(memory, part))}, {number});"]
         )
 
     def _relu2(self, op: Compute, windows: list[Window]) -> list[str]:
         """The larger of the element and zero, then its square."""
         to, source = windows
         _alike(op, to, source)
-        kind, memory = element(to.dtype), self.descriptors.memory
+        memory = self.descriptors.memory
 
         def squared(part: Sequence[Window]) -> list[str]:
             out, given = map(memory, part)
             return [
-                f"{_POINTWISE['max'][kind]}({out}, {given}, 0.0);",
-                f"{_POINTWISE['mul'][kind]}({out}, {out}, {out});",
+                f"{builtin('fmax', to.dtype)}({out}, {given}, 0.0);",
+                f"{builtin('fmul', to.dtype)}({out}, {out}, {out});",
             ]
 
         return self.code.parts((to, source), squared)
@@ -263,7 +259,7 @@ class Kernels:
 
     def _gemm(self, op: Compute, windows: list[Window]) -> list[str]:
         to, left, right = windows
-        if left.dtype != right.dtype or (left.dtype, to.dtype) == (DType.F32, DType.F16):
+        if left.dtype != right.dtype or (left.dtype == DType.F32 and to.dtype.half):
             fail(
                 "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
             )
@@ -401,8 +397,8 @@ class Kernels:
             )
             return memory(where)
 
-        add = _POINTWISE["add"][element(dtype)]
-        multiply = _POINTWISE["mul"][element(dtype)]
+        add = builtin("fadd", dtype)
+        multiply = builtin("fmul", dtype)
         factors = ", ".join(
             memory(side, f"{self.names.of('buffer', side.buffer.name)}_{what}")
             for side, what in ((left, "columns"), (right, "rows"))
@@ -439,7 +435,7 @@ def _multiply_add(product: Product) -> str:
     """The multiply-accumulate builtin."""
     if product.mixed:
         return "@fmachs"
-    return "@fmacs" if product.c.dtype == DType.F32 else "@fmach"
+    return builtin("fmac", product.c.dtype)
 
 
 def _repeated(operand: Window, to: Window) -> Window:

@@ -16,7 +16,7 @@ from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Joi
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.fabric.messages import Messages
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.spelling.descriptors import Descriptors, element
+from meshc.backends.csl.spelling.descriptors import Descriptors, builtin
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.names import of_rounds, plain
@@ -24,19 +24,11 @@ from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute, For, Recv, Relay, Send, Sweep, Transfer, Wait
-from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 _PAD = "    "
-_COMBINE = {
-    ("store", DType.F16): "@fmovh",
-    ("store", DType.F32): "@fmovs",
-    ("add", DType.F16): "@faddh",
-    ("add", DType.F32): "@fadds",
-    ("max", DType.F16): "@fmaxh",
-    ("max", DType.F32): "@fmaxs",
-}
+_COMBINE = {"store": "fmov", "add": "fadd", "max": "fmax"}
 
 
 @dataclass
@@ -266,21 +258,22 @@ class Lowering:
     def _operation(self, op: Transfer) -> str:
         """The vector operation of a transfer, its last parenthesis left open."""
         here = self.messages.window(op)
-        element(here.dtype)
         memory = self.descriptors.memory(here)
 
         def fabric(name: str, verb: str) -> str:
             return self.ends.descriptor(name, verb, here)
 
         if isinstance(op, Send):
-            return f"{_COMBINE['store', here.dtype]}({fabric(op.channel, 'send')}, {memory}"
+            return (
+                f"{builtin(_COMBINE['store'], here.dtype)}({fabric(op.channel, 'send')}, {memory}"
+            )
         source = fabric(op.channel, "recv")
-        builtin = _COMBINE[op.combine, here.dtype]
+        combined = builtin(_COMBINE[op.combine], here.dtype)
         if isinstance(op, Relay):
-            return f"{builtin}({fabric(op.onward, 'send')}, {source}, {memory}"
+            return f"{combined}({fabric(op.onward, 'send')}, {source}, {memory}"
         if op.combine == "store":
-            return f"{builtin}({memory}, {source}"
-        return f"{builtin}({memory}, {source}, {memory}"
+            return f"{combined}({memory}, {source}"
+        return f"{combined}({memory}, {source}, {memory}"
 
     def _wait(self, group: Group) -> None:
         """Return from the task until the transfers of ``group`` have ended."""

@@ -15,7 +15,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
-ELEMENTS = (DType.F16, DType.F32)
+ELEMENTS = (DType.F16, DType.BF16, DType.F32)
 _VARIABLES = "ijkl"
 
 
@@ -154,8 +154,18 @@ def element(dtype: DType) -> str:
     """The CSL type of an element that vector operations take. Raises ``csl-dtype`` for what has
     none."""
     if dtype not in ELEMENTS:
-        fail("csl-dtype", f"elements of type {dtype} cannot be emitted as CSL", help="use f16, f32")
+        fail(
+            "csl-dtype",
+            f"elements of type {dtype} cannot be emitted as CSL",
+            help="use f16, bf16 or f32",
+        )
     return str(dtype)
+
+
+def builtin(operation: str, dtype: DType) -> str:
+    """The builtin that does ``operation``, such as ``fadd``, on elements of ``dtype``: CSL has one
+    for floats of 16 bits, whichever their format, and one for those of 32. Raises ``csl-dtype``."""
+    return f"@{operation}{'s' if element(dtype) == 'f32' else 'h'}"
 
 
 def stored(dtype: DType) -> str:
