@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshc.ir.batch import REQUEST
 from meshc.ir.module import LEVELS, Level, Module
 from meshc.passes.base import Pass
 from meshc.passes.registry import own_pipeline
@@ -47,11 +48,11 @@ SERVING_STAGES = ("chunk-prompts", "group-layers")
 """The passes that let a fresh graph serve requests as they come."""
 
 
-def serving_passes(multiple: int, grouped: bool, force: bool = False) -> list[Pass]:
+def serving_passes(multiple: int, grouped: bool, force: bool = False, most: int = 0) -> list[Pass]:
     """The passes that let a fresh graph serve requests as they come: prompts in chunks that begin
-    at multiples of ``multiple`` tokens and, if ``grouped``, by groups of layers (of a dense model
-    only if ``force``)."""
-    names = [f"chunk-prompts{{multiple={multiple}}}"]
+    at multiples of ``multiple`` tokens and have at most ``most`` (0: as many as the caches hold)
+    and, if ``grouped``, by groups of layers (of a dense model only if ``force``)."""
+    names = [f"chunk-prompts{{multiple={multiple},most={most}}}"]
     names += [f"group-layers{{force={'true' if force else 'false'}}}"] if grouped else []
     return own_pipeline(",".join(names))
 
@@ -101,6 +102,8 @@ _ENDS: dict[Level, str] = {
     "tile": "memory_planned",
 }
 _LOWERING = ("partition", "expand-programs")
+REQUESTS_BEHIND = {"expand-programs": "pipeline-requests"}
+"""Behind the first comes the second where a program is told which request it works on."""
 
 
 def pipeline_from(
@@ -108,7 +111,8 @@ def pipeline_from(
 ) -> list[Pass]:
     """The passes from ``module``, of any level, to the end of ``level``: all of a fresh graph; of
     a module that was dumped or written by hand those of its level, unless what the last of them
-    establishes holds already, and of the levels below."""
+    establishes holds already, and of the levels below. Where a run is told which request it works
+    on, a step of decoding becomes one of all requests."""
     chosen = settings or {}
     here = LEVELS.index(module.level)
     names: list[str] = []
@@ -116,4 +120,7 @@ def pipeline_from(
         own = stage == module.level
         if not own or _ENDS[stage] not in module.holds:
             names += [n for n in STAGES[stage] if not (own and n in _LOWERING)]
+    if REQUEST in module.scalars:
+        behind = {name: [name, more] for name, more in REQUESTS_BEHIND.items()}
+        names = [one for name in names for one in behind.get(name, [name])]
     return own_pipeline(",".join(chosen.get(name, name) for name in names))

@@ -77,13 +77,15 @@ def _compiled(
     host = _host_facts(loaded, given)
     if request.serving:
         serving = serving_passes(
-            request.rows, request.serving != "chunks", request.serving == "layers!"
+            request.rows,
+            request.serving != "chunks",
+            request.serving == "layers!",
+            request.chunk or 0,
         )
         manager = PassManager(serving, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
         host = replace(host, loops=_loops(given.get("prefill")))
-
-    if request.chunk is not None and "prefill" in given:
+    elif request.chunk is not None and "prefill" in given:
         chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
         given["prefill"] = chunking.run(given["prefill"], report)
 
@@ -189,14 +191,16 @@ def graph_module(
     module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
-    _give_requests(module, request.batch)
+    _give_requests(module, request.batch, request.target == "csl")
     return module
 
 
-def _give_requests(module: Module, asked: int) -> None:
+def _give_requests(module: Module, asked: int, apart: bool) -> None:
     """Let a step of decoding work on as many requests as are ``asked`` for, or as the model says;
-    prompts are read one at a time, each into the caches of its request. Fails with
-    ``unsupported-batch`` for a model that knows no requests."""
+    prompts are read one at a time, each into the caches of its request. Where programs are kept
+    ``apart``, one at a time on the cores, the host puts caches of prompts side by side, and a step
+    is that of one request, of which the passes make one of all. Fails with ``unsupported-batch``
+    for a model that knows no requests."""
     batch = asked if asked > 1 else batch_of(module)
     if batch == 1:
         return
@@ -206,10 +210,10 @@ def _give_requests(module: Module, asked: int) -> None:
             f"'{module.name}' takes no dim {BATCH}, so there is nothing to batch",
             help=f"give its inputs the dim {BATCH}, such as main(tokens[{BATCH}, L])",
         )
-    if module.option("phase", "") == "prefill":
-        module.scalars[REQUEST], module.dims[BATCH] = (0, batch - 1), 1
-    else:
-        module.dims[BATCH] = batch
+    reads = module.option("phase", "") == "prefill"
+    module.dims[BATCH] = 1 if reads or apart else batch
+    if reads != apart:
+        module.scalars[REQUEST] = (0, batch - 1)
 
 
 def sequence(loaded: LoadedModel, request: CompileRequest) -> int | None:

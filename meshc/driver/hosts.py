@@ -183,6 +183,12 @@ class PythonHost:
         return int(self._program.capacity)
 
     @property
+    def most(self) -> int:
+        """Tokens of a prompt that one run reads at most."""
+        prefill = self._program.prefill
+        return self.capacity if prefill is None else int(prefill.scalars["len"][1])
+
+    @property
     def multiple(self) -> int:
         """Chunks of prompts begin at multiples of so many tokens."""
         prefill = self._program.prefill

@@ -30,7 +30,7 @@ SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
 MOST_TOKENS = 1 << 24
 _MAX_CLUSTER = 16
-MOST_REQUESTS = {"python": 256, "cuda": 16}
+MOST_REQUESTS = {"python": 256, "cuda": 16, "csl": 64}
 _MAX_LAYERS = 1 << 10
 
 
@@ -48,10 +48,10 @@ class CompileRequest:
     ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``batch``
     is the requests of a step. ``serving`` is how a program serves requests as they come: ``chunks``
     of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
-    for one that reads prompts whole. ``chunk`` is, for CSL, the most tokens of a prompt that one
-    launch reads behind those that are cached; None for prompts in one piece. For CUDA ``cluster``
-    is the blocks of a cluster, ``dataflow`` how they share attention, both by the cost model when
-    empty, ``page`` the tokens of a page of the cache.
+    for one that reads prompts whole. ``chunk`` is, for CSL and for a program that serves, the most
+    tokens of a prompt that one run reads behind those that are cached; None for as many as the
+    caches hold. For CUDA ``cluster`` is the blocks of a cluster, ``dataflow`` how they share
+    attention, both by the cost model when empty, ``page`` the tokens of a page of the cache.
     """
 
     target: str = "python"
@@ -148,7 +148,7 @@ class CompileRequest:
             _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
         _within(found, "--seq", self.seq, MOST_TOKENS)
         _within(found, "--chunk", self.chunk, MOST_TOKENS)
-        if self.chunk is not None and self.target != "csl":
+        if self.chunk is not None and self.target != "csl" and not self.serving:
             words = f"programs for --target {self.target} do not take it"
             found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
         _within(found, "--layers", self.layers, _MAX_LAYERS)

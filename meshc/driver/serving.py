@@ -35,13 +35,15 @@ USUAL_REQUESTS = 8
 class ServeRequest:
     """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``
     and ``force`` are as those of ``meshc schedule``. ``weights`` is the path of a checkpoint,
-    None for the model's own."""
+    None for the model's own. ``whole`` leaves room for prompts in one piece also where the policy
+    cuts them."""
 
     policy: str = "chunked"
     chunk: int | None = None
     groups: str = ""
     force: bool = False
     weights: str | None = None
+    whole: bool = False
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -84,8 +86,14 @@ class Service:
         scheduler = Scheduler(wanted, self.layer_costs, most * room, most, self.multiple)
         return Server(self.engine, scheduler)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the program reads a prompt that fills its caches in one piece."""
+        return self.engine.most == self.engine.capacity
+
     def alone(self, entry: Entry) -> list[int]:
-        """The tokens of a request that nothing else runs beside, its prompt read whole."""
+        """The tokens of a request that nothing else runs beside, its prompt read whole. Raises
+        ``bad-argument`` where the program has no room for that."""
         whole = Policy("chunked", self.engine.capacity + self.multiple, Fixed(1))
         return replayed(self.server(whole), [replace(entry, seconds=0.0)], 1.0)[entry.name]
 
@@ -107,7 +115,9 @@ def opened_service(
     if compile_request.target != "python":
         fail("bad-argument", f"programs for --target {compile_request.target} do not serve yet")
     chosen = request.chosen()
-    asked = replace(compile_request, serving=request.serving, phase="both")
+    whole = request.whole or chosen.chunk is None
+    chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
+    asked = replace(compile_request, serving=request.serving, phase="both", chunk=chunk)
     compiled = compile_loaded(loaded, asked, instruments, report)
     if not compiled.makes_tokens or "prefill" not in compiled.modules:
         fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")

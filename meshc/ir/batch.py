@@ -3,12 +3,17 @@
 A step of decoding works on all requests at once: values have a dim ``B``, and of the run-time
 scalar ``pos`` a run is given one for each request (or one for all of them). A prompt is read by
 itself, since prompts differ in length: a phase that declares the run-time scalar ``request`` keeps
-every state once for each of its values, and a run reads and writes the one it names.
+every state once for each of its values, and a run reads and writes the one it names. A program of
+the tile level may also let requests go through it one behind another (``pipeline-requests``).
 """
 
 from __future__ import annotations
 
+from meshc.ir.affine import Expr
 from meshc.ir.module import Module
+from meshc.ir.ops.tile import For
+from meshc.ir.values import Value
+from meshc.ir.views import Point
 
 BATCH = "B"
 POSITION = "pos"
@@ -24,3 +29,15 @@ def requests_of(module: Module) -> int:
     """Requests whose state ``module`` keeps."""
     _, last = module.scalars.get(REQUEST, (0, batch_of(module) - 1))
     return last + 1
+
+
+def request_axis(module: Module, state: Value) -> int | None:
+    """Which dim of the buffer ``state`` counts requests that go through the program one behind
+    another: the one at which a loop, each round of which has a position of its own, takes one. None
+    where there is no such loop."""
+    for loop in (op for op in module.walk() if isinstance(op, For) and POSITION in op.each):
+        own = Point(Expr.var(loop.var))
+        for view in (view for op in loop.regions[0].walk() for view in op.views()):
+            if view.buffer is state and own in view.indices:
+                return view.indices.index(own)
+    return None

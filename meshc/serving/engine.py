@@ -23,14 +23,18 @@ Array = NDArray[Any]
 
 
 class Engine(Protocol):
-    """A program that serves: ``requests`` at once, each with ``capacity`` tokens in its caches;
-    tokens are numbered from 0 to ``vocab`` - 1."""
+    """A program that serves: ``requests`` at once, each with ``capacity`` tokens in its caches. It
+    reads at most ``most`` tokens of a prompt at once; tokens are numbered from 0 to ``vocab`` - 1.
+    """
 
     @property
     def requests(self) -> int: ...
 
     @property
     def capacity(self) -> int: ...
+
+    @property
+    def most(self) -> int: ...
 
     @property
     def vocab(self) -> int: ...
@@ -80,9 +84,19 @@ class Server:
 
     ``scheduler`` decides; its ``most_requests`` are at most those of the engine. Not to be called
     from several threads at once.
+
+    Errors: ``bad-argument`` for a policy of longer chunks than the engine reads.
     """
 
     def __init__(self, engine: Engine, scheduler: Scheduler) -> None:
+        longest = min(scheduler.policy.chunk or engine.capacity, engine.capacity)
+        if longest > engine.most:
+            fail(
+                "bad-argument",
+                f"the program reads at most {engine.most} tokens of a prompt at once, and the "
+                f"policy '{scheduler.policy.name}' up to {longest}",
+                help="compile the program for chunks of that many tokens",
+            )
         self.engine = engine
         self.scheduler = scheduler
         self.jobs: dict[int, Job] = {}

@@ -28,7 +28,7 @@ from meshc.sim.sema.builtins import (  # noqa: F401  (they fill the table of bui
 from meshc.sim.sema.frozen import frozen
 from meshc.sim.sema.rectangle import LayoutInfo, TileCode
 from meshc.sim.sema.registry import Analyzer
-from meshc.sim.sema.types import Array, Enum, Struct, Type
+from meshc.sim.sema.types import Array, Enum, Float, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, Export, Unit
 from meshc.sim.sema.values import FnVal, Frame, Global, Module, Symbol, Val
 from meshc.sim.sema.walk import imports_module
@@ -126,15 +126,17 @@ def compile_program(
     fabric: tuple[int, int],
     offsets: tuple[int, int],
     import_paths: Sequence[str] = (),
+    half: Float = ty.F16,
 ) -> Program:
-    """Compile the program whose layout file is ``path``. Raises MeshcError with all errors."""
+    """Compile the program whose layout file is ``path``; ``half`` is the format of 16-bit floats at
+    run time. Raises MeshcError with all errors."""
     folder = os.path.dirname(os.path.abspath(path))
     loader = Loader(folder, import_paths)
     values_ = {name: Val(ty.COMPTIME_INT, value) for name, value in params.items()}
     values_ |= {name: Val(ty.COLOR, value) for name, value in colors.items()}
     info = LayoutInfo(fabric=fabric, offsets=offsets)
     run_layout(path, loader, arch, values_, info)
-    classes, tiles = _compile_classes(loader, arch, info)
+    classes, tiles = _compile_classes(loader, arch, info, half)
     shown = {**{k: str(v) for k, v in params.items()}, **{k: str(v) for k, v in colors.items()}}
     return Program(
         arch, info.width, info.height, fabric, offsets, classes, tiles, info.routes,
@@ -142,7 +144,9 @@ def compile_program(
     )  # fmt: skip
 
 
-def _compile_classes(loader: Loader, arch: str, info: LayoutInfo) -> tuple[list[PeProgram], Tiles]:
+def _compile_classes(
+    loader: Loader, arch: str, info: LayoutInfo, half: Float
+) -> tuple[list[PeProgram], Tiles]:
     """Each distinct PE program, in the order of the first PEs that run it, row by row.
 
     PEs of one file share a program when they agree in the parameters that this program reads.
@@ -161,7 +165,7 @@ def _compile_classes(loader: Loader, arch: str, info: LayoutInfo) -> tuple[list[
         found = next((known[key] for key in keys if key in known), None)
         if found is None:
             loader.load(code.path, loader.root, code.span)
-            program, names = _compiled(loader, arch, code.path, code.params, info)
+            program, names = _compiled(loader, arch, code.path, code.params, info, half)
             found = len(classes)
             classes.append(program)
             known[_read_key(code, names)] = found
@@ -183,13 +187,18 @@ def compile_pe(
 
 
 def _compiled(
-    loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None
+    loader: Loader,
+    arch: str,
+    file: str,
+    bindings: dict[str, Val],
+    info: LayoutInfo | None,
+    half: Float = ty.F16,
 ) -> tuple[PeProgram, tuple[str, ...]]:
     """A PE program, and the parameters of its file that it depends on."""
-    unit, names = _analysed(loader, Unit(arch, file), file, bindings, info)
+    unit, names = _analysed(loader, Unit(arch, file, half), file, bindings, info)
     recursive = entered_again(list(unit.functions.values())) & unit.with_memory
     if recursive:
-        again = Unit(arch, file, recursive=frozenset(recursive))
+        again = Unit(arch, file, half, recursive=frozenset(recursive))
         unit, names = _analysed(loader, again, file, bindings, info)
         unit.place_stack(min(STACK_BYTES, MEMORY_BYTES - unit.used))
     _check_memory(unit)

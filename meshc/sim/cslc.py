@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.sim.compiler import compile_program
+from meshc.sim.sema.types import BF16, CB16, F16, Float
 from meshc.sim.storage import FILE_NAME, save_program
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
@@ -46,11 +47,15 @@ def pairs(entries: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _check_format(name: str) -> None:
-    if name not in ("f16", "cb16", "bf16"):
+def half(name: str) -> Float:
+    """The format of 16-bit floats that ``--fp16-format`` names. Raises ``csl-usage`` for what is
+    none, ``csl-unsupported`` for cb16."""
+    found = {"f16": F16, "bf16": BF16, "cb16": CB16}.get(name)
+    if found is None:
         fail("csl-usage", f"'{name}' is no FP16 format; there are f16, cb16 and bf16")
-    if name != "f16":
-        fail("csl-unsupported", f"the simulator computes in f16 only, not in {name}")
+    if found == CB16:
+        fail("csl-unsupported", "the simulator computes in f16 and bf16 only, not in cb16")
+    return found
 
 
 def size(text: str) -> tuple[int, int]:
@@ -69,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, _ = _parser().parse_known_args([a.replace("-o=", "-o", 1) if a.startswith("-o=") else a
                                           for a in given])  # fmt: skip
     try:
-        _check_format(args.fp16_format)
         program = compile_program(
             args.layout,
             args.arch,
@@ -78,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             size(args.fabric_dims),
             size(args.fabric_offsets or ("4,1" if args.memcpy else "0,0")),
             args.import_path,
+            half(args.fp16_format),
         )
     except MeshcError as problem:
         print(problem, file=sys.stderr)

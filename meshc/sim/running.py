@@ -12,7 +12,7 @@ from typing import Any
 
 from meshc.sim.compiler import compile_program
 from meshc.sim.cs_python import STAND_IN
-from meshc.sim.cslc import size
+from meshc.sim.cslc import half, size
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import Options
 from meshc.sim.storage import save_program
@@ -36,7 +36,14 @@ def compile_folder(folder: Path, out: Path) -> None:
     dims, offsets = (size(flags[name]) for name in ("--fabric-dims", "--fabric-offsets"))
     with _deep():
         program = compile_program(
-            str(folder / "layout.csl"), flags["--arch"], {}, {}, dims, offsets, []
+            str(folder / "layout.csl"),
+            flags["--arch"],
+            {},
+            {},
+            dims,
+            offsets,
+            [],
+            half(flags.get("--fp16-format", "f16")),
         )
     (out / "bin").mkdir(parents=True, exist_ok=True)
     save_program(program, out)

@@ -1,26 +1,29 @@
 """The table of vector operations: operand types and lanes per cycle.
 
-``types`` lists destination first; :mod:`meshc.sim.machine.compute` has the arithmetic.
+``types`` lists destination first; :mod:`meshc.sim.machine.compute` has the arithmetic. Builtins on
+16-bit floats are operations on the format that the program is compiled for, ``f16`` or ``bf16``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from meshc.sim.sema.types import F16, F32, I16, U16, U32, Type
+from meshc.sim.sema.types import BF16, F16, F32, I16, U16, U32, Float, Type
 
 
 @dataclass(frozen=True)
 class OpSpec:
-    """``kind`` groups operations of equal speed in the cycle model."""
+    """``kind`` groups operations of equal speed in the cycle model; ``builtin`` is the operation's
+    name in CSL."""
 
     name: str
     types: tuple[Type, ...]
     kind: str
+    builtin: str
 
 
 def _ops(kind: str, types: tuple[Type, ...], *names: str) -> dict[str, OpSpec]:
-    return {name: OpSpec(name, types, kind) for name in names}
+    return {name: OpSpec(name, types, kind, name) for name in names}
 
 
 OPS: dict[str, OpSpec] = {
@@ -54,3 +57,19 @@ OPS: dict[str, OpSpec] = {
     **_ops("xp16", (F16, I16), "xp162fh"),
     **_ops("xp16", (F32, I16), "xp162fs"),
 }
+BUILTINS = tuple(OPS)
+"""The operations as CSL names them."""
+
+
+def _in_bf16(spec: OpSpec) -> OpSpec:
+    types = tuple(BF16 if one == F16 else one for one in spec.types)
+    return replace(spec, name=f"{spec.name}_bf16", types=types)
+
+
+OPS |= {one.name: one for one in map(_in_bf16, [s for s in OPS.values() if F16 in s.types])}
+
+
+def operation(builtin: str, half: Float) -> str:
+    """The operation that ``builtin`` is where ``half`` is the format of 16-bit floats."""
+    found = f"{builtin}_{half}"
+    return found if found in OPS else builtin

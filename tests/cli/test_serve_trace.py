@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshc.analysis.layout.liveness import assign_addresses
 from meshc.cli import main
-from meshc.driver import CompileRequest, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.serving import ServeRequest, Service, entries_of, opened_service
 from meshc.serving.groups import ByLength, Fixed
 from meshc.serving.lengths import Trace
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import replayed
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
 
@@ -59,24 +60,44 @@ def test_requests_get_what_they_get_alone(serve, words, policy_name):
         assert sum(name in i["ended"] for i in found["iterations"]) == 1
 
 
-@pytest.mark.parametrize("model", ["mixtral-5x2", "qwen3-moe-7x3"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--policy", "layered", "--groups", "2"],
-        ["--policy", "combined", "--groups", "2", "--chunk", "6"],
-    ],
-    ids=["layered", "combined"],
+EXPERTS = (
+    "tiny_experts/mixtral-5x2",
+    "tiny_experts/qwen2-moe-6x2",
+    "tiny_experts/qwen3-moe-7x3",
+    "tiny_gpt_oss/gpt-oss-5x2-yarn",
+    "tiny_latent_experts/deepseek-v2-8x3",
+    "tiny_latent_experts/deepseek-v2-6x2-groups-bf16",
+    "tiny_latent_experts/deepseek-v3-8x3",
 )
-def test_models_with_experts_are_read_by_groups_of_layers(serve, model, words):
-    name = f"../tiny_experts/{model}"
+SCHEDULES = {
+    "chunked": ["--chunk", "6"],
+    "layered": ["--policy", "layered", "--groups", "2"],
+    "combined": ["--policy", "combined", "--groups", "2", "--chunk", "6"],
+}
+QUICK = {(0, "layered"), (3, "layered"), (5, "combined")}
+
+
+@pytest.mark.parametrize(
+    ("model", "schedule"),
+    [
+        pytest.param(
+            EXPERTS[number],
+            schedule,
+            marks=() if (number, schedule) in QUICK else pytest.mark.slow,
+        )
+        for number in range(len(EXPERTS))
+        for schedule in SCHEDULES
+    ],
+)
+def test_models_with_experts_are_served_by_every_policy(serve, model, schedule):
+    words, name = SCHEDULES[schedule], f"../{model}"
     found = json.loads(serve(*words, "--compare-alone", "--json", model=name).out)
-    whole = json.loads(serve("--chunk", "40", "--json", model=name).out)
-    assert [own["tokens"] for own in found["requests"]] == [
-        own["tokens"] for own in whole["requests"]
-    ]
-    layers = [tuple(own["layers"]) for own in found["iterations"] if own["layers"]]
-    assert len(set(layers)) == 2 and (0, whole["iterations"][0]["layers"][1]) not in layers
+    assert [len(own["tokens"]) for own in found["requests"]] == [4, 6, 3, 5]
+    layers = {tuple(own["layers"]) for own in found["iterations"] if own["layers"]}
+    assert len(layers) == (1 if schedule == "chunked" else 2)
+    assert min(first for first, _ in layers) == 0
+    longest = max(stop - start for own in found["iterations"] for _, start, stop in own["read"])
+    assert longest == (14 if schedule == "layered" else 6)
 
 
 def test_iterations_and_answers_are_printed_the_same_each_time(serve):
@@ -181,6 +202,41 @@ def test_any_arrivals_on_a_real_model(service, chosen, drawn, seed):
     found = replayed(server, entries, 1.0)
     assert found == {entry.name: service.alone(entry) for entry in entries}
     assert server.free == 3 and server.scheduler.held_tokens == 0
+
+
+@pytest.fixture(scope="module")
+def short():
+    """A program whose prompts are read by at most six tokens at once, of the same model."""
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    asked = CompileRequest(mesh="2x3", seq=40, batch=3)
+    return opened_service(loaded, asked, ServeRequest("chunked", chunk=6), Diagnostics())
+
+
+def test_a_program_for_short_chunks_gives_the_same_tokens(service, short):
+    assert (service.engine.most, short.engine.most) == (40, 6)
+    drawn = Trace(((20, 5), (6, 3), (1, 4), (33, 6)), (0.0, 0.0, 2.0, 3.0))
+    entries = entries_of(drawn, short, 3, False)
+    assert replayed(short.server(), entries, 1.0) == {
+        entry.name: service.alone(entry) for entry in entries
+    }
+
+
+def test_longer_chunks_than_a_program_has_room_for_are_refused(short):
+    for chosen in (policy("chunked", 9), policy("combined", 40), policy("layered")):
+        with pytest.raises(MeshcError, match="reads at most 6 tokens of a prompt at once"):
+            short.server(chosen)
+    with pytest.raises(MeshcError, match="a chunk of 7 tokens, but the program reads 6 at most"):
+        short.engine.read(0, short.engine.embedded([1] * 7), 0, range(2))
+
+
+def test_a_program_for_short_chunks_takes_less_memory():
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    used = []
+    for chunk in (None, 6):
+        asked = CompileRequest(mesh="2x3", seq=240, serving="chunks", phase="prefill", chunk=chunk)
+        prefill = compile_loaded(loaded, asked).modules["prefill"]
+        used.append(assign_addresses(prefill))
+    assert used[1] < used[0] / 3
 
 
 @pytest.mark.slow

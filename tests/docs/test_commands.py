@@ -143,7 +143,7 @@ def shell(place):
 
 def test_steps_of_the_csl_page(shell, place):
     """As they stand there, with tensors put into ``data``; and again, which keeps those."""
-    text, _ = blocks("docs/csl.md", "sh")
+    text, *_ = blocks("docs/csl.md", "sh")
     *steps, last = text.splitlines()
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((64, 96)), rng.standard_normal((96, 48))

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from csl_condition import Moved, conditioned, moved
 
 from meshc.driver import CompileRequest, compile_loaded, graph_module, load_any
-from meshc.interp.bounds import compare, reduction_length
+from meshc.interp.bounds import reduction_length
 from meshc.interp.check import Trace, random_trace, run_from
 from meshc.interp.inputs import RandomArrays
 from meshc.interp.tile import TileMachine
@@ -56,11 +57,26 @@ class Prompts:
         self.names = host_names(folder / "program" / "run.py", simulated)
         self.constants = random_trace(self.graph, 1).constant
         self.program = self.names["Program"](str(folder / "out"), self.constants.__getitem__)
-        self.machine = TileMachine(self.module)
+        (self.input,) = (port[0] for port in self.names["INPUTS"])
+        self.precision = str(self.module.dtype())
+        self.runs = []
+        self.machine = self._machine(self.constants)
+
+    def _machine(self, weights):
+        """The interpreter with ``weights``."""
+        machine = TileMachine(self.module)
         for name in (port[0] for port in self.names["WEIGHTS"]):
             if name not in self.names.get("CONSTANTS", ()):
-                self.machine.load(name, self.constants[name])
-        (self.input,) = (port[0] for port in self.names["INPUTS"])
+                machine.load(name, weights[name])
+        return machine
+
+    def _moved(self, seed):
+        """A machine that has done all runs with numbers moved by ``seed``, and its last results."""
+        machine = self._machine(Moved(self.constants, self.precision, seed))
+        for number, (rows, told) in enumerate(self.runs):
+            machine.load(self.input, moved(rows, self.precision, [seed, number]))
+            results = machine.run(told)
+        return machine, results
 
     def compare(self, length, position=0):
         """The rows and caches behind ``length`` random tokens of a prompt, of which ``position``
@@ -75,6 +91,7 @@ class Prompts:
         kept = self.program.kept()
         padded = np.zeros((1, self.capacity, rows.shape[-1]), rows.dtype)
         padded[:, :length] = rows
+        self.runs.append((padded, told))
         self.machine.load(self.input, padded)
         wanted = self.machine.run(told)
         states = {name.replace(".", "_"): array for name, array in self.machine.state.items()}
@@ -83,12 +100,17 @@ class Prompts:
             if array.dtype.kind == "i":
                 np.testing.assert_array_equal(array, states[name].reshape(array.shape))
         caches = [name for name in kept if kept[name].dtype.kind == "f"]
-        precision = "f16" if "float16" in {str(kept[name].dtype) for name in caches} else "f32"
-        return compare(
-            [*(wanted[name][:, :length] for name in found), *(states[name] for name in caches)],
+
+        def judged(machine, results):
+            held = {name.replace(".", "_"): array for name, array in machine.state.items()}
+            return [*(results[n][:, :length] for n in found), *(held[n] for n in caches)]
+
+        return conditioned(
+            judged(self.machine, wanted),
             [*found.values(), *(kept[n].reshape(states[n].shape) for n in caches)],
-            precision,
-            reduction_length(self.graph, precision),
+            self.precision,
+            reduction_length(self.graph, self.precision),
+            lambda seed: judged(*self._moved(seed)),
         )
 
 
@@ -134,25 +156,31 @@ class Conversation:
         ids, found = self.ids(length), []
         tokens = self.model.generate(ids, count, lambda token, logits: found.append(logits), ())
         assert len(tokens) == count
-        *read, last = ids
-        state = None
-        if read:
-            state = run_from(self.judges["prefill"], self._trace([read])).state
-        steps = [[token] for token in (last, *tokens[:-1])]
-        wanted = run_from(self.judges["decode"], self._trace(steps, len(read)), state).results
-        return compare(
-            [logits.ravel() for logits in wanted],
+        steps = [[token] for token in (ids[-1], *tokens[:-1])]
+
+        def wanted(weights):
+            state = None
+            if ids[:-1]:
+                read = self._trace(weights, [ids[:-1]])
+                state = run_from(self.judges["prefill"], read).state
+            trace = self._trace(weights, steps, len(ids) - 1)
+            logits = run_from(self.judges["decode"], trace, state).results
+            return [one.ravel() for one in logits]
+
+        return conditioned(
+            wanted(self.weights),
             found,
             self.precision,
             reduction_length(self.graphs["decode"], self.precision),
+            lambda seed: wanted(Moved(self.weights, self.precision, seed)),
         )
 
-    def _trace(self, runs, position=None):
+    def _trace(self, weights, runs, position=None):
         """What runs are given that each read some tokens; they are steps from ``position`` on, or
         pieces of prompts."""
-        table, made = np.asarray(self.weights["embedding"]), []
+        table, made = np.asarray(weights["embedding"]), []
         for number, run in enumerate(runs):
             ids = np.array(run)[None]
             told = {"len": len(run)} if position is None else {"pos": position + number}
             made.append(({"tokens": ids, "x": table[ids]}, told))
-        return Trace(self.weights, tuple(made))
+        return Trace(weights, tuple(made))

@@ -71,7 +71,7 @@ def models(draw):
         "D": 2 * draw(st.integers(1, 3)),
         "F": draw(st.integers(2, 14)),
         "layers": draw(st.integers(1, 2)),
-        "dtype": draw(st.sampled_from(["f32", "f16"])),
+        "dtype": draw(st.sampled_from(["f32", "f16", "bf16"])),
     }
     options = {
         "mesh": f"{draw(SIZE)}x{draw(SIZE)}",

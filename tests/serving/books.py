@@ -12,7 +12,7 @@ class Books:
     """An engine whose layers write down the tokens that pass them. A row is a token and the number
     of layers that it has passed; a token's successor depends on all tokens before it."""
 
-    requests, capacity, vocab = REQUESTS, CAPACITY, VOCAB
+    requests, capacity, most, vocab = REQUESTS, CAPACITY, CAPACITY, VOCAB
 
     def __init__(self):
         self.layers = [[[] for _ in range(LAYERS)] for _ in range(REQUESTS)]

@@ -10,6 +10,7 @@ import numpy as np
 from meshc.sim.compiler import compile_program
 from meshc.sim.host.runtime import OPTIONS, Runtime
 from meshc.sim.machine.options import Options
+from meshc.sim.sema.types import F16
 from meshc.sim.storage import save_program
 
 SINGLE = """
@@ -35,8 +36,9 @@ class Run:
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
         program = compile_program(
-            str(folder / "layout.csl"), arch, options.get("params", {}), {}, (0, 0), (4, 1)
-        )
+            str(folder / "layout.csl"), arch, options.get("params", {}), {}, (0, 0), (4, 1), (),
+            options.get("half", F16),
+        )  # fmt: skip
         save_program(program, folder)
         self.runtime = Runtime(str(folder))
         OPTIONS[0] = options.get("machine", Options(strict_queues=bool(options.get("strict"))))

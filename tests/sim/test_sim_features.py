@@ -42,7 +42,6 @@ FEATURES: dict[str, tuple[str, str, str, list[float]]] = {
     "bool arrays": ("var f = [3]bool{true, false, true};",
                     "for (f) |v, i| { if (v) { out[0] += @as(u16, i) + 1; } }", "u16", [4]),
     "odd widths": ("var x: u12 = 4095;", "x += 2; out[0] = @as(u16, x);", "u16", [1]),
-    "bf16": ("var x: bf16 = 1.0;", "x = x + @as(bf16, 0.001); out[0] = @as(f32, x);", "f32", [1.0]),
     "enums to numbers and back": (
         "const E = enum(u16) { a, b, c };\nvar e: E = .b;",
         "if (e == E.b) { e = @as(E, @as(u16, e) + 1); } out[0] = @as(u16, e);", "u16", [2],

@@ -16,7 +16,7 @@ from meshc.analysis.csl.windows import Window, window
 from meshc.analysis.traffic.turns import turns_of
 from meshc.ir.affine import Atom, Cond, Expr, Var
 from meshc.ir.module import Module
-from meshc.ir.ops.tile import Compute, For, Send, Sweep
+from meshc.ir.ops.tile import Compute, For, Send, Sweep, scalars_of_rounds
 from meshc.ir.views import Range, View
 
 TABLE_BYTES = 4
@@ -58,10 +58,11 @@ def words_of(module: Module) -> dict[str, int]:
     row = [_row_words(op) for op in module.walk() if isinstance(op, Compute)]
     flags = {g.number for g in _waited(transfers) if g.shared and not g.at_once}
     return _positive({
-        "pointers": len(host) + 1,
+        "pointers": len(host) + len(scalars_of_rounds(module)) + 1,
         "stamps": STAMPS,
         "pc": int(transfers.suspends),
         "scalars": len(module.scalars),
+        "rounds": sum(scalars_of_rounds(module).values()),
         "kept": len(kept_atoms(module)),
         "loops": len(loops),
         "sent": sum(module.channel(name).turns > 1 for name in _sent_in_turn(module)),
@@ -123,8 +124,8 @@ def _guards(module: Module, transfers: Transfers) -> Iterator[Cond]:
 
 
 def known_at_start(module: Module) -> frozenset[str]:
-    """What has its value when a program starts: names of run-time scalars and coordinates, and
-    weights, as ``%name``."""
+    """What has its value when a program starts, or a round of requests behind each other
+    (``rounds.py``): names of run-time scalars and coordinates, and weights, as ``%name``."""
     weights = (f"%{buffer.value.name}" for buffer in module.buffers if buffer.role == "weight")
     return frozenset({*module.scalars, *module.the_mesh().coordinates, *weights})
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 import islpy
 
 from meshc.analysis.proofs.isltext import Writer, lexicographically_less, set_text
+from meshc.analysis.proofs.remembered import remembered
 from meshc.ir.affine import AffineMap, Cond, Piecewise
 from meshc.support.diagnostics import fail
 
@@ -49,6 +50,7 @@ EVERYWHERE = Scope()
 
 
 # -- conditions ---------------------------------------------------------------------------------
+@remembered
 def find_point(cond: Cond, names: Sequence[str] = (), scope: Scope = EVERYWHERE) -> Point | None:
     """The least point where ``cond`` holds within the bounds, or None when there is none.
 
@@ -58,12 +60,14 @@ def find_point(cond: Cond, names: Sequence[str] = (), scope: Scope = EVERYWHERE)
     return _ask(lambda: _least(_set(dims, cond & scope.bounds, scope), dims))
 
 
+@remembered
 def is_empty(cond: Cond, scope: Scope = EVERYWHERE) -> bool:
     """Whether ``cond`` holds nowhere within the bounds."""
     dims = _names((), cond, scope.bounds)
     return _ask(lambda: bool(_set(dims, cond & scope.bounds, scope).is_empty()))
 
 
+@remembered
 def difference_point(
     left: Cond, right: Cond, names: Sequence[str] = (), scope: Scope = EVERYWHERE
 ) -> Point | None:
@@ -95,6 +99,7 @@ def is_equal(left: Cond, right: Cond, scope: Scope = EVERYWHERE) -> bool:
     return mismatch_point(left, right, (), scope) is None
 
 
+@remembered
 def count(cond: Cond, names: Sequence[str], scope: Scope = EVERYWHERE) -> int:
     """The number of points over ``names`` where ``cond`` holds within the bounds.
 
@@ -123,6 +128,7 @@ def undefined_point(
     return difference_point(Cond.true(), covered, names, scope)
 
 
+@remembered
 def value_mismatch(
     left: Piecewise,
     right: Piecewise,
@@ -157,6 +163,7 @@ class Link:
     scalars: Point
 
 
+@remembered
 def map_difference(left: AffineMap, right: AffineMap, scope: Scope = EVERYWHERE) -> Link | None:
     """The least pair of ``left``, from a source within the bounds, that is not in ``right``."""
     dims = _map_dims(left, scope, right.free_vars)
@@ -174,6 +181,7 @@ def map_mismatch(left: AffineMap, right: AffineMap, scope: Scope = EVERYWHERE) -
     return found if found is not None else map_difference(right, left, scope)
 
 
+@remembered
 def domain_mismatch(relation: AffineMap, cond: Cond, scope: Scope = EVERYWHERE) -> Point | None:
     """A point where ``cond`` holds and the map is undefined, or the other way round."""
     dims = _map_dims(relation, scope, cond.free_vars)
@@ -186,6 +194,7 @@ def domain_mismatch(relation: AffineMap, cond: Cond, scope: Scope = EVERYWHERE) 
     return _ask(search)
 
 
+@remembered
 def image_mismatch(
     relation: AffineMap, sources: Cond, targets: Cond, scope: Scope = EVERYWHERE
 ) -> Point | None:
@@ -206,6 +215,7 @@ def image_mismatch(
     return _ask(search)
 
 
+@remembered
 def unmapped_point(relation: AffineMap, sources: Cond, scope: Scope = EVERYWHERE) -> Point | None:
     """A point of ``sources`` within the bounds that the map sends nowhere."""
     dims = _map_dims(relation, scope, sources.free_vars)
@@ -238,6 +248,7 @@ def is_single_valued(relation: AffineMap, scope: Scope = EVERYWHERE) -> bool:
     return two_targets(relation, scope) is None
 
 
+@remembered
 def find_link(
     relation: AffineMap, where: Cond, scope: Scope = EVERYWHERE, *, targets: Cond | None = None
 ) -> Link | None:
@@ -254,6 +265,7 @@ def find_link(
 
 
 # -- sets ---------------------------------------------------------------------------------------
+@remembered
 def solve(dims: Sequence[str], formula: str, without: str = "1 = 0") -> Point | None:
     """The least point over ``dims`` where ``formula`` holds and ``without`` does not.
 
@@ -382,6 +394,7 @@ def _target_text(dims: _MapDims, space: Sequence[str], cond: Cond, scope: Scope)
     return set_text(space, writer.cond(cond))
 
 
+@remembered
 def _collision(
     relation: AffineMap, scope: Scope, same: Literal["source", "target"]
 ) -> tuple[Link, Link] | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from meshc.analysis.csl.rounds import rounds_of
 from meshc.analysis.csl.words import kept_atoms
 from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.host_file import Vocabulary, host_file
@@ -19,7 +20,6 @@ from meshc.devices.csl import targets
 from meshc.ir.affine import Floor
 from meshc.ir.batch import REQUEST
 from meshc.ir.module import Module
-from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail, in_each
 
 _MOST = 1 << 15
@@ -73,10 +73,15 @@ def check(module: Module) -> None:
     ``unsupported-batch``, ``csl-extent``, ``csl-axis-name``,
     ``csl-port-name``, ``csl-kernel`` and ``csl-dtype``."""
     targets(module.the_device())
-    if scalars_of_rounds(module) or REQUEST in module.scalars:
-        fail("unsupported-batch", "a program of several requests is not emitted as CSL yet")
+    rounds = rounds_of(module)
+    if REQUEST in module.scalars:
+        fail(
+            "unsupported-batch",
+            f"a program that is told its request by '{REQUEST}' is not emitted as CSL",
+            help="pipeline-requests lets a step work on all of them",
+        )
     for name, (low, high) in module.scalars.items():
-        if low < 0:
+        if low < (-1 if rounds is not None and name in rounds.loop.each else 0):
             fail(
                 "csl-extent", f"'{name}' begins with {low}, and the programs of cores count from 0"
             )

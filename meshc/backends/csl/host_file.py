@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.csl.fabric.regions import Regions
-from meshc.backends.csl.spelling.names import Names, plain, port_name, scalar_name
+from meshc.backends.csl.spelling.names import Names, of_rounds, plain, port_name, scalar_name
 from meshc.backends.python.expressions import condition, expression, number, spelled
 from meshc.backends.templates import render
 from meshc.ir.affine import Cond, Expr, Piecewise
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import POSITION, batch_of
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Buffer, Module, Port
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
@@ -63,6 +64,8 @@ def host_file(
     """
     mesh = module.the_mesh()
     regions = Regions(mesh)
+    tokens = None if vocabulary is None else _tokens(module, vocabulary)
+    counts = scalars_of_rounds(module)
     names = Names()
     symbol_of = {buffer.value: symbol for symbol, buffer in symbols.items()}
     ports = [_port(port, module, names, symbol_of[port.buffer]) for port in module.ports]
@@ -91,6 +94,8 @@ def host_file(
         ports=ports,
         constants=[(n, [float(v) for v in c]) for n, c in module.constants.items()],
         scalars=[(scalar_name(n), low, high) for n, (low, high) in module.scalars.items()],
+        rounds=[(scalar_name(n), of_rounds(n), k) for n, k in counts.items()],
+        counts=counts,
         kept=[
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
@@ -99,7 +104,8 @@ def host_file(
         lengths=any(f'"{ROWS}"' in port.shape for port in ports),
         weights=dict.fromkeys(("weights", f"{place}weights")),
         state=f"{place}state",
-        tokens=None if vocabulary is None else _tokens(module, vocabulary),
+        tokens=tokens,
+        several=tokens is not None and bool(counts),
     )
 
 
@@ -116,6 +122,7 @@ def _tokens(module: Module, vocabulary: Vocabulary) -> dict[str, object] | None:
         "logits": outputs.pop(),
         "vocabulary": vocabulary.size,
         "capacity": vocabulary.capacity,
+        "requests": batch_of(module),
         "clock_hz": module.the_device().whole("clock_hz"),
         "stop": str(vocabulary.stop),
     }

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from meshc.analysis.csl.ends import colors_on, places
+from meshc.analysis.csl.rounds import told_once
 from meshc.analysis.traffic.channels import crossed_axis, line_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
@@ -29,11 +30,12 @@ from meshc.backends.csl.spelling.guards import (
     piecewise_function,
 )
 from meshc.backends.csl.spelling.lines import wrapped
-from meshc.backends.csl.spelling.names import IDLE, Names, plain
+from meshc.backends.csl.spelling.names import IDLE, Names, of_rounds, plain
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail
 from meshc.support.plmr import violates
 
@@ -323,8 +325,10 @@ def _exports(pe: PeFile, module: Module) -> list[str]:
         f'@export_name("{symbol}", [*]{buffer.type.dtype}, true);'
         for symbol, buffer in pe.symbols.items()
     ]
+    for name in scalars_of_rounds(module):
+        lines.append(f'@export_name("{of_rounds(name)}", [*]i16, true);')
     lines.append('@export_name("cycles_of_run", [*]u16, true);')
-    params = ", ".join("i16" for _ in module.scalars)
+    params = ", ".join("i16" for _ in told_once(module))
     return [*lines, f'@export_name("run", fn({params})void);']
 
 

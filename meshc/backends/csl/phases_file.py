@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from meshc.backends.csl.host_file import ROWS
 from meshc.backends.csl.spelling.names import phase_file, plain
 from meshc.backends.templates import render
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import POSITION, batch_of, request_axis
 from meshc.ir.module import Buffer, Module
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail
 
 PREFILL, DECODE = "prefill", "decode"
@@ -39,6 +40,12 @@ def phases_file(modules: Mapping[str, Module], symbols: Mapping[str, Mapping[str
         length=ROWS,
         position=POSITION if POSITION in modules[PREFILL].scalars else "",
         chunk=chunk_of(modules[PREFILL]),
+        requests=batch_of(module) if scalars_of_rounds(module) else 0,
+        axes={
+            symbol: request_axis(module, buffer.value)
+            for symbol, buffer in symbols[DECODE].items()
+            if buffer.role == "state"
+        },
     )
 
 

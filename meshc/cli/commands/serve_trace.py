@@ -55,7 +55,11 @@ def run(options: argparse.Namespace) -> int:
 
     found = replayed(service.server(), entries, options.iteration_ms / 1e3, note)
     if options.compare_alone:
-        _compare(service, entries, found)
+        alone = service
+        if not service.whole:
+            whole = dataclasses.replace(request, whole=True)
+            alone = opened_service(loaded, asked, whole, Diagnostics())
+        _compare(alone, entries, found)
     if options.json:
         print_json(_object(options, service, entries, found, records))
     else:
@@ -97,7 +101,8 @@ def _with_capacity(request: CompileRequest, loaded: LoadedModel, trace: Trace) -
 
 
 def _compare(service: Service, entries: list[Entry], found: dict[int, list[int]]) -> None:
-    """Fail with ``not-as-alone`` at a request whose tokens are others than it gets alone."""
+    """Fail with ``not-as-alone`` at a request whose tokens are others than it gets alone by
+    ``service``, which reads prompts whole."""
     for entry in entries:
         wanted = service.alone(entry)
         if wanted != found[entry.name]:

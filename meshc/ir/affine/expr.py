@@ -128,6 +128,8 @@ class Expr:
 
     def __add__(self, other: Expr | int) -> Expr:
         other = as_expr(other)
+        if not self.terms or not other.terms:
+            return Expr(self.terms or other.terms, _bounded(self.constant + other.constant))
         return Expr.sum((*self.terms, *other.terms), self.constant + other.constant)
 
     __radd__ = __add__
@@ -142,7 +144,10 @@ class Expr:
         return as_expr(other) + self * -1
 
     def __mul__(self, factor: int) -> Expr:
-        return Expr.sum(((a, c * factor) for a, c in self.terms), self.constant * factor)
+        if not factor:
+            return Expr(())
+        terms = tuple((a, _bounded(c * factor)) for a, c in self.terms)
+        return Expr(terms, _bounded(self.constant * factor))
 
     __rmul__ = __mul__
 

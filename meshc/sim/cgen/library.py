@@ -6,7 +6,7 @@ import ctypes as ct
 
 from meshc.sim.cgen import structs
 from meshc.sim.cgen.build import runtime_library
-from meshc.sim.sema.types import F16, F32, I16, U16, U32, Type
+from meshc.sim.sema.types import BF16, F16, F32, I16, U16, U32, Type
 from meshc.sim.vector_ops import OPS
 from meshc.support.native import BuildError
 
@@ -47,7 +47,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "csl_inspect_pe": (_L, [_P, _P, _L]),
     "csl_inspect_routers": (_L, [_P, _P, _L]),
 }  # fmt: skip
-_ELEMENTS: dict[Type, int] = {U16: 0, U32: 1, I16: 2, F16: 3, F32: 4}
+_ELEMENTS: dict[Type, int] = {U16: 0, U32: 1, I16: 2, F16: 3, F32: 4, BF16: 5}
 _ready: list[ct.CDLL] = []
 KNOWN_OPERATIONS: set[str] = set()
 
@@ -68,7 +68,7 @@ def library(lanes: list[str]) -> ct.CDLL:
         for number, (name, spec) in enumerate(OPS.items()):
             types = (ct.c_int32 * len(spec.types))(*[_ELEMENTS[t] for t in spec.types])
             known = found.csl_define_operation(
-                number, name.encode(), lanes.index(spec.kind), len(spec.types), types
+                number, spec.builtin.encode(), lanes.index(spec.kind), len(spec.types), types
             )
             if known:
                 KNOWN_OPERATIONS.add(name)

@@ -1,4 +1,8 @@
-"""The arithmetic of vector operations on NumPy arrays. IEEE, round to nearest even, wraparound."""
+"""The arithmetic of vector operations on NumPy arrays. IEEE, round to nearest even, wraparound.
+
+NumPy has no bf16: arrays of it are bit patterns (u16), which are widened to f32 before and rounded
+behind an operation; scalars are Python's floats, as elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.sema.types import F16, F32, I16, U16, U32, Type
+from meshc.sim.numbers import float_bits, float_from_bits
+from meshc.sim.sema.types import BF16, F16, F32, I16, U16, U32, Type
+from meshc.sim.vector_ops import OPS, OpSpec
 
 DTYPES: dict[Type, np.dtype[Any]] = {
     U16: np.dtype("<u2"),
@@ -15,12 +21,14 @@ DTYPES: dict[Type, np.dtype[Any]] = {
     I16: np.dtype("<i2"),
     F16: np.dtype("<f2"),
     F32: np.dtype("<f4"),
+    BF16: np.dtype("<u2"),
 }
 
 BY_NAME: dict[str, np.dtype[Any]] = {
     "u8": np.dtype("<u1"), "i8": np.dtype("<i1"), "u16": np.dtype("<u2"), "i16": np.dtype("<i2"),
     "u32": np.dtype("<u4"), "i32": np.dtype("<i4"), "u64": np.dtype("<u8"),
     "i64": np.dtype("<i8"), "f16": np.dtype("<f2"), "f32": np.dtype("<f4"),
+    "bf16": np.dtype("<u2"),
 }  # fmt: skip
 
 Array = Any
@@ -162,6 +170,63 @@ COMPUTE: dict[str, Callable[..., Array]] = {
     "xp162fh": lambda a: np.asarray(a, np.int16).astype(np.float16),
     "xp162fs": lambda a: np.asarray(a, np.int16).astype(np.float32),
 }  # fmt: skip
+
+
+def widened(patterns: Array) -> Array:
+    """The f32 numbers of bit patterns of bf16."""
+    return (np.asarray(patterns, np.uint32) << 16).view(np.float32)
+
+
+def rounded(numbers: Array) -> Array:
+    """The bit patterns of the bf16 numbers that are nearest to f32 ones, ties to even."""
+    bits = np.asarray(numbers, np.float32).view(np.uint32).astype(np.uint64)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(numbers), bits >> 16 | 0x40, nearest).astype(np.uint16)
+
+
+def number_of(kind: str, element: Any) -> Any:
+    """The number that an element of memory of the type ``kind`` stands for."""
+    return float_from_bits(BF16, element) if kind == "bf16" else element
+
+
+def element_of(kind: str, number: Any) -> Any:
+    """What memory of the type ``kind`` holds for a number."""
+    return float_bits(BF16, float(number)) if kind == "bf16" else number
+
+
+def _in_bf16(spec: OpSpec) -> Callable[..., Array]:
+    """The operation where 16-bit floats are bf16: computed in f32, of whose sums and products the
+    right bf16 numbers come by rounding; a product that is added is rounded by itself."""
+    name, result = spec.builtin, spec.types[0]
+    if name == "fmovh":
+        return lambda a: element_of("bf16", a) if isinstance(a, float | int) else a
+    function = COMPUTE["fmacs" if name == "fmach" else _WIDE.get(name, name)]
+
+    def number(a: Array, kind: Type) -> Array:
+        if kind != BF16:
+            return a
+        if isinstance(a, float | int):
+            return np.float32(float_from_bits(BF16, float_bits(BF16, float(a))))
+        return widened(a)
+
+    def apply(*args: Array) -> Array:
+        given = [number(a, kind) for a, kind in zip(args, spec.types[1:], strict=True)]
+        if name == "fmach":
+            given = [given[0], widened(rounded(np.multiply(given[1], given[2]))), np.float32(1)]
+        found = function(*given)
+        return rounded(found) if result == BF16 else found
+
+    return apply
+
+
+_WIDE = {
+    "faddh": "fadds", "fsubh": "fsubs", "fmulh": "fmuls", "fmaxh": "fmaxs",
+    "fnegh": "fnegs", "fabsh": "fabss", "fnormh": "fnorms", "fscaleh": "fscales", "fs2h": "fh2s",
+    "fh2xp16": "fs2xp16", "xp162fh": "xp162fs",
+}  # fmt: skip
+"""The operations on f32 that do in f32 what those on 16-bit floats do."""
+
+COMPUTE |= {name: _in_bf16(spec) for name, spec in OPS.items() if BF16 in spec.types}
 
 
 def _quick_mac(a: Array, b: Array, c: Array) -> Array:

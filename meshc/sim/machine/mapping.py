@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine.compute import BY_NAME
+from meshc.sim.machine.compute import BY_NAME, element_of, number_of
 from meshc.sim.machine.pe import Pe
 
 
@@ -28,7 +28,7 @@ def _count(operands: list[Any]) -> int:
 def _element(pe: Pe, source: Any, kind: str, position: int) -> Any:
     if isinstance(source, Mem):
         array = pe.read(source, BY_NAME[kind], position, 1)
-        return array.item() if np.ndim(array) == 0 else array[0].item()
+        return number_of(kind, array.item() if np.ndim(array) == 0 else array[0].item())
     return source
 
 
@@ -52,7 +52,7 @@ def map_plain(
                       for c, s, k in zip(columns, plain, kinds, strict=True)])  # fmt: skip
         if target is not None:
             assert dst_kind is not None
-            pe.write(target, BY_NAME[dst_kind], position, 1, result)
+            pe.write(target, BY_NAME[dst_kind], position, 1, element_of(dst_kind, result))
     for record in records:
         record.advance(count, record.dsd.esize if isinstance(record.dsd, Mem) else 2)
 
@@ -79,7 +79,7 @@ def map_waiting(
         if isinstance(target, FabOut | Fifo):
             yield from _put(pe, target, dst_kind, result, place)
         else:
-            pe.write(target, BY_NAME[dst_kind], position, 1, result)
+            pe.write(target, BY_NAME[dst_kind], position, 1, element_of(dst_kind, result))
     for record in (o for o in (*sources, dst) if type(o).__name__ == "Dsr"):
         record.advance(count, record.dsd.esize if isinstance(record.dsd, Mem) else 2)
 
@@ -101,12 +101,16 @@ def _take(pe: Pe, source: Any, kind: str, place: str) -> Generator[Any, None, An
         operation.n = 1
     if not operation.done:
         yield operation
-    return pe.view(cell, BY_NAME[kind], 0, 1)[0].item()
+    return number_of(kind, pe.view(cell, BY_NAME[kind], 0, 1)[0].item())
 
 
 def _put(pe: Pe, target: Any, kind: str, value: Any, place: str) -> Generator[Any, None, None]:
     to = target._replace(n=1) if isinstance(target, FabOut) else target
-    bits = np.array([value], BY_NAME[kind]).view(f"u{BY_NAME[kind].itemsize}")[0].item()
+    bits = (
+        np.array([element_of(kind, value)], BY_NAME[kind])
+        .view(f"u{BY_NAME[kind].itemsize}")[0]
+        .item()
+    )
     operation = pe.machine.start_operation(pe, _transfer(kind), (to, bits), place)
     if isinstance(target, Fifo):
         operation.n = 1

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.descriptors import Mem
-from meshc.sim.machine.compute import COMPUTE, DTYPES
+from meshc.sim.machine.compute import COMPUTE, DTYPES, element_of
 from meshc.sim.machine.parts import WholePe
 from meshc.sim.program import PeProgram
 from meshc.sim.vector_ops import OpSpec
@@ -106,7 +106,7 @@ class PeMemory:
                 for s in sources]  # fmt: skip
         if dst.scalar and len(sources) > 1 and isinstance(sources[0], int | float):
             # (pointer, scalar, dsd): the scalar is the start of the running result
-            cell[0], same[0] = sources[0], True
+            cell[0], same[0] = element_of(str(spec.types[0]), sources[0]), True
         function = COMPUTE[spec.name]
         for position in range(count):
             args = [cell[0] if same[k] else (a if np.ndim(a) == 0 else a[position])

@@ -14,14 +14,13 @@ from meshc.sim import ir
 from meshc.sim.control_flow import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine import fft, joint, mapping, mathematics, registers
-from meshc.sim.machine.compute import BY_NAME
+from meshc.sim.machine.compute import BY_NAME, element_of, number_of
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pe import Dsr, Pe
 from meshc.sim.machine.vector import vector
 from meshc.sim.numbers import (
     float_bits,
     float_div,
-    float_from_bits,
     float_to_int,
     int_div,
     int_rem,
@@ -31,10 +30,11 @@ from meshc.sim.numbers import (
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.module import GeneratedModule
 from meshc.sim.sema.builtins import dsds
-from meshc.sim.sema.types import BF16, F16, U16, Int
+from meshc.sim.sema.types import BF16, U16, Int
 
-HALF = [float_from_bits(F16, bits) for bits in range(1 << 16)]
-BRAIN = [float_from_bits(BF16, bits) for bits in range(1 << 16)]
+_WORDS = range(1 << 16)
+HALF = struct.unpack(f"<{len(_WORDS)}e", np.array(_WORDS, "<u2").tobytes())
+BRAIN = struct.unpack(f"<{len(_WORDS)}f", (np.array(_WORDS, "<u4") << 16).tobytes())
 _VIEW_CODES: Any = "BbHhIiQqf"
 _SCRATCH = memoryview(bytearray(4)).cast("f")
 _WORD = memoryview(_SCRATCH.obj).cast("I")
@@ -274,7 +274,7 @@ def load(pe: Pe, addr: int, kind: str) -> Any:
     dtype = BY_NAME[kind]
     if addr + dtype.itemsize > len(pe.mem):
         pe.out_of_bounds(addr, addr + dtype.itemsize)
-    return np.ndarray((), dtype, pe.mem, addr).item()
+    return number_of(kind, np.ndarray((), dtype, pe.mem, addr).item())
 
 
 def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
@@ -286,7 +286,7 @@ def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
     dtype = BY_NAME[kind]
     if addr + dtype.itemsize > len(pe.mem):
         pe.out_of_bounds(addr, addr + dtype.itemsize)
-    np.ndarray((), dtype, pe.mem, addr)[...] = value
+    np.ndarray((), dtype, pe.mem, addr)[...] = element_of(kind, value)
 
 
 def wrap_index(pe: Pe, index: int, size: int, place: str) -> int:

@@ -9,7 +9,7 @@ from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce, copied, offset_by, zero_of
 from meshc.sim.sema.core import Core
-from meshc.sim.sema.types import Array, Struct, Type
+from meshc.sim.sema.types import Array, Float, Struct, Type
 from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
@@ -154,10 +154,16 @@ class Names(Core):
         return item.symbol
 
     def check_runtime_type(self, kind: Type, name: str, span: Span) -> None:
-        """An error for variables of types that exist at compile time only."""
+        """An error for variables of types that exist at compile time only: 16-bit floats of formats
+        that the program is not compiled for."""
         element = kind.element if isinstance(kind, Array) else kind
-        if element == ty.CB16:
-            fail("csl-type", f"'{name}' of type 'cb16' must be known at compile time", span)
+        if isinstance(element, Float) and element.bits == 16 and element != self.unit.half:
+            fail(
+                "csl-type",
+                f"'{name}' of type '{element}' must be known at compile time; 16-bit floats at run "
+                f"time are {self.unit.half} (--fp16-format)",
+                span,
+            )
 
     def slot(self, item: Global) -> int:
         """The slot of a top-level descriptor variable."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshc.sim import ir
-from meshc.sim.sema.types import U16, Array, Type, align_up, alignment, size_of
+from meshc.sim.sema.types import F16, U16, Array, Float, Type, align_up, alignment, size_of
 from meshc.sim.sema.values import FnVal, Symbol
 from meshc.support.spans import Span
 
@@ -30,10 +30,12 @@ class Export:
 
 @dataclass
 class Unit:
-    """Everything known of one PE program. Ids are numbers; see :mod:`meshc.sim.program`."""
+    """Everything known of one PE program. Ids are numbers; see :mod:`meshc.sim.program`. ``half``
+    is the format of 16-bit floats at run time."""
 
     arch: str
     name: str = ""
+    half: Float = F16
     symbols: list[Symbol] = field(default_factory=list)
     end: int = DATA_START + SMALL_BYTES
     small_end: int = DATA_START

@@ -8,7 +8,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "All layers hold equally many tokens.": (
         "shift: const first = @as(i16, (kv_state[2 * layer] + "
-        "kv_state[<2 * layer => 0> + 1]) % 4);",
+        "kv_state[<2 * layer => 0> + 1]) % kv_state_slots);",
     ),
     "The rows of cores take turns all the same, each token one row further.": (
         "halves: if (<my_rank_y == pos % 2) => my_rank_y == (pos + 1) % 2)> {",

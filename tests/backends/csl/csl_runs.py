@@ -75,7 +75,10 @@ def run_steps(files, constants, steps, folder, monkeypatch, strict=True):
     found = []
     for inputs, scalars in steps:
         save(folder / "data", inputs)
-        options = [word for name, value in scalars.items() for word in (f"--{name}", str(value))]
+        options = []
+        for name, value in scalars.items():
+            several = value if isinstance(value, list) else [value]
+            options += [f"--{name}", *map(str, several)]
         run_script(strict, options)
         given = {*constants, *inputs}
         outputs = [p for p in (folder / "data").glob("*.npy") if p.stem not in given]

@@ -89,7 +89,7 @@ def test_prompts_that_do_not_fit_the_cache_are_refused():
     assert caught.value.diagnostics[0].code == "run-refused"
 
 
-def test_several_prompts_of_one_command_run_one_after_the_other(capsys):
+def test_several_prompts_of_one_command_run_one_behind_another(capsys):
     ids, tokens = expected("llama-3h1")
     given = ",".join(map(str, ids))
     words = ["run", str(TINY / "llama-3h1"), "--target", "csl", "--mesh", "1x2", "--dtype", "f32"]

@@ -68,14 +68,16 @@ class Caches:
 
     def _ring_drop(self, op: Compute, windows: list[Window]) -> list[str]:
         head, count = _words(self.code, op, windows[0])
-        return [f"{head} = ({head} + 1) % {op.params['capacity']};", f"{count} -= 1;"]
+        given = op.params["capacity"]
+        assert isinstance(given, int)
+        return [f"{head} = ({head} + 1) % {self._slots(windows[0], given)};", f"{count} -= 1;"]
 
     # --- entries
 
     def _ring_push(self, op: Compute, windows: list[Window]) -> list[str]:
         ring, entry, state = windows
         head, count = _words(self.code, op, state)
-        capacity = ring.dims[-2].extent
+        capacity = self._slots(state, ring.dims[-2].extent)
         to = _slot(ring, own("slot"))
         return [
             "{",
@@ -105,7 +107,7 @@ class Caches:
         *lead, slots = scores.dims
         if slots.stride != 1 and slots.extent > 1:
             fail("csl-view", f"slots of %{scores.buffer.name} do not follow each other", op.span)
-        capacity, kind = slots.extent, element(scores.dtype)
+        capacity, kind = self._slots(state, slots.extent), element(scores.dtype)
         lowest = f"{_MOVE[scores.dtype]}({{}}, {literal(float('-inf'), scores.dtype)});"
         rows: list[str] = [f"const row = {self._row(scores, len(lead))};"]
         begin = f"@increment_dsd_offset(row, first, {kind})"
@@ -123,6 +125,10 @@ class Caches:
             *rows,
         ]
         return ["{", *(PAD + line for line in body), "}"]
+
+    def _slots(self, state: Window, capacity: int) -> str:
+        """The constant that says how many slots the rings of a state have."""
+        return self.code.descriptors.number(state.buffer.name, "slots", capacity)
 
     def _row(self, scores: Window, heads: int) -> str:
         """The descriptor of one row of ``scores``, in loops over the leading dims."""

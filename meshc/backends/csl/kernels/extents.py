@@ -7,6 +7,7 @@ and are never zero: an operand without elements would leave the length of an ope
 
 from __future__ import annotations
 
+from meshc.analysis.csl.rounds import told_once
 from meshc.analysis.csl.words import kept_atoms, run_time_extents
 from meshc.analysis.proofs.isl import Scope, is_empty
 from meshc.backends.csl.spelling.names import Names
@@ -27,7 +28,7 @@ def check_extents(module: Module) -> None:
             for extent in run_time_extents(view):
                 if extent in proved:
                     continue
-                if not extent.free_vars <= module.scalars.keys():
+                if not extent.free_vars <= told_once(module).keys():
                     problem = "depends on more than the scalars of the run"
                 elif not is_empty(Cond.le(extent, 0), scope):
                     problem = "may be 0"

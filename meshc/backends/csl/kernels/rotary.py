@@ -46,14 +46,25 @@ _PLACE = 40
 
 class Rotary:
     """Writes ``rope``; ``at_start`` is what a program does about it when it starts, when the names
-    ``known_at_start``, run-time scalars and coordinates, have their values."""
+    ``known_at_start``, run-time scalars and coordinates, have their values. Each round of requests
+    behind each other has its own scalars, the names ``of_rounds``, and begins with what follows
+    from them, ``at_round``. The cycles of both are predicted."""
 
-    def __init__(self, code: SharedCode, costs: Costs, known_at_start: Collection[str]) -> None:
+    def __init__(
+        self,
+        code: SharedCode,
+        costs: Costs,
+        known_at_start: Collection[str],
+        of_rounds: Collection[str] = (),
+    ) -> None:
         self.code = code
         self.costs = costs
         self.known_at_start = known_at_start
+        self.of_rounds = of_rounds
         self.at_start: list[str] = []
+        self.at_round: list[str] = []
         self.cycles_at_start = 0
+        self.cycles_at_round = 0
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
     def lines(self, op: Compute, windows: list[Window]) -> list[str]:
@@ -115,26 +126,37 @@ class Rotary:
             tables = (self._array("cosines", size), self._array("sines", size))
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
-                self.at_start += [f"{self._setter_of_rows(op, to, frequencies, tables)}();"]
+                setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
+                self._begin_with(f"{setter}();", cycles, op)
             elif fixed:
                 setter = self._setter(op, frequencies, tables)
                 at = expression(_angle(op)[0], self.code.descriptors.spell)
-                self.at_start.append(f"{setter}({at});")
-                self.cycles_at_start += self._angles(op, frequencies, tables)[1]
+                cycles = self._angles(op, frequencies, tables)[1]
+                self._begin_with(f"{setter}({at});", cycles, op)
         return self._tables[key]
+
+    def _begin_with(self, line: str, cycles: int, op: Compute) -> None:
+        """Let the program, or each round if the positions of ``op`` are those of a round, begin
+        with ``line``."""
+        if _angle(op)[0].free_vars.isdisjoint(self.of_rounds):
+            self.at_start.append(line)
+            self.cycles_at_start += cycles
+        else:
+            self.at_round.append(line)
+            self.cycles_at_round += cycles
 
     def _setter_of_rows(
         self, op: Compute, to: Window, frequencies: Window, tables: tuple[Window, Window]
-    ) -> str:
-        """The function that fills ``tables`` for the positions of all rows that there may be."""
+    ) -> tuple[str, int]:
+        """The function that fills ``tables`` for the positions of all rows that there may be, and
+        its predicted cycles."""
         position, step = _angle(op)
         cosines, sines = tables
         rows = rows_of(to)
         steps, places = of_rows(self.costs, frequencies, sines, cosines, rows)
-        self.cycles_at_start += steps.cycles + rows * _PLACE
 
         def put(window: Window, value: str) -> str:
-            at = expression(window.start + own("row"), self.code.descriptors.spell)
+            at = self.code.descriptors.at(window.buffer.name, window.start + own("row"))
             return f"{self._name(window.buffer)}[{at}] = @as(f32, {value});"
 
         at = expression(position + own("row") * step, self.code.descriptors.spell)
@@ -145,7 +167,8 @@ class Rotary:
             put(places.low, f"place % {LOW}"),
         ]
         lines = [*repeat("row", rows, body), *self.code.steps(steps)]
-        return self.code.function("turn", frequencies, [], lines)
+        cycles = steps.cycles + rows * _PLACE
+        return self.code.function("turn", frequencies, [], lines), cycles
 
     def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[str]:
         """All rows turned by the angles that are kept for them: so many at once as ``op`` says,
@@ -183,7 +206,7 @@ class Rotary:
         self.code.helper(_WITHIN_A_TURN)
         cosines, sines = (self._name(table.buffer) for table in tables)
         place = own("i") * frequencies.dims[-1].stride if frequencies.size > 1 else Expr.const(0)
-        at = expression(frequencies.start + place, self.code.descriptors.spell)
+        at = self.code.descriptors.at(frequencies.buffer.name, frequencies.start + place)
         target = "i" if frequencies.size > 1 else "0"
         body = [
             f"const frequency = {self._name(frequencies.buffer)}[{at}];",

@@ -305,7 +305,7 @@ class Rows:
     def _cell(self, window: Window) -> str:
         """The element at which a window begins."""
         name, shift = self.code.descriptors.place(window.buffer.name)
-        return f"{name}[{expression(window.start + shift, self.code.descriptors.spell)}]"
+        return f"{name}[{self.code.descriptors.at(window.buffer.name, window.start + shift)}]"
 
 
 def _softmaxes(window: Window, count: int) -> Row:

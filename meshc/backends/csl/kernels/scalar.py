@@ -16,6 +16,7 @@ from meshc.ir.affine import Cond, Expr
 BRANCH = 2
 CALL = 4
 STORE = 1
+TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addition
 EFFECT = 2  # an activation, or that a task is blocked or unblocked
 OFFSET = 4 + DESCRIPTOR  # a descriptor moved at run time, its distance apart
 TASK = 6  # picking and starting a task

@@ -62,6 +62,7 @@ class Kernels:
         descriptors: Descriptors,
         costs: Costs,
         known_at_start: Collection[str] = (),
+        of_rounds: Collection[str] = (),
     ) -> None:
         """``known_at_start`` are names that have their values when a program starts: run-time
         scalars and coordinates."""
@@ -73,7 +74,7 @@ class Kernels:
         self.routing = Routing(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
-        self.rotary = Rotary(self.code, costs, known_at_start)
+        self.rotary = Rotary(self.code, costs, known_at_start, of_rounds)
         self._own = (self.rows, self.routing, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
@@ -308,7 +309,7 @@ class Kernels:
                 continue
             if chosen.block:  # long code, which calls of the same buffers share
                 fixed, moving = 0, one.start
-            starts[f"{label}_at"] = expression(moving, self.descriptors.spell)
+            starts[f"{label}_at"] = self.descriptors.at(one.buffer.name, moving)
             windows.append(Window(one.buffer, one.dtype, own(f"{label}_at") + fixed, one.dims))
         inner = Product(*windows)
         body = self._body(replace(chosen, product=inner), op.dsr)
@@ -354,7 +355,7 @@ class Kernels:
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
         array, shift = self.descriptors.place(product.a.buffer.name)
         left = product.a.start + shift + i * product.a.dims[0].stride + j * product.a.dims[1].stride
-        factor = f"{array}[{expression(left, self.descriptors.spell)}]"
+        factor = f"{array}[{self.descriptors.at(product.a.buffer.name, left)}]"
         inner = [
             f"const row = {self.descriptors.memory(row)};",
             f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl.rounds import told_once
 from meshc.backends.csl.spelling.names import scalar_name
 from meshc.ir.module import Module
 
@@ -9,7 +10,7 @@ from meshc.ir.module import Module
 def idle_file(module: Module) -> str:
     """A program that ends as soon as ``module``'s is launched, since a launch goes to all PEs of a
     rectangle."""
-    params = ", ".join(f"given_{scalar_name(name)}: i16" for name in module.scalars)
+    params = ", ".join(f"given_{scalar_name(name)}: i16" for name in told_once(module))
     return f"""\
 // What PEs run that belong to no region: nothing. A launch goes to all PEs of the rectangle.
 // Written by meshc.

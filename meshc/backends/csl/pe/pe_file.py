@@ -9,6 +9,7 @@ from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.memory import wrong_memory
 from meshc.analysis.csl.registers import wrong_register
+from meshc.analysis.csl.rounds import told_once
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.csl.words import (
     STAMPS,
@@ -31,14 +32,14 @@ from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.lines import wrapped
-from meshc.backends.csl.spelling.names import Names, plain, scalar_name
+from meshc.backends.csl.spelling.names import Names, of_rounds, plain, scalar_name
 from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, bytes_of, padding, word
 from meshc.backends.csl.timing.cases import together
 from meshc.backends.csl.timing.clocks import Timing
 from meshc.devices.csl import Targets, targets
 from meshc.ir.affine import Expr
 from meshc.ir.module import Buffer, Module
-from meshc.ir.ops.tile import Compute
+from meshc.ir.ops.tile import Compute, scalars_of_rounds
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 _PAD = "    "
@@ -75,7 +76,9 @@ def pe_file(
     """
     names = Names()
     guards = Guards(module.the_mesh(), names, most=largest(module))
-    scalars = [guards.declare(scalar_name(name)) for name in module.scalars]
+    for name in scalars_of_rounds(module):
+        names.fresh(of_rounds(name))
+    scalars = {name: guards.declare(scalar_name(name)) for name in module.scalars}
     guards.kept = kept_parts(module, names)
     for buffer in module.buffers:
         names.of("buffer", buffer.value.name)
@@ -91,9 +94,10 @@ def pe_file(
     bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
     _check_memory(module, kernels)
     memory = _memory(module, buffers, symbols, kernels)
-    state = _state(lowering, guards, scalars)
+    state = _state(lowering, guards, [*scalars.values()])
     body = _step(lowering, grouped)
-    ends_of_transfers = _tasks(lowering, bodies, guards, module, scalars)
+    told = [scalars[name] for name in told_once(module)]
+    ends_of_transfers = _tasks(lowering, bodies, guards, module, told)
     sections = [
         ("", _params(ends, guards)),
         ("", _modules(guards, kernels)),
@@ -105,7 +109,7 @@ def pe_file(
         ("What the program does in several places", lowering.functions[1:]),
         ("The program", body),
         ("Start, and what ends of transfers do", ends_of_transfers),
-        ("", _comptime(lowering, bindings, symbols)),
+        ("", _comptime(lowering, bindings, symbols, module)),
     ]
     text = _assemble(module, phase, sections, helpers(guards.helpers))
     device = module.the_device()
@@ -179,7 +183,7 @@ def kernels_of(module: Module) -> Kernels:
 def _kernels(module: Module, names: Names, descriptors: Descriptors) -> Kernels:
     """What writes the kernels of ``module``."""
     costs = Costs(module.the_device(), descriptors.shifts)
-    return Kernels(names, descriptors, costs, known_at_start(module))
+    return Kernels(names, descriptors, costs, known_at_start(module), scalars_of_rounds(module))
 
 
 def _symbols(module: Module, names: Names) -> dict[str, Buffer]:
@@ -293,6 +297,11 @@ def _memory(
         name, shift = kernels.descriptors.place(buffer.value.name)
         first = f"{name}[{shift}]" if shift else name
         found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}", "pointers"))
+    for scalar, count in scalars_of_rounds(module).items():
+        name = of_rounds(scalar)
+        line = f"var {name} = @zeros([{count}]i16); // Of each round."
+        found.append(Variable("variable", count * WORD_BYTES, line, "rounds"))
+        found.append(word(_pointer(name), "[*]i16", f"&{name}", "pointers"))
     line = f"var cycles_of_run = @zeros([{STAMPS}]u16);"
     stamps = Variable("variable", STAMPS * WORD_BYTES, line, "stamps")
     return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run", "pointers")]
@@ -404,14 +413,16 @@ def _coordinates(guards: Guards, module: Module) -> list[str]:
     return lines
 
 
-def _comptime(lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer]) -> list[str]:
+def _comptime(
+    lowering: Lowering, bindings: list[str], symbols: dict[str, Buffer], module: Module
+) -> list[str]:
     inner = [*bindings, *lowering.kernels.code.registers.loads]
     lines = ["comptime {", *(_PAD + line for line in inner)]
     if lowering.transfers.suspends:
         tasks = ["resume", *(task.name for task in lowering.tasks())]
         lines += [f"{_PAD}@bind_local_task({name}, {name}_id);" for name in tasks]
         lines += [f"{_PAD}@block({name}_id);" for name in lowering.blocked()]
-    for symbol in symbols:
+    for symbol in [*symbols, *map(of_rounds, scalars_of_rounds(module))]:
         lines.append(f'{_PAD}@export_symbol({_pointer(symbol)}, "{symbol}");')
     lines.append(f'{_PAD}@export_symbol(cycles_ptr, "cycles_of_run");')
     return [*lines, f"{_PAD}@export_symbol(run);", "}"]

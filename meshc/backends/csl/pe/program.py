@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.csl.repeats import Run, repeated_runs
+from meshc.analysis.csl.rounds import rounds_of
 from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.fabric.messages import Messages
@@ -18,7 +19,7 @@ from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.descriptors import Descriptors, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
-from meshc.backends.csl.spelling.names import plain
+from meshc.backends.csl.spelling.names import of_rounds, plain
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -86,6 +87,7 @@ class Lowering:
         self.kernels = kernels
         self.transfers = Transfers(module)
         self.runs = repeated_runs(module, self.transfers) if shared else {}
+        self.rounds = rounds_of(module)
         self.functions: list[str] = []
         self._written: dict[Run, str] = {}
         self.messages = Messages(module)
@@ -316,7 +318,8 @@ class Lowering:
         count = expression(op.count, self.guards.spelling)
         if not self.transfers.suspends_in(body):
             variable = self.guards.declare(op.var)
-            lines = self._captured(lambda: self._block(body))
+            own = self._scalars_of_round(op)
+            lines = [*own, *self._captured(lambda: self._block(body))]
             captured = variable if op.var in self.guards.spelled else "_"
             head = f"for (@range(i16, {count})) |{captured}| {{"
             self._put([head, *(_PAD + line for line in lines), "}"], op.when, "loop_here")
@@ -331,6 +334,7 @@ class Lowering:
         entry = self.cases[-1]
         last_step = op.count.constant - 1 if op.count.is_const else f"{count} - 1"
         head = self._next_case(f"for {variable} = 0 .. {last_step}")
+        self._lines.extend(self._scalars_of_round(op))
         self._block(body)
         self._flush()
         last = self.cases[-1]
@@ -343,22 +347,33 @@ class Lowering:
         if tests:
             entry.lines[-1] = f"pc = if ({' and '.join(tests)}) {head} else {after};"
 
+    def _scalars_of_round(self, op: For) -> list[str]:
+        """What a round of ``op`` begins with: its scalars, from those of all rounds."""
+        round_ = self.guards.spell(op.var) if op.each else ""
+        return [f"{self.guards.spell(name)} = {of_rounds(name)}[{round_}];" for name in op.each]
+
     def _sweep(self, op: Sweep) -> None:
         (body,) = op.regions
+        start = self.kernels.rotary.at_round if self._is_work(op) else []
         if op.when is None or op.when.is_true:
             self._block(body)
             return
         if not self.transfers.suspends_in(body):
             lines = self._captured(lambda: self._block(body))
-            self._put(lines, op.when, "sweep_here")
+            self._put([*start, *lines], op.when, "sweep_here")
             return
         self._flush()
         entry = self.cases[-1]
         test = self.guards.text(op.when, "sweep_here")
-        begin = self._next_case("chain")
+        begin = self._next_case("a request" if self._is_work(op) else "chain")
         self._block(body)
-        after = self._next_case("after the chain")
+        self.cases[begin].lines[:0] = start  # known when all of the body is written
+        after = self._next_case(f"after the {'request' if self._is_work(op) else 'chain'}")
         entry.lines[-1] = f"pc = if ({test}) {begin} else {after};"
+
+    def _is_work(self, op: Sweep) -> bool:
+        """Whether ``op`` is what a round does for a request that is there."""
+        return self.rounds is not None and op is self.rounds.work
 
     # --- tasks
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 from meshc.analysis.csl.windows import MOST_DIMS, OWN, Window, has_one_dim
 from meshc.analysis.csl.words import TABLE_BYTES
 from meshc.backends.csl.spelling.expressions import Spelling, expression
-from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.spelling.names import LONGEST, Names
 from meshc.backends.csl.spelling.storage import Variable
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
@@ -18,8 +20,9 @@ _VARIABLES = "ijkl"
 
 
 class Descriptors:
-    """Hoists each distinct DSD to a constant ``NAME``; ``lines`` declares them in order of use.
-    ``tables`` are the constant arrays among them."""
+    """Hoists each distinct DSD to a constant ``NAME``, and numbers of a buffer to constants called
+    after it; ``lines`` declares them in order of use. ``tables`` are the constant arrays among
+    them."""
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class Descriptors:
         self.lines: list[str] = []
         self.tables: list[Variable] = []
         self._known: dict[str, str] = {}
+        self._numbers: dict[tuple[str, str, int], str] = {}
 
     def memory(self, window: Window, hint: str = "") -> str:
         """A DSD of ``window`` as an expression. Raises ``csl-view`` beyond four dims, and for what
@@ -50,9 +54,13 @@ class Descriptors:
         text = access(flat, array, fixed + shift)
         name = self._constant(text, hint or _hint(flat, buffer, fixed))
         if moving is not None:
-            by = expression(moving, self.spell)
+            by = self.at(window.buffer.name, moving)
             name = f"@increment_dsd_offset({name}, {by}, {element(window.dtype)})"
         return name if flat.constant else self.lengthened(name, flat.dims[0].steps)
+
+    def at(self, buffer: str, place: Expr) -> str:
+        """The number of an element of a buffer, with names for the strides of variables."""
+        return expression(place, replace(self.spell, stride=partial(self._stride, buffer)))
 
     def place(self, buffer: str) -> tuple[str, int]:
         """The array that holds a buffer, and the element at which it begins there."""
@@ -73,6 +81,19 @@ class Descriptors:
             self.tables.append(Variable("table", TABLE_BYTES * words, use="turns"))
         return self._constant(text, hint)
 
+    def number(self, buffer: str, what: str, value: int) -> str:
+        """The constant ``BUFFER_WHAT`` of a buffer."""
+        key = (buffer, what, value)
+        if key not in self._numbers:
+            begin = self.names.of("buffer", buffer)[: LONGEST - 1 - len(what)]
+            self._numbers[key] = self.names.fresh(f"{begin}_{what}")
+            self.lines.append(f"const {self._numbers[key]} = {value};")
+        return self._numbers[key]
+
+    def _stride(self, buffer: str, variable: str, elements: int) -> str:
+        """The constant that says how many elements of a buffer a step of ``variable`` is."""
+        return self.number(buffer, f"per_{variable}", elements)
+
     def _constant(self, text: str, hint: str) -> str:
         if text not in self._known:
             self._known[text] = self.names.fresh(hint)
@@ -86,7 +107,7 @@ def _with_own(spell: Spelling) -> Spelling:
     def either(name: str) -> str:
         return name.removeprefix(OWN) if name.startswith(OWN) else spell(name)
 
-    return Spelling(either, spell.most, spell.helpers, spell.kept)
+    return replace(spell, name=either)
 
 
 def _hint(window: Window, buffer: str, start: int) -> str:

@@ -34,12 +34,15 @@ class Spelling:
 
     ``helpers`` gathers which of :data:`HELPERS` the text that is written calls, so that its file
     can define them. ``kept`` are variables that keep the value of a part of expressions.
+    ``stride`` names the factor of a variable, given the variable's text and the factor; without
+    it factors are numbers.
     """
 
     name: Callable[[str], str]
     most: Mapping[str, int] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
     kept: Mapping[Atom, str] = field(default_factory=dict)
+    stride: Callable[[str, int], str] | None = None
 
     def __call__(self, name: str) -> str:
         """The spelling of ``name``."""
@@ -171,7 +174,10 @@ def _term(atom: Atom, factor: int, spell: Spelling) -> Written:
         return found
     if factor == -1:
         return replace(found, text=found.operand, single=True)
-    return _together(f"{abs(factor)} * {found.operand}", [found], 1, False)
+    number = str(abs(factor))
+    if spell.stride and (isinstance(atom, Var) or atom in spell.kept):
+        number = spell.stride(found.text, abs(factor))
+    return _together(f"{number} * {found.operand}", [found], 1, False)
 
 
 def _atom(atom: Atom, spell: Spelling) -> Written:

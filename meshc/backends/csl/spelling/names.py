@@ -28,6 +28,8 @@ query limit seen until beyond whole
 """
 IDLE = "idle"
 """The program of PEs of the rectangle that no region has."""
+LONGEST = 40
+"""Characters of a name; what makes it unlike others may come behind them."""
 _FIRST = ("given_", "joined", "next_", "ended_")
 _LAST = ("_ptr", "_id", "_now", "_wanted")
 RESERVED = frozenset(_WORDS.split()) | frozenset(_OWN.split())
@@ -50,7 +52,7 @@ class Names:
 
     def fresh(self, name: str) -> str:
         """A new identifier that resembles ``name``."""
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40] or "value"
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:LONGEST] or "value"
         if plain[0].isdigit() or plain.startswith(_FIRST):
             plain = f"n_{plain}"
         if plain.endswith(_LAST):
@@ -80,6 +82,11 @@ def scalar_name(name: str) -> str:
     if not name.isidentifier() or not _SAFE.match(name) or iskeyword(name) or name in _OPTIONS:
         _refuse(name, f"it is none of {', '.join(_OPTIONS)} and no word of Python")
     return name
+
+
+def of_rounds(scalar: str) -> str:
+    """The array with ``scalar`` of each round of a loop, a symbol for the host."""
+    return f"{scalar_name(scalar)}_of_rounds"
 
 
 def check_axes(coordinates: Iterable[str]) -> None:

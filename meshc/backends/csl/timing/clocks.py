@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.csl import costs
+from meshc.analysis.csl.rounds import rounds_of
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
@@ -88,6 +89,7 @@ class Timing:
         self.carried = Messages(module)
         self.cases = Cases(module, self.transfers, grouped)
         self.scalar = Scalar(kernels.descriptors.spell)
+        self.rounds = rounds_of(module)
         self.local: set[str] = set()
         shape = tuple(self.mesh.size(name) for name in self.mesh.names)
         base: dict[str, IntLike] = dict(zip(self.mesh.names, np.indices(shape), strict=True))
@@ -178,6 +180,7 @@ class Timing:
             before = self.clock.copy()
             self.env[op.var] = step
             self.clock[cores] += costs.LOOP if head is None else costs.LOOP_OF_CASES
+            self.clock[cores] += scalar.TAKEN * len(op.each)
             self._block(body, cores)
             step += 1
             if head is not None:
@@ -202,6 +205,8 @@ class Timing:
         (body,) = op.regions
         if id(op) in self.cases.head:
             self._switch(cores, self.cases.head[id(op)])
+        if self.rounds is not None and op is self.rounds.work:
+            self.clock[cores] += self.kernels.rotary.cycles_at_round
         rank = np.broadcast_to(op.rank.evaluate(self.env, self.functions), cores.shape)
         for step in range(op.count):
             here = cores & (rank == step)

@@ -155,6 +155,9 @@ class LanguageModel:
         if position + len(rows) > self.capacity:
             words = f"{position + len(rows)} tokens do not fit a cache of {self.capacity}"
             raise HostError(words)
+        most = self.prefill.scalars["len"][1]
+        if len(rows) > most:
+            raise HostError(f"a chunk of {len(rows)} tokens, but the program reads {most} at most")
         known = {"len": len(rows), "request": request, "pos": position, **self._rounds(layers)}
         self._run(self.prefill, rows, known)
         found = self.prefill.output(self.prefill.outputs[0])

@@ -44,10 +44,20 @@ csl_define_operation(int op, const char *name, int kind, int count, const int32_
 
 /* --- elements between memory, wavelets and cells --- */
 
+static int is_half(int type) { return type == E_F16 || type == E_BF16; }
+
+/* The number of 16 bits, and the nearest 16 bits to a number, in one format or the other. */
+static double of_half(int type, uint16_t bits)
+{
+    return type == E_BF16 ? csl_brain(bits) : csl_half(bits);
+}
+
+static uint16_t to_half(int type, double v) { return type == E_BF16 ? csl_hb16(v) : csl_h16(v); }
+
 static int raw(int op, int operand)
 {
     int type = operation_kinds[op].types[operand];
-    return operation_kinds[op].code == MOV || type != E_F16;
+    return operation_kinds[op].code == MOV || !is_half(type);
 }
 
 cell cell_of_scalar(int op, int operand, double v)
@@ -56,10 +66,10 @@ cell cell_of_scalar(int op, int operand, double v)
     int type = operation_kinds[op].types[operand];
     if (type == E_F32)
         c.f = (float)v;
-    else if (type == E_F16 && !raw(op, operand))
-        c.f = (float)csl_r16(v);
-    else if (type == E_F16)
-        c.w = csl_h16(v);
+    else if (is_half(type) && !raw(op, operand))
+        c.f = (float)of_half(type, to_half(type, v));
+    else if (is_half(type))
+        c.w = to_half(type, v);
     else
         c.w = (uint32_t)(int64_t)v & (type == E_U32 ? 0xffffffffu : 0xffffu);
     return c;
@@ -80,9 +90,10 @@ void gather(const uint8_t *from, int64_t stride, int64_t n, int op, int operand,
         memcpy(&half, from + i * stride, 2);
         out[i].w = half;
     }
+    int type = operation_kinds[op].types[operand];
     if (!raw(op, operand))
         for (int64_t i = 0; i < n; i++)
-            out[i].f = (float)csl_half((uint16_t)out[i].w);
+            out[i].f = (float)of_half(type, (uint16_t)out[i].w);
 }
 
 void scatter(uint8_t *to, int64_t stride, int64_t n, int op, const cell *in)
@@ -101,7 +112,7 @@ void scatter(uint8_t *to, int64_t stride, int64_t n, int op, const cell *in)
         }
     } else {
         for (int64_t i = 0; i < n; i++) {
-            half = csl_h16(in[i].f);
+            half = to_half(operation_kinds[op].types[0], in[i].f);
             memcpy(to + i * stride, &half, 2);
         }
     }
@@ -118,7 +129,7 @@ void cells_of_words(const uint32_t *from, int64_t n, int op, int operand, int si
         if (raw(op, operand))
             out[i].w = half;
         else
-            out[i].f = (float)csl_half(half);
+            out[i].f = (float)of_half(operation_kinds[op].types[operand], half);
     }
 }
 
@@ -131,7 +142,9 @@ int64_t words_of_cells(const cell *from, int64_t n, int op, int simd, int high, 
     }
     int64_t count = simd ? (n + 1) / 2 : n;
     for (int64_t i = 0; i < n; i++) {
-        uint32_t half = raw(op, 0) ? from[i].w & 0xffff : csl_h16(from[i].f);
+        uint32_t half = from[i].w & 0xffff;
+        if (!raw(op, 0))
+            half = to_half(operation_kinds[op].types[0], from[i].f);
         if (!simd)
             out[i] = half | (uint32_t)high << 16;
         else if (i & 1)
@@ -179,7 +192,10 @@ static uint32_t counted(int code, uint32_t v)
     return (uint32_t)(code == CLZ ? __builtin_clz(v) - 16 : __builtin_ctz(v));
 }
 
-static float round_half(float v) { return (float)csl_r16((double)v); }
+static float round_half(int type, float v)
+{
+    return (float)of_half(type, to_half(type, (double)v));
+}
 
 /* Both forms of a loop: all operands arrays, or some scalars. */
 #define EACH(STATEMENT)                                                                            \
@@ -203,7 +219,7 @@ void compute(int op, int64_t n, cell *restrict out, const column *in)
     const operation_kind *o = &operation_kinds[op];
     const cell *a = in[0].v, *b = o->count > 2 ? in[1].v : a, *c = o->count > 3 ? in[2].v : a;
     int64_t sa = in[0].step, sb = o->count > 2 ? in[1].step : sa, sc = o->count > 3 ? in[2].step : sa;
-    int code = o->code, halves = o->types[0] == E_F16;
+    int code = o->code, type = o->types[0];
     switch (code) {
     case MOV: EACH(out[i] = *x); break;
     case ADD: EACH(out[i].w = (x->w + y->w) & 0xffff); break;
@@ -224,8 +240,8 @@ void compute(int op, int64_t n, cell *restrict out, const column *in)
     case FNEG: EACH(out[i].f = -x->f); break;
     case FABS: EACH(out[i].f = fabsf(x->f)); break;
     case FMAC:
-        if (halves)
-            EACH(out[i].f = x->f + round_half(y->f * z->f));
+        if (is_half(type))
+            EACH(out[i].f = x->f + round_half(type, y->f * z->f));
         else
             EACH(out[i].f = x->f + y->f * z->f);
         break;

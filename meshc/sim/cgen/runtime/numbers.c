@@ -53,7 +53,9 @@ uint16_t csl_hb16(double v)
     float single = (float)v;
     uint32_t bits;
     memcpy(&bits, &single, 4);
-    if (v != v || isinf(v) || isinf(single))
+    if (v != v)
+        return (uint16_t)(bits >> 16 | 0x40);
+    if (isinf(v) || isinf(single))
         return bits >> 16;
     if ((double)single != v) {
         if (fabs((double)single) > fabs(v))

@@ -29,7 +29,7 @@ typedef struct {
 
 /* --- compute.c: the arithmetic of vector operations --- */
 
-enum { E_U16, E_U32, E_I16, E_F16, E_F32 };
+enum { E_U16, E_U32, E_I16, E_F16, E_F32, E_BF16 };
 
 /* An element to compute with: bits for integers and moves, float for floating point. */
 typedef union {

@@ -27,7 +27,10 @@ VOID = Val(ty.VOID, None)
 @builtin("as", args=(2, 2))
 def _as(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
-    return cast(an.eval(node.args[1], frame, kind), kind, node.span)
+    value = an.eval(node.args[1], frame, kind)
+    if not value.known:
+        an.check_runtime_type(kind, f"@{node.name}", node.span)
+    return cast(value, kind, node.span)
 
 
 @builtin("bitcast", args=(2, 2))
@@ -39,7 +42,7 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
         if value.type == ty.COMPTIME_INT and isinstance(kind, Float | Pointer):
             base = Int(kind.bits if isinstance(kind, Float) else 16, False)
         elif value.type == ty.COMPTIME_FLOAT and isinstance(kind, Int):
-            base = ty.F16 if kind.bits == 16 else ty.F32
+            base = an.unit.half if kind.bits == 16 else ty.F32
         value = coerce(value, base, node.span)
     source, target = ty.size_of(value.type), ty.size_of(kind)
     if source != target:
@@ -195,7 +198,7 @@ def _is_comptime(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
 
 @builtin("fp16", args=(0, 0))
 def _fp16(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return Val(ty.TYPE, ty.F16)
+    return Val(ty.TYPE, an.unit.half)
 
 
 @builtin("dimensions", "rank", "element_type", "element_count", args=(1, 1))

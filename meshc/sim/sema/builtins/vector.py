@@ -14,7 +14,7 @@ from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Enum, Float, Fn, Int, Pointer, Type
 from meshc.sim.sema.values import Frame, Val
-from meshc.sim.vector_ops import OPS
+from meshc.sim.vector_ops import BUILTINS, OPS, operation
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
@@ -23,7 +23,7 @@ _OPTION_NAMES = ("async", "activate", "unblock", "index", "ut_id", "priority", "
 
 
 def _vector(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    spec = OPS[node.name]
+    spec = OPS[operation(node.name, an.unit.half)]
     values = [an.eval(a, frame, _wanted(spec.types, i)) for i, a in enumerate(node.args)]
     options = ir.OpOptions()
     if values and values[-1].type == ty.STRUCT:
@@ -42,7 +42,7 @@ def _vector(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
     result = None if want == ty.VOID else an.unit.temp(ty.BOOL)
     if frame.known:
         fail("csl-comptime", f"'@{node.name}' cannot run at compile time", node.span)
-    an.emit(frame, ir.VectorOp(an.place_of(node), result, node.name, operands, options))
+    an.emit(frame, ir.VectorOp(an.place_of(node), result, spec.name, operands, options))
     if result is None:
         return VOID
     return Val(ty.BOOL, ir.Local(ty.BOOL, result), False)
@@ -88,7 +88,7 @@ def _scalar(an: Analyzer, value: Val, kind: Type, span: Span) -> ir.Expr:
         return an.code(coerce(value, kind, span))
     assert isinstance(kind, Int)
     if value.type == ty.COMPTIME_FLOAT:
-        value = coerce(value, ty.F32 if kind.bits == 32 else ty.F16, span)
+        value = coerce(value, ty.F32 if kind.bits == 32 else an.unit.half, span)
     if value.type == ty.COMPTIME_INT:
         if not -(1 << (kind.bits - 1)) <= value.v < (1 << kind.bits):
             fail("csl-range", f"{value.v} does not fit {kind.bits} bits", span)
@@ -151,7 +151,7 @@ def _task_code(an: Analyzer, value: Val, span: Span) -> ir.Expr:
     return code
 
 
-for _name in OPS:
+for _name in BUILTINS:
     builtin(_name, args=(1, 6))(_vector)
 
 
