@@ -104,9 +104,8 @@ class GroupedLoops(Loops):
     def _ranged(self, stmt: t.For, subject: Val, frame: Frame) -> _Turns:
         """The turns of a range, whose length has to be one number; its ends may be lanes."""
         bounds, span = subject.v, stmt.subject.span
-        low, high = (
-            v.v if type(v.v) is Lanes else self.as_number(v, span) for v in (bounds.low, bounds.high)
-        )
+        ends = (bounds.low, bounds.high)
+        low, high = (v.v if type(v.v) is Lanes else self.as_number(v, span) for v in ends)
         step = self.as_number(bounds.step, span)
         exact = -((low - high) // step)
         count = index(exact) if exact > 0 else 0
