@@ -126,6 +126,9 @@ def test_bodies(tmp_path: Path, body: str) -> None:
         "x0 = x; for (@range(i16, h)) |y| { if (edge) { BODY } } } wires(x0, 0, one, EAST); "
         "if (edge) wires(0, 0, two, EAST);",
         "for (@range(i16, w)) |x| { for (@range(i16, x, h)) |y| { BODY } }",
+        "for (@range(i16, w)) |z| { for (@range(i16, z, -1, -2)) |x, n| { const y = n; "
+        "if (z == w - 1) { BODY } } }",
+        "for (@range(i16, h)) |y| { for (@range(i16, y, y + 3)) |x, n| { if (n < 2) { BODY } } }",
         "var k: i16 = 0; for (@range(i16, w)) |x| { for (@range(i16, h)) |y| { k = x + y; BODY } }"
         " wires(k - 6, 0, one, EAST);",
         "var z: f16 = 0.0; for (@range(i16, w)) |x| { z = @as(f16, x) / 4.0; for (@range(i16, h)) "
@@ -293,6 +296,8 @@ NESTS = st.sampled_from([
     "var k: i16 = 0; var x: i16 = 0; while (x < w) : (x += 1) { k = 0; "
     "for (@range(i16, h)) |y| { BODY } } if (k > 1) { const y = k; wires(k, y, two, EAST); }",
     "for (@range(i16, w)) |x| { for (@range(i16, h)) |y| { var k: i16 = y; BODY } }",
+    "for (@range(i16, h)) |k| { for (@range(i16, k, k + 2)) |x| { for (@range(i16, k, x - 3, -1)) "
+    "|y| { BODY } } }",
 ])  # fmt: skip
 
 

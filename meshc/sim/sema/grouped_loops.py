@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from meshc.sim.lang import tree as t
 from meshc.sim.loader import Loader
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.lanes import Points, Split, Ungroupable, lanes, values_at
+from meshc.sim.sema.lanes import LIMIT, Lanes, Points, Split, Ungroupable, lanes, values_at
 from meshc.sim.sema.loops import Loops
 from meshc.sim.sema.types import Type
 from meshc.sim.sema.unit import Unit
@@ -101,15 +102,24 @@ class GroupedLoops(Loops):
             super()._run_for(stmt, subject, frame)
 
     def _ranged(self, stmt: t.For, subject: Val, frame: Frame) -> _Turns:
-        numbers = np.fromiter((v.v for v in self._elements(stmt, subject)), np.int64)
+        """The turns of a range, whose length has to be one number; its ends may be lanes."""
+        bounds, span = subject.v, stmt.subject.span
+        ends = (bounds.low, bounds.high)
+        low, high = (v.v if type(v.v) is Lanes else self.as_number(v, span) for v in ends)
+        step = self.as_number(bounds.step, span)
+        exact = -((low - high) // step)
+        count = index(exact) if exact > 0 else 0
+        if abs(step) * count >= LIMIT or (type(low) is int and abs(low) >= LIMIT):
+            raise Ungroupable
 
         def bind(points: Points, turns: Any) -> None:
+            numbers = values_at(points, low) + step * turns
             for name, kind, values in zip(
-                stmt.captures, (subject.v.type, ty.U16), (numbers[turns], turns), strict=False
+                stmt.captures, (bounds.type, ty.U16), (numbers, turns), strict=False
             ):
                 frame.names[-1][name] = Val(kind, lanes(points, values))
 
-        return _Turns(len(numbers), bind, lambda: None)
+        return _Turns(count, bind, lambda: None)
 
     def _run_while(self, stmt: t.While, frame: Frame) -> None:
         if not self._in_groups(stmt, frame, lambda: self._stepped(stmt, frame)):
