@@ -107,7 +107,7 @@ def test_usage_errors_leave_with_2(command, words):
         (("run", TINY / "llama-3h1", "--prompt-ids", "1000000"), "run-refused"),
         (("run", TINY / "llama-3h1", *TWO_PROMPTS, "--batch", "1"), "bad-argument"),
         (("run", TINY / "llama-3h1", *TWO_PROMPTS, "--batch", "257"), "bad-argument"),
-        (("compile", TINY / "llama-3h1", "--target", "csl", "--batch", "2"), "bad-argument"),
+        (("compile", TINY / "llama-3h1", "--target", "csl", "--batch", "65"), "bad-argument"),
         (("compile", EXAMPLES / "mlp.mesh", "--batch", "2"), "unsupported-batch"),
         (("opt", "missing.meshir"), "unreadable"),
         (("passes", "canonicalise"), "unknown-pass"),

@@ -263,7 +263,7 @@ def test_the_executor_says_why_it_cannot_run(tmp_path: Path, monkeypatch):
         (BASE, {"dataflow": "split"}, "bad-argument"),
         (BASE, {"phase": "prefill"}, "bad-phase"),
         (BASE, {"batch": 17}, "bad-argument"),
-        (BASE, {"batch": 2, "target": "csl"}, "bad-argument"),
+        (BASE, {"batch": 65, "target": "csl"}, "bad-argument"),
         (BASE, {"device": "wse2"}, "cuda-graph"),
     ],
 )

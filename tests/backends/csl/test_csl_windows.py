@@ -91,7 +91,8 @@ def test_descriptors_walk_through_the_view(case):
         assert uneven(view)
         return
     constants = dict(re.match(r"const (\w+) = (.*);", line).groups() for line in descriptors.lines)
-    assert walked(text, constants, {"x": 1}) == expected.tolist()
+    strides = {name: int(text) for name, text in constants.items() if text.isdigit()}
+    assert walked(text, constants, {**strides, "x": 1}) == expected.tolist()
 
 
 def uneven(view):
