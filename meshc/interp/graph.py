@@ -16,23 +16,26 @@ from numpy.typing import DTypeLike
 from meshc.interp import formulas, gating
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
+from meshc.interp.ranks import ALONE, Place
 from meshc.ir.batch import BATCH, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.functions import FUNCTIONS, Function
 from meshc.ir.module import Module
-from meshc.ir.ops import graph
+from meshc.ir.ops import graph, ranks
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 
 @dataclass
 class Scope:
-    """The run-time scalars, what each value holds so far, and the layer of the loop that runs."""
+    """The run-time scalars, which rank runs, what each value holds so far, and the layer of the
+    loop that runs."""
 
     extents: Mapping[str, int]
     scalars: Scalars
     values: dict[Value, Array] = field(default_factory=dict)
     layer: int = 0
+    place: Place = ALONE
 
     @property
     def position(self) -> Array:
@@ -55,15 +58,17 @@ def run_graph(
     inputs: Mapping[str, Array],
     scalars: Scalars | None = None,
     dtype: DTypeLike = np.float64,
+    place: Place = ALONE,
 ) -> list[Array]:
     """The results of the module's function, in order.
 
     ``inputs`` gives an array for each parameter by name (a state that is left out starts as
-    zeros); all floating arithmetic is done in ``dtype``. Raises ``interp-input``,
-    ``interp-scalar``, ``interp-shape``.
+    zeros); all floating arithmetic is done in ``dtype``. A graph of several ranks is run by
+    :func:`meshc.interp.together.run_ranks`, which gives each its ``place``. Raises
+    ``interp-input``, ``interp-ranks``, ``interp-scalar``, ``interp-shape``.
     """
     extents, arrays = bound_inputs(module, inputs, np.dtype(dtype))
-    scope = Scope(extents, checked_scalars(module, scalars or {}))
+    scope = Scope(extents, checked_scalars(module, scalars or {}), place=place)
     scope.values.update(arrays)
     with np.errstate(all="ignore"):
         return run_block(module.function.body, scope)
@@ -269,6 +274,39 @@ def _embed(scope: Scope, op: graph.Embed) -> list[Array]:
     if ids.size and not 0 <= ids.min() <= ids.max() < table.shape[axis]:
         fail("interp-input", f"a token id is outside 0 .. {table.shape[axis] - 1}", op.span)
     return [np.moveaxis(table, axis, 0)[ids]]
+
+
+@meaning(ranks.AllReduce)
+def _all_reduce(scope: Scope, op: ranks.AllReduce) -> list[Array]:
+    first, *others = scope.place.exchanged(scope.of(op.operands[0]), op)
+    for other in others:
+        first = first + other
+    return [first]
+
+
+@meaning(ranks.AllGather)
+def _all_gather(scope: Scope, op: ranks.AllGather) -> list[Array]:
+    parts = scope.place.exchanged(scope.of(op.operands[0]), op)
+    axis = _dims(op.operands[0]).index(op.dim)
+    return [np.concatenate(parts, axis).take(range(scope.extents[op.whole]), axis)]
+
+
+@meaning(ranks.RankPartOf)
+def _rank_part(scope: Scope, op: ranks.RankPartOf) -> list[Array]:
+    axis = _dims(op.operands[0]).index(op.whole)
+    return [scope.place.own_part(scope.of(op.operands[0]), axis, scope.extents[op.dim], op)]
+
+
+@meaning(ranks.RankEmbed)
+def _rank_embed(scope: Scope, op: ranks.RankEmbed) -> list[Array]:
+    ids, table = scope.of(op.operands[0]), scope.of(op.operands[1])
+    axis = _dims(op.operands[1]).index(op.dim)
+    if ids.size and not 0 <= ids.min() <= ids.max() < scope.extents[op.whole]:
+        fail("interp-input", f"a token id is outside 0 .. {scope.extents[op.whole] - 1}", op.span)
+    own = ids - scope.place.number(op) * table.shape[axis]
+    here = (own >= 0) & (own < table.shape[axis])
+    rows = np.moveaxis(table, axis, 0)[np.where(here, own, 0)]
+    return [np.where(here[..., None], rows, 0)]
 
 
 @meaning(graph.Fuse)
