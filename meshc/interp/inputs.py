@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshc.interp.named import Array
-from meshc.ir.batch import POSITION, batch_of
+from meshc.ir.batch import OWNER, POSITION, batch_of
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.ir.ops.tile import scalars_of_rounds
@@ -134,6 +134,9 @@ def checked_scalars(module: Module, scalars: Scalars) -> dict[str, int | tuple[i
     for name, value in found.items():
         if isinstance(value, tuple) and len(value) != several.get(name):
             fail("interp-scalar", f"{len(value)} values are given of the run-time scalar '{name}'")
+    if OWNER in module.scalars:
+        owners, positions = (np.broadcast_to(found[n], batch_of(module)) for n in (OWNER, POSITION))
+        _check_order(owners, positions)
     return found
 
 
@@ -152,7 +155,18 @@ def _several(module: Module) -> dict[str, int]:
     """The scalars of which a run may be given several, and how many."""
     if module.level == "tile":
         return scalars_of_rounds(module)
-    return {POSITION: batch_of(module)}
+    return dict.fromkeys((POSITION, OWNER), batch_of(module))
+
+
+def _check_order(owners: Array, positions: Array) -> None:
+    """Of each request the tokens of a batch stand in the order of their positions, each once, those
+    of position -1 excepted."""
+    last: dict[int, int] = {}
+    for owner, position in zip(owners.tolist(), positions.tolist(), strict=True):
+        if 0 <= position <= last.get(owner, -1):
+            words = f"position {position} of request {owner} stands behind its {last[owner]}"
+            fail("interp-scalar", f"tokens of a request come in the order of positions: {words}")
+        last[owner] = max(position, last.get(owner, -1))
 
 
 class RandomArrays(Mapping[str, Array]):

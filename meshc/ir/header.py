@@ -22,7 +22,7 @@ from dataclasses import fields
 from meshc.devices import FACTS, KEYS, KINDS, LINK, NUMBERS, Device, Number, Numbers, device_of
 from meshc.ir.attributes import Raw, attribute_text
 from meshc.ir.ranks import RankPart, Ranks
-from meshc.ir.rows import Attention, Rows
+from meshc.ir.rows import Attention, Rows, TokenPart
 from meshc.ir.tokens import Tokens
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
@@ -101,6 +101,21 @@ def read_part(tokens: Tokens, start: Span) -> RankPart:
     if type(team) is not int or type(copies) is not int:
         fail("bad-meshir", "team and copies of a part are whole numbers", start)
     return RankPart(dim, whole, team, copies)
+
+
+def token_part_text(part: TokenPart) -> str:
+    """``dim = B_first, first = 0``."""
+    return pairs_text({"dim": part.dim, "first": part.first})
+
+
+def read_token_part(tokens: Tokens, start: Span) -> TokenPart:
+    """Some tokens of a batch, from the token behind their word on. Fails with ``bad-meshir``."""
+    pairs = tokens.pairs()
+    dim, first = pairs.get("dim"), pairs.get("first")
+    if pairs.keys() != {"dim", "first"} or not isinstance(dim, str) or type(first) is not int:
+        help = "tokens dim = B_first, first = 0"
+        fail("bad-meshir", "tokens have a dim and a first one", start, help=help)
+    return TokenPart(dim, first)
 
 
 def _names(

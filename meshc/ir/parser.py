@@ -28,6 +28,7 @@ from meshc.ir.header import (
     read_part,
     read_ranks,
     read_rows,
+    read_token_part,
 )
 from meshc.ir.kernels import KERNELS
 from meshc.ir.mesh import Axis, Mesh, mesh_mistake
@@ -116,6 +117,8 @@ class _Parser(Tokens):
             module.rows = read_rows(self, start)
         elif word == "attention":
             module.attention += (read_attention(self, start),)
+        elif word == "tokens":
+            module.token_parts += (read_token_part(self, start),)
         elif word == "ranks":
             if module.ranks is not None:
                 fail("bad-meshir", "the header says its ranks twice", start)

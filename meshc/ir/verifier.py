@@ -20,7 +20,13 @@ from meshc.ir.ops import graph, mesh, ranks, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.ranks import rank_mistakes
 from meshc.ir.recording import attention_of
-from meshc.ir.rows import Rows, attention_mistakes, paired_mistakes, rows_mistakes
+from meshc.ir.rows import (
+    Rows,
+    attention_mistakes,
+    paired_mistakes,
+    rows_mistakes,
+    token_part_mistakes,
+)
 from meshc.ir.signatures import (
     attribute_mistakes,
     count_mistake,
@@ -91,6 +97,9 @@ class _Verifier:
         for words in attention_mistakes(module.attention, module.rows, module.dims):
             help = "such as: attention query = H, key = G, lane = D, keys = S"
             self.wrong(words, module.places.get("attention"), help)
+        for words in token_part_mistakes(module.token_parts, "B", module.dims):
+            help = "each token once: tokens dim = B_first, first = 0, then one for the others"
+            self.wrong(words, module.places.get("tokens"), help)
         for words in rank_mistakes(module.ranks, module.dims, module.level):
             help = "such as: ranks count = 2, and a line: part dim = F_rank, whole = F"
             self.wrong(words, module.places.get("ranks"), help)
