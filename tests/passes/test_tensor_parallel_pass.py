@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.interp.check import random_trace, state_results
 from meshc.interp.graph import run_graph
@@ -23,6 +24,7 @@ from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.graph.tensor_parallel import TensorParallel
 from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
 from meshc.pipelines import pipeline_to
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source
@@ -171,6 +173,27 @@ def test_multiples_and_dims_that_stay_whole() -> None:
 def test_one_rank_is_the_whole_graph() -> None:
     whole = graph_of(str(DATA / "tiny" / "llama-3h1"))
     assert print_module(dealt(whole, 1)) == print_module(whole)
+
+
+def test_kernels_of_a_rank_leave_sums_to_the_ranks() -> None:
+    """Blocks without residual, whose bodies mean what the ops meant; look-ups in parts of a table
+    are no kernel, so the vocabulary stays whole."""
+    loaded = load_any(str(DATA / "tiny_cuda" / "llama-4h2"), Diagnostics())
+    request = CompileRequest(device="h200", seq=16, dtype="f16", target="cuda")
+    whole = graph_module(loaded, "decode", request)
+    whole = PassManager(pipeline_to("graph")).run(whole)
+    steps = parse_pipeline("tensor-parallel{ranks=2,multiple=8,keep=[V]},fuse-cluster")
+    rank = PassManager(steps).run(clone_module(whole))
+    kernels = [(op.kernel, op.partial) for op in rank.walk() if isinstance(op, graph.Fuse)]
+    assert kernels == [
+        ("embed", False),
+        ("attention_block", True),
+        ("ffn_block", True),
+        ("head", False),
+    ]
+    judge(whole, rank, 4)
+    with pytest.raises(MeshcError, match=r"cuda-graph"):
+        step_program(rank, "llama", 16)
 
 
 def test_a_rank_alone_is_refused() -> None:

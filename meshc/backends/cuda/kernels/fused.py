@@ -92,7 +92,14 @@ class FusedKernel(ABC):
         """
 
     def check_operands(self, op: graph.Fuse) -> None:
-        """Raise ``cuda-graph`` for operands of other names."""
+        """Raise ``cuda-graph`` for operands of other names, and for a part of a sum over ranks."""
+        if op.partial:
+            fail(
+                "cuda-graph",
+                f"{self.NAME} gives one rank's part of a sum, which no kernel here adds up",
+                op.span,
+                help="programs for CUDA run on one GPU: leave out tensor-parallel",
+            )
         missing = [name for name in self.TAKES if name not in op.takes]
         unknown = [name for name in op.takes if name not in (*self.TAKES, *self.MAY_TAKE)]
         if missing or unknown:
