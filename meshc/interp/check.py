@@ -14,6 +14,7 @@ from meshc.interp.inputs import RUN_TIME_ROWS, RandomArrays, Scalars
 from meshc.interp.named import Array
 from meshc.interp.sessions import Arrays, Session, state_results
 from meshc.interp.state import State
+from meshc.interp.together import RankSession
 from meshc.ir.batch import OWNER, POSITION, REQUEST, batch_of, requests_of
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
@@ -70,8 +71,11 @@ def run_any(module: Module, inputs: Arrays, scalars: Scalars) -> list[Array]:
 def run_trace(
     module: Module, trace: Trace, transfers: Timing = "early", schedule: str = "round-robin"
 ) -> list[Array]:
-    """The results of all steps, one after the other, state carried from step to step."""
-    session = Session(module, trace.constant, transfers, schedule)
+    """The results of all steps, one after the other, state carried from step to step; those of the
+    graph of a rank on all ranks."""
+    session: Session | RankSession = Session(module, trace.constant, transfers, schedule)
+    if module.ranks is not None:
+        session = RankSession(module, trace.constant)
     return [array for inputs, scalars in trace.steps for array in session.step(inputs, scalars)]
 
 

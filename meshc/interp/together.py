@@ -13,8 +13,10 @@ from meshc.interp.graph import run_graph
 from meshc.interp.inputs import Scalars, wanted_inputs
 from meshc.interp.named import Array
 from meshc.interp.ranks import Meeting, Place
+from meshc.interp.sessions import state_results
 from meshc.ir.module import Module
 from meshc.ir.types import TensorType
+from meshc.support.diagnostics import fail
 
 
 def run_ranks(
@@ -56,6 +58,33 @@ def run_parts(
     for error in sorted(failures, key=lambda error: isinstance(error, BrokenBarrierError)):
         raise error
     return [r.result() for r in runs]
+
+
+class RankSession:
+    """All ranks of a graph with the states that they keep from step to step, from the arrays of the
+    whole model."""
+
+    def __init__(self, module: Module, constant: Mapping[str, Array]) -> None:
+        self._module = module
+        self._states = state_results(module.function)
+        count = 1 if module.ranks is None else module.ranks.count
+        self._held = [rank_inputs(module, constant, rank) for rank in range(count)]
+
+    def step(self, inputs: Mapping[str, Array], scalars: Scalars) -> list[Array]:
+        """The results that are no state, in order, which all ranks have alike. Raises
+        ``interp-ranks`` where they do not."""
+        given = [
+            {**held, **rank_inputs(self._module, inputs, rank)}
+            for rank, held in enumerate(self._held)
+        ]
+        results = run_parts(self._module, given, scalars)
+        for held, own in zip(self._held, results, strict=True):
+            held |= {name: own[index] for name, index in self._states.items()}
+        each = [[r for i, r in enumerate(own) if i not in self._states.values()] for own in results]
+        for rank, own in enumerate(each):
+            if not all(map(np.array_equal, own, each[0], [True] * len(own))):
+                fail("interp-ranks", f"the results of rank {rank} are not those of rank 0")
+        return each[0]
 
 
 def rank_inputs(module: Module, inputs: Mapping[str, Array], rank: int) -> dict[str, Array]:

@@ -1,5 +1,6 @@
-"""SmolLM2-135M in the graphs that tensor-parallel makes, all ranks in the interpreter: the tokens
-of transformers. Its nine query heads and three key heads come out even over three ranks alone."""
+"""SmolLM2-135M in the graphs that tensor-parallel makes, all ranks in the interpreter and as CUDA
+kernels in the executor: the tokens of transformers. Its nine query heads and three key heads come
+out even over three ranks alone."""
 
 from __future__ import annotations
 
@@ -11,6 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshc.backends.cuda import CpuMachine
+from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.library import headers
+from meshc.backends.cuda.ranks import on_all_ranks
+from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, graph_module, load_any, open_weights
 from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.interp.inputs import wanted_inputs
@@ -83,3 +89,25 @@ def test_first_tokens_of_two_prompts(ranks: int, split: str) -> None:
     chosen = [PROMPTS[0], PROMPTS[5]]
     found = generated(module, [prompt["prompt_ids"] for prompt in chosen], 5)
     assert found == [prompt["tokens"][:5] for prompt in chosen]
+
+
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_first_tokens_by_cuda_kernels_of_ranks(ranks: int) -> None:
+    """Emulated GPUs in the executor, with sums on the host: a prompt of five tokens in a chunk,
+    then token by token."""
+    request = CompileRequest(device="h100", seq=16, dtype="bf16", target="cuda")
+    module = graph_module(load_any(MODEL, Diagnostics()), "decode", request)
+    deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
+    module = PassManager(parse_pipeline(f"{PASSES},{deal},fuse-cluster")).run(module)
+    program, texts = step_program(module, MODEL, 16)
+    files = {**texts, **headers()}
+    chosen = PROMPTS[0]
+    found = on_all_ranks(
+        program,
+        module,
+        tensors(),
+        lambda: CpuMachine(program.kernels, files),
+        lambda model: list(model.generate(chosen["prompt_ids"], 3, lambda _, row: None)),
+    )
+    assert found == [chosen["tokens"][:3]] * ranks

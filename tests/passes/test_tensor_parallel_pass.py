@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshc.driver import CompileRequest, graph_module, load_any
-from meshc.interp.check import random_trace, state_results
+from meshc.interp.check import check_same, random_trace, state_results
 from meshc.interp.graph import run_graph
 from meshc.interp.together import rank_inputs, rank_part, run_parts, run_ranks
 from meshc.ir.clone import clone_module
@@ -241,3 +241,14 @@ def test_what_is_wrong_with_ranks_is_told(change: tuple[str, str], message: str)
         PassManager(pipeline_to("graph")).run(
             parse_module(Source("m.meshir", text.replace(*change)))
         )
+
+
+def test_a_sum_that_nobody_completes_is_noticed() -> None:
+    """What --check runs around a pass: without its all_reduce a rank has other results."""
+    whole = graph_of(str(DATA / "tiny" / "llama-9h3-tied"))
+    text = print_module(dealt(whole, 3))
+    assert check_same(whole, parse_module(Source("rank.meshir", text))).agrees
+    broken = text.replace("%x_2 = graph.add %x_1, %o_sum ", "%x_2 = graph.add %x_1, %o ")
+    assert broken != text
+    with pytest.raises(MeshcError, match="interp-ranks"):
+        check_same(whole, parse_module(Source("rank.meshir", broken)))
