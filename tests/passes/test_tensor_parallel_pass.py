@@ -250,5 +250,25 @@ def test_a_sum_that_nobody_completes_is_noticed() -> None:
     assert check_same(whole, parse_module(Source("rank.meshir", text))).agrees
     broken = text.replace("%x_2 = graph.add %x_1, %o_sum ", "%x_2 = graph.add %x_1, %o ")
     assert broken != text
-    with pytest.raises(MeshcError, match="interp-ranks"):
+    with pytest.raises(MeshcError, match="interp-mismatch"):
         check_same(whole, parse_module(Source("rank.meshir", broken)))
+
+
+def test_results_that_ranks_do_not_have_alike_are_noticed() -> None:
+    text = """module @m level(graph) {
+  dims L = 1, E = 8, F = 6
+  func @main(in %x: f32[L, F], weight %w: f32[F, E]) -> (f32[L, E]) {
+    %y = graph.matmul %x, %w {contract = [F]} : f32[L, E]
+    graph.return %y
+  }
+}
+"""
+    whole = parse_module(Source("m.meshir", text))
+    text = text.replace(
+        "F = 6\n", "F = 6, F_rank = 3\n  ranks count = 2\n  part dim = F_rank, whole = F\n"
+    )
+    part = "%p = graph.rank_part %x {dim = F_rank, whole = F} : f32[L, F_rank]\n    %y"
+    text = text.replace("f32[F, E]", "f32[F_rank, E]").replace("%y = graph", f"{part} = graph")
+    text = text.replace("%x, %w {contract = [F]}", "%p, %w {contract = [F_rank]}")
+    with pytest.raises(MeshcError, match="results of rank 1 are not those of rank 0"):
+        check_same(whole, parse_module(Source("m.meshir", text)))
