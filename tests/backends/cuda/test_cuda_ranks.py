@@ -109,6 +109,13 @@ def test_ranks_by_both_dataflows_and_in_chunks(model: str, count: int, more: str
     check(model, count, chunks=True, more=more)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["deepseek-4h", "deepseek-4h-low-rank", "deepseek-2h-yarn-bf16"])
+def test_ranks_share_heads_of_latent_attention(model: str) -> None:
+    """Each rank has the whole cache of latents, and heads of its own."""
+    check(model, 2, chunks=True)
+
+
 def test_a_layer_meets_twice() -> None:
     """Behind the attention and behind the feed-forward layer, which clears the sums."""
     program, _ = step_program(of_ranks(graph_of("llama-4h2"), 2), "llama", 16)
