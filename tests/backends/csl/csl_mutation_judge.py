@@ -31,7 +31,7 @@ from meshc.sim.machine.options import Options
 from meshc.sim.running import compile_folder, host_names
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
-CAPACITY = 12
+CAPACITY = 9  # the prompt fills the caches
 PROMPT = tuple(range(5, 14))
 
 
@@ -70,7 +70,7 @@ SETUPS = {
     "cyclic": Setup("llama-3h1", "wse2", "2x3", "f32", "cyclic", 2e-5, 30_000),
     "shift": Setup("qwen2-7h1", "wse3", "1x3", "f32", "shift", 2e-5),
     "halves": Setup("llama-9h3-tied", "wse3", "2x2", "f16", "cyclic", 1e-2, 30_000),
-    "requests": Setup("llama-3h1", "wse3", "r=2,y=2,x=2", "f32", "shift", 2e-5, batch=2),
+    "requests": Setup("llama-5h-mha", "wse3", "r=2,y=2,x=2", "f32", "shift", 2e-5, batch=2),
     "moved": Setup("llama-3h1", "wse3", "3x3", "f32", "cyclic", 2e-5, phases="moved", chunk=6),
 }
 READ = (PROMPT, PROMPT[:1], PROMPT[:4])

@@ -8,7 +8,7 @@ from csl_mutations import mutations
 
 pytestmark = pytest.mark.models
 
-COUNT = 300
+COUNT = 150
 # Edits of different classes of the smallest program; CI takes these alone.
 IN_CI, SMALLEST = 8, ("cyclic",)
 
