@@ -14,6 +14,7 @@ from meshc.frontend.checkpoints.files import open_regular
 Rows = Callable[[np.ndarray], np.ndarray]
 
 _CHUNK_BYTES = 16 << 20
+"""Of the numbers that are made at a time; whoever decodes them takes a few times as much."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +46,13 @@ def read_rows(
 ) -> np.ndarray | None:
     """The tensor of ``shape`` at byte ``offset`` as float32; None when the file is too short.
 
-    ``convert`` maps uint8 [rows, row_bytes] to float32 [rows, shape[-1]]. Rows are read a few
-    megabytes at a time, so the peak is the result plus one chunk.
+    ``convert`` maps uint8 [rows, row_bytes] to float32 [rows, shape[-1]]. As many rows are
+    read at a time as are a few megabytes of float32: the peak is the result plus some chunks.
     """
     columns = shape[-1]
     rows = int(np.prod(shape[:-1], dtype=np.int64))
     out = np.empty((rows, columns), dtype=np.float32)
-    step = max(1, _CHUNK_BYTES // row_bytes)
+    step = max(1, _CHUNK_BYTES // max(row_bytes, out.itemsize * columns, 1))
     stream, _ = open_regular(path, "weights file")
     with stream:
         stream.seek(offset)

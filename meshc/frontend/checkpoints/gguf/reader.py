@@ -8,7 +8,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from meshc.frontend.checkpoints.extras import fail_missing_extra
-from meshc.frontend.checkpoints.gguf.header import BLOCKS, GgufHeader
+from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS
+from meshc.frontend.checkpoints.gguf.header import GgufHeader
 from meshc.frontend.checkpoints.tensor_source import StoredTensor, read_rows
 from meshc.support.diagnostics import fail
 
@@ -20,13 +21,11 @@ try:
 except ImportError:
     _INSTALLED = False
 
-TYPE_NAMES = {0: "F32", 1: "F16", 3: "Q4_1", 8: "Q8_0", 30: "BF16"}
-
 
 def gguf_type_name(type_id: int) -> str:
     """The format's word for a tensor type, as far as it is known."""
-    if type_id in TYPE_NAMES:
-        return TYPE_NAMES[type_id]
+    if type_id in ENCODINGS:
+        return ENCODINGS[type_id].name
     if _INSTALLED and type_id in list(GGMLQuantizationType):
         return str(GGMLQuantizationType(type_id).name)
     return f"type {type_id}"
@@ -50,7 +49,7 @@ class GgufWeights:
         """Every tensor of the file."""
         return {
             tensor.name: StoredTensor(
-                tensor.shape, gguf_type_name(tensor.type_id), tensor.type_id in BLOCKS
+                tensor.shape, gguf_type_name(tensor.type_id), tensor.encoding is not None
             )
             for tensor in self.header.tensors.values()
         }
@@ -58,12 +57,12 @@ class GgufWeights:
     def read(self, name: str) -> np.ndarray:
         """The tensor ``name``, dequantised to float32. Errors: ``gguf-invalid``."""
         tensor = self.header.tensors[name]
-        elements, block_bytes = BLOCKS[tensor.type_id]
+        encoding = ENCODINGS[tensor.type_id]
         found = read_rows(
             self.header.path,
             self.header.data_start + tensor.offset,
             tensor.shape,
-            tensor.shape[-1] // elements * block_bytes,
+            tensor.shape[-1] // encoding.elements * encoding.block_bytes,
             partial(_dequantize, tensor.type_id),
         )
         if found is None:
