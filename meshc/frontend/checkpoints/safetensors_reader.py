@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +49,13 @@ _CONVERT: dict[str, tuple[int, Rows]] = {
 }
 
 
+# Of quantised weights, whose meaning needs more than their elements.
+_CODES: dict[str, str] = {"I32": "<i4", "F8_E4M3": "u1"}
+_ITEM_BYTES = {name: size for name, (size, _) in _CONVERT.items()} | {
+    name: np.dtype(kind).itemsize for name, kind in _CODES.items()
+}
+
+
 @dataclass(frozen=True)
 class _Entry:
     """Where a tensor's bytes lie in which file."""
@@ -79,6 +86,22 @@ class SafetensorsWeights:
         if found is None:
             _invalid(entry.path, f"it ends inside tensor '{name}'")
         return found.reshape(entry.stored.shape)
+
+    def read_codes(self, name: str) -> np.ndarray:
+        """The tensor ``name`` of type I32 or F8_E4M3 as its file holds it: int32 or uint8.
+
+        Errors: ``safetensors-invalid``.
+        """
+        entry = self._entries[name]
+        kind = np.dtype(_CODES[entry.stored.dtype])
+        count = _product(entry.stored.shape)
+        stream, _ = open_regular(entry.path, "weights file")
+        with stream:
+            stream.seek(entry.offset)
+            raw = stream.read(count * kind.itemsize)
+        if len(raw) != count * kind.itemsize:
+            _invalid(entry.path, f"it ends inside tensor '{name}'")
+        return np.frombuffer(raw, kind).reshape(entry.stored.shape)
 
 
 def read_safetensors(path: Path) -> SafetensorsWeights:
@@ -153,7 +176,7 @@ def _entry(path: Path, name: str, facts: object, start: int, size: int) -> _Entr
         _invalid(path, f"the entry of tensor '{name[:100]}' is malformed")
     if start + end > size:
         _invalid(path, f"tensor '{name[:100]}' ends at byte {start + end} of {size}")
-    if dtype in _CONVERT and _product(shape) * _CONVERT[dtype][0] != end - begin:
+    if dtype in _ITEM_BYTES and _product(shape) * _ITEM_BYTES[dtype] != end - begin:
         _invalid(path, f"tensor '{name[:100]}' has {end - begin} bytes for shape {shape}")
     stored = StoredTensor(tuple(shape), dtype[:20], dtype in _CONVERT)
     return _Entry(path, stored, start + begin)
@@ -173,7 +196,7 @@ def _is_shape(value: object) -> TypeGuard[list[int]]:
     )
 
 
-def _product(shape: list[int]) -> int:
+def _product(shape: Sequence[int]) -> int:
     total = 1
     for extent in shape:
         total *= extent

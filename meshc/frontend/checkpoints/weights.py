@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from meshc.frontend.checkpoints.checkpoint_files import find_source
-from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.config import SIZE_LIMITS, ModelConfig
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
 from meshc.frontend.checkpoints.tensor_source import TensorSource
@@ -136,6 +136,9 @@ def _check_tensors(
         if name in source.tensors:
             _check_tensor(source, name, tensor, found)
     surplus = [n for n in source.tensors if n not in known and not _IGNORED.fullmatch(n)]
+    for name in [n for n in surplus if _is_zero_bias(source, n)]:
+        surplus.remove(name)
+        found.remark("weights-unused-tensor", f"'{name}' is not read: all of it is 0")
     _check_surplus(source, config, surplus, found)
 
 
@@ -178,6 +181,13 @@ def _check_surplus(
             notes=_listed("surplus", surplus),
             help="a tensor that meshc ignores would change the result; check the model's config",
         )
+
+
+def _is_zero_bias(source: TensorSource, name: str) -> bool:
+    """Whether a bias adds nothing: some writers of GPTQ give one to every matrix."""
+    stored = source.tensors[name]
+    small = len(stored.shape) == 1 and stored.shape[0] <= SIZE_LIMITS["ffn"]
+    return name.endswith(".bias") and stored.readable and small and not source.read(name).any()
 
 
 def _listed(word: str, names: Iterable[str]) -> tuple[str, ...]:

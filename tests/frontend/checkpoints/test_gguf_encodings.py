@@ -189,7 +189,9 @@ def test_smollm2_in_another_encoding(tmp_path: Path, name: str) -> None:
     compiled = meshc.compile("smollm2-135m", mesh="2x2", seq=24)
     found = []
     for file in _encoded_model(tmp_path, config, tensors, name):
-        with compiled.load(file) as model:
+        checkpoint = open_checkpoint(file, config)
+        weights = {tensor: checkpoint.read(tensor) for tensor in checkpoint.names()}
+        with compiled.load(weights) as model:
             found.append(model.generate([504, 3575, 282, 4649, 314], 12, ignore_eos=True).tokens)
     assert len(found[0]) == 12
     assert found[0] == found[1]
