@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,19 @@ class CheckpointTensors(Mapping[str, Array]):
         if self._on_read is not None:
             self._on_read(name)
         return self._checkpoint.read(name)
+
+    def save(self, name: str, path: Path) -> None:
+        """Write the tensor ``name`` to ``path`` as `numpy.save` does, a piece of it in memory at a
+        time."""
+        shape, done = self._checkpoint.shape(name), 0
+        facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, facts)
+            for piece in self._checkpoint.pieces(name):
+                if self._on_read is not None:
+                    self._on_read(f"{name}, {100 * done // prod(shape)} %")
+                file.write(piece.data)
+                done += piece.size
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -124,7 +138,10 @@ def weight_files(names: Sequence[str], tensors: Mapping[str, Array]) -> dict[str
 
 def _saver(name: str, tensors: Mapping[str, Array]) -> Callable[[Path], None]:
     def save(path: Path) -> None:
-        np.save(path, np.asarray(tensors[name], np.float32), allow_pickle=False)
+        if isinstance(tensors, CheckpointTensors):
+            tensors.save(name, path)
+        else:
+            np.save(path, np.asarray(tensors[name], np.float32), allow_pickle=False)
 
     return save
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
 from meshc.frontend.checkpoints.json_text import parse_json_object, read_json_object
-from meshc.frontend.checkpoints.tensor_source import Rows, StoredTensor, read_rows
+from meshc.frontend.checkpoints.tensor_source import Part, Rows, StoredTensor, read_rows
 from meshc.support.diagnostics import fail
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -77,15 +77,16 @@ class SafetensorsWeights:
         """Every tensor of the files."""
         return {name: entry.stored for name, entry in self._entries.items()}
 
-    def read(self, name: str) -> np.ndarray:
-        """The tensor ``name`` as float32. Errors: ``safetensors-invalid``."""
+    def read(self, name: str, part: Part | None = None) -> np.ndarray:
+        """The tensor ``name``, or a part of it, as float32. Errors: ``safetensors-invalid``."""
         entry = self._entries[name]
         item_bytes, convert = _CONVERT[entry.stored.dtype]
         shape = entry.stored.shape or (1,)
-        found = read_rows(entry.path, entry.offset, shape, shape[-1] * item_bytes, convert)
+        row_bytes = shape[-1] * item_bytes
+        found = read_rows(entry.path, entry.offset, shape, row_bytes, convert, part)
         if found is None:
             _invalid(entry.path, f"it ends inside tensor '{name}'")
-        return found.reshape(entry.stored.shape)
+        return found if part else found.reshape(entry.stored.shape)
 
     def read_codes(self, name: str) -> np.ndarray:
         """The tensor ``name`` of type I32 or F8_E4M3 as its file holds it: int32 or uint8.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +15,15 @@ from meshc.frontend.checkpoints.checkpoint_files import find_source
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, ModelConfig
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
-from meshc.frontend.checkpoints.tensor_source import TensorSource
+from meshc.frontend.checkpoints.stored_layout import StoredLayout
+from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
 from meshc.support.diagnostics import Diagnostics, fail
 
 # Buffers that old Hugging Face checkpoints carry, and the factors that gguf_rope reads.
 _IGNORED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
+
+# Of a tensor at a time, where it can be read in pieces.
+_PIECE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,42 @@ class Checkpoint:
         for layer in range(stacked.shape[0]):
             stacked[layer] = self.read_layer(name, layer)
         return stacked
+
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        """The tensor ``name`` piece by piece, in the order of its elements: float32, C-contiguous.
+
+        A piece is a layer, or less where that would be more than a few hundred megabytes and files
+        hold its first dim in one place.
+        """
+        tensor = self._logical[name]
+        for layer in range(self._count(tensor) if tensor.per_layer else 1):
+            yield from self._pieces(tensor, layer)
+
+    def _pieces(self, tensor: LogicalTensor, layer: int) -> Iterator[np.ndarray]:
+        names = tensor.stored_names(layer, self.gguf_names)
+        if tensor.parts and tensor.axis == 0:
+            for name in names:
+                yield tensor.layout.read(self.source.read(name), self.gguf_names)
+            return
+        slabs = self._slabs(tensor)
+        for part, layout in slabs:
+            yield layout.read(self.source.read(names[0], part), self.gguf_names)
+        if not slabs:
+            yield self._read(tensor, layer)
+
+    def _slabs(self, tensor: LogicalTensor) -> list[tuple[Part, StoredLayout]]:
+        """What holds a layer of ``tensor`` in slabs along its first dim; none if it is small, or if
+        files do not hold it so."""
+        lanes = tensor.shape[0]
+        step = max(1, _PIECE_BYTES * lanes // (4 * math.prod(tensor.shape)))
+        if tensor.parts or step >= lanes:
+            return []
+        slabs = [
+            tensor.layout.slab(start, min(lanes, start + step), self.gguf_names)
+            for start in range(0, lanes, step)
+        ]
+        found = [slab for slab in slabs if slab is not None]
+        return found if len(found) == len(slabs) else []
 
     def read_layer(self, name: str, layer: int) -> np.ndarray:
         """One layer of the per-layer tensor ``name``: float32, C-contiguous.

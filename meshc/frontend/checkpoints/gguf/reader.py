@@ -10,7 +10,7 @@ import numpy as np
 from meshc.frontend.checkpoints.extras import fail_missing_extra
 from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS
 from meshc.frontend.checkpoints.gguf.header import GgufHeader
-from meshc.frontend.checkpoints.tensor_source import StoredTensor, read_rows
+from meshc.frontend.checkpoints.tensor_source import Part, StoredTensor, read_rows
 from meshc.support.diagnostics import fail
 
 try:
@@ -54,8 +54,8 @@ class GgufWeights:
             for tensor in self.header.tensors.values()
         }
 
-    def read(self, name: str) -> np.ndarray:
-        """The tensor ``name``, dequantised to float32. Errors: ``gguf-invalid``."""
+    def read(self, name: str, part: Part | None = None) -> np.ndarray:
+        """The tensor ``name``, or a part of it, as float32. Errors: ``gguf-invalid``."""
         tensor = self.header.tensors[name]
         encoding = ENCODINGS[tensor.type_id]
         found = read_rows(
@@ -64,6 +64,7 @@ class GgufWeights:
             tensor.shape,
             tensor.shape[-1] // encoding.elements * encoding.block_bytes,
             partial(_dequantize, tensor.type_id),
+            part,
         )
         if found is None:
             fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")

@@ -17,7 +17,7 @@ from meshc.frontend.checkpoints.quantised import int4
 from meshc.frontend.checkpoints.quantised.fp8 import from_e4m3, scaled
 from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, Quantization
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
-from meshc.frontend.checkpoints.tensor_source import StoredTensor
+from meshc.frontend.checkpoints.tensor_source import Part, StoredTensor
 from meshc.support.diagnostics import fail
 
 _PACKED = 8
@@ -60,20 +60,25 @@ class QuantisedWeights:
                 found[name] = stored
         return found
 
-    def read(self, name: str) -> np.ndarray:
-        """The tensor ``name`` as float32 in the shape of ``tensors``.
+    def read(self, name: str, part: Part | None = None) -> np.ndarray:
+        """The tensor ``name``, or a part of it, as float32 in the shape of ``tensors``. One that is
+        quantised is decoded whole, whatever the part.
 
         Errors: ``safetensors-invalid``, ``quantised-weights-invalid``.
         """
+        if name in self._files.tensors and self.tensors[name].dtype != _FP8:
+            return self._files.read(name, part)
+        whole = self._decoded(name)
+        return whole if part is None else whole.take(range(part.start, part.stop), part.axis)
+
+    def _decoded(self, name: str) -> np.ndarray:
+        """The quantised weight ``name``, float32 [outputs, inputs]."""
         stem = name.rpartition(".")[0]
-        if self._is_int4(stem) and name not in self._files.tensors:
+        if not isinstance(self._quantization, Fp8):
             return self._read_int4(stem)
-        if self.tensors[name].dtype == _FP8:
-            scales, grid = self._scales(stem)
-            weight = from_e4m3(self._files.read_codes(name))
-            assert isinstance(self._quantization, Fp8)
-            return scaled(weight, self._files.read(scales).reshape(grid), self._quantization.block)
-        return self._files.read(name)
+        scales, grid = self._scales(stem)
+        weight = from_e4m3(self._files.read_codes(name))
+        return scaled(weight, self._files.read(scales).reshape(grid), self._quantization.block)
 
     def _is_int4(self, stem: str) -> bool:
         return f"{stem}.qweight" in self._files.tensors and not isinstance(self._quantization, Fp8)
