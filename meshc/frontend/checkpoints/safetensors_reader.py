@@ -18,7 +18,14 @@ import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
 from meshc.frontend.checkpoints.json_text import parse_json_object, read_json_object
-from meshc.frontend.checkpoints.tensor_source import Part, Rows, StoredTensor, read_rows
+from meshc.frontend.checkpoints.tensor_source import (
+    Encoded,
+    Part,
+    Rows,
+    StoredTensor,
+    read_bytes,
+    read_rows,
+)
 from meshc.support.diagnostics import fail
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -88,6 +95,10 @@ class SafetensorsWeights:
             _invalid(entry.path, f"it ends inside tensor '{name}'")
         return found if part else found.reshape(entry.stored.shape)
 
+    def read_encoded(self, name: str) -> Encoded:
+        """None of these tensors has scales. Raises KeyError."""
+        raise KeyError(name)
+
     def read_codes(self, name: str) -> np.ndarray:
         """The tensor ``name`` of type I32 or F8_E4M3 as its file holds it: int32 or uint8.
 
@@ -96,13 +107,10 @@ class SafetensorsWeights:
         entry = self._entries[name]
         kind = np.dtype(_CODES[entry.stored.dtype])
         count = _product(entry.stored.shape)
-        stream, _ = open_regular(entry.path, "weights file")
-        with stream:
-            stream.seek(entry.offset)
-            raw = stream.read(count * kind.itemsize)
-        if len(raw) != count * kind.itemsize:
+        raw = read_bytes(entry.path, entry.offset, count * kind.itemsize)
+        if raw is None:
             _invalid(entry.path, f"it ends inside tensor '{name}'")
-        return np.frombuffer(raw, kind).reshape(entry.stored.shape)
+        return raw.view(kind).reshape(entry.stored.shape)
 
 
 def read_safetensors(path: Path) -> SafetensorsWeights:

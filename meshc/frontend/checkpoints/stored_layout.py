@@ -84,6 +84,20 @@ class StoredLayout:
         extents = {**self.extents, dim: stop - start}
         return Part(axis, first, last), replace(self, axes=axes, extents=extents)
 
+    def by_groups(self, group: int) -> StoredLayout | None:
+        """The layout of something that there is once for ``group`` elements of a stored row, of a
+        param that has as many fewer of its dim there; None where rows hold something else."""
+        factor = self.axes[-1][-1]
+        if not factor.dims or len(self.axes) != 2:
+            return None
+        dim = factor.dims[-1]
+        whole = factor.extent == math.prod(self.extents[each] for each in factor.dims)
+        if not whole or dim == self.pairs or self.extents[dim] % group:
+            return None
+        own = (*self.axes[-1][:-1], replace(factor, extent=factor.extent // group))
+        extents = {**self.extents, dim: self.extents[dim] // group}
+        return replace(self, axes=(*self.axes[:-1], own), extents=extents)
+
 
 def pairs_to_halves(array: np.ndarray, axis: int) -> np.ndarray:
     """Lanes along ``axis`` from 2i, 2i + 1 to i, i + n/2, which undoes ``permute`` in llama.cpp's

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
+from meshc.ir.codes import CODES, LEAST, SCALES
 
 Rows = Callable[[np.ndarray], np.ndarray]
 
@@ -20,11 +21,29 @@ _CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``."""
+    """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``. ``kept`` is the
+    format of `CODE_FORMATS` that its codes and scales have, empty where they have none."""
 
     shape: tuple[int, ...]
     dtype: str
     readable: bool
+    kept: str = ""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A matrix [outputs, inputs] as it is stored: ``codes`` uint8, and of groups of inputs
+    ``scales`` and, in some formats, ``least`` numbers, float32 [outputs, groups]."""
+
+    codes: np.ndarray
+    scales: np.ndarray
+    least: np.ndarray | None = None
+
+    def part(self, name: str) -> np.ndarray:
+        """What is called so in `meshc.ir.codes`."""
+        found = {CODES: self.codes, SCALES: self.scales, LEAST: self.least}[name]
+        assert found is not None
+        return found
 
 
 class Part(NamedTuple):
@@ -53,6 +72,9 @@ class TensorSource(Protocol):
 
     def read(self, name: str, part: Part | None = None) -> np.ndarray:
         """The tensor ``name``, or a part of it, as float32 in its stored shape."""
+
+    def read_encoded(self, name: str) -> Encoded:
+        """The matrix ``name``, which can be ``kept``, as it is stored."""
 
 
 def read_rows(
@@ -91,3 +113,12 @@ def read_rows(
             block = np.frombuffer(raw, dtype=np.uint8).reshape(stop - start, row_bytes)
             out[start:stop] = convert(block)[:, columns]
     return out.reshape(wanted)
+
+
+def read_bytes(path: Path, offset: int, count: int) -> np.ndarray | None:
+    """``count`` bytes at ``offset``, uint8; None when the file is too short."""
+    stream, _ = open_regular(path, "weights file")
+    with stream:
+        stream.seek(offset)
+        raw = stream.read(count)
+    return np.frombuffer(raw, np.uint8) if len(raw) == count else None

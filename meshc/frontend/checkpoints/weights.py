@@ -17,6 +17,7 @@ from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
 from meshc.frontend.checkpoints.stored_layout import StoredLayout
 from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
+from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
 from meshc.support.diagnostics import Diagnostics, fail
 
 # Buffers that old Hugging Face checkpoints carry, and the factors that gguf_rope reads.
@@ -103,6 +104,34 @@ class Checkpoint:
         ]
         found = [slab for slab in slabs if slab is not None]
         return found if len(found) == len(slabs) else []
+
+    def kept_format(self, name: str) -> CodeFormat | None:
+        """How the files hold the tensor ``name``, where codes and scales of it can be read; None
+        where they have numbers, or layers are stored in different ways."""
+        tensor = self._logical[name]
+        if tensor.parts:
+            return None
+        stored = [
+            self.source.tensors[each].kept
+            for layer in range(self._count(tensor) if tensor.per_layer else 1)
+            for each in tensor.stored_names(layer, self.gguf_names)
+        ]
+        form = CODE_FORMATS.get(stored[0]) if len(set(stored)) == 1 else None
+        return form if form and tensor.layout.by_groups(form.group) else None
+
+    def read_kept(self, name: str, part: str) -> np.ndarray:
+        """The codes (uint8), scales or least numbers (float32) of the tensor ``name``, which has a
+        `kept_format`: in its shape, the latter two with as many groups as rows."""
+        tensor, form = self._logical[name], self.kept_format(name)
+        assert form is not None
+        layout = tensor.layout if part == CODES else tensor.layout.by_groups(form.group)
+        assert layout is not None
+        layers = [
+            layout.read(self.source.read_encoded(stored).part(part), self.gguf_names)
+            for layer in range(self._count(tensor) if tensor.per_layer else 1)
+            for stored in tensor.stored_names(layer, self.gguf_names)
+        ]
+        return np.stack(layers) if tensor.per_layer else layers[0]
 
     def read_layer(self, name: str, layer: int) -> np.ndarray:
         """One layer of the per-layer tensor ``name``: float32, C-contiguous.

@@ -17,7 +17,8 @@ from meshc.frontend.checkpoints.quantised import int4
 from meshc.frontend.checkpoints.quantised.fp8 import from_e4m3, scaled
 from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, Quantization
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
-from meshc.frontend.checkpoints.tensor_source import Part, StoredTensor
+from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
+from meshc.ir.codes import CODE_FORMATS
 from meshc.support.diagnostics import fail
 
 _PACKED = 8
@@ -110,7 +111,17 @@ class QuantisedWeights:
                 )
         if self._is_reordered(stem) and self._shape(stem, "g_idx", "I32") != (inputs,):
             self._invalid(stem, f"'g_idx' does not have a group for each of {inputs} inputs")
-        return StoredTensor((outputs, inputs), "I32 words of 4 bits", True)
+        assert not isinstance(self._quantization, Fp8)
+        form = f"int4_{self._quantization.group}"
+        in_order = not self._is_reordered(stem) or self._is_in_order(stem, inputs)
+        kept = form if form in CODE_FORMATS and in_order else ""
+        return StoredTensor((outputs, inputs), "I32 words of 4 bits", True, kept)
+
+    def _is_in_order(self, stem: str, inputs: int) -> bool:
+        """Whether inputs of a group lie side by side."""
+        assert not isinstance(self._quantization, Fp8)
+        size = self._quantization.group or max(inputs, 1)
+        return bool((self._files.read_codes(f"{stem}.g_idx") == np.arange(inputs) // size).all())
 
     def _groups(self, inputs: int) -> int:
         assert not isinstance(self._quantization, Fp8)
@@ -124,15 +135,26 @@ class QuantisedWeights:
 
     def _read_int4(self, stem: str) -> np.ndarray:
         _, inputs = self.tensors[f"{stem}.weight"].shape
+        codes, zeros, scales = self._parts(stem)
+        return int4.decoded(codes, zeros, scales, self._group_of(stem, inputs, len(scales)))
+
+    def read_encoded(self, name: str) -> Encoded:
+        """The weight ``name``, which can be ``kept``, as it is stored.
+
+        Errors: ``safetensors-invalid``, ``quantised-weights-invalid``.
+        """
+        codes, zeros, scales = self._parts(name.rpartition(".")[0])
+        return Encoded(codes.T, scales.T, (zeros * -scales).T)
+
+    def _parts(self, stem: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Codes uint8 [inputs, outputs], zero points and scales float32 [groups, outputs]."""
         words = self._files.read_codes(f"{stem}.qweight")
         zero_words = self._files.read_codes(f"{stem}.qzeros")
         scales = self._files.read(f"{stem}.scales")
         if isinstance(self._quantization, Gptq):
-            codes = int4.gptq_weight_codes(words)
             zeros = self._gptq_zeros(stem, int4.gptq_zero_codes(zero_words))
-        else:
-            codes, zeros = int4.awq_codes(words), int4.awq_codes(zero_words).astype(np.float32)
-        return int4.decoded(codes, zeros, scales, self._group_of(stem, inputs, len(scales)))
+            return int4.gptq_weight_codes(words), zeros, scales
+        return int4.awq_codes(words), int4.awq_codes(zero_words).astype(np.float32), scales
 
     def _gptq_zeros(self, stem: str, stored: np.ndarray) -> np.ndarray:
         assert isinstance(self._quantization, Gptq)
