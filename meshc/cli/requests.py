@@ -27,8 +27,7 @@ def keeping(
     asked = options.keep_quantised
     if asked is None:
         return request
-    request = replace(request, keep_quantised=("all=q4_0",))
-    request.check()
+    replace(request, keep_quantised=(asked,)).check()
     named = asked != AS_STORED
     place = None if named else find_weights(loaded.name, loaded.weights, options.weights)
     formats = formats_to_keep(asked, place, loaded.config, request.layers)

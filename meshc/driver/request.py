@@ -174,6 +174,13 @@ class CompileRequest:
         if self.keep_quantised and self.target != "python" and not self.compile_to:
             words = f"programs for --target {self.target} have decoded weights"
             found.error("bad-argument", f"--keep-quantised is given, but {words}")
+        elif self.keep_quantised and self.phase != "decode":
+            found.error(
+                "bad-argument",
+                "--keep-quantised is given, but products of a whole prompt move weights from core "
+                "to core",
+                help="--phase decode reads prompts by steps",
+            )
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         device(self.device_name).axes.sizes_of(self.mesh)

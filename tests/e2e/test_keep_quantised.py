@@ -163,19 +163,10 @@ def test_rows_that_cut_groups_are_refused(tmp_path: Path) -> None:
         _logits(str(folder), "2x4", _kept(str(folder)))
 
 
-def test_prompts_in_one_piece_are_refused(tmp_path: Path) -> None:
+def test_prompts_in_one_piece_are_refused() -> None:
     """Their products move weights from core to core."""
-    folder = str(
-        _save(
-            tmp_path,
-            _int4(np.random.default_rng(1), "awq", 32),
-            {**METHODS["awq"], "group_size": 32},
-        )
-    )
-    request = CompileRequest(mesh="2x2", seq=16, keep_quantised=_kept(folder))
-    with pytest.raises(MeshcError, match="cannot stay quantised") as caught:
-        compile_loaded(load_any(folder, Diagnostics()), request)
-    assert "in the phase prefill" in str(caught.value)
+    with pytest.raises(MeshcError, match="products of a whole prompt move weights"):
+        CompileRequest(keep_quantised=("all=q4_0",)).check()
 
 
 def test_codes_of_another_format_are_not_taken(tmp_path: Path) -> None:
@@ -190,7 +181,7 @@ def test_codes_of_another_format_are_not_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["csl", "cuda"])
 def test_other_targets_are_refused(target: str) -> None:
-    request = CompileRequest(target=target, keep_quantised=("all=q4_0",))
+    request = CompileRequest(target=target, phase="decode", keep_quantised=("all=q4_0",))
     with pytest.raises(MeshcError, match=f"programs for --target {target} have decoded weights"):
         request.check()
 

@@ -25,7 +25,7 @@ class SplitRegions(Pass):
     The dim that counts layers is split over the axis that counts regions. The carried activations
     pass from region to region, and so does what is computed before the layers and read after them.
     The number of regions is the smallest whose cores hold their share; ``regions`` forces it;
-    ``kept`` are the formats of weights that will stay quantised (keep-quantised). A model that needs
+    ``kept`` are the formats of weights that stay quantised (keep-quantised). A model that needs
     more rectangles than the device has room for is refused with the numbers.
 
     Before::

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from meshc.ir.affine import Expr
 from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, SCALES, CodeFormat, kept_name
@@ -245,9 +245,11 @@ class _Kept:
         most = max(1, self.block_bytes // (rows * self.weight.type.dtype.bytes))
         return -(-columns // -(-columns // most))
 
-    def _buffer(self, part: str, kind: DType, shape: tuple[int, ...], role: str) -> Buffer:
+    def _buffer(
+        self, part: str, kind: DType, shape: tuple[int, ...], role: Literal["weight", ""]
+    ) -> Buffer:
         name = f"{self.weight.value.name}.{part}"
-        return Buffer(Value(name, BufferType(kind, shape)), role)  # type: ignore[arg-type]
+        return Buffer(Value(name, BufferType(kind, shape)), role)
 
     def _replace_ports(
         self, ports: list[Port], codes: Buffer, others: Mapping[str, Buffer]
