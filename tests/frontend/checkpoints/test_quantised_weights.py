@@ -13,7 +13,7 @@ from quantised_files import e4m3, fp8_parts, int4_parts, save
 
 from meshc.frontend.checkpoints import Checkpoint, open_checkpoint, read_config
 from meshc.frontend.checkpoints.quantised.fp8 import E4M3
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm", "zero_point": True}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False, "sym": False}
@@ -251,3 +251,28 @@ def test_a_file_that_is_cut_later(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100_000])
     diagnosed("safetensors-invalid", lambda: [checkpoint.read(n) for n in checkpoint.names()])
+
+
+@pytest.mark.parametrize("kind", ["awq", "gptq reordered", "fp8 block"])
+def test_damaged_files_are_diagnosed(tmp_path: Path, kind: str) -> None:
+    """Bytes of the header or of what it describes, changed at random, never give another error."""
+    quantization, _ = KINDS[kind]
+    save(tmp_path, _tensors(kind)[0], quantization)
+    file = tmp_path / "model.safetensors"
+    sound = file.read_bytes()
+    length = 8 + int.from_bytes(sound[:8], "little")
+    random = np.random.default_rng(1)
+    config, outcomes = read_config(tmp_path), set()
+    for trial in range(40):
+        damaged = bytearray(sound)
+        for at in random.integers(0, length if trial % 2 else len(sound), 3):
+            damaged[at] = random.choice(np.frombuffer(b'0189"]}F\x00\xff', np.uint8))
+        file.write_bytes(damaged)
+        try:
+            checkpoint = open_checkpoint(tmp_path, config)
+            for name in checkpoint.names():
+                assert checkpoint.read(name).shape == checkpoint.shape(name)
+            outcomes.add("")
+        except MeshcError as error:
+            outcomes |= {d.code for d in error.diagnostics}
+    assert len(outcomes) > 2
