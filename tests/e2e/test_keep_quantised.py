@@ -117,7 +117,7 @@ def _kept(model: str, layers: int | None = None) -> tuple[str, ...]:
     [
         ("awq", 32, "2x4", "f16"),
         ("gptq", 64, "4x1", "f32"),
-        ("awq", 128, "2x1", "f16"),
+        pytest.param("awq", 128, "2x1", "f16", marks=pytest.mark.slow),
         pytest.param("gptq", 32, "1x2", "f32", marks=pytest.mark.slow),
         pytest.param("awq", 64, "2x2", "f32", marks=pytest.mark.slow),
         pytest.param("gptq", 128, "1x1", "bf16", marks=pytest.mark.slow),

@@ -53,7 +53,7 @@ def _check(checkpoint: Checkpoint, most: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("most", [300, 1500, 4096])
+@pytest.mark.parametrize("most", [700, 4096])
 @pytest.mark.parametrize("changes", [{}, {"tied_embeddings": True}, {"attention_bias": True}])
 def test_pieces_of_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, changes: dict[str, Any]
@@ -99,14 +99,14 @@ def _packed(checkpoint: Checkpoint, folder: Path) -> int:
 def test_packing_takes_less_than_the_largest_tensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reduced form of the checkpoint of 16 GB: heads and stacks of layers of 8 MiB as float32."""
-    config = model_config(hidden=256, vocab=8192, ffn=1024, layers=8, head_dim=64)
+    """Reduced form of the checkpoint of 16 GB: heads and stacks of layers of 4 MiB as float32."""
+    config = model_config(hidden=256, vocab=4096, ffn=1024, layers=4, head_dim=64)
     checkpoint = _sharded(tmp_path, config, hf_tensors(config))
-    monkeypatch.setattr(LIMIT, 1 << 19)
-    monkeypatch.setattr(CHUNK, 1 << 18)
+    monkeypatch.setattr(LIMIT, 1 << 18)
+    monkeypatch.setattr(CHUNK, 1 << 17)
     largest = max(4 * int(np.prod(checkpoint.shape(n))) for n in checkpoint.names())
-    assert largest == 8 << 20
-    assert _packed(checkpoint, tmp_path) < 5 << 19
+    assert largest == 4 << 20
+    assert _packed(checkpoint, tmp_path) < 5 << 18
     for name in ("lm_head", "w_gate", "wq"):
         np.save(tmp_path / "whole.npy", checkpoint.read(name))
         written = (tmp_path / "weights" / f"{name}.npy").read_bytes()
