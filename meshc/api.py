@@ -41,6 +41,7 @@ from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
+from meshc.passes.tile.keep_quantised import KeepQuantised
 from meshc.passes.tile.pipeline_requests import PipelineRequests
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
@@ -150,6 +151,7 @@ __all__ = [
     "GroupLayers",
     "Instrument",
     "InternalError",
+    "KeepQuantised",
     "MergeCslBuffers",
     "MeshcError",
     "Module",

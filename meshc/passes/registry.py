@@ -30,6 +30,7 @@ from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
+from meshc.passes.tile.keep_quantised import KeepQuantised
 from meshc.passes.tile.pipeline_requests import PipelineRequests
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
@@ -52,6 +53,7 @@ PASSES: tuple[type[Pass], ...] = (
     SplitRegions,
     ExpandPrograms,
     PipelineRequests,
+    KeepQuantised,
     AllocateRoutes,
     ScheduleTasks,
     PlanMemory,
