@@ -323,14 +323,20 @@ MC_INLINE void load8(const T* p, float* to) {
     widen8(words, to, T());
 }
 
-// Eight values rounded to 16 bits, to a 16-byte address.
+// Eight values rounded to 16 bits.
 template <class T>
-MC_INLINE void store8(T* p, const float* from) {
+MC_INLINE uint4 pack8(const float* from) {
     uint4 all;
     T* values = (T*)&all;
 #pragma unroll
     for (int i = 0; i < 8; i++) values[i] = narrow<T>(from[i]);
-    *(uint4*)p = all;
+    return all;
+}
+
+// The same to a 16-byte address.
+template <class T>
+MC_INLINE void store8(T* p, const float* from) {
+    *(uint4*)p = pack8<T>(from);
 }
 
 // ---- Fragments of tensor cores --------------------------------------------------------------------
