@@ -154,6 +154,7 @@ _RULES: dict[type[Op], Callable[[str, list[States]], str]] = {
     ops.Add: _sum,
     ops.ExpSub: _exponential,
     ops.Larger: _anything,
+    ops.AllReduceNorm: _anything,
 }
 
 

@@ -48,12 +48,15 @@ class Case:
         self.residual = random.standard_normal(size[1:]).astype(np.float32)
         self.gain = held(random.standard_normal(size[2]), self.shape.dtype)
 
-    def wanted(self):
-        """The rows, and the residual stream where there is one."""
+    def wanted(self, side=0):
+        """The rows, and the residual stream where there is one. Sums are rounded twice, to f32 and
+        to their type; ``side`` -1 and 1 tell those that the first may bring over a tie."""
         dtype = self.shape.dtype
         if not self.shape.reduces:
             return numbers(self.partial[0], dtype), None
-        sums = numbers(held(numbers(self.partial, dtype).sum(0), dtype), dtype)
+        terms = numbers(self.partial, dtype)
+        exact = terms.sum(0) + side * self.gpus * 2.0**-24 * np.abs(terms).sum(0)
+        sums = numbers(held(exact, dtype), dtype)
         if not self.shape.norms:
             return sums, None
         stream = sums + self.residual
@@ -116,24 +119,26 @@ def reach(memory, shape):
 
 
 def units(found, wanted, dtype):
-    """The largest difference in units in the last place of ``dtype``; infinite for NaNs."""
+    """The differences in units in the last place of ``dtype``; infinite for NaNs."""
     digits, least = {"bf16": (7, -126), "f16": (10, -14), "f32": (23, -126)}[dtype]
     with np.errstate(divide="ignore"):
         exponent = np.maximum(np.floor(np.log2(np.abs(wanted))), least)
     difference = np.abs(numbers(found, dtype) - wanted) / 2.0 ** (exponent - digits)
-    return np.where(np.isnan(difference), np.inf, difference).max(initial=0)
+    return np.where(np.isnan(difference), np.inf, difference)
 
 
 def mistakes(found: Found, case: Case):
     """The largest difference of rows in units in the last place of their type, and of the stream in
     those of the largest sum in f32."""
-    rows, stream = case.wanted()
+    sides = [case.wanted(side) for side in (-1, 1)]
     worst, worst_stream = 0.0, 0.0
     for rank in range(case.gpus):
-        own = slice(None) if case.shape.spreads else slice(rank, None, case.gpus)
-        worst = max(worst, units(found.rows[rank], rows[own], case.shape.dtype))
-        if stream is not None:
-            mine = stream[rank :: case.gpus]
-            difference = np.abs(found.stream[rank] - mine).max(initial=0)
-            worst_stream = max(worst_stream, difference / np.abs(stream).max(initial=1) * 2**23)
+        own = slice(rank, None, case.gpus)
+        given = slice(None) if case.shape.spreads else own
+        off = [units(found.rows[rank], rows[given], case.shape.dtype) for rows, _ in sides]
+        worst = max(worst, np.minimum(*off).max(initial=0))
+        if case.shape.norms:
+            off = [np.abs(found.stream[rank] - stream[own]) for _, stream in sides]
+            most = np.abs(sides[0][1]).max(initial=1)
+            worst_stream = max(worst_stream, np.minimum(*off).max(initial=0) / most * 2**23)
     return worst, worst_stream
