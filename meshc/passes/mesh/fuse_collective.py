@@ -112,10 +112,12 @@ class _Fusion:
 
     def residual_sum(self, op: ops.AllReduce) -> ops.Add | None:
         """The sum of the reduction's result and a residual, which all lie alike."""
-        if len(op.operands) != 1 or op.reduce != "sum":
+        if len(op.operands) != 1 or op.reduce != "sum" or op.when is not None:
             return None
         add = self.reader(op.results[0])
-        if not isinstance(add, ops.Add) or add.operands[0] is add.operands[1]:
+        if not isinstance(add, ops.Add) or add.when is not None:
+            return None
+        if add.operands[0] is add.operands[1]:
             return None
         kinds = {tensor_type(value) for value in (*add.operands, add.result)}
         return add if len(kinds) == 1 else None
@@ -130,6 +132,8 @@ class _Fusion:
             return None
         x, _, gain = scale.operands
         if x is not add.result or scale.dim != squares.dim or not self.is_before(gain, add):
+            return None
+        if squares.when is not None or scale.when is not None:
             return None
         found = self.own_rows(op, scale.dim, tensor_type(gain))
         if found is None:

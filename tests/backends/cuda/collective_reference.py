@@ -84,8 +84,15 @@ def padded(values, pitch):
     return np.pad(values, ((0, 0), (0, pitch - values.shape[1])), constant_values=nan)
 
 
-def run(library, name, chosen: CollectivePlan, case: Case, mode=None, in_place=False):
-    """The kernel on all GPUs, ``in_place`` with what is given to all where the partial sums are."""
+def as_it_is(array):
+    return array
+
+
+def run(
+    library, name, chosen: CollectivePlan, case: Case, mode=None, in_place=False, guard=as_it_is
+):
+    """The kernel on all GPUs, ``in_place`` with what is given to all where the partial sums are.
+    ``guard`` may put arrays of one GPU elsewhere, such as in front of memory that none may use."""
     shape, gpus, rows = chosen.shape, case.gpus, case.rows
     word = case.partial.dtype
     partial, spread = (symmetric_memory(n, gpus, [rows, shape.pitch], word) for n in range(2))
@@ -96,12 +103,12 @@ def run(library, name, chosen: CollectivePlan, case: Case, mode=None, in_place=F
         own = slice(rank, None, gpus)
         spread.parts[rank][...] = UNWRITTEN
         partial.parts[rank][...] = padded(case.partial[rank], shape.pitch)
-        stream.append(padded(case.residual[own], shape.pitch))
-        kept.append(np.full_like(padded(case.partial[rank][own], shape.pitch), UNWRITTEN))
-        given = (
-            reach(partial, shape) if shape.reduces else padded(case.partial[0][own], shape.pitch)
-        )
-        norm = [stream[rank], padded(case.gain[None], shape.pitch)[0]] if shape.norms else []
+        rows_of_rank = padded(case.partial[0][own], shape.pitch)
+        stream.append(guard(padded(case.residual[own], shape.pitch)))
+        kept.append(guard(np.full_like(rows_of_rank, UNWRITTEN)))
+        given = reach(partial, shape) if shape.reduces else guard(rows_of_rank)
+        gain = guard(padded(case.gain[None], shape.pitch)[0])
+        norm = [stream[rank], gain] if shape.norms else []
         gives = reach(target, shape) if shape.spreads else kept[rank]
         sizes = map(np.int32, (rows, rank, gpus))
         arguments.append([given, *norm, gives, signals.addresses, *sizes])
@@ -130,15 +137,15 @@ def units(found, wanted, dtype):
 def mistakes(found: Found, case: Case):
     """The largest difference of rows in units in the last place of their type, and of the stream in
     those of the largest sum in f32."""
-    sides = [case.wanted(side) for side in (-1, 1)]
+    sides = [case.wanted(side) for side in (-1, 0, 1)]
     worst, worst_stream = 0.0, 0.0
     for rank in range(case.gpus):
         own = slice(rank, None, case.gpus)
         given = slice(None) if case.shape.spreads else own
         off = [units(found.rows[rank], rows[given], case.shape.dtype) for rows, _ in sides]
-        worst = max(worst, np.minimum(*off).max(initial=0))
+        worst = max(worst, np.min(off, 0).max(initial=0))
         if case.shape.norms:
             off = [np.abs(found.stream[rank] - stream[own]) for _, stream in sides]
-            most = np.abs(sides[0][1]).max(initial=1)
-            worst_stream = max(worst_stream, np.minimum(*off).max(initial=0) / most * 2**23)
+            most = np.abs(sides[1][1]).max(initial=1)
+            worst_stream = max(worst_stream, np.min(off, 0).max(initial=0) / most * 2**23)
     return worst, worst_stream

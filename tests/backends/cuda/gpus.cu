@@ -89,6 +89,12 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
     if (how == 4) mc::put_signal(parts[0]);
     if (how == 5) mc::init((mc::Barrier*)mc::arena(), 1);
     if (how == 6) mc::load_sum_of_gpus(values + (1 << 20));
+    // Plain accesses, which are watched for.
+    mc::u32 seen = 0;
+    if (how == 7) seen = signals[0][1];
+    if (how == 8) seen = *(const mc::u64*)(parts[0] + 63);
+    if (how == 9) seen = ((const mc::u32*)values)[1];
+    if (seen == 1) parts[0][0] = 0;
 }
 MC_EXPORT(misused)
 
@@ -104,3 +110,113 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
     mc::meet_gpus(signals, rank, gpus);
 }
 MC_EXPORT(peeks)
+
+// What the end of a grid must know of its memory, which is that of GPU 1 here.
+enum Ending {
+    OWN_STORE,     // GPU 1 alone uses it, without any meeting
+    STORE_KNOWN,   // a thread that waits for the signal of who stored, and ends
+    STORE_UNKNOWN,
+    LOAD_UNKNOWN,
+    FIRST_KNOWN,   // of two GPUs that load the same
+    SECOND_KNOWN,
+    STORE_LATE,    // behind the signal
+    SAME_BLOCK     // two threads of GPU 1 store at one place
+};
+
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
+    ends(mc::u32* const* parts, mc::u32* const* signals, int rank, int how) {
+    if (how != OWN_STORE || rank == 1) mc::wait_for_previous_grid();
+    if (how == SAME_BLOCK && rank == 1 && mc::block() == 0 && mc::thread() % 40 == 0) {
+        mc::store_to_gpu(parts[1], make_uint4(7, 7, 7, 7));
+    }
+    if (mc::block() || mc::thread() || how == SAME_BLOCK) return;
+    if (how == OWN_STORE) {
+        if (rank == 1) {
+            uint4 own = mc::load_from_gpu(parts[1]);
+            own.x++;
+            mc::store_to_gpu(parts[1], own);
+            own = mc::load_from_gpu(parts[1]);
+            mc::store_to_gpu(parts[1] + 4, own);
+        }
+        return;
+    }
+    // Others learn what the grid in front of GPU 1 did.
+    if (rank == 1) {
+        mc::put_signal(signals[0]);
+        mc::put_signal(signals[2]);
+    } else {
+        mc::wait_signal(signals[rank]);
+    }
+    const bool stores = how == STORE_KNOWN || how == STORE_UNKNOWN || how == STORE_LATE;
+    if (how == STORE_LATE && rank == 0) mc::put_signal(signals[1] + 1);
+    if (stores && rank == 0) mc::store_to_gpu(parts[1], make_uint4(7, 7, 7, 7));
+    if (!stores && rank != 1) mc::load_from_gpu(parts[1]);
+    const bool tells = rank == (how == SECOND_KNOWN ? 2 : 0);
+    if (how == STORE_UNKNOWN || how == LOAD_UNKNOWN) return;
+    if (how != STORE_LATE && rank != 1 && tells) mc::put_signal(signals[1] + 1);
+    if (rank == 1) mc::wait_signal(signals[1] + 1);
+}
+MC_EXPORT(ends)
+
+// One thread puts signals faster than another one takes them.
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
+    in_turn(mc::u32* const* parts, mc::u32* const* signals, int rank, int count) {
+    mc::wait_for_previous_grid();
+    mc::meet_gpus(signals, rank, 3);
+    mc::u32* const slot = signals[1] + 6;
+    if (mc::block() || mc::thread()) return;
+    for (int i = 0; i < count; i++) {
+        if (rank == 0) mc::put_signal(slot);
+        if (rank == 1) mc::wait_signal(slot);
+    }
+}
+MC_EXPORT(in_turn)
+
+// GPU 1 overwrites what two others have loaded, of which ``known`` told it; then all meet.
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
+    overwrites(mc::u32* const* parts, mc::u32* const* signals, int rank, int known) {
+    mc::wait_for_previous_grid();
+    mc::meet_gpus(signals, rank, 3);
+    mc::u32* const slot = signals[1] + 6;
+    if (mc::block() == 0 && mc::thread() == 0) {
+        if (rank != 1) mc::load_from_gpu(parts[1]);
+        if (rank == known || (rank != 1 && known == 3)) mc::put_signal(slot + rank / 2);
+        if (rank == 1 && known != 2) mc::wait_signal(slot);
+        if (rank == 1 && known != 0) mc::wait_signal(slot + 1);
+        if (rank == 1) mc::store_to_gpu(parts[1], make_uint4(7, 7, 7, 7));
+    }
+    mc::meet_gpus(signals, rank, 3);
+}
+MC_EXPORT(overwrites)
+
+// A plain load behind a store that a barrier of threads, or a signal from another GPU, shows; or in front of
+// the wait for the grid that stored.
+enum Shown { BY_BLOCK, BY_SIGNAL, BY_GROUP, BY_WARP, TOO_EARLY };
+
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
+    loads_plainly(mc::u32* const* parts, mc::u32* const* signals, int rank, int shown) {
+    mc::u32 seen = shown == TOO_EARLY ? parts[rank][0] : 0;
+    mc::wait_for_previous_grid();
+    const uint4 sevens = make_uint4(7, 7, 7, 7);
+    if (mc::block()) return;
+    if (shown == BY_SIGNAL && rank == 0 && mc::thread() == 0) {
+        mc::wait_signal(signals[0]);
+        mc::store_to_gpu(parts[1], sevens);
+        mc::put_signal(signals[1]);
+    }
+    if (shown != BY_SIGNAL && shown != TOO_EARLY && rank == 1) {
+        if (mc::thread() == 3) mc::store_to_gpu(parts[1], sevens);
+        if (shown == BY_BLOCK) mc::block_sync();
+        if (shown == BY_GROUP) mc::group_sync(1, 64);
+        if (shown == BY_WARP) mc::warp_sync();
+    }
+    if (rank == 1 && mc::thread() == 0) {
+        if (shown == BY_SIGNAL) {
+            mc::put_signal(signals[0]);
+            mc::wait_signal(signals[1]);
+        }
+        if (shown != TOO_EARLY) seen = parts[1][0];
+        mc::store_to_gpu(parts[1] + 4, make_uint4(seen, seen, seen, seen));
+    }
+}
+MC_EXPORT(loads_plainly)

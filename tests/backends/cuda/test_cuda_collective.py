@@ -22,11 +22,12 @@ from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, op
 
 GPUS = (1, 2, 3, 4, 8, 16)
 EPSILON = 1e-5
-# Two words of a thread and a row that is no whole number of words; one word; threads without one.
+# Two words of a thread and a row that is no whole number of words; several warps, threads without a
+# word; rows of one or two words.
 SHAPES = {
     "wide": (Collective("all_reduce_norm", 300, "bf16", epsilon=EPSILON), 32),
     "wide_peers": (Collective("all_reduce_norm", 300, "bf16", "peers", EPSILON), 32),
-    "half": (Collective("all_reduce_norm", 256, "f16", epsilon=EPSILON), None),
+    "half": (Collective("all_reduce_norm", 520, "f16", epsilon=EPSILON), None),
     "kept": (Collective("reduce_scatter_norm", 33, "bf16", epsilon=EPSILON), None),
     "sums": (Collective("all_reduce", 40, "f16", "peers"), None),
     "scattered": (Collective("reduce_scatter", 65, "bf16", "peers"), None),
@@ -107,6 +108,21 @@ def test_any_hidden_size(hidden, transport):
     found = run(Library(text(chosen, "one"), toolchain=QUICK), "one", chosen, case)
     worst, worst_stream = mistakes(found, case)
     assert worst <= 1 and worst_stream <= 1
+
+
+@executor
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [2, 8])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_rows_of_a_large_model_on_eight_gpus(transport, blocks):
+    """Of Llama-3.3-70B, by as many multiprocessors as TokenWeave gives to communication."""
+    shape = Collective("all_reduce_norm", 8192, "bf16", transport, EPSILON)
+    chosen = plan(shape, blocks)
+    case, library = Case(shape, 20, 8), Library(text(chosen, "one"))
+    found = [run(library, "one", chosen, case, m) for m in (Mode(), Mode("random", True))]
+    worst, worst_stream = mistakes(found[0], case)
+    assert worst <= 1 and worst_stream <= 1 and found[0].same(found[1])
+    assert found[0].link_bytes == link_bytes(shape, 20, 8)
 
 
 def test_every_row_has_one_gpu():

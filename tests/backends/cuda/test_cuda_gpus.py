@@ -66,7 +66,8 @@ def test_all_gpus_get_the_sums_in_every_mode(gpus):
 FAULTS = {
     "no_front": r"reads byte \d+ of GPU \d's .* which the grid in front of GPU \d uses",
     "no_start": r"reads byte \d+ of GPU \d's .* which the grid in front of GPU \d uses",
-    "no_end": r"the grid of GPU \d ends, whose symmetric memory \d thread \d+ of block \d of GPU",
+    "no_end": r"the grid of GPU \d ends, whose symmetric memory \d thread \d+ of block \d of GPU|"
+    r"GPU \d's symmetric memory \d behind the end of the grid there",
     "others_read": r"thread \d+ of block \d of GPU \d reads .* the grid in front of GPU \d uses",
     "others_wrote": r"the grid of GPU \d ends, .* thread \d+ of block \d of GPU \d uses",
     "one_puts": r"deadlock: \d+ threads wait for ever: GPU \d block \d thread \d+ in .*"
@@ -108,25 +109,29 @@ def test_an_order_goes_through_other_gpus_and_blocks():
             handed_on(mode, False)
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        (0, "load_sum_of_gpus of an address that is no multicast address"),
-        (1, "store_to_gpus of an address that is no multiple of 16"),
-        (2, "load_from_gpu of an address outside of symmetric memory"),
-        (3, "store_to_gpu of a word for signals"),
-        (4, "put_signal outside of the words for signals"),
-        (5, "an mbarrier in a grid of several GPUs"),
-        (6, "load_sum_of_gpus of an address that is no multicast address"),
-    ],
+MISUSE = (
+    (0, "load_sum_of_gpus of an address that is no multicast address"),
+    (1, "store_to_gpus of an address that is no multiple of 16"),
+    (2, "load_from_gpu of an address outside of symmetric memory"),
+    (3, "store_to_gpu of a word for signals"),
+    (4, "put_signal outside of the words for signals"),
+    (5, "an mbarrier in a grid of several GPUs"),
+    (6, "load_sum_of_gpus of an address that is no multicast address"),
 )
+
+
+@pytest.mark.parametrize(("how", "words"), MISUSE)
 def test_misuse_is_refused(how, words):
+    with pytest.raises(ExecutorError, match=re.escape(words)):
+        misuse(how)
+
+
+def misuse(how, watched=False):
     values = symmetric_memory(0, 2, [64], np.uint16)
     parts = symmetric_memory(1, 2, [64], np.uint32)
     signals = symmetric_memory(2, 2, [64], np.uint32, signals=True)
     one = [np.uint64(values.multicast), parts.addresses, signals.addresses, np.int32(how)]
-    with pytest.raises(ExecutorError, match=re.escape(words)):
-        library().run_on_gpus("misused", GRID, [one, one], [values, parts, signals])
+    library(watched).run_on_gpus("misused", GRID, [one, one], [values, parts, signals])
 
 
 def test_clusters_and_too_many_gpus_are_refused():
@@ -170,10 +175,87 @@ def test_a_store_is_visible_only_behind_release_and_acquire():
             assert 1 in seen and seen <= {0, 1}
 
 
+ENDS = (
+    "own store", "store known", "store unknown", "load unknown", "first known", "second known",
+    "store late", "same block",
+)  # fmt: skip
+
+WANTED = {"own store": 2 * [6, 5, 5, 5], "store known": 4 * [7] + 4 * [5]}
+AT_THE_END = (
+    r"the grid of GPU 1 ends, .* of GPU \d uses|GPU \d .* GPU 1's .* behind the end of the grid"
+    r"|GPU 1 writes byte 0 of GPU 1's .* thread (0|40) of block 0 of GPU 1 uses"
+)
+
+
+def run_of_words(kernel, number, mode):
+    """Words of GPU 1 behind a run of three."""
+    parts = symmetric_memory(0, 3, [8], np.uint32)
+    for part in parts.parts:
+        part[:] = 5
+    signals = symmetric_memory(1, 3, [8], np.uint32, signals=True)
+    arguments = [
+        [parts.addresses, signals.addresses, np.int32(rank), np.int32(number)] for rank in range(3)
+    ]
+    library().run_on_gpus(kernel, GRID, arguments, [parts, signals], mode)
+    assert all((parts.parts[rank] == 5).all() for rank in (0, 2))
+    return parts.parts[1].tolist()
+
+
+@pytest.mark.parametrize("ending", ENDS)
+def test_a_grid_ends_behind_all_uses_of_its_memory(ending):
+    """Where only its own threads know of a store, that is enough, if these know of each other."""
+    for mode in modes():
+        if ending in WANTED:
+            assert run_of_words("ends", ENDS.index(ending), mode) == WANTED[ending]
+        else:
+            with pytest.raises(ExecutorError, match=AT_THE_END):
+                run_of_words("ends", ENDS.index(ending), mode)
+
+
+def test_a_signal_waits_until_the_one_before_is_taken():
+    for mode in modes():
+        assert run_of_words("in_turn", 3, mode) == [5] * 8
+
+
+def test_a_grid_of_one_gpu_has_no_symmetric_memory():
+    parts = symmetric_memory(0, 1, [64], np.uint32)
+    one = [np.uint64(parts.multicast), parts.addresses, parts.addresses, np.int32(0)]
+    with pytest.raises(ExecutorError, match="load_sum_of_gpus in a grid of a single GPU"):
+        library().run("misused", GRID, one)
+
+
+@pytest.mark.parametrize("known", [0, 2])
+def test_a_store_must_know_of_every_load_before(known):
+    for mode in modes():
+        assert run_of_words("overwrites", 3, mode) == [7] * 4 + [5] * 4
+        with pytest.raises(ExecutorError, match=r"of GPU \d (reads|writes) byte 0 of GPU 1's"):
+            run_of_words("overwrites", known, mode)
+
+
+@pytest.mark.parametrize("shown", range(4), ids=["block", "signal", "group", "warp"])
+def test_a_plain_load_sees_what_is_known(shown):
+    for mode in modes():
+        assert run_of_words("loads_plainly", shown, mode) == [7] * 8
+
+
+def test_results_of_the_grid_in_front_may_not_be_there_before_the_wait():
+    """They are where another thread has passed that."""
+    seen = {mode: run_of_words("loads_plainly", 4, mode)[4] for mode in modes()}
+    assert {word for mode, word in seen.items() if not mode.late_copies} == {5}
+    assert {word for mode, word in seen.items() if mode.late_copies} == {5, NAN}
+
+
 @pytest.mark.slow
 def test_plain_accesses_are_watched():
     with pytest.raises(ExecutorError, match="a race between GPUs"):
         peek(Mode(), watched=True)
+    for how, words in (
+        (7, "a plain access of a word for signals"),
+        (8, "an access past the end of symmetric memory 1"),
+        (9, "a plain access of a multicast address"),
+    ):
+        with pytest.raises(ExecutorError, match=words):
+            misuse(how, watched=True)
     for mode in (Mode(), Mode("random", True, 3)):
         found, wanted, _ = exchange("right", 2, mode, watched=True)
         assert (found == wanted).all()

@@ -40,13 +40,14 @@ struct Store {
     Access by;
 };
 
-// An allocation on one GPU. ``hidden`` are the results of the grid in front while nobody knows of them.
+// An allocation on a GPU. ``hidden`` are the results of the grid in front while nobody knows of them.
 struct Part {
     unsigned char* at;
     u32 gpu, memory;
     std::vector<Cell> cells;
     std::vector<Store> under_way;
     std::vector<unsigned char> hidden;
+    bool ended;  // the grid of this GPU
 };
 
 struct State {
@@ -212,6 +213,12 @@ static void use(Part& part, size_t offset, size_t bytes, bool write) {
     const u32 thread = me();
     const Access mine{thread, state.epochs[block_of(thread)], state.counts[thread]};
     const char* does = write ? "writes" : "reads";
+    if (part.ended) {
+        char whose[64];
+        name(whose, sizeof whose, mine);
+        fail("a race between GPUs: %s %s byte %zu of GPU %u's symmetric memory %u behind the end of the"
+             " grid there", whose, does, offset, part.gpu, part.memory);
+    }
     for (size_t at = offset / GRAIN; at < (offset + bytes + GRAIN - 1) / GRAIN; at++) {
         Cell& cell = part.cells[at];
         if (!is_known(cell.write)) report(does, part, at * GRAIN, cell.write);
@@ -288,7 +295,6 @@ MC_UNWATCHED static uint4 read(Part& part, size_t offset) {
 
 MC_UNWATCHED static void write(Part& part, size_t offset, uint4 v) {
     use(part, offset, sizeof v, true);
-    settle(part);
     if (!late()) {
         __builtin_memcpy(part.at + offset, &v, sizeof v);
         return;
@@ -315,7 +321,7 @@ void start() {
         const Symmetric& one = given->memories[memory];
         for (u32 gpu = 0; gpu < count(); gpu++) {
             state.places[memory][gpu] = one.parts[gpu];
-            state.parts.push_back({one.parts[gpu], gpu, memory, {}, {}, {}});
+            state.parts.push_back({one.parts[gpu], gpu, memory, {}, {}, {}, false});
             if (one.signals) continue;
             Part& part = state.parts.back();
             part.cells.assign((one.bytes + GRAIN - 1) / GRAIN, {{FRONTS + gpu}, {}, 0});
@@ -344,6 +350,7 @@ void end_grid(u32 gpu) {
     };
     for (Part& part : state.parts) {
         if (part.gpu != gpu) continue;
+        part.ended = true;
         for (size_t n = 0; n < part.cells.size(); n++) {
             const Cell& cell = part.cells[n];
             check(cell.write, part, n);
