@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.program import PeProgram
@@ -51,25 +54,40 @@ def statements(body: list[ir.Stmt]) -> Iterator[ir.Stmt]:
             yield from statements(stmt.step)
 
 
+_OF_STATEMENTS = ("cond", "value", "addr", "index", "target", "dst", "dsd", "to", "source")
+_OF_EXPRESSIONS = ("addr", "index", "left", "right", "operand", "cond", "then", "other")
+
+
+@functools.cache
+def _held(kind: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``names`` that are fields of a class."""
+    fields = {field.name for field in dataclasses.fields(kind)}
+    return tuple(name for name in names if name in fields)
+
+
 def expressions(stmt: ir.Stmt) -> Iterator[ir.Expr]:
     """The expressions standing directly in a statement."""
-    for name in ("cond", "value", "addr", "index", "target", "dst", "dsd", "to", "source"):
-        part = getattr(stmt, name, None)
+    kind: Any = type(stmt)
+    for name in _held(kind, _OF_STATEMENTS):
+        part = getattr(stmt, name)
         if isinstance(part, ir.Expr):
             yield part
-    for name in ("args", "operands", "sources"):
-        yield from getattr(stmt, name, ())
+    for name in _held(kind, ("args", "operands", "sources")):
+        yield from getattr(stmt, name)
 
 
 def inside(expr: ir.Expr) -> Iterator[ir.Expr]:
-    """``expr`` and all its parts."""
-    yield expr
-    for name in ("addr", "index", "left", "right", "operand", "cond", "then", "other"):
-        part = getattr(expr, name, None)
-        if isinstance(part, ir.Expr):
-            yield from inside(part)
-    for part in getattr(expr, "args", ()):
-        yield from inside(part)
+    """``expr`` and all its parts, each before its own."""
+    left = [expr]
+    while left:
+        whole = left.pop()
+        yield whole
+        kind: Any = type(whole)
+        parts = [getattr(whole, name) for name in _held(kind, _OF_EXPRESSIONS)]
+        parts = [part for part in parts if isinstance(part, ir.Expr)]
+        for name in _held(kind, ("args",)):
+            parts += getattr(whole, name)
+        left += reversed(parts)
 
 
 def analyse(program: PeProgram) -> Facts:

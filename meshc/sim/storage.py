@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import re
 import types
 import typing
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,11 @@ def _hints(kind: type[Any]) -> tuple[Any, ...]:
 
 
 FIELDS = {name: _field_names(kind) for name, kind in sorted(CLASSES.items())}
-HINTS = {name: _hints(kind) for name, kind in CLASSES.items()}
+SHARED = frozenset(kind for kind in CLASSES.values() if _shared(kind))
+
+
+_PLAIN = frozenset({type(None), bool, int, str})
+"""Types of values that JSON has itself."""
 
 
 # --- writing ---
@@ -88,10 +94,11 @@ class _Writer:
 
     def value(self, value: Any) -> Any:
         """``value`` as a JSON value: scalars as they are, all else as a list with a tag."""
-        if value is None or isinstance(value, bool | str):
+        kind = type(value)
+        if kind in _PLAIN:
             return value
-        if type(value) is int:
-            return value
+        if CLASSES.get(kind.__name__) is kind:
+            return self._reference(value) if kind in SHARED else self._record(value)
         if isinstance(value, float):
             return ["float", value.hex()]
         if isinstance(value, bytes):
@@ -99,9 +106,6 @@ class _Writer:
         if isinstance(value, np.ndarray):
             packed = zlib.compress(value.astype("<i4").tobytes(), 1)
             return ["grid", *value.shape, base64.b64encode(packed).decode("ascii")]
-        kind = type(value)
-        if CLASSES.get(kind.__name__) is kind:
-            return self._reference(value) if _shared(kind) else self._record(value)
         if isinstance(value, list):
             return ["list", *map(self.value, value)]
         if isinstance(value, tuple):
@@ -146,15 +150,16 @@ class _Reader:
 
     def value(self, data: Any) -> Any:
         """The value that ``data`` describes. Raises :class:`Damaged`."""
-        if not isinstance(data, list):
-            if data is None or isinstance(data, bool | int | str):
+        if type(data) is not list:
+            if type(data) in _PLAIN:
                 return data
             raise Damaged(f"a bare {type(data).__name__}")
         if not data or not isinstance(data[0], str):
             raise Damaged("a list without a tag")
         tag, parts = data[0], data[1:]
-        if tag in CLASSES:
-            return self._record(CLASSES[tag], parts)
+        kind = CLASSES.get(tag)
+        if kind is not None:
+            return self._record(kind, parts)
         match tag:
             case "ref":
                 return self._referred(parts)
@@ -178,15 +183,17 @@ class _Reader:
         return self.table[parts[0]]
 
     def _record(self, kind: type[Any], parts: list[Any]) -> Any:
-        names = FIELDS[kind.__name__]
-        if len(parts) != len(names):
-            raise Damaged(f"a {kind.__name__} of {len(parts)} fields instead of {len(names)}")
-        values = [self.value(p) for p in parts]
-        for name, value, hint in zip(names, values, HINTS[kind.__name__], strict=True):
-            if not conforms(value, hint):
+        fields = CHECKED[kind.__name__]
+        if len(parts) != len(fields):
+            raise Damaged(f"a {kind.__name__} of {len(parts)} fields instead of {len(fields)}")
+        values = []
+        for part, (name, conforms, code) in zip(parts, fields, strict=True):
+            value = part if type(part) in _PLAIN else self.value(part)
+            if not conforms(value):
                 raise Damaged(f"a {kind.__name__} whose {name} is {value!r}"[:200])
-            if isinstance(value, str) and kind.__module__ == ir.__name__:
-                _check_name(name, value)
+            if code and type(value) is str:
+                _check_name(value)
+            values.append(value)
         return kind(*values)
 
 
@@ -203,35 +210,58 @@ def _grid(rows: int, columns: int, packed: str) -> Any:
     return np.frombuffer(data, "<i4").astype(np.int32).reshape(rows, columns)
 
 
-def _check_name(field: str, value: str) -> None:
-    if field not in _TEXT_FIELDS and _NAME.fullmatch(value) is None:
+def _check_name(value: str) -> None:
+    if _NAME.fullmatch(value) is None:
         raise Damaged(f"the name {value[:40]!r}")
 
 
-def conforms(value: Any, hint: Any) -> bool:
-    """Whether a value has the type of an annotation."""
+@functools.cache
+def conforming(hint: Any) -> Callable[[Any], bool]:
+    """What says whether a value has the type of an annotation."""
     if hint is Any:
-        return True
+        return lambda value: True
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return any(conforms(value, option) for option in args)
+        options = [conforming(option) for option in args]
+        return lambda value: any(option(value) for option in options)
     if origin is list:
-        return type(value) is list and all(conforms(v, args[0]) for v in value)
+        element = conforming(args[0])
+        return lambda value: type(value) is list and all(map(element, value))
     if origin is dict:
-        return type(value) is dict and all(
-            conforms(k, args[0]) and conforms(v, args[1]) for k, v in value.items()
+        key, element = map(conforming, args)
+        return lambda value: (
+            type(value) is dict and all(key(k) and element(v) for k, v in value.items())
         )
     if origin is tuple:
-        return type(value) is tuple and _fits(value, args)
+        return _conforming_tuple(args)
     if hint is int:
-        return type(value) is int
-    return isinstance(value, hint)
+        return lambda value: type(value) is int
+    return lambda value: isinstance(value, hint)
 
 
-def _fits(value: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+def _conforming_tuple(args: tuple[Any, ...]) -> Callable[[Any], bool]:
     if len(args) == 2 and args[1] is Ellipsis:
-        return all(conforms(v, args[0]) for v in value)
-    return len(value) == len(args) and all(map(conforms, value, args))
+        element = conforming(args[0])
+        return lambda value: type(value) is tuple and all(map(element, value))
+    parts = [conforming(arg) for arg in args]
+    return lambda value: (
+        type(value) is tuple
+        and len(value) == len(parts)
+        and all(part(v) for part, v in zip(parts, value, strict=True))
+    )
+
+
+def _checked(kind: type[Any]) -> tuple[tuple[str, Callable[[Any], bool], bool], ...]:
+    """The fields of a class: the name, what says whether a value has its type, and whether a text
+    becomes a name in generated code."""
+    code = kind.__module__ == ir.__name__
+    return tuple(
+        (name, conforming(hint), code and name not in _TEXT_FIELDS)
+        for name, hint in zip(_field_names(kind), _hints(kind), strict=True)
+    )
+
+
+CHECKED = {name: _checked(kind) for name, kind in CLASSES.items()}
 
 
 def loads(text: str) -> program.Program:

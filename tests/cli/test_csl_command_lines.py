@@ -26,8 +26,6 @@ PRODUCT = """model product(M={m}, K={k}, N=9) {{
         ([], (8, 0), "dim 'K' is 0"),
         ([], (0, 13), "dim 'M' is 0"),
         ([], (4000, 4000), "violates M of PLMR"),
-        (["--dtype", "bf16"], (8, 13), "error[csl-dtype]"),
-        (["--dtype", "bf16"], (1, 13), "error[csl-dtype]"),
         (["--dtype", "f64"], (8, 13), "--dtype cannot be 'f64'"),
         (["--device", "h100"], (8, 13), "error[csl-device]"),
         (["--result", "root"], (8, 13), "--result cannot be 'root'"),

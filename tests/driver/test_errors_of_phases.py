@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from meshc.backends.csl.kernels import expressible
 from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,10 +37,19 @@ def test_kernels_that_csl_lacks_are_named_with_their_place() -> None:
     assert found.span is not None and "softmax(" in found.render()
 
 
-def test_a_type_that_csl_lacks_is_said_once_at_its_first_place() -> None:
-    (found,) = errors(EXAMPLES / "mlp.mesh", target="csl", device="wse2", dtype="bf16")
+def test_a_type_that_csl_lacks_is_said_once_at_its_first_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = CompileRequest(mesh="8x8", device="wse2", dtype="f16", compile_to="tile")
+    loaded = load_any(str(EXAMPLES / "mlp.mesh"), Diagnostics())
+    module = compile_loaded(loaded, request).modules["main"]
+    known = {op.kernel for op in module.walk() if isinstance(op, Compute)}
+    monkeypatch.setattr(expressible, "ELEMENTS", {DType.F32: "f32"})
+    with pytest.raises(MeshcError) as caught:
+        expressible.check_expressible(module, known)
+    (found,) = caught.value.diagnostics
     assert found.code == "csl-dtype" and found.span is not None
-    assert "rms_norm(x, norm, eps)" in found.render()
+    assert "elements of type f16" in found.message and "rms_norm(x, norm, eps)" in found.render()
 
 
 def test_errors_of_passes_come_from_both_phases() -> None:

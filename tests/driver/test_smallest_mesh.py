@@ -62,10 +62,11 @@ def test_refusals_name_the_device_and_the_numbers(tmp_path):
 
 
 def test_another_reason_than_memory_is_told_as_it_is(tmp_path):
-    request = replace(REQUEST, device=wafer(tmp_path, 2, 49152), dtype="bf16")
+    request = replace(REQUEST, device=wafer(tmp_path, 2, 49152))
+    sinks = load_any(str(TINY / "../../tiny_gpt_oss/gpt-oss-5x2-yarn"), Diagnostics())
     with pytest.raises(MeshcError) as caught:
-        smallest_place(tiny(), request)
-    assert caught.value.diagnostics[0].code == "csl-dtype"
+        smallest_place(sinks, request)
+    assert caught.value.diagnostics[0].code == "csl-kernel"
 
 
 def test_a_model_without_steps_of_decoding_has_no_place():

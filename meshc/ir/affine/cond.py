@@ -44,7 +44,10 @@ class Constraint:
         common = gcd(*(c for _, c in expr.terms))
         if relation == "=" and expr.constant % common:
             return False
-        scaled = Expr.sum(((a, c // common) for a, c in expr.terms), expr.constant // common)
+        scaled = expr
+        if common > 1:
+            divided = tuple((atom, c // common) for atom, c in expr.terms)
+            scaled = Expr(divided, expr.constant // common)
         if relation == "=" and scaled.terms[0][1] < 0:
             scaled = -scaled
         atom, coefficient = scaled.terms[0]
@@ -78,8 +81,8 @@ class Constraint:
     @cached_property
     def _text(self) -> str:
         constant = self.expr.constant
-        plus = Expr.sum((a, c) for a, c in self.expr.terms if c > 0)
-        minus = Expr.sum((a, -c) for a, c in self.expr.terms if c < 0)
+        plus = Expr(tuple((a, c) for a, c in self.expr.terms if c > 0))
+        minus = Expr(tuple((a, -c) for a, c in self.expr.terms if c < 0))
         if self.relation == "=":
             return f"{plus} = {minus - constant}"
         if minus.is_const:
@@ -196,6 +199,8 @@ class Cond:
         return _normal(clause for part in parts for clause in part.clauses)
 
     def __and__(self, other: Cond) -> Cond:
+        if self.is_true or other.is_true:
+            return other if self.is_true else self
         return _normal((*a, *b) for a in self.clauses for b in other.clauses)
 
     def __or__(self, other: Cond) -> Cond:

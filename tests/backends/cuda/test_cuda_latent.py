@@ -149,7 +149,7 @@ LITE = {"hidden": 2048, "heads": 16, "latent": 512, "rope": 64, "query": 128, "v
 
 
 @pytest.mark.parametrize(("group", "cluster"), [(1, 8), (4, 16)])
-@pytest.mark.parametrize("cached", [1024, 4096])
+@pytest.mark.parametrize("cached", [1024, pytest.param(4096, marks=pytest.mark.slow)])
 def test_deepseek_v2_lite(group, cluster, cached):
     one = shape(group, page=64, **LITE)
     case, chosen = make_case(one, [cached]), plan(one, cluster)

@@ -165,7 +165,8 @@ class Needs:
 
 def core_memory(module: Module, portable: bool = False) -> CoreMemory:
     """What the program of ``module`` takes of a core, without its cycles. Raises what
-    :func:`pe_file` does, and ``csl-memory-full``."""
+    :func:`check_kernels` and :func:`pe_file` do, and ``csl-memory-full``."""
+    check_kernels(module)
     taken = pe_file(module, "main", targets(module.the_device(), portable), timed=False).memory
     taken.check()
     return taken
