@@ -13,6 +13,7 @@ from meshc.ir.rewriter import Rewriter
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
+from meshc.passes.mesh.own_rows import carry_own_rows
 from meshc.support.diagnostics import Diagnostics, fail
 
 
@@ -24,9 +25,11 @@ class FuseCollective(Pass):
     others, 2025): the norm is no longer computed on every core, and a GPU has one kernel that reads
     and writes a row once. The residual stays in parts until somebody needs all of it: a residual
     sum without a norm behind it, at the end of a layer, is made of parts too (``reduce_scatter``),
-    and what is needed whole is gathered in front of its first use. ``axis`` names the axis of the
-    reductions to fuse (all of them by default); rows are the dim of the largest extent that the
-    norm does not go over. A norm whose rows do not lie whole on every core is left as it is.
+    a loop over layers carries it in parts, and the norm at the start of a layer is computed by rows
+    and gathered. What else is needed whole is gathered in front of its first use. ``axis`` names
+    the axis of the reductions to fuse (all of them by default); rows are the dim of the largest
+    extent that the norm does not go over. A norm whose rows do not lie whole on every core is left
+    as it is.
 
     Before::
 
@@ -58,6 +61,7 @@ class FuseCollective(Pass):
             _Fusion(module, rewriter, block, self.axis).run() for block in list(rewriter.blocks())
         )
         if fused:
+            carry_own_rows(rewriter)
             words = f"{fused} reduction{'s' * (fused > 1)} with residual sum and norm fused"
             report.remark("collective-fused", words)
         return module
