@@ -12,6 +12,7 @@ from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.graph.group_layers import GroupLayers
+from meshc.passes.mesh.fuse_collective import FuseCollective
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -49,6 +50,7 @@ PASSES: tuple[type[Pass], ...] = (
     SelectDispatch,
     PlaceInterleave,
     ShiftKvCache,
+    FuseCollective,
     SelectCollective,
     SplitRegions,
     ExpandPrograms,
