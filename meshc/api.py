@@ -23,6 +23,7 @@ from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
+from meshc.passes.mesh.fuse_collective import FuseCollective
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -41,6 +42,7 @@ from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
+from meshc.passes.tile.keep_quantised import KeepQuantised
 from meshc.passes.tile.pipeline_requests import PipelineRequests
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
@@ -147,9 +149,11 @@ __all__ = [
     "Executable",
     "ExpandPrograms",
     "FuseCluster",
+    "FuseCollective",
     "GroupLayers",
     "Instrument",
     "InternalError",
+    "KeepQuantised",
     "MergeCslBuffers",
     "MeshcError",
     "Module",

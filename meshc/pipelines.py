@@ -34,6 +34,9 @@ def pipeline_to(level: Level, settings: dict[str, str] | None = None) -> list[Pa
     return own_pipeline(",".join(chosen.get(name, name) for name in names))
 
 
+KEEPING = "keep-quantised"
+"""Comes before ``allocate-routes`` where settings have it."""
+
 KERNEL_STAGES = (*STAGES["graph"], "fuse-cluster")
 """The passes from a fresh decode graph to kernels of a GPU."""
 
@@ -61,6 +64,10 @@ def chunking_passes(multiple: int, most: int) -> list[Pass]:
     """The pass that lets a fresh graph of prefill read prompts in chunks of at most ``most``
     tokens, which begin at multiples of ``multiple``."""
     return own_pipeline(f"chunk-prompts{{multiple={multiple},most={most}}}")
+
+
+NODE_STAGES = ("fuse-collective",)
+"""The passes for kernels of several GPUs, behind ``shift-kv-cache``."""
 
 
 JOINING_STAGES = ("allocate-routes", "schedule-tasks", "plan-memory")
@@ -132,4 +139,6 @@ def pipeline_from(
     if REQUEST in module.scalars:
         behind = {name: [name, more] for name, more in REQUESTS_BEHIND.items()}
         names = [one for name in names for one in behind.get(name, [name])]
+    if KEEPING in chosen and "allocate-routes" in names:
+        names.insert(names.index("allocate-routes"), KEEPING)
     return own_pipeline(",".join(chosen.get(name, name) for name in names))

@@ -11,7 +11,7 @@ from meshc.driver.profiling import Profile
 from meshc.driver.request import MOST_REQUESTS, CompileRequest
 from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
 from meshc.driver.smallest import smallest_place
-from meshc.driver.weights import find_weights, open_weights, weight_files
+from meshc.driver.weights import find_weights, formats_to_keep, open_weights, weight_files
 
 __all__ = [
     "MOST_REQUESTS",
@@ -26,6 +26,7 @@ __all__ = [
     "RunRequest",
     "compile_loaded",
     "find_weights",
+    "formats_to_keep",
     "graph_module",
     "load_any",
     "open_program",

@@ -43,7 +43,7 @@ class Question:
         for name, extent in (("M", self.m), ("K", self.k), ("N", self.n)):
             if not 1 <= extent <= _MOST:
                 fail("bad-argument", f"{name} is {extent}, not 1 to {_MOST}")
-        known = [d.value for d in DType if d is not DType.I32]
+        known = [d.value for d in DType if d.floats]
         for text in filter(None, (self.dtype, self.accumulate)):
             if text not in known:
                 fail("bad-argument", f"no element type '{text}'", help=", ".join(known))

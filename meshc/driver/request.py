@@ -54,7 +54,8 @@ class CompileRequest:
     caches hold; ``phases`` says whether both phases of CSL are one program
     (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
     how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
-    the cache.
+    the cache. ``keep_quantised`` are weights that stay quantised in the memory of cores, each with
+    its format, as the pass keep-quantised takes them.
     """
 
     target: str = "python"
@@ -77,6 +78,7 @@ class CompileRequest:
     serving: str = ""
     chunk: int | None = None
     phases: str = "two"
+    keep_quantised: tuple[str, ...] = ()
 
     @property
     def device_name(self) -> str:
@@ -105,6 +107,11 @@ class CompileRequest:
         """Rows of cores of a region."""
         return device(self.device_name).axes.sizes_of(self.mesh)[1]
 
+    @property
+    def joined(self) -> bool:
+        """Whether one program for both phases is asked for, whose steps take one request."""
+        return self.phases not in ("auto", "two")
+
     def settings(self) -> dict[str, str]:
         """Specs of passes that differ from their defaults."""
         algorithms = dict(text.split("=", 1) for text in self.algo)
@@ -117,13 +124,23 @@ class CompileRequest:
             "result": self.result,
             "kv": policy,
         }
-        fused = {"cluster": self.cluster, "dataflow": self.dataflow}
-        return specs | {
-            "partition": spec("partition", partition),
-            "split-regions": spec("split-regions", {"regions": self.regions}),
-            "shift-kv-cache": spec("shift-kv-cache", {"policy": policy}),
-            "fuse-cluster": spec("fuse-cluster", fused),
+        kept = ",".join(f'"{text}"' for text in self.keep_quantised)
+        regions: dict[str, str | int | None] = {
+            "regions": self.regions,
+            "kept": f"[{kept}]" if kept else "",
         }
+        keeping = {"keep-quantised": f"keep-quantised{{formats=[{kept}]}}"} if kept else {}
+        fused = {"cluster": self.cluster, "dataflow": self.dataflow}
+        return (
+            specs
+            | keeping
+            | {
+                "partition": spec("partition", partition),
+                "split-regions": spec("split-regions", regions),
+                "shift-kv-cache": spec("shift-kv-cache", {"policy": policy}),
+                "fuse-cluster": spec("fuse-cluster", fused),
+            }
+        )
 
     def check(self) -> None:
         """Raise every ``bad-option`` and ``bad-mesh`` at once."""
@@ -132,7 +149,7 @@ class CompileRequest:
         _one_of(found, "--phase", self.phase, PHASES)
         _one_of(found, "--phases", self.phases, HOLDING)
         _one_of(found, "--kv", self.kv, (AUTO, *CACHE_POLICIES))
-        _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d != DType.I32)))
+        _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d.floats)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
         _one_of(found, "--result", self.result, ("", *RESULTS))
@@ -159,6 +176,16 @@ class CompileRequest:
         if self.phases != "two" and self.target != "csl":
             words = f"programs for --target {self.target} have their own for each phase"
             found.error("bad-argument", f"--phases is {self.phases}, but {words}")
+        if self.keep_quantised and self.target != "python" and not self.compile_to:
+            words = f"programs for --target {self.target} have decoded weights"
+            found.error("bad-argument", f"--keep-quantised is given, but {words}")
+        elif self.keep_quantised and self.phase != "decode":
+            found.error(
+                "bad-argument",
+                "--keep-quantised is given, but products of a whole prompt move weights from core "
+                "to core",
+                help="--phase decode reads prompts by steps",
+            )
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
         device(self.device_name).axes.sizes_of(self.mesh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from meshc.frontend.checkpoints import (
     find_packaged_weights,
     open_checkpoint,
 )
+from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, SCALES, kept_name
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.output import Content
 
@@ -24,6 +26,8 @@ Array = NDArray[Any]
 Progress = Callable[[str], None]
 
 WEIGHTS_FOLDER = "weights"
+AS_STORED = "stored"
+"""Weights stay quantised in the formats of their files."""
 
 
 class CheckpointTensors(Mapping[str, Array]):
@@ -32,14 +36,38 @@ class CheckpointTensors(Mapping[str, Array]):
     def __init__(self, checkpoint: Checkpoint, on_read: Progress | None = None) -> None:
         self._checkpoint = checkpoint
         self._on_read = on_read
-        self._names = checkpoint.names()
+        self._kept = {
+            kept_name(name, form, part): (name, part)
+            for name in checkpoint.names()
+            if (form := checkpoint.kept_format(name))
+            for part in (CODES, SCALES, *((LEAST,) if form.least else ()))
+        }
+        self._names = (*checkpoint.names(), *self._kept)
 
     def __getitem__(self, name: str) -> Array:
         if name not in self._names:
             raise KeyError(name)
         if self._on_read is not None:
             self._on_read(name)
+        if name in self._kept:
+            return self._checkpoint.read_kept(*self._kept[name])
         return self._checkpoint.read(name)
+
+    def save(self, name: str, path: Path) -> None:
+        """Write the tensor ``name`` to ``path`` as `numpy.save` does, a piece of it in memory at a
+        time; of one that stays quantised, all of it."""
+        if name in self._kept:
+            np.save(path, self[name], allow_pickle=False)
+            return
+        shape, done = self._checkpoint.shape(name), 0
+        facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        with path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, facts)
+            for piece in self._checkpoint.pieces(name):
+                if self._on_read is not None:
+                    self._on_read(f"{name}, {100 * done // prod(shape)} %")
+                file.write(piece.data)
+                done += piece.size
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -117,6 +145,43 @@ def check_present(names: Sequence[str], tensors: Mapping[str, Array]) -> None:
     found.raise_errors()
 
 
+def kept_formats(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """The weights that can stay quantised as their files hold them, each with its format, as the
+    pass keep-quantised takes them. Fails with ``keep-quantised`` where there are none."""
+    forms = {name: checkpoint.kept_format(name) for name in checkpoint.names()}
+    found = tuple(f"{name}={form.name}" for name, form in forms.items() if form)
+    if not found:
+        fail(
+            "keep-quantised",
+            f"'{checkpoint.source.label}' has no weights that can stay quantised",
+            help=f"formats that can: {', '.join(CODE_FORMATS)} (docs/weights.md)",
+        )
+    return found
+
+
+def formats_to_keep(
+    asked: str,
+    place: Path | None,
+    config: ModelConfig | None,
+    layers: int | None,
+) -> tuple[str, ...]:
+    """What the pass keep-quantised is given for ``asked``: a format for all weights, or `AS_STORED`
+    for those of the file at ``place``. Fails with ``bad-argument``, ``keep-quantised``,
+    ``weights-not-found`` and what :func:`open_checkpoint` raises."""
+    if asked in CODE_FORMATS:
+        return (f"all={asked}",)
+    if asked != AS_STORED:
+        known = ", ".join((AS_STORED, *CODE_FORMATS))
+        fail("bad-argument", f"--keep-quantised cannot be '{asked}'", help=f"it is one of {known}")
+    if place is None or config is None:
+        fail(
+            "weights-not-found",
+            "nothing says where the quantised weights are",
+            help=f"give them with --weights, or a format: {', '.join(CODE_FORMATS)}",
+        )
+    return kept_formats(open_checkpoint(place, config, layers))
+
+
 def weight_files(names: Sequence[str], tensors: Mapping[str, Array]) -> dict[str, Content]:
     """A ``weights/<name>.npy`` for each name, written when the directory is."""
     return {f"{WEIGHTS_FOLDER}/{name}.npy": _saver(name, tensors) for name in names}
@@ -124,7 +189,10 @@ def weight_files(names: Sequence[str], tensors: Mapping[str, Array]) -> dict[str
 
 def _saver(name: str, tensors: Mapping[str, Array]) -> Callable[[Path], None]:
     def save(path: Path) -> None:
-        np.save(path, np.asarray(tensors[name], np.float32), allow_pickle=False)
+        if isinstance(tensors, CheckpointTensors):
+            tensors.save(name, path)
+        else:
+            np.save(path, np.asarray(tensors[name], np.float32), allow_pickle=False)
 
     return save
 

@@ -89,6 +89,14 @@ def _gemm(out: Array, operands: Sequence[Array], params: Params) -> Array:
 
 
 @microkernel
+def _dequantise(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    codes, scales = operands[:2]
+    of_row = np.arange(codes.shape[-2]) // params["group"]
+    number = (codes - np.float32(params["zero"])) * scales[..., of_row, :]
+    return number + operands[2][..., of_row, :] if params["lifted"] else number
+
+
+@microkernel
 def _square_sum(out: Array, operands: Sequence[Array], params: Params) -> Array:
     (a,) = operands
     return np.asarray(np.sum(a * a, _trailing_axes(out, a)))

@@ -20,6 +20,7 @@ Extents = dict[tuple[str, int], Expr]
 
 _MOST_DIMS = 16
 _ONE = Expr.const(1)
+_CODES = "u4 | u8"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def misfit(
 ) -> Misfit | None:
     """The first operand that does not fit what is declared, or None."""
     for place, (operand, element) in enumerate(zip(declared, elements, strict=True)):
-        if (element == "i32") != (operand.element == "i32"):
+        if _class_of(element) != operand.element:
             wanted = operand.element or "a float"
             return Misfit(place, f"'{operand.name}' has elements of {element}, not of {wanted}")
     counts = list(_counts(declared, shapes[0])) if shapes else []
@@ -44,6 +45,11 @@ def misfit(
         if not counts:
             return Misfit(place, f"'{operand.name}' has {_dims(len(shape))}: {shape_text(shape)}")
     return _extents(declared, shapes, counts[0]) if counts else None
+
+
+def _class_of(element: str) -> str:
+    """What a declaration calls elements of this type."""
+    return {"i32": "i32", "u4": _CODES, "u8": _CODES}.get(element, "")
 
 
 def shape_text(shape: Shape) -> str:

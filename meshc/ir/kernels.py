@@ -72,6 +72,15 @@ def _softmaxes(shapes: Extents, params: Params) -> str | None:
     return f"{last} lanes are not the values, sums and maxima of {count} softmaxes"
 
 
+def _groups(shapes: Extents, params: Params) -> str | None:
+    """Each group of rows has a scale."""
+    codes, scales, group = shapes[1], shapes[2], params["group"]
+    assert isinstance(group, int)
+    if codes[-2] == scales[-2] * group:
+        return None
+    return f"{codes[-2]} rows are not {scales[-2]} groups of {group}"
+
+
 def _choice(shapes: Extents, params: Params) -> str | None:
     """As many are chosen as there are, of groups of equal size."""
     last = shapes[0][-1]
@@ -108,6 +117,20 @@ _CATALOGUE = (
         "b is [.., n, k] if `transposed`",
         "accumulate: bool, transposed: bool",
         ("transposed", "out c[*batch, m, n], a[*batch, m, k], b[*batch|1, n, k]"),
+    ),
+    _kernel(
+        "dequantise",
+        "out b[*dims, k, n], codes[*dims, k, n]: u4 | u8, scales[*dims, groups, n]",
+        "out[.., k, n] = (codes[.., k, n] - zero) * scales[.., k / group, n], and "
+        "+ least[.., k / group, n] if `lifted`: the numbers that the codes of quantised weights "
+        "stand for, of which `group` rows have a scale",
+        "group: int >= 1, zero: int >= 0, lifted: bool",
+        (
+            "lifted",
+            "out b[*dims, k, n], codes[*dims, k, n]: u4 | u8, scales[*dims, groups, n], "
+            "least[*dims, groups, n]",
+        ),
+        extra=_groups,
     ),
     _kernel("square_sum", _BY_ROWS, "out[..] = sum of a*a over trailing dims"),
     _kernel(

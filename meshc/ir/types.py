@@ -12,6 +12,8 @@ _LOWEST = {
     "f16": -65504.0,
     "bf16": -(2 - 2.0**-7) * 2.0**127,
     "i32": -(2.0**31),
+    "u8": 0.0,
+    "u4": 0.0,
 }
 
 
@@ -22,11 +24,31 @@ class DType(Enum):
     F16 = "f16"
     BF16 = "bf16"
     I32 = "i32"
+    U8 = "u8"
+    U4 = "u4"
+
+    @property
+    def bits(self) -> int:
+        """Bits of one element in a core's memory."""
+        if self.coded:
+            return 8 if self is DType.U8 else 4
+        return 32 if self in (DType.F32, DType.I32) else 16
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element in a core's memory."""
-        return 4 if self in (DType.F32, DType.I32) else 2
+        """Bytes of one element in a core's memory, of a code those that hold it."""
+        return -(-self.bits // 8)
+
+    @property
+    def coded(self) -> bool:
+        """Whether elements are codes of quantised weights, whole numbers from 0 on, which only
+        `dequantise` reads."""
+        return self in (DType.U8, DType.U4)
+
+    @property
+    def floats(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self is not DType.I32 and not self.coded
 
     @property
     def half(self) -> bool:
@@ -150,11 +172,11 @@ class BufferType:
 
     @property
     def bytes(self) -> int:
-        """Bytes per core, without alignment."""
-        total = self.dtype.bytes
+        """Bytes per core, without alignment. Two codes of 4 bits share a byte."""
+        bits = self.dtype.bits
         for extent in self.shape:
-            total *= extent
-        return total
+            bits *= extent
+        return -(-bits // 8)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"

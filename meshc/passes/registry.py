@@ -15,6 +15,7 @@ from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.graph.split_tokens import SplitTokens
 from meshc.passes.graph.tensor_parallel import TensorParallel
+from meshc.passes.mesh.fuse_collective import FuseCollective
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -33,6 +34,7 @@ from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
+from meshc.passes.tile.keep_quantised import KeepQuantised
 from meshc.passes.tile.pipeline_requests import PipelineRequests
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
@@ -54,10 +56,12 @@ PASSES: tuple[type[Pass], ...] = (
     SelectDispatch,
     PlaceInterleave,
     ShiftKvCache,
+    FuseCollective,
     SelectCollective,
     SplitRegions,
     ExpandPrograms,
     PipelineRequests,
+    KeepQuantised,
     AllocateRoutes,
     ScheduleTasks,
     PlanMemory,

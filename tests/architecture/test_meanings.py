@@ -87,6 +87,8 @@ MODULE = """module @m level(tile) {{
   buffer %b : f32[4]
   buffer %state : i32[2]
   buffer %ring : f32[2, 4]
+  buffer %codes : u4[4, 1]
+  buffer %columns : f32[4, 1]
   port @a out f32[E] : %a {{lanes = [i], element = ["i"]}}
   program @main {{
     {call}
@@ -113,6 +115,8 @@ def test_csl_refuses_what_it_does_not_emit(name):
     """Each of them, called on what fits."""
     calls = {
         "clamp": "tile.clamp %a, %b {least = -1.0, most = 1.0}",
+        "dequantise": "tile.dequantise %columns, %codes, %b as [4, 1] {group = 1, zero = 8, "
+        "lifted = false}",
         "exp": "tile.exp %a, %b",
         "larger": "tile.larger %a, %a, %b",
         "mask_causal": "tile.mask_causal %ring {query = 0, query_step = 1, key = 0, key_step = 1, "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import request_of
+from meshc.cli.requests import keeping, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import (
     Compiled,
@@ -34,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
         watching = Watching.of(options, progress)
         try:
             loaded = load_any(options.model, report)
+            request = keeping(request, options, loaded)
             compiled = compile_loaded(loaded, request, watching.instruments, report)
             names = _write(options, loaded, compiled, report, progress)
         finally:

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import request_of
+from meshc.cli.requests import keeping, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import (
     MOST_REQUESTS,
@@ -102,6 +102,7 @@ def _answers(
             compile_request, seq=_capacity(request, loaded.config.max_positions)
         )
     compile_request.check()
+    compile_request = keeping(compile_request, options, loaded)
     if compile_request.target == "csl" and options.mesh is None:
         compile_request = _placed(loaded, compile_request, live.progress)
     with _opened(compile_request.target, request) as backend:
@@ -122,9 +123,9 @@ def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
 
 def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequest:
     """What to compile, for as many requests as there are prompts unless a flag says how many or
-    programs for the target take one."""
+    programs for the target, or one that holds both phases, take one."""
     found, prompts = request_of(options), len(request.prompts)
-    if options.batch is None and found.target not in MOST_REQUESTS:
+    if options.batch is None and (found.joined or found.target not in MOST_REQUESTS):
         return found
     if options.batch is None:
         return dataclasses.replace(found, batch=prompts)

@@ -24,6 +24,16 @@ def add_chunk(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_keeping(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of weights that stay quantised."""
+    parser.add_argument(
+        "--keep-quantised",
+        metavar="stored|FORMAT",
+        help="weights stay quantised in the memory of cores and are decoded before each product: "
+        "those of the file in its formats (stored), or all in one (docs/weights.md)",
+    )
+
+
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a compile."""
     group = parser.add_argument_group("compiling")

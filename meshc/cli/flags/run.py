@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from meshc.cli.flags.compiling import add_chunk, add_compiling
+from meshc.cli.flags.compiling import add_chunk, add_compiling, add_keeping
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
@@ -67,6 +67,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_chunk(parser)
+    add_keeping(parser)
     add_compiling(parser)
     add_watching(parser)
 

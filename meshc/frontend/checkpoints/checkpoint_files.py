@@ -14,6 +14,8 @@ from meshc.frontend.checkpoints.gguf.config import config_from_header
 from meshc.frontend.checkpoints.gguf.header import read_gguf_header
 from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 from meshc.frontend.checkpoints.hf.config import read_config
+from meshc.frontend.checkpoints.quantised.method import quantization_beside
+from meshc.frontend.checkpoints.quantised.tensors import QuantisedWeights
 from meshc.frontend.checkpoints.safetensors_reader import INDEX_NAME, read_safetensors, read_sharded
 from meshc.frontend.checkpoints.tensor_source import TensorSource
 from meshc.support.diagnostics import fail
@@ -43,7 +45,8 @@ def find_source(path: Path, config: ModelConfig) -> tuple[TensorSource, bool]:
     if os.path.isfile(beside):
         _check_same_maths(config, read_config(beside), str(beside))
     source = read_sharded(file) if file.suffix.lower() == ".json" else read_safetensors(file)
-    return source, False
+    quantization = quantization_beside(beside) if os.path.isfile(beside) else None
+    return (QuantisedWeights(source, quantization) if quantization else source), False
 
 
 def _weights_file(folder: Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,14 @@ import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
 from meshc.frontend.checkpoints.json_text import parse_json_object, read_json_object
-from meshc.frontend.checkpoints.tensor_source import Rows, StoredTensor, read_rows
+from meshc.frontend.checkpoints.tensor_source import (
+    Encoded,
+    Part,
+    Rows,
+    StoredTensor,
+    read_bytes,
+    read_rows,
+)
 from meshc.support.diagnostics import fail
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -49,6 +56,13 @@ _CONVERT: dict[str, tuple[int, Rows]] = {
 }
 
 
+# Of quantised weights, whose meaning needs more than their elements.
+_CODES: dict[str, str] = {"I32": "<i4", "F8_E4M3": "u1"}
+_ITEM_BYTES = {name: size for name, (size, _) in _CONVERT.items()} | {
+    name: np.dtype(kind).itemsize for name, kind in _CODES.items()
+}
+
+
 @dataclass(frozen=True)
 class _Entry:
     """Where a tensor's bytes lie in which file."""
@@ -70,15 +84,33 @@ class SafetensorsWeights:
         """Every tensor of the files."""
         return {name: entry.stored for name, entry in self._entries.items()}
 
-    def read(self, name: str) -> np.ndarray:
-        """The tensor ``name`` as float32. Errors: ``safetensors-invalid``."""
+    def read(self, name: str, part: Part | None = None) -> np.ndarray:
+        """The tensor ``name``, or a part of it, as float32. Errors: ``safetensors-invalid``."""
         entry = self._entries[name]
         item_bytes, convert = _CONVERT[entry.stored.dtype]
         shape = entry.stored.shape or (1,)
-        found = read_rows(entry.path, entry.offset, shape, shape[-1] * item_bytes, convert)
+        row_bytes = shape[-1] * item_bytes
+        found = read_rows(entry.path, entry.offset, shape, row_bytes, convert, part)
         if found is None:
             _invalid(entry.path, f"it ends inside tensor '{name}'")
-        return found.reshape(entry.stored.shape)
+        return found if part else found.reshape(entry.stored.shape)
+
+    def read_encoded(self, name: str) -> Encoded:
+        """None of these tensors has scales. Raises KeyError."""
+        raise KeyError(name)
+
+    def read_codes(self, name: str) -> np.ndarray:
+        """The tensor ``name`` of type I32 or F8_E4M3 as its file holds it: int32 or uint8.
+
+        Errors: ``safetensors-invalid``.
+        """
+        entry = self._entries[name]
+        kind = np.dtype(_CODES[entry.stored.dtype])
+        count = _product(entry.stored.shape)
+        raw = read_bytes(entry.path, entry.offset, count * kind.itemsize)
+        if raw is None:
+            _invalid(entry.path, f"it ends inside tensor '{name}'")
+        return raw.view(kind).reshape(entry.stored.shape)
 
 
 def read_safetensors(path: Path) -> SafetensorsWeights:
@@ -153,7 +185,7 @@ def _entry(path: Path, name: str, facts: object, start: int, size: int) -> _Entr
         _invalid(path, f"the entry of tensor '{name[:100]}' is malformed")
     if start + end > size:
         _invalid(path, f"tensor '{name[:100]}' ends at byte {start + end} of {size}")
-    if dtype in _CONVERT and _product(shape) * _CONVERT[dtype][0] != end - begin:
+    if dtype in _ITEM_BYTES and _product(shape) * _ITEM_BYTES[dtype] != end - begin:
         _invalid(path, f"tensor '{name[:100]}' has {end - begin} bytes for shape {shape}")
     stored = StoredTensor(tuple(shape), dtype[:20], dtype in _CONVERT)
     return _Entry(path, stored, start + begin)
@@ -173,7 +205,7 @@ def _is_shape(value: object) -> TypeGuard[list[int]]:
     )
 
 
-def _product(shape: list[int]) -> int:
+def _product(shape: Sequence[int]) -> int:
     total = 1
     for extent in shape:
         total *= extent

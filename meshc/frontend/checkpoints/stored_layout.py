@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from meshc.frontend.checkpoints.tensor_source import Part
 
 _FACTOR = re.compile(r"\(([^()]*)\)|(\w+)")
 
@@ -60,6 +62,41 @@ class StoredLayout:
         if in_pairs and self.pairs:
             split = pairs_to_halves(split, taken.index(self.pairs))
         return np.ascontiguousarray(split.transpose([taken.index(dim) for dim in self.dims]))
+
+    def slab(self, start: int, stop: int, in_pairs: bool) -> tuple[Part, StoredLayout] | None:
+        """What holds the indices from ``start`` to ``stop`` of the param's first dim: a part of the
+        stored tensor, and the layout of that; None where they do not lie in one."""
+        dim, ends = self.dims[0], (0, len(self.axes) - 1)
+        found = [
+            axis
+            for axis, factors in enumerate(self.axes)
+            if axis in ends and factors[0].dims[:1] == (dim,)
+        ]
+        if not found or (in_pairs and self.pairs == dim):
+            return None
+        (axis,) = found
+        outer, *others = self.axes[axis]
+        behind = math.prod(factor.extent for factor in others)
+        inner = math.prod(self.extents[each] for each in outer.dims[1:])
+        first, last = ((outer.start + at * inner) * behind for at in (start, stop))
+        own = (replace(outer, extent=(stop - start) * inner, start=0), *others)
+        axes = (*self.axes[:axis], own, *self.axes[axis + 1 :])
+        extents = {**self.extents, dim: stop - start}
+        return Part(axis, first, last), replace(self, axes=axes, extents=extents)
+
+    def by_groups(self, group: int) -> StoredLayout | None:
+        """The layout of something that there is once for ``group`` elements of a stored row, of a
+        param that has as many fewer of its dim there; None where rows hold something else."""
+        factor = self.axes[-1][-1]
+        if not factor.dims or len(self.axes) != 2:
+            return None
+        dim = factor.dims[-1]
+        whole = factor.extent == math.prod(self.extents[each] for each in factor.dims)
+        if not whole or dim == self.pairs or self.extents[dim] % group:
+            return None
+        own = (*self.axes[-1][:-1], replace(factor, extent=factor.extent // group))
+        extents = {**self.extents, dim: self.extents[dim] // group}
+        return replace(self, axes=(*self.axes[:-1], own), extents=extents)
 
 
 def pairs_to_halves(array: np.ndarray, axis: int) -> np.ndarray:

@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
+from meshc.ir.codes import CODES, LEAST, SCALES
 
 Rows = Callable[[np.ndarray], np.ndarray]
 
 _CHUNK_BYTES = 16 << 20
+"""Of the numbers that are made at a time; whoever decodes them takes a few times as much."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``."""
+    """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``. ``kept`` is the
+    format of `CODE_FORMATS` that its codes and scales have, empty where they have none."""
 
     shape: tuple[int, ...]
     dtype: str
     readable: bool
+    kept: str = ""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A matrix [outputs, inputs] as it is stored: ``codes`` uint8, and of groups of inputs
+    ``scales`` and, in some formats, ``least`` numbers, float32 [outputs, groups]."""
+
+    codes: np.ndarray
+    scales: np.ndarray
+    least: np.ndarray | None = None
+
+    def part(self, name: str) -> np.ndarray:
+        """What is called so in `meshc.ir.codes`."""
+        found = {CODES: self.codes, SCALES: self.scales, LEAST: self.least}[name]
+        assert found is not None
+        return found
+
+
+class Part(NamedTuple):
+    """What is read of a tensor: the indices from ``start`` to ``stop`` of its first or last
+    ``axis``."""
+
+    axis: int
+    start: int
+    stop: int
+
+    def of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of this part of a tensor of ``shape``."""
+        return (*shape[: self.axis], self.stop - self.start, *shape[self.axis + 1 :])
 
 
 class TensorSource(Protocol):
@@ -36,30 +70,55 @@ class TensorSource(Protocol):
     def label(self) -> str:
         """The file or directory, for messages."""
 
-    def read(self, name: str) -> np.ndarray:
-        """The tensor ``name`` as float32 in its stored shape."""
+    def read(self, name: str, part: Part | None = None) -> np.ndarray:
+        """The tensor ``name``, or a part of it, as float32 in its stored shape."""
+
+    def read_encoded(self, name: str) -> Encoded:
+        """The matrix ``name``, which can be ``kept``, as it is stored."""
 
 
 def read_rows(
-    path: Path, offset: int, shape: tuple[int, ...], row_bytes: int, convert: Rows
+    path: Path,
+    offset: int,
+    shape: tuple[int, ...],
+    row_bytes: int,
+    convert: Rows,
+    part: Part | None = None,
 ) -> np.ndarray | None:
-    """The tensor of ``shape`` at byte ``offset`` as float32; None when the file is too short.
+    """The tensor of ``shape`` at byte ``offset`` as float32, or a ``part`` of it; None when the
+    file is too short.
 
-    ``convert`` maps uint8 [rows, row_bytes] to float32 [rows, shape[-1]]. Rows are read a few
-    megabytes at a time, so the peak is the result plus one chunk.
+    ``convert`` maps uint8 [rows, row_bytes] to float32 [rows, shape[-1]]. As many rows are
+    read at a time as are a few megabytes of float32: the peak is the result plus some chunks.
     """
-    columns = shape[-1]
-    rows = int(np.prod(shape[:-1], dtype=np.int64))
-    out = np.empty((rows, columns), dtype=np.float32)
-    step = max(1, _CHUNK_BYTES // row_bytes)
+    part = part or Part(0, 0, shape[0])
+    wanted = part.of(shape)
+    inner = math.prod(shape[1:-1]) if len(shape) > 1 else 1
+    first, rows = 0, math.prod(shape[:-1])
+    columns = slice(None)
+    if part.axis == len(shape) - 1:
+        columns = slice(part.start, part.stop)
+    else:
+        first, rows = part.start * inner, (part.stop - part.start) * inner
+    out = np.empty((rows, wanted[-1]), dtype=np.float32)
+    step = max(1, _CHUNK_BYTES // max(row_bytes, out.itemsize * shape[-1], 1))
     stream, _ = open_regular(path, "weights file")
     with stream:
-        stream.seek(offset)
+        stream.seek(offset + first * row_bytes)
         for start in range(0, rows, step):
             stop = min(rows, start + step)
             raw = stream.read((stop - start) * row_bytes)
             if len(raw) != (stop - start) * row_bytes:
                 return None
             block = np.frombuffer(raw, dtype=np.uint8).reshape(stop - start, row_bytes)
-            out[start:stop] = convert(block)
-    return out.reshape(shape)
+            out[start:stop] = convert(block)[:, columns]
+    return out.reshape(wanted)
+
+
+def read_bytes(path: Path, offset: int, count: int) -> np.ndarray | None:
+    """``count`` bytes at ``offset``, uint8; None when the file is too short."""
+    stream, _ = open_regular(path, "weights file")
+    with stream:
+        stream.seek(offset)
+        raw = stream.read(count)
+    return np.frombuffer(raw, np.uint8) if len(raw) == count else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +12,19 @@ from pathlib import Path
 import numpy as np
 
 from meshc.frontend.checkpoints.checkpoint_files import find_source
-from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.config import SIZE_LIMITS, ModelConfig
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
-from meshc.frontend.checkpoints.tensor_source import TensorSource
+from meshc.frontend.checkpoints.stored_layout import StoredLayout
+from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
+from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
 from meshc.support.diagnostics import Diagnostics, fail
 
 # Buffers that old Hugging Face checkpoints carry, and the factors that gguf_rope reads.
 _IGNORED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
+
+# Of a tensor at a time, where it can be read in pieces.
+_PIECE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,70 @@ class Checkpoint:
         for layer in range(stacked.shape[0]):
             stacked[layer] = self.read_layer(name, layer)
         return stacked
+
+    def pieces(self, name: str) -> Iterator[np.ndarray]:
+        """The tensor ``name`` piece by piece, in the order of its elements: float32, C-contiguous.
+
+        A piece is a layer, or less where that would be more than a few hundred megabytes and files
+        hold its first dim in one place.
+        """
+        tensor = self._logical[name]
+        for layer in range(self._count(tensor) if tensor.per_layer else 1):
+            yield from self._pieces(tensor, layer)
+
+    def _pieces(self, tensor: LogicalTensor, layer: int) -> Iterator[np.ndarray]:
+        names = tensor.stored_names(layer, self.gguf_names)
+        if tensor.parts and tensor.axis == 0:
+            for name in names:
+                yield tensor.layout.read(self.source.read(name), self.gguf_names)
+            return
+        slabs = self._slabs(tensor)
+        for part, layout in slabs:
+            yield layout.read(self.source.read(names[0], part), self.gguf_names)
+        if not slabs:
+            yield self._read(tensor, layer)
+
+    def _slabs(self, tensor: LogicalTensor) -> list[tuple[Part, StoredLayout]]:
+        """What holds a layer of ``tensor`` in slabs along its first dim; none if it is small, or if
+        files do not hold it so."""
+        lanes = tensor.shape[0]
+        step = max(1, _PIECE_BYTES * lanes // (4 * math.prod(tensor.shape)))
+        if tensor.parts or step >= lanes:
+            return []
+        slabs = [
+            tensor.layout.slab(start, min(lanes, start + step), self.gguf_names)
+            for start in range(0, lanes, step)
+        ]
+        found = [slab for slab in slabs if slab is not None]
+        return found if len(found) == len(slabs) else []
+
+    def kept_format(self, name: str) -> CodeFormat | None:
+        """How the files hold the tensor ``name``, where codes and scales of it can be read; None
+        where they have numbers, or layers are stored in different ways."""
+        tensor = self._logical[name]
+        if tensor.parts:
+            return None
+        stored = [
+            self.source.tensors[each].kept
+            for layer in range(self._count(tensor) if tensor.per_layer else 1)
+            for each in tensor.stored_names(layer, self.gguf_names)
+        ]
+        form = CODE_FORMATS.get(stored[0]) if len(set(stored)) == 1 else None
+        return form if form and tensor.layout.by_groups(form.group) else None
+
+    def read_kept(self, name: str, part: str) -> np.ndarray:
+        """The codes (uint8), scales or least numbers (float32) of the tensor ``name``, which has a
+        `kept_format`: in its shape, the latter two with as many groups as rows."""
+        tensor, form = self._logical[name], self.kept_format(name)
+        assert form is not None
+        layout = tensor.layout if part == CODES else tensor.layout.by_groups(form.group)
+        assert layout is not None
+        layers = [
+            layout.read(self.source.read_encoded(stored).part(part), self.gguf_names)
+            for layer in range(self._count(tensor) if tensor.per_layer else 1)
+            for stored in tensor.stored_names(layer, self.gguf_names)
+        ]
+        return np.stack(layers) if tensor.per_layer else layers[0]
 
     def read_layer(self, name: str, layer: int) -> np.ndarray:
         """One layer of the per-layer tensor ``name``: float32, C-contiguous.
@@ -136,6 +206,9 @@ def _check_tensors(
         if name in source.tensors:
             _check_tensor(source, name, tensor, found)
     surplus = [n for n in source.tensors if n not in known and not _IGNORED.fullmatch(n)]
+    for name in [n for n in surplus if _is_zero_bias(source, n)]:
+        surplus.remove(name)
+        found.remark("weights-unused-tensor", f"'{name}' is not read: all of it is 0")
     _check_surplus(source, config, surplus, found)
 
 
@@ -158,7 +231,8 @@ def _check_tensor(
             "weights-unsupported-dtype",
             f"tensor '{name}' has type {stored.dtype}, which meshc does not read",
             notes=(f"in '{source.label}'",),
-            help="meshc reads F32, F16 and BF16, and from GGUF also Q8_0 and Q4_1",
+            help="meshc reads F32, F16 and BF16, and from GGUF also Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
+            "Q4_K, Q5_K, Q6_K and IQ4_NL",
         )
 
 
@@ -177,6 +251,13 @@ def _check_surplus(
             notes=_listed("surplus", surplus),
             help="a tensor that meshc ignores would change the result; check the model's config",
         )
+
+
+def _is_zero_bias(source: TensorSource, name: str) -> bool:
+    """Whether a bias adds nothing: some writers of GPTQ give one to every matrix."""
+    stored = source.tensors[name]
+    small = len(stored.shape) == 1 and stored.shape[0] <= SIZE_LIMITS["ffn"]
+    return name.endswith(".bias") and stored.readable and small and not source.read(name).any()
 
 
 def _listed(word: str, names: Iterable[str]) -> tuple[str, ...]:

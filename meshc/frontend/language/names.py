@@ -40,7 +40,7 @@ from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 from meshc.support.spans import Span
 
 PHASES = ("prefill", "decode")
-DTYPES = tuple(d.value for d in DType if d is not DType.I32)
+DTYPES = tuple(d.value for d in DType if d.floats)
 
 # On the call of a block: the name under which its caches are kept apart.
 CACHE_OPTION = "cache"

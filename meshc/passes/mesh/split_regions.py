@@ -24,8 +24,9 @@ class SplitRegions(Pass):
 
     The dim that counts layers is split over the axis that counts regions. The carried activations
     pass from region to region, and so does what is computed before the layers and read after them.
-    The number of regions is the smallest whose cores hold their share; ``regions`` forces it. A
-    model that needs more rectangles than the device has room for is refused with the numbers.
+    The number of regions is the smallest whose cores hold their share; ``regions`` forces it;
+    ``kept`` are the formats of weights that stay quantised (keep-quantised). A model that needs
+    more rectangles than the device has room for is refused with the numbers.
 
     Before::
 
@@ -45,6 +46,7 @@ class SplitRegions(Pass):
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
     regions: int = 0
+    kept: tuple[str, ...] = ()
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
@@ -89,21 +91,21 @@ class SplitRegions(Pass):
             return 1
         (loop,) = loops
         layers = module.dims[loop.dim]
-        alone = footprint(module, loop.dim, 1)
-        share = fitting_layers(module, loop.dim, 1, alone, room)
+        alone = footprint(module, loop.dim, 1, self.kept)
+        share = fitting_layers(module, loop.dim, 1, alone, room, self.kept)
         if share >= layers:
             return 1
         need, spots = alone, places.count if places is not None else 1
         if spots > 1:
-            need = footprint(module, loop.dim, 2)
-            share = fitting_layers(module, loop.dim, 2, need, room)
+            need = footprint(module, loop.dim, 2, self.kept)
+            share = fitting_layers(module, loop.dim, 2, need, room, self.kept)
         if share * spots < layers:
             self.refuse(module, need, room, layers, (share, spots))
         return ceil_div(layers, share)
 
     def check_one_region(self, module: Module, loops: list[ops.Repeat], room: int) -> None:
         """Refuse layers of several loops, which are not dealt, where one region cannot hold all."""
-        need = whole_footprint(module)
+        need = whole_footprint(module, self.kept)
         if need.fixed_bytes <= room:
             return
         counts = " + ".join(str(module.dims[loop.dim]) for loop in loops)

@@ -50,6 +50,16 @@ CASES = [
         {"accumulate": True, "transposed": False},
     ),
     ("gemm", [(F, 3, 1, 4), (F, 3, 1, 5), (F, 5, 4)], {"accumulate": False, "transposed": False}),
+    (
+        "dequantise",
+        [(F, 4, 3), ("u4", 4, 3), (F, 2, 3)],
+        {"group": 2, "zero": 8, "lifted": False},
+    ),
+    (
+        "dequantise",
+        [(F, 2, 6, 3), ("u8", 2, 6, 3), (F, 2, 2, 3), (F, 2, 2, 3)],
+        {"group": 3, "zero": 0, "lifted": True},
+    ),
     ("square_sum", [(F, 2), (F, 2, 3)], {}),
     ("square_sum", [(F, 2), (F, 2, 3, 2)], {}),
     ("rms_scale", [(F, 2, 5), (F, 2, 5), (F, 2), (F, 5)], {"count": 9, "eps": 1e-5}),
@@ -133,7 +143,7 @@ def test_kernel_means_what_the_interpreter_says(name, operands, params, where):
     phase.load({})
     for buffer in buffers:
         memory = buffer.memory.array
-        if memory.dtype == np.int32:
+        if memory.dtype.kind in "iu":
             memory[...] = rng.integers(0, 5, memory.shape)
         else:
             memory[...] = rng.standard_normal(memory.shape) * 2

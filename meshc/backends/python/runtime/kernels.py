@@ -74,6 +74,20 @@ def add(out: Array, a: Array, b: Array) -> None:
 
 
 @_kernel()
+def dequantise(
+    out: Array, codes: Array, scales: Array, *least: Array, group: int, zero: int, lifted: bool
+) -> None:
+    """out = (codes - zero) * scales + least: ``group`` rows have one row of scales"""
+    by_group = (*scales.shape[:-1], group, scales.shape[-1])
+    number = codes.reshape(by_group).astype(np.float32)
+    number -= np.float32(zero)
+    number *= scales[..., None, :]
+    if lifted:
+        number += least[0][..., None, :]
+    np.copyto(out, number.reshape(codes.shape))
+
+
+@_kernel()
 def mul(out: Array, a: Array, b: Array) -> None:
     """out = a * b, b repeated over leading dims it lacks"""
     np.multiply(a, _trailing(b, out), out=out)

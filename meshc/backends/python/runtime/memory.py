@@ -68,6 +68,11 @@ def _drop_bits(array: Array, count: int) -> None:
 ROUNDING: dict[str, Callable[[Array], None]] = {"f16": round_f16, "bf16": round_bf16}
 
 
+# A core packs two codes of 4 bits into a byte; here each has a byte of its own.
+_NUMPY: dict[str, type[np.generic]] = {"i32": np.int32, "u8": np.uint8, "u4": np.uint8}
+"""NumPy types of the elements that are no floats."""
+
+
 class View:
     """A window of a buffer, the same shape on every core: the operand of kernels and transfers.
 
@@ -239,7 +244,7 @@ class Memory:
 
     def allocate(self) -> Array:
         """Take room, filled with zeros, on every core."""
-        kind = np.int32 if self.dtype == "i32" else np.float32
+        kind = _NUMPY.get(self.dtype, np.float32)
         # empty, then filled: NumPy asks for large pages, which makes first use much faster
         stack, rest = self.shape[: self._stacked], self.shape[self._stacked :]
         if self._by_columns:
@@ -253,7 +258,7 @@ class Memory:
 
     def poison(self) -> None:
         """Fill with NaN (integers with 0), so that nothing is used before it is written."""
-        self.array.fill(0 if self.dtype == "i32" else np.nan)
+        self.array.fill(0 if self.dtype in _NUMPY else np.nan)
 
 
 class Buffer(View):

@@ -7,6 +7,7 @@ specification and the writers of llama.cpp's ``convert_hf_to_gguf.py``.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -47,7 +48,7 @@ _OTHER_KEYS = (
     "rope.scaling.finetuned",
     "tensor_data_layout",
 )
-_DTYPES: dict[int, CheckpointDtype] = {0: "f32", 1: "f16", 3: "q4_1", 8: "q8_0", 30: "bf16"}
+_DTYPES: dict[str, CheckpointDtype] = {name.upper(): name for name in get_args(CheckpointDtype)}
 
 
 def config_from_gguf(path: str | Path, diagnostics: Diagnostics | None = None) -> ModelConfig:
@@ -188,7 +189,8 @@ def _embedding_rows(header: GgufHeader) -> int | None:
 
 def _dtype(header: GgufHeader) -> CheckpointDtype | None:
     tensor = header.tensors.get("blk.0.attn_q.weight")
-    return _DTYPES.get(tensor.type_id) if tensor else None
+    encoding = tensor.encoding if tensor else None
+    return _DTYPES[encoding.name] if encoding else None
 
 
 def _shortest(number: float) -> float:

@@ -18,6 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
+from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, Encoding
 from meshc.support.diagnostics import fail
 
 _MAGIC = b"GGUF"
@@ -45,9 +46,6 @@ _MAX_NAME_BYTES = 1 << 10
 _MAX_DIMS = 4
 _MAX_ELEMENTS = 1 << 40
 
-# (elements, bytes) of a block of each tensor type meshc reads. Source: ggml's type table.
-BLOCKS = {0: (1, 4), 1: (1, 2), 3: (32, 20), 8: (32, 34), 30: (1, 2)}
-
 
 @dataclass(frozen=True)
 class GgufTensor:
@@ -59,12 +57,16 @@ class GgufTensor:
     offset: int
 
     @property
+    def encoding(self) -> Encoding | None:
+        """How the file stores it; None for a type meshc does not read."""
+        return ENCODINGS.get(self.type_id)
+
+    @property
     def size_bytes(self) -> int | None:
         """Bytes in the file; None for a type meshc does not read."""
-        if self.type_id not in BLOCKS:
+        if self.encoding is None:
             return None
-        elements, block_bytes = BLOCKS[self.type_id]
-        return _product(self.shape) // elements * block_bytes
+        return _product(self.shape) // self.encoding.elements * self.encoding.block_bytes
 
 
 @dataclass(frozen=True)
@@ -189,11 +191,14 @@ class _Reader:
         return GgufTensor(name, shape, self.u32(), self.u64())
 
     def check_place(self, tensor: GgufTensor, data_start: int, alignment: int) -> None:
-        size = tensor.size_bytes
+        size, encoding = tensor.size_bytes, tensor.encoding
         if tensor.offset % alignment:
             self.invalid(f"tensor '{tensor.name}' is not aligned to {alignment} bytes")
-        if size is not None and tensor.shape[-1] % BLOCKS[tensor.type_id][0]:
-            self.invalid(f"the rows of tensor '{tensor.name}' do not fill whole blocks")
+        if encoding is not None and tensor.shape[-1] % encoding.elements:
+            self.invalid(
+                f"the rows of tensor '{tensor.name}', of {tensor.shape[-1]} elements, do not fill "
+                f"whole blocks of {encoding.elements}, as {encoding.name} has"
+            )
         end = data_start + tensor.offset + (size or 0)
         if end > self.size:
             self.invalid(f"tensor '{tensor.name}' ends at byte {end} of {self.size}")

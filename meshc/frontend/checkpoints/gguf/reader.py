@@ -8,8 +8,15 @@ from functools import cached_property, partial
 import numpy as np
 
 from meshc.frontend.checkpoints.extras import fail_missing_extra
-from meshc.frontend.checkpoints.gguf.header import BLOCKS, GgufHeader
-from meshc.frontend.checkpoints.tensor_source import StoredTensor, read_rows
+from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS
+from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.tensor_source import (
+    Encoded,
+    Part,
+    StoredTensor,
+    read_bytes,
+    read_rows,
+)
 from meshc.support.diagnostics import fail
 
 try:
@@ -20,13 +27,15 @@ try:
 except ImportError:
     _INSTALLED = False
 
-TYPE_NAMES = {0: "F32", 1: "F16", 3: "Q4_1", 8: "Q8_0", 30: "BF16"}
+
+# Q4_0, Q4_1 and Q8_0: blocks of 32 codes with one scale.
+_KEPT = (2, 3, 8)
 
 
 def gguf_type_name(type_id: int) -> str:
     """The format's word for a tensor type, as far as it is known."""
-    if type_id in TYPE_NAMES:
-        return TYPE_NAMES[type_id]
+    if type_id in ENCODINGS:
+        return ENCODINGS[type_id].name
     if _INSTALLED and type_id in list(GGMLQuantizationType):
         return str(GGMLQuantizationType(type_id).name)
     return f"type {type_id}"
@@ -50,25 +59,48 @@ class GgufWeights:
         """Every tensor of the file."""
         return {
             tensor.name: StoredTensor(
-                tensor.shape, gguf_type_name(tensor.type_id), tensor.type_id in BLOCKS
+                tensor.shape,
+                gguf_type_name(tensor.type_id),
+                tensor.encoding is not None,
+                gguf_type_name(tensor.type_id).lower() if tensor.type_id in _KEPT else "",
             )
             for tensor in self.header.tensors.values()
         }
 
-    def read(self, name: str) -> np.ndarray:
-        """The tensor ``name``, dequantised to float32. Errors: ``gguf-invalid``."""
+    def read(self, name: str, part: Part | None = None) -> np.ndarray:
+        """The tensor ``name``, or a part of it, as float32. Errors: ``gguf-invalid``."""
         tensor = self.header.tensors[name]
-        elements, block_bytes = BLOCKS[tensor.type_id]
+        encoding = ENCODINGS[tensor.type_id]
         found = read_rows(
             self.header.path,
             self.header.data_start + tensor.offset,
             tensor.shape,
-            tensor.shape[-1] // elements * block_bytes,
+            tensor.shape[-1] // encoding.elements * encoding.block_bytes,
             partial(_dequantize, tensor.type_id),
+            part,
         )
         if found is None:
             fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")
         return found
+
+    def read_encoded(self, name: str) -> Encoded:
+        """The matrix ``name`` as its blocks hold it. Errors: ``gguf-invalid``."""
+        tensor = self.header.tensors[name]
+        encoding, size = ENCODINGS[tensor.type_id], tensor.size_bytes
+        assert size is not None
+        raw = read_bytes(self.header.path, self.header.data_start + tensor.offset, size)
+        if raw is None:
+            fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")
+        blocks = raw.reshape(tensor.shape[0], -1, encoding.block_bytes)
+        halves = 4 if encoding.name == "Q4_1" else 2
+        numbers = np.ascontiguousarray(blocks[..., :halves]).view("<f2").astype(np.float32)
+        codes = blocks[..., halves:]
+        if encoding.name == "Q8_0":
+            codes = codes ^ np.uint8(0x80)  # from -128 .. to 0 ..
+        else:
+            codes = np.concatenate((codes & np.uint8(15), codes >> np.uint8(4)), axis=-1)
+        least = numbers[..., 1] if halves == 4 else None
+        return Encoded(codes.reshape(tensor.shape), numbers[..., 0], least)
 
 
 def _dequantize(type_id: int, rows: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from meshc.frontend.checkpoints.hf.numbers import read_numbers
 from meshc.frontend.checkpoints.hf.rope import read_rope
 from meshc.frontend.checkpoints.hf.unknown import judge_unread_keys
 from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
+from meshc.frontend.checkpoints.quantised.method import read_quantization
 from meshc.frontend.families import Family, Tables, family_named, family_names
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -68,6 +69,7 @@ def config_from_json(
     found = Diagnostics()
     fields = Fields(text.value, text.source.name, found, lambda key: text.span(key))
     config = _read_fields(fields, text, name, family.name, tables)
+    read_quantization(fields)
     judge_unread_keys(fields, tables.keys())
     found.raise_errors()
     if diagnostics is not None:

@@ -1,0 +1,1 @@
+"""Quantised weights of Hugging Face checkpoints: what ``quantization_config`` says; decoding."""

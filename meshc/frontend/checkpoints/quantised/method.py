@@ -1,0 +1,231 @@
+"""The ``quantization_config`` of a Hugging Face ``config.json``, read strictly.
+
+Sources: ``AwqConfig``, ``GPTQConfig``, ``FineGrainedFP8Config`` and ``FbgemmFp8Config`` in Hugging
+Face transformers, ``BaseQuantizeConfig`` in AutoGPTQ, the weights page of DeepSeek-V3, and the
+``compressed-tensors`` format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshc.frontend.checkpoints.fields import Fields, brief
+from meshc.frontend.checkpoints.json_text import read_json_object
+from meshc.support.diagnostics import Diagnostics
+
+QUANTIZATION_KEY = "quantization_config"
+_CONFIG_LIMIT_BYTES = 1 << 20
+_GROUPS = (16, 32, 64, 128, 256, 512, 1024)
+_HELP = (
+    "use a checkpoint of AWQ or GPTQ with 4 bits, of fp8 (e4m3) with scales, or an unquantised one"
+)
+
+
+@dataclass(frozen=True)
+class Awq:
+    """AWQ of version ``gemm``: 4 bits, a scale and a zero point for ``group`` inputs of an output;
+    0 where a group is all inputs."""
+
+    group: int
+
+
+@dataclass(frozen=True)
+class Gptq:
+    """GPTQ of 4 bits in groups as of `Awq`. Zero points are those stored and ``added``; with
+    ``symmetric`` all are 8. With ``reordered`` a tensor says the group of each input."""
+
+    group: int
+    added: int
+    symmetric: bool
+    reordered: bool
+
+
+@dataclass(frozen=True)
+class Fp8:
+    """Elements in e4m3 with a scale of a tensor, of an output, or of blocks [outputs, inputs]."""
+
+    block: tuple[int, int] | None
+
+
+Quantization = Awq | Gptq | Fp8
+
+
+def quantization_beside(config: Path) -> Quantization | None:
+    """How the weights beside the ``config.json`` at ``config`` are quantised, None if they are not.
+
+    Errors: ``checkpoint-unreadable``, ``json-invalid``, ``config-unsupported``.
+    """
+    text = read_json_object(config, _CONFIG_LIMIT_BYTES, "model config")
+    found = Diagnostics()
+    fields = Fields(text.value, text.source.name, found, lambda key: text.span(key))
+    quantization = read_quantization(fields)
+    found.raise_errors()
+    return quantization
+
+
+def read_quantization(fields: Fields) -> Quantization | None:
+    """What ``quantization_config`` says, None where there is none; what is not known is an error,
+    and that inputs would be quantised as well a remark."""
+    given = fields.values.get(QUANTIZATION_KEY)
+    if given is None or given == {}:
+        return None
+    if not isinstance(given, dict):
+        fields.reject_value(QUANTIZATION_KEY, "an object is wanted")
+        return None
+    method = given.get("quant_method")
+    reader = _READERS.get(method) if isinstance(method, str) else None
+    if reader is None:
+        known = ", ".join(_READERS)
+        _refuse(fields, f"'{QUANTIZATION_KEY}' {brief(method)} is not supported ({known} are)")
+        return None
+    return reader(_Table(fields, given))
+
+
+def _refuse(fields: Fields, message: str) -> None:
+    fields.reject("config-unsupported", QUANTIZATION_KEY, message, _HELP)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The object, or one inside it, of which each key must be known."""
+
+    fields: Fields
+    values: Mapping[str, object]
+
+    def only(self, key: str, *wanted: object, absent: bool = True) -> object:
+        """The value of ``key``, one of ``wanted``; the first of them where it may be absent."""
+        value = self.values.get(key)
+        if value is None and absent:
+            return wanted[0]
+        if not any(value == known and type(value) is type(known) for known in wanted):
+            shown = " or ".join(brief(known) for known in wanted)
+            _refuse(self.fields, f"'{key}' of the quantisation is {brief(value)}; {shown} is read")
+            return wanted[0]
+        return value
+
+    def group(self) -> int:
+        """Inputs of a group, 0 for all."""
+        value = self.only("group_size", -1, *_GROUPS, absent=False)
+        return 0 if value == -1 else int(str(value))
+
+    def check_known(self, *known: str) -> None:
+        """Refuse keys that are not ``known``: they could change what weights mean."""
+        for key, value in self.values.items():
+            if key not in known and value not in (None, False, [], {}):
+                _refuse(
+                    self.fields, f"'{key[:60]}' of the quantisation = {brief(value)} is not known"
+                )
+
+    def remark_inputs(self) -> None:
+        """Say that inputs of products are not rounded."""
+        self.fields.diagnostics.remark(
+            "quantised-inputs",
+            "the checkpoint asks for inputs of products in fp8; meshc quantises weights alone",
+            self.fields.span(QUANTIZATION_KEY),
+        )
+
+
+# Which modules are quantised is read off the tensors that are there; these keys repeat it.
+_MODULES = ("quant_method", "modules_to_not_convert")
+
+
+def _awq(table: _Table) -> Awq:
+    table.only("bits", 4, absent=False)
+    table.only("version", "gemm")
+    table.only("zero_point", True)
+    table.check_known(
+        *_MODULES, "bits", "group_size", "version", "zero_point", "backend", "do_fuse",
+        "fuse_max_seq_len", "modules_to_fuse", "exllama_config",
+    )  # fmt: skip
+    return Awq(table.group())
+
+
+_GPTQ_INERT = (
+    "damp_percent", "damp_auto_increment", "true_sequential", "static_groups", "model_name_or_path",
+    "model_file_base_name", "model_seqlen", "meta", "dataset", "tokenizer", "batch_size", "backend",
+    "block_name_to_quantize", "module_name_preceding_first_block", "modules_in_block_to_quantize",
+    "pad_token_id", "use_cuda_fp16", "use_exllama", "disable_exllama", "max_input_length",
+    "quantizer", "exllama_config", "cache_block_outputs", "lm_head", "mse",
+)  # fmt: skip
+
+
+def _gptq(table: _Table) -> Gptq:
+    table.only("bits", 4, absent=False)
+    table.only("pack_dtype", "int32")
+    table.check_known(
+        *_MODULES, "bits", "group_size", "desc_act", "sym", "checkpoint_format", "pack_dtype",
+        *_GPTQ_INERT,
+    )  # fmt: skip
+    older = table.only("checkpoint_format", "gptq", "gptq_v2") == "gptq"
+    symmetric, reordered = (table.only(key, False, True) is True for key in ("sym", "desc_act"))
+    return Gptq(table.group(), int(older), symmetric, reordered)
+
+
+def _fp8(table: _Table) -> Fp8:
+    table.only("fmt", "e4m3", "float8_e4m3fn")
+    table.only("activation_scheme", "dynamic", "static")
+    table.check_known(
+        *_MODULES, "fmt", "activation_scheme", "weight_block_size", "ignored_layers", "scale_fmt"
+    )
+    table.remark_inputs()
+    return Fp8(_block(table, "weight_block_size"))
+
+
+def _fbgemm(table: _Table) -> Fp8:
+    table.check_known(*_MODULES, "activation_scale_ub")
+    table.remark_inputs()
+    return Fp8(None)
+
+
+def _compressed(table: _Table) -> Fp8 | None:
+    table.only("format", "float-quantized", absent=False)
+    table.only("quantization_status", "compressed", "frozen")
+    table.check_known(
+        *_MODULES, "format", "quantization_status", "ignore", "config_groups", "version",
+        "global_compression_ratio",
+    )  # fmt: skip
+    groups = table.values.get("config_groups")
+    group = next(iter(groups.values())) if isinstance(groups, dict) and len(groups) == 1 else None
+    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(group, dict) or not isinstance(weights, dict):
+        _refuse(table.fields, "'config_groups' of the quantisation is not one group with weights")
+        return None
+    own = _Table(table.fields, group)
+    own.only("targets", ["Linear"], absent=False)
+    own.only("format", "float-quantized")
+    own.check_known("targets", "weights", "input_activations", "format")
+    if group.get("input_activations") is not None:
+        table.remark_inputs()
+    numbers = _Table(table.fields, weights)
+    numbers.only("num_bits", 8, absent=False)
+    numbers.only("type", "float", absent=False)
+    numbers.only("symmetric", True)
+    strategy = numbers.only("strategy", "tensor", "channel", "block", absent=False)
+    numbers.check_known(
+        "num_bits", "type", "symmetric", "strategy", "block_structure", "observer",
+        "observer_kwargs", "scale_dtype", "zp_dtype",
+    )  # fmt: skip
+    return Fp8(_block(numbers, "block_structure") if strategy == "block" else None)
+
+
+def _block(table: _Table, key: str) -> tuple[int, int] | None:
+    given = table.values.get(key)
+    if given is None:
+        return None
+    if isinstance(given, list) and len(given) == 2 and all(type(n) is int for n in given):
+        rows, columns = given
+        if 1 <= rows <= 1 << 16 and 1 <= columns <= 1 << 16:
+            return rows, columns
+    _refuse(table.fields, f"'{key}' of the quantisation is {brief(given)}, not two sizes")
+    return None
+
+
+_READERS: dict[str, Callable[[_Table], Quantization | None]] = {
+    "awq": _awq,
+    "gptq": _gptq,
+    "fp8": _fp8,
+    "fbgemm_fp8": _fbgemm,
+    "compressed-tensors": _compressed,
+}

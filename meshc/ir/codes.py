@@ -1,0 +1,44 @@
+"""How weights stay quantised in the memory of cores: their codes, and what makes numbers of them.
+
+``group`` elements along the dim that a product sums over have one scale; an element is
+``(code - zero) * scale``, and ``+ least`` where groups have a least number as well. The first three
+are blocks of ggml; ``int4`` is AWQ and GPTQ, whose zero points differ: ``least`` is then
+``-zero * scale``, in f32, which holds it exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.ir.types import DType
+
+
+@dataclass(frozen=True)
+class CodeFormat:
+    """One way in which weights are kept; ``least`` is the element type of least numbers, None where
+    there are none. Scales are f16."""
+
+    name: str
+    codes: DType
+    group: int
+    zero: int = 0
+    least: DType | None = None
+
+
+_ALL = (
+    CodeFormat("q4_0", DType.U4, 32, zero=8),
+    CodeFormat("q4_1", DType.U4, 32, least=DType.F16),
+    CodeFormat("q8_0", DType.U8, 32, zero=128),
+    *(CodeFormat(f"int4_{n}", DType.U4, n, least=DType.F32) for n in (32, 64, 128)),
+)
+CODE_FORMATS: dict[str, CodeFormat] = {each.name: each for each in _ALL}
+"""Every format by its name."""
+
+CODES, SCALES, LEAST = "codes", "scales", "least"
+"""The tensors that a weight is kept as."""
+
+
+def kept_name(weight: str, form: CodeFormat, part: str) -> str:
+    """The name of a tensor that ``weight`` is kept as, such as ``wq.q4_1.codes``. It has the
+    format, so that codes of one are never taken for those of another."""
+    return f"{weight}.{form.name}.{part}"
