@@ -94,7 +94,7 @@ def drawn(dice: random.Random) -> Model:
         family, dice.randint(1, 3), heads, groups, lanes,
         width=heads * lanes if family == "qwen2" else dice.randint(9, 120),
         hidden=dice.randint(10, 200), vocabulary=dice.randint(20, 300),
-        tied=dice.random() < 0.5, dtype=dice.choice(("f16", "f16", "f32")),
+        tied=dice.random() < 0.5, dtype=dice.choice(("f16", "bf16", "f32")),
         kv=dice.choice(("cyclic", "shift", "concat")), mesh=dice.choice(MESHES),
         device=dice.choice(("wse2", "wse3")), capacity=capacity,
         position=dice.randrange(capacity),

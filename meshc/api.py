@@ -23,6 +23,7 @@ from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
+from meshc.passes.mesh.fuse_collective import FuseCollective
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -148,6 +149,7 @@ __all__ = [
     "Executable",
     "ExpandPrograms",
     "FuseCluster",
+    "FuseCollective",
     "GroupLayers",
     "Instrument",
     "InternalError",

@@ -66,6 +66,10 @@ def chunking_passes(multiple: int, most: int) -> list[Pass]:
     return own_pipeline(f"chunk-prompts{{multiple={multiple},most={most}}}")
 
 
+NODE_STAGES = ("fuse-collective",)
+"""The passes for kernels of several GPUs, behind ``shift-kv-cache``."""
+
+
 JOINING_STAGES = ("allocate-routes", "schedule-tasks", "plan-memory")
 """The passes that give a program joined of two phases what each had for itself."""
 

@@ -160,7 +160,7 @@ class IterationCost:
         independent = decodes + sum(independent_tokens(b - a) for a, b in chunks)
         part = self._products(layer, tokens, independent, True)
         width = 4.0 * self.model.heads * self.model.head_dim
-        flops = width * sum(_seen(a, b, layer.window) for a, b in chunks)
+        flops = width * sum(pairs_seen(a, b, layer.window) for a, b in chunks)
         behind = sum(min(a, layer.window or a) for a, _ in chunks)
         part = _Part(
             part.seconds + flops / self._rates.attention,
@@ -267,13 +267,13 @@ def _coverage_of(experts: int, top_k: int) -> Coverage:
     return _COVERAGES.setdefault((experts, top_k), Coverage(experts, top_k))
 
 
-def _seen(start: int, stop: int, window: int | None) -> float:
+def pairs_seen(start: int, stop: int, window: int | None) -> float:
     """Pairs of a token of a chunk and a token that it sees, itself included."""
     if window is None or stop <= window:
         return (stop - start) * (start + stop + 1) / 2
     free = max(start, window)
     return (
-        (stop - free) * window + _seen(start, free, None)
+        (stop - free) * window + pairs_seen(start, free, None)
         if start < free
         else (stop - start) * float(window)
     )

@@ -141,6 +141,21 @@ SERVING = (
 )
 """What serving models takes of a node of GPUs, for one of them."""
 
+NODES = (
+    _count("multiprocessors", "multiprocessors", "those of a GPU, a block of a product each"),
+    _serving("operand_macs", "multiply-adds", "in the time a value of a tile's operand arrives in"),
+    _serving("kernel_seconds", "s", "from the end of a kernel to the start of the next"),
+    _serving("norm_seconds", "s", "fixed time of a residual sum and norm"),
+    _serving("expert_passes", "passes", "times a row of an expert is moved beside products"),
+    _serving("collective_seconds", "s", "fixed time of a sum over all GPUs"),
+    _serving("link_bytes_per_second", "bytes/s", "what sums reach of a GPU's link, one direction"),
+    _serving("block_bytes_per_second", "bytes/s", "rows that one block sums and normalises"),
+    _count("collective_blocks", "blocks", "multiprocessors given to sums beside other kernels"),
+    _serving("overlap_slowdown", "share", "that kernels take longer beside a sum"),
+    _serving("overlap_seconds", "s", "that a layer in two halves takes more"),
+)
+"""What costs of kernels on a node of GPUs in tensor parallel need beside."""
+
 NUMBERS = (
     Key("cores_x", "int", "cores", "most columns a mesh may have", 1, 10**6, True),
     Key("cores_y", "int", "cores", "most rows a mesh may have", 1, 10**6, True),
@@ -172,6 +187,7 @@ NUMBERS = (
     _count("bytes_in_flight", "bytes", "on their way to each core that fill it", 0, 10**9),
     *CLUSTERS,
     *SERVING,
+    *NODES,
     *ROUTING,
     *CSL,
 )

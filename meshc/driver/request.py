@@ -107,6 +107,11 @@ class CompileRequest:
         """Rows of cores of a region."""
         return device(self.device_name).axes.sizes_of(self.mesh)[1]
 
+    @property
+    def joined(self) -> bool:
+        """Whether one program for both phases is asked for, whose steps take one request."""
+        return self.phases not in ("auto", "two")
+
     def settings(self) -> dict[str, str]:
         """Specs of passes that differ from their defaults."""
         algorithms = dict(text.split("=", 1) for text in self.algo)

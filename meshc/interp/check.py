@@ -14,7 +14,8 @@ from meshc.interp.inputs import RUN_TIME_ROWS, RandomArrays, Scalars
 from meshc.interp.named import Array
 from meshc.interp.sessions import Arrays, Session, state_results
 from meshc.interp.state import State
-from meshc.ir.batch import POSITION, REQUEST, requests_of
+from meshc.interp.together import RankSession
+from meshc.ir.batch import OWNER, POSITION, REQUEST, batch_of, requests_of
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
@@ -70,8 +71,11 @@ def run_any(module: Module, inputs: Arrays, scalars: Scalars) -> list[Array]:
 def run_trace(
     module: Module, trace: Trace, transfers: Timing = "early", schedule: str = "round-robin"
 ) -> list[Array]:
-    """The results of all steps, one after the other, state carried from step to step."""
-    session = Session(module, trace.constant, transfers, schedule)
+    """The results of all steps, one after the other, state carried from step to step; those of the
+    graph of a rank on all ranks."""
+    session: Session | RankSession = Session(module, trace.constant, transfers, schedule)
+    if module.ranks is not None:
+        session = RankSession(module, trace.constant)
     return [array for inputs, scalars in trace.steps for array in session.step(inputs, scalars)]
 
 
@@ -124,6 +128,8 @@ def _runs(
             for begin, end in ((0, first_rows), (first_rows, rows)):
                 if end > begin:
                     yield {**scalars, **own, POSITION: begin, RUN_TIME_ROWS: end - begin}
+    elif OWNER in scalars:
+        yield from ({**scalars, **at} for at in _mixed(module, steps))
     elif POSITION in scalars and REQUEST in scalars:
         for at in _steps(module, steps, first):
             yield from ({**scalars, POSITION: at, REQUEST: n} for n in range(requests_of(module)))
@@ -138,6 +144,25 @@ def _runs(
             yield {**scalars, POSITION: at}
     else:
         yield dict(scalars)
+
+
+def _mixed(module: Module, steps: int) -> Iterator[dict[str, int | Sequence[int]]]:
+    """Positions and owners of batches of tokens: in each step another request is read a chunk of
+    its prompt, others decode a token each, and the last tokens are absent."""
+    known = [0] * (module.scalars[OWNER][1] + 1)
+    tokens, last = batch_of(module), module.scalars[POSITION][1]
+    for step in range(steps):
+        reading = step % len(known)
+        chunk = [reading] * max(1, tokens // 2)
+        others = [owner for owner in range(len(known)) if owner != reading and known[owner]]
+        owners = [*others[: tokens - len(chunk)][: step % 2], *chunk]
+        owners += [o for o in others if o not in owners][: tokens - len(owners)]
+        positions = []
+        for owner in owners:
+            positions.append(known[owner] if known[owner] <= last else -1)
+            known[owner] += 1
+        absent = tokens - len(owners)
+        yield {OWNER: (*owners, *[0] * absent), POSITION: (*positions, *[-1] * absent)}
 
 
 def _steps(module: Module, steps: int, first: int | Sequence[int]) -> Iterator[int | Sequence[int]]:

@@ -16,23 +16,44 @@ from numpy.typing import DTypeLike
 from meshc.interp import formulas, gating
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
-from meshc.ir.batch import BATCH, POSITION
+from meshc.interp.ranks import ALONE, Place
+from meshc.ir.batch import BATCH, OWNER, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.functions import FUNCTIONS, Function
 from meshc.ir.module import Module
-from meshc.ir.ops import graph
+from meshc.ir.ops import batches, graph, ranks
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 
 @dataclass
 class Scope:
-    """The run-time scalars, what each value holds so far, and the layer of the loop that runs."""
+    """The run-time scalars, which rank runs, what each value holds so far, and the layer of the
+    loop that runs."""
 
     extents: Mapping[str, int]
     scalars: Scalars
     values: dict[Value, Array] = field(default_factory=dict)
     layer: int = 0
+    place: Place = ALONE
+    token_parts: Mapping[str, int] = field(default_factory=dict)
+
+    def batch_dim(self, dims: Dims) -> str:
+        """The one of ``dims`` that counts requests or tokens of the batch, or some of these; the
+        dim of all where there is none."""
+        return next((d for d in dims if d in self.token_parts), BATCH)
+
+    def positions_of(self, dims: Dims) -> Array:
+        """The positions of those that :meth:`batch_dim` counts."""
+        dim = self.batch_dim(dims)
+        if dim not in self.token_parts or not self.position.ndim:
+            return self.position
+        return self.position[self.tokens_of(dim)]
+
+    def tokens_of(self, dim: str) -> slice:
+        """The tokens of the batch that ``dim`` counts."""
+        first = self.token_parts.get(dim, 0)
+        return slice(first, first + self.extents[dim])
 
     @property
     def position(self) -> Array:
@@ -55,15 +76,18 @@ def run_graph(
     inputs: Mapping[str, Array],
     scalars: Scalars | None = None,
     dtype: DTypeLike = np.float64,
+    place: Place = ALONE,
 ) -> list[Array]:
     """The results of the module's function, in order.
 
     ``inputs`` gives an array for each parameter by name (a state that is left out starts as
-    zeros); all floating arithmetic is done in ``dtype``. Raises ``interp-input``,
-    ``interp-scalar``, ``interp-shape``.
+    zeros); all floating arithmetic is done in ``dtype``. A graph of several ranks is run by
+    :func:`meshc.interp.together.run_ranks`, which gives each its ``place``. Raises
+    ``interp-input``, ``interp-ranks``, ``interp-scalar``, ``interp-shape``.
     """
     extents, arrays = bound_inputs(module, inputs, np.dtype(dtype))
-    scope = Scope(extents, checked_scalars(module, scalars or {}))
+    scope = Scope(extents, checked_scalars(module, scalars or {}), place=place)
+    scope.token_parts = {part.dim: part.first for part in module.token_parts}
     scope.values.update(arrays)
     with np.errstate(all="ignore"):
         return run_block(module.function.body, scope)
@@ -168,14 +192,15 @@ def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
 def _row_positions(scope: Scope, op: graph.Rope | graph.Softmax, x: Array, dims: Dims) -> Array:
     """The position of each row of ``x``, ``[rows]`` or ``[B, rows]``."""
     rows = x.shape[dims.index(op.rows)] if op.rows in dims else 1
-    return scope.position[..., None] + np.arange(rows)
+    return scope.positions_of(dims)[..., None] + np.arange(rows)
 
 
 def _by_row(scope: Scope, op: Op, array: Array, dims: Dims, target: Dims) -> Array:
     """``array`` over the requests, if each has a position of its own, and ``dims``, aligned to
     ``target``; a single row may have no dim there."""
-    dims = (BATCH, *dims) if scope.position.ndim else dims
-    if scope.position.ndim and BATCH not in target:
+    batch = scope.batch_dim(target)
+    dims = (batch, *dims) if scope.position.ndim else dims
+    if scope.position.ndim and batch not in target:
         op.reject(f"has no dim {BATCH}, but each request its own position")
     for dim in [d for d in dims if d not in target]:
         array = array.take(0, dims.index(dim))
@@ -225,7 +250,7 @@ def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
     sees = key <= position
     if op.window and scope.layer % op.every == 0:
         sees &= key > position - op.window
-    sees |= (scope.position < 0)[..., None, None]
+    sees |= (scope.positions_of(dims) < 0)[..., None, None]
     return _by_row(scope, op, sees, (op.rows, op.dim), dims)
 
 
@@ -262,6 +287,44 @@ def _of_request(scope: Scope, op: Op, dims: Dims, request: int) -> dict[str, sli
     return {BATCH: slice(request, request + 1)}
 
 
+@meaning(batches.AppendTokens)
+def _append_tokens(scope: Scope, op: batches.AppendTokens) -> list[Array]:
+    cache, new = op.operands
+    dims, own = _dims(cache), (op.requests, op.dim)
+    result = np.moveaxis(scope.of(cache).copy(), [dims.index(d) for d in own], [0, 1])
+    rest = tuple(d for d in dims if d not in own)
+    fresh = aligned(scope.of(new), _dims(new), (op.tokens, op.rows, *rest))[:, 0]
+    owners, positions = _owned(scope, op.tokens)
+    for token, (owner, position) in enumerate(zip(owners, positions, strict=True)):
+        if position >= 0:
+            result[owner, position] = fresh[token]
+    return [np.moveaxis(result, [0, 1], [dims.index(d) for d in own])]
+
+
+@meaning(batches.TokenCaches)
+def _token_caches(scope: Scope, op: batches.TokenCaches) -> list[Array]:
+    owners, _ = _owned(scope, op.tokens)
+    return [scope.of(op.operands[0]).take(owners, _dims(op.operands[0]).index(op.requests))]
+
+
+def _owned(scope: Scope, tokens: str) -> tuple[Array, Array]:
+    """The owner and the position of each of ``tokens``."""
+    shape, own = scope.extents[BATCH], scope.tokens_of(tokens)
+    owners = np.broadcast_to(np.asarray(scope.scalars.get(OWNER, 0)), shape)
+    return owners[own], np.broadcast_to(scope.position, shape)[own]
+
+
+@meaning(batches.TakeTokens)
+def _take_tokens(scope: Scope, op: batches.TakeTokens) -> list[Array]:
+    axis = _dims(op.operands[0]).index(op.of)
+    return [scope.of(op.operands[0])[(slice(None),) * axis + (scope.tokens_of(op.tokens),)]]
+
+
+@meaning(batches.JoinTokens)
+def _join_tokens(scope: Scope, op: batches.JoinTokens) -> list[Array]:
+    return [np.concatenate([scope.of(operand) for operand in op.operands], op.axis)]
+
+
 @meaning(graph.Embed)
 def _embed(scope: Scope, op: graph.Embed) -> list[Array]:
     ids, table = scope.of(op.operands[0]), scope.of(op.operands[1])
@@ -269,6 +332,39 @@ def _embed(scope: Scope, op: graph.Embed) -> list[Array]:
     if ids.size and not 0 <= ids.min() <= ids.max() < table.shape[axis]:
         fail("interp-input", f"a token id is outside 0 .. {table.shape[axis] - 1}", op.span)
     return [np.moveaxis(table, axis, 0)[ids]]
+
+
+@meaning(ranks.AllReduce)
+def _all_reduce(scope: Scope, op: ranks.AllReduce) -> list[Array]:
+    first, *others = scope.place.exchanged(scope.of(op.operands[0]), op)
+    for other in others:
+        first = first + other
+    return [first]
+
+
+@meaning(ranks.AllGather)
+def _all_gather(scope: Scope, op: ranks.AllGather) -> list[Array]:
+    parts = scope.place.exchanged(scope.of(op.operands[0]), op)
+    axis = _dims(op.operands[0]).index(op.dim)
+    return [np.concatenate(parts, axis).take(range(scope.extents[op.whole]), axis)]
+
+
+@meaning(ranks.RankPartOf)
+def _rank_part(scope: Scope, op: ranks.RankPartOf) -> list[Array]:
+    axis = _dims(op.operands[0]).index(op.whole)
+    return [scope.place.own_part(scope.of(op.operands[0]), axis, scope.extents[op.dim], op)]
+
+
+@meaning(ranks.RankEmbed)
+def _rank_embed(scope: Scope, op: ranks.RankEmbed) -> list[Array]:
+    ids, table = scope.of(op.operands[0]), scope.of(op.operands[1])
+    axis = _dims(op.operands[1]).index(op.dim)
+    if ids.size and not 0 <= ids.min() <= ids.max() < scope.extents[op.whole]:
+        fail("interp-input", f"a token id is outside 0 .. {scope.extents[op.whole] - 1}", op.span)
+    own = ids - scope.place.number(op) * table.shape[axis]
+    here = (own >= 0) & (own < table.shape[axis])
+    rows = np.moveaxis(table, axis, 0)[np.where(here, own, 0)]
+    return [np.where(here[..., None], rows, 0)]
 
 
 @meaning(graph.Fuse)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from meshc.interp.named import Array
-from meshc.ir.batch import POSITION, batch_of
+from meshc.ir.batch import OWNER, POSITION, batch_of
 from meshc.ir.module import Module
-from meshc.ir.ops import graph
+from meshc.ir.ops import graph, ranks
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.types import DType, TensorType
 from meshc.ir.values import Value
@@ -134,6 +134,9 @@ def checked_scalars(module: Module, scalars: Scalars) -> dict[str, int | tuple[i
     for name, value in found.items():
         if isinstance(value, tuple) and len(value) != several.get(name):
             fail("interp-scalar", f"{len(value)} values are given of the run-time scalar '{name}'")
+    if OWNER in module.scalars:
+        owners, positions = (np.broadcast_to(found[n], batch_of(module)) for n in (OWNER, POSITION))
+        _check_order(owners, positions)
     return found
 
 
@@ -152,7 +155,18 @@ def _several(module: Module) -> dict[str, int]:
     """The scalars of which a run may be given several, and how many."""
     if module.level == "tile":
         return scalars_of_rounds(module)
-    return {POSITION: batch_of(module)}
+    return dict.fromkeys((POSITION, OWNER), batch_of(module))
+
+
+def _check_order(owners: Array, positions: Array) -> None:
+    """Of each request the tokens of a batch stand in the order of their positions, each once, those
+    of position -1 excepted."""
+    last: dict[int, int] = {}
+    for owner, position in zip(owners.tolist(), positions.tolist(), strict=True):
+        if 0 <= position <= last.get(owner, -1):
+            words = f"position {position} of request {owner} stands behind its {last[owner]}"
+            fail("interp-scalar", f"tokens of a request come in the order of positions: {words}")
+        last[owner] = max(position, last.get(owner, -1))
 
 
 class RandomArrays(Mapping[str, Array]):
@@ -162,7 +176,7 @@ class RandomArrays(Mapping[str, Array]):
 
     Weights are float32 and scaled so that activations keep their size; vectors (gains) lie around
     1; token ids lie within the table; states are zeros. With a scalar ``len`` the dims that hold
-    prompt rows have that many.
+    prompt rows have that many. Of the graph of a rank they are the arrays of the whole model.
     """
 
     def __init__(
@@ -179,8 +193,10 @@ class RandomArrays(Mapping[str, Array]):
             self._extents |= {d: min(rows, self._extents[d]) for d in _row_dims(module)}
         self._stacks = {op.dim for op in module.walk() if isinstance(op, graph.Repeat)}
         ids = [module.dims[op.dim] for op in module.walk() if isinstance(op, graph.Embed)]
+        ids += [module.dims[op.whole] for op in module.walk() if isinstance(op, ranks.RankEmbed)]
         self._ids = min(ids, default=1)
-        self._wanted = {w.name: w for w in wanted_inputs(module) if w.role in roles}
+        wanted = (w for w in wanted_inputs(module) if w.role in roles)
+        self._wanted = {w.name: replace(w, type=_whole(module, w.type)) for w in wanted}
 
     def __getitem__(self, name: str) -> Array:
         return _random(self._wanted[name], self._extents, self._stacks, self._ids, self._seed)
@@ -213,6 +229,14 @@ def _random(
     own = [extents[d] for d in want.type.dims if d not in stacks]
     values *= 0.1 if len(own) < 2 else prod(own) ** -0.25
     return values + np.float32(1) if len(own) < 2 else values
+
+
+def _whole(module: Module, kind: TensorType) -> TensorType:
+    """``kind`` with the whole dims of those that are a rank's parts."""
+    if module.ranks is None:
+        return kind
+    parts = {part.dim: part.whole for part in module.ranks.parts}
+    return TensorType(kind.dtype, tuple(parts.get(d, d) for d in kind.dims), kind.layout)
 
 
 def _row_dims(module: Module) -> Iterator[str]:

@@ -71,6 +71,21 @@ def _reduce_scatter(shards: Shards, op: mesh.ReduceScatter) -> list[Array]:
     return [shards.sharding(op.result).scatter(sharding.gather(lanes, value.name, op.span))]
 
 
+@meaning(mesh.AllReduceNorm)
+def _all_reduce_norm(shards: Shards, op: mesh.AllReduceNorm) -> list[Array]:
+    """By whole tensors: which core adds up which rows is seen in the layouts alone."""
+    partial, residual, gain = op.tensors()
+    normed, stream = op.results
+    dims = tensor_type(normed).dims
+    lanes = _combined(shards, shards.of(partial), op.axis, "sum")
+    total = shards.sharding(normed).gather(lanes, partial.name, op.span)
+    total = total + shards.gathered(residual, op)
+    mean = np.square(total).mean(dims.index(op.dim), keepdims=True)
+    gains = aligned(shards.gathered(gain, op), (op.dim,), dims)
+    scaled = total / np.sqrt(mean + op.eps) * gains
+    return [shards.sharding(normed).scatter(scaled), shards.sharding(stream).scatter(total)]
+
+
 @meaning(mesh.Shift)
 def _shift(shards: Shards, op: mesh.Shift) -> list[Array]:
     """Every core takes the lanes of the one ``by`` ranks further."""

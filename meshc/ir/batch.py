@@ -18,6 +18,9 @@ from meshc.ir.views import Point
 BATCH = "B"
 POSITION = "pos"
 REQUEST = "request"
+OWNER = "owner"
+"""Of a batch of tokens (``batch-tokens``): the request that each token of B belongs to, beside its
+position. Tokens of one request stand in the order of their positions."""
 
 
 def batch_of(module: Module) -> int:

@@ -21,7 +21,8 @@ from dataclasses import fields
 
 from meshc.devices import FACTS, KEYS, KINDS, LINK, NUMBERS, Device, Number, Numbers, device_of
 from meshc.ir.attributes import Raw, attribute_text
-from meshc.ir.rows import Attention, Rows
+from meshc.ir.ranks import RankPart, Ranks
+from meshc.ir.rows import Attention, Rows, TokenPart
 from meshc.ir.tokens import Tokens
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
@@ -64,6 +65,57 @@ def read_paired(tokens: Tokens, start: Span) -> dict[str, str]:
             fail("bad-meshir", f"what is paired of '{name}' is no name of a dim", start)
         found[name] = raw
     return found
+
+
+def ranks_lines(ranks: Ranks) -> list[str]:
+    """The lines of the sections ``ranks`` and ``part``; defaults are left out."""
+    lines = ["ranks " + pairs_text({"count": ranks.count})]
+    for part in ranks.parts:
+        given: dict[str, object] = {"dim": part.dim, "whole": part.whole}
+        given |= {"team": part.team} if part.team else {}
+        given |= {"copies": part.copies} if part.copies != 1 else {}
+        lines.append("part " + pairs_text(given))
+    return lines
+
+
+def read_ranks(tokens: Tokens, start: Span) -> Ranks:
+    """How many ranks there are, from the token behind the word on. Fails with ``bad-meshir``."""
+    pairs = tokens.pairs()
+    count = pairs.get("count")
+    if pairs.keys() != {"count"} or not isinstance(count, int):
+        fail(
+            "bad-meshir", "a header says of ranks how many there are", start, help="ranks count = 2"
+        )
+    return Ranks(count)
+
+
+def read_part(tokens: Tokens, start: Span) -> RankPart:
+    """One part of a dim, from the token behind its word on. Fails with ``bad-meshir``."""
+    pairs = tokens.pairs()
+    dim, whole = pairs.get("dim"), pairs.get("whole")
+    team, copies = pairs.get("team", 0), pairs.get("copies", 1)
+    known = pairs.keys() <= {"dim", "whole", "team", "copies"}
+    if not known or not isinstance(dim, str) or not isinstance(whole, str):
+        help = "part dim = F_rank, whole = F"
+        fail("bad-meshir", "a part is a dim of a whole dim", start, help=help)
+    if type(team) is not int or type(copies) is not int:
+        fail("bad-meshir", "team and copies of a part are whole numbers", start)
+    return RankPart(dim, whole, team, copies)
+
+
+def token_part_text(part: TokenPart) -> str:
+    """``dim = B_first, first = 0``."""
+    return pairs_text({"dim": part.dim, "first": part.first})
+
+
+def read_token_part(tokens: Tokens, start: Span) -> TokenPart:
+    """Some tokens of a batch, from the token behind their word on. Fails with ``bad-meshir``."""
+    pairs = tokens.pairs()
+    dim, first = pairs.get("dim"), pairs.get("first")
+    if pairs.keys() != {"dim", "first"} or not isinstance(dim, str) or type(first) is not int:
+        help = "tokens dim = B_first, first = 0"
+        fail("bad-meshir", "tokens have a dim and a first one", start, help=help)
+    return TokenPart(dim, first)
 
 
 def _names(

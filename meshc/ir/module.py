@@ -14,7 +14,8 @@ from meshc.devices import WAFER, AxisNames, Device
 from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
-from meshc.ir.rows import Attention, Rows
+from meshc.ir.ranks import Ranks
+from meshc.ir.rows import Attention, Rows, TokenPart
 from meshc.ir.types import BufferType, DType, TensorType, Type
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
@@ -123,8 +124,10 @@ class Module:
     ``multiples`` says of which number a run-time scalar is always a multiple, where that is not 1.
     ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
-    has an entry for each kind of attention over cached keys; ``paired`` names weights of the model
-    whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, .. (canonicalize). ``tasks`` are
+    has an entry for each kind of attention over cached keys; ``ranks`` is None where one machine
+    runs all of a graph; ``token_parts`` are dims of parts of the tokens of a batch; ``paired``
+    names weights of the model whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, ..
+    (canonicalize). ``tasks`` are
     the ids of the local tasks of a CSL program (assign-csl-tasks), ``scratch`` the elements
     that its kernels share, by element type or use (plan-csl-memory), ``tables`` its words of 32
     bits and ``words`` those of 16 that it has besides, by use (plan-csl-words). ``places`` says
@@ -141,6 +144,8 @@ class Module:
     paired: dict[str, str] = field(default_factory=dict)
     device: Device | None = None
     mesh: Mesh | None = None
+    ranks: Ranks | None = None
+    token_parts: tuple[TokenPart, ...] = ()
     holds: set[str] = field(default_factory=set)
     functions: list[Function] = field(default_factory=list)
     constants: dict[str, tuple[float, ...]] = field(default_factory=dict)

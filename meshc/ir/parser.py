@@ -6,6 +6,7 @@ What is left out in a graph that is written by hand, rows and attention, is read
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import cast
 
 from meshc.devices.axes import is_axis_name
@@ -20,7 +21,15 @@ from meshc.ir.attributes import (
     unquoted,
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
-from meshc.ir.header import read_attention, read_device, read_paired, read_rows
+from meshc.ir.header import (
+    read_attention,
+    read_device,
+    read_paired,
+    read_part,
+    read_ranks,
+    read_rows,
+    read_token_part,
+)
 from meshc.ir.kernels import KERNELS
 from meshc.ir.mesh import Axis, Mesh, mesh_mistake
 from meshc.ir.module import (
@@ -108,6 +117,17 @@ class _Parser(Tokens):
             module.rows = read_rows(self, start)
         elif word == "attention":
             module.attention += (read_attention(self, start),)
+        elif word == "tokens":
+            module.token_parts += (read_token_part(self, start),)
+        elif word == "ranks":
+            if module.ranks is not None:
+                fail("bad-meshir", "the header says its ranks twice", start)
+            module.ranks = read_ranks(self, start)
+        elif word == "part":
+            if module.ranks is None:
+                fail("bad-meshir", "a part stands behind the line 'ranks'", start)
+            parts = (*module.ranks.parts, read_part(self, start))
+            module.ranks = replace(module.ranks, parts=parts)
         elif word == "paired":
             module.paired = read_paired(self, start)
         elif word == "options":

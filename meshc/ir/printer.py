@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from meshc.ir.attributes import attribute_text, quoted
 from meshc.ir.core import Block, Op
-from meshc.ir.header import device_lines, names_text, pairs_text
+from meshc.ir.header import device_lines, names_text, pairs_text, ranks_lines, token_part_text
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import RESOURCES, Buffer, Channel, Function, Module, Port, Program
 from meshc.ir.ops.tile import Compute
@@ -45,6 +45,9 @@ def _header(module: Module) -> list[str]:
     if module.rows is not None:
         lines.append("rows " + names_text(module.rows))
     lines += ["attention " + names_text(one) for one in module.attention]
+    lines += ["tokens " + token_part_text(part) for part in module.token_parts]
+    if module.ranks is not None:
+        lines += ranks_lines(module.ranks)
     if module.paired:
         lines.append("paired " + pairs_text(module.paired))
     if module.options:

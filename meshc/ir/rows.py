@@ -52,6 +52,31 @@ class Attention:
         return tuple(d for d in (self.query, self.key, self.lane, self.keys) if d)
 
 
+@dataclass(frozen=True)
+class TokenPart:
+    """Tokens of a batch: as many as the extent of ``dim``, from the token ``first`` on."""
+
+    dim: str
+    first: int
+
+
+def token_part_mistakes(
+    parts: tuple[TokenPart, ...], batch: str, dims: Mapping[str, int]
+) -> Iterator[str]:
+    """What is wrong with ``parts`` of the tokens that the dim ``batch`` counts, a sentence each:
+    they are all tokens, each once, in order."""
+    end = 0
+    for part in parts:
+        if part.dim not in dims:
+            yield f"tokens: {part.dim} is no dim of this module"
+            return
+        if part.first != end:
+            yield f"tokens: {part.dim} begins with token {part.first}, not with {end}"
+        end = part.first + dims[part.dim]
+    if parts and end != dims.get(batch, 1):
+        yield f"tokens: parts hold {end} tokens, but there are {dims.get(batch, 1)}"
+
+
 def rows_mistakes(rows: Rows | None, dims: Mapping[str, int]) -> Iterator[str]:
     """What is wrong with ``rows`` of a module that declares ``dims``, a sentence each."""
     for name in () if rows is None else dict.fromkeys((rows.dim, rows.capacity)):

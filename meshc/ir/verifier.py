@@ -16,10 +16,17 @@ from meshc.ir.builder import defined_values
 from meshc.ir.core import Block, Op
 from meshc.ir.header import names_text
 from meshc.ir.module import Channel, Function, Module, Port
-from meshc.ir.ops import graph, mesh, tile
+from meshc.ir.ops import graph, mesh, ranks, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
+from meshc.ir.ranks import rank_mistakes
 from meshc.ir.recording import attention_of
-from meshc.ir.rows import Rows, attention_mistakes, paired_mistakes, rows_mistakes
+from meshc.ir.rows import (
+    Rows,
+    attention_mistakes,
+    paired_mistakes,
+    rows_mistakes,
+    token_part_mistakes,
+)
 from meshc.ir.signatures import (
     attribute_mistakes,
     count_mistake,
@@ -90,6 +97,12 @@ class _Verifier:
         for words in attention_mistakes(module.attention, module.rows, module.dims):
             help = "such as: attention query = H, key = G, lane = D, keys = S"
             self.wrong(words, module.places.get("attention"), help)
+        for words in token_part_mistakes(module.token_parts, "B", module.dims):
+            help = "each token once: tokens dim = B_first, first = 0, then one for the others"
+            self.wrong(words, module.places.get("tokens"), help)
+        for words in rank_mistakes(module.ranks, module.dims, module.level):
+            help = "such as: ranks count = 2, and a line: part dim = F_rank, whole = F"
+            self.wrong(words, module.places.get("ranks"), help)
         for words in paired_mistakes(module.paired, _weights(module), module.dims):
             help = "names of weights and a dim of each, such as: paired wq = D"
             self.wrong(words, module.places.get("paired"), help)
@@ -344,6 +357,10 @@ class _Verifier:
             help = f"ops of this level are called {self.module.level}..."
             self.wrong(f"{op.NAME} in a module of the {self.module.level} level", op.span, help)
             return
+        if isinstance(op, ranks.RankOp):
+            words = ranks.rank_op_mistake(op, self.module.ranks)
+            if words:
+                self.wrong(f"{op.NAME}: {words}", op.span, "such as: ranks count = 2")
         mistake = count_mistake(op)
         undeclared = [mistake] if mistake else [*attribute_mistakes(op), *standing_mistakes(op)]
         for text in undeclared:

@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterable
 
 from meshc.passes import plugins
 from meshc.passes.base import Pass
+from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.graph.group_layers import GroupLayers
+from meshc.passes.graph.split_tokens import SplitTokens
+from meshc.passes.graph.tensor_parallel import TensorParallel
+from meshc.passes.mesh.fuse_collective import FuseCollective
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.passes.mesh.select_collective import SelectCollective
@@ -44,11 +48,15 @@ PASSES: tuple[type[Pass], ...] = (
     FuseCluster,
     ChunkPrompts,
     GroupLayers,
+    TensorParallel,
+    BatchTokens,
+    SplitTokens,
     Partition,
     SelectGemm,
     SelectDispatch,
     PlaceInterleave,
     ShiftKvCache,
+    FuseCollective,
     SelectCollective,
     SplitRegions,
     ExpandPrograms,

@@ -1,4 +1,5 @@
-"""Pictures of compared policies, as SVG. The only module that imports matplotlib (extra `plots`).
+"""Pictures of compared policies, as SVG, and of schedules of a node, as PNG. The only module that
+imports matplotlib (extra `plots`).
 
 The same values give the same bytes.
 """
@@ -6,13 +7,14 @@ The same values give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import StringIO
+from io import BytesIO, StringIO
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from meshc.cost.nodes.overlap import COMMUNICATION, COMPUTE, Schedule
 from meshc.serving.comparing import Band
 from meshc.serving.simulator import Run
 
@@ -60,6 +62,33 @@ def token_timeline(runs: Mapping[str, Run]) -> str:
             order = np.argsort(times, kind="stable")
             axes.plot(times[order], np.cumsum(counts[order]), label=name)
         return _text(figure, axes)
+
+
+def node_timeline(schedule: Schedule, layers: int = 2) -> bytes:
+    """The two streams of a node over time, for ``layers`` layers in the middle; each half of the
+    batch has its color."""
+    middle = schedule.spans[len(schedule.spans) // 2].layer
+    shown = [span for span in schedule.spans if middle <= span.layer < middle + layers]
+    first = min(span.start for span in shown)
+    rows = {COMPUTE: 1, COMMUNICATION: 0}
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(12, 2.6), layout="constrained")
+        axes = figure.add_subplot()
+        for span in shown:
+            start, width = (span.start - first) * 1e6, (span.stop - span.start) * 1e6
+            axes.broken_barh(
+                [(start, width)],
+                (rows[span.stream] - 0.4, 0.8),
+                color=f"C{span.half}",
+                edgecolor="white",
+            )
+            axes.text(start + width / 2, rows[span.stream], span.name, ha="center", va="center",
+                      fontsize=6, rotation=90, clip_on=True)  # fmt: skip
+        axes.set_yticks([*rows.values()], [*rows])
+        axes.set_xlabel(f"microseconds, layers {middle} to {middle + layers - 1}")
+        out = BytesIO()
+        figure.savefig(out, format="png", dpi=120, metadata={"Software": None})
+        return out.getvalue()
 
 
 def _new(across: str, up: str) -> tuple[Figure, Axes]:

@@ -141,6 +141,11 @@ def _sum(dim: str, operands: list[States]) -> str:
     return "zero" if all(o.get(dim, "any") == "zero" for o in operands) else "any"
 
 
+def _residual(dim: str, operands: list[States]) -> str:
+    """As in the residual, to whose own rows of partial sums a core adds."""
+    return operands[1].get(dim, "zero")
+
+
 def _exponential(dim: str, operands: list[States]) -> str:
     """Minus infinity becomes zero; everything else some number."""
     return "zero" if operands[0].get(dim) == "neg_inf" else "any"
@@ -154,6 +159,7 @@ _RULES: dict[type[Op], Callable[[str, list[States]], str]] = {
     ops.Add: _sum,
     ops.ExpSub: _exponential,
     ops.Larger: _anything,
+    ops.AllReduceNorm: _residual,
 }
 
 

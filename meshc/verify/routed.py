@@ -25,7 +25,7 @@ def check(module: Module) -> None:
     for channel, line in zip(module.channels, lines, strict=True):
         _check_line(mesh, channel, line)
         if line.axis not in mesh.plane:
-            _check_crossing(module, channel)
+            check_crossing(module, channel)
         sent = _colors(mesh, values, channel.send_color, line)
         received = _colors(mesh, values, channel.recv_color, line)
         mine = {sent[s] for s in line.senders}
@@ -79,7 +79,7 @@ def _check_ends(channel: Channel, line: Line, sent: list[int], received: list[in
             )
 
 
-def _check_crossing(module: Module, channel: Channel) -> None:
+def check_crossing(module: Module, channel: Channel) -> None:
     """Messages from region to region go to a neighbour on the device, so that they pass no other
     core: all regions and all cores of a line across the edge are looked at. Where any core reaches
     any other at once there is nothing to pass."""

@@ -39,7 +39,7 @@ def completed(line, folder):
         ("meshc estimate --device ws", {"wse2", "wse3"}),
         ("meshc devices wse", {"wse2", "wse3"}),
         ("meshc compile --print-ir", {"--print-ir-after-all", "--print-ir-after"}),
-        ("meshc compile llama-3", {"llama-3-8b"}),
+        ("meshc compile llama-3-", {"llama-3-8b"}),
         ("meshc compile here.m", {"here.mesh"}),
         ("meshc passes place", {"place-interleave"}),
         ("meshc explain bad-mesh", {"bad-mesh", "bad-meshir"}),

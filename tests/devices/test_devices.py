@@ -37,7 +37,18 @@ def errors(tmp_path, text):
 
 
 def test_catalogue_is_complete():
-    expected = ("h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3")
+    expected = (
+        "b200x8",
+        "h100",
+        "h100x2",
+        "h100x4",
+        "h100x8",
+        "h200",
+        "ideal",
+        "toy",
+        "wse2",
+        "wse3",
+    )
     assert device_names() == expected
 
 

@@ -4,7 +4,14 @@ import re
 from pathlib import Path
 
 import meshc
-from meshc.pipelines import KEEPING, REQUESTS_BEHIND, STAGES, resource_passes, serving_passes
+from meshc.pipelines import (
+    KEEPING,
+    NODE_STAGES,
+    REQUESTS_BEHIND,
+    STAGES,
+    resource_passes,
+    serving_passes,
+)
 from meshc.verify import FACTS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -23,7 +30,9 @@ def test_table_of_passes():
     order = [name for stage in STAGES.values() for name in stage]
     order += ["pass for requests", *REQUESTS_BEHIND.values()]
     order += ["pass for quantised weights", KEEPING]
+    order += ["pass for several GPUs", *NODE_STAGES]
     order += ["pass for serving", *(one.NAME for one in serving_passes(1, True))]
+    order += ["pass for ranks", "tensor-parallel", "batch-tokens", "split-tokens"]
     order += ["pass for CSL", *(one.NAME for one in resource_passes())]
     assert [row[0] for row in rows("Passes")] == order
     for name, levels, requires, establishes in rows("Passes"):

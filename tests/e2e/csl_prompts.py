@@ -118,13 +118,15 @@ class Prompts:
 
 class Conversation:
     """The two programs of the model in ``path``, of which one reads prompts and the other continues
-    them, or the one that does both, with random weights; ``room`` is what the caches hold. Queues
-    are as long as those of the device. The judge reads every prompt in one piece."""
+    them, or the one that does both, or with ``phase = "decode"`` the steps alone, with random
+    weights; ``room`` is what the caches hold. Queues are as long as those of the device. The judge
+    reads every prompt alone and, where there is a program for that, in one piece."""
 
     def __init__(self, path, folder, **options):
         loaded = load_any(str(path), Diagnostics())
         compiled = compile_loaded(loaded, CompileRequest(target="csl", **options))
-        assert [*compiled.modules] == ["prefill", "decode"], compiled.report.messages
+        wanted = ["decode"] if options.get("phase") == "decode" else ["prefill", "decode"]
+        assert [*compiled.modules] == wanted, compiled.report.messages
         write_directory(folder / "program", compiled.files, compiled.facts)
         self.folders = [""] if "layout.csl" in compiled.files else [*compiled.modules]
         for phase in self.folders:
@@ -134,7 +136,7 @@ class Conversation:
         ]
         simulated = Options(strict_queues=True, files=False)
         names = host_names(folder / "program" / "run.py", simulated)
-        options |= {"chunk": None, "phases": "two"}
+        options |= {"chunk": None, "phases": "two", "batch": 1}
         whole = CompileRequest(target="csl", **options)
         self.graphs = {phase: graph_module(loaded, phase, whole) for phase in compiled.modules}
         self.room = compiled.modules["decode"].capacity
@@ -147,10 +149,10 @@ class Conversation:
         self.weights = RandomArrays(self.graphs["decode"], 5, {}, ("weight",))
         self.model = names["Model"](str(folder / "out"), self.weights.__getitem__)
 
-    def ids(self, length):
-        """A random prompt of ``length`` tokens."""
+    def ids(self, length, number=0):
+        """A random prompt of ``length`` tokens, the ``number``-th of these."""
         most = len(np.asarray(self.weights["embedding"]))
-        return np.random.default_rng(length).integers(0, most, length).tolist()
+        return np.random.default_rng([length, number]).integers(0, most, length).tolist()
 
     def refuses(self, length, count):
         """Hold the host to refuse ``length`` and ``count`` tokens."""
@@ -164,28 +166,54 @@ class Conversation:
         assert len(tokens) == count
         return ids, tokens, found
 
+    def continued_all(self, lengths, count):
+        """Random prompts of some lengths, ``count`` tokens behind each, and their logits, by one
+        call of the host."""
+        prompts = [self.ids(length, number) for number, length in enumerate(lengths)]
+        found = [[] for _ in prompts]
+
+        def told(number, token, logits):
+            found[number].append(logits)
+
+        answers = self.model.generate_all(prompts, count, told, ())
+        assert [len(tokens) for tokens in answers] == [count] * len(prompts)
+        return list(zip(prompts, answers, found, strict=True))
+
     def compare(self, length, count):
         """The logits of ``count`` steps behind a prompt of ``length`` tokens beside those of the
         interpreter, which is told the same tokens."""
-        ids, tokens, found = self.continued(length, count)
-        steps = [[token] for token in (ids[-1], *tokens[:-1])]
+        return self._compared([self.continued(length, count)])
+
+    def compare_all(self, lengths, count):
+        """The same for prompts that the host is given together."""
+        return self._compared(self.continued_all(lengths, count))
+
+    def _compared(self, answers):
+        """The logits of ``answers``, each a prompt, tokens behind it and their logits, beside those
+        of the interpreter."""
 
         def wanted(weights):
-            state = None
-            if ids[:-1]:
-                read = self._trace(weights, [ids[:-1]])
-                state = run_from(self.judges["prefill"], read).state
-            trace = self._trace(weights, steps, len(ids) - 1)
-            logits = run_from(self.judges["decode"], trace, state).results
-            return [one.ravel() for one in logits]
+            return [one for ids, tokens, _ in answers for one in self._logits(weights, ids, tokens)]
 
         return conditioned(
             wanted(self.weights),
-            found,
+            [logits for _, _, found in answers for logits in found],
             self.precision,
             reduction_length(self.graphs["decode"], self.precision),
             lambda seed: wanted(Moved(self.weights, self.precision, seed)),
         )
+
+    def _logits(self, weights, ids, tokens):
+        """Those of the interpreter behind a prompt, and behind each of ``tokens`` but the last."""
+        state, steps, first = None, [*ids, *tokens[:-1]], 0
+        if "prefill" in self.judges:
+            steps, first = steps[len(ids) - 1 :], len(ids) - 1
+            if first:
+                read = self._trace(weights, [ids[:-1]])
+                state = run_from(self.judges["prefill"], read).state
+        trace = self._trace(weights, [[token] for token in steps], first)
+        logits = run_from(self.judges["decode"], trace, state).results
+        return [one.ravel() for one in logits[-len(tokens) :]]
 
     def _trace(self, weights, runs, position=None):
         """What runs are given that each read some tokens; they are steps from ``position`` on, or

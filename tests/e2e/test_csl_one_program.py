@@ -143,6 +143,22 @@ def test_many_models(tmp_path_factory, drawn, form, portions):
     check_any_model(tmp_path_factory.mktemp("drawn"), drawn, form, portions)
 
 
+@pytest.mark.models
+def test_prompts_of_one_command_follow_each_other(capfd):
+    """A step of one program takes one request, so several prompts are no batch, unless a flag asks
+    for one, which is refused."""
+    words = ["run", str(Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1")]
+    words += ["--prompt-ids", "5,17", "--prompt-ids", "9", "--max-tokens", "2", "--seq", "4"]
+    words += ["--ignore-eos", "--mesh"]
+    assert main([*words, "1x1", "--dtype", "f32"]) == 0
+    wanted = capfd.readouterr().out
+    words += ["2x2", "--target", "csl", "--dtype", "f16", "--phases", "copied"]
+    assert main(words) == 0
+    assert capfd.readouterr().out == wanted
+    assert main([*words, "--batch", "2"]) == 1
+    assert "steps take several requests, and one program takes one" in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_auto_takes_what_fits(tmp_path):
     """Copies where there is room, moves where there is not, and otherwise a program each, whose

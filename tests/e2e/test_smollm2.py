@@ -113,6 +113,13 @@ def test_first_tokens_on_three_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["gpu=2", "gpu=4"])
+def test_first_tokens_on_gpus_that_do_not_divide_the_heads(mesh: str, tmp_path: Path) -> None:
+    """Neither divides nine query heads or three key heads: GPUs have lanes of each head."""
+    check(mesh, PROMPTS[:2], 8, tmp_path, device="h100x8")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["gpu=3", "gpu=8"])
 def test_all_prompts_on_a_node(mesh: str, tmp_path: Path) -> None:
     check(mesh, PROMPTS, NEW_TOKENS, tmp_path, device="h100x8")

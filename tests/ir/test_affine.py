@@ -196,3 +196,10 @@ def test_unknown_names_are_diagnosed():
 def test_condition_constructors():
     assert str(Cond.between(1, x, y)) == "x >= 1 and x < y"
     assert Cond.all([]).is_true and Cond.any([]).is_false and (~Cond.true()).is_false
+
+
+def test_a_map_without_pieces_has_no_pairs() -> None:
+    nothing = parse_map("{ [y, x] -> [y, x - 1] : x mod 1 = 1 }")
+    assert not nothing.pieces
+    sources, targets = nothing.pairs((3, 4))
+    assert sources.shape == targets.shape == (0, 2)

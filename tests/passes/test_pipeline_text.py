@@ -14,6 +14,7 @@ from meshc.passes.spec import make_pass, parse_specs
 from meshc.pipelines import (
     KEEPING,
     KERNEL_STAGES,
+    NODE_STAGES,
     REQUESTS_BEHIND,
     RESOURCE_STAGES,
     SERVING_STAGES,
@@ -85,7 +86,14 @@ def test_pipelines_survive():
 
 def test_stages_are_complete_and_in_order():
     every = [name for stage in STAGES.values() for name in stage]
-    others = (*KERNEL_STAGES, *SERVING_STAGES, *REQUESTS_BEHIND.values(), *RESOURCE_STAGES, KEEPING)
+    others = (
+        *KERNEL_STAGES,
+        *SERVING_STAGES,
+        *NODE_STAGES,
+        *REQUESTS_BEHIND.values(),
+        *RESOURCE_STAGES,
+        KEEPING,
+    )
     assert {*every, *others} == {cls.NAME for cls in meshc.PASSES}
     assert [p.NAME for p in serving_passes(2, grouped=True)] == list(SERVING_STAGES)
     assert len(every) == len(set(every))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshc.cost.expert_coverage import Coverage, independent_tokens
 from meshc.cost.served_models import LayerShape, ServedModel
-from meshc.cost.serving_iterations import IterationCost, _seen
+from meshc.cost.serving_iterations import IterationCost, pairs_seen
 from meshc.devices import device
 from meshc.driver.served_models import served_model
 from meshc.support.diagnostics import MeshcError
@@ -43,7 +43,7 @@ def test_a_chunk_counts_as_no_more_tokens_than_it_has():
 @given(st.integers(0, 60), st.integers(1, 60), st.one_of(st.none(), st.integers(1, 40)))
 def test_pairs_that_attention_sees(start, length, window):
     pairs = sum(min(t + 1, window or t + 1) for t in range(start, start + length))
-    assert _seen(start, start + length, window) == pairs
+    assert pairs_seen(start, start + length, window) == pairs
 
 
 def test_parameters_are_the_published_ones():

@@ -136,7 +136,7 @@ def _program(
     pe = pe_file(module, phase, goals, *choices)
     if not full:
         pe.memory.check()
-    idle = {f"{IDLE}.csl": idle_file(module)} if Regions(module.the_mesh()).idle else {}
+    idle = {f"{IDLE}.csl": idle_file(pe.launched)} if Regions(module.the_mesh()).idle else {}
     return pe, {
         "layout.csl": layout_file(module, pe, phase_file(phase)),
         f"{phase_file(phase)}.csl": pe.text,

@@ -327,8 +327,8 @@ def _exports(pe: PeFile, module: Module) -> list[str]:
     for name in scalars_of_rounds(module):
         lines.append(f'@export_name("{of_rounds(name)}", [*]i16, true);')
     lines.append('@export_name("cycles_of_run", [*]u16, true);')
-    for name, count in pe.launched.items():
-        params = ", ".join(["i16"] * count)
+    for name, scalars in pe.launched.items():
+        params = ", ".join(["i16"] * len(scalars))
         lines.append(f'@export_name("{name}", fn({params})void);')
     return lines
 

@@ -8,6 +8,7 @@ from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.steps import step_program
 from meshc.backends.templates import render
 from meshc.ir.module import Module
+from meshc.support.diagnostics import fail
 
 MANIFEST = "manifest.json"
 
@@ -15,6 +16,12 @@ MANIFEST = "manifest.json"
 def emit(module: Module, model: str, page: int) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name. Raises what
     :func:`step_program` does, and ``does-not-fit`` for more than the GPU's memory."""
+    if module.ranks is not None:
+        fail(
+            "cuda-graph",
+            f"'{module.name}' is the graph of one rank, and a directory runs on one GPU",
+            help="leave out tensor-parallel, or run all ranks by meshc.backends.cuda.ranks",
+        )
     program, texts = step_program(module, model, page)
     check_memory(program, module.the_device())
     run = render("meshc.backends.cuda", "run.py.jinja")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.packing import packed
-from meshc.backends.cuda.program import Launch, StepProgram, numbered
+from meshc.backends.cuda.program import ALL_REDUCE, Launch, StepProgram, numbered
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
@@ -38,7 +38,11 @@ class LanguageModel:
     def __init__(
         self, program: StepProgram, machine: Machine, tensors: Mapping[str, Array]
     ) -> None:
-        """Packs and stores everything. Raises what :func:`packed` does."""
+        """Packs and stores everything. Raises what :func:`packed` does, and ``run-refused`` for a
+        program of one rank on a machine that meets no others."""
+        meets = any(launch.kernel == ALL_REDUCE for launch, _ in program.launches())
+        if meets and not hasattr(machine, "total"):
+            fail("run-refused", "a program of one rank among several was given to a single machine")
         self.program = program
         self.machine = machine
         for name, weight in program.weights.items():

@@ -16,6 +16,10 @@ from meshc.support.diagnostics import fail
 
 FORMAT = 3
 
+ALL_REDUCE = "all_reduce"
+"""A launch that is no kernel: the sum over all ranks of its first argument, to which its second one
+is added, behind which its third one, if there is one, is zeroed."""
+
 
 def numbered(name: str, place: int) -> str:
     """What is called ``name`` at ``place``, from 0 on: ``qkv``, ``qkv_2``, ``qkv_3``."""

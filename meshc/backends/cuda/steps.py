@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from meshc.backends.cuda.ahead import with_prefetches
 from meshc.backends.cuda.chain import check_chain
+from meshc.backends.cuda.folding import folded
 from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.fused import Fused
 from meshc.backends.cuda.kernels.registry import kernel_of
@@ -40,12 +41,15 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
             f"kernels have weights and caches of f16 or bf16, not {dtype}",
             help="--dtype f16 or --dtype bf16",
         )
+    if module.ranks is not None:
+        module = folded(module)
     check_chain(module)
     step = Step(module, page, module.the_device().cores, dtype)
     launches = _launches(step)
     chunk = chunk_of(step)
     prefill = joined(step, chunk, _launches(chunk)) if chunk else None
-    launches, prefill = with_prefetches(step, launches, prefill)
+    if module.ranks is None:
+        launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
         model,
         module.the_device().name,

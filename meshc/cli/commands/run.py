@@ -123,9 +123,9 @@ def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
 
 def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequest:
     """What to compile, for as many requests as there are prompts unless a flag says how many or
-    programs for the target take one."""
+    programs for the target, or one that holds both phases, take one."""
     found, prompts = request_of(options), len(request.prompts)
-    if options.batch is None and found.target not in MOST_REQUESTS:
+    if options.batch is None and (found.joined or found.target not in MOST_REQUESTS):
         return found
     if options.batch is None:
         return dataclasses.replace(found, batch=prompts)

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from types import ModuleType
 
+from meshc.cli import node_schedules
 from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
@@ -35,6 +36,10 @@ Found = list[tuple[ScheduleRequest, dict[str, Band]]]
 
 def run(options: argparse.Namespace) -> int:
     """Simulate and print."""
+    options.device = options.device or ("h100x2" if options.tokens is None else "h100x8")
+    if options.tokens is not None:
+        return node_schedules.run(options)
+    node_schedules.check_apart(options)
     workers = _workers(options)
     rates = list(dict.fromkeys(options.rate or [None]))
     if options.auto:

@@ -7,7 +7,8 @@ from typing import Any
 _DESCRIPTION = """\
 Simulate a server of MODEL on a node of GPUs: requests come, prompts are read beside decoding by a
 policy, and what requests wait for, what is loaded and what energy it takes is counted, over several
-seeds. MODEL is a built-in name or a Hugging Face configuration; no weights are needed.
+seeds. With --tokens, the kernels of one prompt's iterations are scheduled instead. MODEL is a
+built-in name or a Hugging Face configuration; no weights are needed.
 """
 
 
@@ -18,11 +19,12 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
-        "--device", default="h100x2", metavar="NAME|FILE.toml", help="default: %(default)s"
+        "--device", metavar="NAME|FILE.toml", help="default: h100x2, with --tokens h100x8"
     )
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="default: all of it")
     _add_load(parser.add_argument_group("what comes"))
     _add_policy(parser.add_argument_group("how it is scheduled"))
+    _add_iteration(parser.add_argument_group("an iteration on GPUs in tensor parallel"))
     parser.add_argument(
         "--seeds", type=int, default=10, metavar="N", help="runs; default: %(default)s"
     )
@@ -35,7 +37,9 @@ def add_to(commands: Any) -> None:
         help="carry the runs out on a Dask cluster that is trusted: tcp://127.0.0.1:8786",
     )
     parser.add_argument(
-        "--plots", metavar="DIR", help="write attainment, frontier and timeline as SVG into DIR"
+        "--plots",
+        metavar="DIR",
+        help="write attainment, frontier and timeline as SVG into DIR, with --tokens timeline.png",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
@@ -45,7 +49,8 @@ def _add_load(group: Any) -> None:
         "--trace",
         default="arxiv",
         metavar="arxiv|sharegpt|FILE.csv",
-        help="lengths of requests; default: %(default)s",
+        help="lengths of requests; default: %(default)s; with --tokens FILE.json, which gets the "
+        "timeline for Perfetto",
     )
     group.add_argument(
         "--rate",
@@ -68,8 +73,9 @@ def _add_policy(group: Any) -> None:
     group.add_argument(
         "--policy",
         action="append",
-        metavar="chunked|layered|combined|disaggregated",
-        help="may be repeated to compare; default: chunked",
+        metavar="chunked|layered|combined|disaggregated|baseline|fuse-only|tokenweave",
+        help="may be repeated to compare; default: chunked; the last three with --tokens, default: "
+        "tokenweave",
     )
     group.add_argument(
         "--auto",
@@ -96,3 +102,17 @@ def _add_policy(group: Any) -> None:
         "--slo-tbt", type=float, metavar="MS", help="milliseconds between tokens; default: 125"
     )
     group.add_argument("--force", action="store_true", help="layered prefill of a dense model too")
+
+
+def _add_iteration(group: Any) -> None:
+    group.add_argument(
+        "--tokens",
+        type=int,
+        metavar="N",
+        help="schedule the kernels of a prompt of N tokens, in iterations of --chunk tokens",
+    )
+    group.add_argument(
+        "--without-switch",
+        action="store_true",
+        help="sums by loads from peers, where the switch cannot add",
+    )

@@ -205,12 +205,13 @@ class AffineMap:
         """All ``(source, target)`` points within a box of extents ``shape``.
 
         Returns two arrays of shape ``[n, inputs]`` and ``[n, outputs]``, sorted by source, then
-        target. A target outside the box is kept (whether that may be is the caller's question);
-        a range name runs over the extent of its output's position.
+        target; of a map without pieces both are ``[0, inputs]``. A target outside the box is kept
+        (whether that may be is the caller's question); a range name runs over the extent of its
+        output's position.
         """
         found = [self._piece_pairs(p, shape, env or {}, functions) for p in self.pieces]
         width = len(self.inputs)
-        rows = np.concatenate(found) if found else np.empty((0, width + self.arity), np.int64)
+        rows = np.concatenate(found) if found else np.empty((0, 2 * width), np.int64)
         rows = np.unique(rows, axis=0)
         return rows[:, :width], rows[:, width:]
 

@@ -322,7 +322,8 @@ class Fuse(Op):
     ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
     or ``split_head`` (ClusterFusion section 3.2 and appendix B.2), empty for the other kernels.
     ``resident`` blocks share a core; a cluster has ``heads`` query heads, of an ``attention_block``
-    those of a key/value head or some of them.
+    those of a key/value head or some of them. A ``partial`` one gives a rank's part of a sum over
+    ranks, to which residual and bias are added behind the sum (``tensor-parallel``).
     """
 
     kernel: str = ""
@@ -330,6 +331,7 @@ class Fuse(Op):
     cluster: int = attribute(1, least=1)
     resident: int = attribute(1, least=1)
     heads: int = attribute(1, least=1)
+    partial: bool = False
     takes: tuple[str, ...] = ()
 
     def verify(self, extents: Mapping[str, int]) -> None:

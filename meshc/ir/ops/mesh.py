@@ -13,6 +13,7 @@ from typing import ClassVar
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.ops import graph
+from meshc.ir.ops.fused_norm import AllReduceNorm as AllReduceNorm
 from meshc.ir.ops.products import Gemm as Gemm
 from meshc.ir.ops.products import GemmT as GemmT
 from meshc.ir.ops.products import Gemv as Gemv
@@ -67,13 +68,14 @@ class AlongAxis(Op):
         return str(getattr(self, "dim", ""))
 
     def verify(self, extents: Mapping[str, int]) -> None:
-        """Operand and result are one tensor in the two layouts."""
+        """Operand and result are one tensor in the two layouts. A split that leaves ``along`` whole
+        is none."""
         for value in (*self.operands, *self.results):
             if (tensor_type(value).layout or Layout()).repeats((self.along,)):
                 self.reject(f"several cores have the same part of {self.along}")
         for operand, result in zip(self.operands, self.results, strict=True):
-            given, given_rest = standing(tensor_type(operand), self.axis, self.along)
-            gives, gives_rest = standing(tensor_type(result), self.axis, self.along)
+            given, given_rest = self._standing(tensor_type(operand), extents)
+            gives, gives_rest = self._standing(tensor_type(result), extents)
             dims = tensor_type(operand).dims
             if dims != tensor_type(result).dims or (self.along and self.along not in dims):
                 self.reject(f"operand and result must be one tensor with dim '{self.along}'")
@@ -90,6 +92,16 @@ class AlongAxis(Op):
             ]
             if self.STANDING == ("/", "/") and splits[0] != splits[1]:
                 self.reject(f"{self.along} of {result} does not lie as that of {operand} does")
+
+    def _standing(self, kind: TensorType, extents: Mapping[str, int]) -> tuple[str, Layout]:
+        """As :func:`standing`, without a split over another axis that leaves ``along`` whole."""
+        marks, rest = standing(kind, self.axis, self.along)
+        split = rest.split_of(self.along)
+        if split is None or split.skew or split.block < extents[self.along]:
+            return marks, rest
+        return marks, Layout(
+            tuple(s for s in rest.splits if s is not split), rest.partial, rest.roots
+        )
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.module import Module
-from meshc.ir.ops import graph
+from meshc.ir.ops import graph, ranks
 from meshc.ir.origins import origins
 from meshc.ir.values import Value
 
@@ -86,8 +86,12 @@ def unbiased(flow: Flow, value: Value) -> tuple[Value, tuple[graph.Add, ...]]:
     return value, ()
 
 
-def residual(flow: Flow, value: Value, x: Operand, at: Op) -> graph.Add:
-    """The op that adds ``value`` to ``x``, what the norm has read."""
+def residual(flow: Flow, value: Value, x: Operand, at: Op) -> graph.Add | None:
+    """The op that adds ``value`` to ``x``, what the norm has read; None where ``value`` is a rank's
+    part of a sum over ranks, behind which that is added."""
+    readers = flow.readers.get(value, [])
+    if readers and all(isinstance(reader, ranks.AllReduce) for reader in readers):
+        return None
     op = flow.reader(value, graph.Add, "the output", at)
     if not any(o is x for o in op.operands):
         other = next(o for o in op.operands if o is not value)

@@ -25,6 +25,7 @@ from meshc.ir.module import Channel, Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
+from meshc.verify.routed import check_crossing
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class AllocateRoutes(Pass):
     first, since not every color of a device has a switch. Channels on which some core receives need
     different input queues; likewise output queues, where there are enough of them. Exceeding the
     device is an error that names R of PLMR; so are messages of one channel that cross in a way
-    which none of these colorings keeps apart.
+    which none of these colorings keeps apart, and messages from region to region that are not those
+    of neighbours on the device.
 
     Before::
 
@@ -63,6 +65,9 @@ class AllocateRoutes(Pass):
             channel.recv_color = _numbered(coloring.recv, next_color)
             next_color += coloring.count
         lines = [line_of(c, mesh) for c in module.channels]
+        for channel, line in zip(module.channels, lines, strict=True):
+            if line.axis not in mesh.plane:
+                check_crossing(module, channel)
         inputs = assign_queues([line.receiving for line in lines])
         outputs = assign_queues([line.sending for line in lines])
         device = module.the_device()

@@ -1,27 +1,25 @@
-"""Edits of emitted decode programs that nothing notices, by the reason why they change nothing."""
+"""Edits of emitted programs that nothing notices, by the reason why they change nothing."""
 
 EQUIVALENT: dict[str, tuple[str, ...]] = {
     "Nothing is dropped under this policy, so the oldest token stays in slot 0 and no empty slots "
     "lie before it.": (
         "cyclic: <if (more > 0) => if (false)> {",
-        "halves: <if (more > 0) => if (false)> {",
+        "moved: <if (more > 0) => if (false)> {",
     ),
-    "All layers hold equally many tokens.": (
-        "shift: const first = @as(i16, (kv_state[2 * layer] + "
-        "kv_state[<2 * layer => 0> + 1]) % kv_state_slots);",
+    "All layers hold equally many tokens, and the oldest of each is in the same slot.": (
+        "cyclic: (kv_state[<2 * layer => 0>] + kv_state[2 * layer + 1]) % kv_state_slots #3",
+        "cyclic: (kv_state[2 * layer] + kv_state[<2 * layer => 0> + 1]) % kv_state_slots #3",
+        "shift: const empty = kv_state_slots - @as(i16, kv_state[<2 * layer => 0> + 1]);",
+        "halves: const empty = kv_state_slots - @as(i16, kv_state[<2 * layer => 0> + 1]);",
+        "moved: (kv_state[<2 * layer => 0>] + kv_state[2 * layer + 1]) % kv_state_slots",
     ),
-    "The rows of cores take turns all the same, each token one row further.": (
-        "halves: if (<my_rank_y == pos % 2) => my_rank_y == (pos + 1) % 2)> {",
+    "The loop over the rows that no block of two holds has one round at most.": (
+        "moved: c_at + <o_3_per_row_2 * row => 0> + 24 * ((len + 2) / 6), #3",
     ),
-    "On WSE-2 descriptors name their colors; a queue without a color is not used by another.": (
-        "cyclic: <if (cast_y_receives) => if (!cast_y_receives)> "
-        "{ @initialize_queue(cast_y_in_queue, .{ .color = cast_y_in }); }",
+    "A chunk of six tokens on three rows of cores is one block of two rows.": (
+        "moved: <q_k_v_prompt_per_row * row => 0>, #7",
     ),
     "A number that all scores of a head get alike changes no softmax.": (
-        "halves: @fmovs(s_2_all, <0.0 => 0.5>); "
-        "// gemm %s_2 as [3, 3, 6], %o_1 as [3, 3, 2], %kv_cache[layer, 0]",
-    ),
-    "Lanes that no core has meet rows of the weights that are zero.": (
-        "shift: @fmovs(h_1_all, <0.0 => 0.5>);",
+        "moved: @fmovs(score_chunks_all, <0.0 => 0.5>); // fill %score_chunks",
     ),
 }

@@ -1,4 +1,4 @@
-"""Single edits of emitted decode programs, made by rules so that no place is left out.
+"""Single edits of emitted programs, made by rules so that no place is left out.
 
 A rule looks at one line of a PE's program and proposes edits of one fault class. A mutation is
 data: the program, the line with its number among equal lines, the columns and the text put in.
@@ -40,6 +40,25 @@ PATTERNS = (
     ("other turn", r"place - place % 128", "place"),
     ("other turn", r", high\)", ", low)"),
     ("other turn", r", whole\)", ", high)"),
+    ("other shift", r"\(([at](?:_\d+)?|step_\d+) \+ 1\) % \d+", "0"),
+    ("other shift", r"\b([at](?:_\d+)?|step_\d+) % (\d+)\b", r"(\1 + 1) % \2"),
+    ("other shift", r"if \((\w+) < (my_rank_\w+)\)", r"if (\1 + 1 < \2)"),
+    ("other shift", r"(?<=pc = if \()((?:[at]|step)_?\d*) < (\d+)(?=\))", r"\1 + 1 < \2"),
+    ("other shift", r"(rotate_\w+)\(my_rank_\w+ % (\d+)\)", r"\1(1)"),
+    ("other shift", r"if \((step_\d+) == (.*) - 1\)", r"if (\1 == \2)"),
+    ("other row", r"(?<=const place = )(.*) \+ my_rank_\w+", r"\1"),
+    ("other row", r"(?<=const query = )(.*) \+ 1(?=;)", r"\1"),
+    ("other row", r"const beyond = (\w+) - ", r"const beyond = \1 - 1 - "),
+    ("other row", r"(?<=const first = @as\(i16, \()([^()]*) \+ my_rank_\w+(?=\))", r"\1"),
+    ("other row", r"\b\w+_per_\w+ \* row\b", "0"),
+    ("other row", r"(?<=const limit = @as\(i16, )len\b", "len + 1"),
+    ("other row", r"\(len - my_rank_y \+ \d+\)", "len"),
+    ("other row", r"(?<== )\(len \+ \d+\)", "len"),
+    ("other phase", r"phase == (\d)", r"phase != \1"),
+    ("other phase", r"(?<=phase = )(\d)(?=;)", r"2 - \1"),
+    ("other request", r"\b\w+ \* request\w*", "0"),
+    ("other request", r"(pos_of_rounds)\[\w+\]", r"\1[0]"),
+    ("other request", r"\bpos >= 0", "true"),
     ("other sign", r"@fsub(?=[sh]\()", "@fadd"),
     ("other sign", r"@fadd(?=s\(\w+, \w+, scratch)", "@fsub"),
     ("other sign", r"@fnegs\(", "@fabss("),

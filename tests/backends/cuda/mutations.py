@@ -6,7 +6,7 @@ so be applied to the same kernel emitted for another shape.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 CALLS = (
@@ -147,6 +147,10 @@ def _patterns(line: str) -> Iterator[Edit]:
             yield fault, *found.span(), found.expand(new)
 
 
+Rule = Callable[[str], Iterator[Edit]]
+RULES: tuple[Rule, ...] = (_patterns, _guards, _loops, _least)
+
+
 @dataclass(frozen=True)
 class Mutation:
     """``old`` at ``column`` of the ``nth`` of equal lines becomes ``new``; lines are stripped."""
@@ -186,8 +190,8 @@ def _code(line: str) -> str:
     return line.split("//")[0].strip()
 
 
-def mutations(file: str, text: str) -> Iterator[Mutation]:
-    """All edits of a file by the rules."""
+def mutations(file: str, text: str, rules: Sequence[Rule] = RULES) -> Iterator[Mutation]:
+    """All edits of a file by the ``rules``."""
     counts: dict[str, int] = {}
     taken = set()
     for whole in text.split("\n"):
@@ -196,7 +200,7 @@ def mutations(file: str, text: str) -> Iterator[Mutation]:
         if not line or line.startswith(("#", "constexpr int", "static constexpr", "template")):
             continue
         nth = counts[line] = counts.get(line, -1) + 1
-        for rule in (_patterns, _guards, _loops, _least):
+        for rule in rules:
             for fault, start, end, new in rule(line):
                 found = Mutation(file, fault, line, nth, start, line[start:end], new)
                 key = found.apply(line) if nth == 0 else (nth, found.new, start, end)

@@ -45,7 +45,8 @@ pytestmark = pytest.mark.skipif(
 class Judge:
     """A process that judges; started again when a mutation ends it."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, script: Path = JUDGE) -> None:
+        self._script = script
         self._environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
         self._environment["PYTHONPATH"] = os.pathsep.join(sys.path)
         self._process: subprocess.Popen[str] | None = None
@@ -54,7 +55,7 @@ class Judge:
         """What :func:`mutation_judge.judge` finds, or how the process ended."""
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, str(JUDGE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, str(self._script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 text=True, env=self._environment,
             )  # fmt: skip
         print(json.dumps(dataclasses.asdict(mutation)), file=self._process.stdin, flush=True)
@@ -63,7 +64,8 @@ class Judge:
             return json.loads(answer)
         code = self.close()
         # Other ends are faults of the judge, not of the mutation.
-        endings = {-signal.SIGPROF: "hang", -signal.SIGSEGV: "crash", -signal.SIGILL: "crash"}
+        crashes = (signal.SIGSEGV, signal.SIGILL, signal.SIGABRT)
+        endings = {-signal.SIGPROF: "hang"} | dict.fromkeys((-one for one in crashes), "crash")
         return {"by": endings[code]}
 
     def close(self) -> int:
@@ -76,11 +78,13 @@ class Judge:
         return process.wait()
 
 
-def judged(found: Sequence[Mutation], cache: Path) -> Iterator[tuple[Mutation, dict[str, str]]]:
-    """Mutations and their judgements, by processes side by side."""
+def judged(
+    found: Sequence[Mutation], cache: Path, script: Path = JUDGE
+) -> Iterator[tuple[Mutation, dict[str, str]]]:
+    """Mutations and their judgements by ``script``, in processes side by side."""
 
     def work(part: Sequence[Mutation]) -> list[tuple[Mutation, dict[str, str]]]:
-        judge = Judge(cache)
+        judge = Judge(cache, script)
         try:
             return [(mutation, judge.judge(mutation)) for mutation in part]
         finally:

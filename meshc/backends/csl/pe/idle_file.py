@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.rounds import told_once
+from collections.abc import Mapping, Sequence
+
 from meshc.backends.csl.spelling.names import scalar_name
-from meshc.ir.module import Module
 
 
-def idle_file(module: Module) -> str:
-    """A program that ends as soon as ``module``'s is launched, since a launch goes to all PEs of a
-    rectangle."""
-    params = ", ".join(f"given_{scalar_name(name)}: i16" for name in told_once(module))
+def idle_file(launched: Mapping[str, Sequence[str]]) -> str:
+    """A program whose functions end as soon as they are launched, since a launch goes to all PEs of
+    a rectangle. ``launched`` has those of the program of the others, with the run-time scalars that
+    each is given."""
+    functions = "\n".join(_function(name, scalars) for name, scalars in launched.items())
+    exports = "\n".join(f"    @export_symbol({name});" for name in launched)
     return f"""\
 // What PEs run that belong to no region: nothing. A launch goes to all PEs of the rectangle.
 // Written by meshc.
@@ -19,11 +21,13 @@ param memcpy_params: comptime_struct;
 
 const sys = @import_module("<memcpy/memcpy>", memcpy_params);
 
-fn run({params}) void {{
-    sys.unblock_cmd_stream();
-}}
-
+{functions}
 comptime {{
-    @export_symbol(run);
+{exports}
 }}
 """
+
+
+def _function(name: str, scalars: Sequence[str]) -> str:
+    params = ", ".join(f"given_{scalar_name(scalar)}: i16" for scalar in scalars)
+    return f"fn {name}({params}) void {{\n    sys.unblock_cmd_stream();\n}}\n"

@@ -51,7 +51,7 @@ MOST_TIMED_CORES = 1 << 16
 @dataclass(frozen=True)
 class PeFile:
     """Text of a phase's file, and what the layout and the host must know of it: ``launched`` are
-    the functions that the host launches, with the number of their parameters, and
+    the functions that the host launches, each with the scalars that it is given, and
     ``predicted_cycles`` those of each."""
 
     text: str
@@ -61,7 +61,7 @@ class PeFile:
     memory: CoreMemory
     predicted_cycles: dict[str, int]
     tasks: dict[str, int]
-    launched: dict[str, int]
+    launched: dict[str, tuple[str, ...]]
 
 
 def pe_file(
@@ -131,7 +131,7 @@ def pe_file(
         for entry in entries:
             timing = Timing(module, kernels, lowering.runs, grouped, entry.told)
             cycles[entry.name] = round(timing.cycles)
-    launched = {entry.name: len(entry.scalars) for entry in entries}
+    launched = {entry.name: entry.scalars for entry in entries}
     return PeFile(text, guards, ends, symbols, taken, cycles, tasks, launched)
 
 

@@ -15,6 +15,7 @@ from meshc.backends.cuda.executor.compiled import (
     headers,
     modes,
 )
+from meshc.backends.cuda.executor.symmetric import SymmetricMemory, symmetric_memory
 
 __all__ = [
     "CXX",
@@ -28,6 +29,8 @@ __all__ = [
     "Grid",
     "Library",
     "Mode",
+    "SymmetricMemory",
     "headers",
     "modes",
+    "symmetric_memory",
 ]

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from meshc.backends.cuda import library
+from meshc.backends.cuda.executor.symmetric import SymmetricMemory
 from meshc.support.native import Common, Toolchain
 
 HERE = Path(__file__).parent
@@ -119,6 +120,14 @@ class _Given(ct.Structure):
     _fields_ = [(name, ct.c_uint64) for name in ("at", "bytes")]
 
 
+class _Symmetric(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in ("multicast", "bytes", "signals", "parts")]
+
+
+class _Gpus(ct.Structure):
+    _fields_ = [(name, ct.c_uint64) for name in ("memories", "memory_count", "count", "link_bytes")]
+
+
 class _Counts(ct.Structure):
     _fields_ = [(name, ct.c_uint64) for name in Counts.__dataclass_fields__]
 
@@ -169,6 +178,49 @@ class Library:
 
         Raises ExecutorError, and TypeError for an array that is not contiguous.
         """
+        if written is not None:
+            arrays = _arrays(arguments, written)
+            self._library.mc_watch_arrays(arrays, len(arrays))
+        try:
+            return self._launch(kernel, grid, arguments, mode, lint)
+        finally:
+            if written is not None:
+                self._library.mc_watch_arrays(None, 0)
+
+    def run_on_gpus(
+        self,
+        kernel: str,
+        grid: Grid,
+        arguments: Sequence[Sequence[Argument]],
+        memories: Sequence[SymmetricMemory],
+        mode: Mode = FIRST,
+    ) -> int:
+        """Run ``kernel`` as one ``grid`` on each of several GPUs at once; ``arguments`` by GPU.
+
+        ``memories`` are the allocations that these reach of each other. The result is the number
+        of bytes that threads loaded from other GPUs and stored to them, what goes by a multicast
+        address counted once.
+
+        Raises ExecutorError, and TypeError for an array that is not contiguous.
+        """
+        parts = [(ct.c_uint64 * len(m.parts))(*(p.ctypes.data for p in m.parts)) for m in memories]
+        given = (_Symmetric * len(memories))(
+            *(
+                _Symmetric(m.multicast, m.parts[0].nbytes, m.signals, ct.addressof(at))
+                for m, at in zip(memories, parts, strict=True)
+            )
+        )
+        gpus = _Gpus(ct.addressof(given), len(memories), len(arguments), 0)
+        self._library.mc_give_gpus(ct.byref(gpus))
+        try:
+            self._launch(kernel, grid, [one for each in arguments for one in each], mode, False)
+        finally:
+            self._library.mc_give_gpus(None)
+        return int(gpus.link_bytes)
+
+    def _launch(
+        self, kernel: str, grid: Grid, arguments: Sequence[Argument], mode: Mode, lint: bool
+    ) -> Counts:
         launch = _Launch(
             grid.blocks, grid.threads, grid.cluster, grid.shared_bytes,
             SCHEDULES.index(mode.schedule), mode.late_copies, grid.whole_grid, lint, mode.seed,
@@ -176,16 +228,11 @@ class Library:
         held = [_cell(argument) for argument in arguments]
         addresses = (ct.c_void_p * len(held))(*(ct.addressof(cell) for cell in held))
         counts, message = _Counts(), ct.create_string_buffer(_MESSAGE_BYTES)
-        if written is not None:
-            arrays = _arrays(arguments, written)
-            self._library.mc_watch_arrays(arrays, len(arrays))
         given = _given(arguments)
         self._library.mc_give_arrays(given, len(given))
         entry = getattr(self._library, f"run_{kernel}")
         failed = entry(ct.byref(launch), addresses, ct.byref(counts), message, _MESSAGE_BYTES)
         self._library.mc_give_arrays(None, 0)
-        if written is not None:
-            self._library.mc_watch_arrays(None, 0)
         if failed:
             raise ExecutorError(f"{kernel}: {message.value.decode(errors='replace')}")
         return Counts(*(getattr(counts, name) for name in Counts.__dataclass_fields__))

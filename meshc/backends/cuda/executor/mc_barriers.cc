@@ -1,4 +1,5 @@
 // mc_barriers.cc: how threads meet, and the phases of mbarriers.
+#include "mc_gpus.h"
 #include "mc_memory.h"
 #include "mc_races.h"
 
@@ -9,6 +10,8 @@ namespace mc {
 static void meet(Rendezvous& r, u32 expected, const char* what) {
     const u32 generation = r.generation;
     MC_RACE(arrive(r.clocks, generation, !r.count));
+    const bool whole = &r == &here().groups[0];
+    if (gpus::given && !whole) gpus::release(&r.clocks[generation & 1]);
     if (r.count && r.expected != expected) {
         fail("%s met by %u threads and by %u", what, r.expected, expected);
     }
@@ -16,11 +19,13 @@ static void meet(Rendezvous& r, u32 expected, const char* what) {
     if (++r.count == expected) {
         r.count = 0;
         r.generation++;
+        if (gpus::given && whole) gpus::meet_block(here());
         wake(&r, here().fibers, threads());
     } else {
         while (r.generation == generation) sleep(&r, what);
     }
     MC_RACE(leave(r.clocks, generation));
+    if (gpus::given && !whole) gpus::acquire(&r.clocks[generation & 1]);
 }
 
 void block_sync() { meet(here().groups[0], here().alive, "block_sync"); }
@@ -70,9 +75,11 @@ void cluster_sync() {
 void grid_sync(u32* counter, u32 target) {
     block_sync();
     if (thread() == 0) {
+        if (gpus::given) gpus::release(counter);
         ++*counter;
         wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
         while ((int32_t)(*counter - target) < 0) sleep(counter, "grid_sync");
+        if (gpus::given) gpus::acquire(counter);
     }
     block_sync();
 }
@@ -80,10 +87,12 @@ void grid_sync(u32* counter, u32 target) {
 void warp_sync(Site site) {
     Warp& w = here().warps[warp()];
     [[maybe_unused]] const u32 generation = w.generation;
+    if (gpus::given) gpus::release(&w.clocks[generation & 1]);
     gather_warp(
         site, [](Warp& w, u32) { MC_RACE(arrive(w.clocks, w.generation, !w.arrived)); },
         [](Warp&, u32) {});
     MC_RACE(leave(w.clocks, generation));
+    if (gpus::given) gpus::acquire(&w.clocks[generation & 1]);
 }
 
 // ---- mbarriers ----------------------------------------------------------------------------------
@@ -102,6 +111,7 @@ static bool phase_ended(const Barrier* b, u32 parity) {
 }
 
 void init(Barrier* b, u32 arrivals) {
+    if (gpus::given) fail("an mbarrier in a grid of several GPUs, which is not modelled");
     if (!in_arena(b, sizeof *b) || (uintptr_t)b % 8) fail("an mbarrier outside of shared memory");
     if (!arrivals || arrivals > 0x7fff) fail("an mbarrier of %u arrivals", arrivals);
     MC_RACE(init(b));

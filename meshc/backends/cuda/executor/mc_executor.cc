@@ -2,6 +2,7 @@
 // so that short ones are inlined into each other.
 #include "mc_barriers.cc"
 #include "mc_fibers.cc"
+#include "mc_gpus.cc"
 #include "mc_launch.cc"
 #include "mc_loads.cc"
 #include "mc_memory.cc"

@@ -10,6 +10,7 @@
 // kernels are compiled with them, all other functions in mc_*.cc, which are compiled once. docs/cuda.md lists what is not modelled.
 #pragma once
 
+#include "mc_gpus.h"
 #include "mc_launch.h"
 #include "mc_loads.h"
 #include "mc_memory.h"

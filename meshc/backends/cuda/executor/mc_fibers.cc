@@ -3,12 +3,12 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "mc_gpus.h"
 #include "mc_memory.h"
 
 namespace mc {
 
 Machine machine;
-Multicast multicast;
 
 #if defined(__x86_64__)
 extern "C" void mc_switch(void** from, void* to);
@@ -86,7 +86,9 @@ bool starved(const Fiber& f) {
     if (machine.launch.schedule == STARVE_WARP) {
         return f.thread / WARP == seed % (machine.launch.threads / WARP);
     }
-    return machine.launch.schedule == STARVE_BLOCK && f.block->rank == seed % machine.launch.cluster;
+    if (machine.launch.schedule != STARVE_BLOCK) return false;
+    if (gpus::given) return f.block->gpu == seed % gpus::count();
+    return f.block->rank == seed % machine.launch.cluster;
 }
 
 // The next fiber that can run, or none.
@@ -121,8 +123,11 @@ static Fiber* choose() {
         waiting++;
         if (shown == 4 || length > 300) continue;
         shown++;
-        length += snprintf(text + length, sizeof text - length, "%s block %u thread %u in %s",
-                           shown > 1 ? "," : "", f.block->index, f.thread, f.waits_for);
+        char gpu[16] = "", slot[48] = "";
+        if (gpus::given) snprintf(gpu, sizeof gpu, " GPU %u", f.block->gpu);
+        gpus::describe(f.waits_on, slot, sizeof slot);
+        length += snprintf(text + length, sizeof text - length, "%s%s block %u thread %u in %s%s",
+                           shown > 1 ? "," : "", gpu, f.block->index, f.thread, f.waits_for, slot);
     }
     fail("deadlock: %zu threads wait for ever:%s", waiting, text);
 }

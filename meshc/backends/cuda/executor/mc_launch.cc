@@ -13,9 +13,17 @@
 
 namespace mc {
 
+// The last thread of ``block`` has ended, perhaps the last of its GPU.
+static void end_grid_of(const Block& block) {
+    for (const Block& other : machine.blocks) {
+        if (other.gpu == block.gpu && other.alive) return;
+    }
+    gpus::end_grid(block.gpu);
+}
+
 static void run_fiber() {
-    machine.kernel(machine.arguments);
     Fiber* f = machine.current;
+    machine.kernel((const char*)machine.arguments + f->block->gpu * machine.argument_bytes);
     Block* b = f->block;
     if (f->arrived) fail("a thread ends that has arrived at the barrier of its cluster and not waited");
     f->ended = true;
@@ -26,6 +34,7 @@ static void run_fiber() {
         MC_RACE(end_block(f - machine.fibers.data() - f->thread));
         memset(b->shared, 0xff, machine.launch.shared_bytes);
     }
+    if (gpus::given && !b->alive) end_grid_of(*b);
     // Threads that have ended are no longer waited for.
     Rendezvous& all = b->cluster->all;
     u32 alive = 0;
@@ -90,7 +99,8 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
     std::vector<Cluster> clusters(count / l.cluster);
     for (u32 n = 0; n < count; n++) {
         Block& b = blocks[n];
-        b.index = first + n;
+        b.index = (first + n) % l.blocks;
+        b.gpu = (first + n) / l.blocks;
         b.rank = n % l.cluster;
         b.alive = l.threads;
         b.early = false;
@@ -128,6 +138,7 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         machine.starved[place / 64] |= (u64)starved(f) << place % 64;
     }
     MC_RACE(start(shared, count * machine.shared_bytes));
+    if (gpus::given) gpus::start();
     machine.at = 0;
     machine.current = &machine.host;
     Fiber* start = &machine.fibers[machine.order[0]];
@@ -140,6 +151,7 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
                  "the kernel ended with %zu copies under way", machine.copies.size());
         machine.failed = true;
     }
+    if (gpus::given) gpus::finish();
 }
 
 static bool refuse(const char* message) {
@@ -155,29 +167,36 @@ static bool check(const Launch& l) {
     if (!l.cluster || l.cluster > 16 || !l.blocks || l.blocks % l.cluster) {
         return refuse("a grid is made of whole clusters of 1 to 16 blocks");
     }
+    if (gpus::given && l.cluster > 1) return refuse("clusters in a grid of several GPUs are not modelled");
+    if (gpus::count() < 1 || gpus::count() > gpus::MOST) return refuse("a grid runs on 1 to 16 GPUs");
+    if (gpus::given && gpus::given->memory_count > gpus::MOST_MEMORIES) {
+        return refuse("more allocations of symmetric memory than the executor knows");
+    }
     if (l.shared_bytes > 232448) return refuse("a block has at most 232448 bytes of shared memory");
     return true;
 }
 
-int run(const Launch& launch, void (*kernel)(const void*), const void* arguments, Counts* counts,
-        char* message, size_t message_bytes) {
+int run(const Launch& launch, void (*kernel)(const void*), const void* arguments,
+        size_t argument_bytes, Counts* counts, char* message, size_t message_bytes) {
     machine.launch = launch;
     machine.counts = {};
     machine.failed = false;
     machine.message[0] = 0;
     machine.kernel = kernel;
     machine.arguments = arguments;
+    machine.argument_bytes = argument_bytes;
     machine.copies.clear();
     machine.random.state = launch.seed;
     machine.shared_bytes = (launch.shared_bytes + 8191) / 4096 * 4096;
     if (check(launch)) {
-        const u32 alive = launch.whole_grid ? launch.blocks : launch.cluster;
+        const u32 all = launch.blocks * gpus::count();
+        const u32 alive = gpus::given || launch.whole_grid ? all : launch.cluster;
         // One stack's room below the first, so that a stack that is too deep does not fault.
         Memory stacks(((size_t)alive * launch.threads + 1) * STACK_BYTES);
         Memory shared((size_t)alive * machine.shared_bytes);
         machine.fibers.assign((size_t)alive * launch.threads, Fiber{});
         if (!stacks.at || !shared.at) refuse("not enough memory for the threads of a kernel");
-        for (u32 first = 0; first < launch.blocks && !machine.failed; first += alive) {
+        for (u32 first = 0; first < all && !machine.failed; first += alive) {
             run_batch(first, alive, stacks.at + STACK_BYTES, shared.at);
         }
         MC_RACE(stop());
@@ -194,4 +213,9 @@ extern "C" __attribute__((visibility("default"))) void mc_give_arrays(const mc::
                                                                       mc::u32 count) {
     mc::machine.given = arrays;
     mc::machine.given_count = count;
+}
+
+// The GPUs of the next launches, and their memory; null for a single one.
+extern "C" __attribute__((visibility("default"))) void mc_give_gpus(mc::Gpus* gpus) {
+    mc::gpus::given = gpus;
 }

@@ -29,6 +29,13 @@ inline void widen8(const u32 (&words)[4], float* to, T) {
 // ---- Fragments of tensor cores --------------------------------------------------------------------
 
 template <class T>
+inline uint4 pack8(const float* from) {
+    uint4 all;
+    for (int i = 0; i < 8; i++) ((T*)&all)[i] = narrow<T>(from[i]);
+    return all;
+}
+
+template <class T>
 inline void store8(T* p, const float* from) {
     if ((uintptr_t)p % 16) fail("store8 to an address that is no multiple of 16");
     for (int i = 0; i < 8; i++) p[i] = narrow<T>(from[i]);

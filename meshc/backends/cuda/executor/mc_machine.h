@@ -82,7 +82,7 @@ struct Warp {
 
 struct Cluster;
 struct Block {
-    u32 index, rank, alive;
+    u32 index, rank, alive, gpu;
     bool early;  // has let the next grid start
     unsigned char* shared;
     Fiber* fibers;
@@ -125,7 +125,8 @@ struct Machine {
     Launch launch;
     Counts counts;
     void (*kernel)(const void* arguments);
-    const void* arguments;
+    const void* arguments;  // of the kernel on each GPU in turn, ``argument_bytes`` apart
+    size_t argument_bytes;
     std::vector<Fiber> fibers;
     std::vector<u32> order;
     // By place in the order, a bit for each fiber: those that can run, and those of them that only
@@ -146,12 +147,5 @@ struct Machine {
 };
 
 extern Machine machine;
-
-// Multicast memory of several emulated GPUs: an address from ``base`` on stands for that offset on each.
-struct Multicast {
-    unsigned char* base = nullptr;
-    std::vector<unsigned char*> gpus;
-};
-extern Multicast multicast;
 
 }  // namespace mc

@@ -1,6 +1,7 @@
-// mc_memory.cc: copies that happen early or late, prefetches, and memory of several GPUs.
+// mc_memory.cc: copies that happen early or late, and prefetches.
 #include <cstring>
 
+#include "mc_gpus.h"
 #include "mc_memory.h"
 #include "mc_races.h"
 
@@ -70,31 +71,13 @@ void prefetch(const void* from, u32 bytes) {
 void wait_for_previous_grid() {
     machine.current->behind = true;
     MC_RACE(wait_for_previous_grid());
+    if (gpus::given) gpus::wait_for_previous_grid();
 }
 
 void let_next_grid_start() {
     if (!machine.current->behind) fail("the next grid may start before the one in front has ended");
     machine.counts.early_blocks += !here().early;
     here().early = true;
-}
-
-// ---- Multicast memory ---------------------------------------------------------------------------
-
-uint4 load_sum_of_gpus(const uint4* p) {
-    const size_t offset = (const unsigned char*)p - multicast.base;
-    float sums[8] = {};
-    for (const unsigned char* gpu : multicast.gpus) {
-        const bf16* values = (const bf16*)(gpu + offset);
-        for (int i = 0; i < 8; i++) sums[i] += widen(values[i]);
-    }
-    uint4 found;
-    for (int i = 0; i < 8; i++) ((bf16*)&found)[i] = narrow<bf16>(sums[i]);
-    return found;
-}
-
-void store_to_gpus(uint4* p, uint4 v) {
-    const size_t offset = (const unsigned char*)p - multicast.base;
-    for (unsigned char* gpu : multicast.gpus) memcpy(gpu + offset, &v, sizeof v);
 }
 
 }  // namespace mc

@@ -1,4 +1,4 @@
-// mc_memory.h: copies, memory of peers, of the device and of several, for the executor.
+// mc_memory.h: copies, memory of peers and of the device, for the executor.
 #pragma once
 
 #include "mc_barriers.h"
@@ -61,10 +61,5 @@ inline void add4(float* p, float4 v) {
     p[2] += v.z;
     p[3] += v.w;
 }
-
-// ---- Multicast memory -------------------------------------------------------------------------------
-
-uint4 load_sum_of_gpus(const uint4* p);
-void store_to_gpus(uint4* p, uint4 v);
 
 }  // namespace mc

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, TypeVar
 
 from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.program import Launch
+from meshc.backends.cuda.program import ALL_REDUCE, Launch
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -71,17 +71,26 @@ class Fused:
             )
 
 
+def summed_over_ranks(step: Step, op: graph.Fuse) -> list[Launch]:
+    """What follows an attention block: nothing, or the sum over ranks of what it leaves."""
+    if not op.partial:
+        return []
+    return [Launch(ALL_REDUCE, (step.own("sums"), step.own("residual"), ""))]
+
+
 class FusedKernel(ABC):
     """What a fused op ``NAME`` is launched as, in its ``PLACE`` of a step.
 
     ``TAKES`` are the names of the operands that it has, ``MAY_TAKE`` of those that it may have:
-    what the pattern of fuse-cluster calls them.
+    what the pattern of fuse-cluster calls them. ``PARTIAL`` is whether it may leave a
+    rank's part of a sum.
     """
 
     NAME: ClassVar[str]
     PLACE: ClassVar[str]
     TAKES: ClassVar[tuple[str, ...]]
     MAY_TAKE: ClassVar[tuple[str, ...]] = ()
+    PARTIAL: ClassVar[bool] = False
 
     @abstractmethod
     def launches(self, step: Step, fused: Fused) -> list[Launch]:
@@ -92,7 +101,10 @@ class FusedKernel(ABC):
         """
 
     def check_operands(self, op: graph.Fuse) -> None:
-        """Raise ``cuda-graph`` for operands of other names."""
+        """Raise ``cuda-graph`` for operands of other names, and for a part of a sum over ranks
+        where there is no such kernel."""
+        if op.partial and not self.PARTIAL:
+            fail("cuda-graph", f"{self.NAME} gives no part of a sum over ranks", op.span)
         missing = [name for name in self.TAKES if name not in op.takes]
         unknown = [name for name in op.takes if name not in (*self.TAKES, *self.MAY_TAKE)]
         if missing or unknown:

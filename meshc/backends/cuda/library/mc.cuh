@@ -323,14 +323,20 @@ MC_INLINE void load8(const T* p, float* to) {
     widen8(words, to, T());
 }
 
-// Eight values rounded to 16 bits, to a 16-byte address.
+// Eight values rounded to 16 bits.
 template <class T>
-MC_INLINE void store8(T* p, const float* from) {
+MC_INLINE uint4 pack8(const float* from) {
     uint4 all;
     T* values = (T*)&all;
 #pragma unroll
     for (int i = 0; i < 8; i++) values[i] = narrow<T>(from[i]);
-    *(uint4*)p = all;
+    return all;
+}
+
+// The same to a 16-byte address.
+template <class T>
+MC_INLINE void store8(T* p, const float* from) {
+    *(uint4*)p = pack8<T>(from);
 }
 
 // ---- Fragments of tensor cores --------------------------------------------------------------------
@@ -395,24 +401,70 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// ---- Multicast memory of several GPUs (NVLS) ------------------------------------------------------
+// ---- Memory of several GPUs ------------------------------------------------------------------------
+//
+// *Symmetric memory* has the same offsets on every GPU. A multicast address stands for all of them (NVLS):
+// the switch adds what they have, or stores to each. Accesses are relaxed; what orders them are signals.
 
-// Sum over all GPUs of eight bf16 at a multicast address, summed in f32.
-MC_INLINE uint4 load_sum_of_gpus(const uint4* p) {
+#define MC_LOAD_SUM(pair)                                                                \
+    uint4 v;                                                                             \
+    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4." pair           \
+                 " {%0, %1, %2, %3}, [%4];"                                              \
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)                            \
+                 : "l"(p)                                                                \
+                 : "memory");                                                            \
+    return v;
+
+// Sum over all GPUs of eight values at a multicast address, in f32 and rounded once.
+MC_INLINE uint4 load_sum_of_gpus(const f16* p) { MC_LOAD_SUM("f16x2") }
+MC_INLINE uint4 load_sum_of_gpus(const bf16* p) { MC_LOAD_SUM("bf16x2") }
+
+#undef MC_LOAD_SUM
+
+// 16 bytes to a multicast address, so to all GPUs.
+MC_INLINE void store_to_gpus(void* p, uint4 v) {
+    asm volatile("multimem.st.relaxed.sys.global.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(p),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+// 16 bytes of the symmetric memory of one GPU.
+MC_INLINE uint4 load_from_gpu(const void* p) {
     uint4 v;
-    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2"
-                 " {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(p)
                  : "memory");
     return v;
 }
 
-// The same eight values to all GPUs.
-MC_INLINE void store_to_gpus(uint4* p, uint4 v) {
-    asm volatile("multimem.st.relaxed.sys.global.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(p),
-                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+MC_INLINE void store_to_gpu(void* p, uint4 v) {
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
+}
+
+// A signal is a word of symmetric memory that is 0, or 1 from when one thread puts it until another one, which
+// waits for it, takes it. What the first one knows of by then, of this GPU and of others, the second one does
+// behind. A word serves any number of signals in turn, so a launch may be repeated as it is.
+MC_INLINE void put_signal(u32* slot) {
+    u32 seen;
+    do {
+        asm volatile("atom.cas.release.sys.global.b32 %0, [%1], 0, 1;"
+                     : "=r"(seen)
+                     : "l"(slot)
+                     : "memory");
+    } while (seen != 0);
+}
+
+MC_INLINE void wait_signal(u32* slot) {
+    u32 seen;
+    do {
+        asm volatile("atom.cas.acquire.sys.global.b32 %0, [%1], 1, 0;"
+                     : "=r"(seen)
+                     : "l"(slot)
+                     : "memory");
+    } while (seen != 1);
 }
 
 }  // namespace mc
@@ -422,4 +474,5 @@ MC_INLINE void store_to_gpus(uint4* p, uint4 v) {
 #include "mc_attention.cuh"
 #include "mc_collectives.cuh"
 #include "mc_fragments.cuh"
+#include "mc_gpus.cuh"
 #include "mc_tokens.cuh"

@@ -40,12 +40,13 @@ _NAMES = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of the block, the tokens that the caches hold, and whether queries and keys are
-    normed head by head."""
+    """Extents of the block, the tokens that the caches hold, whether queries and keys are normed
+    head by head, and whether the block gives a part of a sum over ranks."""
 
     shape: Attention
     context: int
     head_norms: bool = False
+    partial: bool = False
 
 
 class AttentionBlock(Pattern[Sizes]):
@@ -81,7 +82,8 @@ class AttentionBlock(Pattern[Sizes]):
         total = residual(flow, outcome, norm.operands[0], output)
         shape = _shape(flow, norm, products, scores, weighted, output, lane)
         ops: tuple[Op, ...] = (norm, *products.ops, *head_norms, q_rope, k_rope, keys, values)
-        ops += (scores, *scale, softmax, weighted, output, *bias, total)
+        ops += (scores, *scale, softmax, weighted, output, *bias)
+        ops += () if total is None else (total,)
         x, gain = norm.operands
         operands = {"residual": x, "norm": gain, **products.operands}
         operands |= {
@@ -91,8 +93,8 @@ class AttentionBlock(Pattern[Sizes]):
         operands |= {"output": output.operands[1]}
         if bias:
             operands["output_bias"] = bias[0].operands[1]
-        outputs = (total.result, keys.result, values.result)
-        sizes = Sizes(shape, flow.extent([softmax.dim]), bool(head_norms))
+        outputs = (outcome if total is None else total.result, keys.result, values.result)
+        sizes = Sizes(shape, flow.extent([softmax.dim]), bool(head_norms), total is None)
         return Match(softmax, ops, operands, outputs, sizes)
 
     def choose(self, device: Device, match: Match[Sizes], asked: Mapping[str, Any]) -> Choice:
@@ -110,6 +112,7 @@ class AttentionBlock(Pattern[Sizes]):
             cluster=choice.cluster,
             resident=choice.resident,
             heads=choice.heads,
+            partial=match.sizes.partial,
         )
         return Choice(fuse, _remark(choice, shape))
 

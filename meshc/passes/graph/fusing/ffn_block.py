@@ -69,7 +69,8 @@ def _ffn_block(
         raise Mismatch(f"{gated.results[0]} has other dims than rows of {inner}", gated)
     batch = flow.extent(vectors)
     width, features = flow.extent([hidden]), flow.extent([inner])
-    ops = (norm, *products, *biases, *pointwise, down, *bias, total)
+    ops = (norm, *products, *biases, *pointwise, down, *bias)
+    ops += () if total is None else (total,)
     x, gain = norm.operands
     inner_names = ("gate", "up") if len(sides) > 1 else ("up",)
     operands = {"residual": x, "norm": gain, **dict(zip(inner_names, weights, strict=True))}
@@ -77,8 +78,9 @@ def _ffn_block(
     operands |= {"down": down.operands[1]}
     if bias:
         operands["down_bias"] = bias[0].operands[1]
-    sizes = Rows(batch, ((width, len(sides) * features), (features, width)))
-    return Match(gated, ops, operands, (total.result,), sizes)
+    matrices = (width, len(sides) * features), (features, width)
+    sizes = Rows(batch, matrices, total is None)
+    return Match(gated, ops, operands, (outcome if total is None else total.result,), sizes)
 
 
 def _activation(flow: Flow, gated: graph.Mul) -> Op:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 from meshc.ir.core import Op
-from meshc.ir.ops import graph
+from meshc.ir.ops import graph, ranks
 from meshc.passes.graph.flow import Flow, Mismatch, dims_of, norm_of, only_dim
 from meshc.passes.graph.fusing.pattern import Match
 from meshc.passes.graph.fusing.rows import Rows, RowsPattern
 
 
 class Head(RowsPattern):
-    """A norm and a product whose result the function returns."""
+    """A norm and a product whose result the function returns, of several ranks gathered."""
 
     NAME: ClassVar[str] = "head"
     TITLE: ClassVar[str] = "the head"
@@ -20,7 +20,9 @@ class Head(RowsPattern):
 
     def marked(self, flow: Flow, op: Op) -> bool:
         last = flow.module.function.body.ops[-1]
-        return any(result in last.tensors() for result in op.results)
+        makers = [flow.makers.get(value) for value in last.tensors()]
+        gathered = [v for m in makers if isinstance(m, ranks.AllGather) for v in m.tensors()]
+        return any(result in (*last.tensors(), *gathered) for result in op.results)
 
     def match(self, flow: Flow, product: graph.Matmul) -> Match[Rows]:
         if len(product.operands) != 2:

@@ -32,10 +32,12 @@ _NAMES = ("query", "query_rope", "latent", "key_rope")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of the block, and the tokens that the caches hold."""
+    """Extents of the block, the tokens that the caches hold, and whether the block gives a part of
+    a sum over ranks."""
 
     shape: LatentAttention
     context: int
+    partial: bool = False
 
 
 class LatentBlock(Pattern[Sizes]):
@@ -84,13 +86,15 @@ class LatentBlock(Pattern[Sizes]):
         added = residual(flow, output.results[0], norm.operands[0], output)
         shape = _shape(flow, projections, made, absorb, expand, output, softmax)
         ops: tuple[Op, ...] = (*projections.ops, latent_norm, q_rope, k_rope, latents, keys, absorb)
-        ops += (plain, rotary, total, *scale, softmax, weighted, expand, output, added)
+        ops += (plain, rotary, total, *scale, softmax, weighted, expand, output)
+        ops += () if added is None else (added,)
         operands = {**projections.operands, "latent_norm": latent_norm.operands[1]}
         operands |= {"latents": latents.operands[0], "keys": keys.operands[0]}
         operands |= {"absorb": absorb.operands[1], "expand": expand.operands[1]}
         operands |= {"output": output.operands[1]}
-        outputs = (added.result, latents.result, keys.result)
-        sizes = Sizes(shape, flow.extent([softmax.dim]))
+        outcome = output.results[0] if added is None else added.result
+        outputs = (outcome, latents.result, keys.result)
+        sizes = Sizes(shape, flow.extent([softmax.dim]), added is None)
         return Match(softmax, ops, operands, outputs, sizes)
 
     def choose(self, device: Device, match: Match[Sizes], asked: Mapping[str, Any]) -> Choice:
@@ -102,7 +106,11 @@ class LatentBlock(Pattern[Sizes]):
         if choice is None:
             raise DoesNotFit("; ".join(latent.all_misfits(device, shape, *wanted)))
         fuse = graph.Fuse(
-            kernel=self.NAME, dataflow="split_token", cluster=choice.cluster, heads=choice.group
+            kernel=self.NAME,
+            dataflow="split_token",
+            cluster=choice.cluster,
+            heads=choice.group,
+            partial=match.sizes.partial,
         )
         return Choice(fuse, _remark(choice))
 

@@ -14,10 +14,12 @@ from meshc.passes.graph.fusing.pattern import Choice, DoesNotFit, Match, Pattern
 
 @dataclass(frozen=True)
 class Rows:
-    """Width and rows of each matrix, and how many vectors it is multiplied with."""
+    """Width and rows of each matrix, how many vectors it is multiplied with, and whether what comes
+    out is a part of a sum over ranks."""
 
     batch: int
     matrices: tuple[tuple[int, int], ...]
+    partial: bool = False
 
 
 class RowsPattern(Pattern[Rows]):
@@ -37,7 +39,7 @@ class RowsPattern(Pattern[Rows]):
             f"{max(p.memory.bytes for p in plans)} bytes of shared memory, "
             f"predicted {1e6 * seconds:.1f} us"
         )
-        return Choice(graph.Fuse(kernel=self.NAME), remark)
+        return Choice(graph.Fuse(kernel=self.NAME, partial=sizes.partial), remark)
 
 
 def check_rows(sizes: Rows) -> None:

@@ -31,7 +31,9 @@ class FunctionExpander(Handing, Distributed, Contractions, Routing):
     """Gives every mesh value a place and emits the statements that compute it."""
 
     def expand(self, function: Function) -> Block:
-        """The statements of the whole phase."""
+        """The statements of the whole phase. Raises ``unsupported-op`` for an op that has none."""
+        for op in function.body.walk():
+            self.handler(op)  # refused in front of what else may be wrong
         for param in function.params:
             if param.role == "weight":
                 self.weights.stacks[param.value] = Stack(param.value, None, None)

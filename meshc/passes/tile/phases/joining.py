@@ -160,9 +160,12 @@ def _within(operand: Operand, instead: Mapping[Value, Value]) -> Operand:
 
 
 def _rename_clashes(first: Module, second: Module) -> None:
-    """Let no name mean two things: of dims with two extents that of the step is another one, the
-    position of a chunk is ``cached``, and loops and values of the prompt take free names."""
-    dims = {n: f"{n}_{STEP}" for n, e in second.dims.items() if first.dims.get(n, e) != e}
+    """Let no name mean two things: of dims with two extents, and of that which counts tokens, the
+    step's is another one, the position of a chunk is ``cached``, and loops and values of the prompt
+    take free names."""
+    tokens = first.rows.dim if first.rows is not None else None
+    two = [n for n, e in second.dims.items() if n == tokens or first.dims.get(n, e) != e]
+    dims = {name: f"{name}_{STEP}" for name in two}
     routes = {c.name: c for c in first.channels}
     taken = {*routes, *(c.name for c in second.channels)}
     channels = {}

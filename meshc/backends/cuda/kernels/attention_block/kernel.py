@@ -41,7 +41,7 @@ _LOG2E = math.log2(math.e)
 class Attention:
     """What an attention block computes. ``window`` 0 means all tokens; ``scale`` is of scores;
     ``bias`` is that of queries, keys and values, ``head_epsilons`` of the norms of each head's
-    queries and keys, where they are normed."""
+    queries and keys, where they are normed. A ``partial`` one does not add the residual."""
 
     batch: int
     hidden: int
@@ -56,6 +56,7 @@ class Attention:
     window: int = 0
     out_bias: bool = False
     head_epsilons: tuple[float, float] | None = None
+    partial: bool = False
 
     @property
     def sizes(self) -> dsmem.Attention:
@@ -229,6 +230,7 @@ def text(chosen: AttentionPlan, name: str, following: FirstReads | None = None) 
         work_bytes=chosen.work_bytes,
         bias=shape.bias,
         out_bias=shape.out_bias,
+        partial=shape.partial,
         head_epsilons=[literal(epsilon) for epsilon in shape.head_epsilons or ()],
         epsilon=literal(shape.epsilon),
         scale=literal(shape.scale * _LOG2E),

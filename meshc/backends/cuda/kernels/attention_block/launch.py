@@ -10,7 +10,12 @@ from meshc.analysis.cuda.blocks import THREADS
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.attention_block import kernel
-from meshc.backends.cuda.kernels.fused import ATTENTION, Fused, FusedKernel
+from meshc.backends.cuda.kernels.fused import (
+    ATTENTION,
+    Fused,
+    FusedKernel,
+    summed_over_ranks,
+)
 from meshc.backends.cuda.program import Launch
 from meshc.ir.ops import graph
 
@@ -26,6 +31,7 @@ class AttentionBlock(FusedKernel):
         "residual", "norm", "query", "key", "value", "keys", "values", "output",
     )  # fmt: skip
     MAY_TAKE: ClassVar[tuple[str, ...]] = (*_BIASES, "query_norm", "key_norm", "output_bias")
+    PARTIAL: ClassVar[bool] = True
 
     def launches(self, step: Step, fused: Fused) -> list[Launch]:
         op, shape = fused.op, _shape(step, fused)
@@ -63,7 +69,7 @@ class AttentionBlock(FusedKernel):
         launch = Launch(name, (*given, *table, step.row("cached"), cosines, sines))
         step.reads_first(launch, qkv, plan.first_reads())
         step.renderers[name] = partial(kernel.text, plan, name)
-        return [launch]
+        return [launch, *summed_over_ranks(step, op)]
 
 
 def _shape(step: Step, fused: Fused) -> kernel.Attention:
@@ -98,4 +104,5 @@ def _shape(step: Step, fused: Fused) -> kernel.Attention:
         fused.takes("query_bias"),
         out_bias=fused.takes("output_bias"),
         head_epsilons=epsilons,
+        partial=fused.op.partial,
     )

@@ -9,7 +9,7 @@ from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.fused import FEED_FORWARD, Fused, FusedKernel
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product_of_columns
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.program import ALL_REDUCE, Buffer, Launch
 from meshc.ir.ops import graph
 
 
@@ -20,6 +20,7 @@ class FeedForward(FusedKernel):
     PLACE: ClassVar[str] = FEED_FORWARD
     TAKES: ClassVar[tuple[str, ...]] = ("residual", "norm", "up", "down")
     MAY_TAKE: ClassVar[tuple[str, ...]] = ("gate", "gate_bias", "up_bias", "down_bias")
+    PARTIAL: ClassVar[bool] = True
 
     def launches(self, step: Step, fused: Fused) -> list[Launch]:
         norm, down = fused.reader("norm", graph.RmsNorm), fused.reader("down", graph.Matmul)
@@ -36,7 +37,8 @@ class FeedForward(FusedKernel):
             norm.eps, _activation(fused), fused.takes("up_bias"),
         )  # fmt: skip
         second = RowsProduct(
-            step.columns, features, hidden, step.dtype, "plain", "residual",
+            step.columns, features, hidden, step.dtype, "plain",
+            "stored" if fused.op.partial else "residual",
             bias=fused.takes("down_bias"),
         )  # fmt: skip
         name, pack = ("gate_up", "gated") if gated else ("up", "transposed")
@@ -54,12 +56,14 @@ class FeedForward(FusedKernel):
         made = step.own(step.of_stage("features"))
         step.buffers[made] = Buffer("f32", (step.columns, features), "scratch")
         sums, residual = step.own("sums"), step.own("residual")
-        return [
+        ends = (residual,) if fused.op.partial else (sums, residual)
+        launches = [
             product_of_columns(step, step.own("ffn_inner"), first, (sums, *given, made), matrix),
-            product_of_columns(
-                step, step.own("ffn_outer"), second, (made, *last, sums, residual), outer
-            ),
+            product_of_columns(step, step.own("ffn_outer"), second, (made, *last, *ends), outer),
         ]
+        if fused.op.partial:
+            launches.append(Launch(ALL_REDUCE, (residual, sums, sums)))
+        return launches
 
 
 def _activation(fused: Fused) -> str:

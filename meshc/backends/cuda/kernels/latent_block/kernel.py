@@ -32,7 +32,7 @@ _LOG2E = math.log2(math.e)
 class Latent:
     """What a latent attention block computes: ``sizes``, of which a cluster has ``group`` heads,
     epsilons of the norms of the input, of the latent and of the query's latent, if it has one,
-    ``scale`` of scores."""
+    ``scale`` of scores. A ``partial`` one does not add the residual."""
 
     sizes: dsmem.LatentAttention
     dtype: str
@@ -41,6 +41,7 @@ class Latent:
     latent_epsilon: float
     scale: float
     query_epsilon: float = 0.0
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ def text(chosen: LatentPlan, name: str) -> str:
         tile_tokens=blocks.latent_tile_tokens(sizes, chosen.tile_bytes),
         stages=chosen.stages,
         tiled=chosen.by_tiles,
+        partial=shape.partial,
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,
     )

@@ -9,7 +9,12 @@ from meshc.analysis.cuda.blocks import THREADS
 from meshc.analysis.cuda.dsmem import LatentAttention
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.kernels.fused import ATTENTION, Fused, FusedKernel
+from meshc.backends.cuda.kernels.fused import (
+    ATTENTION,
+    Fused,
+    FusedKernel,
+    summed_over_ranks,
+)
 from meshc.backends.cuda.kernels.latent_block import kernel
 from meshc.backends.cuda.program import Launch
 from meshc.ir.ops import graph
@@ -28,6 +33,7 @@ class LatentBlock(FusedKernel):
         "keys", "absorb", "expand", "output",
     )  # fmt: skip
     MAY_TAKE: ClassVar[tuple[str, ...]] = ("query_latent", "query_norm")
+    PARTIAL: ClassVar[bool] = True
 
     def launches(self, step: Step, fused: Fused) -> list[Launch]:
         names = {"attention": "norm", "latent": "latent_norm", "query": "query_norm"}
@@ -43,6 +49,7 @@ class LatentBlock(FusedKernel):
             norms["latent"].eps,
             scales[0].factor if scales else 1.0,
             norms["query"].eps if sizes.query_rank else 0.0,
+            fused.op.partial,
         )
         angles = step.add_angles(rope_frequencies(fused.all(graph.Rope)[0], sizes.rope))
         plan = kernel.plan(shape, fused.op.cluster)
@@ -65,7 +72,7 @@ class LatentBlock(FusedKernel):
             step.row("residual"), step.row("sums"), gains["attention"], gains["latent"], *of_query,
             *weights, cache, *table, step.row("cached"), *angles,
         )  # fmt: skip
-        return [Launch(made, arguments)]
+        return [Launch(made, arguments), *summed_over_ranks(step, fused.op)]
 
 
 def _sizes(step: Step, fused: Fused, normed: dict[str, str]) -> LatentAttention:

@@ -1,0 +1,49 @@
+"""Symmetric memory of several GPUs in the executor: an allocation of the same size on each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+# Addresses that no process has, so that a thread that dereferences one ends the run.
+_FIRST_MULTICAST, _WINDOW = 0x00A0_0000_0000_0000, 1 << 40
+_ALIGNMENT = 128
+
+
+@dataclass(frozen=True)
+class SymmetricMemory:
+    """An allocation on every GPU: ``parts`` by GPU, arrays of one shape and type, and the
+    ``multicast`` address that stands for all of them. One of ``signals`` holds the words of
+    ``put_signal`` and ``wait_signal`` and nothing else."""
+
+    parts: tuple[NDArray[Any], ...]
+    multicast: int
+    signals: bool = False
+
+    @property
+    def addresses(self) -> NDArray[np.uint64]:
+        """Where the allocation lies on each GPU, as kernels are told: an array of pointers."""
+        return np.array([part.ctypes.data for part in self.parts], np.uint64)
+
+
+def symmetric_memory(
+    number: int,
+    gpus: int,
+    shape: Sequence[int],
+    dtype: DTypeLike,
+    signals: bool = False,
+) -> SymmetricMemory:
+    """Allocation ``number`` of a launch: zeros of ``shape`` on each of ``gpus``."""
+    parts = tuple(_aligned(shape, np.dtype(dtype)) for _ in range(gpus))
+    return SymmetricMemory(parts, _FIRST_MULTICAST + number * _WINDOW, signals)
+
+
+def _aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    count = int(np.prod(shape)) * dtype.itemsize
+    held = np.zeros(count + _ALIGNMENT, np.uint8)
+    first = -held.ctypes.data % _ALIGNMENT
+    return held[first : first + count].view(dtype).reshape(shape)

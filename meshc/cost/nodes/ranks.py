@@ -1,0 +1,193 @@
+"""The kernels of a layer on one GPU of a node in tensor parallel, and the collectives between.
+
+Heads and features are split over GPUs, so each product has a part of its columns or of what it sums
+over; behind the projection of attention and behind the feed-forward part stand a sum over all GPUs,
+the residual and a norm. In a sum by the switch (multimem, NVLink SHARP) a GPU sends its values
+once and gets its share of the sums, then sends that share and gets all; without, each share goes to
+every peer. A fused collective does residual and norm on its way, on rows that it holds anyway, but
+needs enough blocks to keep links busy (TokenWeave, Figures 5 and 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, hypot
+from typing import NamedTuple
+
+from meshc.cost.nodes.batches import Batch, tokens_of
+from meshc.cost.nodes.products import Product, ProductRates
+from meshc.cost.served_models import LayerShape, ServedModel
+from meshc.cost.serving_iterations import pairs_seen
+from meshc.devices import Device
+from meshc.support.diagnostics import fail
+
+_SHARPNESS = 3.5
+"""How suddenly a collective goes over from as fast as its blocks to as fast as its links: between
+2 and 32 blocks this form is within 9 % of TokenWeave's Figure 10."""
+_EXPERT_ROWS = 64
+"""Rows of a tile of an expert's product, to which its rows are padded."""
+
+
+class Kernel(NamedTuple):
+    """One kernel of a GPU."""
+
+    name: str
+    seconds: float
+
+
+Kernels = tuple[Kernel, ...]
+
+
+@dataclass(frozen=True)
+class Half:
+    """A layer of some tokens on one GPU: what stands before each of its two collectives."""
+
+    attention: Kernels
+    feed_forward: Kernels
+
+    @property
+    def seconds(self) -> float:
+        """Of all kernels."""
+        return sum(kernel.seconds for kernel in (*self.attention, *self.feed_forward))
+
+
+class Ranks:
+    """Costs of ``model`` on ``gpus`` GPUs of ``device``; ``in_switch`` says that the switch sums.
+
+    Errors: ``bad-argument`` when the device is no node, has fewer GPUs, or heads or features do
+    not divide; ``device-number`` when it does not give a number that is needed.
+    """
+
+    def __init__(
+        self, model: ServedModel, device: Device, gpus: int, in_switch: bool = True
+    ) -> None:
+        if device.kind != "node":
+            fail("bad-argument", f"'{device.name}' is no node of GPUs", help="take h100x8")
+        if not 2 <= gpus <= device.cores:
+            fail(
+                "bad-argument",
+                f"GPUs in tensor parallel are 2 to {device.cores} of '{device.name}', not {gpus}",
+            )
+        if model.heads % gpus:
+            fail("bad-argument", f"{model.heads} heads are not dealt evenly to {gpus} GPUs")
+        self.model, self.device, self.gpus = model, device, gpus
+        self.rates = ProductRates.of(device, "bf16")
+        self.multiprocessors = self.rates.multiprocessors
+        self.blocks = device.whole("collective_blocks")
+        self._in_switch = in_switch
+        self._attention_rate = device.real("attention_flops_per_second")
+        self._norm_start = device.real("norm_seconds")
+        self._collective_start = device.real("collective_seconds")
+        self._link = device.real("link_bytes_per_second")
+        self._block_rate = device.real("block_bytes_per_second")
+        self.slowdown = device.real("overlap_slowdown")
+        self.overlap_seconds = device.real("overlap_seconds")
+        self.iteration_seconds = device.real("iteration_seconds")
+
+    # --- kernels
+
+    def layer(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Half:
+        """The kernels of a layer for ``batch`` on so many multiprocessors, without norms."""
+        return Half(
+            self._attention(shape, batch, multiprocessors),
+            self._feed_forward(shape, tokens_of(batch), multiprocessors),
+        )
+
+    def widest(self, shape: LayerShape, tokens: int) -> Product:
+        """The product of a layer that has most blocks: into the features behind the norm, or that
+        of queries, keys and values where all features are experts'."""
+        if shape.dense_width:
+            return Product(tokens, 2 * ceil(shape.dense_width / self.gpus), self.model.hidden)
+        return Product(tokens, self._projected, self.model.hidden)
+
+    def norm(self, tokens: int) -> Kernel:
+        """Residual sum and norm of all rows, on each GPU: two tensors read and two written."""
+        size = 4 * self._row_bytes * tokens
+        return Kernel("norm", self._norm_start + size / self.rates.bytes)
+
+    def all_reduce(self, tokens: int) -> Kernel:
+        """The sum of all rows over all GPUs."""
+        return Kernel("all_reduce", self._collective_start + self._link_seconds(tokens))
+
+    def fused(self, tokens: int, blocks: int) -> Kernel:
+        """Sum, residual and norm in one kernel of ``blocks`` blocks on each GPU."""
+        by_blocks = self._row_bytes * tokens / (self._block_rate * blocks)
+        both = (self._link_seconds(tokens) ** _SHARPNESS + by_blocks**_SHARPNESS) ** (
+            1 / _SHARPNESS
+        )
+        return Kernel("all_reduce_norm", self._collective_start + both)
+
+    # --- parts
+
+    @property
+    def _row_bytes(self) -> int:
+        return self.model.hidden * self.model.element_bytes
+
+    @property
+    def _queries(self) -> int:
+        """Features of queries on a GPU."""
+        return self.model.heads // self.gpus * self.model.head_dim
+
+    @property
+    def _projected(self) -> int:
+        """Features of queries, keys and values on a GPU; key heads are repeated where there are
+        fewer than GPUs."""
+        keys = ceil(self.model.key_heads / self.gpus) * self.model.head_dim
+        return self._queries + 2 * keys
+
+    def _product(self, name: str, shape: Product, multiprocessors: int) -> Kernel:
+        width = self.model.element_bytes
+        return Kernel(name, self.rates.seconds(shape, multiprocessors, width))
+
+    def _moved(self, name: str, values: float) -> Kernel:
+        size = values * self.model.element_bytes
+        return Kernel(name, self.rates.start + size / self.rates.bytes)
+
+    def _attention(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Kernels:
+        tokens, hidden = tokens_of(batch), self.model.hidden
+        pairs = sum(pairs_seen(chunk.start, chunk.stop, shape.window) for chunk in batch)
+        share = multiprocessors / self.multiprocessors
+        computing = 4.0 * self._queries * pairs / (self._attention_rate * share)
+        seen = sum(min(chunk.stop, (shape.window or chunk.stop) + chunk.tokens) for chunk in batch)
+        reading = seen * (self._projected - self._queries) * self.model.element_bytes
+        attention = self.rates.start + max(computing, reading / self.rates.bytes)
+        return (
+            self._product("qkv", Product(tokens, self._projected, hidden), multiprocessors),
+            self._moved("rope", 3 * tokens * self._projected),
+            Kernel("attention", attention),
+            self._product("out", Product(tokens, hidden, self._queries), multiprocessors),
+        )
+
+    def _feed_forward(self, shape: LayerShape, tokens: int, multiprocessors: int) -> Kernels:
+        hidden, found = self.model.hidden, []
+        if shape.dense_width:
+            width = ceil(shape.dense_width / self.gpus)
+            found += [
+                self._product("up", Product(tokens, 2 * width, hidden), multiprocessors),
+                self._moved("gate", 3 * tokens * width),
+                self._product("down", Product(tokens, hidden, width), multiprocessors),
+            ]
+        if shape.experts:
+            found.append(Kernel("experts", self._experts(shape, tokens, multiprocessors)))
+        return tuple(found)
+
+    def _experts(self, shape: LayerShape, tokens: int, multiprocessors: int) -> float:
+        """Routing, both products of all experts in one kernel each, and the sum of a token's rows:
+        the 2-norm of reading and arithmetic, as in ``serving_iterations``."""
+        width = ceil(shape.expert_width / self.gpus)
+        parameters = 3 * self.model.hidden * width
+        taken = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** tokens)
+        reading = taken * parameters * self.model.element_bytes / self.rates.bytes
+        rows = ceil(tokens * shape.top_k / shape.experts / _EXPERT_ROWS) * _EXPERT_ROWS
+        rate = self.device.real("expert_flops_per_second") * multiprocessors / self.multiprocessors
+        computing = 2 * parameters * shape.experts * rows / rate
+        passes = self.device.real("expert_passes") * tokens * shape.top_k * self._row_bytes
+        kernels = 4 * self.rates.start
+        return kernels + hypot(reading, computing) + passes / self.rates.bytes
+
+    def _link_seconds(self, tokens: int) -> float:
+        """Seconds that a GPU's link is busy in its busier direction, for the sum of ``tokens``
+        rows."""
+        others = (self.gpus - 1) / self.gpus
+        passes = 1 + 1 / self.gpus if self._in_switch else 2 * others
+        return passes * self._row_bytes * tokens / self._link

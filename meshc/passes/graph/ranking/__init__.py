@@ -1,0 +1,1 @@
+"""How the graph of a whole model becomes that of one rank: which dims are dealt, and the ops."""
