@@ -70,6 +70,10 @@ NODE_STAGES = ("fuse-collective",)
 """The passes for kernels of several GPUs, behind ``shift-kv-cache``."""
 
 
+RANK_PASSES = ("tensor-parallel", "batch-tokens", "split-tokens")
+"""Passes that make graphs of one GPU among several and of batches of tokens; asked for by name."""
+
+
 JOINING_STAGES = ("allocate-routes", "schedule-tasks", "plan-memory")
 """The passes that give a program joined of two phases what each had for itself."""
 

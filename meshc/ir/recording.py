@@ -70,13 +70,14 @@ def attention_of(module: Module) -> Iterator[tuple[Attention, graph.Matmul]]:
         if isinstance(op, graph.Softmax)
         for value in _sources(makers, op)
     }
+    tokens = {_BATCH, *(part.dim for part in module.token_parts)}
     for op in module.walk():
         if not isinstance(op, graph.Matmul) or len(op.contract) != 1:
             continue
         for right, result in zip(op.operands[1:], op.results, strict=False):
             cache = _cache(makers, right)
             if cache is not None and (result, cache.dim) in weighed - {(result, op.contract[0])}:
-                yield _attention(op, right, cache), op
+                yield _attention(op, right, cache, tokens), op
 
 
 def _sources(makers: dict[Value, Op], softmax: graph.Softmax) -> set[Value]:
@@ -100,12 +101,15 @@ def _cache(makers: dict[Value, Op], value: Operand) -> graph.Append | None:
     return op if isinstance(op, graph.Append) else None
 
 
-def _attention(op: graph.Matmul, right: Operand, cache: graph.Append) -> Attention:
-    """The dims of the product ``op`` of queries with the cached keys ``right``."""
+def _attention(
+    op: graph.Matmul, right: Operand, cache: graph.Append, tokens: set[str]
+) -> Attention:
+    """The dims of the product ``op`` of queries with the cached keys ``right``; ``tokens`` are
+    dims of the batch and of its parts."""
     (lane,) = op.contract
     if len(op.group) == 2:
         return Attention(op.group[0], op.group[1], lane, cache.dim)
-    apart = {cache.dim, cache.rows, lane, _BATCH}
+    apart = {cache.dim, cache.rows, lane, *tokens}
     queries = [d for d in _dims(op.operands[0]) if d not in apart]
     shared = [d for d in queries if d in _dims(right)]
     if shared:

@@ -7,6 +7,7 @@ import meshc
 from meshc.pipelines import (
     KEEPING,
     NODE_STAGES,
+    RANK_PASSES,
     REQUESTS_BEHIND,
     STAGES,
     resource_passes,
@@ -32,7 +33,7 @@ def test_table_of_passes():
     order += ["pass for quantised weights", KEEPING]
     order += ["pass for several GPUs", *NODE_STAGES]
     order += ["pass for serving", *(one.NAME for one in serving_passes(1, True))]
-    order += ["pass for ranks", "tensor-parallel", "batch-tokens", "split-tokens"]
+    order += ["pass for ranks", *RANK_PASSES]
     order += ["pass for CSL", *(one.NAME for one in resource_passes())]
     assert [row[0] for row in rows("Passes")] == order
     for name, levels, requires, establishes in rows("Passes"):

@@ -15,6 +15,7 @@ from meshc.pipelines import (
     KEEPING,
     KERNEL_STAGES,
     NODE_STAGES,
+    RANK_PASSES,
     REQUESTS_BEHIND,
     RESOURCE_STAGES,
     SERVING_STAGES,
@@ -93,6 +94,7 @@ def test_stages_are_complete_and_in_order():
         *REQUESTS_BEHIND.values(),
         *RESOURCE_STAGES,
         KEEPING,
+        *RANK_PASSES,
     )
     assert {*every, *others} == {cls.NAME for cls in meshc.PASSES}
     assert [p.NAME for p in serving_passes(2, grouped=True)] == list(SERVING_STAGES)

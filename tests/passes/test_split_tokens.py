@@ -56,7 +56,7 @@ NARROW_70B = {
 def step_of(model: str) -> Module:
     """The decode step of one request."""
     loaded = load_any(model, Diagnostics())
-    request = CompileRequest(device="ideal", seq=CAPACITY, layers=2)
+    request = CompileRequest(device="ideal", seq=CAPACITY)
     return PassManager(pipeline_to("graph")).run(graph_module(loaded, "decode", request))
 
 
@@ -159,7 +159,13 @@ def judge(model: str, module: Module, seed: int) -> None:
                 assert error <= 1e-11 * np.abs(wanted).max()
 
 
-MODELS = [str(TINY / "llama-9h3-tied"), str(TINY / "qwen2-6h2-tied-bf16")]
+MODELS = [
+    str(TINY / "llama-9h3-tied"),
+    str(TINY / "qwen2-6h2-tied-bf16"),
+    str(TINY.parent / "tiny_experts" / "qwen2-moe-6x2"),
+    str(TINY.parent / "tiny_gpt_oss" / "gpt-oss-5x2-yarn"),
+    str(TINY.parent / "tiny_latent_experts" / "deepseek-v3-8x3"),
+]
 
 
 @settings(max_examples=10, deadline=None)
