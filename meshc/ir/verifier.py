@@ -162,6 +162,9 @@ class _Verifier:
         for dim in _repeated(kind.dims):
             help = "give one of them another name"
             self.wrong(f"{where}: dim {dim} occurs twice in {kind}", span, help)
+        if self.module.level != "tile" and kind.dtype.coded:
+            help = "keep-quantised brings weights to their codes"
+            self.wrong(f"{where}: {kind} belongs to the tile level", span, help)
         if self.module.level == "graph" and kind.layout is not None:
             help = "layouts belong to the mesh level; partition chooses them"
             self.wrong(f"{where}: a layout at the graph level", span, help)
@@ -244,6 +247,10 @@ class _Verifier:
             self.wrong(words, self.place(name), "add {role = out}, or one of in, weight and state")
         if isinstance(port.buffer.type, BufferType):
             rank = len(port.buffer.type.shape)
+            given, held = port.tensor.dtype, port.buffer.type.dtype
+            if given is not held and (given.coded or held.coded):
+                words = f"{name}: {given} for a buffer of {held}"
+                self.wrong(words, self.place(name), "codes stay what they are")
             if len(port.lanes) != rank:
                 words = f"{name}: {len(port.lanes)} lanes for a buffer of {rank} dims"
                 self.wrong(words, self.place(name), _PORT)

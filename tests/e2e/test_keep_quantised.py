@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -215,7 +216,34 @@ module @m level(tile) {
 """
 
 
-def test_the_meaning_of_decode_in_both_judges(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("was", "would", "words"),
+    [
+        ("%w.codes[1], %w.scales[1]", "%w.scales[1], %w.scales[1]", "'codes' has elements of f16"),
+        ("%y, %w.codes", "%w.codes[0], %w.codes", "'b' has elements of u4"),
+        ("group = 32", "group = 16", "32 rows are not 1 groups of 16"),
+        ("@w.codes in u4[N, K, F]", "@w.codes in f32[N, K, F]", "f32 for a buffer of u4"),
+        ("%w.least : f32", "%w.least : u4", "f32 for a buffer of u4"),
+    ],
+)
+def test_codes_are_read_by_dequantise_alone(was: str, would: str, words: str) -> None:
+    with pytest.raises(MeshcError, match=re.escape(words)):
+        meshc.parse(PROGRAM.replace(was, would), "m.meshir")
+
+
+def test_graphs_have_no_codes() -> None:
+    text = """module @m level(graph) {
+  dims E = 4
+  func @f(in %x: u4[E]) -> (u4[E]) {
+    graph.return %x
+  }
+}
+"""
+    with pytest.raises(MeshcError, match=r"u4\[E\] belongs to the tile level"):
+        meshc.parse(text, "m.meshir")
+
+
+def test_the_meaning_of_dequantise_in_both_judges(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     codes = random.integers(0, 16, (2, 64, 3)).astype(np.uint8)
     scales = random.standard_normal((2, 2, 3)).astype(np.float16).astype(np.float32)
