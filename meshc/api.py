@@ -16,11 +16,14 @@ from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
+from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
 from meshc.passes.graph.group_layers import GroupLayers
+from meshc.passes.graph.split_tokens import SplitTokens
+from meshc.passes.graph.tensor_parallel import TensorParallel
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.fuse_collective import FuseCollective
@@ -140,6 +143,7 @@ __all__ = [
     "AssignCslQueues",
     "AssignCslRegisters",
     "AssignCslTasks",
+    "BatchTokens",
     "Canonicalize",
     "ChunkPrompts",
     "Compiled",
@@ -174,6 +178,8 @@ __all__ = [
     "Session",
     "ShiftKvCache",
     "SplitRegions",
+    "SplitTokens",
+    "TensorParallel",
     "__version__",
     "compile",
     "load",

@@ -35,6 +35,7 @@ CASES = [
     ("qwen2-6h2-tied-bf16", "6x4", "auto"),
     ("../tiny_latent_experts/deepseek-v3-8x3", "3x2", "auto"),
     ("../tiny_gpt_oss/gpt-oss-5x2-yarn", "2x3", "auto"),
+    ("../tiny_dense/mistral-6h2", "3x2", "auto"),
 ]
 
 

@@ -1,6 +1,6 @@
 """Tiny random models, saved by Hugging Face transformers: llama and qwen2 with odd sizes, those
-with heads that CUDA kernels have, deepseek_v2 among them, those with experts, and those with sinks
-and windows.
+with heads that CUDA kernels have, deepseek_v2 among them, those with experts, those with sinks and
+windows, and dense ones with windows.
 
 Usage: python tools/oracle/tiny_models.py [tests/data]
 
@@ -321,6 +321,19 @@ TINY_MODELS = (
         torch.bfloat16,
         place="tiny_gpt_oss",
     ),
+    TinyModel(
+        "mistral-6h2",
+        "mistral",
+        {**_sizes(20, 6, 2, 4, 26, 53, 3), "sliding_window": 5},
+        place="tiny_dense",
+    ),
+    TinyModel(
+        "mistral-3h1-bf16",
+        "mistral",
+        {**_sizes(18, 3, 1, 6, 25, 47, 2), "sliding_window": 3, "tie_word_embeddings": True},
+        torch.bfloat16,
+        place="tiny_dense",
+    ),
 )
 
 
@@ -332,6 +345,7 @@ _FAMILIES = {
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
+    "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
 

@@ -52,11 +52,13 @@ class Number:
 @dataclass(frozen=True)
 class Windows:
     """Windows in every ``every``-th layer, from the first one on, over as many tokens as
-    'sliding_window' says, or ``default``, for the parameter ``parameter`` of the model."""
+    'sliding_window' says, or ``default``, for the parameter ``parameter`` of the model. A default
+    of 0 is no window, and so is null where windows are ``optional``."""
 
     parameter: str
     every: int
     default: int
+    optional: bool = False
 
 
 @dataclass(frozen=True)

@@ -242,6 +242,8 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
     if window and mask != "causal":
         message = "a window ends at a row's own position: it needs mask = causal"
         fail("bad-option", message, applied.spans["window"])
+    if window >= emitter.extents[dim]:  # it hides nothing that there is
+        window = 0
     sinks = [applied.tensor("sink")] if "sink" in applied.values else []
     for sink in sinks:
         if dim in dims_of(sink) or not {*dims_of(sink)} <= {*dims_of(value)} - {ROWS}:

@@ -164,11 +164,24 @@ def test_defaults_of_mistral_are_those_of_transformers(tmp_path: Path) -> None:
     assert _read(tmp_path, **MISTRAL, num_key_value_heads=None).kv_heads == 4
 
 
+@pytest.mark.parametrize(("given", "window"), [(..., 4096), (7, 7)])
+def test_windows_of_mistral(tmp_path: Path, given: object, window: int) -> None:
+    kinds = ["sliding_attention"] * model_config().layers
+    for layer_types in (..., kinds):
+        changes = {"sliding_window": given, "layer_types": layer_types}
+        assert _read(tmp_path, **{**MISTRAL, **changes}) == model_config(own={"W": window})
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"sliding_window": 4096}, "config-unsupported", "sliding-window attention"),
-        ({"sliding_window": ...}, "config-unsupported", "has a window of 4096 tokens"),
+        ({"sliding_window": 0}, "config-bad-value", "an integer from 1"),
+        ({"sliding_window": 8, "layer_types": []}, "config-unsupported", "windows in other layers"),
+        (
+            {"layer_types": ["sliding_attention"] * 2},
+            "config-unsupported",
+            "only layers of type full_attention",
+        ),
         ({"attention_bias": True}, "config-bad-value", "mistral has no biases"),
         ({"mlp_bias": True}, "config-bad-value", "mistral has no biases"),
     ],

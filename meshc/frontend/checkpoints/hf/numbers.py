@@ -10,10 +10,7 @@ from meshc.frontend.checkpoints.fields import Fields
 from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables, Windows
 
 _MOST_EXPERTS = 1 << 20
-_WINDOW_HELP = (
-    "meshc computes full causal attention in every layer, as llama does, and mistral where "
-    "'sliding_window' is null"
-)
+_WINDOW_HELP = "meshc computes full causal attention in every layer here"
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     flags = _read_flags(fields, tables.flags)
     switches = _read_flags(fields, tables.switches)
     numbers = _read_numbers(fields, tables.numbers)
-    if tables.windows:
+    if tables.windows and _has_window(fields, tables.windows):
         numbers[tables.windows.parameter] = _read_window(fields, tables.windows, known["layers"])
     else:
         _check_window(fields, tables.window_switch, known["layers"])
@@ -187,6 +184,12 @@ def _read_numbers(fields: Fields, numbers: Mapping[str, Number]) -> dict[str, Pa
     }
 
 
+def _has_window(fields: Fields, windows: Windows) -> bool:
+    """Whether the layers have windows at all: null, where it is allowed, says that they do not."""
+    absent = "sliding_window" not in fields.values
+    return bool(windows.default) if absent else fields.has("sliding_window") or not windows.optional
+
+
 def _read_window(fields: Fields, windows: Windows, layers: int) -> int:
     """The tokens of a window; layers that have it must be those of the model."""
     if fields.values.get("sliding_window", 0) is None:
@@ -199,8 +202,7 @@ def _read_window(fields: Fields, windows: Windows, layers: int) -> int:
         fields.reject(
             "config-unsupported",
             "layer_types",
-            f"windows in other layers than every {windows.every}th, from the first one on, are not "
-            "supported",
+            "windows in other layers than those of the family are not supported",
             f"meshc computes layer_types = {kinds} again and again, for each of {layers} layers",
         )
     return window
