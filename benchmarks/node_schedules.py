@@ -103,14 +103,19 @@ def mean_error(found: list[Comparison], *, held_out: bool, devices: tuple[str, .
 
 
 def splits(model: str, lengths: tuple[int, ...]) -> list[list[object]]:
-    """Milliseconds by the equal and the chosen cut, and without communication, on eight H100."""
+    """Milliseconds by the equal and the chosen cut, with as many blocks for sums, and without
+    communication, on eight H100."""
     ranks = ranks_of(model, "h100x8")
     rows: list[list[object]] = []
     for tokens in lengths:
         batch = prompts([tokens])
         chosen = best_schedule(ranks, batch)
-        times = (equal_split(ranks, batch), chosen, baseline(ranks, batch, communicates=False))
-        rows.append([model, tokens, *(f"{t.seconds * 1e3:.1f}" for t in times), chosen.split])
+        given = min(span.multiprocessors for span in chosen.spans)
+        blocks = ranks.blocks if chosen.split is None else given
+        middle = equal_split(ranks, batch, blocks)
+        times = (middle, chosen, baseline(ranks, batch, communicates=False))
+        shown = [f"{t.seconds * 1e3:.1f}" for t in times]
+        rows.append([model, tokens, *shown, chosen.split, blocks])
     return rows
 
 
@@ -160,7 +165,7 @@ def main() -> None:
     print(f"all, held out: {mean_error(found, held_out=True):.2%}\n")
     models = ("llama-3.3-70b", "qwen2.5-72b", "qwen3-235b-a22b")
     cuts = [row for model in models for row in splits(model, (1024, 2048, 4096, 8192, 16384))]
-    head = ["model", "tokens", "equal cut, ms", "chosen, ms", f"{ALONE}, ms", "at"]
+    head = ["model", "tokens", "equal cut, ms", "chosen, ms", f"{ALONE}, ms", "at", "blocks"]
     print(table(head, cuts))
     for name in ("h100x8", "h100x4", "b200x8"):
         for model in models:

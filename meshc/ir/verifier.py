@@ -18,14 +18,9 @@ from meshc.ir.header import names_text
 from meshc.ir.module import Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, ranks, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
-from meshc.ir.ranks import rank_mistakes
 from meshc.ir.recording import attention_of
 from meshc.ir.rows import (
     Rows,
-    attention_mistakes,
-    paired_mistakes,
-    rows_mistakes,
-    token_part_mistakes,
 )
 from meshc.ir.signatures import (
     attribute_mistakes,
@@ -33,6 +28,7 @@ from meshc.ir.signatures import (
     form_of,
     standing_mistakes,
 )
+from meshc.ir.stated import stated_mistakes
 from meshc.ir.types import BufferType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.viewcheck import coordinates_of, operand_mistakes, unknown_names
@@ -92,20 +88,8 @@ class _Verifier:
                 words = f"scalar {name} begins with {low}, which is no multiple of {multiple}"
                 help = "a range begins with a multiple of its step, such as pos = 0..12 by 4"
                 self.wrong(words, module.places.get("scalars"), help)
-        for words in rows_mistakes(module.rows, module.dims):
-            self.wrong(words, module.places.get("rows"), "such as: rows dim = L, capacity = S")
-        for words in attention_mistakes(module.attention, module.rows, module.dims):
-            help = "such as: attention query = H, key = G, lane = D, keys = S"
-            self.wrong(words, module.places.get("attention"), help)
-        for words in token_part_mistakes(module.token_parts, "B", module.dims):
-            help = "each token once: tokens dim = B_first, first = 0, then one for the others"
-            self.wrong(words, module.places.get("tokens"), help)
-        for words in rank_mistakes(module.ranks, module.dims, module.level):
-            help = "such as: ranks count = 2, and a line: part dim = F_rank, whole = F"
-            self.wrong(words, module.places.get("ranks"), help)
-        for words in paired_mistakes(module.paired, _weights(module), module.dims):
-            help = "names of weights and a dim of each, such as: paired wq = D"
-            self.wrong(words, module.places.get("paired"), help)
+        for place, words, help in stated_mistakes(module):
+            self.wrong(words, module.places.get(place), help)
         for words in option_mistakes(module.options):
             self.wrong(words, module.places.get("options"))
         if (module.mesh is None) != (module.level == "graph"):
@@ -475,13 +459,6 @@ def _has(kind: Type, split: Split) -> bool:
     """Whether a value of type ``kind`` is laid out with ``split``."""
     layout = kind.layout if isinstance(kind, TensorType) else None
     return layout is not None and split in layout.splits
-
-
-def _weights(module: Module) -> dict[str, TensorType]:
-    """What the host packs, by name."""
-    params = (p.value for f in module.functions for p in f.params if p.role == "weight")
-    found = {value.name: value.type for value in params if isinstance(value.type, TensorType)}
-    return found | {port.name: port.tensor for port in module.ports if port.direction == "in"}
 
 
 def _name(op: Op) -> str:

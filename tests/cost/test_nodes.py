@@ -149,10 +149,24 @@ def test_the_threshold_is_where_cutting_begins():
     assert 512 < tokens <= 1024
 
 
-@pytest.mark.parametrize("tokens", [1024, 4096, 16384])
-def test_an_equal_cut_is_worse_than_the_chosen_one(tokens):
-    batch = prompts([tokens])
-    assert equal_split(ranks(), batch).seconds > best_schedule(ranks(), batch).seconds
+def test_a_boundary_without_a_wave_is_better_than_the_middle():
+    """With as many multiprocessors for sums, where the middle costs a wave."""
+    own, batch = ranks("qwen2.5-72b"), prompts([8192])
+    chosen = best_schedule(own, batch)
+    blocks = min(span.multiprocessors for span in chosen.spans)
+    whole = own.widest(own.model.layers[-1], 8192)
+    assert extra_waves(own.rates, whole, 4096, own.multiprocessors - blocks) > 0
+    assert equal_split(own, batch, blocks).seconds > chosen.seconds
+
+
+@given(st.integers(2, 30_000))
+@settings(max_examples=15, deadline=None)
+def test_the_middle_is_tried_where_it_costs_no_wave(tokens):
+    own, batch = ranks(layers=2), prompts([tokens])
+    chosen = best_schedule(own, batch).seconds
+    for blocks in (2, 4, 6, 8):
+        if tokens // 2 in boundaries(own, tokens, blocks):
+            assert chosen <= equal_split(own, batch, blocks).seconds
 
 
 @pytest.mark.parametrize("tokens", [8192, 16384])

@@ -49,11 +49,17 @@ def ports_of(found: Compiled) -> list[Port]:
     return [port for port in module.ports if port.direction == "in"]
 
 
+def normed(rows: np.ndarray) -> np.ndarray:
+    """Rows over the root of their mean square."""
+    return rows / np.sqrt((rows * rows).mean(1, keepdims=True) + 1e-5)
+
+
 EXPECTED: dict[str, Callable[..., dict[str, np.ndarray]]] = {
     "column_sums": lambda v: {"sums": v.sum(2)},
     "all_gather": lambda v: {"rows": v, "columns": v.sum(1)},
     "scatter": lambda v: {"all": np.roll(v, -3)},
     "chain": lambda v: {"sum": v.sum(0)},
+    "normed": lambda y, w, x, g: {"h": normed(y @ w + x) * g},
     "dispatch": lambda rows, gates, gain: {"back": rows * (gates @ gain)},
 }
 

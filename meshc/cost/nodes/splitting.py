@@ -2,9 +2,9 @@
 
 A cut at any place may cost a wave: 300 tiles on 132 multiprocessors take three waves, two halves of
 150 take two each. So the boundary is one at which the product with most blocks takes no wave more
-in two parts than in one (TokenWeave, Figure 8); of those, the one whose schedule is shortest. Where
-there is none, or where the schedule is not shorter than that of the fused kernel alone, the batch
-stays whole.
+in two parts than in one (TokenWeave, Figure 8); of some of those, spread evenly, the one whose
+schedule is shortest. Where there is none, or where the schedule is not shorter than that of the
+fused kernel alone, the batch stays whole.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ def best_schedule(ranks: Ranks, batch: Batch) -> Schedule:
     tokens = tokens_of(batch)
     best = fused_only(ranks, batch)
     for blocks in range(2, ranks.blocks + 1, 2):
-        for at in _spread(boundaries(ranks, tokens, blocks)):
+        for at in _spread(boundaries(ranks, tokens, blocks), tokens // 2):
             tried = overlapped(ranks, batch, at, blocks)
             if tried.seconds < best.seconds:
                 best = tried
     return best
 
 
-def equal_split(ranks: Ranks, batch: Batch) -> Schedule:
-    """The schedule that cuts a batch in the middle, whatever waves that costs."""
-    return overlapped(ranks, batch, tokens_of(batch) // 2, ranks.blocks)
+def equal_split(ranks: Ranks, batch: Batch, blocks: int) -> Schedule:
+    """The schedule that cuts a batch in the middle, whatever waves that costs, with ``blocks``
+    multiprocessors for collectives."""
+    return overlapped(ranks, batch, tokens_of(batch) // 2, blocks)
 
 
 def threshold_tokens(ranks: Ranks) -> int | None:
@@ -73,7 +74,9 @@ def threshold_tokens(ranks: Ranks) -> int | None:
     return None
 
 
-def _spread(places: list[int]) -> list[int]:
-    """At most so many of ``places``, evenly."""
+def _spread(places: list[int], middle: int) -> list[int]:
+    """About so many of ``places``, evenly, and the one nearest to ``middle``."""
     step = -(-len(places) // _MOST_TRIED)
-    return places[::step] if step else []
+    if not step:
+        return []
+    return sorted({*places[::step], min(places, key=lambda at: abs(at - middle))})

@@ -9,7 +9,9 @@ from csl_texts import cast, chain, exchange, tile_program
 from meshc.devices import device
 from meshc.ir.affine import Cond, parse_expr
 from meshc.ir.ops import graph
+from meshc.ir.parser import parse_module
 from meshc.support.diagnostics import MeshcError
+from meshc.support.spans import Source
 
 COPY = "    tile.copy %b, %a\n"
 
@@ -147,7 +149,11 @@ def test_messages_between_regions_that_cross_no_edge():
         "[y, x] -> [y, x - 1] : x >= 1", "[r, y, x] -> [r + 1, y, x] : r = 0"
     )
     body = exchange("over", sends="r = 0", gets="r = 1")
-    assert regions(2, body, to) == "csl-route"
+    to = to.strip() + ' {send_color = "0", recv_color = "0", queue = 2, output_queue = 2}\n'
+    text = tile_program(body, f"  {to}", mesh={"regions": 2})
+    module = parse_module(Source("tile.meshir", text))
+    module.device = device("wse2")
+    assert refused(module).code == "csl-route"
 
 
 def test_ops_of_other_levels():
