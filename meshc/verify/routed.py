@@ -96,6 +96,12 @@ def check_crossing(module: Module, channel: Channel) -> None:
             )
     origins = np.array([(row, column) for column, row in origins_of(mesh)])
     sources, targets = crossings(channel, mesh)
+    for region in targets[(targets[:, 0] < 0) | (targets[:, 0] >= mesh.regions), 0][:1]:
+        fail(
+            "routes-clash",
+            f"@{channel.name} leads to {mesh.outer}={region}, and the mesh has {mesh.regions} "
+            f"region{'s' * (mesh.regions > 1)}",
+        )
     here, there = (origins[ends[:, 0]] + ends[:, 1:] for ends in (sources, targets))
     hops = np.abs(here - there).sum(axis=1)
     for far in np.flatnonzero(hops != 1)[:1]:

@@ -38,6 +38,7 @@ class Contractions(Values):
         if len(rights) == 1 and self.is_by_head(op):
             by_head(self.emitter, self.weights, op, self.place_of(left), places[0], rights[0])
             return
+        self.check_lanes(op, left)
         self.check_side_by_side(op, places)
         width = sum(p.width for p in places)
         first = places[0]
@@ -69,6 +70,20 @@ class Contractions(Values):
                 f"a right operand of {op.NAME} is neither a weight nor an input of its own",
                 op.span,
             )
+
+    def check_lanes(self, op: mesh.Gemv, left: Value) -> None:
+        """What a row of the left operand holds is contracted: another dim beside that of rows has
+        one lane on a core."""
+        if self.place_of(left).width == self.lanes_of(left, op.contract):
+            return
+        rows = self.module.row_dim or "none that the header names"
+        fail(
+            "unsupported-layout",
+            f"{op.NAME} of {left}, which has several lanes beside the rows ({rows}) and "
+            f"{', '.join(op.contract)}, which it sums over",
+            op.span,
+            help="name the dim of the rows in the header, such as: rows dim = L, capacity = L",
+        )
 
     def gemv_cache(self, op: mesh.Gemv, left: Value, right: Value) -> None:
         """Scores of a query, or values weighted by its scores, against the core's own slots."""
