@@ -5,8 +5,8 @@
 Each published value says how many times faster a policy is than the baseline. The numbers of
 ``h100x8`` and ``b200x8`` whose kind is `calibrated` were fitted, by least squares, to the first and
 every second value of each row of ``tests/data/tokenweave.toml``, and to the latencies without
-communication at the same lengths; all other values are held out, and so is all of ``h100x4``. The
-fit keeps the order of magnitude of the starting values (a penalty of 2 % for a factor of e).
+communication at the same lengths (``benchmarks/calibrate_nodes.py``); all other values are held
+out, and so is all of ``h100x4``.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def comparisons() -> list[Comparison]:
         for index, (tokens, faster) in enumerate(zip(row["tokens"], row["faster"], strict=True)):
             count = tokens // PROMPT if row.get("prompts") else 1
             batch = prompts([tokens // count] * count)
-            schedule = _schedule(ranks, row["policy"], batch)
+            schedule = schedule_of(ranks, row["policy"], batch)
             found.append(
                 Comparison(
                     row["figure"],
@@ -85,7 +85,8 @@ def comparisons() -> list[Comparison]:
     return found
 
 
-def _schedule(ranks: Ranks, policy: str, batch: tuple) -> Schedule:
+def schedule_of(ranks: Ranks, policy: str, batch: tuple) -> Schedule:
+    """What a row's ``policy`` does with ``batch``."""
     if policy == ALONE:
         return baseline(ranks, batch, communicates=False)
     return (fused_only if policy == "fuse-only" else best_schedule)(ranks, batch)
