@@ -49,5 +49,8 @@ class ExpandPrograms(Pass):
         expander = FunctionExpander(module)
         block = expander.expand(module.function)
         join_neighbours(block)
-        expander.emitter.module.programs = [Program(module.function.name, block)]
-        return expander.emitter.module
+        found = expander.emitter.module
+        found.programs = [Program(module.function.name, block)]
+        packed = {port.name for port in found.ports}  # weights that nothing uses are not
+        found.paired = {name: dim for name, dim in found.paired.items() if name in packed}
+        return found
