@@ -296,14 +296,28 @@ def _append_tokens(scope: Scope, op: batches.AppendTokens) -> list[Array]:
     fresh = aligned(scope.of(new), _dims(new), (op.tokens, op.rows, *rest))[:, 0]
     owners, positions = _owned(scope, op.tokens)
     for token, (owner, position) in enumerate(zip(owners, positions, strict=True)):
-        if position >= 0:
-            result[owner, position] = fresh[token]
+        if position < 0:
+            continue
+        if owner >= len(result) or position >= result.shape[1]:
+            fail(
+                "interp-shape",
+                f"{op.NAME}: row {position} of request {owner} is not in a cache of "
+                f"{len(result)} requests with {result.shape[1]} rows",
+                op.span,
+            )
+        result[owner, position] = fresh[token]
     return [np.moveaxis(result, [0, 1], [dims.index(d) for d in own])]
 
 
 @meaning(batches.TokenCaches)
 def _token_caches(scope: Scope, op: batches.TokenCaches) -> list[Array]:
     owners, _ = _owned(scope, op.tokens)
+    if owners.size and owners.max() >= scope.extents[op.requests]:
+        fail(
+            "interp-shape",
+            f"{op.NAME}: there is no request {owners.max()} among {scope.extents[op.requests]}",
+            op.span,
+        )
     return [scope.of(op.operands[0]).take(owners, _dims(op.operands[0]).index(op.requests))]
 
 
@@ -322,7 +336,7 @@ def _take_tokens(scope: Scope, op: batches.TakeTokens) -> list[Array]:
 
 @meaning(batches.JoinTokens)
 def _join_tokens(scope: Scope, op: batches.JoinTokens) -> list[Array]:
-    return [np.concatenate([scope.of(operand) for operand in op.operands], op.axis)]
+    return [np.concatenate([scope.of(operand) for operand in op.operands], op.place)]
 
 
 @meaning(graph.Embed)

@@ -19,6 +19,16 @@ EMBED = """module @m level(graph) {
   }
 }
 """
+TOKENS = """module @m level(graph) {
+  dims B = 2, L = 1, S = 3, E = 2, R = 2
+  scalars pos = -1..7, owner = 0..2
+  func @f(in %x: f32[B, L, E], state %c: f32[R, S, E]) -> (f32[B, S, E], f32[R, S, E]) {
+    %g = graph.append_tokens %c, %x {dim = S, rows = L, requests = R, tokens = B} : f32[R, S, E]
+    %o = graph.token_caches %g {requests = R, tokens = B} : f32[B, S, E]
+    graph.return %o, %g
+  }
+}
+"""
 KEPT = "buffer %s : f32[2] {role = state}\n"
 PAIRS = """module @m level(mesh) {
   dims L = 1, D = 6
@@ -46,6 +56,27 @@ def test_inputs_and_scalars():
     assert code(run_graph, module, given, {}) == "interp-scalar"
     assert code(run_graph, module, given, {"pos": 4}) == "interp-scalar"
     assert run_graph(module, given, at)[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("owner", "pos", "fits"),
+    [
+        ((0, 1), (2, 2), True),
+        ((0, 1), (2, 3), False),
+        ((0, 2), (0, 0), False),
+        ((0, 2), (0, -1), False),
+        ((1, 1), (0, -1), True),
+    ],
+)
+def test_tokens_have_a_place_in_a_cache(owner, pos, fits):
+    module, given = module_of(TOKENS), {"x": np.ones((2, 1, 2))}
+    at = {"pos": pos, "owner": owner}
+    if not fits:
+        assert code(run_graph, module, given, at) == "interp-shape"
+        return
+    own, grown = run_graph(module, given, at)
+    assert grown.sum() == 2 * sum(p >= 0 for p in pos)
+    assert np.array_equal(own, grown[list(owner)])
 
 
 def test_a_tile_program_wants_its_ports():

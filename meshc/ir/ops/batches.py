@@ -88,8 +88,8 @@ class JoinTokens(Op):
         return [TensorType(kinds[0].dtype, dims)]
 
     @property
-    def axis(self) -> int:
-        """Where the operands have their tokens."""
+    def place(self) -> int:
+        """Which of the dims of its operands counts their tokens."""
         (axis,) = _differing([tensor_type(operand).dims for operand in self.operands])
         return axis
 

@@ -376,6 +376,8 @@ class RmsScale(Op):
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.dim not in tensor_type(self.operands[0]).dims:
             self.reject(f"'{self.dim}' is no dim of what is scaled")
+        if self.dim in tensor_type(self.operands[1]).dims:
+            self.reject(f"its sums are not of squares over '{self.dim}', which they have")
 
 
 @register("mesh.inverse_rms", "squares -> y: like squares")

@@ -16,7 +16,7 @@ from meshc.ir.ops import tile
 from meshc.ir.types import BufferType, DType, TensorType, TokenType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, Range, Symbol, View, Whole
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
 Number = Expr | int
@@ -306,8 +306,21 @@ class Emitter:
         self.block, self.guards = outer, guards
 
     def compute(self, kernel: str, *views: View, **params: tile.ParamValue) -> None:
-        """A microkernel."""
-        self.append(tile.Compute(list(views), kernel=kernel, params=dict(params)))
+        """A microkernel. Fails with ``unsupported-op`` for views that do not fit it: the values of
+        the op that is expanded go together, but have no tile program."""
+        call = tile.Compute(list(views), kernel=kernel, params=dict(params))
+        try:
+            call.verify(self.module.dims)
+        except MeshcError as error:
+            (found,) = error.diagnostics
+            fail(
+                "unsupported-op",
+                f"no tile program for values that lie so: {found.message}",
+                self.span,
+                notes=found.notes,
+                help=found.help,
+            )
+        self.append(call)
 
     def compute_where(self, guard: Cond, kernel: str, *views: View) -> None:
         """A microkernel without parameters on the cores where ``guard`` holds."""
