@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+_MOST_RANKS = 1 << 16
+
 
 @dataclass(frozen=True)
 class RankPart:
@@ -62,8 +64,8 @@ def rank_mistakes(ranks: Ranks | None, dims: Mapping[str, int], level: str) -> I
         return
     if level != "graph":
         yield "ranks: they are of graphs; layouts of the mesh level say what each core has"
-    if ranks.count < 1:
-        yield f"ranks: there cannot be {ranks.count}"
+    if not 1 <= ranks.count <= _MOST_RANKS:
+        yield f"ranks: there cannot be {ranks.count}, but 1 to {_MOST_RANKS:,}"
         return
     names = [part.dim for part in ranks.parts]
     if len(set(names)) < len(names):
@@ -76,17 +78,23 @@ def rank_mistakes(ranks: Ranks | None, dims: Mapping[str, int], level: str) -> I
             continue
         if part.copies < 1 or part.team < 0:
             yield f"part: {part.dim} has copies = {part.copies}, team = {part.team}"
-        elif _dealt(part, ranks.count, dims) != _once(part, dims):
+        elif not _holds_all(part, ranks.count, dims):
             words = f"{ranks.count} parts of {part.dim} do not hold each element of {part.whole}"
             yield f"part: {words}"
 
 
-def _dealt(part: RankPart, count: int, dims: Mapping[str, int]) -> list[int]:
-    """The elements that all ranks together hold, those of copies once."""
-    step = part.copies if (part.team or dims[part.dim]) == dims[part.dim] else 1
-    ranks = range(0, count, step)
-    return [e for rank in ranks for e in part.elements(rank, dims) if e is not None]
-
-
-def _once(part: RankPart, dims: Mapping[str, int]) -> list[int]:
-    return list(range(dims[part.whole]))
+def _holds_all(part: RankPart, count: int, dims: Mapping[str, int]) -> bool:
+    """Whether all ranks together hold each element once, in order; those of copies count once."""
+    own, whole = dims[part.dim], dims[part.whole]
+    team = part.team or own
+    end = 0
+    for rank in range(0, count, part.copies if team == own else 1):
+        first = 0 if team == own else rank % part.copies * own
+        start = rank // part.copies * team
+        stop = min(start + min(first + own, team), whole)
+        if start + first >= stop:
+            continue  # padding alone
+        if start + first != end:
+            return False
+        end = stop
+    return end == whole

@@ -222,6 +222,16 @@ HEADERS = [
     (GRAPH, ("weight %g: f32[E]", "weight «%g: f32[E]<E_x:2>"), "a layout at the graph level"),
     (GRAPH, ("  dims", "  «mesh y = 2, x = 2\n  dims"), "those of graph none"),
     (GRAPH, ("  dims", "  «rows dim = Q, capacity = Q\n  dims"), "Q"),
+    (GRAPH, ("F = 3\n", "F = 3\n  «ranks count = 0\n"), "cannot be 0, but 1 to"),
+    (GRAPH, ("F = 3\n", "F = 3\n  «ranks count = 4000000000000\n"), "but 1 to"),
+    (
+        GRAPH,
+        (
+            "E = 4, F = 3\n",
+            "E = 4, F = 9000000000000\n  «ranks count = 2\n  part dim = E, whole = F\n",
+        ),
+        "2 parts of E do not hold each element of F",
+    ),
     (MESH, ("  mesh y = 2, x = 2\n", ""), "modules of the mesh and tile levels have a mesh"),
     (MESH, ("weight %g: f32[E]<E_y:2>", "weight «%g: f32[E]<E_y:2 E_x:2>"), "is split twice"),
     (MESH, ("weight %g: f32[E]<E_y:2>", "weight «%g: f32[E]<L_y:2>"), "which is no dim of it"),
