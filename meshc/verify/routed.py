@@ -23,7 +23,7 @@ def check(module: Module) -> None:
     values = coordinate_values(mesh)
     used: set[int] = set()
     for channel, line in zip(module.channels, lines, strict=True):
-        _check_line(mesh, channel, line)
+        check_line(mesh, channel, line)
         if line.axis not in mesh.plane:
             check_crossing(module, channel)
         sent = _colors(mesh, values, channel.send_color, line)
@@ -40,8 +40,9 @@ def check(module: Module) -> None:
         fail("too-many-routes", f"{len(used)} colors are used, {limit} are free")
 
 
-def _check_line(mesh: Mesh, channel: Channel, line: Line) -> None:
-    """All lines of the axis look alike, so that walking one of them is enough."""
+def check_line(mesh: Mesh, channel: Channel, line: Line) -> None:
+    """All lines of the axis look alike, so that walking one of them is enough. Raises
+    ``routes-clash`` for a route or colors that depend on the line."""
     named = set[str]()
     for text in (channel.send_color, channel.recv_color):
         named |= parse_piecewise(text).free_vars

@@ -84,3 +84,8 @@ def test_rows_and_chunks_cover_the_cache(rows: int, columns: int, capacity: int)
 def test_a_module_without_attention_has_no_heads() -> None:
     tiling = choose_tiling({"E": 8}, None, 3, 4, 10)
     assert (tiling.heads, tiling.segments, tiling.row_lanes) == (None, 1, 4)
+
+
+def test_many_more_query_heads_than_columns_are_not_counted_one_by_one():
+    extents = {**dict.fromkeys((HEADS.query, HEADS.key, HEADS.lane), 2), HEADS.query: 141 * 10**9}
+    assert choose_tiling(extents, HEADS, 1, 16, 8, whole_heads=True).segments == 16

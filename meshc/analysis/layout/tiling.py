@@ -156,8 +156,10 @@ def _copies(
     keys, group = extents[heads.key], extents[heads.query] // extents[heads.key]
     if segments <= keys:
         return [1]
-    shares = [n for n in range(2, group + 1) if group % n == 0 and segments % n == 0]
-    return [n for n in shares if segments // n >= keys][-1:] if whole_heads else []
+    if not whole_heads:
+        return []
+    shares = range(2, min(group, segments // keys) + 1)
+    return [n for n in shares if group % n == 0 and segments % n == 0][-1:]
 
 
 def tiling_of(module: Module) -> Tiling:

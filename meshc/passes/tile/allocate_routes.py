@@ -25,7 +25,7 @@ from meshc.ir.module import Channel, Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
-from meshc.verify.routed import check_crossing
+from meshc.verify.routed import check_crossing, check_line
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class AllocateRoutes(Pass):
             next_color += coloring.count
         lines = [line_of(c, mesh) for c in module.channels]
         for channel, line in zip(module.channels, lines, strict=True):
+            check_line(mesh, channel, line)
             if line.axis not in mesh.plane:
                 check_crossing(module, channel)
         inputs = assign_queues([line.receiving for line in lines])
