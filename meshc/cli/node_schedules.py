@@ -13,7 +13,10 @@ from meshc.serving.timelines import perfetto
 from meshc.support.diagnostics import fail
 from meshc.support.files import replace_file, write_text
 
-_OF_REQUESTS = ("rate", "requests", "auto", "groups", "slo_ttft", "slo_tbt", "force", "scheduler")
+_OF_REQUESTS = (
+    "rate", "requests", "auto", "groups", "slo_ttft", "slo_tbt", "force", "scheduler",
+    "collectives",
+)  # fmt: skip
 """Flags of a stream of requests, which an iteration does not have."""
 
 
@@ -24,8 +27,11 @@ def check_apart(options: argparse.Namespace) -> None:
             fail(
                 "bad-argument",
                 f"'{name}' schedules the kernels of one iteration",
-                help="say how many tokens it has: --tokens 4096",
+                help="say how many tokens it has: --tokens 4096; or, for all iterations of a "
+                f"server, --collectives {name}",
             )
+    if options.without_switch and not options.collectives:
+        fail("bad-argument", "--without-switch goes with --tokens or with --collectives")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshc.cost.serving_iterations import IterationCost
-from meshc.devices import device
+from meshc.cost.serving_costs import ServingCosts
+from meshc.devices import Device, device
 from meshc.driver.served_models import served_model
 from meshc.serving.choosing import Candidate, chosen
-from meshc.serving.comparing import Band, Load, Setting, compared, costs_of
+from meshc.serving.comparing import (
+    Band,
+    Collectives,
+    Load,
+    Setting,
+    compared,
+    costs_of,
+    iteration_costs,
+)
 from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed, GroupCount
 from meshc.serving.latency import LongestIteration
 from meshc.serving.lengths import WORKLOADS, Trace
@@ -33,7 +41,7 @@ class ScheduleRequest:
     """What to simulate. ``groups`` is a number, ``length``, ``length:TOKENS``, ``doubling:N`` or
     ``latency:MS``; empty for the policy's own. ``gpus`` 0 takes all of the device, ``requests`` 0
     takes 1000, or all of a trace that says when they come. Objectives that are None are those of
-    the workload."""
+    the workload. ``collectives`` is empty for those that the device is costed with unless told."""
 
     model: str
     device: str
@@ -49,6 +57,8 @@ class ScheduleRequest:
     ttft_s: float | None = None
     tbt_ms: float | None = None
     force: bool = False
+    collectives: str = ""
+    in_switch: bool = True
 
 
 def setting_of(request: ScheduleRequest) -> Setting:
@@ -60,7 +70,8 @@ def setting_of(request: ScheduleRequest) -> Setting:
     model, where = served_model(request.model), device(request.device)
     gpus = request.gpus or where.cores
     workload = _workload(request.trace)
-    cost = IterationCost(model, where, gpus)
+    collectives = _collectives(request, where)
+    cost = iteration_costs(model, where, gpus, collectives)
     groups = groups_of(request.groups, cost) if request.groups else None
     chosen = policy(request.policy, request.chunk, groups)
     chosen = for_model(chosen, model.experts, request.force)
@@ -69,9 +80,18 @@ def setting_of(request: ScheduleRequest) -> Setting:
         request.tbt_ms if request.tbt_ms is not None else 125.0,
     )
     load = Load(workload, request.rate, _count(request, workload), request.cv)
-    found = Setting(model, where, gpus, chosen, load, objective)
+    found = Setting(model, where, gpus, chosen, load, objective, collectives)
     costs_of(found)
     return found
+
+
+def _collectives(request: ScheduleRequest, where: Device) -> Collectives | None:
+    """Those that ``request`` names; None where costs are fitted to published servers, which is the
+    default of a device that has such numbers."""
+    fitted = "layer_seconds" in where.numbers
+    if not request.collectives and (fitted or "collective_blocks" not in where.numbers):
+        return None
+    return Collectives(request.collectives or "baseline", request.in_switch)
 
 
 def simulated_bands(
@@ -139,7 +159,7 @@ def _count(request: ScheduleRequest, workload: Trace | str) -> int:
     return min(request.requests or len(workload.pairs), len(workload.pairs))
 
 
-def groups_of(text: str, cost: IterationCost | None = None) -> GroupCount:
+def groups_of(text: str, cost: ServingCosts | None = None) -> GroupCount:
     """The rule that ``text`` spells; one by latency needs ``cost``. Errors: ``bad-argument``."""
     word, _, number = text.partition(":")
     if text == "length":

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshc.cost.nodes.iterations import NodeIterations
 from meshc.cost.served_models import ServedModel
+from meshc.cost.serving_costs import ServingCosts
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import Device
 from meshc.serving.lengths import Trace, requests_of
@@ -31,8 +33,19 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Collectives:
+    """How GPUs of a node add up partial results: a policy of :mod:`meshc.cost.nodes.overlap`, and
+    whether the switch adds."""
+
+    policy: str
+    in_switch: bool = True
+
+
+@dataclass(frozen=True)
 class Setting:
-    """A server (model, device, GPUs, policy), what comes to it and what is asked of it."""
+    """A server (model, device, GPUs, policy), what comes to it and what is asked of it.
+    ``collectives``: iterations are costed kernel by kernel; else by what is fitted to published
+    servers."""
 
     model: ServedModel
     device: Device
@@ -40,6 +53,7 @@ class Setting:
     policy: Policy
     load: Load
     objective: Objective
+    collectives: Collectives | None = None
 
 
 @dataclass(frozen=True)
@@ -51,20 +65,29 @@ class Band:
     high: float
 
 
-def costs_of(setting: Setting) -> dict[Pool, IterationCost]:
+def iteration_costs(
+    model: ServedModel, device: Device, gpus: int, collectives: Collectives | None = None
+) -> ServingCosts:
+    """Costs of iterations on a pool of ``gpus``. Errors: those of the costs."""
+    if collectives is None:
+        return IterationCost(model, device, gpus)
+    return NodeIterations(model, device, gpus, collectives.policy, collectives.in_switch)
+
+
+def costs_of(setting: Setting) -> dict[Pool, ServingCosts]:
     """The costs of each pool: where prompts have GPUs of their own, half of them each.
 
-    Errors: those of :class:`IterationCost`; ``does-not-serve``; ``bad-argument`` when GPUs cannot
+    Errors: those of :func:`iteration_costs`; ``does-not-serve``; ``bad-argument`` when GPUs cannot
     be halved.
     """
     model, device, gpus = setting.model, setting.device, setting.gpus
     if setting.policy.disaggregated:
         if gpus % 2:
             fail("bad-argument", f"{gpus} GPUs are no two pools of as many each")
-        half = IterationCost(model, device, gpus // 2)
-        found: dict[Pool, IterationCost] = {"prefill": half, "decode": half}
+        half = iteration_costs(model, device, gpus // 2, setting.collectives)
+        found: dict[Pool, ServingCosts] = {"prefill": half, "decode": half}
     else:
-        found = {"all": IterationCost(model, device, gpus)}
+        found = {"all": iteration_costs(model, device, gpus, setting.collectives)}
     for cost in found.values():
         if cost.kv_tokens < 1:
             weights = model.parameters * model.element_bytes / 1e9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from meshc.cost.serving_iterations import IterationCost
+from meshc.cost.serving_costs import ServingCosts
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class LongestIteration:
     """Predicted seconds of the longest iteration of a prompt that is read in groups of layers,
     beside ``decodes`` requests of ``context`` tokens each. Layers count as equal."""
 
-    cost: IterationCost
+    cost: ServingCosts
     decodes: int = 16
     context: int = 8192
 

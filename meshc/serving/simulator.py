@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from meshc.cost.serving_iterations import IterationCost
+from meshc.cost.serving_costs import ServingCosts
 from meshc.serving.requests import Request
 from meshc.serving.scheduler import Iteration, Pool, Scheduler
 
@@ -61,7 +61,7 @@ class Run:
 class _Clock:
     """A pool of GPUs: what its iterations cost, and the one under way with its end."""
 
-    cost: IterationCost
+    cost: ServingCosts
     iteration: Iteration | None = None
     ends: float = inf
     began: float = 0.0
@@ -74,7 +74,7 @@ class Simulator:
     def __init__(
         self,
         scheduler: Scheduler,
-        costs: dict[Pool, IterationCost],
+        costs: dict[Pool, ServingCosts],
         arrivals: Sequence[Arrival],
     ) -> None:
         self.scheduler = scheduler

@@ -35,6 +35,29 @@ def test_json_has_bands(capsys, policy, trace):
     assert schedule(capsys, *words).out == first
 
 
+def test_collectives_cost_the_iterations_of_a_server(capsys):
+    """Sums that are fused, then hidden, serve no worse; on a node without numbers that are fitted to
+    servers they are those of the baseline."""
+    words = ["qwen3-235b-a22b", "--device", "h100x8", "--policy", "layered", *QUICK, "--json"]
+    usual, *others = (
+        json.loads(schedule(capsys, *words, *given).out)
+        for given in ([], *(["--collectives", n] for n in ("baseline", "fuse-only", "tokenweave")))
+    )
+    assert usual["collectives"] == "baseline" and usual == others[0]
+    waits = [found["ttft_mean_s"]["mean"] for found in others]
+    assert waits[0] > waits[1] > waits[2] > 0
+    assert others[2]["expert_load_bytes"]["mean"] > others[1]["expert_load_bytes"]["mean"]
+    two = ["qwen3-30b-a3b", *QUICK, "--json"]
+    fitted = json.loads(schedule(capsys, *two).out)
+    assert fitted["collectives"] is None
+    text = schedule(capsys, *words[:-1], "--collectives", "tokenweave").out
+    assert "8 GPUs of h100x8, collectives tokenweave, arxiv" in text
+    refused = schedule(capsys, *two, "--without-switch", code=1).err
+    assert "--without-switch goes with --tokens or with --collectives" in refused
+    refused = schedule(capsys, *two, "--collectives", "baseline", code=1).err
+    assert "error[device-number]" in refused
+
+
 def test_several_policies_stand_side_by_side(capsys):
     both = ["--policy", "chunked", "--policy", "layered"]
     words = ["gpt-oss-20b", *both, "--groups", "latency:40", *QUICK]

@@ -98,6 +98,8 @@ def _request(
         ttft_s=options.slo_ttft,
         tbt_ms=options.slo_tbt,
         force=options.force,
+        collectives=options.collectives or "",
+        in_switch=not options.without_switch,
     )
 
 
@@ -183,6 +185,7 @@ def _head(options: argparse.Namespace, first: Setting) -> dict[str, object]:
         "cv": options.cv,
         "requests": first.load.requests,
         "seeds": options.seeds,
+        "collectives": first.collectives.policy if first.collectives else None,
         "slo": asdict(first.objective),
     }
 
@@ -210,8 +213,9 @@ def _title(options: argparse.Namespace, first: Setting) -> list[str]:
     rates = ", ".join(f"{rate:g}" for rate in options.rate or [])
     when = f"{rates} requests/s" if rates else "arrivals of the trace"
     goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
+    sums = f", collectives {first.collectives.policy}" if first.collectives else ""
     return [
-        f"{first.model.name} on {gpus} of {first.device.name}, {options.trace}, {when}, "
+        f"{first.model.name} on {gpus} of {first.device.name}{sums}, {options.trace}, {when}, "
         f"{first.load.requests} requests, {options.seeds} seeds",
         f"a request is in time when its first token takes {goal.ttft_s:g} s and no other more than "
         f"{goal.tbt_ms:g} ms",

@@ -106,6 +106,12 @@ def _add_policy(group: Any) -> None:
 
 def _add_iteration(group: Any) -> None:
     group.add_argument(
+        "--collectives",
+        choices=("baseline", "fuse-only", "tokenweave"),
+        help="cost the iterations of a server kernel by kernel, with these sums; default: costs "
+        "fitted to published servers where the device has them, else baseline",
+    )
+    group.add_argument(
         "--tokens",
         type=int,
         metavar="N",

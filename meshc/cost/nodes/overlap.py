@@ -10,7 +10,7 @@ and a half's next kernels wait for its collective: events between the streams (T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -70,9 +70,16 @@ def fused_only(ranks: Ranks, batch: Batch) -> Schedule:
     return _in_turn(ranks, batch, (ranks.fused(tokens_of(batch), 2 * ranks.blocks),))
 
 
-def overlapped(ranks: Ranks, batch: Batch, at: int, blocks: int) -> Schedule:
+def overlapped(
+    ranks: Ranks,
+    batch: Batch,
+    at: int,
+    blocks: int,
+    layers: Sequence[LayerShape] | None = None,
+) -> Schedule:
     """Two halves, of which the first has ``at`` tokens, each behind the other's communication; that
-    has ``blocks`` multiprocessors."""
+    has ``blocks`` multiprocessors. ``layers`` are those of the model, or some that stand behind
+    each other."""
     halves = cut(batch, at)
     rest = ranks.multiprocessors - blocks
     layer_of = _remembered(lambda shape, which: ranks.layer(shape, halves[which], rest))
@@ -81,20 +88,19 @@ def overlapped(ranks: Ranks, batch: Batch, at: int, blocks: int) -> Schedule:
     spans: list[Span] = []
     compute = link = 0.0
     ready = [0.0, 0.0]
-    for layer, shape in enumerate(ranks.model.layers):
+    for layer, shape in enumerate(ranks.model.layers if layers is None else layers):
         parts = [layer_of(shape, which) for which in (0, 1)]
         compute += ranks.overlap_seconds
         for kernels in ([p.attention for p in parts], [p.feed_forward for p in parts]):
             for which in (0, 1):
                 compute = max(compute, ready[which])
-                for name, seconds in kernels[which]:
-                    stop = compute + seconds * slower
-                    spans.append(Span(COMPUTE, name, layer, which, compute, stop, rest))
+                for kernel in kernels[which]:
+                    stop = compute + kernel.seconds * slower
+                    spans.append(Span(COMPUTE, kernel.name, layer, which, compute, stop, rest))
                     compute = stop
-                name, seconds = collectives[which]
-                start = max(link, compute)
-                link = ready[which] = start + seconds
-                spans.append(Span(COMMUNICATION, name, layer, which, start, link, blocks))
+                behind, start = collectives[which], max(link, compute)
+                link = ready[which] = start + behind.seconds
+                spans.append(Span(COMMUNICATION, behind.name, layer, which, start, link, blocks))
     return Schedule(tokens_of(batch), at, tuple(spans), ranks.iteration_seconds)
 
 
@@ -105,9 +111,10 @@ def _in_turn(ranks: Ranks, batch: Batch, behind: Kernels) -> Schedule:
     now = 0.0
     for layer, shape in enumerate(ranks.model.layers):
         whole = layer_of(shape, 0)
-        for name, seconds in _with(behind, whole.attention, whole.feed_forward):
-            spans.append(Span(COMPUTE, name, layer, 0, now, now + seconds, ranks.multiprocessors))
-            now += seconds
+        for kernel in _with(behind, whole.attention, whole.feed_forward):
+            stop = now + kernel.seconds
+            spans.append(Span(COMPUTE, kernel.name, layer, 0, now, stop, ranks.multiprocessors))
+            now = stop
     return Schedule(tokens_of(batch), None, tuple(spans), ranks.iteration_seconds)
 
 

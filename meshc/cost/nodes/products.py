@@ -33,6 +33,11 @@ class Product(NamedTuple):
     columns: int
     inner: int
 
+    @property
+    def values(self) -> int:
+        """Values of both operands and of the result."""
+        return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
+
 
 def tiles_of(shape: Product, tile: Tile) -> int:
     """How many tiles the result has, those at its edges included."""
@@ -85,6 +90,4 @@ class ProductRates:
         writing of the result where that takes longer."""
         tile = self.best_tile(shape, multiprocessors)
         computing = waves(shape, tile, multiprocessors) * self.tile_seconds(tile, shape.inner)
-        rows, columns, inner = shape
-        values = rows * inner + inner * columns + rows * columns
-        return self.start + max(computing, element_bytes * values / self.bytes)
+        return self.start + max(computing, element_bytes * shape.values / self.bytes)

@@ -29,10 +29,13 @@ _EXPERT_ROWS = 64
 
 
 class Kernel(NamedTuple):
-    """One kernel of a GPU."""
+    """One kernel of a GPU: what it takes, the ``bytes`` of memory that it reads and writes, and its
+    arithmetic on values of 16 bits."""
 
     name: str
     seconds: float
+    bytes: float
+    flops: float = 0.0
 
 
 Kernels = tuple[Kernel, ...]
@@ -77,8 +80,8 @@ class Ranks:
         self._in_switch = in_switch
         self._attention_rate = device.real("attention_flops_per_second")
         self._norm_start = device.real("norm_seconds")
-        self._collective_start = device.real("collective_seconds")
-        self._link = device.real("link_bytes_per_second")
+        self.start_seconds = device.real("collective_seconds")
+        self.link_bytes_per_second = device.real("link_bytes_per_second")
         self._block_rate = device.real("block_bytes_per_second")
         self.slowdown = device.real("overlap_slowdown")
         self.overlap_seconds = device.real("overlap_seconds")
@@ -103,11 +106,12 @@ class Ranks:
     def norm(self, tokens: int) -> Kernel:
         """Residual sum and norm of all rows, on each GPU: two tensors read and two written."""
         size = 4 * self._row_bytes * tokens
-        return Kernel("norm", self._norm_start + size / self.rates.bytes)
+        return Kernel("norm", self._norm_start + size / self.rates.bytes, size)
 
     def all_reduce(self, tokens: int) -> Kernel:
         """The sum of all rows over all GPUs."""
-        return Kernel("all_reduce", self._collective_start + self._link_seconds(tokens))
+        seconds = self.start_seconds + self._link_seconds(tokens)
+        return Kernel("all_reduce", seconds, 2 * self._row_bytes * tokens)
 
     def fused(self, tokens: int, blocks: int) -> Kernel:
         """Sum, residual and norm in one kernel of ``blocks`` blocks on each GPU."""
@@ -115,7 +119,25 @@ class Ranks:
         both = (self._link_seconds(tokens) ** _SHARPNESS + by_blocks**_SHARPNESS) ** (
             1 / _SHARPNESS
         )
-        return Kernel("all_reduce_norm", self._collective_start + both)
+        own = 2 / self.gpus  # of the residual a GPU reads and writes its share of the rows
+        return Kernel(
+            "all_reduce_norm", self.start_seconds + both, (2 + own) * self._row_bytes * tokens
+        )
+
+    def head(self, rows: int) -> Kernel:
+        """The product with a GPU's part of the matrix of the vocabulary."""
+        columns = ceil(self.model.vocabulary / self.gpus)
+        return self._product(
+            "head", Product(rows, columns, self.model.hidden), self.multiprocessors
+        )
+
+    def expert_bytes(self, shape: LayerShape, tokens: int) -> float:
+        """Bytes of a GPU's part of the experts that ``tokens`` reach, where each takes any of them
+        alike."""
+        if not shape.experts:
+            return 0.0
+        taken = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** tokens)
+        return taken * self._expert_parameters(shape) * self.model.element_bytes
 
     # --- parts
 
@@ -137,24 +159,27 @@ class Ranks:
 
     def _product(self, name: str, shape: Product, multiprocessors: int) -> Kernel:
         width = self.model.element_bytes
-        return Kernel(name, self.rates.seconds(shape, multiprocessors, width))
+        seconds = self.rates.seconds(shape, multiprocessors, width)
+        flops = 2.0 * shape.rows * shape.columns * shape.inner
+        return Kernel(name, seconds, width * shape.values, flops)
 
     def _moved(self, name: str, values: float) -> Kernel:
         size = values * self.model.element_bytes
-        return Kernel(name, self.rates.start + size / self.rates.bytes)
+        return Kernel(name, self.rates.start + size / self.rates.bytes, size)
 
     def _attention(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Kernels:
         tokens, hidden = tokens_of(batch), self.model.hidden
         pairs = sum(pairs_seen(chunk.start, chunk.stop, shape.window) for chunk in batch)
         share = multiprocessors / self.multiprocessors
-        computing = 4.0 * self._queries * pairs / (self._attention_rate * share)
+        flops = 4.0 * self._queries * pairs
+        computing = flops / (self._attention_rate * share)
         seen = sum(min(chunk.stop, (shape.window or chunk.stop) + chunk.tokens) for chunk in batch)
         reading = seen * (self._projected - self._queries) * self.model.element_bytes
-        attention = self.rates.start + max(computing, reading / self.rates.bytes)
+        seconds = self.rates.start + max(computing, reading / self.rates.bytes)
         return (
             self._product("qkv", Product(tokens, self._projected, hidden), multiprocessors),
             self._moved("rope", 3 * tokens * self._projected),
-            Kernel("attention", attention),
+            Kernel("attention", seconds, reading, flops),
             self._product("out", Product(tokens, hidden, self._queries), multiprocessors),
         )
 
@@ -168,26 +193,30 @@ class Ranks:
                 self._product("down", Product(tokens, hidden, width), multiprocessors),
             ]
         if shape.experts:
-            found.append(Kernel("experts", self._experts(shape, tokens, multiprocessors)))
+            found.append(self._experts(shape, tokens, multiprocessors))
         return tuple(found)
 
-    def _experts(self, shape: LayerShape, tokens: int, multiprocessors: int) -> float:
+    def _experts(self, shape: LayerShape, tokens: int, multiprocessors: int) -> Kernel:
         """Routing, both products of all experts in one kernel each, and the sum of a token's rows:
         the 2-norm of reading and arithmetic, as in ``serving_iterations``."""
-        width = ceil(shape.expert_width / self.gpus)
-        parameters = 3 * self.model.hidden * width
-        taken = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** tokens)
-        reading = taken * parameters * self.model.element_bytes / self.rates.bytes
+        parameters = self._expert_parameters(shape)
+        loaded = self.expert_bytes(shape, tokens)
+        reading = loaded / self.rates.bytes
         rows = ceil(tokens * shape.top_k / shape.experts / _EXPERT_ROWS) * _EXPERT_ROWS
         rate = self.device.real("expert_flops_per_second") * multiprocessors / self.multiprocessors
         computing = 2 * parameters * shape.experts * rows / rate
         passes = self.device.real("expert_passes") * tokens * shape.top_k * self._row_bytes
         kernels = 4 * self.rates.start
-        return kernels + hypot(reading, computing) + passes / self.rates.bytes
+        seconds = kernels + hypot(reading, computing) + passes / self.rates.bytes
+        return Kernel("experts", seconds, loaded + passes, 2.0 * parameters * shape.top_k * tokens)
+
+    def _expert_parameters(self, shape: LayerShape) -> int:
+        """Parameters of an expert on a GPU."""
+        return 3 * self.model.hidden * ceil(shape.expert_width / self.gpus)
 
     def _link_seconds(self, tokens: int) -> float:
         """Seconds that a GPU's link is busy in its busier direction, for the sum of ``tokens``
         rows."""
         others = (self.gpus - 1) / self.gpus
         passes = 1 + 1 / self.gpus if self._in_switch else 2 * others
-        return passes * self._row_bytes * tokens / self._link
+        return passes * self._row_bytes * tokens / self.link_bytes_per_second

@@ -13,6 +13,7 @@ from meshc.cost.nodes.batches import Batch, prompts, tokens_of
 from meshc.cost.nodes.overlap import Schedule, fused_only, overlapped
 from meshc.cost.nodes.products import TILES, Product, ProductRates, waves
 from meshc.cost.nodes.ranks import Ranks
+from meshc.cost.served_models import LayerShape
 
 _FIRST, _LAST = 0.4, 0.7
 """Shares of a batch that the first half may have: the second one's attention sees both."""
@@ -20,15 +21,28 @@ _MOST_TRIED = 12
 _MOST_THRESHOLD = 1 << 17
 
 
-def boundaries(ranks: Ranks, tokens: int, blocks: int) -> list[int]:
-    """Multiples of the rows of the smallest tile at which no wave is paid, from small to large,
-    where collectives have ``blocks`` multiprocessors."""
-    whole = ranks.widest(ranks.model.layers[-1], tokens)
+def boundaries(
+    ranks: Ranks, tokens: int, blocks: int, layer: LayerShape | None = None
+) -> list[int]:
+    """Multiples of the rows of the smallest tile at which no wave is paid in ``layer``, the last
+    one if none is given, from small to large, where collectives have ``blocks`` multiprocessors."""
+    whole = ranks.widest(layer or ranks.model.layers[-1], tokens)
     rest = ranks.multiprocessors - blocks
     rows = TILES[-1].rows
     first = max(1, int(_FIRST * tokens) // rows) * rows
     places = range(first, min(int(_LAST * tokens) + 1, tokens), rows)
     return [at for at in places if extra_waves(ranks.rates, whole, at, rest) <= 0]
+
+
+def boundaries_tried(
+    ranks: Ranks, tokens: int, blocks: int, layer: LayerShape | None = None
+) -> list[int]:
+    """Some twelve of :func:`boundaries`, evenly, and the one nearest to the middle."""
+    places = boundaries(ranks, tokens, blocks, layer)
+    if not places:
+        return []
+    step = -(-len(places) // _MOST_TRIED)
+    return sorted({*places[::step], min(places, key=lambda at: abs(at - tokens // 2))})
 
 
 def extra_waves(rates: ProductRates, whole: Product, at: int, multiprocessors: int) -> int:
@@ -50,7 +64,7 @@ def best_schedule(ranks: Ranks, batch: Batch) -> Schedule:
     tokens = tokens_of(batch)
     best = fused_only(ranks, batch)
     for blocks in range(2, ranks.blocks + 1, 2):
-        for at in _spread(boundaries(ranks, tokens, blocks), tokens // 2):
+        for at in boundaries_tried(ranks, tokens, blocks):
             tried = overlapped(ranks, batch, at, blocks)
             if tried.seconds < best.seconds:
                 best = tried
@@ -72,11 +86,3 @@ def threshold_tokens(ranks: Ranks) -> int | None:
             return tokens
         tokens += max(128, tokens // 16 // 128 * 128)
     return None
-
-
-def _spread(places: list[int], middle: int) -> list[int]:
-    """About so many of ``places``, evenly, and the one nearest to ``middle``."""
-    step = -(-len(places) // _MOST_TRIED)
-    if not step:
-        return []
-    return sorted({*places[::step], min(places, key=lambda at: abs(at - middle))})
