@@ -36,8 +36,8 @@ def test_json_has_bands(capsys, policy, trace):
 
 
 def test_collectives_cost_the_iterations_of_a_server(capsys):
-    """Sums that are fused, then hidden, serve no worse; on a node without numbers that are fitted to
-    servers they are those of the baseline."""
+    """Sums that are fused, then hidden, serve no worse; on a node without numbers that are fitted
+    to servers they are those of the baseline."""
     words = ["qwen3-235b-a22b", "--device", "h100x8", "--policy", "layered", *QUICK, "--json"]
     usual, *others = (
         json.loads(schedule(capsys, *words, *given).out)
