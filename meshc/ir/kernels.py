@@ -152,6 +152,13 @@ _CATALOGUE = (
         "position: affine, step: int",
     ),
     _kernel("row_max", _BY_ROWS, "out[..] = largest of a over trailing dims"),
+    _kernel(
+        "first_at",
+        "out b[*rows], a[*rows, n], top[*rows]",
+        "out[..] = -(first + j) for the first j with a[.., j] = top[..] and first + j < limit, "
+        "where first = rank*block; -inf if there is none",
+        "rank: affine, block: int >= 0, limit: int >= 1",
+    ),
     _kernel("row_sum", _BY_ROWS, "out[..] = sum of a over trailing dims"),
     _kernel("exp_sub", _TRAILING, "out = exp(a - m), m repeated over trailing dims"),
     _kernel("larger", _LEADING, "out = the larger of a and b"),
