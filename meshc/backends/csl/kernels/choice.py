@@ -7,6 +7,7 @@ from meshc.analysis.csl.element_costs import FOUND, LOOKED_AT
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
+from meshc.backends.csl.spelling.descriptors import builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -27,7 +28,8 @@ class Choice(Rows):
         return to.size * (FOUND + LOOKED_AT * source.dims[-1].extent)
 
     def _first_at(self, op: Compute, windows: list[Window]) -> list[str]:
-        """Lane after lane until one is equal; lanes without an element come last."""
+        """The first half of the lanes while it has an equal one, else the second, until one lane is
+        left; lanes without an element come last."""
         to, source, tops = windows
         if source.dtype == DType.BF16 or tops.dtype == DType.BF16:
             fail("csl-dtype", f"'{op.kernel}' of bf16", op.span, help="sums in f32 are compared")
@@ -39,15 +41,29 @@ class Choice(Rows):
         none = literal(float("-inf"), DType.F32)
         here = expression(rank, self.code.descriptors.spell)
 
+        lowest, kind = literal(float("-inf"), source.dtype), element(source.dtype)
+
         def write(row: Row) -> list[str]:
-            lane = self._cell(row[1].moved(own("lane") * lanes.stride))
+            lane = row[1].moved(own("lane") * lanes.stride)
+            part = f"@set_dsd_length({self.code.descriptors.memory(lane)}, @as(u16, half))"
+            top = self._cell(row[2])
+            most = f"{builtin('fmax', source.dtype)}(&most, most, {part});"
             return [
                 "var lane: i16 = 0;",
-                f"while (lane < {lanes.extent}) : (lane += 1) {{",
-                f"{PAD}if ({lane} == {self._cell(row[2])}) break;",
+                f"var many: i16 = {lanes.extent};",
+                "while (many > 1) {",
+                f"{PAD}const half = many >> 1;",
+                f"{PAD}var most: {kind} = {lowest};",
+                f"{PAD}{most}",
+                f"{PAD}if (most == {top}) {{",
+                f"{PAD}{PAD}many = half;",
+                f"{PAD}}} else {{",
+                f"{PAD}{PAD}lane += half;",
+                f"{PAD}{PAD}many -= half;",
+                f"{PAD}}}",
                 "}",
                 f"const index = @as(f32, {here}) * {block}.0 + @as(f32, lane);",
-                f"const found = lane < {lanes.extent} and index < {limit}.0;",
+                f"const found = {self._cell(lane)} == {top} and index < {limit}.0;",
                 f"{self._cell(row[0])} = if (found) -index else {none};",
             ]
 
