@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import FOUND, LOOKED_AT
+from meshc.analysis.csl.element_costs import FOUND, HALVED, OF_A_CHOSEN_ROW
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
@@ -25,7 +25,13 @@ class Choice(Rows):
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles on a core that does not have the element, and so looks at all it has."""
         to, source, _ = windows
-        return to.size * (FOUND + LOOKED_AT * source.dims[-1].extent)
+        around, address = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
+        found, many = FOUND + around, source.dims[-1].extent
+        while many > 1:
+            half = many // 2
+            found += HALVED + address + costs.vector("convert", source.dtype, half, ())
+            many -= half
+        return to.size * found
 
     def _first_at(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first half of the lanes while it has an equal one, else the second, until one lane is
