@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshc.ir.choices import choice_mistake
+from meshc.ir.choices import MOST_CHOICES, choice_mistake
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.functions import Gelu as Gelu
@@ -241,10 +241,6 @@ class TopK(_Pointwise):
         )
         if mistake:
             self.reject(mistake)
-
-
-MOST_CHOICES = 1 << 24
-"""Elements among which one is chosen at most: whole numbers below are exact in f32."""
 
 
 @register("graph.arg_max", "x -> index: within x")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshc.ir.choices import MOST_CHOICES
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.ops import graph
@@ -309,8 +310,10 @@ class FirstAt(RowReduction):
         x, top = (tensor_type(operand) for operand in self.operands)
         if top.dims != tensor_type(self.result).dims:
             self.reject(f"the largest elements do not have the dims of {self.result}")
-        if extents[self.dim] > graph.MOST_CHOICES:
-            self.reject(f"chooses among {extents[self.dim]}; f32 counts to {graph.MOST_CHOICES}")
+        if (top.layout or Layout()).partial:
+            self.reject(f"{self.operands[1]} is the largest of a core's own elements, not of all")
+        if extents[self.dim] > MOST_CHOICES:
+            self.reject(f"chooses among {extents[self.dim]}; f32 counts to {MOST_CHOICES}")
         if tensor_type(self.result).dtype != DType.F32:
             self.reject(f"indices are whole numbers in f32, not {tensor_type(self.result).dtype}")
         split = (x.layout or Layout()).split_of(self.dim)

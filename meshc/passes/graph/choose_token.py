@@ -51,8 +51,8 @@ class ChooseToken(Pass):
                 "unsupported-op",
                 f"'{module.name}' gives no logits to choose a token by",
                 ending.span,
-                help="choose-token is for decode steps, whose first result has a number for each row "
-                "of the table of embeddings",
+                help="choose-token is for decode steps, whose first result has a number for each "
+                "row of the table of embeddings",
             )
         rewriter = Rewriter(module)
         (token,) = rewriter.before(ending).add(graph.ArgMax([logits], dim=dims[-1]), "token")
