@@ -161,8 +161,8 @@ STEPS = """model chooser(E={E}, H=2, D=4, F=7, V={V}, N={N}) {{
 """
 STEPS_OF = {"E": 9, "V": 29, "N": 3, "dtype": "f16", "batch": 1, "seed": 3, "seq": 4}
 STEP_CASES = [
-    {"mesh": "3x2", "arch": "wse3", **STEPS_OF, "N": 1, "batch": 2, "seq": 2},
-    pytest.param({"mesh": "4x3", "arch": "wse2", **STEPS_OF}, marks=pytest.mark.slow),
+    {"mesh": "r=2,y=2,x=2", "arch": "wse3", **STEPS_OF, "batch": 2},
+    {"mesh": "4x3", "arch": "wse2", **STEPS_OF},
 ]
 
 
@@ -199,9 +199,17 @@ class Steps:
 
     def load(self, tensors):
         self.program = self.names["Program"](str(self.folder / "out"), tensors.__getitem__)
+        self.words, copy = 0, self.program.runner.memcpy_d2h
+
+        def counted(target, *args, **options):
+            self.words += target.size
+            return copy(target, *args, **options)
+
+        self.program.runner.memcpy_d2h = counted
 
     def step(self, rows, position):
         """The result of each request."""
+        self.words = 0
         told = {"pos": [position] * self.batch if self.batch > 1 else position}
         (found,) = self.program.run(lambda name: rows, told).values()
         return found.reshape(self.batch, -1)
@@ -225,14 +233,49 @@ def check_steps(case, folder):
             same = (tensors["head"] == tensors["head"][:, [int(token)]]).all(0)
             assert token == np.flatnonzero(same)[0]
             assert row[int(token)] >= row.max() - 1e-2 * np.ptp(row)
+    stamps = 6 * int(np.prod(cores.names["PES"]))
+    assert cores.words == stamps + case["batch"]
     assert abs(cores.program.spent.max() / cores.predicted - 1) < 0.1
     for one in (host, cores):
         one.program.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", STEP_CASES)
 def test_steps(case, tmp_path):
     check_steps(case, tmp_path)
+
+
+def test_generated_tokens(tmp_path):
+    """What the host program generates is what the interpreter of its program chooses."""
+    case = {"mesh": "2x1", "arch": "wse3", **STEPS_OF, "N": 1}
+    path = tmp_path / "chooser.mesh"
+    path.write_text(STEPS.format(**case))
+    cores = Steps(path, case, "cores", tmp_path / "cores")
+    tensors = cores.tensors(np.random.default_rng(1), np.float16)
+    rows = np.random.default_rng(2).standard_normal((case["V"], case["E"]))
+    tensors["embedding"] = rows.astype(np.float16)
+    told = []
+    model = cores.names["Model"](str(cores.folder / "out"), tensors.__getitem__)
+    found = model.generate([5, 2], 3, lambda token, logits: told.append((token, logits)))
+    machine = TileMachine(cores.module)
+    for name, tensor in tensors.items():
+        if name != "embedding":
+            machine.load(name, tensor)
+    (entry,) = cores.names["INPUTS"]
+    ids = [5, 2]
+    for position in range(4):
+        machine.load(entry[0], tensors["embedding"][ids[position]][None, None])
+        (token,) = machine.run({"pos": position}).values()
+        if position:
+            ids.append(int(token.item()))
+    assert found == ids[2:]
+    assert told == [(token, None) for token in found]
+    tensors["head"][:] = np.nan
+    model.program.give(cores.names["spread"](tensors.__getitem__, cores.names["WEIGHTS"]))
+    with pytest.raises(SystemExit, match="logits are NaN"):
+        model.generate([5], 1)
+    model.stop()
 
 
 @pytest.mark.slow

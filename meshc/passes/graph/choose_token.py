@@ -43,9 +43,9 @@ class ChooseToken(Pass):
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         ending = module.function.body.ops[-1]
-        logits, *caches = ending.tensors() or [None]
+        results = ending.tensors()
         vocabularies = {op.dim for op in module.walk() if isinstance(op, graph.Embed)}
-        dims = () if logits is None else tensor_type(logits).dims
+        dims = tensor_type(results[0]).dims if results else ()
         if module.option("phase", "decode") != "decode" or not {*dims[-1:]} & vocabularies:
             fail(
                 "unsupported-op",
@@ -55,7 +55,7 @@ class ChooseToken(Pass):
                 "row of the table of embeddings",
             )
         rewriter = Rewriter(module)
-        (token,) = rewriter.before(ending).add(graph.ArgMax([logits], dim=dims[-1]), "token")
-        ending.operands = [token, *caches]
+        (token,) = rewriter.before(ending).add(graph.ArgMax([results[0]], dim=dims[-1]), "token")
+        ending.operands = [token, *results[1:]]
         module.function.result_types[0] = token.type
         return module
