@@ -58,13 +58,21 @@ class Choice:
         return PassManager(passes).run(clone_module(self.graph), Diagnostics())
 
     def operands(self, kind):
-        """Whole numbers whose products are small, zero, or below zero everywhere."""
+        """Whole numbers whose products are small, zero, below zero or minus infinity everywhere, or
+        largest at the end."""
         rng = np.random.default_rng(self.case["seed"])
         x = rng.integers(0, 3, (self.case["rows"], self.case["depth"]))
         w = rng.integers(0, 2, (self.case["depth"], self.case["count"]))
-        factor = {"small": rng.choice([-1, 1], x.shape), "zero": 0, "below": -1}[kind]
         dtype = {"f16": np.float16, "f32": np.float32}[self.case["dtype"]]
-        return {"x": (x * factor).astype(dtype), "w": (w + (kind == "below")).astype(dtype)}
+        if kind == "infinite":
+            x, w = np.full(x.shape, -np.inf), w + 1
+        elif kind == "last":
+            x, w = x + 1, np.where(np.arange(w.shape[1]) == w.shape[1] - 1, 1, w - 1)
+        elif kind == "below":
+            x, w = -x, w + 1
+        else:
+            x = x * (rng.choice([-1, 1], x.shape) if kind == "small" else 0)
+        return {"x": x.astype(dtype), "w": w.astype(dtype)}
 
     def wanted(self, given):
         """What NumPy chooses."""
@@ -90,7 +98,7 @@ class Choice:
 def check(case, folder, monkeypatch, simulated=True):
     """All judges agree about all kinds of operands."""
     choice = Choice(case)
-    for kind in ("small", "zero", "below"):
+    for kind in ("small", "zero", "below", "infinite", "last"):
         given = choice.operands(kind)
         wanted = choice.wanted(given)
         for found in choice.interpreted(given):

@@ -1,10 +1,13 @@
-"""Where the largest element stands first: emitted CSL beside NumPy and the interpreter."""
+"""Where the largest element stands first: emitted CSL and Python beside NumPy and the interpreter."""
 
 import numpy as np
 import pytest
 from csl_runs import emit, run_files, tile_text
 
+from meshc.backends.python import HostFacts, load_program
+from meshc.backends.python import emit as emit_python
 from meshc.interp.tile import TileMachine
+from meshc.support.output import write_directory
 
 INFINITE = -np.inf
 
@@ -50,6 +53,7 @@ def rows_of(lanes, limit, rng):
         np.full(2 * lanes, -2.5),
         np.full(2 * lanes, INFINITE),
         -1 - rng.permutation(2 * lanes),
+        np.arange(2 * lanes),
     ]).astype(np.float32)  # fmt: skip
     a[:, limit:] = INFINITE
     return a, a.max(1)
@@ -64,8 +68,11 @@ def test_the_first_of_the_largest(lanes, limit, dtype, arch, tmp_path, monkeypat
     kind = {"f32": np.float32, "f16": np.float16}[dtype]
     given = {"a": a.astype(kind), "top": top.astype(kind)}
     module = tile_text(program(len(a), lanes, limit, dtype), arch)
-    found, _ = run_files(emit({"main": module}), given, tmp_path, monkeypatch)
     wanted = expected(a, top, limit)
+    write_directory(tmp_path / "python", emit_python({"main": module}, HostFacts("choice")), {})
+    lockstep = load_program(tmp_path / "python").load({})
+    np.testing.assert_array_equal(lockstep.run(given)["before"], wanted)
+    found, _ = run_files(emit({"main": module}), given, tmp_path, monkeypatch)
     np.testing.assert_array_equal(found["before"], wanted)
     machine = TileMachine(module)
     for name, tensor in given.items():
