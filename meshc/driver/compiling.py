@@ -25,9 +25,9 @@ from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
-from meshc.passes.registry import own_pipeline
 from meshc.pipelines import (
     GIVEN,
+    choosing_passes,
     chunking_passes,
     pipeline_from,
     pipeline_to_kernels,
@@ -179,7 +179,7 @@ def given_module(
     if loaded.module is None:
         module = graph_module(loaded, phase, request, report)
         chooses = request.choose == "cores" and phase == "decode"
-        return PassManager(own_pipeline("choose-token")).run(module, report) if chooses else module
+        return PassManager(choosing_passes()).run(module, report) if chooses else module
     module = clone_module(loaded.module)
     if module.device is None:
         module.device = device(request.device_name)

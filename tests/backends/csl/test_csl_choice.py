@@ -1,4 +1,4 @@
-"""Where the largest element stands first: emitted CSL and Python beside NumPy and the interpreter."""
+"""Where the largest element stands first: CSL and Python beside NumPy and the interpreter."""
 
 import numpy as np
 import pytest
