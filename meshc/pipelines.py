@@ -66,6 +66,15 @@ def chunking_passes(multiple: int, most: int) -> list[Pass]:
     return own_pipeline(f"chunk-prompts{{multiple={multiple},most={most}}}")
 
 
+CHOOSING = "choose-token"
+"""The pass that lets the cores of a fresh graph of a decode step choose its token."""
+
+
+def choosing_passes() -> list[Pass]:
+    """The passes that let cores choose tokens, in front of all others."""
+    return own_pipeline(CHOOSING)
+
+
 NODE_STAGES = ("fuse-collective",)
 """The passes for kernels of several GPUs, behind ``shift-kv-cache``."""
 

@@ -27,6 +27,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.pipelines import (
     GIVEN,
+    choosing_passes,
     chunking_passes,
     pipeline_from,
     pipeline_to_kernels,
@@ -77,6 +78,8 @@ def _compiled(
     instruments: Sequence[Instrument],
     report: Diagnostics,
 ) -> Compiled:
+    if request.choose == "cores" and "decode" not in phases:
+        fail("bad-argument", "--choose is cores, but there is no decode step, which gives logits")
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
     if request.serving:
@@ -171,9 +174,12 @@ def given_module(
     loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics
 ) -> Module:
     """What the passes start from: the graph of ``phase``, or the module of a ``.meshir`` file, of
-    which what the passes ahead ask for is proved where its text does not claim it."""
+    which what the passes ahead ask for is proved where its text does not claim it. Where the cores
+    choose tokens, a decode step gives these."""
     if loaded.module is None:
-        return graph_module(loaded, phase, request, report)
+        module = graph_module(loaded, phase, request, report)
+        chooses = request.choose == "cores" and phase == "decode"
+        return PassManager(choosing_passes()).run(module, report) if chooses else module
     module = clone_module(loaded.module)
     if module.device is None:
         module.device = device(request.device_name)

@@ -25,7 +25,8 @@ OnTokenOf = Callable[[int, int, str], None]
 
 @dataclass
 class Answer:
-    """What a run gives. ``text`` is None without a tokenizer; ``logits`` is [tokens, vocab].
+    """What a run gives. ``text`` is None without a tokenizer; ``logits`` is [tokens, vocab], and
+    empty where the program chooses tokens itself.
 
     ``seconds_per_token`` is the mean over the generated tokens, the reading of the prompt and of
     the weights left out.
@@ -130,7 +131,7 @@ def generated_all(
 
     steps = [_Steps(p.ids, p.tokenizer, telling(n)) for n, p in enumerate(prompts)]
 
-    def tell(request: int, token: int, logits: NDArray[np.float32]) -> None:
+    def tell(request: int, token: int, logits: NDArray[np.float32] | None) -> None:
         steps[request](token, logits)
 
     found = host.generate_all([p.ids for p in prompts], count, tell, stop)
@@ -159,10 +160,11 @@ class _Steps:
         self.logits: list[NDArray[np.float32]] = []
         self.times: list[float] = []
 
-    def __call__(self, token: int, logits: NDArray[np.float32]) -> None:
+    def __call__(self, token: int, logits: NDArray[np.float32] | None) -> None:
         self.times.append(time.perf_counter())
         self.tokens.append(token)
-        self.logits.append(np.array(logits, np.float32))
+        if logits is not None:
+            self.logits.append(np.array(logits, np.float32))
         if self.on_token is not None:
             text = self.tokenizer.continuation(self.ids, self.tokens) if self.tokenizer else ""
             self.on_token(token, text)

@@ -27,6 +27,7 @@ PAGES = (1, 16, 64)
 USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
 HOLDING = ("auto", "one", "copied", "moved", "two")
+CHOOSING = ("host", "cores")
 SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
 MOST_TOKENS = 1 << 24
@@ -46,7 +47,9 @@ class CompileRequest:
     ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
     every architecture that has CSL. ``algo`` names algorithms, such as ``gemm=cannon`` and
     ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
-    ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``batch``
+    ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``choose``
+    says who takes the largest logit of a decode step, the ``host`` or the ``cores``, which then
+    give its token instead of all logits; that is for CSL. ``batch``
     is the requests of a step. ``serving`` is how a program serves requests as they come: ``chunks``
     of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
     for one that reads prompts whole. ``chunk`` is, for CSL and for a program that serves, the most
@@ -71,6 +74,7 @@ class CompileRequest:
     algo: tuple[str, ...] = ()
     align: str = ""
     result: str = ""
+    choose: str = "host"
     cluster: int | None = None
     dataflow: str = ""
     page: int = 16
@@ -152,6 +156,7 @@ class CompileRequest:
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d.floats)))
         _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
+        _one_of(found, "--choose", self.choose, CHOOSING)
         _one_of(found, "--result", self.result, ("", *RESULTS))
         _one_of(found, "--dataflow", self.dataflow, ("", *DATAFLOWS))
         _one_of(found, "serving", self.serving, ("", *SERVING))
@@ -176,6 +181,9 @@ class CompileRequest:
         if self.phases != "two" and self.target != "csl":
             words = f"programs for --target {self.target} have their own for each phase"
             found.error("bad-argument", f"--phases is {self.phases}, but {words}")
+        if self.choose != "host" and self.target != "csl" and not self.compile_to:
+            words = f"the host of a program for --target {self.target} takes logits"
+            found.error("bad-argument", f"--choose is {self.choose}, but {words}")
         if self.keep_quantised and self.target != "python" and not self.compile_to:
             words = f"programs for --target {self.target} have decoded weights"
             found.error("bad-argument", f"--keep-quantised is given, but {words}")

@@ -241,6 +241,12 @@ def _top_k(scope: Scope, op: graph.TopK) -> list[Array]:
     return [np.moveaxis(gating.top_k(scores, bias, op.attributes()), -1, axis)]
 
 
+@meaning(graph.ArgMax)
+def _arg_max(scope: Scope, op: graph.ArgMax) -> list[Array]:
+    x, axis = scope.of(op.operands[0]), _dims(op.operands[0]).index(op.dim)
+    return [np.where(np.isnan(x).any(axis), np.inf, x.argmax(axis))]
+
+
 def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
     """True where row ``l`` sees element ``s``: ``s <= pos + l``, within the window if there is one.
     Those of a request that is absent

@@ -115,6 +115,14 @@ def _row_max(out: Array, operands: Sequence[Array], params: Params) -> Array:
 
 
 @microkernel
+def _first_at(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    a, top = operands
+    index = params["rank"] * params["block"] + np.arange(a.shape[-1])
+    found = (a == _leading(top, a)) & (index < params["limit"])
+    return np.asarray(np.where(found, -index, -np.inf).max(-1), np.float32)
+
+
+@microkernel
 def _rms_scale(out: Array, operands: Sequence[Array], params: Params) -> Array:
     a, squares, gain = operands
     root = np.sqrt(squares / params["count"] + params["eps"])

@@ -223,6 +223,14 @@ def _row_max(shards: Shards, op: mesh.RowMax) -> list[Array]:
     return [shards.of(x).max(dims_of(x).index(op.dim), initial=-np.inf)]
 
 
+@meaning(mesh.FirstAt)
+def _first_at(shards: Shards, op: mesh.FirstAt) -> list[Array]:
+    x, top = op.operands
+    index = aligned(shards.sharding(x).of_dim(op.dim), (CORES, op.dim), dims_of(x))
+    found = (shards.of(x) == _beside(shards, x, top)) & (index != PAD)
+    return [np.where(found, -index, -np.inf).max(dims_of(x).index(op.dim), initial=-np.inf)]
+
+
 @meaning(mesh.RowSum)
 def _row_sum(shards: Shards, op: mesh.RowSum) -> list[Array]:
     (x,) = op.operands

@@ -1,6 +1,9 @@
-"""What can be chosen of how many: the bounds of ``top_k`` at every level."""
+"""What can be chosen of how many: the bounds of ``top_k`` and ``arg_max`` at every level."""
 
 from __future__ import annotations
+
+MOST_CHOICES = 1 << 24
+"""Elements of which one is chosen by its index at most: f32 counts so far."""
 
 
 def choice_mistake(

@@ -36,7 +36,7 @@ def misfit(
 ) -> Misfit | None:
     """The first operand that does not fit what is declared, or None."""
     for place, (operand, element) in enumerate(zip(declared, elements, strict=True)):
-        if _class_of(element) != operand.element:
+        if operand.element not in (element, _class_of(element)):
             wanted = operand.element or "a float"
             return Misfit(place, f"'{operand.name}' has elements of {element}, not of {wanted}")
     counts = list(_counts(declared, shapes[0])) if shapes else []

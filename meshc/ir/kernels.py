@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshc.ir.affine import Expr
-from meshc.ir.choices import choice_mistake
+from meshc.ir.choices import MOST_CHOICES, choice_mistake
 from meshc.ir.declared import Attribute, Operand, attributes, operands
 from meshc.ir.functions import DOCS, FUNCTIONS, attributes_of
 
@@ -79,6 +79,14 @@ def _groups(shapes: Extents, params: Params) -> str | None:
     if codes[-2] == scales[-2] * group:
         return None
     return f"{codes[-2]} rows are not {scales[-2]} groups of {group}"
+
+
+def _countable(shapes: Extents, params: Params) -> str | None:
+    """Indices are exact in f32."""
+    for name in ("block", "limit"):
+        if int(str(params[name])) > MOST_CHOICES:
+            return f"{name} is {params[name]}; f32 counts to {MOST_CHOICES}"
+    return None
 
 
 def _choice(shapes: Extents, params: Params) -> str | None:
@@ -152,6 +160,14 @@ _CATALOGUE = (
         "position: affine, step: int",
     ),
     _kernel("row_max", _BY_ROWS, "out[..] = largest of a over trailing dims"),
+    _kernel(
+        "first_at",
+        "out b[*rows]: f32, a[*rows, n], top[*rows]",
+        "out[..] = -(first + j) for the first j with a[.., j] = top[..] and first + j < limit, "
+        "where first = rank*block; -inf if there is none",
+        "rank: affine, block: int >= 0, limit: int >= 1",
+        extra=_countable,
+    ),
     _kernel("row_sum", _BY_ROWS, "out[..] = sum of a over trailing dims"),
     _kernel("exp_sub", _TRAILING, "out = exp(a - m), m repeated over trailing dims"),
     _kernel("larger", _LEADING, "out = the larger of a and b"),

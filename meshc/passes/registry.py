@@ -9,6 +9,7 @@ from meshc.passes import plugins
 from meshc.passes.base import Pass
 from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.graph.canonicalize import Canonicalize
+from meshc.passes.graph.choose_token import ChooseToken
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
@@ -46,6 +47,7 @@ PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     EliminateTranspose,
     FuseCluster,
+    ChooseToken,
     ChunkPrompts,
     GroupLayers,
     TensorParallel,

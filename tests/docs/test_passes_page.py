@@ -5,6 +5,7 @@ from pathlib import Path
 
 import meshc
 from meshc.pipelines import (
+    CHOOSING,
     KEEPING,
     NODE_STAGES,
     RANK_PASSES,
@@ -33,6 +34,7 @@ def test_table_of_passes():
     order += ["pass for quantised weights", KEEPING]
     order += ["pass for several GPUs", *NODE_STAGES]
     order += ["pass for serving", *(one.NAME for one in serving_passes(1, True))]
+    order += ["pass for choices", CHOOSING]
     order += ["pass for ranks", *RANK_PASSES]
     order += ["pass for CSL", *(one.NAME for one in resource_passes())]
     assert [row[0] for row in rows("Passes")] == order

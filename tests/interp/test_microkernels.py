@@ -101,6 +101,19 @@ def test_reductions_over_trailing_dims():
     close(run("tile.row_max %out[0], %a", noise(2), a=a)[0], a.max())
 
 
+def test_the_first_of_the_largest():
+    a = np.array([[1, 4, 4], [-2, -2, -3], [-np.inf, -np.inf, -np.inf], [0, np.nan, 1]])
+    tops = np.array([4.0, -2.0, -np.inf, np.nan])
+    call = "tile.first_at %out, %a, %b {rank = pos, block = 3, limit = 8}"
+
+    def found(rank):
+        return list(run(call, noise(4), scalars={"pos": rank}, a=a, b=tops))
+
+    assert found(0) == [-1, 0, 0, -np.inf]
+    assert found(2) == [-7, -6, -6, -np.inf]
+    assert found(3) == [-np.inf] * 4
+
+
 def test_at_least():
     a = noise(2, 3)
     a[0] = -np.inf

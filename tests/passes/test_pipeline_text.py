@@ -12,6 +12,7 @@ from meshc.passes.base import Pass
 from meshc.passes.registry import pipeline_text
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.pipelines import (
+    CHOOSING,
     KEEPING,
     KERNEL_STAGES,
     NODE_STAGES,
@@ -94,6 +95,7 @@ def test_stages_are_complete_and_in_order():
         *REQUESTS_BEHIND.values(),
         *RESOURCE_STAGES,
         KEEPING,
+        CHOOSING,
         *RANK_PASSES,
     )
     assert {*every, *others} == {cls.NAME for cls in meshc.PASSES}

@@ -30,6 +30,12 @@ OF_A_ROUTE = {"dispatch": 30, "expert_gemm": 30, "combine": 35}
 """The test of a gate, the loop around it, and where a row begins that goes to an expert."""
 OF_A_FACTOR = 8
 """Reading an element of such a row, by which a row of weights is multiplied."""
+FOUND = 17
+"""The index of what was found, for a row."""
+HALVED = 28
+"""A choice between the halves of a row, its maximum apart."""
+OF_A_CHOSEN_ROW = (7, 2)
+"""The loop around several such rows, and the address of each half."""
 _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
 _PAIR = {False: 7, True: 52}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.csl.fabric.regions import Regions
@@ -150,12 +151,20 @@ def _tokens(
         "embedding": port_name(vocabulary.embedding),
         "activations": inputs[0],
         "logits": outputs[0],
+        "chosen": chooses_tokens(module, outputs[0], vocabulary.size),
         "vocabulary": vocabulary.size,
         "capacity": vocabulary.capacity,
         "requests": batch_of(module),
         "clock_hz": module.the_device().whole("clock_hz"),
         "stop": str(vocabulary.stop),
     }
+
+
+def chooses_tokens(module: Module, output: str, vocabulary: int) -> bool:
+    """Whether ``output`` is the number of a token for each request, where others have a number for
+    each token of the ``vocabulary``."""
+    port = next(p for p in module.ports if p.name == output and p.direction == "out")
+    return prod(port.tensor.shape(module.dims)) == batch_of(module) < vocabulary * batch_of(module)
 
 
 def _tensors(module: Module, direction: str, buffers: Collection[Value] = ()) -> tuple[str, ...]:

@@ -125,6 +125,8 @@ def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequ
     """What to compile, for as many requests as there are prompts unless a flag says how many or
     programs for the target, or one that holds both phases, take one."""
     found, prompts = request_of(options), len(request.prompts)
+    if options.logits is not None and found.choose == "cores":
+        fail("bad-argument", "--logits is given, but with --choose cores the host gets none")
     if options.batch is None and (found.joined or found.target not in MOST_REQUESTS):
         return found
     if options.batch is None:
@@ -210,6 +212,8 @@ def _save_logits(path: str | None, answers: Sequence[Answer]) -> None:
     if path is None:
         return
     logits = answers[0].logits
+    if answers[0].tokens and not len(logits):
+        fail("bad-argument", "--logits is given, but the program gives tokens and no logits")
     if len(answers) > 1:
         longest = max(len(answer.tokens) for answer in answers)
         logits = np.full((len(answers), longest, logits.shape[-1]), np.nan, np.float32)

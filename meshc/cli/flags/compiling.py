@@ -94,6 +94,13 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "default: everywhere",
     )
     group.add_argument(
+        "--choose",
+        default="host",
+        metavar="host|cores",
+        help="CSL: who takes the largest logit of a decode step: the host, of all logits, or the "
+        "cores, which give its token alone; default: %(default)s",
+    )
+    group.add_argument(
         "--cluster",
         type=int,
         metavar="N",

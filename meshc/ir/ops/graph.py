@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshc.ir.choices import choice_mistake
+from meshc.ir.choices import MOST_CHOICES, choice_mistake
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.functions import Gelu as Gelu
@@ -241,6 +241,29 @@ class TopK(_Pointwise):
         )
         if mistake:
             self.reject(mistake)
+
+
+@register("graph.arg_max", "x -> index: within x")
+@dataclass(eq=False)
+class ArgMax(Op):
+    """The index in ``dim`` of the largest element, of equal ones the first, as a whole number in
+    f32. Where an element is NaN there is no largest one, and the index is infinite."""
+
+    dim: str = ""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        given = tensor_type(self.operands[0])
+        return [TensorType(DType.F32, tuple(d for d in given.dims if d != self.dim))]
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """``dim`` is a dim of the operand, which has numbers, no more than f32 can count."""
+        given = tensor_type(self.operands[0])
+        if self.dim not in given.dims:
+            self.reject(f"there is no dim '{self.dim}' of {self.operands[0]}")
+        if not given.dtype.floats:
+            self.reject(f"chooses among elements of type {given.dtype}, which are no numbers")
+        if extents[self.dim] > MOST_CHOICES:
+            self.reject(f"chooses among {extents[self.dim]}; f32 counts to {MOST_CHOICES}")
 
 
 @register("graph.append", "cache, new -> grown: like cache")

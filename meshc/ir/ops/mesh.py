@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshc.ir.choices import MOST_CHOICES
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.ops import graph
@@ -22,7 +23,7 @@ from meshc.ir.ops.products import reject_repeated
 from meshc.ir.ops.routing import Combine as Combine
 from meshc.ir.ops.routing import Dispatch as Dispatch
 from meshc.ir.ops.routing import ExpertGemv as ExpertGemv
-from meshc.ir.types import Layout, TensorType, Type
+from meshc.ir.types import DType, Layout, TensorType, Type
 
 ALIGNMENTS = ("host", "device")
 """Who skews the operands of products that move in rings."""
@@ -294,6 +295,30 @@ class RowReduction(Op):
 @dataclass(eq=False)
 class RowMax(RowReduction):
     """Largest of the elements of ``dim`` that a core holds and the mask lets through."""
+
+
+@register("mesh.first_at", "x, top: within x -> y: within x")
+@dataclass(eq=False)
+class FirstAt(RowReduction):
+    """Minus the index in ``dim`` of the first element that a core holds and that is equal to
+    ``top``, and minus infinity where there is none: the largest over all cores is that of the first
+    element of all. Indices are whole numbers in f32."""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """There is a ``top`` for each result, and ``dim`` lies in blocks, as far as it is split."""
+        super().verify(extents)
+        x, top = (tensor_type(operand) for operand in self.operands)
+        if top.dims != tensor_type(self.result).dims:
+            self.reject(f"the largest elements do not have the dims of {self.result}")
+        if (top.layout or Layout()).partial:
+            self.reject(f"{self.operands[1]} is the largest of a core's own elements, not of all")
+        if extents[self.dim] > MOST_CHOICES:
+            self.reject(f"chooses among {extents[self.dim]}; f32 counts to {MOST_CHOICES}")
+        if tensor_type(self.result).dtype != DType.F32:
+            self.reject(f"indices are whole numbers in f32, not {tensor_type(self.result).dtype}")
+        split = (x.layout or Layout()).split_of(self.dim)
+        if split is not None and (split.kind != "block" or split.skew or split.copies > 1):
+            self.reject(f"'{self.dim}' lies as {split}, and not in a block for each core")
 
 
 @register("mesh.at_least", "x -> y: like x")

@@ -68,6 +68,7 @@ CASES = [
     ("rope", [(F, 2, 4), (F, 2, 4), (F, 2)], {"position": "place", "step": 1}),
     ("row_max", [(F, 2), (F, 2, 3)], {}),
     ("row_sum", [(F, 2), (F, 2, 3, 2)], {}),
+    ("first_at", [(F, 2), (F, 2, 3), (F, 2)], {"rank": "place", "block": 3, "limit": 8}),
     ("exp_sub", [(F, 2, 3), (F, 2, 3), (F, 2)], {}),
     ("at_least", [(F, 2, 3), (F, 2, 3)], {"value": -0.5}),
     ("top_k", [(F, 2, 5), (F, 2, 5)], PLAIN_CHOICE),

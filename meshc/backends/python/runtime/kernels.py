@@ -228,6 +228,14 @@ def row_max(out: Array, a: Array) -> None:
 
 
 @_kernel()
+def first_at(out: Array, a: Array, top: Array, rank: Any, block: int, limit: int) -> None:
+    """out = -(rank * block + j) for the first j with a[.., j] = top[..] that is below limit"""
+    equal = a == _leading(top, a)
+    index = np.reshape(rank, (-1,) + (1,) * (out.ndim - 1)) * block + equal.argmax(-1)
+    np.copyto(out, np.where(equal.any(-1) & (index < limit), -index, -np.inf))
+
+
+@_kernel()
 def at_least(out: Array, a: Array, value: float) -> None:
     """out = the larger of a and value"""
     np.maximum(a, np.float32(value), out=out)

@@ -86,7 +86,11 @@ def _unscaled(way: Lowering, op: graph.Matmul, axis: str) -> Unscaled | None:
 
 
 def _at_roots(way: Lowering, results: list[Value]) -> bool:
-    """Whether results leave main and are asked for on the first core of the reduction only."""
+    """Whether results are wanted on the first core of the reduction only: they leave main and are
+    asked for there, or nothing but a choice reads them."""
+    readers = [reader for result in results for reader in way.problem.used_by(result)]
+    if readers and all(isinstance(reader, graph.ArgMax) for reader in readers):
+        return not any(map(way.problem.is_returned, results))
     return way.problem.result == "roots" and all(map(way.problem.is_returned, results))
 
 

@@ -101,7 +101,7 @@ def _masked(way: Lowering, op: graph.Softmax) -> Value:
             op.span,
             help="write softmax(.., mask = causal)",
         )
-    if op.mask == "causal" or _has_pads(way, way.type_of(scores), op.dim):
+    if op.mask == "causal" or has_pads(way, way.type_of(scores), op.dim):
         window, every = op.window, op.every
         made = mesh.Mask(
             [scores], dim=op.dim, rows=op.rows, kind=op.mask, window=window, every=every
@@ -110,7 +110,7 @@ def _masked(way: Lowering, op: graph.Softmax) -> Value:
     return scores
 
 
-def _has_pads(way: Lowering, kind: TensorType, dim: str) -> bool:
+def has_pads(way: Lowering, kind: TensorType, dim: str) -> bool:
     """Whether some lanes of ``dim`` hold no element."""
     split = (kind.layout or Layout()).split_of(dim)
     if split is None:

@@ -121,6 +121,27 @@ class Pointwise(Values):
             view = _beside_one(view, leading=bool(over))
         self.emitter.compute(kernel, self.view(target), view)
 
+    def first_at(self, op: mesh.FirstAt) -> None:
+        """Elements of a core follow each other from ``rank * block`` on."""
+        value, top = (cast(Value, o) for o in op.operands)
+        places = [self.result_place(op), self.place_of(top)]
+        over = self.held(value, op.dim)
+        view = self.emitter.view(self.place_of(value), order=self.order(op, value, [], over))
+        if not over:
+            view = _beside_one(view, leading=False)
+        if not (places[0].rows or places[0].shape):
+            view = _beside_one(view, leading=True)
+        split = (tensor_type(value).layout or Layout()).split_of(op.dim)
+        self.emitter.compute(
+            "first_at",
+            self.view(places[0]),
+            view,
+            self.view(places[1]),
+            rank=Expr.const(0) if split is None else self.emitter.index_of(split.axis),
+            block=0 if split is None else split.block,
+            limit=self.module.dims[op.dim],
+        )
+
     def held(self, value: Value, dim: str) -> list[str]:
         """``dim``, if it takes room on a core."""
         return [d for d in self.emitter.held_dims(tensor_type(value)) if d == dim]

@@ -1,0 +1,61 @@
+"""choose-token: cores choose the next token, of which the host gets the number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.ir.core import tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.rewriter import Rewriter
+from meshc.passes.base import Pass
+from meshc.support.diagnostics import Diagnostics, fail
+
+
+@dataclass(frozen=True)
+class ChooseToken(Pass):
+    """Put the choice of the largest logit behind the logits of a decode step.
+
+    The step then gives, in the place of a logit for each token of the vocabulary, the number of the
+    most likely one, of equal ones the first, as a whole number in f32 (``graph.arg_max``). Logits
+    are the first result, whose last dim is the vocabulary of the table of embeddings.
+
+    Before::
+
+        %logits = graph.matmul %x, %lm_head {contract = [E]} : f32[B, L, V]
+        graph.return %logits, %keys, %values
+
+    After::
+
+        %logits = graph.matmul %x, %lm_head {contract = [E]} : f32[B, L, V]
+        %token = graph.arg_max %logits {dim = V} : f32[B, L]
+        graph.return %token, %keys, %values
+
+    A module that is no decode step of a language model is an error, ``unsupported-op``.
+    """
+
+    NAME: ClassVar[str] = "choose-token"
+    LEVELS: ClassVar[tuple[str, ...]] = ("graph",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset()
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        ending = module.function.body.ops[-1]
+        results = ending.tensors()
+        vocabularies = {op.dim for op in module.walk() if isinstance(op, graph.Embed)}
+        dims = tensor_type(results[0]).dims if results else ()
+        if module.option("phase", "decode") != "decode" or not {*dims[-1:]} & vocabularies:
+            fail(
+                "unsupported-op",
+                f"'{module.name}' gives no logits to choose a token by",
+                ending.span,
+                help="choose-token is for decode steps, whose first result has a number for each "
+                "row of the table of embeddings",
+            )
+        rewriter = Rewriter(module)
+        (token,) = rewriter.before(ending).add(graph.ArgMax([results[0]], dim=dims[-1]), "token")
+        ending.operands = [token, *results[1:]]
+        module.function.result_types[0] = token.type
+        return module
