@@ -4,12 +4,14 @@ from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.emit import MANIFEST, emit, summary
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
+from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.program import StepProgram, from_json
 
 __all__ = [
     "MANIFEST",
     "CpuMachine",
+    "CpuNode",
     "Device",
     "GpuMachine",
     "LanguageModel",
