@@ -230,6 +230,11 @@ class StepProgram:
         """Layers of all stages."""
         return sum(stage.layers for stage in self.stages)
 
+    @property
+    def meetings(self) -> int:
+        """Launches of a step that run on the GPUs of all ranks together."""
+        return sum(self.kernels[launch.kernel].meets for launch, _ in self.launches())
+
     def launches(self) -> list[tuple[Launch, int]]:
         """Every launch of a step, with its layer within its stage."""
         return _in_order(self.before, self.stages, self.after)

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel
-from meshc.backends.cuda.emit import emit
 from meshc.backends.cuda.executor import CXX, FIRST, Mode, modes
 from meshc.backends.cuda.executor.cpu_machine import toolchain_for
 from meshc.backends.cuda.library import headers
@@ -187,8 +186,6 @@ def test_what_one_machine_does_not_run_is_refused() -> None:
     program, texts = step_program(rank, "llama", 16)
     with pytest.raises(MeshcError, match="run-refused"):
         LanguageModel(program, CpuMachine({}, texts), {})
-    with pytest.raises(MeshcError, match="the graph of one rank"):
-        emit(rank, "llama", 16)
 
 
 def test_parts_of_the_vocabulary_are_no_kernels() -> None:
