@@ -21,6 +21,7 @@ RANK, RANKS = "@rank", "@ranks"
 OF_ALL, OF_EACH = "@all", "@each"
 """Behind the name of symmetric memory: the multicast address that stands for it on all GPUs, and
 where it lies on each of them."""
+_MOST_RANKS, _MOST_PADDING = 16, 4096
 TRANSPORTS = {"multimem": OF_ALL, "peers": OF_EACH}
 """What collectives are told of memory: sums by the switch, or by loads from each peer."""
 
@@ -301,13 +302,19 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
 
 
 def _ranks(found: Mapping[str, Any]) -> RankShare:
-    if found["transport"] not in TRANSPORTS:
-        raise ValueError(f"no transport '{found['transport']}'")
-    dealt = {
-        name: tuple(DealtAxis(**{key: int(value) for key, value in one.items()}) for one in axes)
-        for name, axes in found["dealt"].items()
-    }
-    return RankShare(int(found["count"]), found["transport"], dealt)
+    count = int(found["count"])
+    if found["transport"] not in TRANSPORTS or not 1 <= count <= _MOST_RANKS:
+        raise ValueError(f"no {found['count']} ranks by '{found['transport']}'")
+    dealt = {name: tuple(map(_dealt, axes)) for name, axes in found["dealt"].items()}
+    return RankShare(count, found["transport"], dealt)
+
+
+def _dealt(found: Mapping[str, Any]) -> DealtAxis:
+    made = DealtAxis(**{key: int(value) for key, value in found.items()})
+    sound = made.axis >= 0 and made.team >= 0 and made.copies >= 1
+    if not sound or not 1 <= made.own <= made.whole + _MOST_PADDING:
+        raise ValueError(f"no part of a tensor is {found}")
+    return made
 
 
 def _parts(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,21 +12,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, built_driver
+from fake_driver import INT, POINTER, FakeDriver, built_driver, needs
 from test_cuda_ranks import graph_of, of_ranks, tensors_of
 
 from meshc.backends.cuda import CpuNode, LanguageModel
-from meshc.backends.cuda.driver import torch_peers
+from meshc.backends.cuda.driver import gpu_machine, torch_peers
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.rank_machine import RankMachine, Reached
 from meshc.backends.cuda.driver.torch_peers import TorchPeers, symmetric_memory_of_torch
-from meshc.backends.cuda.executor import CXX, Library, symmetric_memory
+from meshc.backends.cuda.executor import CXX, QUICK, Library, symmetric_memory
 from meshc.backends.cuda.executor.compiled import _Gpus, _Symmetric
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.program import RankShare
+from meshc.backends.cuda.program import RANK, RANKS, RankShare
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.backends.cuda.steps import step_program
-from meshc.backends.cuda.toolchain.toolkit import compile_cubin
+from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 
 PROMPT = [5, 17, 3]
@@ -79,17 +79,27 @@ def logits(program, machine, tensors):
     return lambda: np.stack([model.step([token], [n])[0] for n, token in enumerate(PROMPT)])
 
 
-@pytest.mark.cuda_compiler
+def cubin_of(program, name):
+    """What the driver is told of a kernel, as an assembler would say."""
+    launch = next(launch for launch, _ in program.launches() if launch.kernel == name)
+    whole = [isinstance(a, int) or a in (RANK, RANKS) for a in launch.arguments]
+    kernel = program.kernels[name]
+    sizes = [INT if number else POINTER for number in whole]
+    found = needs(*sizes, threads=kernel.threads, cluster=kernel.cluster)
+    return Cubin(b"\x7fELF" + name.encode(), "sm_90a", "nvcc 13.0", {name: found}, ())
+
+
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 @pytest.mark.parametrize("transport", ["multimem", pytest.param("peers", marks=pytest.mark.slow)])
-def test_a_rank_captures_a_step_and_computes_what_the_cpu_does(transport):
+def test_a_rank_captures_a_step_and_computes_what_the_cpu_does(transport, monkeypatch):
     program, texts, tensors = of_one_rank(transport)
-    expected = logits(program, CpuNode(program.kernels, texts, 1), tensors)()
+    expected = logits(program, CpuNode(program.kernels, texts, 1, toolchain=QUICK), tensors)()
     fake, peer, libraries = FakeDriver(built_driver()), OnePeer(), {}
+    cubins = {texts[k.file]: cubin_of(program, name) for name, k in program.kernels.items()}
+    monkeypatch.setattr(gpu_machine, "compile_cubin", lambda text, compiler: cubins[text])
     for kernel in program.kernels.values():
-        at = libraries[kernel.file] = Library(texts[kernel.file])._library
-        cubin = compile_cubin(texts[kernel.file])
-        fake.know(cubin, lambda name, at=at: getattr(at, f"run_{name}"))
+        at = libraries[kernel.file] = Library(texts[kernel.file], toolchain=QUICK)._library
+        fake.know(cubins[texts[kernel.file]], lambda name, at=at: getattr(at, f"run_{name}"))
     with Device(library=fake.path) as device:
         machine = RankMachine(device, program.kernels, texts, program.ranks, peer)
         run = logits(program, machine, tensors)
