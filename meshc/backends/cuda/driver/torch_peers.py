@@ -1,6 +1,6 @@
 """Symmetric memory by torch.distributed: processes that torchrun starts, a GPU for each.
 
-``torch.distributed._symmetric_memory`` (torch 2.7 or newer) makes the allocations, exchanges their
+``torch.distributed._symmetric_memory`` of a recent torch makes the allocations, exchanges their
 handles and binds them to a multicast object; kernels are meshc's own. Allocations are kept apart
 (no memory pool), so that each begins at its handle's addresses.
 """
@@ -98,7 +98,7 @@ def symmetric_memory_of_torch() -> tuple[Any, Any]:
         fail(
             "cuda-device",
             f"programs of several GPUs run by torch.distributed: {problem}",
-            help="install a torch for CUDA, 2.7 or newer",
+            help="install a recent torch for CUDA",
         )
     handle = getattr(memory, "_SymmetricMemory", None)
     used = [(memory, "empty"), (memory, "rendezvous"), (torch.distributed, "init_process_group")]
@@ -108,6 +108,6 @@ def symmetric_memory_of_torch() -> tuple[Any, Any]:
         fail(
             "cuda-device",
             f"the symmetric memory of torch {torch.__version__} has no {', '.join(missing)}",
-            help="install a torch for CUDA, 2.7 or newer",
+            help="install a recent torch for CUDA",
         )
     return torch, memory
