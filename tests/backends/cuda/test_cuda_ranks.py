@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel
-from meshc.backends.cuda.executor import CXX, FIRST, Mode, modes
+from meshc.backends.cuda.executor import CXX, FIRST, WATCHED, Mode, modes
 from meshc.backends.cuda.executor.cpu_machine import toolchain_for
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.program import DealtAxis, RankShare, StepProgram, from_json
@@ -27,6 +27,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
 from meshc.pipelines import pipeline_to
 from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.native import Toolchain
 
 TINY = Path(__file__).parents[2] / "data" / "tiny_cuda"
 PROMPT, STEPS = [5, 17, 3, 40, 11], 4
@@ -75,13 +76,14 @@ def check(
     more: str = "",
     transport: str = "multimem",
     mode: Mode = FIRST,
+    tools: Toolchain | None = None,
 ) -> None:
     whole = graph_of(model)
     rank = of_ranks(whole, count, more)
     program, texts = step_program(rank, model, 16, transport)
     if not chunks:
         program = of_single_tokens(program)
-    tools = toolchain_for(0)
+    tools = tools or toolchain_for(0)
     node = CpuNode(program.kernels, {**texts, **headers()}, count, mode, tools)
     tensors = tensors_of(model)
     tokens, logits = decoded(LanguageModel(program, node, tensors))
@@ -121,6 +123,13 @@ def test_ranks_share_heads_of_latent_attention(model: str) -> None:
 def test_all_schedules_give_the_same_tokens(transport: str) -> None:
     for mode in modes():
         check("llama-4h2", 3, chunks=False, transport=transport, mode=mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["multimem", "peers"])
+def test_no_kernel_of_a_rank_races(transport: str) -> None:
+    """Shared memory of every kernel, and in collectives plain accesses of symmetric memory."""
+    check("llama-4h2", 2, chunks=False, transport=transport, tools=WATCHED)
 
 
 @pytest.mark.parametrize(("transport", "reach"), [("multimem", "@all"), ("peers", "@each")])
