@@ -42,9 +42,12 @@ KERNEL_STAGES = (*STAGES["graph"], "fuse-cluster")
 
 
 def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
-    """The passes that fuse a fresh decode graph into kernels; ``settings`` as above."""
+    """The passes that fuse a fresh decode graph into kernels; ``settings`` as above, of which
+    ``tensor-parallel`` deals the model to several GPUs before."""
     chosen = settings or {}
-    return own_pipeline(",".join(chosen.get(name, name) for name in KERNEL_STAGES))
+    *ahead, fuse = KERNEL_STAGES
+    dealt = ["tensor-parallel"] if "tensor-parallel" in chosen else []
+    return own_pipeline(",".join(chosen.get(name, name) for name in (*ahead, *dealt, fuse)))
 
 
 SERVING_STAGES = ("chunk-prompts", "group-layers")

@@ -130,8 +130,17 @@ def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]
     if regions:
         settings["split-regions"] = f"split-regions{{regions={regions}}}"
     if request.target == "cuda":
+        if request.gpus > 1:
+            settings["tensor-parallel"] = _dealing(module, request.gpus)
         return pipeline_to_kernels(settings)
     return pipeline_from(module, request.level(), settings)
+
+
+def _dealing(module: Module, gpus: int) -> str:
+    """The spec of tensor-parallel for kernels, which look up whole tables and read rows by
+    eights."""
+    tables = dict.fromkeys(op.dim for op in module.walk() if isinstance(op, graph.Embed))
+    return f"tensor-parallel{{ranks={gpus},multiple=8,keep=[{','.join(tables)}]}}"
 
 
 def _common_policy(
@@ -331,7 +340,7 @@ def _files(
         files = csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
         return _with_choice(files, choice)
     if request.target == "cuda":
-        return cuda.emit(modules["decode"], model, request.page)
+        return cuda.emit(modules["decode"], model, request.page, request.collectives)
     return emit(modules, host)
 
 

@@ -95,7 +95,7 @@ def opened(target: str, name: str = "") -> Iterator[Backend]:
 def _device(required: bool) -> tuple[cuda.Device | None, str]:
     """The GPU, or None where there is none and it is not ``required``; and what was found."""
     try:
-        device = cuda.Device()
+        device = cuda.Device(cuda.own_gpu())
     except MeshcError as problem:
         first = problem.diagnostics[0]
         if required or first.code not in ("cuda-driver", "cuda-device"):
@@ -313,10 +313,21 @@ def load_host(
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text
         for kernel in program.kernels.values()
     }
-    machine: cuda.CpuMachine | cuda.GpuMachine
-    if backend.device is None:
-        chosen = cuda.toolchain_for(sum(weight.bytes for weight in program.weights.values()))
-        machine = cuda.CpuMachine(program.kernels, texts, toolchain=chosen)
-    else:
-        machine = cuda.GpuMachine(backend.device, program.kernels, texts)
-    return cuda.LanguageModel(program, machine, tensors)
+    return cuda.LanguageModel(program, _machine(program, texts, backend.device), tensors)
+
+
+def _machine(
+    program: cuda.StepProgram, texts: Mapping[str, str], device: cuda.Device | None
+) -> cuda.Machine:
+    """What runs the kernels: a GPU or the CPU in its place; of a program of several GPUs that of
+    this process, or all of them on the CPU."""
+    chosen = cuda.toolchain_for(sum(weight.bytes for weight in program.weights.values()))
+    if program.ranks is None and device is None:
+        return cuda.CpuMachine(program.kernels, texts, toolchain=chosen)
+    if program.ranks is None:
+        assert device is not None
+        return cuda.GpuMachine(device, program.kernels, texts)
+    if device is None:
+        return cuda.CpuNode(program.kernels, texts, program.ranks.count, toolchain=chosen)
+    peers = cuda.TorchPeers()
+    return cuda.RankMachine(device, program.kernels, texts, program.ranks, peers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.backends.cuda.program import TRANSPORTS
 from meshc.cost.dispatching import WAYS as DISPATCHES
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
@@ -15,7 +17,7 @@ from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.types import DType
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.passes.mesh.select_gemm import NATURAL
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, fail
 
 ALGORITHMS_OF = {
     "gemm": ("auto", "transposed", *GEMM_ALGORITHMS),
@@ -57,8 +59,10 @@ class CompileRequest:
     caches hold; ``phases`` says whether both phases of CSL are one program
     (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
     how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
-    the cache. ``keep_quantised`` are weights that stay quantised in the memory of cores, each with
-    its format, as the pass keep-quantised takes them.
+    the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
+    switch (``multimem``) or by loads from each peer (``peers``). ``keep_quantised`` are weights
+    that stay quantised in the memory of cores, each with its format, as the pass keep-quantised
+    takes them.
     """
 
     target: str = "python"
@@ -78,6 +82,8 @@ class CompileRequest:
     cluster: int | None = None
     dataflow: str = ""
     page: int = 16
+    gpus: int = 1
+    collectives: str = "multimem"
     batch: int = 1
     serving: str = ""
     chunk: int | None = None
@@ -163,6 +169,14 @@ class CompileRequest:
         for text in self.algo:
             _algorithm(found, text)
         _within(found, "--cluster", self.cluster, _MAX_CLUSTER)
+        _one_of(found, "--collectives", self.collectives, tuple(TRANSPORTS))
+        _within(found, "--gpus", self.gpus, MOST_GPUS)
+        if self.gpus != 1 and self.target != "cuda":
+            found.error(
+                "bad-argument",
+                f"--gpus is {self.gpus}, but programs for --target {self.target} are of one",
+                help="--device h100x8 --mesh gpu=8 deals a model by layouts, for --target python",
+            )
         if self.page not in PAGES:
             known = ", ".join(map(str, PAGES))
             found.error(
@@ -196,7 +210,14 @@ class CompileRequest:
             )
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
-        device(self.device_name).axes.sizes_of(self.mesh)
+        numbers = device(self.device_name)
+        numbers.axes.sizes_of(self.mesh)
+        if self.target == "cuda" and numbers.kind == "node":
+            fail(
+                "bad-argument",
+                f"kernels are made for one GPU, and device {numbers.name} is a node of several",
+                help="--device h100 --gpus 8 makes a program of eight GPUs",
+            )
 
 
 def spec(name: str, settings: Mapping[str, str | int | None]) -> str:

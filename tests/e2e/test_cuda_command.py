@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda.executor import CXX
+from meshc.cli import main
 from meshc.support.native import Toolchain
 
 ROOT = Path(__file__).parents[2]
@@ -162,3 +163,37 @@ def test_tokens_on_a_gpu_are_those_on_the_cpu(program):
         pytest.skip(found.stderr.splitlines()[0])
     assert found.returncode == 0, found.stderr
     assert found.stdout == run(program, backend="cuda-cpu", driver=words).stdout
+
+
+@pytest.mark.slow
+def test_several_gpus_give_the_tokens_of_one(tmp_path):
+    """A directory that serves all ranks, run on emulated GPUs, beside one GPU's program."""
+    model, asked = checkpoint(tmp_path), ("--prompt-ids", "5,17", "--max-tokens", "3", "--json")
+    cpu = ("--target", "cuda", "--backend", "cuda-cpu", "--seq", "16")
+    alone = meshc("run", model, *cpu, *asked)
+    out = str(tmp_path / "program")
+    made = meshc("compile", model, "--target", "cuda", "--seq", "16", "--gpus", "2", "-o", out)
+    assert made.returncode == 0, made.stderr
+    assert "2 GPUs, which meet 3 times in a step (multimem)" in made.stdout + made.stderr
+    together = meshc("run", out, "--weights", model, "--backend", "cuda-cpu", *asked)
+    assert together.returncode == 0, together.stderr
+    tokens = [json.loads(found.stdout)["tokens"] for found in (alone, together)]
+    assert tokens[0] == tokens[1] and len(tokens[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--gpus", "17"), "--gpus is 17, not 1 to 16"),
+        (("--gpus", "2", "--collectives", "mail"), "--collectives cannot be 'mail'"),
+        (("--device", "h100x8"), "device h100x8 is a node of several"),
+        (("--target", "python", "--gpus", "2"), "programs for --target python are of one"),
+    ],
+)
+def test_what_no_program_of_several_gpus_is(words, told, tmp_path, capsys):
+    model = str(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    target = () if "--target" in words else ("--target", "cuda")
+    assert main(["compile", model, *target, *words, "-o", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err
+    assert "error[bad-argument]" in said and told in said

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshc.backends.cuda import CpuMachine
+from meshc.backends.cuda import CpuNode, LanguageModel
 from meshc.backends.cuda.executor import CXX
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.ranks import on_all_ranks
 from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, graph_module, load_any, open_weights
 from meshc.frontend.checkpoints import find_packaged_weights
@@ -94,20 +93,15 @@ def test_first_tokens_of_two_prompts(ranks: int, split: str) -> None:
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_first_tokens_by_cuda_kernels_of_ranks(ranks: int) -> None:
-    """Emulated GPUs in the executor, with sums on the host: a prompt of five tokens in a chunk,
+    """Emulated GPUs in the executor that meet in collectives: a prompt of five tokens in a chunk,
     then token by token."""
     request = CompileRequest(device="h100", seq=16, dtype="bf16", target="cuda")
     module = graph_module(load_any(MODEL, Diagnostics()), "decode", request)
     deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
     module = PassManager(parse_pipeline(f"{PASSES},{deal},fuse-cluster")).run(module)
     program, texts = step_program(module, MODEL, 16)
-    files = {**texts, **headers()}
-    chosen = PROMPTS[0]
-    found = on_all_ranks(
-        program,
-        module,
-        tensors(),
-        lambda: CpuMachine(program.kernels, files),
-        lambda model: list(model.generate(chosen["prompt_ids"], 3, lambda _, row: None)),
-    )
-    assert found == [chosen["tokens"][:3]] * ranks
+    node = CpuNode(program.kernels, {**texts, **headers()}, ranks)
+    model, chosen = LanguageModel(program, node, tensors()), PROMPTS[0]
+    found = list(model.generate(chosen["prompt_ids"], 3, lambda _, row: None))
+    assert found == chosen["tokens"][:3]
+    assert node.link_bytes > 0

@@ -2,20 +2,28 @@
 
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
+from meshc.backends.cuda.driver.rank_machine import RankMachine
+from meshc.backends.cuda.driver.torch_peers import TorchPeers, own_gpu
 from meshc.backends.cuda.emit import MANIFEST, emit, summary
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
-from meshc.backends.cuda.host import LanguageModel
+from meshc.backends.cuda.executor.cpu_node import CpuNode
+from meshc.backends.cuda.host import LanguageModel, Machine
 from meshc.backends.cuda.program import StepProgram, from_json
 
 __all__ = [
     "MANIFEST",
     "CpuMachine",
+    "CpuNode",
     "Device",
     "GpuMachine",
     "LanguageModel",
+    "Machine",
+    "RankMachine",
     "StepProgram",
+    "TorchPeers",
     "emit",
     "from_json",
+    "own_gpu",
     "summary",
     "toolchain_for",
 ]

@@ -8,30 +8,30 @@ from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.steps import step_program
 from meshc.backends.templates import render
 from meshc.ir.module import Module
-from meshc.support.diagnostics import fail
 
 MANIFEST = "manifest.json"
 
 
-def emit(module: Module, model: str, page: int) -> dict[str, str]:
-    """Kernels, headers, ``manifest.json`` and ``run.py`` by name. Raises what
+def emit(module: Module, model: str, page: int, transport: str = "multimem") -> dict[str, str]:
+    """Kernels, headers, ``manifest.json`` and ``run.py`` by name; of the graph of a rank one
+    program that serves all ranks, with collectives by ``transport``. Raises what
     :func:`step_program` does, and ``does-not-fit`` for more than the GPU's memory."""
-    if module.ranks is not None:
-        fail(
-            "cuda-graph",
-            f"'{module.name}' is the graph of one rank, and a directory runs on one GPU",
-            help="leave out tensor-parallel, or run all ranks by meshc.backends.cuda.ranks",
-        )
-    program, texts = step_program(module, model, page)
+    program, texts = step_program(module, model, page, transport)
     check_memory(program, module.the_device())
-    run = render("meshc.backends.cuda", "run.py.jinja")
+    run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks)
     return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}
 
 
 def summary(program: StepProgram) -> list[str]:
     """A line on memory, and one on each kernel."""
     held = memory_of(program)
-    lines = [
+    lines = []
+    if program.ranks is not None:
+        lines.append(
+            f"{program.ranks.count} GPUs, which meet {program.meetings} times in a step "
+            f"({program.ranks.transport}); of each of them:"
+        )
+    lines += [
         f"{held.total} bytes of the GPU's memory: {held.weights} of weights, {held.caches} of "
         f"caches of {program.capacity} tokens, {held.buffers} of other buffers"
     ]

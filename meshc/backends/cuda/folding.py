@@ -14,7 +14,8 @@ from meshc.support.diagnostics import fail
 def folded(module: Module) -> Module:
     """``module`` with each fused block that gives a part of a sum, the ``all_reduce`` behind it and
     the sum with the residual that the block reads as one fused block, still marked as partial: its
-    launches end with the collective. Raises ``cuda-graph`` where something else follows."""
+    launches leave the part, and those of the block behind begin with the collective. Raises
+    ``cuda-graph`` where something else follows."""
     copy = clone_module(module)
     for block in Rewriter(copy).blocks():
         _fold(block)

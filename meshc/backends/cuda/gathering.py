@@ -31,6 +31,7 @@ class Step:
     page: int
     cores: int
     dtype: str
+    transport: str = "multimem"  # of collectives of ranks
     chunk: int = 0  # tokens of one request whose columns products share; 0 for a decode step
     texts: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
@@ -88,6 +89,7 @@ class Step:
         arena: Arena,
         threads: int,
         dsmem_bytes: int = 0,
+        meets: bool = False,
     ) -> str:
         """Add a kernel in a file of its own, with its map of shared memory; its name.
 
@@ -97,7 +99,7 @@ class Step:
         for place in count():
             own = numbered(name, place)
             file, written = f"{own}.cu", text(own)
-            made = Kernel(file, blocks, threads, cluster, arena.bytes, shared, dsmem_bytes)
+            made = Kernel(file, blocks, threads, cluster, arena.bytes, shared, dsmem_bytes, meets)
             known = self.kernels.setdefault(own, made)
             if known == made and self.texts.setdefault(file, written) == written:
                 break

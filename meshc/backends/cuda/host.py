@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.packing import packed
-from meshc.backends.cuda.program import ALL_REDUCE, Launch, StepProgram, numbered
+from meshc.backends.cuda.program import Launch, StepProgram, numbered
+from meshc.backends.cuda.ranks import RankTensors
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
@@ -32,6 +33,23 @@ class Machine(Protocol):
         """The launches of a step, one after the other."""
 
 
+@runtime_checkable
+class RankedMachine(Machine, Protocol):
+    """What runs the programs of ranks: the GPUs of those that are ``here``, all of a program's or
+    one of them, and what GPUs reach of each other."""
+
+    @property
+    def here(self) -> Sequence[int]:
+        """Ranks whose GPUs this machine has."""
+
+    def store_of(self, rank: int, name: str, array: Array) -> None:
+        """Memory called ``name`` of the GPU of ``rank``, one of those here."""
+
+    def store_symmetric(self, name: str, array: Array, signals: bool) -> None:
+        """Memory called ``name`` that all ranks reach, zeros of the shape of ``array``; all ranks
+        ask for theirs in the same order."""
+
+
 class LanguageModel:
     """A compiled language model on a machine, for as many requests as its steps have."""
 
@@ -40,15 +58,9 @@ class LanguageModel:
     ) -> None:
         """Packs and stores everything. Raises what :func:`packed` does, and ``run-refused`` for a
         program of one rank on a machine that meets no others."""
-        meets = any(launch.kernel == ALL_REDUCE for launch, _ in program.launches())
-        if meets and not hasattr(machine, "total"):
-            fail("run-refused", "a program of one rank among several was given to a single machine")
         self.program = program
         self.machine = machine
-        for name, weight in program.weights.items():
-            machine.store(name, packed(weight, tensors))
-        for name, buffer in program.buffers.items():
-            machine.store(name, np.zeros(buffer.shape, _DTYPES[buffer.dtype]))
+        _store(program, machine, tensors)
         for place, frequencies in enumerate(program.frequencies):
             angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
             machine.write(numbered("cosines", place), np.cos(angles).astype(np.float32))
@@ -168,6 +180,29 @@ class LanguageModel:
         tokens[request], before[request] = token, cached
         found: Array = self.step(tokens, before)[request]
         return found
+
+
+def _store(program: StepProgram, machine: Machine, tensors: Mapping[str, Array]) -> None:
+    """Pack the weights, those of each rank here in turn, and make the buffers."""
+    buffers = {name: np.zeros(b.shape, _DTYPES[b.dtype]) for name, b in program.buffers.items()}
+    if program.ranks is None:
+        for name, weight in program.weights.items():
+            machine.store(name, packed(weight, tensors))
+        for name, zeros in buffers.items():
+            machine.store(name, zeros)
+        return
+    if not isinstance(machine, RankedMachine):
+        fail("run-refused", "a program of one rank among several was given to a single machine")
+    for rank in machine.here:
+        parts = RankTensors(program.ranks, tensors, rank)
+        for name, weight in program.weights.items():
+            machine.store_of(rank, name, packed(weight, parts))
+    for name, zeros in buffers.items():
+        role = program.buffers[name].role
+        if role in ("symmetric", "signals"):
+            machine.store_symmetric(name, zeros, role == "signals")
+        else:
+            machine.store(name, zeros)
 
 
 def _check(program: StepProgram, prompt: Sequence[int], count: int) -> None:

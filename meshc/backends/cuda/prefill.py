@@ -16,7 +16,7 @@ def chunk_of(step: Step) -> Step | None:
     columns = _most_columns(step)
     if columns == 1:
         return None
-    return Step(step.module, step.page, step.cores, step.dtype, columns)
+    return Step(step.module, step.page, step.cores, step.dtype, step.transport, columns)
 
 
 def joined(step: Step, chunk: Step, launches: Launches) -> Prefill:

@@ -14,11 +14,16 @@ from typing import Any
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 3
+FORMAT = 4
 
-ALL_REDUCE = "all_reduce"
-"""A launch that is no kernel: the sum over all ranks of its first argument, to which its second one
-is added, behind which its third one, if there is one, is zeroed."""
+RANK, RANKS = "@rank", "@ranks"
+"""Arguments of a launch: which of the ranks a GPU is, and how many there are."""
+OF_ALL, OF_EACH = "@all", "@each"
+"""Behind the name of symmetric memory: the multicast address that stands for it on all GPUs, and
+where it lies on each of them."""
+_MOST_RANKS, _MOST_PADDING = 16, 4096
+TRANSPORTS = {"multimem": OF_ALL, "peers": OF_EACH}
+"""What collectives are told of memory: sums by the switch, or by loads from each peer."""
 
 
 def numbered(name: str, place: int) -> str:
@@ -28,7 +33,8 @@ def numbered(name: str, place: int) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]."""
+    """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]. One
+    that ``meets`` runs on the GPUs of all ranks at the same time."""
 
     file: str
     blocks: int
@@ -37,12 +43,15 @@ class Kernel:
     shared_bytes: int
     shared: dict[str, tuple[int, int]]
     dsmem_bytes: int = 0
+    meets: bool = False
 
 
 @dataclass(frozen=True)
 class Buffer:
     """Memory of the device. ``role``: input (the host writes it), output (the host reads it),
-    state (kept from step to step), scratch or constant. ``dtype``: f32, i32 or a 16-bit type."""
+    state (kept from step to step), scratch, constant, or, of ranks, symmetric (GPUs reach that of
+    each other) or signals (symmetric, zeros between launches). ``dtype``: f32, i32 or a 16-bit
+    type."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -88,7 +97,9 @@ class Launch:
 
     A name with ``[]`` behind it stands for the part of the layer that is computed, counted within
     its stage, with ``[+1]`` for that of the next layer, with ``[3]`` for row 3 of its first dim,
-    with ``[t]`` for the row of a token of a chunk. An empty name is no memory, address 0.
+    with ``[t]`` for the row of a token of a chunk. An empty name is no memory, address 0. What
+    begins with ``@`` or has it behind a name is the place of a rank among others (:data:`RANK`,
+    :data:`OF_ALL`).
     """
 
     kernel: str
@@ -159,12 +170,35 @@ class Prefill:
 
 
 @dataclass(frozen=True)
+class DealtAxis:
+    """A tensor's ``axis``, ``whole`` elements long, of which a rank has ``own``; teams of
+    ``copies`` ranks have ``team`` elements each (:class:`meshc.ir.ranks.RankPart`)."""
+
+    axis: int
+    whole: int
+    own: int
+    team: int
+    copies: int
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """That ``count`` GPUs run the program, each with its part of the model's tensors: which axes of
+    which are ``dealt``. ``transport`` is one of :data:`TRANSPORTS`."""
+
+    count: int
+    transport: str
+    dealt: dict[str, tuple[DealtAxis, ...]]
+
+
+@dataclass(frozen=True)
 class StepProgram:
     """A decode step: ``before``, the layers of all ``stages``, one after the other, ``after``.
 
     ``frequencies`` are the angles by which pairs of lanes turn from position to position, once for
     each pair of tables ``cosines`` and ``sines``, ``cosines_2`` and ``sines_2`` and so on: stages
-    whose angles are equal share a pair. Without ``prefill`` a prompt is read by decode steps.
+    whose angles are equal share a pair. Without ``prefill`` a prompt is read by decode steps. With
+    ``ranks`` it is the program of each of several GPUs.
     """
 
     model: str
@@ -181,6 +215,7 @@ class StepProgram:
     stages: tuple[Stage, ...]
     after: tuple[Launch, ...]
     prefill: Prefill | None = None
+    ranks: RankShare | None = None
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
@@ -195,6 +230,11 @@ class StepProgram:
     def layers(self) -> int:
         """Layers of all stages."""
         return sum(stage.layers for stage in self.stages)
+
+    @property
+    def meetings(self) -> int:
+        """Launches of a step that run on the GPUs of all ranks together."""
+        return sum(self.kernels[launch.kernel].meets for launch, _ in self.launches())
 
     def launches(self) -> list[tuple[Launch, int]]:
         """Every launch of a step, with its layer within its stage."""
@@ -256,7 +296,25 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
     prefill = values.get("prefill")
     if prefill is not None:
         values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill))
+    if values.get("ranks") is not None:
+        values["ranks"] = _ranks(values["ranks"])
     return StepProgram(**values)
+
+
+def _ranks(found: Mapping[str, Any]) -> RankShare:
+    count = int(found["count"])
+    if found["transport"] not in TRANSPORTS or not 1 <= count <= _MOST_RANKS:
+        raise ValueError(f"no {found['count']} ranks by '{found['transport']}'")
+    dealt = {name: tuple(map(_dealt, axes)) for name, axes in found["dealt"].items()}
+    return RankShare(count, found["transport"], dealt)
+
+
+def _dealt(found: Mapping[str, Any]) -> DealtAxis:
+    made = DealtAxis(**{key: int(value) for key, value in found.items()})
+    sound = made.axis >= 0 and made.team >= 0 and made.copies >= 1
+    if not sound or not 1 <= made.own <= made.whole + _MOST_PADDING:
+        raise ValueError(f"no part of a tensor is {found}")
+    return made
 
 
 def _parts(found: Mapping[str, Any]) -> dict[str, Any]:

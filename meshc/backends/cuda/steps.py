@@ -18,6 +18,7 @@ from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.prefill import chunk_of, joined
 from meshc.backends.cuda.program import Launch, Stage, StepProgram
+from meshc.backends.cuda.ranks import share_of
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -28,8 +29,11 @@ from meshc.support.diagnostics import fail
 _KINDS = ("f16", "bf16")
 
 
-def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, dict[str, str]]:
-    """The step of a fused decode graph, and the text of each file.
+def step_program(
+    module: Module, model: str, page: int, transport: str = "multimem"
+) -> tuple[StepProgram, dict[str, str]]:
+    """The step of a fused decode graph, and the text of each file; for the graph of a rank, with
+    collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`).
 
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
@@ -44,7 +48,7 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
     if module.ranks is not None:
         module = folded(module)
     check_chain(module)
-    step = Step(module, page, module.the_device().cores, dtype)
+    step = Step(module, page, module.the_device().cores, dtype, transport)
     launches = _launches(step)
     chunk = chunk_of(step)
     prefill = joined(step, chunk, _launches(chunk)) if chunk else None
@@ -65,6 +69,7 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
         launches.stages,
         launches.after,
         prefill,
+        share_of(module, transport),
     )
     return program, step.texts
 
@@ -118,6 +123,13 @@ def _layer(step: Step, op: graph.Repeat, origin: Mapping[Value, str]) -> list[La
 
 def _fused(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> list[Launch]:
     kernel = kernel_of(op)
+    if step.module.ranks is not None and kernel.PARTIAL and not op.partial:
+        fail(
+            "cuda-graph",
+            f"every rank computes the whole {op.kernel}, which no rank has a part of",
+            op.span,
+            help="kernels of ranks are of models whose heads and features are dealt to them",
+        )
     try:
         return kernel.launches(step, Fused(op, outer))
     except DoesNotFit as reason:

@@ -120,6 +120,21 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         help="CUDA: tokens of a page of the KV cache; default: %(default)s",
     )
     group.add_argument(
+        "--gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="CUDA: GPUs of the kind of --device that a model is dealt to, up to 16; default: "
+        "%(default)s",
+    )
+    group.add_argument(
+        "--collectives",
+        default="multimem",
+        metavar="multimem|peers",
+        help="CUDA, several GPUs: the switch adds up what they have, or each loads it from its "
+        "peers; default: %(default)s",
+    )
+    group.add_argument(
         "--batch",
         type=int,
         default=None,

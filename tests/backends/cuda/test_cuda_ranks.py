@@ -1,21 +1,23 @@
-"""Kernels of ranks in the executor: blocks without residual sum, collectives on the host, give the
-logits of the graph of the whole model."""
+"""Kernels of ranks on the GPUs of a node in the executor: blocks that leave parts of sums, and
+collectives between them, give the logits of the graph of the whole model."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from meshc.backends.cuda import CpuMachine, LanguageModel
-from meshc.backends.cuda.emit import emit
-from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel
+from meshc.backends.cuda.executor import CXX, FIRST, WATCHED, Mode, modes
 from meshc.backends.cuda.executor.cpu_machine import toolchain_for
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.program import ALL_REDUCE, StepProgram
-from meshc.backends.cuda.ranks import on_all_ranks
+from meshc.backends.cuda.program import DealtAxis, RankShare, StepProgram, from_json
+from meshc.backends.cuda.ranks import RankTensors
 from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, graph_module, load_any, open_weights
 from meshc.interp.check import Session
@@ -25,6 +27,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
 from meshc.pipelines import pipeline_to
 from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.native import Toolchain
 
 TINY = Path(__file__).parents[2] / "data" / "tiny_cuda"
 PROMPT, STEPS = [5, 17, 3, 40, 11], 4
@@ -66,25 +69,24 @@ def interpreted(module: Module, tensors: dict, tokens: list[int]) -> np.ndarray:
     return np.array(rows[len(PROMPT) - 1 :])
 
 
-def check(model: str, count: int, chunks: bool, more: str = "") -> None:
+def check(
+    model: str,
+    count: int,
+    chunks: bool,
+    more: str = "",
+    transport: str = "multimem",
+    mode: Mode = FIRST,
+    tools: Toolchain | None = None,
+) -> None:
     whole = graph_of(model)
     rank = of_ranks(whole, count, more)
-    program, texts = step_program(rank, model, 16)
+    program, texts = step_program(rank, model, 16, transport)
     if not chunks:
         program = of_single_tokens(program)
-    files, tensors = {**texts, **headers()}, tensors_of(model)
-    tools = toolchain_for(0)
-    results = on_all_ranks(
-        program,
-        rank,
-        tensors,
-        lambda: CpuMachine(program.kernels, files, toolchain=tools),
-        decoded,
-    )
-    tokens, logits = results[0]
-    for others in results[1:]:
-        assert others[0] == tokens
-        np.testing.assert_array_equal(others[1], logits)
+    tools = tools or toolchain_for(0)
+    node = CpuNode(program.kernels, {**texts, **headers()}, count, mode, tools)
+    tensors = tensors_of(model)
+    tokens, logits = decoded(LanguageModel(program, node, tensors))
     wanted = interpreted(whole, tensors, tokens)
     assert tokens == wanted.argmax(1).tolist()
     assert np.abs(logits - wanted).max() <= 2.0**-8 * np.abs(wanted).max()
@@ -116,12 +118,76 @@ def test_ranks_share_heads_of_latent_attention(model: str) -> None:
     check(model, 2, chunks=True)
 
 
-def test_a_layer_meets_twice() -> None:
-    """Behind the attention and behind the feed-forward layer, which clears the sums."""
-    program, _ = step_program(of_ranks(graph_of("llama-4h2"), 2), "llama", 16)
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["multimem", "peers"])
+def test_all_schedules_give_the_same_tokens(transport: str) -> None:
+    for mode in modes():
+        check("llama-4h2", 3, chunks=False, transport=transport, mode=mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["multimem", "peers"])
+def test_no_kernel_of_a_rank_races(transport: str) -> None:
+    """Shared memory of every kernel, and in collectives plain accesses of symmetric memory."""
+    check("llama-4h2", 2, chunks=False, transport=transport, tools=WATCHED)
+
+
+@pytest.mark.parametrize(("transport", "reach"), [("multimem", "@all"), ("peers", "@each")])
+def test_a_step_meets_in_front_of_each_norm(transport: str, reach: str) -> None:
+    """In front of both blocks of a layer and of the logits; nothing else joins GPUs."""
+    program, _ = step_program(of_ranks(graph_of("llama-4h2"), 2), "llama", 16, transport)
     (stage,) = program.stages
-    met = [launch.arguments for launch in stage.launches if launch.kernel == ALL_REDUCE]
-    assert met == [("sums", "residual", ""), ("residual", "sums", "sums")]
+    met = [
+        [launch.arguments for launch in launches if program.kernels[launch.kernel].meets]
+        for launches in (program.before, stage.launches, program.after)
+    ]
+    ends = "@rank", "@ranks"
+    gains = [[], ["norm_of_attention[]", "norm_of_ffn[]"], ["norm_of_head"]]
+    assert met == [
+        [
+            (f"sums{reach}", "residual", gain, f"normed{reach}", "sums", "signals@each", 1, *ends)
+            for gain in part
+        ]
+        for part in gains
+    ]
+    assert from_json(program.to_json()) == program
+
+
+@given(
+    whole=st.integers(1, 40),
+    ranks=st.integers(1, 9),
+    multiple=st.integers(1, 4),
+    axis=st.integers(0, 2),
+)
+def test_every_element_of_a_tensor_has_one_rank(whole, ranks, multiple, axis) -> None:
+    """Parts side by side are the tensor with zeros behind it."""
+    own = ceil(ceil(whole / ranks) / multiple) * multiple
+    shape = tuple(whole if n == axis else 2 for n in range(3))
+    tensor = np.arange(1, np.prod(shape) + 1).reshape(shape)
+    share = RankShare(ranks, "peers", {"w": (DealtAxis(axis, whole, own, 0, 1),)})
+    parts = [RankTensors(share, {"w": tensor}, rank)["w"] for rank in range(ranks)]
+    assert {part.shape[axis] for part in parts} == {own}
+    joined = np.moveaxis(np.concatenate(parts, axis), axis, 0)
+    np.testing.assert_array_equal(joined[:whole], np.moveaxis(tensor, axis, 0))
+    assert not joined[whole:].any()
+
+
+def test_ranks_of_a_team_share_elements() -> None:
+    """Six query heads of two key heads over four ranks: three of each team, two and one."""
+    queries, keys = DealtAxis(0, 6, 2, 3, 2), DealtAxis(0, 2, 1, 0, 2)
+    share = RankShare(4, "peers", {"q": (queries,), "k": (keys,)})
+    tensors = {"q": np.arange(1, 7), "k": np.arange(1, 3)}
+    parts = [RankTensors(share, tensors, rank) for rank in range(4)]
+    assert [part["q"].tolist() for part in parts] == [[1, 2], [3, 0], [4, 5], [6, 0]]
+    assert [part["k"].tolist() for part in parts] == [[1], [1], [2], [2]]
+
+
+def test_a_gpu_that_holds_other_values_is_told() -> None:
+    node = CpuNode({}, {}, 2)
+    node.store("logits", np.zeros(4, np.float32))
+    node.store_of(1, "logits", np.ones(4, np.float32))
+    with pytest.raises(MeshcError, match="hold different values in logits"):
+        node.read("logits")
 
 
 def test_what_one_machine_does_not_run_is_refused() -> None:
@@ -129,8 +195,6 @@ def test_what_one_machine_does_not_run_is_refused() -> None:
     program, texts = step_program(rank, "llama", 16)
     with pytest.raises(MeshcError, match="run-refused"):
         LanguageModel(program, CpuMachine({}, texts), {})
-    with pytest.raises(MeshcError, match="the graph of one rank"):
-        emit(rank, "llama", 16)
 
 
 def test_parts_of_the_vocabulary_are_no_kernels() -> None:

@@ -75,13 +75,14 @@ class CpuMachine:
         for launch, layer in launches:
             kernel = self.kernels[launch.kernel]
             grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
-            arguments = [self._argument(a, layer) for a in launch.arguments]
+            arguments = [self.argument(a, layer) for a in launch.arguments]
             try:
                 self.libraries[launch.kernel].run(launch.kernel, grid, arguments, self.mode)
             except ExecutorError as problem:
                 fail("cuda-executor", str(problem))
 
-    def _argument(self, argument: str | int, layer: int) -> Argument:
+    def argument(self, argument: str | int, layer: int) -> Argument:
+        """What a kernel is given for an argument of a launch in ``layer``."""
         if isinstance(argument, int):
             return np.int32(argument)
         if not argument:

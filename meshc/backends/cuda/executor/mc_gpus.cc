@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -393,22 +394,32 @@ void describe(const void* slot, char* text, size_t bytes) {
 
 // ---- Primitives -----------------------------------------------------------------------------------
 
+static float widen(float v) { return v; }
+
+template <class T>
+static T rounded(float v) {
+    if constexpr (std::is_same_v<T, float>) return v;
+    else return narrow<T>(v);
+}
+
 template <class T>
 static uint4 sum_of_gpus(const T* p) {
     const gpus::Place at = gpus::place(p, sizeof(uint4), true, false, "load_sum_of_gpus");
-    float sums[8] = {};
+    constexpr int LANES = sizeof(uint4) / sizeof(T);
+    float sums[LANES] = {};
     for (u32 gpu = 0; gpu < gpus::count(); gpu++) {
         const uint4 words = gpus::read(gpus::part_of(at, gpu), at.offset);
-        for (int i = 0; i < 8; i++) sums[i] += widen(((const T*)&words)[i]);
+        for (int i = 0; i < LANES; i++) sums[i] += widen(((const T*)&words)[i]);
     }
     gpus::count_bytes(sizeof(uint4), gpus::count() > 1);
     uint4 found;
-    for (int i = 0; i < 8; i++) ((T*)&found)[i] = narrow<T>(sums[i]);
+    for (int i = 0; i < LANES; i++) ((T*)&found)[i] = rounded<T>(sums[i]);
     return found;
 }
 
 uint4 load_sum_of_gpus(const f16* p) { return sum_of_gpus(p); }
 uint4 load_sum_of_gpus(const bf16* p) { return sum_of_gpus(p); }
+uint4 load_sum_of_gpus(const float* p) { return sum_of_gpus(p); }
 
 void store_to_gpus(void* p, uint4 v) {
     const gpus::Place at = gpus::place(p, sizeof v, true, false, "store_to_gpus");

@@ -67,6 +67,7 @@ void describe(const void* slot, char* text, size_t bytes);
 
 uint4 load_sum_of_gpus(const f16* p);
 uint4 load_sum_of_gpus(const bf16* p);
+uint4 load_sum_of_gpus(const float* p);
 void store_to_gpus(void* p, uint4 v);
 uint4 load_from_gpu(const void* p);
 void store_to_gpu(void* p, uint4 v);

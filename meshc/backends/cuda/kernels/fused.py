@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, TypeVar
 
 from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.program import ALL_REDUCE, Launch
+from meshc.backends.cuda.program import Launch
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -69,13 +69,6 @@ class Fused:
                 self.op.span,
                 help="hidden before heads before lanes, as in the library's models",
             )
-
-
-def summed_over_ranks(step: Step, op: graph.Fuse) -> list[Launch]:
-    """What follows an attention block: nothing, or the sum over ranks of what it leaves."""
-    if not op.partial:
-        return []
-    return [Launch(ALL_REDUCE, (step.own("sums"), step.own("residual"), ""))]
 
 
 class FusedKernel(ABC):

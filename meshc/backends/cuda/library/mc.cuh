@@ -421,6 +421,16 @@ MC_INLINE uint4 load_sum_of_gpus(const bf16* p) { MC_LOAD_SUM("bf16x2") }
 
 #undef MC_LOAD_SUM
 
+// The same of four values of f32.
+MC_INLINE uint4 load_sum_of_gpus(const float* p) {
+    float4 v;
+    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return *(const uint4*)&v;
+}
+
 // 16 bytes to a multicast address, so to all GPUs.
 MC_INLINE void store_to_gpus(void* p, uint4 v) {
     asm volatile("multimem.st.relaxed.sys.global.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(p),

@@ -10,11 +10,11 @@ from meshc.analysis.cuda.blocks import THREADS
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.attention_block import kernel
+from meshc.backends.cuda.kernels.collective.launch import normed_rows
 from meshc.backends.cuda.kernels.fused import (
     ATTENTION,
     Fused,
     FusedKernel,
-    summed_over_ranks,
 )
 from meshc.backends.cuda.program import Launch
 from meshc.ir.ops import graph
@@ -49,7 +49,10 @@ class AttentionBlock(FusedKernel):
         gain = step.add_weight("norm_of_attention", "plain", fused.tensors("norm"), (hidden,))
         sources = fused.tensors("query", "key", "value")
         qkv = step.add_matrix("qkv", "projections", sources, (*of_heads, hidden), parts)
-        given = [step.row("residual"), step.row("sums"), gain, qkv]
+        ahead = normed_rows(step, shape.hidden, shape.epsilon, gain) if op.partial else []
+        given = [step.row("normed"), step.row("sums"), qkv]
+        if not op.partial:
+            given = [step.row("residual"), step.row("sums"), gain, qkv]
         if shape.bias:
             biases = fused.tensors(*_BIASES)
             given.append(step.add_weight("bias_of_qkv", "projections", biases, of_heads, parts))
@@ -69,7 +72,7 @@ class AttentionBlock(FusedKernel):
         launch = Launch(name, (*given, *table, step.row("cached"), cosines, sines))
         step.reads_first(launch, qkv, plan.first_reads())
         step.renderers[name] = partial(kernel.text, plan, name)
-        return [launch, *summed_over_ranks(step, op)]
+        return [*ahead, launch]
 
 
 def _shape(step: Step, fused: Fused) -> kernel.Attention:

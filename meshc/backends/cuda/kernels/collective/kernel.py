@@ -9,7 +9,9 @@ and not for arithmetic.
 
 Operands, in order: what is read, ``residual`` and ``gain`` of a norm, what is written,
 ``signals``, number of rows, rank, number of GPUs. Rows are ``pitch`` values apart; those behind
-``hidden`` are not looked at.
+``hidden`` are not looked at. In a step of a program (``in_step``) sums are of f32, as blocks add up
+their parts in f32; the residual has room for all rows, and the GPU's own partial sums, an operand
+in front of ``signals``, are zeroed behind, for whoever adds to them next.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ FORMS = {
 """What becomes of rows."""
 TRANSPORTS = ("multimem", "peers")
 DTYPES = {"f16": 2, "bf16": 2, "f32": 4}
+_GAINS = ("f16", "bf16")
 MOST_GPUS = 16
 BLOCKS = range(1, 33)
 _WORD_BYTES = 16
@@ -39,13 +42,16 @@ _MOST_WORDS = 8  # of a thread: more would not stay in registers
 
 @dataclass(frozen=True)
 class Collective:
-    """Rows of ``hidden`` values; ``epsilon`` is that of a norm. Sums are of 16-bit types."""
+    """Rows of ``hidden`` values; ``epsilon`` is that of a norm. Sums are of 16-bit types, or of
+    f32 ``in_step``, where a norm has a ``gain`` of a 16-bit type."""
 
     form: str
     hidden: int
     dtype: str
     transport: str = "multimem"
     epsilon: float = 0.0
+    in_step: bool = False
+    gain: str = ""
 
     @property
     def pitch(self) -> int:
@@ -120,7 +126,10 @@ def _check(shape: Collective, blocks: int) -> None:
     ):
         if value not in known:
             raise DoesNotFit(f"no {name} '{value}' of a collective, but {', '.join(known)}")
-    if shape.reduces and DTYPES[shape.dtype] != 2:
+    if shape.in_step:
+        if shape.form != "all_reduce_norm" or shape.dtype != "f32" or shape.gain not in _GAINS:
+            raise DoesNotFit("a collective of a step adds up rows of f32 and normalises them")
+    elif shape.reduces and DTYPES[shape.dtype] != 2:
         raise DoesNotFit(f"sums of {shape.dtype}: partial sums are of f16 or bf16")
     if shape.hidden < 1:
         raise DoesNotFit(f"rows of {shape.hidden} values")
@@ -137,6 +146,10 @@ def text(chosen: CollectivePlan, name: str) -> str:
         kernel=name,
         title=FORMS[shape.form],
         dtype={"f32": "float"}.get(shape.dtype, f"mc::{shape.dtype}"),
+        wide=shape.dtype == "f32",
+        in_step=shape.in_step,
+        gain_type=f"mc::{shape.gain}" if shape.in_step else f"{name}_::T",
+        stream_row="row" if shape.in_step else "own_row",
         hidden=shape.hidden,
         pitch=shape.pitch,
         threads=chosen.threads,

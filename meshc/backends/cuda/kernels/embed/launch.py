@@ -30,6 +30,7 @@ class Embed(FusedKernel):
         (source,) = fused.tensors("table")
         table = add_table(step, source, (words, hidden), dims[0] == lookup.dim)
         stream = (step.own("residual"), step.own("sums"))
-        for part in stream:
-            step.buffers[part] = Buffer("f32", (step.columns, hidden), "scratch")
+        roles = ("scratch", "scratch" if step.module.ranks is None else "symmetric")
+        for part, role in zip(stream, roles, strict=True):
+            step.buffers[part] = Buffer("f32", (step.columns, hidden), role)
         return [Launch(name, (step.own("tokens"), table, *stream))]

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.kernels.collective.launch import normed_rows
 from meshc.backends.cuda.kernels.fused import FEED_FORWARD, Fused, FusedKernel
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product_of_columns
-from meshc.backends.cuda.program import ALL_REDUCE, Buffer, Launch
+from meshc.backends.cuda.program import Buffer, Launch
 from meshc.ir.ops import graph
 
 
@@ -32,19 +33,21 @@ class FeedForward(FusedKernel):
         fused.check_dims("down", inner[::-1], {2})
         hidden, features = (step.module.dims[d] for d in inner)
         rows = len(sides) * features
+        partial = fused.op.partial
         first = RowsProduct(
-            step.columns, hidden, rows, step.dtype, "normed", "gated" if gated else "activated",
-            norm.eps, _activation(fused), fused.takes("up_bias"),
+            step.columns, hidden, rows, step.dtype, "plain" if partial else "normed",
+            "gated" if gated else "activated", norm.eps, _activation(fused), fused.takes("up_bias"),
         )  # fmt: skip
         second = RowsProduct(
             step.columns, features, hidden, step.dtype, "plain",
-            "stored" if fused.op.partial else "residual",
+            "stored" if partial else "residual",
             bias=fused.takes("down_bias"),
         )  # fmt: skip
         name, pack = ("gate_up", "gated") if gated else ("up", "transposed")
         gain = step.add_weight("norm_of_ffn", "plain", fused.tensors("norm"), (hidden,))
         matrix = step.add_matrix(name, pack, fused.tensors(*sides), (rows, hidden))
-        given = [gain, matrix]
+        ahead = normed_rows(step, hidden, norm.eps, gain) if partial else []
+        given = [step.own("normed"), matrix] if partial else [step.own("sums"), gain, matrix]
         if first.bias:
             biases = fused.tensors(*(f"{side}_bias" for side in sides))
             given.append(step.add_weight(f"bias_of_{name}", pack, biases, (rows,)))
@@ -56,14 +59,12 @@ class FeedForward(FusedKernel):
         made = step.own(step.of_stage("features"))
         step.buffers[made] = Buffer("f32", (step.columns, features), "scratch")
         sums, residual = step.own("sums"), step.own("residual")
-        ends = (residual,) if fused.op.partial else (sums, residual)
-        launches = [
-            product_of_columns(step, step.own("ffn_inner"), first, (sums, *given, made), matrix),
+        ends = (sums,) if partial else (sums, residual)
+        return [
+            *ahead,
+            product_of_columns(step, step.own("ffn_inner"), first, (*given, made), matrix),
             product_of_columns(step, step.own("ffn_outer"), second, (made, *last, *ends), outer),
         ]
-        if fused.op.partial:
-            launches.append(Launch(ALL_REDUCE, (residual, sums, sums)))
-        return launches
 
 
 def _activation(fused: Fused) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.kernels.collective.launch import normed_rows
 from meshc.backends.cuda.kernels.fused import LOGITS, Fused, FusedKernel
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product
@@ -25,10 +26,14 @@ class Head(FusedKernel):
         dims = fused.dims("table")
         (vocabulary,) = (d for d in dims if d not in logits.contract)
         hidden, words = step.module.dims[norm.dim], step.module.dims[vocabulary]
-        shape = RowsProduct(step.batch, hidden, words, step.dtype, "normed", "stored", norm.eps)
+        ranks = step.module.ranks is not None
+        given = "plain" if ranks else "normed"
+        shape = RowsProduct(step.batch, hidden, words, step.dtype, given, "stored", norm.eps)
         gain = step.add_weight("norm_of_head", "plain", fused.tensors("norm"), (hidden,))
         (source,) = fused.tensors("table")
         table = add_table(step, source, (words, hidden), dims[0] == vocabulary)
         step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")
-        arguments = (step.row("residual"), gain, table, step.own("logits"))
-        return [product(step, step.shared("head"), shape, arguments, table)]
+        ahead = normed_rows(step, hidden, norm.eps, gain) if ranks else []
+        read = (step.row("normed"),) if ranks else (step.row("residual"), gain)
+        arguments = (*read, table, step.own("logits"))
+        return [*ahead, product(step, step.shared("head"), shape, arguments, table)]

@@ -9,11 +9,11 @@ from meshc.analysis.cuda.blocks import THREADS
 from meshc.analysis.cuda.dsmem import LatentAttention
 from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.kernels.collective.launch import normed_rows
 from meshc.backends.cuda.kernels.fused import (
     ATTENTION,
     Fused,
     FusedKernel,
-    summed_over_ranks,
 )
 from meshc.backends.cuda.kernels.latent_block import kernel
 from meshc.backends.cuda.program import Launch
@@ -68,11 +68,16 @@ class LatentBlock(FusedKernel):
         pages = step.batch * -(-step.module.capacity // step.page)
         cache = step.add_cache("latents", (pages, step.page, sizes.key))
         table = step.own("pages"), pages // step.batch
+        ahead: list[Launch] = []
+        given: tuple[str, ...] = step.row("residual"), step.row("sums"), gains["attention"]
+        if shape.partial:
+            ahead = normed_rows(step, sizes.hidden, shape.epsilon, gains["attention"])
+            given = step.row("normed"), step.row("sums")
         arguments = (
-            step.row("residual"), step.row("sums"), gains["attention"], gains["latent"], *of_query,
-            *weights, cache, *table, step.row("cached"), *angles,
+            *given, gains["latent"], *of_query, *weights, cache, *table, step.row("cached"),
+            *angles,
         )  # fmt: skip
-        return [Launch(made, arguments), *summed_over_ranks(step, fused.op)]
+        return [*ahead, Launch(made, arguments)]
 
 
 def _sizes(step: Step, fused: Fused, normed: dict[str, str]) -> LatentAttention:

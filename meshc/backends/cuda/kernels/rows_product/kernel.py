@@ -15,6 +15,8 @@ from meshc.backends.cuda.kernels.tiles import DoesNotFit, FirstReads, arena, fir
 from meshc.backends.templates import render
 
 TITLES = {
+    ("plain", "gated"): "both inner products of a feed-forward layer, gated activation",
+    ("plain", "activated"): "the inner product of a feed-forward layer, its activation",
     ("normed", "gated"): "RMSNorm, both inner products of a feed-forward layer, gated activation",
     ("normed", "activated"): "RMSNorm, the inner product of a feed-forward layer, its activation",
     ("plain", "residual"): "the outer product of a feed-forward layer and its residual sum",

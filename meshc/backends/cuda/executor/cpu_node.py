@@ -1,0 +1,115 @@
+"""The GPUs of all ranks in the executor on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.backends.cuda.executor.compiled import (
+    CXX,
+    FIRST,
+    Argument,
+    ExecutorError,
+    Grid,
+    Mode,
+)
+from meshc.backends.cuda.executor.cpu_machine import CpuMachine
+from meshc.backends.cuda.executor.symmetric import SymmetricMemory, symmetric_memory
+from meshc.backends.cuda.program import OF_ALL, OF_EACH, RANK, RANKS, Kernel, Launch
+from meshc.support.diagnostics import fail
+from meshc.support.native import Toolchain
+
+Array = NDArray[Any]
+
+
+class CpuNode:
+    """``count`` GPUs that take each launch of a step in turn, and together where it meets.
+
+    What the host writes goes to all of them; what it reads must be the same on all. ``link_bytes``
+    counts what GPUs loaded from others and stored to them. Raises ``cuda-executor`` when there is
+    no compiler, and when a kernel does what none may.
+    """
+
+    def __init__(
+        self,
+        kernels: Mapping[str, Kernel],
+        texts: Mapping[str, str],
+        count: int,
+        mode: Mode = FIRST,
+        toolchain: Toolchain = CXX,
+    ) -> None:
+        first = CpuMachine(kernels, texts, mode, toolchain)
+        others = [CpuMachine({}, {}, mode, toolchain) for _ in range(count - 1)]
+        for other in others:
+            other.kernels, other.libraries = first.kernels, first.libraries
+        self.gpus = [first, *others]
+        self.mode = mode
+        self.symmetric: dict[str, SymmetricMemory] = {}
+        self.link_bytes = 0
+
+    @property
+    def here(self) -> range:
+        """Ranks whose GPUs these are."""
+        return range(len(self.gpus))
+
+    def store_of(self, rank: int, name: str, array: Array) -> None:
+        """Memory called ``name`` of the GPU of ``rank`` alone."""
+        self.gpus[rank].store(name, array)
+
+    def store_symmetric(self, name: str, array: Array, signals: bool) -> None:
+        """Memory called ``name`` that GPUs reach of each other, zeros like ``array``."""
+        number, count = len(self.symmetric), len(self.gpus)
+        made = symmetric_memory(number, count, array.shape, array.dtype, signals)
+        self.symmetric[name] = made
+        for gpu, part in zip(self.gpus, made.parts, strict=True):
+            gpu.arrays[name] = part
+
+    def store(self, name: str, array: Array) -> None:
+        """Memory called ``name`` of each GPU that holds ``array``."""
+        for gpu in self.gpus:
+            gpu.store(name, array.copy())
+
+    def write(self, name: str, array: Array) -> None:
+        """Replace what ``name`` holds on each GPU."""
+        for gpu in self.gpus:
+            gpu.write(name, array)
+
+    def read(self, name: str) -> Array:
+        """A copy of what ``name`` holds on every GPU."""
+        first, *others = (gpu.read(name) for gpu in self.gpus)
+        if any(first.tobytes() != other.tobytes() for other in others):
+            fail("cuda-executor", f"the GPUs of the ranks hold different values in {name}")
+        return first
+
+    def run(self, launches: Sequence[tuple[Launch, int]]) -> None:
+        """The launches one after the other."""
+        for launch, layer in launches:
+            if self.gpus[0].kernels[launch.kernel].meets:
+                self._meet(launch, layer)
+                continue
+            for gpu in self.gpus:
+                gpu.run([(launch, layer)])
+
+    def _meet(self, launch: Launch, layer: int) -> None:
+        kernel = self.gpus[0].kernels[launch.kernel]
+        names = [str(a).partition("@")[0] for a in launch.arguments]
+        memories = [self.symmetric[n] for n in dict.fromkeys(names) if n in self.symmetric]
+        given = [[self._argument(rank, a, layer) for a in launch.arguments] for rank in self.here]
+        grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+        library = self.gpus[0].libraries[launch.kernel]
+        try:
+            self.link_bytes += library.run_on_gpus(launch.kernel, grid, given, memories, self.mode)
+        except ExecutorError as problem:
+            fail("cuda-executor", str(problem))
+
+    def _argument(self, rank: int, argument: str | int, layer: int) -> Argument:
+        if argument in (RANK, RANKS):
+            return np.int32(rank if argument == RANK else len(self.gpus))
+        if isinstance(argument, str) and argument.endswith(OF_ALL):
+            return np.uint64(self.symmetric[argument.removesuffix(OF_ALL)].multicast)
+        if isinstance(argument, str) and argument.endswith(OF_EACH):
+            return self.symmetric[argument.removesuffix(OF_EACH)].addresses
+        return self.gpus[rank].argument(argument, layer)
