@@ -16,8 +16,8 @@ from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.fused import Fused
 from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.prefill import chunk_of, joined
-from meshc.backends.cuda.program import Launch, Stage, StepProgram
+from meshc.backends.cuda.prefill import chunks_of, joined
+from meshc.backends.cuda.program import Launch, Prefill, Stage, StepProgram
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -46,8 +46,7 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
     check_chain(module)
     step = Step(module, page, module.the_device().cores, dtype)
     launches = _launches(step)
-    chunk = chunk_of(step)
-    prefill = joined(step, chunk, _launches(chunk)) if chunk else None
+    prefill = _prefill(step)
     if module.ranks is None:
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
@@ -67,6 +66,16 @@ def step_program(module: Module, model: str, page: int) -> tuple[StepProgram, di
         prefill,
     )
     return program, step.texts
+
+
+def _prefill(step: Step) -> Prefill | None:
+    """How prompts are read: in chunks of many tokens where all kernels take these."""
+    for chunk in chunks_of(step):
+        try:
+            return joined(step, chunk, _launches(chunk))
+        except DoesNotFit:
+            continue
+    return None
 
 
 def _launches(step: Step) -> Launches:
@@ -118,6 +127,8 @@ def _layer(step: Step, op: graph.Repeat, origin: Mapping[Value, str]) -> list[La
 
 def _fused(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> list[Launch]:
     kernel = kernel_of(op)
+    if step.tiled:
+        return kernel.chunk_launches(step, Fused(op, outer))
     try:
         return kernel.launches(step, Fused(op, outer))
     except DoesNotFit as reason:

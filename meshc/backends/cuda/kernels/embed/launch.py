@@ -33,3 +33,6 @@ class Embed(FusedKernel):
         for part in stream:
             step.buffers[part] = Buffer("f32", (step.columns, hidden), "scratch")
         return [Launch(name, (step.own("tokens"), table, *stream))]
+
+    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
+        return self.launches(step, fused)

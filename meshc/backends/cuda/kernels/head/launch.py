@@ -32,3 +32,6 @@ class Head(FusedKernel):
         step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")
         arguments = (step.row("residual"), gain, table, step.own("logits"))
         return [product(step, step.shared("head"), shape, arguments, table)]
+
+    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
+        return self.launches(step, fused)
