@@ -33,6 +33,7 @@ class Step:
     dtype: str
     transport: str = "multimem"  # of collectives of ranks
     chunk: int = 0  # tokens of one request whose columns products share; 0 for a decode step
+    tiled: bool = False  # whether such a chunk is many tokens, whose kernels are chunk_launches
     texts: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -168,6 +169,8 @@ class Step:
     def add_fixed_buffers(self) -> None:
         """What the host gives: tokens, lengths and pages."""
         capacity = self.module.capacity
+        if self.tiled:
+            self.buffers[self.own("count")] = Buffer("i32", (1,), "input")
         self.buffers |= {
             self.own("tokens"): Buffer("i32", (self.columns,), "input"),
             self.own("cached"): Buffer("i32", (self.columns,), "input"),

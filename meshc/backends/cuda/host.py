@@ -108,6 +108,8 @@ class LanguageModel:
         columns = np.full(size, -1, np.int32)
         columns[: len(tokens)] = tokens
         self.machine.write("chunk_tokens", columns)
+        if "chunk_count" in self.program.buffers:
+            self.machine.write("chunk_count", np.array([len(tokens)], np.int32))
         self.machine.write("chunk_cached", np.arange(cached, cached + size, dtype=np.int32))
         self.machine.run(self.program.prefill_launches(len(tokens), last))
         return self.machine.read("chunk_logits")[0] if last else np.zeros(0)

@@ -1,6 +1,9 @@
-"""Prompts in chunks: the launches of a decode step for several tokens of one request."""
+"""Prompts in chunks of one request: kernels of many tokens, or the launches of a decode step for
+several."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
@@ -10,13 +13,22 @@ CHUNKS = (16, 8, 4, 2)
 """Tokens of a chunk of a prompt; the first that fits is taken."""
 
 
-def chunk_of(step: Step) -> Step | None:
-    """A chunk of a prompt as a step of its own, nothing gathered yet; None where products of more
-    than one column do not fit. ``step`` is read to its end."""
+TILED = 512
+"""The most tokens of a chunk whose kernels read each weight once."""
+_EIGHT = 8
+
+
+def chunks_of(step: Step) -> Iterator[Step]:
+    """Chunks of a prompt as steps of their own, nothing gathered yet, the best first: one of many
+    tokens, for which some op may have no kernel, then one of as many columns as decode kernels
+    take, if that is more than one. ``step`` is read to its end."""
+    tokens = min(TILED, -(-step.module.capacity // _EIGHT) * _EIGHT)
+    yield Step(
+        step.module, step.page, step.cores, step.dtype, step.transport, tokens, tiled=True
+    )  # fmt: skip
     columns = _most_columns(step)
-    if columns == 1:
-        return None
-    return Step(step.module, step.page, step.cores, step.dtype, step.transport, columns)
+    if columns > 1:
+        yield Step(step.module, step.page, step.cores, step.dtype, step.transport, columns)
 
 
 def joined(step: Step, chunk: Step, launches: Launches) -> Prefill:

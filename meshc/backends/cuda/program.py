@@ -160,7 +160,8 @@ class Prefill:
     Launches by token (``[t]``) are for each token in turn, in ``after``, which gives the logits,
     for the last. The others take all columns, of which some may hold no token. The host writes
     ``chunk_tokens`` [tokens], -1 for none, ``chunk_cached`` [tokens], those before each, and
-    ``chunk_pages`` [1, pages]; it reads ``chunk_logits`` [1, vocabulary].
+    ``chunk_pages`` [1, pages], and ``chunk_count`` [1], the tokens there are, where kernels take
+    them all at once; it reads ``chunk_logits`` [1, vocabulary].
     """
 
     tokens: int

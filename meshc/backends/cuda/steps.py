@@ -16,8 +16,8 @@ from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.fused import Fused
 from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.prefill import chunk_of, joined
-from meshc.backends.cuda.program import Launch, Stage, StepProgram
+from meshc.backends.cuda.prefill import chunks_of, joined
+from meshc.backends.cuda.program import Launch, Prefill, Stage, StepProgram
 from meshc.backends.cuda.ranks import share_of
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
@@ -50,8 +50,7 @@ def step_program(
     check_chain(module)
     step = Step(module, page, module.the_device().cores, dtype, transport)
     launches = _launches(step)
-    chunk = chunk_of(step)
-    prefill = joined(step, chunk, _launches(chunk)) if chunk else None
+    prefill = _prefill(step)
     if module.ranks is None:
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
@@ -72,6 +71,16 @@ def step_program(
         share_of(module, transport),
     )
     return program, step.texts
+
+
+def _prefill(step: Step) -> Prefill | None:
+    """How prompts are read: in chunks of many tokens where all kernels take these."""
+    for chunk in chunks_of(step):
+        try:
+            return joined(step, chunk, _launches(chunk))
+        except DoesNotFit:
+            continue
+    return None
 
 
 def _launches(step: Step) -> Launches:
@@ -130,6 +139,8 @@ def _fused(step: Step, op: graph.Fuse, outer: Mapping[Value, str]) -> list[Launc
             op.span,
             help="kernels of ranks are of models whose heads and features are dealt to them",
         )
+    if step.tiled:
+        return kernel.chunk_launches(step, Fused(op, outer))
     try:
         return kernel.launches(step, Fused(op, outer))
     except DoesNotFit as reason:

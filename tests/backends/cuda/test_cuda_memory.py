@@ -31,10 +31,12 @@ def test_bytes_are_those_of_the_model():
     assert found.weights == 2 * sum(_product(shape) for shape in extents) == 16_060_522_496
     tokens = 1008  # whole pages of 16
     assert found.caches == 2 * 2 * 3 * 32 * 8 * 128 * tokens
-    angles, streams = 2 * 4 * 1000 * 64, 2 * 4 * (3 + 16) * 4096
-    features, logits = 4 * (3 + 16) * 14336, 4 * (3 + 1) * 128256
-    integers = 4 * (2 * (3 + 16) + (3 + 1) * 63)
-    assert found.buffers == angles + streams + features + logits + integers
+    angles, streams = 2 * 4 * 1000 * 64, 2 * 4 * (3 + 512) * 4096
+    features, logits = (4 * 3 + 2 * 512) * 14336, 4 * (3 + 1) * 128256
+    integers = 4 * (2 * (3 + 512) + (3 + 1) * 63 + 1)
+    # Of a chunk: normed and attended values, queries, and projections in f32.
+    chunk = 512 * (3 * 2 * 4096 + 4 * (32 + 2 * 8) * 128)
+    assert found.buffers == angles + streams + features + logits + integers + chunk
     assert f"{found.total} bytes of the GPU's memory" in result.use_of_a_core("decode")[0]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar, TypeVar
 
 from meshc.backends.cuda.gathering import Step
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.program import Launch
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph
@@ -92,6 +93,14 @@ class FusedKernel(ABC):
         Raises ``cuda-shape`` for weights in another order, :class:`DoesNotFit` for too large
         blocks.
         """
+
+    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
+        """Its launches for all tokens of a chunk of a prompt, each weight read once.
+
+        Raises :class:`DoesNotFit` where there is no such kernel: prompts are then read by
+        :meth:`launches` of fewer columns.
+        """
+        raise DoesNotFit(f"{self.NAME} has no kernel for the tokens of a chunk")
 
     def check_operands(self, op: graph.Fuse) -> None:
         """Raise ``cuda-graph`` for operands of other names, and for a part of a sum over ranks

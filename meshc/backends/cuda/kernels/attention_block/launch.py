@@ -7,19 +7,20 @@ from math import prod
 from typing import ClassVar
 
 from meshc.analysis.cuda.blocks import THREADS
-from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.attention_block import kernel
+from meshc.backends.cuda.kernels.attention_block.weights import weights_of
+from meshc.backends.cuda.kernels.chunk_attention import kernel as chunk_attention
+from meshc.backends.cuda.kernels.chunk_attention.launch import launches as launches_of_chunk
 from meshc.backends.cuda.kernels.collective.launch import normed_rows
 from meshc.backends.cuda.kernels.fused import (
     ATTENTION,
     Fused,
     FusedKernel,
 )
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.program import Launch
 from meshc.ir.ops import graph
-
-_BIASES = ("query_bias", "key_bias", "value_bias")
 
 
 class AttentionBlock(FusedKernel):
@@ -30,49 +31,45 @@ class AttentionBlock(FusedKernel):
     TAKES: ClassVar[tuple[str, ...]] = (
         "residual", "norm", "query", "key", "value", "keys", "values", "output",
     )  # fmt: skip
-    MAY_TAKE: ClassVar[tuple[str, ...]] = (*_BIASES, "query_norm", "key_norm", "output_bias")
+    MAY_TAKE: ClassVar[tuple[str, ...]] = (
+        "query_bias", "key_bias", "value_bias", "query_norm", "key_norm", "output_bias",
+    )  # fmt: skip
     PARTIAL: ClassVar[bool] = True
 
     def launches(self, step: Step, fused: Fused) -> list[Launch]:
-        op, shape = fused.op, _shape(step, fused)
-        cosines, sines = step.add_angles(rope_frequencies(fused.all(graph.Rope)[0], shape.head))
-        plan = kernel.plan(
-            shape, op.cluster, op.dataflow, step.module.capacity, op.resident, op.heads
-        )
+        op, plan = fused.op, _plan(step, fused)
         name = step.add_kernel(
             step.shared("attention_block"), partial(kernel.text, plan), plan.blocks, plan.cluster,
             plan.arena, THREADS,
             plan.dsmem_bytes([plan.context or step.module.capacity] * step.batch),
         )  # fmt: skip
-        parts = op.cluster if op.dataflow == "split_head" else 1
-        hidden, of_heads = shape.hidden, (shape.kv_heads, shape.sizes.rows)
-        gain = step.add_weight("norm_of_attention", "plain", fused.tensors("norm"), (hidden,))
-        sources = fused.tensors("query", "key", "value")
-        qkv = step.add_matrix("qkv", "projections", sources, (*of_heads, hidden), parts)
-        ahead = normed_rows(step, shape.hidden, shape.epsilon, gain) if op.partial else []
-        given = [step.row("normed"), step.row("sums"), qkv]
-        if not op.partial:
-            given = [step.row("residual"), step.row("sums"), gain, qkv]
-        if shape.bias:
-            biases = fused.tensors(*_BIASES)
-            given.append(step.add_weight("bias_of_qkv", "projections", biases, of_heads, parts))
-        if shape.head_epsilons:
-            for what, name_of in (("queries", "query_norm"), ("keys", "key_norm")):
-                source = fused.tensors(name_of)
-                given.append(step.add_weight(f"norm_of_{what}", "plain", source, (shape.head,)))
-        outputs = (plan.clusters, parts, hidden, op.heads * shape.head // parts)
-        given.append(step.add_matrix("out", "output", fused.tensors("output"), outputs, parts))
-        if shape.out_bias:
-            bias = fused.tensors("output_bias")
-            given.append(step.add_weight("bias_of_out", "plain", bias, (hidden,)))
-        pages = step.batch * -(-step.module.capacity // step.page)
-        pool = (pages, shape.kv_heads, step.page, shape.head)
-        given += [step.add_cache("keys", pool), step.add_cache("values", pool)]
-        table = step.own("pages"), pages // step.batch
-        launch = Launch(name, (*given, *table, step.row("cached"), cosines, sines))
-        step.reads_first(launch, qkv, plan.first_reads())
+        weights = weights_of(step, fused, plan)
+        epsilon = plan.shape.epsilon
+        ahead = normed_rows(step, plan.shape.hidden, epsilon, weights.gain) if op.partial else []
+        read, gain = ("normed", ()) if op.partial else ("residual", (weights.gain,))
+        given = (
+            step.row(read), step.row("sums"), *gain, *weights.projections, *weights.head_norms, *weights.output, weights.keys,
+            weights.values,
+        )  # fmt: skip
+        table = step.own("pages"), weights.pages
+        launch = Launch(name, (*given, *table, step.row("cached"), *weights.angles))
+        step.reads_first(launch, weights.projections[0], plan.first_reads())
         step.renderers[name] = partial(kernel.text, plan, name)
         return [*ahead, launch]
+
+    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
+        plan = _plan(step, fused)
+        if plan.dataflow == "split_head":
+            raise DoesNotFit("blocks of split_head share the lanes of heads, in caches as well")
+        tiles = chunk_attention.plan(plan.shape, step.columns, plan.by_tiles)
+        return launches_of_chunk(step, tiles, weights_of(step, fused, plan), plan.clusters)
+
+
+def _plan(step: Step, fused: Fused) -> kernel.AttentionPlan:
+    op = fused.op
+    return kernel.plan(
+        _shape(step, fused), op.cluster, op.dataflow, step.module.capacity, op.resident, op.heads
+    )
 
 
 def _shape(step: Step, fused: Fused) -> kernel.Attention:

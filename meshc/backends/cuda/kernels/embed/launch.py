@@ -34,3 +34,6 @@ class Embed(FusedKernel):
         for part, role in zip(stream, roles, strict=True):
             step.buffers[part] = Buffer("f32", (step.columns, hidden), role)
         return [Launch(name, (step.own("tokens"), table, *stream))]
+
+    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
+        return self.launches(step, fused)

@@ -3,13 +3,18 @@ residual sum."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.collective.launch import normed_rows
 from meshc.backends.cuda.kernels.fused import FEED_FORWARD, Fused, FusedKernel
+from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
+from meshc.backends.cuda.kernels.rows_product.chunk_launch import columns, normed
+from meshc.backends.cuda.kernels.rows_product.chunk_launch import product as chunk_product
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product_of_columns
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.program import Buffer, Launch
 from meshc.ir.ops import graph
 
@@ -24,47 +29,93 @@ class FeedForward(FusedKernel):
     PARTIAL: ClassVar[bool] = True
 
     def launches(self, step: Step, fused: Fused) -> list[Launch]:
-        norm, down = fused.reader("norm", graph.RmsNorm), fused.reader("down", graph.Matmul)
-        inner = (norm.dim, *down.contract)
-        gated = fused.takes("gate")
-        sides = ("gate", "up") if gated else ("up",)
-        for name in sides:
-            fused.check_dims(name, inner, {2})
-        fused.check_dims("down", inner[::-1], {2})
-        hidden, features = (step.module.dims[d] for d in inner)
-        rows = len(sides) * features
-        partial = fused.op.partial
+        layer, ranks = _layer(step, fused), fused.op.partial
         first = RowsProduct(
-            step.columns, hidden, rows, step.dtype, "plain" if partial else "normed",
-            "gated" if gated else "activated", norm.eps, _activation(fused), fused.takes("up_bias"),
+            step.columns, layer.hidden, layer.rows, step.dtype, "plain" if ranks else "normed",
+            layer.output, layer.epsilon, _activation(fused), fused.takes("up_bias"),
         )  # fmt: skip
         second = RowsProduct(
-            step.columns, features, hidden, step.dtype, "plain",
-            "stored" if partial else "residual",
+            step.columns, layer.features, layer.hidden, step.dtype, "plain",
+            "stored" if ranks else "residual",
             bias=fused.takes("down_bias"),
         )  # fmt: skip
-        name, pack = ("gate_up", "gated") if gated else ("up", "transposed")
-        gain = step.add_weight("norm_of_ffn", "plain", fused.tensors("norm"), (hidden,))
-        matrix = step.add_matrix(name, pack, fused.tensors(*sides), (rows, hidden))
-        ahead = normed_rows(step, hidden, norm.eps, gain) if partial else []
-        given = [step.own("normed"), matrix] if partial else [step.own("sums"), gain, matrix]
-        if first.bias:
-            biases = fused.tensors(*(f"{side}_bias" for side in sides))
-            given.append(step.add_weight(f"bias_of_{name}", pack, biases, (rows,)))
-        outer = step.add_matrix("down", "transposed", fused.tensors("down"), (hidden, features))
-        last = [outer]
-        if second.bias:
-            bias = fused.tensors("down_bias")
-            last.append(step.add_weight("bias_of_down", "plain", bias, (hidden,)))
         made = step.own(step.of_stage("features"))
-        step.buffers[made] = Buffer("f32", (step.columns, features), "scratch")
+        step.buffers[made] = Buffer("f32", (step.columns, layer.features), "scratch")
         sums, residual = step.own("sums"), step.own("residual")
-        ends = (sums,) if partial else (sums, residual)
+        ahead = normed_rows(step, layer.hidden, layer.epsilon, layer.gain) if ranks else []
+        given = (step.own("normed"),) if ranks else (sums, layer.gain)
+        ends = (sums,) if ranks else (sums, residual)
+        inner = (*given, *layer.inner, made)
+        outer = (made, *layer.outer, *ends)
         return [
             *ahead,
-            product_of_columns(step, step.own("ffn_inner"), first, (*given, made), matrix),
-            product_of_columns(step, step.own("ffn_outer"), second, (made, *last, *ends), outer),
+            product_of_columns(step, step.own("ffn_inner"), first, inner, layer.inner[0]),
+            product_of_columns(step, step.own("ffn_outer"), second, outer, layer.outer[0]),
         ]
+
+    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
+        if fused.op.partial:
+            raise DoesNotFit("it gives a part of a sum over ranks")
+        layer, tokens = _layer(step, fused), step.columns
+        first = ChunkProduct(
+            tokens, layer.hidden, layer.rows, step.dtype, layer.output,
+            activation=_activation(fused), bias=fused.takes("up_bias"),
+        )  # fmt: skip
+        second = ChunkProduct(
+            tokens, layer.features, layer.hidden, step.dtype, "added",
+            bias=fused.takes("down_bias"),
+        )  # fmt: skip
+        sums, residual = step.own("sums"), step.own("residual")
+        made = columns(step, step.of_stage("features"), layer.features)
+        norm = normed(step, "ffn_norm", sums, layer.gain, layer.hidden, layer.epsilon)
+        inputs = step.own("normed")
+        return [
+            norm,
+            chunk_product(step, "ffn_inner", first, inputs, layer.inner, (made,)),
+            chunk_product(step, "ffn_outer", second, made, layer.outer, (sums, residual)),
+        ]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Extents, and arguments of launches: ``inner`` and ``outer`` are a matrix of the inner and the
+    outer product, then a bias where there is one. ``rows`` are those of the inner one."""
+
+    hidden: int
+    features: int
+    rows: int
+    output: str
+    epsilon: float
+    gain: str
+    inner: tuple[str, ...]
+    outer: tuple[str, ...]
+
+
+def _layer(step: Step, fused: Fused) -> _Layer:
+    """A feed-forward layer, whose weights are added to ``step``."""
+    norm, down = fused.reader("norm", graph.RmsNorm), fused.reader("down", graph.Matmul)
+    inner = (norm.dim, *down.contract)
+    gated = fused.takes("gate")
+    sides = ("gate", "up") if gated else ("up",)
+    for name in sides:
+        fused.check_dims(name, inner, {2})
+    fused.check_dims("down", inner[::-1], {2})
+    hidden, features = (step.module.dims[d] for d in inner)
+    rows = len(sides) * features
+    name, pack = ("gate_up", "gated") if gated else ("up", "transposed")
+    gain = step.add_weight("norm_of_ffn", "plain", fused.tensors("norm"), (hidden,))
+    first = [step.add_matrix(name, pack, fused.tensors(*sides), (rows, hidden))]
+    if fused.takes("up_bias"):
+        biases = fused.tensors(*(f"{side}_bias" for side in sides))
+        first.append(step.add_weight(f"bias_of_{name}", pack, biases, (rows,)))
+    second = [step.add_matrix("down", "transposed", fused.tensors("down"), (hidden, features))]
+    if fused.takes("down_bias"):
+        bias = fused.tensors("down_bias")
+        second.append(step.add_weight("bias_of_down", "plain", bias, (hidden,)))
+    return _Layer(
+        hidden, features, rows, "gated" if gated else "activated", norm.eps, gain,
+        tuple(first), tuple(second),
+    )  # fmt: skip
 
 
 def _activation(fused: Fused) -> str:

@@ -37,3 +37,6 @@ class Head(FusedKernel):
         read = (step.row("normed"),) if ranks else (step.row("residual"), gain)
         arguments = (*read, table, step.own("logits"))
         return [*ahead, product(step, step.shared("head"), shape, arguments, table)]
+
+    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
+        return self.launches(step, fused)

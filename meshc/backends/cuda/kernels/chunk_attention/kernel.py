@@ -1,0 +1,141 @@
+"""Causal attention of a chunk of a prompt by tiles of queries, with a running maximum.
+
+Two kernels. The first norms heads where the model does, rotates queries and keys, and puts keys and
+values into the caches of decode steps. The second has a block for each tile of at least 16
+positions of a key head's queries, and reads all tokens of the request from the caches
+(FlashAttention-2, Algorithm 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, page_misfits
+from meshc.backends.templates import render
+from meshc.cost.prompts import attention_bytes
+
+_PACKAGE = "meshc.backends.cuda.kernels.chunk_attention"
+_HEADS = (64, 96, 128, 256)
+_MOST_QUERIES, _LEAST_POSITIONS = 64, 16
+_MOST_STAGES, _LEAST_STAGES = 4, 2
+_FILL = 8  # values behind each row of a tile whose cache is not swizzled
+_LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class ChunkAttentionPlan:
+    """Tiles of ``positions`` of ``own`` query heads, over tiles of ``tile_tokens`` cached tokens.
+    ``swizzled`` is whether the caches are."""
+
+    shape: Attention
+    tokens: int
+    swizzled: bool
+    own: int
+    positions: int
+    tile_tokens: int
+    stages: int
+    work_bytes: int
+    arena: Arena
+
+    @property
+    def row(self) -> int:
+        """Values of a token's row of a tile."""
+        return self.shape.head + (0 if self.swizzled else _FILL)
+
+    @property
+    def units(self) -> int:
+        """Blocks of the same positions."""
+        return self.shape.heads // self.own
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.units * -(-self.tokens // self.positions)
+
+    def copied_bytes(self, cached: int, tokens: int) -> int:
+        """Bytes of keys and values that a chunk of ``tokens`` behind ``cached`` brings."""
+        return attention_bytes(self.units, self.shape.head, self.positions, cached, tokens)
+
+
+def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
+    """The tiles of chunks of up to ``tokens``. Raises DoesNotFit."""
+    misfits = page_misfits(shape.page)
+    if shape.head not in _HEADS:
+        misfits.append(f"heads of {shape.head} lanes are none of {', '.join(map(str, _HEADS))}")
+    if shape.window:
+        misfits.append("queries see a window of tokens")
+    if shape.partial:
+        misfits.append("it gives a part of a sum over ranks")
+    if misfits:
+        raise DoesNotFit("; ".join(misfits))
+    group, head = shape.sizes.group, shape.head
+    own = max(n for n in range(1, _MOST_QUERIES // _LEAST_POSITIONS + 1) if group % n == 0)
+    positions = _MOST_QUERIES // own // _LEAST_POSITIONS * _LEAST_POSITIONS
+    queries, tile_tokens = positions * own, 64 if head <= 128 else 32
+    row = head + (0 if swizzled else _FILL)
+    # Scores of up to two parts of the lanes, weights, factors: TileAttention::WORK_BYTES.
+    parts = 64 // tile_tokens
+    work = queries * (parts * (tile_tokens + 8) * 4 + tile_tokens * 2 + 4)
+    made = Arena()
+    for name, count in (
+        ("BARRIERS", 16 * _MOST_STAGES),
+        ("ASKED", queries * head * 2),
+        ("WORK", work),
+        ("ATTENDED", queries * head * 4),
+        ("MOST", 2 * queries * 4),
+    ):
+        made.add(name, count)
+    tile_bytes = 4 * tile_tokens * row
+    stages = min(_MOST_STAGES, (most_bytes() - made.bytes) // tile_bytes)
+    if stages < _LEAST_STAGES:
+        raise DoesNotFit(f"{made.bytes} bytes of queries and sums leave no room for a ring")
+    made.add("RING", stages * tile_bytes)
+    return ChunkAttentionPlan(
+        shape, tokens, swizzled, own, positions, tile_tokens, stages, work, made
+    )
+
+
+def text(chosen: ChunkAttentionPlan, name: str) -> str:
+    """The attention called ``name``."""
+    shape = chosen.shape
+    return render(
+        _PACKAGE,
+        "chunk_attention.cu.jinja",
+        kernel=name,
+        dtype=shape.dtype,
+        tokens=chosen.tokens,
+        kv_heads=shape.kv_heads,
+        group=shape.sizes.group,
+        own=chosen.own,
+        head=shape.head,
+        page=shape.page,
+        scale=literal(shape.scale * _LOG2E),
+        positions=chosen.positions,
+        tile_tokens=chosen.tile_tokens,
+        row=chosen.row,
+        swizzled=chosen.swizzled,
+        stages=chosen.stages,
+        work_bytes=chosen.work_bytes,
+        shared=chosen.arena.parts,
+        shared_bytes=chosen.arena.bytes,
+    )
+
+
+def heads_text(chosen: ChunkAttentionPlan, name: str) -> str:
+    """The kernel called ``name`` that rotates and fills the caches, a block for each token."""
+    shape = chosen.shape
+    return render(
+        _PACKAGE,
+        "chunk_heads.cu.jinja",
+        kernel=name,
+        dtype=shape.dtype,
+        kv_heads=shape.kv_heads,
+        group=shape.sizes.group,
+        head=shape.head,
+        page=shape.page,
+        head_epsilons=[literal(epsilon) for epsilon in shape.head_epsilons or ()],
+        swizzled=chosen.swizzled,
+    )

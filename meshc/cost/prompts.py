@@ -1,0 +1,36 @@
+"""Bytes that the kernels of a chunk of a prompt bring into shared memory.
+
+Every weight of a product comes once. The values of the tokens, 16 bits each, come once for each
+block of rows, whole eights of tokens at a time; cached keys and values once for each tile of
+queries, up to the last one that it sees. The formulas count what is asked for; much of what comes
+again is in L2. Look-ups, gains, biases and results, which no copy brings, are not counted.
+"""
+
+from __future__ import annotations
+
+OWN_GROUPS = 4
+"""Groups of 16 rows of a matrix that a block multiplies with all tokens."""
+_VALUE_BYTES, _GROUP, _EIGHT = 2, 16, 8
+
+
+def weight_bytes(rows: int, width: int) -> int:
+    """Bytes of a matrix in whole blocks of 16 x 16 values."""
+    return _filled(rows, _GROUP) * _filled(width, _GROUP) * _VALUE_BYTES
+
+
+def product_bytes(rows: int, width: int, tokens: int) -> int:
+    """Bytes of the product of a matrix with ``tokens``."""
+    blocks = -(-rows // (_GROUP * OWN_GROUPS))
+    columns = _filled(width, _GROUP) * _filled(tokens, _EIGHT) * _VALUE_BYTES
+    return weight_bytes(rows, width) + blocks * columns
+
+
+def attention_bytes(units: int, head: int, positions: int, cached: int, tokens: int) -> int:
+    """Bytes of keys and values of ``head`` lanes when each of ``units`` (a key head, or some
+    of its query heads) has tiles of ``positions`` of ``tokens``, which follow ``cached`` others."""
+    ends = (min(first + positions, tokens) for first in range(0, tokens, positions))
+    return units * 2 * head * _VALUE_BYTES * sum(cached + end for end in ends)
+
+
+def _filled(count: int, of: int) -> int:
+    return -(-count // of) * of

@@ -1,0 +1,266 @@
+"""Kernels of all tokens of a chunk of a prompt: against float64, and the bytes that they bring."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from decode_reference import from_kind, rotated, swizzled_pool, to_kind
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshc.analysis.cuda.blocks import THREADS
+from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, Mode, modes
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention
+from meshc.backends.cuda.kernels.chunk_attention import kernel as attention
+from meshc.backends.cuda.kernels.rows_product import chunk
+from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
+from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.packing import in_fragments
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
+from meshc.cost.prompts import attention_bytes, product_bytes, weight_bytes
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
+
+
+def columns(rows, tokens):
+    """Words [n, width] as columns of up to ``tokens``; what is behind the last token is noise."""
+    n, width = rows.shape
+    found = np.full((-(-width // 16) * 16, tokens), 0x7E00, np.uint16)  # f16: NaN
+    found[:, :n] = 0
+    found[:width, :n] = rows.T
+    return np.ascontiguousarray(found.reshape(-1, 16, tokens).transpose(0, 2, 1))
+
+
+def rows_of(found, n, width):
+    """Rows [n, width] of columns."""
+    return found.transpose(1, 0, 2).reshape(found.shape[1], -1)[:n, :width]
+
+
+@cache
+def product(shape):
+    return Library(chunk.text(chunk.plan(shape), "product"), toolchain=QUICK)
+
+
+PRODUCTS = {
+    "gated": ChunkProduct(40, 200, 150, "f16", "gated", bias=True),
+    "added, parts": ChunkProduct(136, 96, 33, "bf16", "added", 3),
+}
+
+
+def run_product(shape, count, mode, library=None, seed=0):
+    """The output [count, rows], what it should be, and bytes that were copied."""
+    rng = np.random.default_rng(seed)
+    kind, plan = shape.dtype, chunk.plan(shape)
+    x = to_kind(rng.standard_normal((count, shape.width)), kind)
+    w = to_kind(rng.standard_normal((shape.rows, shape.width)) * shape.width**-0.5, kind)
+    bias = to_kind(rng.standard_normal(shape.rows), kind)
+    before = rng.standard_normal((shape.tokens, shape.rows)).astype(np.float32)
+    parts = np.split(w, shape.parts, axis=1)
+    matrix = np.stack([in_fragments(part) for part in parts])
+    gated = shape.output == "gated"
+    output = np.full((shape.tokens, shape.rows), np.nan, np.float32)
+    if gated:
+        output = np.zeros((-(-shape.rows // 32), shape.tokens, 16), np.uint16)
+    given_arrays = [columns(x, shape.tokens), matrix, *([bias] if shape.bias else [])]
+    given_arrays += [np.array([count], np.int32), *([before] if shape.output == "added" else [])]
+    grid = Grid(plan.blocks, THREADS, 1, plan.arena.bytes)
+    found = library or product(shape)
+    counts = found.run("product", grid, [*given_arrays, output], mode)
+    y = from_kind(x, kind) @ from_kind(w, kind).T
+    y = y + from_kind(bias, kind) if shape.bias else y
+    if gated:
+        gate, value = y[:, 0::2], y[:, 1::2]
+        result = from_kind(rows_of(output, count, shape.rows // 2), kind)
+        return result, gate / (1 + np.exp(-gate)) * value, counts.copied_bytes
+    assert np.isnan(output[count:]).all()
+    return output[:count], y + before[:count] * (shape.output == "added"), counts.copied_bytes
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_read_each_weight_once_in_all_modes(name):
+    shape = PRODUCTS[name]
+    for count in (shape.tokens, 9):
+        results = set()
+        for mode in modes():
+            found, want, copied = run_product(shape, count, mode)
+            assert np.abs(found - want).max() <= UNIT[shape.dtype] * np.abs(want).max()
+            assert copied == product_bytes(shape.rows, shape.width, count)
+            assert copied == chunk.plan(shape).copied_bytes(count)
+            results.add(found.tobytes())
+        assert len(results) == 1
+
+
+def attend(plan, library, count, before, mode, seed=0):
+    """What a chunk attends, what it should, and bytes that were copied."""
+    rng, shape = np.random.default_rng(seed), plan.shape
+    kind, g, d = shape.dtype, shape.kv_heads, shape.head
+    pages = -(-(before + count) // shape.page)
+    pool = [to_kind(rng.standard_normal((pages + 1, g, shape.page, d)), kind) for _ in range(2)]
+    table = rng.permutation(pages + 1)[:pages].astype(np.int32)
+    queries = to_kind(rng.standard_normal((plan.tokens, g, shape.sizes.group, d)) * 2, kind)
+    output = np.zeros((g * shape.sizes.group * d // 16, plan.tokens, 16), np.uint16)
+    held = [swizzled_pool(p, [table]) if plan.swizzled else p for p in pool]
+    cached = np.arange(before, before + plan.tokens, dtype=np.int32)
+    grid = Grid(plan.blocks, THREADS, 1, plan.arena.bytes)
+    counts = library.run(
+        "attention", grid, [queries, *held, table, np.array([count], np.int32), cached, output],
+        mode,
+    )  # fmt: skip
+    at = np.arange(before + count)
+    keys, values = (from_kind(p[table[at // shape.page], :, at % shape.page], kind) for p in pool)
+    asked = from_kind(queries[:count], kind)
+    scores = np.einsum("qghd,kgd->qghk", asked, keys) * shape.scale
+    seen = at[None, :] <= cached[:count, None]
+    scores = np.where(seen[:, None, None, :], scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    want = np.einsum("qghk,kgd->qghd", weights, values).reshape(count, -1)
+    found = rows_of(output, count, want.shape[1])
+    assert not rows_of(output, plan.tokens, want.shape[1])[count:].any()
+    return from_kind(found, kind), want, counts.copied_bytes
+
+
+SHAPES = {
+    "three heads of a key head": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), 40, False),
+    "swizzled, heads in turns": (Attention(1, 64, 16, 1, 64, "bf16", 64, 1e-5, 0.1), 24, True),
+    "one head, pages of one": (Attention(1, 64, 2, 2, 128, "f16", 1, 1e-5, 0.1), 136, False),
+    "long heads": (Attention(1, 64, 2, 1, 256, "f16", 16, 1e-5, 0.06), 40, True),
+}
+
+
+@cache
+def attending(name):
+    plan = attention.plan(*SHAPES[name])
+    return plan, Library(attention.text(plan, "attention"), toolchain=QUICK)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n == "three heads of a key head" else pytest.param(n, marks=pytest.mark.slow)
+     for n in SHAPES],
+)  # fmt: skip
+def test_any_chunk_behind_any_tokens_is_attended(name):
+    plan, library = attending(name)
+
+    @settings(max_examples=12, deadline=None, derandomize=True)
+    @given(
+        st.integers(1, plan.tokens), st.integers(0, 200), st.sampled_from(list(modes())),
+        st.integers(0, 99),
+    )  # fmt: skip
+    def check(count, before, mode, seed):
+        found, want, copied = attend(plan, library, count, before, mode, seed)
+        assert np.abs(found - want).max() <= 3 * UNIT[plan.shape.dtype] * np.abs(want).max()
+        assert copied == plan.copied_bytes(before, count)
+
+    check()
+
+
+def test_the_formulas_by_hand():
+    """A matrix of 33 x 20 is 3 x 2 blocks of 512 bytes; 9 tokens are 16 columns of 32 values."""
+    assert weight_bytes(33, 20) == 3 * 2 * 512
+    assert product_bytes(33, 20, 9) == weight_bytes(33, 20) + 16 * 32 * 2
+    # Tiles of 16 and 4 positions behind 5 tokens see 21 and 25; keys and values of 64 lanes.
+    assert attention_bytes(3, 64, 16, 5, 20) == 3 * (21 + 25) * 2 * 64 * 2
+
+
+@pytest.mark.parametrize("head_norms", [False, True])
+def test_heads_are_normed_rotated_and_cached(head_norms):
+    epsilons = (1e-5, 1e-6) if head_norms else None
+    shape = Attention(1, 64, 6, 2, 96, "f16", 16, 1e-5, 0.125, head_epsilons=epsilons)
+    plan = attention.plan(shape, 24, head_norms)
+    rng, count, before = np.random.default_rng(3), 21, 7
+    given_rows = rng.standard_normal((24, 2, 5, 96)).astype(np.float32)
+    gains = [to_kind(rng.standard_normal(96), "f16") for _ in range(2)] if head_norms else []
+    queries = np.zeros((24, 6, 96), np.uint16)
+    pools = [np.zeros((3, 2, 16, 96), np.uint16) for _ in range(2)]
+    pages, cached = np.array([2, 0], np.int32), np.arange(before, before + 24, dtype=np.int32)
+    angles = rng.standard_normal((40, 48))
+    tables = [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
+    library = Library(attention.heads_text(plan, "heads"), toolchain=QUICK)
+    counted = np.array([count], np.int32)
+    arguments = [given_rows, *gains, counted, queries, *pools, pages, cached, *tables]
+    library.run("heads", Grid(24, 256, 1, 0), arguments, Mode("random", seed=2))
+    held = [swizzled_pool(p, [pages]) if head_norms else p for p in pools]
+    for t in range(count):
+        at = before + t
+        for g in range(2):
+            rows = given_rows[t, g].astype(np.float64)
+            parts = [rows[:3], rows[3:4]]
+            if head_norms:
+                parts = [
+                    x / np.sqrt((x**2).mean(1, keepdims=True) + e) * from_kind(gain, "f16")
+                    for x, e, gain in zip(parts, epsilons, gains, strict=True)
+                ]
+            asked, key = (rotated(x, tables[0][at], tables[1][at]) for x in parts)
+            new = [from_kind(p[pages[at // 16], g, at % 16], "f16") for p in held]
+            for found, want in (
+                (from_kind(queries[t, 3 * g : 3 * g + 3], "f16"), asked),
+                (new[0], key[0]), (new[1], rows[4]),
+            ):  # fmt: skip
+                assert np.abs(found - want).max() <= UNIT["f16"] * np.abs(want).max()
+    assert not queries[count:].any() and not pools[0][1].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"window": 8}, "window"), ({"partial": True}, "part of a sum"), ({"head": 32}, "32 lanes")],
+)
+def test_what_has_no_kernel_is_said_in_words(change, words):
+    shape = replace(Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), **change)
+    with pytest.raises(DoesNotFit, match=words):
+        attention.plan(shape, 64, False)
+
+
+LLAMA = Attention(1, 4096, 32, 32, 128, "f16", 16, 1e-5, 128**-0.5)
+PROJECTIONS = {
+    "projections": ChunkProduct(512, 4096, 12288, "f16"),
+    "output": ChunkProduct(512, 4096, 4096, "f16", "added", 32),
+    "inner": ChunkProduct(512, 4096, 22016, "f16", "gated"),
+    "outer": ChunkProduct(512, 11008, 4096, "f16", "added"),
+}
+
+
+@pytest.mark.cuda_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", UNIT)
+def test_kernels_of_llama_neither_spill_nor_use_a_stack(dtype):
+    texts = [
+        chunk.text(chunk.plan(replace(shape, dtype=dtype)), "kernel")
+        for shape in PROJECTIONS.values()
+    ]
+    shapes = [replace(LLAMA, dtype=dtype, kv_heads=n) for n in (32, 8, 1)]
+    plans = [attention.plan(shape, 512, shape.kv_heads == 1) for shape in shapes]
+    texts += [attention.text(plan, "kernel") for plan in plans]
+    texts += [attention.heads_text(plans[0], "kernel")]
+    texts += [chunk.norm_text("kernel", 512, 4096, dtype, 1e-5)]
+    for text in texts:
+        needs = compile_cubin(text).kernels["kernel"]
+        assert needs.spill_bytes == needs.stack_bytes == 0 and needs.registers <= 168
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_each_weight_of_a_layer_of_llama_is_read_once(name, capsys):
+    """512 tokens of Llama-2-7B: products of a layer, one after the other."""
+    shape = PROJECTIONS[name]
+    library = Library(chunk.text(chunk.plan(shape), "product"), toolchain=CXX)
+    found, want, copied = run_product(shape, 512, Mode(), library)
+    assert np.abs(found - want).max() <= UNIT["f16"] * np.abs(want).max()
+    weights, blocks = weight_bytes(shape.rows, shape.width), -(-shape.rows // 64)
+    assert copied == product_bytes(shape.rows, shape.width, 512)
+    assert copied - weights == blocks * shape.width * 512 * 2
+    with capsys.disabled():
+        print(f"\n{name}: {copied} bytes, {weights} of weights")
+
+
+@pytest.mark.slow
+def test_a_layer_of_llama_is_attended_in_tiles(capsys):
+    plan = attention.plan(LLAMA, 512, False)
+    library = Library(attention.text(plan, "attention"), toolchain=CXX)
+    found, want, copied = attend(plan, library, 512, 100, Mode())
+    assert np.abs(found - want).max() <= 3 * UNIT["f16"] * np.abs(want).max()
+    assert copied == attention_bytes(32, 128, 64, 100, 512)
+    with capsys.disabled():
+        print(f"\nattention: {copied} bytes")
