@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from meshc.analysis.rotary import least_tokens
 from meshc.backends import csl, cuda
 from meshc.backends.python import HostFacts, emit
 from meshc.devices import device
@@ -79,6 +80,7 @@ def _compiled(
 ) -> Compiled:
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
+    _check_prompts(request, host)
     if request.serving:
         serving = serving_passes(
             request.rows,
@@ -262,8 +264,21 @@ def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
     table, vocab = lookup
     _, last = graphs["decode"].scalars["pos"]
     eos = loaded.config.eos_ids if loaded.config else ()
-    batch = batch_of(graphs["decode"])
-    return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos), batch)
+    batch, least = batch_of(graphs["decode"]), least_tokens(graphs["decode"])
+    return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos), batch, least=least)
+
+
+def _check_prompts(request: CompileRequest, host: HostFacts) -> None:
+    """Refuse a program that is right for long sequences alone where its host does not look."""
+    looks = request.target == "python" and not request.serving
+    if host.least > 1 and not looks and not request.compile_to:
+        who = "a server" if request.serving else f"the host of --target {request.target}"
+        fail(
+            "rope-length",
+            f"LongRoPE turns by other frequencies from {host.least} tokens on, and {who} takes "
+            "prompts that are shorter",
+            help=f"compile for shorter sequences: --seq {host.least - 1}",
+        )
 
 
 def _loops(module: Module | None) -> tuple[tuple[str, str, int], ...]:

@@ -186,7 +186,10 @@ def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
         _row_positions(scope, op, x, rest), formulas.frequencies(op, x.shape[-1])
     )
     by_row = _by_row(scope, op, angle, (op.rows, op.dim), (*rest, op.dim))
-    return [np.moveaxis(_turned_lanes(x, by_row, op.style), -1, dims.index(op.dim))]
+    turned = x.copy()
+    lanes = op.lanes(x.shape[-1])
+    turned[..., :lanes] = _turned_lanes(x[..., :lanes], by_row[..., : lanes // 2], op.style)
+    return [np.moveaxis(turned, -1, dims.index(op.dim))]
 
 
 def _row_positions(scope: Scope, op: graph.Rope | graph.Softmax, x: Array, dims: Dims) -> Array:

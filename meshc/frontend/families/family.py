@@ -12,8 +12,10 @@ from typing import Any
 from meshc.frontend.families.tables import (
     Experts,
     Flag,
+    Keys,
     Number,
     Refusal,
+    Rotary,
     Size,
     StoredParam,
     Tables,
@@ -96,6 +98,8 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
             Refusal(**entry) for table in (config, variant) for entry in table.get("refused", [])
         ),
         lanes=tuple(rest.pop("lanes", ())),
+        named=Keys(**rest.pop("keys", {})),
+        rotary=Rotary(**rest.pop("rotary")) if "rotary" in rest else None,
         windows=Windows(**rest.pop("windows")) if "windows" in rest else None,
         experts=_experts(merged("experts")),
         no_effect=frozenset(rest.pop("no_effect", ())),

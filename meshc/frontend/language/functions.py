@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -209,10 +210,22 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
     if scaling == "yarn" and theta <= 1:
         message = f"theta of rope must be above 1 with scaling yarn, it is {theta:g}"
         fail("bad-option", message, applied.spans.get("theta", applied.call.span))
+    rotated = _rotated(applied, dim, emitter.extents[dim])
+    factors: tuple[float, ...] = ()
+    if scaling in ("dynamic", "longrope"):
+        original = int(_positive(applied, "original_max_position"))
+        capacity = emitter.extents.get(CAPACITY, emitter.extents[ROWS])
+        if scaling == "longrope":
+            which = "long_factors" if capacity > original else "short_factors"
+            factors = _factors(applied, which, (rotated or emitter.extents[dim]) // 2)
+        else:
+            _within_context(applied, capacity, original)
+            scaling = "none"
     op = graph.Rope(
         operands=[value],
         dim=dim,
         rows=ROWS,
+        rotated=rotated,
         style=str(applied.constant("style")),
         scaling=scaling,
         theta=theta,
@@ -221,8 +234,48 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
         high_freq_factor=_positive(applied, "high_freq_factor"),
         original_max_position=int(_positive(applied, "original_max_position")),
         truncate=_truth(applied, "truncate"),
+        factors=factors,
     )
     return emitter.emit(op, applied.call.span)
+
+
+def _rotated(applied: Applied, dim: str, extent: int) -> int:
+    """How many lanes of ``dim`` turn, where that is not all of them, and 0 where it is."""
+    rotated = 0 if applied.number("rotated") == 0 else _whole(applied, "rotated")
+    if rotated % 2 or rotated > extent:
+        message = f"rope turns pairs of the {extent} elements of '{dim}', not {rotated} of them"
+        fail("odd-rope", message, applied.spans["rotated"], help="an even number can turn")
+    return rotated if rotated < extent else 0
+
+
+def _factors(applied: Applied, name: str, pairs: int) -> tuple[float, ...]:
+    """The numbers of the text ``name``, one for each of ``pairs``."""
+    span = applied.spans.get(name, applied.call.span)
+    text = applied.constant(name) if name in applied.values else ""
+    if not isinstance(text, str):
+        fail("bad-option", f"{name} of rope is a text of numbers, not {kind(text)}", span)
+    try:
+        found = tuple(float(word) for word in text.split())
+    except ValueError:
+        found = ()
+    if len(found) != pairs or not all(0 < factor < math.inf for factor in found):
+        message = f"{name} of rope has not a positive number for each of the {pairs} pairs"
+        help_line = 'write numbers with spaces between them: "1.0 1.05 1.1"'
+        fail("bad-option", message, span, help=help_line)
+    return found
+
+
+def _within_context(applied: Applied, capacity: int, original: int) -> None:
+    """Refuse sequences beyond the context that a model with dynamic scaling was trained on."""
+    if capacity > original:
+        fail(
+            "rope-length",
+            f"sequences of up to {capacity} tokens, but dynamic scaling is computed up to "
+            f"{original}",
+            applied.call.span,
+            ["beyond that its frequencies change with every token, which no target computes"],
+            f"compile for shorter sequences: --seq {original}",
+        )
 
 
 def _positive(applied: Applied, name: str) -> float:

@@ -60,7 +60,8 @@ class LanguageModel:
 
     Prefill takes all tokens of a prompt but the last, as one block; decode takes one token of each
     of ``batch`` requests at a time. Without prefill prompts go through decode. ``capacity`` tokens
-    of each request fit the KV cache.
+    of each request fit the KV cache. Prompts have ``least`` tokens or more: the rotary frequencies
+    of some models are others for shorter sequences.
 
     A host that serves requests as they come calls ``read`` and ``step`` itself. ``loops`` are those
     of prefill over layers of which a run may pass some: the run-time scalars of the first layer and
@@ -76,10 +77,11 @@ class LanguageModel:
         capacity: int,
         batch: int = 1,
         loops: Sequence[tuple[str, str, int]] = (),
+        least: int = 1,
     ) -> None:
         self.decode, self.prefill, self.loops = decode, prefill, tuple(loops)
         self.embedding, self.vocab, self.capacity = embedding, vocab, capacity
-        self.batch = batch
+        self.batch, self.least = batch, least
         self.last_logits: Array = np.full(vocab, np.nan, np.float32)
 
     def generate(
@@ -196,6 +198,11 @@ class LanguageModel:
         for token in ids:
             if not 0 <= token < self.vocab:
                 raise HostError(f"token {token} is not in the vocabulary 0 .. {self.vocab - 1}")
+        if len(ids) < self.least:
+            raise HostError(
+                f"{len(ids)} prompt tokens, but the program is for sequences of {self.least} or "
+                f"more; compile with --seq {self.least - 1} or less for shorter ones"
+            )
         if len(ids) + max_tokens - 1 > self.capacity:
             raise HostError(
                 f"{len(ids)} prompt tokens and {max_tokens} new ones do not fit a cache of "
