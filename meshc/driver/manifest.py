@@ -100,5 +100,6 @@ def _scaling(stored: object) -> object:
     """The RoPE scaling of a stored config; what it cannot be is left for the check of types."""
     for kind in get_args(RopeScaling):
         if isinstance(stored, dict) and set(stored) == set(get_type_hints(kind)):
-            return kind(**stored)
+            lists = {k: tuple(v) for k, v in stored.items() if isinstance(v, list)}
+            return kind(**{**stored, **lists})
     return stored

@@ -177,6 +177,12 @@ def _rms_norm(scope: Scope, op: graph.RmsNorm) -> list[Array]:
     return [x / np.sqrt(mean + op.eps) * gain]
 
 
+@meaning(graph.Centre)
+def _centre(scope: Scope, op: graph.Centre) -> list[Array]:
+    x = scope.of(op.operands[0])
+    return [x - np.mean(x, _dims(op.operands[0]).index(op.dim), keepdims=True)]
+
+
 @meaning(graph.Rope)
 def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
     dims = _dims(op.operands[0])

@@ -8,6 +8,7 @@ What a directory holds is in ``tiny_models.py``, which makes them.
 from __future__ import annotations
 
 import sys
+import zlib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -40,6 +41,12 @@ def _phi3(common: dict[str, object], **more: object) -> dict[str, object]:
     return {**common, "pad_token_id": 0, **more}
 
 
+def _full(hidden: int, heads: int, ffn: int, vocab: int, layers: int) -> dict[str, object]:
+    """The sizes of a decoder whose heads have keys of their own."""
+    found = sizes(hidden, heads, heads, hidden // heads, ffn, vocab, layers)
+    return {k: v for k, v in found.items() if k not in ("num_key_value_heads", "head_dim")}
+
+
 MODELS = (
     _model(
         "phi3-5h1-window",
@@ -67,6 +74,20 @@ MODELS = (
             sliding_window=4,
         ),
     ),
+    _model("gpt_neox-5h-parallel", "gpt_neox", {**_full(40, 5, 31, 53, 3), "rotary_pct": 0.25}),
+    _model(
+        "gpt_neox-3h-serial-bf16",
+        "gpt_neox",
+        {
+            **_full(36, 3, 26, 47, 2),
+            "rotary_pct": 0.5,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "hidden_act": "gelu_pytorch_tanh",
+        },
+        torch.bfloat16,
+    ),
     # The family that docs/families.md adds.
     TinyModel(
         "glm-6h2",
@@ -80,8 +101,8 @@ MODELS = (
 def main(arguments: list[str]) -> None:
     """Write every model under the folder in ``arguments``, or where the tests read them."""
     folder = Path(arguments[0] if arguments else "tests/data")
-    for number, model in enumerate(MODELS):
-        make(model, folder / model.place, seed=number)
+    for model in MODELS:
+        make(model, folder / model.place, seed=zlib.crc32(model.name.encode()))
 
 
 if __name__ == "__main__":

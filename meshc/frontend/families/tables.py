@@ -156,7 +156,7 @@ class Tables:
     head's width, where no key gives that. ``windows`` are those that the model computes;
     ``window_switch`` is the key without which 'sliding_window' means nothing. ``theta`` is the base
     of RoPE where a file gives none; it says how RoPE is scaled if that is ``rope_needed``, and
-    whole heads are rotated where it ``rotates_heads``. ``rotary`` is there where a part of a head may
+    whole heads are rotated where it ``rotates_heads``. ``rotary`` is there where part of a head may
     turn. Keys of ``no_effect`` change nothing in the models that are read.
     """
 

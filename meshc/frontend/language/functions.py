@@ -185,18 +185,42 @@ def _embed(emitter: Emitter, applied: Applied) -> Value:
 
 
 def _rms_norm(emitter: Emitter, applied: Applied) -> Value:
-    value, gain, eps = applied.tensor("x"), applied.tensor("gain"), applied.number("eps")
+    value, gain = applied.tensor("x"), applied.tensor("gain")
+    dim = _norm_dim("rms_norm", applied, value, gain)
+    op = graph.RmsNorm(operands=[value, gain], dim=dim, eps=applied.number("eps"))
+    return emitter.emit(op, applied.call.span)
+
+
+def _norm_dim(name: str, applied: Applied, value: Value, gain: Value) -> str:
+    """The dim that the norm called ``name`` is over, which is that of its gain."""
     if len(dims_of(gain)) != 1 or dims_of(gain)[0] not in dims_of(value):
         fail(
             "dims-mismatch",
             f"the gain {show(dims_of(gain))} does not fit {show(dims_of(value))}",
             applied.spans["gain"],
-            help="rms_norm needs a gain with one dim, the one it normalises over",
+            help=f"{name} needs a gain with one dim, the one it normalises over",
         )
-    if eps < 0:
+    if applied.number("eps") < 0:
         fail("bad-option", "eps cannot be negative", applied.spans["eps"])
-    op = graph.RmsNorm(operands=[value, gain], dim=dims_of(gain)[0], eps=eps)
-    return emitter.emit(op, applied.call.span)
+    return dims_of(gain)[0]
+
+
+def _layer_norm(emitter: Emitter, applied: Applied) -> Value:
+    """The norm of what is relative to its mean, and the bias."""
+    value, gain = applied.tensor("x"), applied.tensor("gain")
+    bias = applied.tensor("bias") if "bias" in applied.values else None
+    if bias is not None and dims_of(bias) != dims_of(gain):
+        message = f"the bias {show(dims_of(bias))} has other dims than the gain"
+        fail("dims-mismatch", message, applied.spans["bias"])
+    dim = _norm_dim("layer_norm", applied, value, gain)
+    centred = emitter.emit(graph.Centre(operands=[value], dim=dim), applied.call.span)
+    eps = applied.number("eps")
+    normed = emitter.emit(
+        graph.RmsNorm(operands=[centred, gain], dim=dim, eps=eps), applied.call.span
+    )
+    if bias is None:
+        return normed
+    return emitter.emit(graph.Add(operands=[normed, bias]), applied.call.span)
 
 
 def _rope(emitter: Emitter, applied: Applied) -> Value:
@@ -415,6 +439,7 @@ def append(emitter: Emitter, name: str, value: Value, applied: Applied) -> Value
 
 FUNCTIONS: dict[str, Callable[[Emitter, Applied], Value]] = {
     "embed": _embed,
+    "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "rope": _rope,
     "softmax": _softmax,

@@ -68,6 +68,15 @@ _ALL = (
     Signature("embed", (Formal("tokens", "tensor"), Formal("table", "tensor"))),
     Signature("rms_norm", (_X, Formal("gain", "tensor"), _option("eps", 1e-5))),
     Signature(
+        "layer_norm",
+        (
+            _X,
+            Formal("gain", "tensor"),
+            Formal("bias", "tensor", required=False),
+            _option("eps", 1e-5),
+        ),
+    ),
+    Signature(
         "rope",
         (
             _X,

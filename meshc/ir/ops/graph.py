@@ -147,6 +147,18 @@ class RmsNorm(_Pointwise):
             self.reject(f"'{self.dim}' is no dim of the operand")
 
 
+@register("graph.centre", "x -> y: like x")
+@dataclass(eq=False)
+class Centre(_Pointwise):
+    """``x - mean(x over dim)``: which a layer norm scales as RMSNorm does (Ba et al. 2016)."""
+
+    dim: str = ""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"'{self.dim}' is no dim of the operand")
+
+
 @register("graph.rope", "x -> y: like x")
 @dataclass(eq=False)
 class Rope(_Pointwise):

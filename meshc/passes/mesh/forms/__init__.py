@@ -11,6 +11,7 @@ from meshc.ir.core import Op
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import graph
 from meshc.passes.mesh.forms.append import append
+from meshc.passes.mesh.forms.centre import centre
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.matmul import matmul
@@ -25,6 +26,7 @@ from meshc.passes.mesh.forms.top_k import top_k
 FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
     graph.Add: of_two,
     graph.Append: append,
+    graph.Centre: centre,
     graph.Embed: embed,
     graph.Matmul: matmul,
     graph.Mul: of_two,
