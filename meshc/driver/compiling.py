@@ -265,11 +265,28 @@ def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
     _, last = graphs["decode"].scalars["pos"]
     eos = loaded.config.eos_ids if loaded.config else ()
     batch, least = batch_of(graphs["decode"]), least_tokens(graphs["decode"])
-    return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos), batch, least=least)
+    learned = _learned(graphs["decode"])
+    return HostFacts(
+        loaded.name, table, vocab, last + 1, tuple(eos), batch, least=least, learned=learned
+    )
+
+
+def _learned(module: Module) -> str | None:
+    """Name of the table of positions that is added to embeddings, or None."""
+    lookups = (op.tensors() for op in module.walk() if isinstance(op, graph.Embed))
+    return next((taken[2].name for taken in lookups if len(taken) > 2), None)
 
 
 def _check_prompts(request: CompileRequest, host: HostFacts) -> None:
-    """Refuse a program that is right for long sequences alone where its host does not look."""
+    """Refuse a program whose host would not do what it needs: look whether sequences are as long as
+    those for which it is right, add learned positions."""
+    if host.learned and request.target == "csl" and not request.compile_to:
+        fail(
+            "unsupported-op",
+            f"the host of a CSL program adds no learned positions ('{host.learned}') to the "
+            "embeddings of tokens",
+            help="take --target python, or --compile-to tile for the program of the cores",
+        )
     looks = request.target == "python" and not request.serving
     if host.least > 1 and not looks and not request.compile_to:
         who = "a server" if request.serving else f"the host of --target {request.target}"

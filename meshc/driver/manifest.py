@@ -38,6 +38,8 @@ def facts_of(
         "layers": request.layers,
         "embedding": host.embedding,
     }
+    if host.learned is not None:
+        found["positions"] = host.learned
     if loaded.config is not None:
         found["config"] = asdict(loaded.config)
     return found

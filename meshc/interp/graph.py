@@ -354,7 +354,14 @@ def _embed(scope: Scope, op: graph.Embed) -> list[Array]:
     axis = _dims(op.operands[1]).index(op.dim)
     if ids.size and not 0 <= ids.min() <= ids.max() < table.shape[axis]:
         fail("interp-input", f"a token id is outside 0 .. {table.shape[axis] - 1}", op.span)
-    return [np.moveaxis(table, axis, 0)[ids]]
+    found = np.moveaxis(table, axis, 0)[ids]
+    if len(op.operands) > 2:
+        learned, dims = scope.of(op.operands[2]), _dims(op.operands[0])
+        place = scope.positions_of(dims)[..., None] + np.arange(ids.shape[-1])
+        if place.size and place.max() >= len(learned):
+            fail("interp-input", f"a position is outside 0 .. {len(learned) - 1}", op.span)
+        found = found + learned[np.maximum(place, 0)]
+    return [found]
 
 
 @meaning(ranks.AllReduce)

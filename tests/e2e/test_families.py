@@ -61,7 +61,7 @@ def test_a_prompt_in_chunks_gives_what_transformers_gives(
     rows = int(mesh.split("x")[1])
     for start in range(0, len(ids) - 1, rows):
         part = ids[start : min(start + rows, len(ids) - 1)]
-        model.read(1, model.embedded(part), start)
+        model.read(1, model.embedded(part, start), start)
     found: list[int] = []
     for position in range(len(ids) - 1, len(ids) - 1 + len(tokens)):
         logits = model.step({1: ((found or ids)[-1], position)})[1]

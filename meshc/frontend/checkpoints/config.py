@@ -151,9 +151,16 @@ class Conflict:
 
 
 def find_conflicts(
-    hidden: int, heads: int, kv_heads: int, head_dim: int | None, vocab: int, ids: tuple[int, ...]
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int | None,
+    vocab: int,
+    ids: tuple[int, ...],
+    rotary: bool = True,
 ) -> list[Conflict]:
-    """What is wrong between sizes that are each in range; ``head_dim`` None means hidden/heads."""
+    """What is wrong between sizes that are each in range; ``head_dim`` None means hidden/heads.
+    Heads of models with ``rotary`` positions hold pairs."""
     conflicts = []
     if heads % kv_heads:
         message = f"{heads} attention heads are not a multiple of {kv_heads} key-value heads"
@@ -163,7 +170,7 @@ def find_conflicts(
             f"hidden size {hidden} is not a multiple of {heads} heads and head_dim is not given"
         )
         conflicts.append(Conflict(("heads", "hidden"), message))
-    elif (head_dim or hidden // heads) % 2:
+    elif rotary and (head_dim or hidden // heads) % 2:
         odd = head_dim or hidden // heads
         message = f"head_dim {odd} is odd: RoPE rotates pairs of elements"
         conflicts.append(Conflict(("head_dim" if head_dim else "heads",), message))

@@ -36,7 +36,7 @@ def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
     return {
         **given,
         "eps": config.eps,
-        "theta": config.rope_theta,
+        **({"theta": config.rope_theta} if tables.rope_types else {}),
         "activation": config.activation,
         "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
         **_scaling_parameters(config.rope_scaling),

@@ -32,14 +32,16 @@ class Family:
     """One family.
 
     ``architectures`` maps classes of transformers to a ``model_type``, ``tables`` has what a config
-    of each such type says. ``gguf`` is whether GGUF files of this name are read. ``params`` are the
-    stored forms of the model's params, in the order of use.
+    of each such type says. ``gguf`` is whether GGUF files of this name are read. Some files
+    leave out the ``prefix`` of all names of tensors. ``params`` are the stored forms of the model's
+    params, in the order of use.
     """
 
     name: str
     architectures: Mapping[str, str]
     tables: Mapping[str, Tables]
     gguf: bool
+    prefix: str
     params: Mapping[str, StoredParam]
 
 
@@ -62,7 +64,7 @@ def family_named(name: str) -> Family:
     """
     config = _table(name, _CONFIG)
     architectures = config.pop("architectures")
-    gguf = config.pop("gguf", False)
+    gguf, prefix = config.pop("gguf", False), config.pop("prefix", "")
     kinds = sorted(set(architectures.values()))
     variants = {kind: config.pop(kind, {}) for kind in kinds}
     tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
@@ -70,7 +72,7 @@ def family_named(name: str) -> Family:
         param: StoredParam(**{**entry, "stored": tuple(entry["stored"])})
         for param, entry in _table(name, _TENSORS).items()
     }
-    return Family(name, architectures, tables, gguf, params)
+    return Family(name, architectures, tables, gguf, prefix, params)
 
 
 def _table(name: str, file: str) -> dict[str, Any]:

@@ -180,8 +180,39 @@ def _embed(emitter: Emitter, applied: Applied) -> Value:
     if width in dims_of(tokens):
         message = f"tokens {show(dims_of(tokens))} have the table's dim '{width}' already"
         fail("dims-mismatch", message, applied.spans["tokens"])
-    op = graph.Embed(operands=[tokens, table], dim=dims_of(table)[0])
+    if "positions" not in applied.values:
+        op = graph.Embed(operands=[tokens, table], dim=dims_of(table)[0])
+        return emitter.emit(op, applied.call.span)
+    learned = applied.tensor("positions")
+    _check_positions(emitter, applied, dims_of(learned), dims_of(tokens), width)
+    op = graph.Embed(operands=[tokens, table, learned], dim=dims_of(table)[0], rows=ROWS)
     return emitter.emit(op, applied.call.span)
+
+
+def _check_positions(
+    emitter: Emitter,
+    applied: Applied,
+    learned: tuple[str, ...],
+    tokens: tuple[str, ...],
+    width: str,
+) -> None:
+    """Refuse learned positions that are no rows like those of the table, or too few."""
+    span = applied.spans["positions"]
+    if len(learned) != 2 or learned[1] != width:
+        message = f"the positions have dims {show(learned)}; two are needed, the last one {width}"
+        fail("dims-mismatch", message, span)
+    if tokens[-1:] != (ROWS,):
+        message = f"positions are those of rows '{ROWS}', the last dim of tokens {show(tokens)}"
+        fail("bad-dim", message, applied.spans["tokens"])
+    count = emitter.extents[learned[0]]
+    capacity = emitter.extents.get(CAPACITY, emitter.extents[ROWS])
+    if capacity > count:
+        fail(
+            "bad-extent",
+            f"sequences of up to {capacity} tokens, but there are {count} learned positions",
+            span,
+            help=f"compile for shorter sequences: --seq {count}",
+        )
 
 
 def _rms_norm(emitter: Emitter, applied: Applied) -> Value:

@@ -65,7 +65,14 @@ _DIM = Formal("dim", "dim", required=False)
 _X = Formal("x", "tensor")
 
 _ALL = (
-    Signature("embed", (Formal("tokens", "tensor"), Formal("table", "tensor"))),
+    Signature(
+        "embed",
+        (
+            Formal("tokens", "tensor"),
+            Formal("table", "tensor"),
+            Formal("positions", "tensor", required=False),
+        ),
+    ),
     Signature("rms_norm", (_X, Formal("gain", "tensor"), _option("eps", 1e-5))),
     Signature(
         "layer_norm",

@@ -283,15 +283,30 @@ class Append(_Pointwise):
         check_cache(self, extents, self.dim, self.rows)
 
 
-@register("graph.embed", "ids, table -> rows")
+@register("graph.embed", "ids, table, positions? -> rows")
 @dataclass(eq=False)
 class Embed(Op):
-    """Rows of a table: operands are token ids ``[.., L]`` and the table ``[V, E]``."""
+    """Rows of a table: operands are token ids ``[.., L]`` and the table ``[V, E]``.
+
+    To the row of each token that of its position is added, of ``positions`` ``[P, E]`` if they are
+    there: ``pos + l`` for token ``l`` of the dim ``rows``, with ``pos`` the run-time scalar.
+    """
 
     dim: str = ""
+    rows: str = ""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """Positions have rows of the table's width, and ids end with the dim that counts them."""
+        if len(self.operands) < 3:
+            return
+        ids, table, learned = (tensor_type(o).dims for o in self.operands)
+        if learned[1:] != tuple(d for d in table if d != self.dim):
+            self.reject(f"the positions {self.operands[2]} have other dims than rows of the table")
+        if not self.rows or ids[-1:] != (self.rows,):
+            self.reject(f"token ids do not end with the dim '{self.rows}' of rows")
 
     def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
-        ids, table = (tensor_type(o) for o in self.operands)
+        ids, table = (tensor_type(o) for o in self.operands[:2])
         if self.dim not in table.dims:
             self.reject(f"'{self.dim}' is no dim of the table")
         if ids.dtype != DType.I32:

@@ -77,6 +77,11 @@ def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
     """The RoPE settings of the config in ``text``, as ``tables`` of its family admit them; faults
     go to the diagnostics of ``top``."""
     key_of_theta, rotary = tables.named.theta, tables.rotary
+    if not tables.rope_types:
+        for key in filter(top.has, (key_of_theta, "rope_scaling", "rope_parameters")):
+            message = f"'{key}' is a setting of rotary positions, which these models do not have"
+            top.reject("config-unsupported", key, message, f"remove '{key}'")
+        return Rope(DEFAULT_THETA, None)
     theta = top.number(key_of_theta, 0.0, THETA_LIMIT, tables.theta)
     share = top.number(rotary.key, 0.0, 1.0, rotary.default) if rotary else 1.0
     scaling: RopeScaling | None = None
