@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 
+from meshc.ir.module import Module
 from meshc.ir.ops import graph
 
 
 def rope_frequencies(op: graph.Rope, lanes: int) -> tuple[float, ...]:
-    """Angle per position of each pair, after scaling (Llama 3.1's rule for ``llama3``)."""
+    """Angle per position of each pair of ``lanes``, after scaling (Llama 3.1's rule for
+    ``llama3``); 0 for pairs that do not turn."""
+    turning = op.lanes(lanes)
+    return _of_turning(op, turning) + (0.0,) * ((lanes - turning) // 2)
+
+
+def _of_turning(op: graph.Rope, lanes: int) -> tuple[float, ...]:
+    """The angles of the pairs that turn, of which there are ``lanes`` lanes."""
     plain = [op.theta ** (-2.0 * i / lanes) for i in range(lanes // 2)]
     if op.scaling == "linear":
         return tuple(f / op.factor for f in plain)
@@ -17,7 +25,21 @@ def rope_frequencies(op: graph.Rope, lanes: int) -> tuple[float, ...]:
     if op.scaling == "yarn":
         first, last = _ramp(op, lanes)
         return tuple(_yarn(op, f, (i - first) / (last - first)) for i, f in enumerate(plain))
+    if op.scaling == "longrope":
+        return tuple(f / factor for f, factor in zip(plain, op.factors, strict=True))
     return tuple(plain)
+
+
+def least_tokens(module: Module) -> int:
+    """How many tokens a sequence has at least for which ``module`` is right: LongRoPE has other
+    frequencies for sequences beyond the original context, which a module with room for these has,
+    than for shorter ones."""
+    found = [
+        op.original_max_position
+        for op in module.walk()
+        if isinstance(op, graph.Rope) and op.scaling == "longrope"
+    ]
+    return max((1 + n for n in found if n < module.capacity), default=1)
 
 
 def _ramp(op: graph.Rope, lanes: int) -> tuple[float, float]:

@@ -60,9 +60,9 @@ class Compiled:
 
     @property
     def host_weights(self) -> tuple[str, ...]:
-        """Tensors that only the host reads: the table of embeddings."""
-        embedding = self.facts.get("embedding")
-        return (str(embedding),) if embedding else ()
+        """Tensors that only the host reads: the tables of embeddings and of learned positions."""
+        tables = (self.facts.get(name) for name in ("embedding", "positions"))
+        return tuple(str(table) for table in tables if table)
 
     def use_of_a_core(self, phase: str) -> list[str]:
         """Lines on what the program of ``phase`` uses of a core; none for emitted Python."""

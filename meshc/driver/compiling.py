@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from meshc.analysis.rotary import least_tokens
 from meshc.backends import csl, cuda
 from meshc.backends.python import HostFacts, emit
 from meshc.devices import device
@@ -82,6 +83,7 @@ def _compiled(
         fail("bad-argument", "--choose is cores, but there is no decode step, which gives logits")
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
+    _check_prompts(request, host)
     if request.serving:
         serving = serving_passes(
             request.rows,
@@ -277,8 +279,38 @@ def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
     table, vocab = lookup
     _, last = graphs["decode"].scalars["pos"]
     eos = loaded.config.eos_ids if loaded.config else ()
-    batch = batch_of(graphs["decode"])
-    return HostFacts(loaded.name, table, vocab, last + 1, tuple(eos), batch)
+    batch, least = batch_of(graphs["decode"]), least_tokens(graphs["decode"])
+    learned = _learned(graphs["decode"])
+    return HostFacts(
+        loaded.name, table, vocab, last + 1, tuple(eos), batch, least=least, learned=learned
+    )
+
+
+def _learned(module: Module) -> str | None:
+    """Name of the table of positions that is added to embeddings, or None."""
+    lookups = (op.tensors() for op in module.walk() if isinstance(op, graph.Embed))
+    return next((taken[2].name for taken in lookups if len(taken) > 2), None)
+
+
+def _check_prompts(request: CompileRequest, host: HostFacts) -> None:
+    """Refuse a program whose host would not do what it needs: look whether sequences are as long as
+    those for which it is right, add learned positions."""
+    if host.learned and request.target == "csl" and not request.compile_to:
+        fail(
+            "unsupported-op",
+            f"the host of a CSL program adds no learned positions ('{host.learned}') to the "
+            "embeddings of tokens",
+            help="take --target python, or --compile-to tile for the program of the cores",
+        )
+    looks = request.target == "python" and not request.serving
+    if host.least > 1 and not looks and not request.compile_to:
+        who = "a server" if request.serving else f"the host of --target {request.target}"
+        fail(
+            "rope-length",
+            f"LongRoPE turns by other frequencies from {host.least} tokens on, and {who} takes "
+            "prompts that are shorter",
+            help=f"compile for shorter sequences: --seq {host.least - 1}",
+        )
 
 
 def _loops(module: Module | None) -> tuple[tuple[str, str, int], ...]:

@@ -194,9 +194,9 @@ class PythonHost:
         prefill = self._program.prefill
         return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
 
-    def embedded(self, ids: Sequence[int]) -> Array:
+    def embedded(self, ids: Sequence[int], position: int) -> Array:
         """See :class:`meshc.serving.engine.Engine`."""
-        found: Array = self._program.embedded(ids)
+        found: Array = self._program.embedded(ids, position)
         return found
 
     def read(self, request: int, rows: Array, position: int, layers: range) -> Array:

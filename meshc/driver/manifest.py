@@ -38,6 +38,8 @@ def facts_of(
         "layers": request.layers,
         "embedding": host.embedding,
     }
+    if host.learned is not None:
+        found["positions"] = host.learned
     if loaded.config is not None:
         found["config"] = asdict(loaded.config)
     return found
@@ -100,5 +102,6 @@ def _scaling(stored: object) -> object:
     """The RoPE scaling of a stored config; what it cannot be is left for the check of types."""
     for kind in get_args(RopeScaling):
         if isinstance(stored, dict) and set(stored) == set(get_type_hints(kind)):
-            return kind(**stored)
+            lists = {k: tuple(v) for k, v in stored.items() if isinstance(v, list)}
+            return kind(**{**stored, **lists})
     return stored

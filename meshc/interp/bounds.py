@@ -30,7 +30,7 @@ SAFETY = 16
 UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
 
 _PRODUCTS = (graph.Matmul, mesh.Gemv, mesh.Gemm, mesh.GemmT, mesh.ExpertGemv)
-_SUMS = (graph.RmsNorm, graph.Softmax, mesh.SquareSum, mesh.RowSum, mesh.Combine)
+_SUMS = (graph.RmsNorm, graph.Centre, graph.Softmax, mesh.SquareSum, mesh.RowSum, mesh.Combine)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def random_trace(
     ]
     for number, at in enumerate(runs):
         given = dict(RandomArrays(module, seed + number, at, ("in",)))
-        made.append(({**given, **_embedded(module, given, constant)}, at))
+        made.append(({**given, **_embedded(module, given, constant, at)}, at))
     return Trace(constant, tuple(made))
 
 
@@ -187,17 +187,22 @@ def _halves(module: Module) -> list[dict[str, int]]:
     return [first, second] if first else [{}]
 
 
-def _embedded(module: Module, given: Arrays, constant: Arrays) -> dict[str, Array]:
-    """By the name of its result, what each embedding of token ids gives."""
+def _embedded(
+    module: Module, given: Arrays, constant: Arrays, at: Mapping[str, int | Sequence[int]]
+) -> dict[str, Array]:
+    """By the name of its result, what each embedding of token ids gives in a step at ``at``."""
     found = {}
     for function in module.functions:
         names = {p.value: p.value.name for p in function.params}
         for op in function.body.ops:
             taken = [names[v] for v in op.tensors() if v in names]
             if isinstance(op, graph.Embed) and len(taken) == len(op.operands):
-                ids, table = (given[n] if n in given else constant[n] for n in taken)
+                ids, table, *learned = (given[n] if n in given else constant[n] for n in taken)
                 axis = tensor_type(op.operands[1]).dims.index(op.dim)
                 found[op.result.name] = np.moveaxis(table, axis, 0)[ids]
+                place = np.asarray(at.get(POSITION, 0))[..., None] + np.arange(ids.shape[-1])
+                for rows in learned:
+                    found[op.result.name] = found[op.result.name] + rows[np.maximum(place, 0)]
     return found
 
 

@@ -17,12 +17,14 @@ class Rotary(Protocol):
     """The numbers of a rotary embedding, as ``graph.rope`` and ``mesh.rope`` carry them."""
 
     theta: float
+    rotated: int
     scaling: str
     factor: float
     low_freq_factor: float
     high_freq_factor: float
     original_max_position: int
     truncate: bool
+    factors: tuple[float, ...]
 
 
 def silu(x: Array) -> Array:
@@ -74,17 +76,28 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
 
 
 def frequencies(rotary: Rotary, extent: int) -> Array:
-    """Radians per position of the ``extent // 2`` pairs, float64.
+    """Radians per position of the ``extent // 2`` pairs, float64; 0 for those behind the
+    ``rotated`` lanes.
 
     ``llama3`` is the scaling of Llama 3.1: low frequencies are divided by ``factor``, high ones
     kept, and those between blended by how many wavelengths the original context held. ``yarn``
     blends along the pairs, between those of ``high_freq_factor`` and ``low_freq_factor`` turns.
     """
+    found = np.zeros(extent // 2)
+    turning = rotary.rotated or extent
+    found[: turning // 2] = _scaled(rotary, turning)
+    return found
+
+
+def _scaled(rotary: Rotary, extent: int) -> Array:
+    """The frequencies of ``extent`` lanes that turn."""
     plain: Array = np.power(rotary.theta, -2.0 * np.arange(extent // 2) / extent)
     if rotary.scaling == "none":
         return plain
     if rotary.scaling == "linear":
         return plain / rotary.factor
+    if rotary.scaling == "longrope":
+        return np.asarray(plain / np.array(rotary.factors))
     if rotary.scaling == "yarn":
         keep = 1 - _yarn_ramp(rotary, extent)
         return plain * (keep + (1 - keep) / rotary.factor)

@@ -177,6 +177,12 @@ def _rms_norm(scope: Scope, op: graph.RmsNorm) -> list[Array]:
     return [x / np.sqrt(mean + op.eps) * gain]
 
 
+@meaning(graph.Centre)
+def _centre(scope: Scope, op: graph.Centre) -> list[Array]:
+    x = scope.of(op.operands[0])
+    return [x - np.mean(x, _dims(op.operands[0]).index(op.dim), keepdims=True)]
+
+
 @meaning(graph.Rope)
 def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
     dims = _dims(op.operands[0])
@@ -186,7 +192,10 @@ def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
         _row_positions(scope, op, x, rest), formulas.frequencies(op, x.shape[-1])
     )
     by_row = _by_row(scope, op, angle, (op.rows, op.dim), (*rest, op.dim))
-    return [np.moveaxis(_turned_lanes(x, by_row, op.style), -1, dims.index(op.dim))]
+    turned = x.copy()
+    lanes = op.lanes(x.shape[-1])
+    turned[..., :lanes] = _turned_lanes(x[..., :lanes], by_row[..., : lanes // 2], op.style)
+    return [np.moveaxis(turned, -1, dims.index(op.dim))]
 
 
 def _row_positions(scope: Scope, op: graph.Rope | graph.Softmax, x: Array, dims: Dims) -> Array:
@@ -351,7 +360,14 @@ def _embed(scope: Scope, op: graph.Embed) -> list[Array]:
     axis = _dims(op.operands[1]).index(op.dim)
     if ids.size and not 0 <= ids.min() <= ids.max() < table.shape[axis]:
         fail("interp-input", f"a token id is outside 0 .. {table.shape[axis] - 1}", op.span)
-    return [np.moveaxis(table, axis, 0)[ids]]
+    found = np.moveaxis(table, axis, 0)[ids]
+    if len(op.operands) > 2:
+        learned, dims = scope.of(op.operands[2]), _dims(op.operands[0])
+        place = scope.positions_of(dims)[..., None] + np.arange(ids.shape[-1])
+        if place.size and place.max() >= len(learned):
+            fail("interp-input", f"a position is outside 0 .. {len(learned) - 1}", op.span)
+        found = found + learned[np.maximum(place, 0)]
+    return [found]
 
 
 @meaning(ranks.AllReduce)

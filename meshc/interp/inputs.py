@@ -71,12 +71,15 @@ def in_pairs(module: Module, value: Value, array: Array) -> Array:
 
     canonicalize turns rotate-half RoPE into interleaved pairs, and ``paired`` of the header names
     the weights whose lanes the packing reorders; inputs are the model's own tensors at every level.
-    Lane 2i of the dim is then lane i of the tensor, and 2i + 1 is i + D/2.
+    Lane 2i of the dim, or of a run of its lanes, is then lane i of the tensor, and 2i + 1 is
+    i + D/2.
     """
+    pairs = module.paired.get(value.name)
     for axis, dim in enumerate(_tensor(value).dims):
-        if dim == module.paired.get(value.name):
-            lane = np.arange(array.shape[axis])
-            array = array.take(lane // 2 + lane % 2 * (array.shape[axis] // 2), axis)
+        if pairs is not None and dim == pairs.dim:
+            run = pairs.lanes(array.shape[axis])
+            lane, first = np.arange(array.shape[axis]) % run, np.arange(array.shape[axis]) // run
+            array = array.take(first * run + lane // 2 + lane % 2 * (run // 2), axis)
     return array
 
 

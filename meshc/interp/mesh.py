@@ -185,6 +185,13 @@ def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
     return [np.where(hidden, -np.inf, shards.of(x))]
 
 
+@meaning(mesh.KeepLanes)
+def _keep_lanes(shards: Shards, op: mesh.KeepLanes) -> list[Array]:
+    (x,) = op.operands
+    element = aligned(shards.sharding(x).of_dim(op.dim), (CORES, op.dim), dims_of(x))
+    return [np.where(element == PAD, 0, shards.of(x))]
+
+
 @meaning(mesh.Rope)
 def _rope(shards: Shards, op: mesh.Rope) -> list[Array]:
     (x,) = op.operands

@@ -135,8 +135,10 @@ def _decoded(name: str, raw: Raw, kind: object, span: Span) -> object:
         return tuple(raw)  # type: ignore[arg-type]
     if kind == tuple[int, ...] and _all(raw, int):
         return tuple(raw)  # type: ignore[arg-type]
+    if kind == tuple[float, ...] and _all(raw, (int, float)):
+        return tuple(map(float, raw))  # type: ignore[arg-type]
     fail("invalid-ir", f"the attribute '{name}' has a value of the wrong kind", span)
 
 
-def _all(raw: Raw, kind: type) -> bool:
+def _all(raw: Raw, kind: type | tuple[type, ...]) -> bool:
     return isinstance(raw, list) and all(isinstance(v, kind) for v in raw)

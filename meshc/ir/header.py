@@ -22,7 +22,7 @@ from dataclasses import fields
 from meshc.devices import FACTS, KEYS, KINDS, LINK, NUMBERS, Device, Number, Numbers, device_of
 from meshc.ir.attributes import Raw, attribute_text
 from meshc.ir.ranks import RankPart, Ranks
-from meshc.ir.rows import Attention, Rows, TokenPart
+from meshc.ir.rows import Attention, Paired, Rows, TokenPart
 from meshc.ir.tokens import Tokens
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
@@ -57,13 +57,23 @@ def read_attention(tokens: Tokens, start: Span) -> Attention:
     return Attention(query, key, named["lane"], named["keys"])
 
 
-def read_paired(tokens: Tokens, start: Span) -> dict[str, str]:
+def paired_text(paired: Mapping[str, Paired]) -> str:
+    """``wq = D, wk = [D, 16]``: the dim of each weight, and the lanes of a run where there are
+    several."""
+    return pairs_text({n: [p.dim, p.run] if p.run else p.dim for n, p in paired.items()})
+
+
+def read_paired(tokens: Tokens, start: Span) -> dict[str, Paired]:
     """A dim for each weight, from the token behind the word ``paired`` on."""
-    found: dict[str, str] = {}
+    found: dict[str, Paired] = {}
     for name, raw in tokens.pairs().items():
-        if not isinstance(raw, str):
-            fail("bad-meshir", f"what is paired of '{name}' is no name of a dim", start)
-        found[name] = raw
+        match raw if isinstance(raw, list) else [raw]:
+            case [str(dim)]:
+                found[name] = Paired(dim)
+            case [str(dim), int(run)]:
+                found[name] = Paired(dim, run)
+            case _:
+                fail("bad-meshir", f"what is paired of '{name}' is no name of a dim", start)
     return found
 
 

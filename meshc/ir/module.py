@@ -15,7 +15,7 @@ from meshc.ir.affine import AffineMap, Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
 from meshc.ir.ranks import Ranks
-from meshc.ir.rows import Attention, Rows, TokenPart
+from meshc.ir.rows import Attention, Paired, Rows, TokenPart
 from meshc.ir.types import BufferType, DType, TensorType, Type
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
@@ -126,8 +126,8 @@ class Module:
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
     has an entry for each kind of attention over cached keys; ``ranks`` is None where one machine
     runs all of a graph; ``token_parts`` are dims of parts of the tokens of a batch; ``paired``
-    names weights of the model whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, ..
-    (canonicalize). ``tasks`` are
+    names weights of the model whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, ..,
+    perhaps in runs (canonicalize). ``tasks`` are
     the ids of the local tasks of a CSL program (assign-csl-tasks), ``scratch`` the elements
     that its kernels share, by element type or use (plan-csl-memory), ``tables`` its words of 32
     bits and ``words`` those of 16 that it has besides, by use (plan-csl-words). ``places`` says
@@ -141,7 +141,7 @@ class Module:
     options: dict[str, Scalar] = field(default_factory=dict)
     rows: Rows | None = None
     attention: tuple[Attention, ...] = ()
-    paired: dict[str, str] = field(default_factory=dict)
+    paired: dict[str, Paired] = field(default_factory=dict)
     device: Device | None = None
     mesh: Mesh | None = None
     ranks: Ranks | None = None

@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 
 from meshc.ir.attributes import attribute_text, quoted
 from meshc.ir.core import Block, Op
-from meshc.ir.header import device_lines, names_text, pairs_text, ranks_lines, token_part_text
+from meshc.ir.header import (
+    device_lines,
+    names_text,
+    paired_text,
+    pairs_text,
+    ranks_lines,
+    token_part_text,
+)
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import RESOURCES, Buffer, Channel, Function, Module, Port, Program
 from meshc.ir.ops.tile import Compute
@@ -49,7 +56,7 @@ def _header(module: Module) -> list[str]:
     if module.ranks is not None:
         lines += ranks_lines(module.ranks)
     if module.paired:
-        lines.append("paired " + pairs_text(module.paired))
+        lines.append("paired " + paired_text(module.paired))
     if module.options:
         lines.append("options " + pairs_text(module.options))
     if module.device is not None:

@@ -6,9 +6,10 @@ packing reorders stand beside them:
 
     rows dim = L, capacity = S
     attention query = H, key = G, lane = D, keys = S
-    paired wq = D, wk = D
+    paired wq = D, wk = [D, 16]
 
-All entries are names of dims, so that their extents stand in one place, the section ``dims``.
+All entries are names of dims, so that their extents stand in one place, the section ``dims``; of
+lanes that are paired in runs, the number of lanes of a run stands beside the dim.
 """
 
 from __future__ import annotations
@@ -107,13 +108,28 @@ def attention_mistakes(
         yield "attention: the same one is recorded twice"
 
 
+@dataclass(frozen=True)
+class Paired:
+    """Lanes of ``dim`` that are taken in the order 0, n/2, 1, n/2 + 1, .. of each run of n lanes;
+    ``run`` is n, and 0 where all lanes are one run."""
+
+    dim: str
+    run: int = 0
+
+    def lanes(self, extent: int) -> int:
+        """The lanes of a run, of a dim of ``extent``."""
+        return self.run or extent
+
+
 def paired_mistakes(
-    paired: Mapping[str, str], weights: Mapping[str, TensorType], dims: Mapping[str, int]
+    paired: Mapping[str, Paired], weights: Mapping[str, TensorType], dims: Mapping[str, int]
 ) -> Iterator[str]:
     """What is wrong with ``paired`` of a module that takes ``weights``, a sentence each."""
-    for name, dim in paired.items():
-        kind = weights.get(name)
+    for name, pairs in paired.items():
+        kind, dim, run = weights.get(name), pairs.dim, pairs.run
         if kind is None:
             yield f"paired: there is no weight '{name}'"
         elif dim not in kind.dims or dims.get(dim, 1) % 2:
             yield f"paired: {dim} is no dim of '{name}' with an even number of lanes"
+        elif run < 0 or run % 2 or (run and dims[dim] % run):
+            yield f"paired: {dim} of '{name}' has no runs of {run} lanes"

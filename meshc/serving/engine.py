@@ -39,8 +39,8 @@ class Engine(Protocol):
     @property
     def vocab(self) -> int: ...
 
-    def embedded(self, ids: Sequence[int]) -> Array:
-        """The rows ``[tokens, lanes]`` that ``ids`` begin with."""
+    def embedded(self, ids: Sequence[int], position: int) -> Array:
+        """The rows ``[tokens, lanes]`` that ``ids`` begin with, the first one at ``position``."""
 
     def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
         """Let ``rows`` pass ``layers``, behind ``position`` tokens that are cached of ``request``;
@@ -180,7 +180,7 @@ class Server:
             if stop > segment.start:
                 rows = job.rows
                 if rows is None:
-                    rows = self.engine.embedded(job.prompt[segment.start : stop])
+                    rows = self.engine.embedded(job.prompt[segment.start : stop], segment.start)
                 job.rows = self.engine.read(job.place, rows, segment.start, prefill.layers)
             if prefill.last:
                 job.rows = None

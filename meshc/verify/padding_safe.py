@@ -117,6 +117,8 @@ class _Checker:
         if isinstance(op, Function) and not op.KEEPS_ZERO:
             rule = _anything
         found = {dim: rule(dim, [self.of(v) for v in op.tensors()]) for dim in dims}
+        if isinstance(op, ops.KeepLanes):
+            return found | {op.dim: "zero"}
         return found | {op.dim: "neg_inf"} if isinstance(op, ops.Mask) else found
 
 

@@ -15,6 +15,7 @@ from operations import (
     Dims,
     Embed,
     Fragment,
+    LayerNorm,
     Operation,
     Product,
     RmsNorm,
@@ -132,6 +133,8 @@ def wrong(op: Operation) -> list[Operation]:
         return [Activation("gelu") if op.function == "silu" else Activation("silu")]
     if isinstance(op, RmsNorm):
         return [Altered(op, "gain missing"), RmsNorm(1.0)]
+    if isinstance(op, LayerNorm):
+        return [RmsNorm(op.eps), LayerNorm(1.0)]
     if isinstance(op, Softmax):
         moved = [Altered(op, "row moved")] if op.causal else []
         return [Altered(op, "not divided"), *moved]

@@ -252,6 +252,16 @@ class Rules:
         spread = np.abs(g) * inverse * (1 + slack) * error + np.abs(value) * slack
         return self._stored(a.dims, value, spread + 4 * self.kinds.inner_unit * np.abs(value))
 
+    def centre(self, a: Bounded, dim: str) -> Bounded:
+        """x - mean(x) over ``dim``."""
+        axis = a.dims.index(dim)
+        count = a.value.shape[axis]
+        mean = a.value.mean(axis, keepdims=True)
+        size = np.abs(a.value).mean(axis, keepdims=True)
+        self._seen(size * count)
+        moved = a.error.mean(axis, keepdims=True) + (count + 3) * self.kinds.sum_unit * size
+        return self._stored(a.dims, a.value - mean, a.error + moved + self.kinds.least)
+
     def softmax(self, a: Bounded, dim: str, hidden: np.ndarray | None = None) -> Bounded:
         """Over ``dim``; elements where ``hidden`` (broadcast) holds take no part."""
         axis = a.dims.index(dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -106,8 +107,17 @@ class Builder:
         return self.apply(Product(run), left, turned, stem="y")
 
 
-def rope(draw: Drawing) -> Rope:
-    """A rotary embedding with random options."""
+def rope(draw: Drawing, lanes: int = 0) -> Rope:
+    """A rotary embedding with random options; of ``lanes``, if they are given, perhaps a part."""
+    found = _whole_rope(draw)
+    if lanes > 2 and draw.chance(25):
+        parts = [n for n in range(2, lanes, 2) if lanes % n == 0] or [2]
+        turning = draw.of(parts) if draw.chance(85) else 2 * draw.number(1, lanes // 2 - 1)
+        return replace(found, options=(*found.options, ("rotated", turning)))
+    return found
+
+
+def _whole_rope(draw: Drawing) -> Rope:
     style = draw.of(["half", "half", "interleaved"])
     scaling = draw.weighted({"none": 60, "linear": 12, "llama3": 14, "yarn": 14})
     theta = draw.of([10000.0, 10000.0, 500000.0, 100.0])

@@ -67,7 +67,7 @@ class Model:
         self.activation = Activation(*common.of([("silu", ""), ("gelu", ""), ("gelu", "tanh")]))
         biases = {"inner", "outer"} if common.chance(20) else set()
         self.heads = self._heads()
-        self.turn = None if self._odd(25) else rope(draw)
+        self.turn = None if self._odd(25) else rope(draw, self._turning_lanes())
         self.pre_norm, self.post_norm = not self._odd(15), self._odd(12)
         self.head_norm = self._odd(12)
         self.biases = biases | {b for b in ("qkv", "output") if draw.chance(20)}
@@ -223,6 +223,11 @@ class Model:
         if self.scaled == "root":
             return body.apply(Scale(f"{{}} / sqrt({lane})", 1.0, lane), value, stem="s")
         return body.apply(Scale("0.3 * {}", 0.3), value, stem="s")
+
+    def _turning_lanes(self) -> int:
+        """Lanes that all rotary embeddings of the model have; 0 where they differ."""
+        found = {self.extents[dim] for dim in ("D", "P") if dim in self.extents}
+        return found.pop() if len(found) == 1 else 0
 
     def _projected(self, body: Builder, h: str, heads: Dims, stem: str) -> str:
         found = body.weighted(h, ("E",), (*heads, "D"), f"w{stem}")

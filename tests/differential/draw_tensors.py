@@ -12,6 +12,7 @@ from operations import (
     Activation,
     Binary,
     Dims,
+    LayerNorm,
     Product,
     RmsNorm,
     Scale,
@@ -257,7 +258,12 @@ class _Tensors:
         if dims:
             dim = dims[-1] if self.draw.chance(85) else self.draw.of(dims)
             eps = self.draw.of([None, 1e-6, 1e-3, 0.5])
-            body.apply(RmsNorm(eps), value, body.param("g", dim), stem="h")
+            args = [value, body.param("g", dim)]
+            if not self.draw.chance(30):
+                body.apply(RmsNorm(eps), *args, stem="h")
+                return
+            args += [body.param("b", dim)] if self.draw.chance(70) else []
+            body.apply(LayerNorm(eps), *args, stem="h")
 
     def _softmax(self, body: Builder, pool: list[str]) -> None:
         value = self._pick(pool)
@@ -275,7 +281,9 @@ class _Tensors:
             if "L" in body.dims(n)[:-1] and self.extents.get(body.dims(n)[-1], 1) % 2 == 0
         ]
         if found:
-            body.apply(rope(self.draw), self._pick(found), stem="r")
+            value = self._pick(found)
+            turn = rope(self.draw, self.extents.get(body.dims(value)[-1], 1))
+            body.apply(turn, value, stem="r")
 
     def _transpose(self, body: Builder, pool: list[str]) -> None:
         value = self._pick(pool)

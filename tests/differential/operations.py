@@ -157,6 +157,27 @@ class RmsNorm:
 
 
 @dataclass(frozen=True)
+class LayerNorm:
+    """``layer_norm(x, gain, bias, eps)``; the bias may be left out."""
+
+    eps: float | None = None
+    name = "layer_norm"
+
+    def text(self, args: Sequence[Fragment]) -> Fragment:
+        option = [] if self.eps is None else [f"eps = {self.eps}"]
+        return _call("layer_norm", *(arg.text for arg in args), *option)
+
+    def dims(self, args: Sequence[Dims]) -> Dims:
+        return args[0]
+
+    def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
+        x, gain, *bias = args
+        centred = scope.rules.centre(x, gain.dims[0])
+        found = scope.rules.rms_norm(centred, gain, 1e-5 if self.eps is None else self.eps)
+        return scope.rules.add(found, bias[0]) if bias else found
+
+
+@dataclass(frozen=True)
 class Softmax:
     """``softmax(x, mask, dim)``; an empty dim is the last one. Row l of L sees up to pos + l."""
 
@@ -229,7 +250,8 @@ class Rope:
 
     @property
     def name(self) -> str:
-        return f"rope {self.style} {self.scaling}"
+        part = " of a part" if "rotated" in dict(self.options) else ""
+        return f"rope {self.style} {self.scaling}{part}"
 
     def text(self, args: Sequence[Fragment]) -> Fragment:
         words = [str(self.theta)] if self.theta != 10000.0 else []
@@ -245,12 +267,24 @@ class Rope:
         (x,) = args
         dim = x.dims[-1]
         positions = scope.position + np.arange(x.extent("L"))
-        angle = exact(("L", dim), np.outer(positions, self.frequencies(x.extent(dim))))
-        return scope.rules.rotate(x, dim, angle, self.style)
+        lanes = x.extent(dim)
+        angle = exact(("L", dim), np.outer(positions, self.frequencies(lanes)))
+        turning = int(dict(self.options).get("rotated", lanes))
+        if self.style == "interleaved" or turning == lanes:
+            return scope.rules.rotate(x, dim, angle, self.style)
+        # With the other lanes in the middle and at the end, lanes that are half of all apart turn.
+        half, rest = turning // 2, (lanes - turning) // 2
+        order = [*range(half), *range(turning, turning + rest), *range(half, turning)]
+        order += range(turning + rest, lanes)
+        turned = scope.rules.rotate(_ordered(x, order), dim, angle, self.style)
+        return _ordered(turned, np.argsort(order))
 
     def frequencies(self, lanes: int) -> np.ndarray:
         """Radians per position of each pair of lanes."""
-        return np.array([self._scaled(n, lanes) for n in range(lanes // 2)])
+        turning = int(dict(self.options).get("rotated", lanes))
+        found = np.zeros(lanes // 2)
+        found[: turning // 2] = [self._scaled(n, turning) for n in range(turning // 2)]
+        return found
 
     def _scaled(self, pair: int, lanes: int) -> float:
         plain = self.theta ** (-2.0 * pair / lanes)
@@ -279,6 +313,11 @@ class Rope:
             ramp = min(max(ramp, 0.0), 1.0)
             return slow * ramp + plain * (1 - ramp)
         return plain
+
+
+def _ordered(x: Bounded, order: Sequence[int] | np.ndarray) -> Bounded:
+    """``x`` with the lanes of its last dim in another order."""
+    return Bounded(x.dims, x.value[..., order], x.error[..., order])
 
 
 @dataclass(frozen=True)

@@ -31,24 +31,33 @@ class MeshProgram:
     def files(self) -> dict[str, str]:
         """The emitted Python program."""
         vocab, batch = self.tensors["embedding"].shape[0], batch_of(self.modules["decode"])
-        facts = HostFacts(self.name, "embedding", vocab, self.capacity, batch=batch)
+        learned = "positions" if "positions" in self.tensors else None
+        facts = HostFacts(
+            self.name, "embedding", vocab, self.capacity, batch=batch, learned=learned
+        )
         return emit(self.modules, facts)
 
     def interpret(self, ids: list[int], count: int) -> list[int]:
         """``count`` greedy tokens after ``ids``, core by core."""
         machines = {phase: self.machine(phase) for phase in self.modules}
-        embedding = self.tensors["embedding"]
         prefill, decode = machines["prefill"], machines["decode"]
         start = len(ids) - 1
-        prefill.load(self.input("prefill"), embedding[ids[:-1]][None])
+        prefill.load(self.input("prefill"), self.embedded(ids[:-1], 0)[None])
         prefill.run({"len": start})
         decode.adopt_state(prefill)
         token, found = ids[-1], []
         for position in range(start, start + count):
-            decode.load(self.input("decode"), embedding[token][None, None])
+            decode.load(self.input("decode"), self.embedded([token], position)[None])
             token = int(decode.run({"pos": position})["logits"].ravel().argmax())
             found.append(token)
         return found
+
+    def embedded(self, ids: list[int], position: int) -> np.ndarray:
+        """The rows of tokens that stand behind each other from ``position`` on."""
+        rows = self.tensors["embedding"][ids]
+        if "positions" in self.tensors:
+            rows = rows + self.tensors["positions"][position : position + len(ids)]
+        return rows
 
     def machine(self, phase: str) -> TileMachine:
         """The interpreter of one phase with the weights in its buffers."""

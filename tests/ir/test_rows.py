@@ -8,7 +8,7 @@ from meshc.ir.clone import clone_module
 from meshc.ir.compare import first_difference
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
-from meshc.ir.rows import Attention, Rows
+from meshc.ir.rows import Attention, Paired, Rows
 from meshc.ir.verifier import verify_module
 from meshc.passes.manager import PassManager
 from meshc.pipelines import pipeline_to
@@ -76,6 +76,7 @@ def test_keys_without_heads_and_several_kinds_are_read_back():
         ("  rows dim = L, capacity = S\n" * 2, "the header says its rows twice", 5),
         ("  attention query = H, key = G, lane = D\n", "attention does not say its keys", 4),
         ("  paired k = 3\n", "what is paired of 'k' is no name of a dim", 4),
+        ("  paired k = [D, D]\n", "what is paired of 'k' is no name of a dim", 4),
         ("  attention key = G, lane = D, keys = S\n", "names no query heads", 4),
     ],
 )
@@ -112,7 +113,7 @@ def test_mistakes_that_the_verifier_finds(old, new, words, line):
 PAIRED = """module @m level(graph) {
   dims L = 1, E = 4, D = 8, F = 3
   rows dim = L, capacity = L
-  paired w = D, v = D
+  paired w = D, v = [D, 4]
   func @f(in %x: f32[L, E], weight %w: f32[E, D], weight %v: f32[D, F]) -> (f32[L, F]) {
     %y = graph.matmul %x, %w {contract = [E]} : f32[L, D]
     %z = graph.matmul %y, %v {contract = [D]} : f32[L, F]
@@ -125,7 +126,7 @@ PAIRED = """module @m level(graph) {
 def test_weights_whose_lanes_are_paired():
     module = parse(PAIRED)
     verify_module(module)
-    assert module.paired == {"w": "D", "v": "D"}
+    assert module.paired == {"w": Paired("D"), "v": Paired("D", 4)}
     assert print_module(clone_module(module)) == PAIRED
     clone_module(module).paired.clear()
     assert print_module(module) == PAIRED
@@ -137,18 +138,20 @@ def test_weights_whose_lanes_are_paired():
         ("x = E", "paired: there is no weight 'x'"),
         ("v = E", "paired: E is no dim of 'v' with an even number of lanes"),
         ("v = F", "paired: F is no dim of 'v' with an even number of lanes"),
+        ("v = [D, 6]", "paired: D of 'v' has no runs of 6 lanes"),
+        ("v = [D, -4]", "paired: D of 'v' has no runs of -4 lanes"),
     ],
 )
 def test_mistakes_in_pairs(paired, words):
-    found = refused(verify_module, parse(PAIRED.replace("w = D, v = D", paired)))
+    found = refused(verify_module, parse(PAIRED.replace("w = D, v = [D, 4]", paired)))
     assert (found.message, found.span.line) == (words, 4)
 
 
 def test_a_weight_that_is_dropped_is_paired_no_more():
     unused = "weight %v: f32[D, F], weight %u: f32[E, D]"
-    text = PAIRED.replace("weight %v: f32[D, F]", unused).replace("v = D\n", "v = D, u = D\n")
+    text = PAIRED.replace("weight %v: f32[D, F]", unused).replace("[D, 4]\n", "[D, 4], u = D\n")
     module = PassManager(pipeline_to("graph")).run(parse(text))
-    assert module.paired == {"w": "D", "v": "D"}
+    assert module.paired == {"w": Paired("D"), "v": Paired("D", 4)}
 
 
 def test_a_graph_must_say_what_it_shows():

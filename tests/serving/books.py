@@ -18,7 +18,7 @@ class Books:
         self.layers = [[[] for _ in range(LAYERS)] for _ in range(REQUESTS)]
         self.steps = []
 
-    def embedded(self, ids):
+    def embedded(self, ids, position):
         return np.array([[token, 0] for token in ids])
 
     def read(self, request, rows, position, layers):

@@ -338,6 +338,12 @@ TINY_MODELS = (
 
 
 _FAMILIES = {
+    "phi3": (transformers.Phi3Config, transformers.Phi3ForCausalLM),
+    "glm": (transformers.GlmConfig, transformers.GlmForCausalLM),
+    "gpt_neox": (transformers.GPTNeoXConfig, transformers.GPTNeoXForCausalLM),
+    "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
+    "stablelm": (transformers.StableLmConfig, transformers.StableLmForCausalLM),
+    "starcoder2": (transformers.Starcoder2Config, transformers.Starcoder2ForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "deepseek_v2": (transformers.DeepseekV2Config, transformers.DeepseekV2ForCausalLM),
@@ -401,7 +407,7 @@ def _network(model: TinyModel) -> transformers.PreTrainedModel:
     network = kind(config)
     with torch.no_grad():
         for name, weight in network.named_parameters():
-            if name.endswith("norm.weight"):
+            if weight.dim() == 1 and name.endswith("weight"):
                 weight.uniform_(0.5, 1.5)
             else:
                 fan_in = 2.0 * weight.shape[-1] ** -0.5

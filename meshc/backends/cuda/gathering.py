@@ -81,6 +81,12 @@ class Step:
         """Those of the weights ``names`` whose lanes the graph has in the order of rotary pairs."""
         return tuple(name for name in names if name in self.module.paired)
 
+    def run(self, names: Iterable[str]) -> int:
+        """Into runs of how many lanes the order of rotary pairs goes in the weights ``names``; 0
+        where it is over all lanes of a head."""
+        pairs = self.module.paired
+        return max((pairs[name].run for name in names if name in pairs), default=0)
+
     def add_kernel(
         self,
         name: str,
@@ -164,7 +170,8 @@ class Step:
         named = tuple(sources)
         types = {p.value.name: tensor_type(p.value) for p in self.module.function.params}
         given = tuple(types[name].shape(self.module.dims) for name in named)
-        return Weight(self.dtype, pack, named, given, shape, self.layers, self.paired(named), parts)
+        paired, run = self.paired(named), self.run(named)
+        return Weight(self.dtype, pack, named, given, shape, self.layers, paired, parts, run=run)
 
     def add_fixed_buffers(self) -> None:
         """What the host gives: tokens, lengths and pages."""

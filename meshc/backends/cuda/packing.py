@@ -80,12 +80,11 @@ def in_fragments(matrix: Array) -> Array:
     return split.transpose(order).reshape(*lead, groups, blocks, 32, 8)
 
 
-def interleaved(weights: Array) -> Array:
-    """Lanes of heads, the last dim, in the order of interleaved pairs: i and i + head / 2 become
-    2 i and 2 i + 1."""
-    half = weights.shape[-1] // 2
-    pairs = np.stack([weights[..., :half], weights[..., half:]], axis=-1)
-    return pairs.reshape(weights.shape)
+def interleaved(weights: Array, run: int = 0) -> Array:
+    """Lanes of heads, the last dim, in the order of interleaved pairs: i and i + n / 2 become 2 i
+    and 2 i + 1 in each run of n lanes; ``run`` is n, and 0 where it is all of them."""
+    runs = weights.reshape(*weights.shape[:-1], -1, 2, (run or weights.shape[-1]) // 2)
+    return np.ascontiguousarray(runs.swapaxes(-2, -1)).reshape(weights.shape)
 
 
 _PACKS: dict[str, Callable[..., Array]] = {
@@ -116,7 +115,7 @@ def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
 
 
 def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uint16]:
-    ordered = [interleaved(t) if name in weight.paired else t for name, t in sources]
+    ordered = [interleaved(t, weight.run) if name in weight.paired else t for name, t in sources]
     if weight.pack == "output":
         made = output(ordered[0], weight.shape[0], weight.parts)
     elif weight.pack == "projections":

@@ -69,10 +69,10 @@ class Weight:
     says how they are laid out.
 
     ``layers`` is the number of stacked layers, 0 for a tensor that all share; ``paired`` names
-    the sources whose lanes are to be put in the order of interleaved rotary pairs; ``parts`` is
-    into how many parts lanes are split, each block of a cluster having one. ``fragments``: a matrix
-    in the order of tensor cores (packing.in_fragments), whose groups, blocks, lanes and values end
-    ``shape``.
+    the sources whose lanes are to be put in the order of interleaved rotary pairs, in runs of
+    ``run`` lanes, or all of them; ``parts`` is into how many parts lanes are split, each block of a
+    cluster having one. ``fragments``: a matrix in the order of tensor cores (packing.in_fragments),
+    whose groups, blocks, lanes and values end ``shape``.
     """
 
     dtype: str
@@ -84,6 +84,7 @@ class Weight:
     paired: tuple[str, ...] = ()
     parts: int = 1
     fragments: bool = False
+    run: int = 0
 
     @property
     def bytes(self) -> int:

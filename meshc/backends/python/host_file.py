@@ -26,7 +26,8 @@ class HostFacts:
     program without tokens; ``vocab`` its extent; ``capacity`` how many tokens fit the KV cache;
     ``eos`` the ids that end a text; ``batch`` the requests of a step. ``loops`` are those over
     layers of a prefill phase that may pass some of them: the scalars of the first layer and of
-    their number, and how many layers there are.
+    their number, and how many layers there are. A prompt has ``least`` tokens or more. ``learned``
+    is the weight whose rows are positions, which are added to embeddings, or None.
     """
 
     model: str
@@ -36,6 +37,8 @@ class HostFacts:
     eos: tuple[int, ...] = ()
     batch: int = 1
     loops: tuple[tuple[str, str, int], ...] = ()
+    least: int = 1
+    learned: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ def language_model(facts: HostFacts, mesh: Mesh, phases: list[PhaseFile]) -> str
         capacity=facts.capacity,
         eos=repr(tuple(facts.eos)),
         batch=facts.batch,
+        least=facts.least,
+        learned=f'"{file_stem(facts.learned)}"' if facts.learned else "",
         loops=[f'("{plain(a)}", "{plain(b)}", {count})' for a, b, count in facts.loops],
     )
 

@@ -6,8 +6,10 @@ traceback; files are bounded in size, depth and counts before anything is built 
 
 from meshc.frontend.checkpoints.catalogue import catalogue_config, catalogue_names
 from meshc.frontend.checkpoints.config import (
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongScaling,
     ModelConfig,
     RopeScaling,
     YarnScaling,
@@ -22,8 +24,10 @@ from meshc.frontend.checkpoints.weights import Checkpoint, open_checkpoint
 
 __all__ = [
     "Checkpoint",
+    "DynamicScaling",
     "LinearScaling",
     "Llama3Scaling",
+    "LongScaling",
     "ModelConfig",
     "RopeScaling",
     "Tokenizer",

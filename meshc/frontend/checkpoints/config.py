@@ -61,12 +61,35 @@ class YarnScaling:
         return yarn_size(self.factor, self.mscale_all_dim) ** 2
 
 
+@dataclass(frozen=True)
+class DynamicScaling:
+    """RoPE whose base grows with the sequence once that is longer than ``original_max_position``
+    tokens (dynamic NTK); up to there it is plain. Source: ``_compute_dynamic_ntk_parameters`` in
+    the RoPE utilities of Hugging Face transformers."""
+
+    factor: float
+    original_max_position: int
+
+
+@dataclass(frozen=True)
+class LongScaling:
+    """LongRoPE (Ding and others, 2024): the frequency of each pair is divided by a factor of its
+    own, one of ``long`` in sequences of more than ``original_max_position`` tokens and of ``short``
+    in all others. Scores are multiplied by ``attention_scale``. Source:
+    ``_compute_longrope_parameters`` in the RoPE utilities of Hugging Face transformers."""
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_max_position: int
+    attention_scale: float
+
+
 def yarn_size(factor: float, mscale: float) -> float:
     """What YaRN multiplies queries and keys by: ``0.1 mscale ln(factor) + 1``, not below 1."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | DynamicScaling | LongScaling
 
 
 @dataclass(frozen=True)
@@ -128,9 +151,16 @@ class Conflict:
 
 
 def find_conflicts(
-    hidden: int, heads: int, kv_heads: int, head_dim: int | None, vocab: int, ids: tuple[int, ...]
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int | None,
+    vocab: int,
+    ids: tuple[int, ...],
+    rotary: bool = True,
 ) -> list[Conflict]:
-    """What is wrong between sizes that are each in range; ``head_dim`` None means hidden/heads."""
+    """What is wrong between sizes that are each in range; ``head_dim`` None means hidden/heads.
+    Heads of models with ``rotary`` positions hold pairs."""
     conflicts = []
     if heads % kv_heads:
         message = f"{heads} attention heads are not a multiple of {kv_heads} key-value heads"
@@ -140,7 +170,7 @@ def find_conflicts(
             f"hidden size {hidden} is not a multiple of {heads} heads and head_dim is not given"
         )
         conflicts.append(Conflict(("heads", "hidden"), message))
-    elif (head_dim or hidden // heads) % 2:
+    elif rotary and (head_dim or hidden // heads) % 2:
         odd = head_dim or hidden // heads
         message = f"head_dim {odd} is odd: RoPE rotates pairs of elements"
         conflicts.append(Conflict(("head_dim" if head_dim else "heads",), message))

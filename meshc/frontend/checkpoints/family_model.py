@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from meshc.frontend.checkpoints.config import (
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongScaling,
     ModelConfig,
     Parameter,
     RopeScaling,
@@ -34,7 +36,7 @@ def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
     return {
         **given,
         "eps": config.eps,
-        "theta": config.rope_theta,
+        **({"theta": config.rope_theta} if tables.rope_types else {}),
         "activation": config.activation,
         "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
         **_scaling_parameters(config.rope_scaling),
@@ -52,6 +54,20 @@ def _scaling_parameters(scaling: RopeScaling | None) -> dict[str, Parameter]:
             "low_freq_factor": scaling.low_freq_factor,
             "high_freq_factor": scaling.high_freq_factor,
             "original_max_position": scaling.original_max_position,
+        }
+    if isinstance(scaling, DynamicScaling):
+        return {
+            "scaling": "dynamic",
+            "factor": scaling.factor,
+            "original_max_position": scaling.original_max_position,
+        }
+    if isinstance(scaling, LongScaling):
+        return {
+            "scaling": "longrope",
+            "short_factors": " ".join(map(repr, scaling.short)),
+            "long_factors": " ".join(map(repr, scaling.long)),
+            "original_max_position": scaling.original_max_position,
+            "scale": scaling.attention_scale,
         }
     if isinstance(scaling, YarnScaling):
         return {

@@ -65,8 +65,9 @@ class LogicalTensor:
         return np.stack(read, self.axis) if self.parts else read[0]
 
 
-def logical_tensors(config: ModelConfig) -> tuple[LogicalTensor, ...]:
-    """Every logical tensor of ``config``, in the order of its family's ``tensors.toml``.
+def logical_tensors(config: ModelConfig, bare: bool = False) -> tuple[LogicalTensor, ...]:
+    """Every logical tensor of ``config``, in the order of its family's ``tensors.toml``; those of
+    files with ``bare`` names, which lack the prefix of the family.
 
     A tied head is one of them, read from the embedding. Raises MeshcError where the model of the
     family does not take the config's numbers.
@@ -83,6 +84,9 @@ def logical_tensors(config: ModelConfig) -> tuple[LogicalTensor, ...]:
             kind = types[name]
             assert isinstance(kind, TensorType)
             names = entries[entry.tied] if entry.tied and config.tied_embeddings else entry
+            if bare:
+                prefix = family_named(config.family).prefix
+                names = replace(names, hf=names.hf.removeprefix(prefix))
             found.append(_tensor(name, kind.dims, entry, names, module, stages))
     return tuple(found)
 

@@ -2,21 +2,22 @@
 
 ``["H (N | P)", "E"]`` is a matrix whose rows are heads H, and in each head the lanes N and then the
 lanes P; a param ``[E, H, N]`` of it is the first lanes of each head, transposed. In ``F (1 | 1)``
-single lanes of two params take turns.
+single lanes of two params take turns. In ``G (H/G | 1 | 1) D`` heads H lie in groups of H/G, one
+behind each of G.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshc.frontend.checkpoints.tensor_source import Part
 
-_FACTOR = re.compile(r"\(([^()]*)\)|(\w+)")
+_FACTOR = re.compile(r"\(([^()]*)\)|([\w/]+)")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class StoredLayout:
         split = own.reshape([self.extents[dim] for dim in taken])
         if in_pairs and self.pairs:
             split = pairs_to_halves(split, taken.index(self.pairs))
-        return np.ascontiguousarray(split.transpose([taken.index(dim) for dim in self.dims]))
+        order = [taken.index(dim) for dim in _parts(self.dims, taken)]
+        return np.ascontiguousarray(split.transpose(order)).reshape(self.shape())
 
     def slab(self, start: int, stop: int, in_pairs: bool) -> tuple[Part, StoredLayout] | None:
         """What holds the indices from ``start`` to ``stop`` of the param's first dim: a part of the
@@ -119,13 +121,27 @@ def stored_layout(
     ``part`` says which alternative is the param's where its dims do not. Raises ValueError where
     the texts do not hold each dim once.
     """
-    found = tuple(
-        tuple(_factor(text, dims, extents, part) for text in _alternatives(axis)) for axis in axes
-    )
+    spelled = [_alternatives(axis) for axis in axes]
+    named = {name for axis in spelled for factor in axis for names in factor for name in names}
+    for name in named:
+        if "/" in name:
+            whole, groups = (extents[dim] for dim in name.split("/"))
+            extents = {**extents, name: whole // groups}
+    parts = _parts(dims, named)
+    found = tuple(tuple(_factor(text, parts, extents, part) for text in axis) for axis in spelled)
     taken = [dim for axis in found for factor in axis for dim in factor.dims]
-    if sorted(taken) != sorted(dims):
+    if sorted(taken) != sorted(parts):
         raise ValueError(f"{list(axes)} stores {taken}, not {list(dims)}")
     return StoredLayout(found, dims, extents, pairs)
+
+
+def _parts(dims: tuple[str, ...], named: Collection[str]) -> tuple[str, ...]:
+    """``dims``, with ``G`` and ``H/G`` in the place of an ``H`` whose groups are ``named``."""
+    found: list[str] = []
+    for dim in dims:
+        groups = next((name for name in named if name.startswith(f"{dim}/")), None)
+        found += [groups.split("/")[1], groups] if groups else [dim]
+    return tuple(found)
 
 
 def _alternatives(axis: str) -> list[list[list[str]]]:

@@ -17,11 +17,15 @@ from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
 from meshc.frontend.checkpoints.stored_layout import StoredLayout
 from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
+from meshc.frontend.families import family_named
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
 from meshc.support.diagnostics import Diagnostics, fail
 
-# Buffers that old Hugging Face checkpoints carry, and the factors that gguf_rope reads.
-_IGNORED = re.compile(r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight")
+# Buffers that old Hugging Face checkpoints carry, masks among them, and the factors that gguf_rope
+# reads.
+_IGNORED = re.compile(
+    r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight|(.*\.)?(attn|attention)\.(masked_)?bias"
+)
 
 # Of a tensor at a time, where it can be read in pieces.
 _PIECE_BYTES = 256 << 20
@@ -31,17 +35,19 @@ _PIECE_BYTES = 256 << 20
 class Checkpoint:
     """Weights that were checked against ``config`` and are read when asked for.
 
-    ``layers`` is how many layers of the model, from the first, are offered.
+    ``layers`` is how many layers of the model, from the first, are offered. ``bare`` says that
+    names of stored tensors lack the prefix of the family.
     """
 
     config: ModelConfig
     layers: int
     source: TensorSource
     gguf_names: bool
+    bare: bool = False
 
     @cached_property
     def _logical(self) -> dict[str, LogicalTensor]:
-        return {tensor.name: tensor for tensor in logical_tensors(self.config)}
+        return {tensor.name: tensor for tensor in logical_tensors(self.config, self.bare)}
 
     def names(self) -> tuple[str, ...]:
         """Every logical tensor, in the order of use."""
@@ -176,20 +182,27 @@ def open_checkpoint(
         )
     source, gguf_names = find_source(Path(path), config)
     found = Diagnostics()
-    _check_tensors(source, config, gguf_names, kept, found)
+    prefix = family_named(config.family).prefix
+    bare = bool(prefix) and not any(name.startswith(prefix) for name in source.tensors)
+    _check_tensors(source, config, gguf_names, bare, kept, found)
     found.raise_errors()
     if diagnostics is not None:
         for message in found.messages:
             diagnostics.add(message)
-    return Checkpoint(config, kept, source, gguf_names)
+    return Checkpoint(config, kept, source, gguf_names, bare)
 
 
 def _check_tensors(
-    source: TensorSource, config: ModelConfig, gguf_names: bool, layers: int, found: Diagnostics
+    source: TensorSource,
+    config: ModelConfig,
+    gguf_names: bool,
+    bare: bool,
+    layers: int,
+    found: Diagnostics,
 ) -> None:
     known = {
         name: (tensor, tensor.first + layer)
-        for tensor in logical_tensors(config)
+        for tensor in logical_tensors(config, bare)
         for layer in range(max(tensor.layers, 1))
         for name in tensor.stored_names(layer, gguf_names)
     }

@@ -12,8 +12,10 @@ from typing import Any
 from meshc.frontend.families.tables import (
     Experts,
     Flag,
+    Keys,
     Number,
     Refusal,
+    Rotary,
     Size,
     StoredParam,
     Tables,
@@ -30,14 +32,16 @@ class Family:
     """One family.
 
     ``architectures`` maps classes of transformers to a ``model_type``, ``tables`` has what a config
-    of each such type says. ``gguf`` is whether GGUF files of this name are read. ``params`` are the
-    stored forms of the model's params, in the order of use.
+    of each such type says. ``gguf`` is whether GGUF files of this name are read. Some files
+    leave out the ``prefix`` of all names of tensors. ``params`` are the stored forms of the model's
+    params, in the order of use.
     """
 
     name: str
     architectures: Mapping[str, str]
     tables: Mapping[str, Tables]
     gguf: bool
+    prefix: str
     params: Mapping[str, StoredParam]
 
 
@@ -60,7 +64,7 @@ def family_named(name: str) -> Family:
     """
     config = _table(name, _CONFIG)
     architectures = config.pop("architectures")
-    gguf = config.pop("gguf", False)
+    gguf, prefix = config.pop("gguf", False), config.pop("prefix", "")
     kinds = sorted(set(architectures.values()))
     variants = {kind: config.pop(kind, {}) for kind in kinds}
     tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
@@ -68,7 +72,7 @@ def family_named(name: str) -> Family:
         param: StoredParam(**{**entry, "stored": tuple(entry["stored"])})
         for param, entry in _table(name, _TENSORS).items()
     }
-    return Family(name, architectures, tables, gguf, params)
+    return Family(name, architectures, tables, gguf, prefix, params)
 
 
 def _table(name: str, file: str) -> dict[str, Any]:
@@ -96,6 +100,8 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
             Refusal(**entry) for table in (config, variant) for entry in table.get("refused", [])
         ),
         lanes=tuple(rest.pop("lanes", ())),
+        named=Keys(**rest.pop("keys", {})),
+        rotary=Rotary(**rest.pop("rotary")) if "rotary" in rest else None,
         windows=Windows(**rest.pop("windows")) if "windows" in rest else None,
         experts=_experts(merged("experts")),
         no_effect=frozenset(rest.pop("no_effect", ())),

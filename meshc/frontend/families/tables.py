@@ -50,6 +50,31 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Keys:
+    """The names that files of a family give to numbers which all models have, and the activation
+    that an absent key stands for."""
+
+    eps: str = "rms_norm_eps"
+    theta: str = "rope_theta"
+    activation: str = "hidden_act"
+    usual_activation: str = "silu"
+
+    def names(self) -> frozenset[str]:
+        """The keys of a config."""
+        return frozenset((self.eps, self.theta, self.activation))
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """The part of each head that turns: the share of its lanes at ``key``, or ``default``, gives
+    the parameter ``parameter`` of the model, a number of lanes."""
+
+    key: str
+    parameter: str
+    default: float
+
+
+@dataclass(frozen=True)
 class Windows:
     """Windows in every ``every``-th layer, from the first one on, over as many tokens as
     'sliding_window' says, or ``default``, for the parameter ``parameter`` of the model. A default
@@ -131,8 +156,8 @@ class Tables:
     head's width, where no key gives that. ``windows`` are those that the model computes;
     ``window_switch`` is the key without which 'sliding_window' means nothing. ``theta`` is the base
     of RoPE where a file gives none; it says how RoPE is scaled if that is ``rope_needed``, and
-    whole heads are rotated where it ``rotates_heads``. Keys of ``no_effect`` change nothing in the
-    models that are read.
+    whole heads are rotated where it ``rotates_heads``. ``rotary`` is there where part of a head may
+    turn. Keys of ``no_effect`` change nothing in the models that are read.
     """
 
     rope_types: tuple[str, ...]
@@ -142,6 +167,8 @@ class Tables:
     switches: Mapping[str, Flag]
     numbers: Mapping[str, Number]
     refused: tuple[Refusal, ...]
+    named: Keys = Keys()
+    rotary: Rotary | None = None
     lanes: tuple[str, ...] = ()
     windows: Windows | None = None
     window_switch: str = ""
@@ -159,6 +186,8 @@ class Tables:
         found |= {number.key for number in self.numbers.values()}
         found |= {refusal.key for refusal in self.refused}
         found |= self.experts.keys() if self.experts else set()
+        found |= self.named.names()
+        found |= {self.rotary.key} if self.rotary else set()
         return frozenset(found) | self.no_effect
 
 

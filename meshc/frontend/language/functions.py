@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -179,23 +180,78 @@ def _embed(emitter: Emitter, applied: Applied) -> Value:
     if width in dims_of(tokens):
         message = f"tokens {show(dims_of(tokens))} have the table's dim '{width}' already"
         fail("dims-mismatch", message, applied.spans["tokens"])
-    op = graph.Embed(operands=[tokens, table], dim=dims_of(table)[0])
+    if "positions" not in applied.values:
+        op = graph.Embed(operands=[tokens, table], dim=dims_of(table)[0])
+        return emitter.emit(op, applied.call.span)
+    learned = applied.tensor("positions")
+    _check_positions(emitter, applied, dims_of(learned), dims_of(tokens), width)
+    op = graph.Embed(operands=[tokens, table, learned], dim=dims_of(table)[0], rows=ROWS)
     return emitter.emit(op, applied.call.span)
 
 
+def _check_positions(
+    emitter: Emitter,
+    applied: Applied,
+    learned: tuple[str, ...],
+    tokens: tuple[str, ...],
+    width: str,
+) -> None:
+    """Refuse learned positions that are no rows like those of the table, or too few."""
+    span = applied.spans["positions"]
+    if len(learned) != 2 or learned[1] != width:
+        message = f"the positions have dims {show(learned)}; two are needed, the last one {width}"
+        fail("dims-mismatch", message, span)
+    if tokens[-1:] != (ROWS,):
+        message = f"positions are those of rows '{ROWS}', the last dim of tokens {show(tokens)}"
+        fail("bad-dim", message, applied.spans["tokens"])
+    count = emitter.extents[learned[0]]
+    capacity = emitter.extents.get(CAPACITY, emitter.extents[ROWS])
+    if capacity > count:
+        fail(
+            "bad-extent",
+            f"sequences of up to {capacity} tokens, but there are {count} learned positions",
+            span,
+            help=f"compile for shorter sequences: --seq {count}",
+        )
+
+
 def _rms_norm(emitter: Emitter, applied: Applied) -> Value:
-    value, gain, eps = applied.tensor("x"), applied.tensor("gain"), applied.number("eps")
+    value, gain = applied.tensor("x"), applied.tensor("gain")
+    dim = _norm_dim("rms_norm", applied, value, gain)
+    op = graph.RmsNorm(operands=[value, gain], dim=dim, eps=applied.number("eps"))
+    return emitter.emit(op, applied.call.span)
+
+
+def _norm_dim(name: str, applied: Applied, value: Value, gain: Value) -> str:
+    """The dim that the norm called ``name`` is over, which is that of its gain."""
     if len(dims_of(gain)) != 1 or dims_of(gain)[0] not in dims_of(value):
         fail(
             "dims-mismatch",
             f"the gain {show(dims_of(gain))} does not fit {show(dims_of(value))}",
             applied.spans["gain"],
-            help="rms_norm needs a gain with one dim, the one it normalises over",
+            help=f"{name} needs a gain with one dim, the one it normalises over",
         )
-    if eps < 0:
+    if applied.number("eps") < 0:
         fail("bad-option", "eps cannot be negative", applied.spans["eps"])
-    op = graph.RmsNorm(operands=[value, gain], dim=dims_of(gain)[0], eps=eps)
-    return emitter.emit(op, applied.call.span)
+    return dims_of(gain)[0]
+
+
+def _layer_norm(emitter: Emitter, applied: Applied) -> Value:
+    """The norm of what is relative to its mean, and the bias."""
+    value, gain = applied.tensor("x"), applied.tensor("gain")
+    bias = applied.tensor("bias") if "bias" in applied.values else None
+    if bias is not None and dims_of(bias) != dims_of(gain):
+        message = f"the bias {show(dims_of(bias))} has other dims than the gain"
+        fail("dims-mismatch", message, applied.spans["bias"])
+    dim = _norm_dim("layer_norm", applied, value, gain)
+    centred = emitter.emit(graph.Centre(operands=[value], dim=dim), applied.call.span)
+    eps = applied.number("eps")
+    normed = emitter.emit(
+        graph.RmsNorm(operands=[centred, gain], dim=dim, eps=eps), applied.call.span
+    )
+    if bias is None:
+        return normed
+    return emitter.emit(graph.Add(operands=[normed, bias]), applied.call.span)
 
 
 def _rope(emitter: Emitter, applied: Applied) -> Value:
@@ -209,10 +265,22 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
     if scaling == "yarn" and theta <= 1:
         message = f"theta of rope must be above 1 with scaling yarn, it is {theta:g}"
         fail("bad-option", message, applied.spans.get("theta", applied.call.span))
+    rotated = _rotated(applied, dim, emitter.extents[dim])
+    factors: tuple[float, ...] = ()
+    if scaling in ("dynamic", "longrope"):
+        original = int(_positive(applied, "original_max_position"))
+        capacity = emitter.extents.get(CAPACITY, emitter.extents[ROWS])
+        if scaling == "longrope":
+            which = "long_factors" if capacity > original else "short_factors"
+            factors = _factors(applied, which, (rotated or emitter.extents[dim]) // 2)
+        else:
+            _within_context(applied, capacity, original)
+            scaling = "none"
     op = graph.Rope(
         operands=[value],
         dim=dim,
         rows=ROWS,
+        rotated=rotated,
         style=str(applied.constant("style")),
         scaling=scaling,
         theta=theta,
@@ -221,8 +289,48 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
         high_freq_factor=_positive(applied, "high_freq_factor"),
         original_max_position=int(_positive(applied, "original_max_position")),
         truncate=_truth(applied, "truncate"),
+        factors=factors,
     )
     return emitter.emit(op, applied.call.span)
+
+
+def _rotated(applied: Applied, dim: str, extent: int) -> int:
+    """How many lanes of ``dim`` turn, where that is not all of them, and 0 where it is."""
+    rotated = 0 if applied.number("rotated") == 0 else _whole(applied, "rotated")
+    if rotated % 2 or rotated > extent:
+        message = f"rope turns pairs of the {extent} elements of '{dim}', not {rotated} of them"
+        fail("odd-rope", message, applied.spans["rotated"], help="an even number can turn")
+    return rotated if rotated < extent else 0
+
+
+def _factors(applied: Applied, name: str, pairs: int) -> tuple[float, ...]:
+    """The numbers of the text ``name``, one for each of ``pairs``."""
+    span = applied.spans.get(name, applied.call.span)
+    text = applied.constant(name) if name in applied.values else ""
+    if not isinstance(text, str):
+        fail("bad-option", f"{name} of rope is a text of numbers, not {kind(text)}", span)
+    try:
+        found = tuple(float(word) for word in text.split())
+    except ValueError:
+        found = ()
+    if len(found) != pairs or not all(0 < factor < math.inf for factor in found):
+        message = f"{name} of rope has not a positive number for each of the {pairs} pairs"
+        help_line = 'write numbers with spaces between them: "1.0 1.05 1.1"'
+        fail("bad-option", message, span, help=help_line)
+    return found
+
+
+def _within_context(applied: Applied, capacity: int, original: int) -> None:
+    """Refuse sequences beyond the context that a model with dynamic scaling was trained on."""
+    if capacity > original:
+        fail(
+            "rope-length",
+            f"sequences of up to {capacity} tokens, but dynamic scaling is computed up to "
+            f"{original}",
+            applied.call.span,
+            ["beyond that its frequencies change with every token, which no target computes"],
+            f"compile for shorter sequences: --seq {original}",
+        )
 
 
 def _positive(applied: Applied, name: str) -> float:
@@ -362,6 +470,7 @@ def append(emitter: Emitter, name: str, value: Value, applied: Applied) -> Value
 
 FUNCTIONS: dict[str, Callable[[Emitter, Applied], Value]] = {
     "embed": _embed,
+    "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "rope": _rope,
     "softmax": _softmax,

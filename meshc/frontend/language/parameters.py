@@ -14,7 +14,7 @@ from meshc.support.spans import Span
 
 LARGEST_EXTENT = 2**24
 LARGEST_TENSOR = 2**40
-_LONGEST_TEXT = 64
+_LONGEST_TEXT = 1 << 13  # a factor for each rotated pair of a wide head
 
 
 def with_parameters(model: Model, values: Mapping[str, Constant]) -> Model:

@@ -65,20 +65,39 @@ _DIM = Formal("dim", "dim", required=False)
 _X = Formal("x", "tensor")
 
 _ALL = (
-    Signature("embed", (Formal("tokens", "tensor"), Formal("table", "tensor"))),
+    Signature(
+        "embed",
+        (
+            Formal("tokens", "tensor"),
+            Formal("table", "tensor"),
+            Formal("positions", "tensor", required=False),
+        ),
+    ),
     Signature("rms_norm", (_X, Formal("gain", "tensor"), _option("eps", 1e-5))),
+    Signature(
+        "layer_norm",
+        (
+            _X,
+            Formal("gain", "tensor"),
+            Formal("bias", "tensor", required=False),
+            _option("eps", 1e-5),
+        ),
+    ),
     Signature(
         "rope",
         (
             _X,
             _option("theta", 10000.0),
             _word("style", "half", "interleaved"),
-            _word("scaling", "none", "linear", "llama3", "yarn"),
+            _word("scaling", "none", "linear", "dynamic", "llama3", "yarn", "longrope"),
             _option("factor", 1.0),
             _option("low_freq_factor", 1.0),
             _option("high_freq_factor", 4.0),
             _option("original_max_position", 8192),
             Formal("truncate", "constant", False, True),
+            _option("rotated", 0),
+            Formal("short_factors", "constant", False),
+            Formal("long_factors", "constant", False),
             _DIM,
         ),
     ),

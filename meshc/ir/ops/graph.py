@@ -147,6 +147,18 @@ class RmsNorm(_Pointwise):
             self.reject(f"'{self.dim}' is no dim of the operand")
 
 
+@register("graph.centre", "x -> y: like x")
+@dataclass(eq=False)
+class Centre(_Pointwise):
+    """``x - mean(x over dim)``: which a layer norm scales as RMSNorm does (Ba et al. 2016)."""
+
+    dim: str = ""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        if self.dim not in tensor_type(self.operands[0]).dims:
+            self.reject(f"'{self.dim}' is no dim of the operand")
+
+
 @register("graph.rope", "x -> y: like x")
 @dataclass(eq=False)
 class Rope(_Pointwise):
@@ -154,26 +166,41 @@ class Rope(_Pointwise):
 
     Position of row ``l`` is ``pos + l``, with ``pos`` the run-time scalar (0 where there is none).
     ``style`` ``half`` pairs lane ``i`` with ``i + D/2`` (Hugging Face), ``interleaved`` pairs
-    ``2i`` with ``2i+1``. ``scaling`` is ``none``, ``linear``, ``llama3`` or ``yarn``; the other
-    fields are the numbers of Llama 3.1's frequency scaling, and of YaRN's, where
-    ``low_freq_factor`` is its slow beta and ``high_freq_factor`` its fast one, and ``truncate``
-    says that the pairs between which it blends are rounded outwards.
+    ``2i`` with ``2i+1``. With ``rotated`` only the first so many lanes turn, as if there were no
+    others (0: all of them). ``scaling`` is ``none``, ``linear``, ``llama3``, ``yarn`` or
+    ``longrope``; the other fields are the numbers of Llama 3.1's frequency scaling, and of YaRN's,
+    where ``low_freq_factor`` is its slow beta and ``high_freq_factor`` its fast one, and
+    ``truncate`` says that the pairs between which it blends are rounded outwards. LongRoPE divides
+    the frequency of each pair by one of ``factors``; those of sequences that are longer than
+    ``original_max_position`` are others than those of shorter ones, so that a module with a larger
+    capacity has the former and is right for longer sequences alone.
     """
 
     dim: str = ""
     rows: str = ""
     theta: float = 10000.0
     style: str = attribute("half", among=("half", "interleaved"))
-    scaling: str = attribute("none", among=("none", "linear", "llama3", "yarn"))
+    rotated: int = attribute(0, least=0)
+    scaling: str = attribute("none", among=("none", "linear", "llama3", "yarn", "longrope"))
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position: int = attribute(8192, least=1)
     truncate: bool = True
+    factors: tuple[float, ...] = ()
+
+    def lanes(self, extent: int) -> int:
+        """How many lanes of a dim of ``extent`` turn, the first ones."""
+        return self.rotated or extent
 
     def verify(self, extents: Mapping[str, int]) -> None:
         if self.dim not in tensor_type(self.operands[0]).dims or extents[self.dim] % 2:
             self.reject(f"needs an even dim to rotate; '{self.dim}' is none")
+        if self.rotated % 2 or self.rotated > extents[self.dim]:
+            self.reject(f"turns an even number of the {extents[self.dim]} lanes of {self.dim}")
+        pairs = self.lanes(extents[self.dim]) // 2 if self.scaling == "longrope" else 0
+        if len(self.factors) != pairs or not all(factor > 0 for factor in self.factors):
+            self.reject(f"with scaling '{self.scaling}' it has {pairs} factors, each above 0")
         if self.scaling == "yarn" and not self.theta > 1:
             self.reject(f"theta is {self.theta}; scaling 'yarn' needs one above 1")
 
@@ -279,15 +306,30 @@ class Append(_Pointwise):
         check_cache(self, extents, self.dim, self.rows)
 
 
-@register("graph.embed", "ids, table -> rows")
+@register("graph.embed", "ids, table, positions? -> rows")
 @dataclass(eq=False)
 class Embed(Op):
-    """Rows of a table: operands are token ids ``[.., L]`` and the table ``[V, E]``."""
+    """Rows of a table: operands are token ids ``[.., L]`` and the table ``[V, E]``.
+
+    To the row of each token that of its position is added, of ``positions`` ``[P, E]`` if they are
+    there: ``pos + l`` for token ``l`` of the dim ``rows``, with ``pos`` the run-time scalar.
+    """
 
     dim: str = ""
+    rows: str = ""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """Positions have rows of the table's width, and ids end with the dim that counts them."""
+        if len(self.operands) < 3:
+            return
+        ids, table, learned = (tensor_type(o).dims for o in self.operands)
+        if learned[1:] != tuple(d for d in table if d != self.dim):
+            self.reject(f"the positions {self.operands[2]} have other dims than rows of the table")
+        if not self.rows or ids[-1:] != (self.rows,):
+            self.reject(f"token ids do not end with the dim '{self.rows}' of rows")
 
     def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
-        ids, table = (tensor_type(o) for o in self.operands)
+        ids, table = (tensor_type(o) for o in self.operands[:2])
         if self.dim not in table.dims:
             self.reject(f"'{self.dim}' is no dim of the table")
         if ids.dtype != DType.I32:

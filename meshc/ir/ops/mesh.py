@@ -390,6 +390,20 @@ class SquareSum(RowReduction):
     """Sum of squares of the elements of ``dim`` that a core holds."""
 
 
+@register("mesh.keep_lanes", "x -> y: like x")
+@dataclass(eq=False)
+class KeepLanes(Op):
+    """``x``, and zero in the lanes of ``dim`` that hold no element."""
+
+    dim: str = ""
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """``dim`` is dealt to an axis in blocks, of which the last ones may have such lanes."""
+        split = (tensor_type(self.operands[0]).layout or Layout()).split_of(self.dim)
+        if split is None or split.kind != "block" or split.copies > 1:
+            self.reject(f"'{self.dim}' of the operand does not lie in blocks over an axis")
+
+
 @register("mesh.rms_scale", "x, squares: within x, gain: within x -> y: like x")
 @dataclass(eq=False)
 class RmsScale(Op):

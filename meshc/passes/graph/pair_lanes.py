@@ -1,6 +1,7 @@
 """Rotate-half RoPE to interleaved pairs, by reordering lanes in the weights that make them.
 
 All ropes over one dim change together or not at all: a reordered q must meet a reordered k.
+Where only the first lanes turn, all are reordered in runs of as many, which others do not mind.
 Backwards from each rope, everything that carries the dim must be reorderable: products with
 weights, biases, gains, read by nothing else. Forwards, reordered lanes may only flow into a cache
 of their own and into contractions over the dim with another reordered side.
@@ -15,6 +16,7 @@ from meshc.ir.module import Module, Param
 from meshc.ir.ops import graph
 from meshc.ir.origins import origins, readers
 from meshc.ir.rewriter import Rewriter
+from meshc.ir.rows import Paired
 from meshc.ir.values import Value
 from meshc.support.diagnostics import Diagnostics
 
@@ -37,7 +39,9 @@ def pair_lanes(module: Module, report: Diagnostics) -> None:
             continue
         for rope in mine:
             rope.style = "interleaved"
-        module.paired |= dict.fromkeys(weights, dim)
+        run = mine[0].lanes(module.dims[dim])
+        pairs = Paired(dim, run if run < module.dims[dim] else 0)
+        module.paired |= dict.fromkeys(weights, pairs)
         report.remark(
             "rope-paired",
             f"RoPE over {dim} turns neighbouring lanes: those of {', '.join(weights)} are "
@@ -66,6 +70,12 @@ class _Lanes:
         others = [o for o in self.module.walk() if isinstance(o, graph.Rope)]
         if any(o.dim == self.dim and o.style != "half" for o in others):
             raise _NotReorderable("another RoPE over it is interleaved already")
+        extent = self.module.dims[self.dim]
+        runs = {rope.lanes(extent) for rope in self.ropes}
+        if len(runs) > 1:
+            raise _NotReorderable("RoPEs turn different lanes of it")
+        if extent % max(runs):
+            raise _NotReorderable(f"{max(runs)} lanes turn, and the {extent} are no multiple")
         for rope in self.ropes:
             self.backwards(rope.tensors()[0])
         for value in self.inside:

@@ -197,8 +197,8 @@ def test_other_mistrals_are_refused(
     ("architecture", "words"),
     [
         ("OlmoForCausalLM", "read: llama; it differs: layer norms without gains"),
-        ("GPTNeoXForCausalLM", "read: llama; it differs: layer norms, RoPE of a part"),
-        ("GPT2LMHeadModel", "read: llama; it differs: learned positions"),
+        ("GPTBigCodeForCausalLM", "read: llama; it differs: learned positions, layer norms"),
+        ("OPTForCausalLM", "read: llama; it differs: learned positions"),
         ("LlamaForSequenceClassification", "llama is read as a model of the next token"),
         ("Qwen2FancyForCausalLM", 'by its name: qwen2; its config has "num_experts", "qk_norm"'),
         ("Zzz", 'by its name: llama; its config has "num_experts", "qk_norm"'),

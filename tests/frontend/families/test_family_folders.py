@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 
 import pytest
@@ -43,12 +44,13 @@ def variants(family: str) -> list[dict[str, bool | int | str]]:
     """Values of parameters that together take every branch of a family's model."""
     known = {p.name for p in library_model(family, {}).parameters}
     switches: dict[str, bool | int | str] = dict.fromkeys(
-        ("attention_bias", "o_bias", "mlp_bias"), True
+        ("attention_bias", "o_bias", "mlp_bias", "bias"), True
     )
     switches |= {"Q": 24, "sparse": 2, "scoring": "sigmoid"}
     switched = {name: value for name, value in switches.items() if name in known}
     others = [{"sparse": 2}] if "sparse" in known else []
-    return [{}, switched, *others]
+    untied: dict[str, bool | int | str] = {"tied": False} if "tied" in known else {}
+    return [{}, switched, untied, *others]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,17 +83,19 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     own = {*tables.own, *tables.switches, *tables.numbers}
     own |= tables.experts.parameters() if tables.experts else set()
     own |= {tables.windows.parameter} if tables.windows else set()
+    own |= {tables.rotary.parameter} if tables.rotary else set()
     assert named | own <= known
     assert not named & own and not set(tables.own) & set(tables.switches)
-    assert known >= SHARED
+    assert known >= (SHARED if tables.rope_types else {"eps", "activation", "dtype"})
+    assert not (SHARED - {"eps", "activation", "dtype"}) & known or tables.rope_types
     above: list[str] = []
     for own_name, size in {**tables.sizes, **tables.own}.items():
         assert size.limit in ("", *SIZE_LIMITS)
         bounded = size.equal or size.less or size.within
         assert bool(size.why) == (size.multiple > 1 or bool(bounded))
         for other in (size.default, size.null):
-            for name in other.split(" / ") if isinstance(other, str) else []:
-                assert name in above
+            for name in re.split(r" / |4 \* ", other) if isinstance(other, str) else []:
+                assert name in ("", *above)
         assert {size.equal, size.less, size.within} <= {"", *above}
         above.append(own_name)
     # Keys of GGUF files are those of every family; none gives a parameter of one.

@@ -168,6 +168,18 @@ CASES = [
     ("not-a-cache", _in_main("return append(cache.k, §x)", inputs="x[B, E]")),
     ("cache-reuse", _in_main("k = append(cache.k, x) return k + §append(cache.k, x)")),
     ("odd-rope", "model m(E=63) { main(x[B, L, E]) { return §rope(x) } }"),
+    ("odd-rope", _in_main("return rope(x, §rotated = 3)", inputs="x[B, L, E]")),
+    ("odd-rope", _in_main("return rope(x, §rotated = 96)", inputs="x[B, L, E]")),
+    (
+        "rope-length",
+        _in_main(
+            "return §rope(x, scaling = dynamic, original_max_position = 2)", inputs="x[B, L, E]"
+        ),
+    ),
+    (
+        "bad-option",
+        _in_main('return rope(x, scaling = longrope, §short_factors = "1 2")', inputs="x[B, L, E]"),
+    ),
 ]
 
 

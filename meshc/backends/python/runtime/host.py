@@ -60,7 +60,9 @@ class LanguageModel:
 
     Prefill takes all tokens of a prompt but the last, as one block; decode takes one token of each
     of ``batch`` requests at a time. Without prefill prompts go through decode. ``capacity`` tokens
-    of each request fit the KV cache.
+    of each request fit the KV cache. Prompts have ``least`` tokens or more: the rotary frequencies
+    of some models are others for shorter sequences. Rows of ``learned`` positions are added to the
+    embeddings of models that have them.
 
     A host that serves requests as they come calls ``read`` and ``step`` itself. ``loops`` are those
     of prefill over layers of which a run may pass some: the run-time scalars of the first layer and
@@ -76,10 +78,12 @@ class LanguageModel:
         capacity: int,
         batch: int = 1,
         loops: Sequence[tuple[str, str, int]] = (),
+        least: int = 1,
+        learned: Array | None = None,
     ) -> None:
         self.decode, self.prefill, self.loops = decode, prefill, tuple(loops)
         self.embedding, self.vocab, self.capacity = embedding, vocab, capacity
-        self.batch = batch
+        self.batch, self.least, self.learned = batch, least, learned
         self.last_logits: Array = np.full(vocab, np.nan, np.float32)
 
     def generate(
@@ -135,9 +139,14 @@ class LanguageModel:
                     request.go_on(token)
         return [request.found for request in requests]
 
-    def embedded(self, ids: Sequence[int]) -> Array:
-        """The rows ``[tokens, lanes]`` that ``ids`` begin with."""
-        return np.asarray(self.embedding[np.asarray(ids)], np.float32)
+    def embedded(self, ids: Sequence[int], position: int | Sequence[int] = 0) -> Array:
+        """The rows ``[tokens, lanes]`` that ``ids`` begin with. They stand behind each other from
+        ``position`` on, or each at a position of its own."""
+        rows = np.asarray(self.embedding[np.asarray(ids)], np.float32)
+        if self.learned is None:
+            return rows
+        own = np.arange(len(ids)) + position if isinstance(position, int) else np.array(position)
+        return rows + np.asarray(self.learned[np.maximum(own, 0)], np.float32)
 
     def read(
         self, request: int, rows: Array, position: int = 0, layers: range | None = None
@@ -196,6 +205,11 @@ class LanguageModel:
         for token in ids:
             if not 0 <= token < self.vocab:
                 raise HostError(f"token {token} is not in the vocabulary 0 .. {self.vocab - 1}")
+        if len(ids) < self.least:
+            raise HostError(
+                f"{len(ids)} prompt tokens, but the program is for sequences of {self.least} or "
+                f"more; compile with --seq {self.least - 1} or less for shorter ones"
+            )
         if len(ids) + max_tokens - 1 > self.capacity:
             raise HostError(
                 f"{len(ids)} prompt tokens and {max_tokens} new ones do not fit a cache of "
@@ -217,7 +231,8 @@ class LanguageModel:
         positions = [request.position for request in every]
         several = "pos" in self.decode.several
         known = {"pos": positions if several else positions[0]}
-        self._run(self.decode, self.embedded([request.token for request in every]), known)
+        rows = self.embedded([request.token for request in every], positions)
+        self._run(self.decode, rows, known)
         return self.decode.output("logits").reshape(self.batch, -1)[:, : self.vocab]
 
     def _run(self, phase: Phase, rows: Array, known: Mapping[str, int | Sequence[int]]) -> None:

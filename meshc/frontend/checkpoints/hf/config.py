@@ -8,11 +8,18 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from meshc.frontend.checkpoints.config import SIZE_LIMITS, Activation, CheckpointDtype, ModelConfig
+from meshc.frontend.checkpoints.config import (
+    SIZE_LIMITS,
+    Activation,
+    CheckpointDtype,
+    LongScaling,
+    ModelConfig,
+    Parameter,
+)
 from meshc.frontend.checkpoints.fields import Fields, brief
 from meshc.frontend.checkpoints.hf.near import nearest
 from meshc.frontend.checkpoints.hf.numbers import read_numbers
-from meshc.frontend.checkpoints.hf.rope import read_rope
+from meshc.frontend.checkpoints.hf.rope import Rope, read_rope
 from meshc.frontend.checkpoints.hf.unknown import judge_unread_keys
 from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
 from meshc.frontend.checkpoints.quantised.method import read_quantization
@@ -148,10 +155,10 @@ def _read_fields(
         vocab=size["vocab"],
         layers=size["layers"],
         max_positions=size["max_positions"],
-        eps=fields.number("rms_norm_eps", 0.0, EPS_LIMIT),
+        eps=fields.number(tables.named.eps, 0.0, EPS_LIMIT),
         rope_theta=rope.theta,
         rope_scaling=rope.scaling,
-        activation=_ACTIVATIONS[fields.string("hidden_act", _ACTIVATIONS, "silu")],
+        activation=_read_activation(fields, tables),
         attention_bias=flags.get("attention_bias", False),
         o_bias=flags.get("o_bias", False),
         mlp_bias=flags.get("mlp_bias", False),
@@ -159,8 +166,44 @@ def _read_fields(
         bos_id=bos[0] if bos else None,
         eos_ids=eos,
         dtype=_read_dtype(fields),
-        own=numbers.own,
+        own={**numbers.own, **_read_rotated(fields, tables, rope, size["head_dim"])},
     )
+
+
+def _read_activation(fields: Fields, tables: Tables) -> Activation:
+    named = tables.named
+    return _ACTIVATIONS[fields.string(named.activation, _ACTIVATIONS, named.usual_activation)]
+
+
+def _read_rotated(
+    fields: Fields, tables: Tables, rope: Rope, head_dim: int
+) -> dict[str, Parameter]:
+    """The lanes of a head that turn, where these are not all, for the parameter of the family;
+    that each has a factor where RoPE has factors is checked too."""
+    turning = int(head_dim * rope.share)
+    key = next((k for k in ("rope_parameters", "rope_scaling") if fields.has(k)), "rope_scaling")
+    if isinstance(rope.scaling, LongScaling):
+        counts = {len(rope.scaling.short), len(rope.scaling.long)}
+        if counts != {turning // 2}:
+            fields.reject_value(key, f"{turning // 2} short and as many long factors are wanted")
+        if turning < head_dim and rope.scaling.attention_scale != 1.0:
+            fields.reject(
+                "config-unsupported",
+                key,
+                "rotary lanes of another size than the others ('attention_factor') are not "
+                "supported",
+                "where whole heads turn, the size goes to the scores",
+            )
+    if tables.rotary is None or turning == head_dim:
+        return {}
+    if turning % 2 or not turning:
+        fields.reject(
+            "config-bad-value",
+            tables.rotary.key,
+            f"{turning} of {head_dim} lanes of a head are to turn: RoPE rotates pairs",
+            f"set '{tables.rotary.key}' to a share with an even number of lanes",
+        )
+    return {tables.rotary.parameter: turning}
 
 
 def _read_dtype(fields: Fields) -> CheckpointDtype | None:

@@ -29,7 +29,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     """
     known: dict[str, int] = {}
     for name, size in _sizes(fields, tables).items():
-        if fields.has(size.key) or not _is_ratio(size.default):
+        if fields.has(size.key) or not _is_computed(size.default):
             known[name] = _read_size(fields, size, known, SIZE_LIMITS[size.limit or name])
     _check_sizes(fields, tables, known)
     for refusal in tables.refused:
@@ -47,7 +47,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     _check_together(fields, tables, known, ids)
     for name, size in tables.sizes.items():
         if name not in known:
-            known[name] = _ratio(str(size.default), known)
+            known[name] = _computed(str(size.default), known)
     return Numbers(
         {name: known[name] for name in SIZE_LIMITS},
         {**{name: known[name] for name in tables.own}, **switches, **numbers, **experts},
@@ -63,11 +63,15 @@ def _sizes(fields: Fields, tables: Tables) -> dict[str, Size]:
     }
 
 
-def _is_ratio(default: int | str | None) -> bool:
-    return isinstance(default, str) and "/" in default
+def _is_computed(default: int | str | None) -> bool:
+    return isinstance(default, str) and any(sign in default for sign in "/*")
 
 
-def _ratio(text: str, known: Mapping[str, int]) -> int:
+def _computed(text: str, known: Mapping[str, int]) -> int:
+    """The number that ``a / b`` or ``4 * a`` stands for, of sizes a and b."""
+    if "*" in text:
+        times, name = text.split("*")
+        return int(times) * known[name.strip()]
     whole, parts = (known[name.strip()] for name in text.split("/"))
     return whole // parts
 
@@ -124,6 +128,7 @@ def _check_together(
         known.get("head_dim"),
         known["vocab"],
         ids,
+        rotary=bool(tables.rope_types),
     )
     for conflict in conflicts:
         keys = [tables.sizes[n].key if n in tables.sizes else n for n in conflict.fields]

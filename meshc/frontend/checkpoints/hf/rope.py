@@ -6,13 +6,16 @@ holds both. Source: the RoPE utilities page of the Hugging Face transformers doc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.frontend.checkpoints.config import (
     SIZE_LIMITS,
+    DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongScaling,
     RopeScaling,
     YarnScaling,
     yarn_size,
@@ -28,6 +31,14 @@ _FACTOR_LIMIT = 1e6
 _KEYS = {
     "default": {"factor"},
     "linear": {"factor"},
+    "dynamic": {"factor"},
+    "longrope": {
+        "factor",
+        "short_factor",
+        "long_factor",
+        "attention_factor",
+        "original_max_position_embeddings",
+    },
     "llama3": {
         "factor",
         "low_freq_factor",
@@ -44,21 +55,35 @@ _KEYS = {
         "truncate",
     },
 }
-_COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_SHARE = "partial_rotary_factor"
+_FORMER = {"su": "longrope"}
+"""Names that old files have for a type."""
+_CONTEXT = "original_max_position_embeddings"
+_MOST_FACTORS = SIZE_LIMITS["head_dim"] // 2
+_COMMON = {"rope_type", "type", "rope_theta", _SHARE}
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Base ``theta`` of the frequencies, and how they are scaled."""
+    """Base ``theta`` of the frequencies, how they are scaled, and the share of a head's lanes that
+    turns."""
 
     theta: float
     scaling: RopeScaling | None
+    share: float = 1.0
 
 
 def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
     """The RoPE settings of the config in ``text``, as ``tables`` of its family admit them; faults
     go to the diagnostics of ``top``."""
-    theta = top.number("rope_theta", 0.0, THETA_LIMIT, tables.theta)
+    key_of_theta, rotary = tables.named.theta, tables.rotary
+    if not tables.rope_types:
+        for key in filter(top.has, (key_of_theta, "rope_scaling", "rope_parameters")):
+            message = f"'{key}' is a setting of rotary positions, which these models do not have"
+            top.reject("config-unsupported", key, message, f"remove '{key}'")
+        return Rope(DEFAULT_THETA, None)
+    theta = top.number(key_of_theta, 0.0, THETA_LIMIT, tables.theta)
+    share = top.number(rotary.key, 0.0, 1.0, rotary.default) if rotary else 1.0
     scaling: RopeScaling | None = None
     if tables.rope_needed and not any(map(top.has, ("rope_scaling", "rope_parameters"))):
         top.require("rope_scaling")
@@ -66,16 +91,21 @@ def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
         block = _block(top, text, key)
         if block is None:
             continue
-        found = _read_scaling(block, tables)
+        found = _read_scaling(block, top, tables)
         if key == "rope_parameters" and top.has("rope_scaling") and found != scaling:
             _disagree(top, key, "rope_scaling")
         scaling = found
         if block.has("rope_theta"):
             inner = block.number("rope_theta", 0.0, THETA_LIMIT)
-            if top.has("rope_theta") and inner != theta:
-                _disagree(top, key, "rope_theta")
+            if top.has(key_of_theta) and inner != theta:
+                _disagree(top, key, key_of_theta)
             theta = inner
-    return Rope(theta, scaling)
+        if rotary and block.has(_SHARE):
+            inner = block.number(_SHARE, 0.0, 1.0)
+            if top.has(rotary.key) and inner != share:
+                _disagree(top, key, rotary.key)
+            share = inner
+    return Rope(theta, scaling, share)
 
 
 def _block(top: Fields, text: JsonText, key: str) -> Fields | None:
@@ -95,16 +125,20 @@ def _disagree(top: Fields, key: str, other: str) -> None:
     top.reject("config-bad-value", key, message, f"keep one of '{key}' and '{other}'")
 
 
-def _read_scaling(block: Fields, tables: Tables) -> RopeScaling | None:
+def _read_scaling(block: Fields, top: Fields, tables: Tables) -> RopeScaling | None:
     kind = _rope_type(block, tables.rope_types)
     if kind is None:
         return None
-    _refuse_unknown_keys(block, kind)
+    _refuse_unknown_keys(block, kind, tables.rotary is not None)
     if kind == "default":
         return None
+    if kind == "longrope":
+        return _long(block, top, tables)
     factor = block.number("factor", 0.0, _FACTOR_LIMIT)
     if kind == "linear":
         return LinearScaling(factor)
+    if kind == "dynamic":
+        return DynamicScaling(factor, _positions(top, tables))
     if kind == "yarn":
         return _yarn(block, factor, tables.rotates_heads)
     low = block.number("low_freq_factor", 0.0, _FACTOR_LIMIT)
@@ -114,6 +148,45 @@ def _read_scaling(block: Fields, tables: Tables) -> RopeScaling | None:
     limit = SIZE_LIMITS["max_positions"]
     original = block.integer("original_max_position_embeddings", 1, limit)
     return Llama3Scaling(factor, low, high, original)
+
+
+def _positions(top: Fields, tables: Tables) -> int:
+    """The positions of the model; that the number is one is said where sizes are read."""
+    size = tables.sizes["max_positions"]
+    found = top.values.get(size.key, size.default)
+    return found if type(found) is int and found > 0 else 1
+
+
+def _long(block: Fields, top: Fields, tables: Tables) -> LongScaling:
+    """LongRoPE. The original context stands in the object or beside it; without an attention
+    factor, scores are scaled by how far it is exceeded."""
+    limit = SIZE_LIMITS["max_positions"]
+    places = [fields for fields in (top, block) if fields.has(_CONTEXT)]
+    found = [fields.integer(_CONTEXT, 1, limit) for fields in places or [block]]
+    if len(set(found)) > 1:
+        block.reject_value(_CONTEXT, f"beside the object it is {found[0]}; keep one of the two")
+    original = found[0]
+    usual = max(_positions(top, tables) / original, 1.0)
+    factor = block.number("factor", 0.0, _FACTOR_LIMIT, usual)
+    size = 1.0
+    if factor > 1.0 and original > 1:
+        size = math.sqrt(1.0 + math.log(factor) / math.log(original))
+    size = block.number("attention_factor", 0.0, _FACTOR_LIMIT, size)
+    short, long = (_factors(block, key) for key in ("short_factor", "long_factor"))
+    return LongScaling(short, long, original, size * size)
+
+
+def _factors(block: Fields, key: str) -> tuple[float, ...]:
+    """The numbers above 0 in the list at ``key``."""
+    if not block.require(key):
+        return ()
+    given = block.values[key]
+    numbers = given if isinstance(given, list) and len(given) <= _MOST_FACTORS else []
+    found = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
+    if found and len(found) == len(numbers) and all(0 < n <= _FACTOR_LIMIT for n in found):
+        return tuple(map(float, found))
+    block.reject_value(key, "a list of numbers above 0 is wanted")
+    return ()
 
 
 def _yarn(block: Fields, factor: float, rotates_heads: bool) -> YarnScaling:
@@ -161,8 +234,8 @@ def _rope_type(block: Fields, types: Sequence[str]) -> str | None:
             return "default"
         block.require("rope_type")
         return None
-    if isinstance(kind, str) and kind in types:
-        return kind
+    if isinstance(kind, str) and _FORMER.get(kind, kind) in types:
+        return _FORMER.get(kind, kind)
     block.reject(
         "config-unsupported",
         key,
@@ -172,7 +245,7 @@ def _rope_type(block: Fields, types: Sequence[str]) -> str | None:
     return None
 
 
-def _refuse_unknown_keys(block: Fields, kind: str) -> None:
+def _refuse_unknown_keys(block: Fields, kind: str, turns_parts: bool) -> None:
     for key in sorted(set(block.values) - _COMMON - _KEYS[kind]):
         if block.has(key):
             block.reject(
@@ -181,10 +254,10 @@ def _refuse_unknown_keys(block: Fields, kind: str) -> None:
                 f"'{key}' is not understood for RoPE type '{kind}'",
                 "every RoPE setting changes the maths, so none is ignored",
             )
-    if block.values.get("partial_rotary_factor") not in (None, 1, 1.0):
+    if not turns_parts and block.values.get(_SHARE) not in (None, 1, 1.0):
         block.reject(
             "config-unsupported",
-            "partial_rotary_factor",
+            _SHARE,
             "rotating only a part of each head is not supported",
-            "meshc rotates whole heads (partial_rotary_factor 1)",
+            "meshc rotates whole heads of this family (partial_rotary_factor 1)",
         )

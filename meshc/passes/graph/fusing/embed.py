@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshc.devices import Device
 from meshc.ir.core import Op
 from meshc.ir.ops import graph
-from meshc.passes.graph.flow import Flow, dims_of
+from meshc.passes.graph.flow import Flow, Mismatch, dims_of
 from meshc.passes.graph.fusing.pattern import Choice, Match, Pattern
 from meshc.passes.graph.fusing.rows import Rows, check_rows
 
@@ -21,6 +21,8 @@ class Embed(Pattern[Rows]):
     MARKS: ClassVar[tuple[type[Op], ...]] = (graph.Embed,)
 
     def match(self, flow: Flow, op: graph.Embed) -> Match[Rows]:
+        if len(op.operands) > 2:
+            raise Mismatch(f"{op.NAME} {op.result} adds learned positions", op)
         table = flow.weight(op.operands[1], op)
         width = flow.extent(d for d in dims_of(table) if d != op.dim)
         batch = flow.extent(dims_of(op.operands[0]))

@@ -12,6 +12,7 @@ from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import graph
 from meshc.passes.mesh.forms.append import append
 from meshc.passes.mesh.forms.arg_max import arg_max
+from meshc.passes.mesh.forms.centre import centre
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.matmul import matmul
@@ -27,6 +28,7 @@ FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
     graph.Add: of_two,
     graph.Append: append,
     graph.ArgMax: arg_max,
+    graph.Centre: centre,
     graph.Embed: embed,
     graph.Matmul: matmul,
     graph.Mul: of_two,

@@ -33,8 +33,14 @@ def enter(way: Lowering, param: Param) -> list[Form]:
 def embed(way: Lowering, op: Op) -> list[Form]:
     """The host looks tokens up in a table of the checkpoint; the rows enter as an input."""
     assert isinstance(op, graph.Embed)
-    table = op.tensors()[1]
+    table, *learned = op.tensors()[1:]
     rows = [p.value for p in way.problem.source.function.params if p.role == "weight"]
+    if any(positions not in rows for positions in learned):
+        fail(
+            "unsupported-op",
+            f"positions are looked up in {learned[0]}, which is no weight",
+            op.span,
+        )
     if table not in rows or tensor_type(table).dims[0] != op.dim:
         over = ", ".join(tensor_type(table).dims)
         fail(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshc.ir.affine import Cond, Expr
+from meshc.ir.rows import Paired
 from meshc.ir.types import Split, TensorType
 from meshc.passes.tile.expand.emitter import Emitter
 
@@ -12,10 +13,11 @@ from meshc.passes.tile.expand.emitter import Emitter
 class LaneMap:
     """Logical indices of a flattened group of dims, from a lane number.
 
-    Lanes of the dim ``paired`` lie as pairs: lane 2i is the element i, lane 2i + 1 is i + D/2.
+    Lanes of the dim that is ``paired`` lie as pairs: lane 2i is the element i, lane 2i + 1 is
+    i + D/2, in each run of D lanes.
     """
 
-    def __init__(self, emitter: Emitter, paired: str = "") -> None:
+    def __init__(self, emitter: Emitter, paired: Paired | None = None) -> None:
         self.emitter = emitter
         self.paired = paired
         self.elements: dict[str, Expr] = {}
@@ -53,10 +55,13 @@ class LaneMap:
             part = part // split.copies if split.copies > 1 else part
             size = self.emitter.mesh.size(split.axis)
             found = part * split.block + lane if split.kind == "block" else part + lane * size
-        if dim == self.paired:
+        if self.paired is not None and dim == self.paired.dim:
             extent = self.emitter.source.dims[dim]
             self.conds.append(Cond.lt(found, extent))
-            found = found // 2 + (found % 2) * (extent // 2)
+            run = self.paired.lanes(extent)
+            within = found % run if run < extent else found
+            pairs = within // 2 + (within % 2) * (run // 2)
+            found = found // run * run + pairs if run < extent else pairs
         return found
 
     def where(self, *more: Cond) -> Cond | None:

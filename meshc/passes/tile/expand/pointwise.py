@@ -234,6 +234,22 @@ class Pointwise(Values):
         shift = self.emitter.index_of(split.axis) * split.block
         self.select(op, value, op.dim, shift, (target, source))
 
+    def keep_lanes(self, op: mesh.KeepLanes) -> None:
+        """Where lanes of a core hold no element, those that do move to its last lanes and back:
+        what is not there when lanes are selected becomes zero."""
+        value = cast(Value, op.operands[0])
+        (place,) = self.overwritten(op, [value])
+        self.settle(op.result, place)
+        split = (tensor_type(value).layout or Layout()).split_of(op.dim)
+        assert split is not None
+        beyond = self.emitter.index_of(split.axis) * split.block + (
+            split.block - self.module.dims[op.dim]
+        )
+        moved = self.emitter.place_like(place, f"{op.result.name}.moved", self.dtype(value))
+        with self.emitter.under(Cond.ge(beyond, 1)):
+            self.select(op, value, op.dim, -beyond, (moved, place))
+            self.select(op, value, op.dim, beyond, (place, moved))
+
     def select(
         self, op: Op, value: Value, dim: str, shift: Expr, places: tuple[Place, Place]
     ) -> None:

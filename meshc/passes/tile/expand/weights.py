@@ -9,6 +9,7 @@ from math import prod
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Port, Role
+from meshc.ir.rows import Paired
 from meshc.ir.types import Split, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, View
@@ -41,9 +42,9 @@ class Weights:
         layer = self.stacks[value].layer
         return (Point(layer),) if layer is not None else ()
 
-    def paired(self, value: Value) -> str:
-        """The dim of this weight whose lanes canonicalize reorders into pairs, or nothing."""
-        return self.emitter.source.paired.get(self.stacks[value].param.name, "")
+    def paired(self, value: Value) -> Paired | None:
+        """The lanes of this weight that canonicalize reorders into pairs."""
+        return self.emitter.source.paired.get(self.stacks[value].param.name)
 
     def lanes(self, value: Value) -> Place:
         """A constant that is no matrix of a product: the lanes that its layout gives a core."""

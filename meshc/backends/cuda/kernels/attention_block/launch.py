@@ -48,8 +48,8 @@ class AttentionBlock(FusedKernel):
         ahead = normed_rows(step, plan.shape.hidden, epsilon, weights.gain) if op.partial else []
         read, gain = ("normed", ()) if op.partial else ("residual", (weights.gain,))
         given = (
-            step.row(read), step.row("sums"), *gain, *weights.projections, *weights.head_norms, *weights.output, weights.keys,
-            weights.values,
+            step.row(read), step.row("sums"), *gain, *weights.projections, *weights.head_norms,
+            *weights.output, weights.keys, weights.values,
         )  # fmt: skip
         table = step.own("pages"), weights.pages
         launch = Launch(name, (*given, *table, step.row("cached"), *weights.angles))

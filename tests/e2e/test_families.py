@@ -1,0 +1,105 @@
+"""Families that are no llamas: tiny checkpoints on the Python target against transformers, on
+square and other meshes, whole prompts and chunks, beyond windows; what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mesh_programs import load_program, write
+from recorded_models import check, check_batch, facts
+
+import meshc
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.frontend.checkpoints import open_checkpoint, read_config
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+pytestmark = pytest.mark.models
+
+FOLDERS = sorted((Path(__file__).parents[1] / "data" / "tiny_families").iterdir())
+BY_NAME = {folder.name: folder for folder in FOLDERS}
+MESHES = ("2x2", "3x2", "1x1", "2x5", "1x4", "5x1", "3x3", "4x6")
+
+
+def name_of(folder: Path) -> str:
+    return folder.name
+
+
+@pytest.mark.parametrize(
+    ("folder", "mesh"),
+    [
+        pytest.param(folder, mesh, id=f"{folder.name}-{mesh}", marks=marks)
+        for number, folder in enumerate(FOLDERS)
+        for mesh in MESHES
+        for marks in [() if mesh == MESHES[number % 2] else pytest.mark.slow]
+    ],
+)
+def test_tokens_and_logits_equal_those_of_transformers(
+    folder: Path, mesh: str, tmp_path: Path
+) -> None:
+    check(folder, mesh, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["2x2", "3x2"])
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_a_prompt_in_chunks_gives_what_transformers_gives(
+    folder: Path, mesh: str, tmp_path: Path
+) -> None:
+    """The prompt read in chunks of as many tokens as the mesh has rows, then step by step."""
+    if "long" in folder.name:
+        pytest.skip("servers refuse it")
+    wanted = facts(folder)
+    ids, tokens = [int(i) for i in wanted["prompt_ids"]], wanted["tokens"]
+    loaded = load_any(str(folder), Diagnostics())
+    asked = CompileRequest(
+        mesh=mesh, seq=len(ids) + len(tokens), dtype="f32", batch=2, serving="chunks"
+    )
+    write(tmp_path, compile_loaded(loaded, asked).files)
+    model = load_program(tmp_path).load(weights_of(folder))
+    rows = int(mesh.split("x")[1])
+    for start in range(0, len(ids) - 1, rows):
+        part = ids[start : min(start + rows, len(ids) - 1)]
+        model.read(1, model.embedded(part, start), start)
+    found: list[int] = []
+    for position in range(len(ids) - 1, len(ids) - 1 + len(tokens)):
+        logits = model.step({1: ((found or ids)[-1], position)})[1]
+        if not found:
+            first = np.array(wanted["prompt_logits"])
+            np.testing.assert_allclose(logits, first, atol=2e-4 * np.abs(first).max())
+        found.append(int(logits.argmax()))
+    assert found == tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["2x2", "3x2"])
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_a_batch_gives_each_prompt_what_it_gets_alone(
+    folder: Path, mesh: str, tmp_path: Path
+) -> None:
+    if "long" in folder.name:
+        pytest.skip("some prompts of the batch are too short for it")
+    check_batch(folder, 5, mesh, tmp_path)
+
+
+def weights_of(folder: Path) -> dict[str, np.ndarray]:
+    weights = open_checkpoint(folder, read_config(folder))
+    return {name: weights.read(name) for name in weights.names()}
+
+
+def test_prompts_that_longrope_turns_otherwise_are_refused() -> None:
+    """Its context is 5 tokens; a program with room for more is right for prompts of more."""
+    folder = BY_NAME["phi3-4h2-long-bf16"]
+    program = meshc.compile(folder, mesh="2x2", seq=8, dtype="f32").load(weights_of(folder))
+    with pytest.raises(MeshcError, match="5 prompt tokens, but the program is for sequences of 6"):
+        program.generate([3, 4, 5, 6, 7], 2)
+    assert len(program.generate([3, 4, 5, 6, 7, 8], 2).tokens) == 2
+
+
+@pytest.mark.parametrize("target", ["cuda", "csl"])
+def test_hosts_that_do_not_look_have_no_programs_of_long_contexts(target: str) -> None:
+    options = {"mesh": "2x2"} if target == "csl" else {}
+    folder = str(BY_NAME["phi3-4h2-long-bf16"])
+    with pytest.raises(MeshcError, match="other frequencies from 6 tokens on"):
+        meshc.compile(folder, target=target, phase="decode", seq=8, **options)
