@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,17 +14,16 @@ from numpy.typing import ArrayLike
 
 from meshc.driver.generating import (
     Answer,
+    Continuation,
     OnToken,
     OnTokenOf,
-    Prompt,
     generated,
-    generated_all,
-    most_tokens,
     read_prompts,
 )
 from meshc.driver.hosts import PythonHost, load_host, opened
 from meshc.driver.weights import Array, check_present, open_weights
 from meshc.frontend.checkpoints import ModelConfig
+from meshc.serving.sampling import GREEDY, Sampling
 from meshc.support.diagnostics import Diagnostics, fail
 
 
@@ -99,18 +99,23 @@ class Executable:
         max_tokens: int = 16,
         *,
         ignore_eos: bool = False,
+        sampling: Sampling = GREEDY,
+        seed: int = 0,
+        stop: Sequence[str] = (),
         on_token: OnToken | None = None,
     ) -> Answer:
         """Continue ``prompt``, a text or token ids, by at most ``max_tokens`` tokens, each
-        the one with the largest logit.
+        the one with the largest logit or drawn by ``sampling`` with ``seed``.
 
-        A token that ends a text is the last unless ``ignore_eos``. ``on_token`` is called with each
-        token and the text so far. Raises ``no-tokens`` for a program that maps arrays to arrays,
+        A token that ends a text is the last unless ``ignore_eos``, and the text ends before one of
+        the texts ``stop``. ``on_token`` is called with each token and the text so far.
+
+        Raises ``no-tokens`` for a program that maps arrays to arrays,
         ``bad-argument``, ``no-tokenizer`` and ``run-refused``.
         """
-        (read,), stop = self._read([prompt], max_tokens, ignore_eos)
-        mesh, backend = self._program.mesh, self._backend.name
-        return generated(self._host, read, max_tokens, stop, mesh, backend, on_token)
+        tell = None if on_token is None else partial(_told, on_token)
+        how = Continuation(max_tokens, self._ends(ignore_eos), tuple(stop), sampling, seed)
+        return self._generated([prompt], how, tell)[0]
 
     def generate_all(
         self,
@@ -118,26 +123,34 @@ class Executable:
         max_tokens: int = 16,
         *,
         ignore_eos: bool = False,
+        sampling: Sampling = GREEDY,
+        seed: int = 0,
+        stop: Sequence[str] = (),
         on_token: OnTokenOf | None = None,
     ) -> list[Answer]:
         """Continue several prompts at once, at most as many as the program was compiled for
         (``batch``). Arguments and errors are those of :meth:`generate`, but that ``on_token`` is
         given the number of the prompt as well, before the token."""
-        read, stop = self._read(prompts, max_tokens, ignore_eos)
-        mesh, backend = self._program.mesh, self._backend.name
-        return generated_all(self._host, read, max_tokens, stop, mesh, backend, on_token)
+        how = Continuation(max_tokens, self._ends(ignore_eos), tuple(stop), sampling, seed)
+        return self._generated(prompts, how, on_token)
 
-    def _read(
-        self, prompts: Sequence[str | Sequence[int]], max_tokens: int, ignore_eos: bool
-    ) -> tuple[list[Prompt], tuple[int, ...]]:
-        """The prompts as token ids, and the tokens that end a text."""
+    def _ends(self, ignore_eos: bool) -> tuple[int, ...]:
+        """The tokens that end a text."""
+        config = self._program.config
+        return () if ignore_eos or config is None else config.eos_ids
+
+    def _generated(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        how: Continuation,
+        on_token: OnTokenOf | None,
+    ) -> list[Answer]:
         program = self._program
         if not program.makes_tokens:
             no_tokens(program.name, "run(arrays) maps arrays to arrays")
-        most_tokens(max_tokens)
+        how.check()
         read = read_prompts(prompts, program.config, program.weights, program.name)
-        stop = () if ignore_eos or program.config is None else program.config.eos_ids
-        return read, stop
+        return generated(self._host, read, how, program.mesh, self._backend.name, on_token)
 
     def close(self) -> None:
         """Give a GPU back. The program cannot be used any more."""
@@ -151,6 +164,10 @@ class Executable:
 
     def __repr__(self) -> str:
         return f"<Executable {self._program.name} on {self._backend.name}>"
+
+
+def _told(on_token: OnToken, _: int, token: int, text: str) -> None:
+    on_token(token, text)
 
 
 def no_tokens(name: str, instead: str) -> NoReturn:

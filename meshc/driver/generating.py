@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshc.driver.hosts import Host
-from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
+from meshc.frontend.checkpoints import (
+    ModelConfig,
+    Tokenizer,
+    has_vocabulary,
+    load_tokenizer,
+)
+from meshc.serving.sampling import GREEDY, Sampler, Sampling
+from meshc.serving.texts import Flow
 from meshc.support.diagnostics import fail
 
 _MAX_NEW_TOKENS = 1 << 20
 
 OnToken = Callable[[int, str], None]
 OnTokenOf = Callable[[int, int, str], None]
-"""Called with the number of a prompt, a token behind it and the text behind it so far."""
+"""Called with the number of a prompt, a token behind it and the text behind it so far, as far as
+that is final: whole characters, and nothing that may turn out to be a text to stop at."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """How prompts are continued: by at most ``count`` tokens, chosen by ``sampling`` and ``seed``,
+    up to one in ``ends`` or one of the texts ``stops``. Neither is part of the text."""
+
+    count: int
+    ends: Collection[int] = ()
+    stops: tuple[str, ...] = ()
+    sampling: Sampling = GREEDY
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise ``bad-argument`` for what nobody can ask for."""
+        if not 1 <= self.count <= _MAX_NEW_TOKENS:
+            fail("bad-argument", f"--max-tokens is {self.count}, not 1 to {_MAX_NEW_TOKENS}")
+        if not all(self.stops):
+            fail("bad-argument", "a text to stop at is empty")
+        if self.seed < 0:
+            fail("bad-argument", f"--seed is {self.seed}, not 0 or more")
+        self.sampling.check()
 
 
 @dataclass
@@ -39,12 +67,6 @@ class Answer:
     mesh: str
     backend: str
     logits: NDArray[np.float32] = field(repr=False)
-
-
-def most_tokens(count: int) -> None:
-    """Raise ``bad-argument`` unless ``count`` tokens can be asked for."""
-    if not 1 <= count <= _MAX_NEW_TOKENS:
-        fail("bad-argument", f"--max-tokens is {count}, not 1 to {_MAX_NEW_TOKENS}")
 
 
 @dataclass(frozen=True)
@@ -76,7 +98,7 @@ def read_prompts(
                 help="give token ids, such as 5,17,42",
             )
         return [Prompt(_ids(prompt, None), None) for prompt in prompts]
-    needed = texts or _has_tokenizer(weights)
+    needed = texts or has_vocabulary(weights)
     tokenizer = load_tokenizer(weights, config) if needed else None
     return [Prompt(_ids(prompt, tokenizer), tokenizer) for prompt in prompts]
 
@@ -89,85 +111,64 @@ def _ids(prompt: Given, tokenizer: Tokenizer | None) -> list[int]:
     return [int(token) for token in prompt]
 
 
-def _has_tokenizer(place: Path) -> bool:
-    folder = place if os.path.isdir(place) else place.parent
-    return place.suffix == ".gguf" or os.path.isfile(folder / "tokenizer.json")
-
-
 def generated(
     host: Host,
-    prompt: Prompt,
-    count: int,
-    stop: Collection[int],
-    mesh: str,
-    backend: str,
-    on_token: OnToken | None = None,
-) -> Answer:
-    """Continue ``prompt`` by up to ``count`` tokens, each the one with the largest logit; a token
-    in ``stop`` is the last.
-
-    Raises ``run-refused``.
-    """
-    steps = _Steps(prompt.ids, prompt.tokenizer, on_token)
-    tokens = list(host.generate(prompt.ids, count, steps, stop))
-    text = prompt.tokenizer.continuation(prompt.ids, tokens) if prompt.tokenizer else None
-    seconds = steps.seconds_per_token()
-    return Answer(prompt.ids, tokens, text, seconds, mesh, backend, steps.stacked())
-
-
-def generated_all(
-    host: Host,
     prompts: Sequence[Prompt],
-    count: int,
-    stop: Collection[int],
+    how: Continuation,
     mesh: str,
     backend: str,
     on_token: OnTokenOf | None = None,
 ) -> list[Answer]:
-    """Continue several prompts at once, each as :func:`generated` does. Raises ``run-refused``."""
+    """Continue ``prompts``, all at once. Raises ``run-refused``, and ``no-tokenizer`` for texts to
+    stop at where tokens have no text."""
+    if how.stops and any(prompt.tokenizer is None for prompt in prompts):
+        fail("no-tokenizer", "there is no tokenizer, so there is no text to stop at")
+    texts = [_Steps(number, prompt, how, on_token) for number, prompt in enumerate(prompts)]
 
-    def telling(request: int) -> OnToken | None:
-        return None if on_token is None else partial(on_token, request)
+    def tell(request: int, token: int, logits: NDArray[np.float32] | None) -> bool:
+        return texts[request].take(token, logits)
 
-    steps = [_Steps(p.ids, p.tokenizer, telling(n)) for n, p in enumerate(prompts)]
+    def choose(request: int, logits: NDArray[np.float32]) -> int:
+        return texts[request].sampler(logits)
 
-    def tell(request: int, token: int, logits: NDArray[np.float32] | None) -> None:
-        steps[request](token, logits)
-
-    found = host.generate_all([p.ids for p in prompts], count, tell, stop)
+    found = host.generate_all([p.ids for p in prompts], how.count, tell, how.ends, choose)
     return [
         Answer(
-            prompt.ids,
+            text.prompt.ids,
             tokens,
-            prompt.tokenizer.continuation(prompt.ids, tokens) if prompt.tokenizer else None,
-            own.seconds_per_token(),
+            text.flow.text if text.prompt.tokenizer else None,
+            text.seconds_per_token(),
             mesh,
             backend,
-            own.stacked(),
+            text.stacked(),
         )
-        for prompt, tokens, own in zip(prompts, found, steps, strict=True)
+        for tokens, text in zip(found, texts, strict=True)
     ]
 
 
 class _Steps:
-    """Collects logits and times of the tokens, and hands new text on as it comes."""
+    """What comes behind one prompt: collects logits and times, and hands new text on."""
 
-    def __init__(self, ids: list[int], tokenizer: Tokenizer | None, on_token: OnToken | None):
-        self.ids = ids
-        self.tokenizer = tokenizer
-        self.on_token = on_token
-        self.tokens: list[int] = []
+    def __init__(self, number: int, prompt: Prompt, how: Continuation, on_token: OnTokenOf | None):
+        self.number, self.prompt, self.how, self.on_token = number, prompt, how, on_token
+        self.sampler = Sampler(how.sampling, how.seed, number)
+        self.flow = Flow(prompt.tokenizer, prompt.ids, how.stops)
         self.logits: list[NDArray[np.float32]] = []
         self.times: list[float] = []
 
-    def __call__(self, token: int, logits: NDArray[np.float32] | None) -> None:
+    def take(self, token: int, logits: NDArray[np.float32] | None) -> bool:
+        """Take the next token; whether it is the last because the text has come to a stop. Without
+        ``logits`` the cores chose it. Raises ``bad-argument`` where it was to be drawn."""
         self.times.append(time.perf_counter())
-        self.tokens.append(token)
         if logits is not None:
             self.logits.append(np.array(logits, np.float32))
+        elif self.how.sampling != GREEDY:
+            fail("bad-argument", "the cores choose the likeliest token, so that none is drawn")
+        ends = token in self.how.ends
+        self.flow.push(token, ends or len(self.times) == self.how.count, shown=not ends)
         if self.on_token is not None:
-            text = self.tokenizer.continuation(self.ids, self.tokens) if self.tokenizer else ""
-            self.on_token(token, text)
+            self.on_token(self.number, token, self.flow.text if self.prompt.tokenizer else "")
+        return self.flow.stopped
 
     def seconds_per_token(self) -> float:
         """Mean time from one token to the next; 0 when there was only one."""

@@ -31,29 +31,26 @@ BACKENDS: dict[str, tuple[str, ...]] = {
 _FILE_LIMIT_BYTES = 1 << 24
 
 
+OnToken = Callable[[int, int, Array], bool]
+"""Called with the number of a prompt, a token behind it and its logits; whether it is the last."""
+Choose = Callable[[int, Array], int]
+"""The next token, for the number of a prompt and the logits behind it."""
+
+
 class Host(Protocol):
     """A loaded language model."""
-
-    def generate(
-        self,
-        prompt: Sequence[int],
-        count: int,
-        on_token: Callable[[int, Array], None],
-        stop: Collection[int] = (),
-    ) -> Iterator[int]:
-        """The ids of at most ``count`` tokens that continue ``prompt``, each the one with the
-        largest logit; a token in ``stop`` is the last. ``on_token`` is called with each token and
-        its logits."""
 
     def generate_all(
         self,
         prompts: Sequence[Sequence[int]],
         count: int,
-        on_token: Callable[[int, int, Array], None],
-        stop: Collection[int] = (),
+        on_token: OnToken,
+        stop: Collection[int],
+        choose: Choose,
     ) -> list[list[int]]:
-        """The same for several prompts at once; ``on_token`` is given the number of the prompt as
-        well, before the token."""
+        """The ids of at most ``count`` tokens that continue each of ``prompts``, all at once, as
+        ``choose`` takes them. One in ``stop`` is the last, and one of which ``on_token`` returns
+        true."""
 
 
 def known_backends() -> tuple[str, ...]:
@@ -133,28 +130,17 @@ class PythonHost:
         with self._refusals():
             self._program = self._main.load(tensors)
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        count: int,
-        on_token: Callable[[int, Array], None],
-        stop: Collection[int] = (),
-    ) -> Iterator[int]:
-        """See :class:`Host`."""
-        with self._refusals():
-            return iter(self._program.generate(prompt, count, on_token, stop))
-
     def generate_all(
         self,
         prompts: Sequence[Sequence[int]],
         count: int,
-        on_token: Callable[[int, int, Array], None],
-        stop: Collection[int] = (),
+        on_token: OnToken,
+        stop: Collection[int],
+        choose: Choose,
     ) -> list[list[int]]:
         """See :class:`Host`."""
         with self._refusals():
-            found: list[list[int]] = self._program.generate_all(prompts, count, on_token, stop)
-        return found
+            return list(self._program.generate_all(prompts, count, on_token, stop, choose))
 
     def run(
         self, arrays: Mapping[str, Array], scalars: Mapping[str, int | Sequence[int]]
@@ -256,38 +242,35 @@ class WaferHost:
             self._kept = stack.pop_all()
             weakref.finalize(self, self._kept.close)
 
-    def generate(
-        self,
-        prompt: Sequence[int],
-        count: int,
-        on_token: Callable[[int, Array], None],
-        stop: Collection[int] = (),
-    ) -> Iterator[int]:
-        """See :class:`Host`."""
-        with _refusals_of_host():
-            return iter(self._model.generate(list(prompt), count, on_token, stop))
-
     def generate_all(
         self,
         prompts: Sequence[Sequence[int]],
         count: int,
-        on_token: Callable[[int, int, Array], None],
-        stop: Collection[int] = (),
+        on_token: OnToken,
+        stop: Collection[int],
+        choose: Choose,
     ) -> list[list[int]]:
         """See :class:`Host`; a program takes one prompt after the other."""
-        if hasattr(self._model, "generate_all"):
-            with _refusals_of_host():
-                return list(self._model.generate_all(prompts, count, on_token, stop))
-        found = []
-        for number, prompt in enumerate(prompts):
-            tell = partial(on_token, number)
-            found.append(list(self.generate(prompt, count, tell, stop)))
+        with _refusals_of_host():
+            if hasattr(self._model, "generate_all"):
+                how = {"stop": stop, "choose": choose}
+                return list(self._model.generate_all(prompts, count, on_token, **how))
+            found = []
+            for number, prompt in enumerate(prompts):
+                tell = partial(on_token, number)
+                # The program counts the prompts that it is given, of which there is one at a time.
+                chosen = partial(_of_prompt, choose, number)
+                found.append(self._model.generate(list(prompt), count, tell, stop, chosen))
         return found
 
     def stop(self) -> None:
         """Let the program end, which writes the trace."""
         with self._kept:
             self._model.stop()
+
+
+def _of_prompt(choose: Choose, number: int, _: int, logits: Array) -> int:
+    return choose(number, logits)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,10 +12,9 @@ from meshc.driver.compiled import Compiled
 from meshc.driver.executable import Program, no_tokens
 from meshc.driver.generating import (
     Answer,
+    Continuation,
     OnTokenOf,
     generated,
-    generated_all,
-    most_tokens,
     read_prompts,
 )
 from meshc.driver.hosts import Backend, WaferHost, known_backends, load_host
@@ -29,6 +27,8 @@ from meshc.driver.weights import (
     find_weights,
     open_weights,
 )
+from meshc.frontend.checkpoints import Generation, ModelConfig, read_generation
+from meshc.serving.sampling import GREEDY, Sampling
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import error_words
 from meshc.support.scratch import scratch_folder
@@ -40,6 +40,9 @@ OnProfile = Callable[[Profile], None]
 class RunRequest:
     """What to generate from: prompts, texts or token ids, that are continued all at once.
 
+    Tokens are drawn if ``sample`` or one of ``temperature``, ``top_k`` and ``top_p`` is given; with
+    ``sample`` those that are not given are as the checkpoint's ``generation_config.json`` says,
+    else 1, 0 and 1. ``stops`` and ``seed`` are those of :class:`Continuation`.
     ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
     """
 
@@ -49,12 +52,35 @@ class RunRequest:
     backend: str = ""
     ignore_eos: bool = False
     trace: str | None = None
+    stops: tuple[str, ...] = ()
+    sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def continuation(
+        self, config: ModelConfig | None = None, usual: Generation | None = None
+    ) -> Continuation:
+        """How the prompts are continued by a model of ``config``, whose authors draw as
+        ``usual``."""
+        ends = () if self.ignore_eos or config is None else config.eos_ids
+        sampling = self._sampling(usual or Generation())
+        return Continuation(self.max_tokens, ends, self.stops, sampling, self.seed)
+
+    def _sampling(self, usual: Generation) -> Sampling:
+        named = ("temperature", "top_k", "top_p")
+        given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        if not self.sample and not given:
+            return GREEDY
+        base = usual if self.sample else Generation()
+        return Sampling(**{name: getattr(base, name) for name in named} | given)
 
     def check(self) -> None:
-        """Raise ``bad-option`` for what makes no sense."""
+        """Raise ``bad-argument`` for what makes no sense."""
         if not self.prompts:
             fail("bad-argument", "give one of --prompt and --prompt-ids")
-        most_tokens(self.max_tokens)
+        self.continuation().check()
         if self.backend and self.backend not in known_backends():
             known = " or ".join(known_backends())
             fail("bad-argument", f"there is no backend '{self.backend}'", help=f"it is {known}")
@@ -122,15 +148,12 @@ def run_program(
     tensors = open_weights(program.weights, program.config, program.layers, report, on_read)
     check_present(program.names, tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name)
-    stop = () if request.ignore_eos or program.config is None else program.config.eos_ids
     trace = _trace(request, backend, program.folder)
     host = load_host(program.folder, backend, tensors, trace)
-    mesh, name = program.mesh, backend.name
-    if len(prompts) > 1:
-        found = generated_all(host, prompts, request.max_tokens, stop, mesh, name, on_token)
-    else:
-        tell = None if on_token is None else partial(on_token, 0)
-        found = [generated(host, prompts[0], request.max_tokens, stop, mesh, name, tell)]
+    usual = read_generation(program.weights) if request.sample else None
+    how = request.continuation(program.config, usual)
+    how.check()
+    found = generated(host, prompts, how, program.mesh, backend.name, on_token)
     if trace is not None and isinstance(host, WaferHost):
         host.stop()
         if on_profile is not None:

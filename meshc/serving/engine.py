@@ -9,17 +9,21 @@ first token of the answer, in the same iteration.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from meshc.serving.requests import Request
+from meshc.serving.sampling import Sampler
 from meshc.serving.scheduler import Iteration, Prefill, Scheduler
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
+
+Choose = Callable[[Array], int]
+"""The next token behind logits ``[vocab]``."""
 
 
 class Engine(Protocol):
@@ -59,6 +63,7 @@ class Job:
     prompt: tuple[int, ...]
     most: int
     stop: Collection[int] = ()
+    choose: Choose = field(default_factory=Sampler)
     tokens: list[int] = field(default_factory=list)
     place: int | None = None
     rows: Array | None = None
@@ -103,16 +108,21 @@ class Server:
         self._free = list(range(engine.requests))
 
     def submit(
-        self, name: int, prompt: Sequence[int], most: int, stop: Collection[int] = ()
+        self,
+        name: int,
+        prompt: Sequence[int],
+        most: int,
+        stop: Collection[int] = (),
+        choose: Choose | None = None,
     ) -> None:
-        """Queue request ``name``: ``prompt`` is continued by at most ``most`` tokens; one in
-        ``stop`` is the last.
+        """Queue request ``name``: ``prompt`` is continued by at most ``most`` tokens as ``choose``
+        takes them, by default the most likely ones; one in ``stop`` is the last.
 
         Errors: those of :meth:`check` and of :meth:`Scheduler.arrive`.
         """
         self.check(prompt, most)
         self.scheduler.arrive(Request(name, len(prompt), most))
-        self.jobs[name] = Job(name, tuple(prompt), most, stop)
+        self.jobs[name] = Job(name, tuple(prompt), most, stop, choose or Sampler())
 
     def check(self, prompt: Sequence[int], most: int) -> None:
         """Fail with ``request-too-large`` where the caches of a request have no room for ``prompt``
@@ -188,7 +198,7 @@ class Server:
         return done
 
     def _continue(self, names: Sequence[int]) -> dict[int, int]:
-        """The next token of each request, the one with the largest logit."""
+        """The next token of each request."""
         tokens: dict[int, tuple[int, int]] = {}
         places: dict[int, int] = {}
         for name in names:
@@ -198,7 +208,7 @@ class Server:
             last = (job.tokens or job.prompt)[-1]
             tokens[job.place] = (last, len(job.prompt) - 1 + len(job.tokens))
         logits = self.engine.step(tokens) if tokens else {}
-        found = {name: int(logits[place].argmax()) for name, place in places.items()}
+        found = {name: self.jobs[name].choose(logits[place]) for name, place in places.items()}
         for name, token in found.items():
             self.jobs[name].tokens.append(token)
         return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from meshc.serving.engine import Record, Server
+from meshc.serving.engine import Choose, Record, Server
 from meshc.support.diagnostics import MeshcError
 
 Reason = Literal["", "stop", "length", "error"]
@@ -33,6 +33,7 @@ class _Coming:
     prompt: tuple[int, ...]
     most: int
     stop: Collection[int]
+    choose: Choose | None
 
 
 class Loop:
@@ -57,9 +58,15 @@ class Loop:
         self._thread.start()
 
     def submit(
-        self, prompt: Sequence[int], most: int, stop: Collection[int], listener: Listener
+        self,
+        prompt: Sequence[int],
+        most: int,
+        stop: Collection[int],
+        listener: Listener,
+        choose: Choose | None = None,
     ) -> int:
-        """Queue a request, of which ``listener`` hears; its name.
+        """Queue a request, of which ``listener`` hears; its name. ``choose`` is that of
+        :meth:`Server.submit`.
 
         Errors: those of :meth:`Server.check`, at once.
         """
@@ -69,7 +76,7 @@ class Loop:
             self._names += 1
             self._listeners[name] = listener
             self._stops[name] = stop
-            self._inbox.append(_Coming(name, tuple(prompt), most, stop))
+            self._inbox.append(_Coming(name, tuple(prompt), most, stop, choose))
             self._changed.notify()
         return name
 
@@ -114,7 +121,7 @@ class Loop:
                 self._stops.pop(one, None)
                 continue
             try:
-                self.server.submit(one.name, one.prompt, one.most, one.stop)
+                self.server.submit(one.name, one.prompt, one.most, one.stop, one.choose)
             except MeshcError as error:
                 self._news(one.name, News(None, "error", str(error)))
         return True

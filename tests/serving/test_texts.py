@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.serving.endpoint.texts import Flow
+from meshc.serving.texts import Flow
 
 
 class Bytes:

@@ -139,11 +139,14 @@ class LanguageModel:
         self,
         prompts: Sequence[Sequence[int]],
         count: int,
-        on_token: Callable[[int, int, Array], None],
+        on_token: Callable[[int, int, Array], object],
         stop: Collection[int] = (),
+        choose: Callable[[int, Array], int] | None = None,
     ) -> list[list[int]]:
         """Like :meth:`generate`, for up to as many prompts as a step has requests; ``on_token`` is
-        called with the number of a prompt, a token behind it and its logits.
+        called with the number of a prompt, a token behind it and its logits; if it returns true,
+        the token is the last. ``choose`` gives the next token for the number of a prompt and the
+        logits behind it; without it that is the most likely one.
 
         A request that has ended computes its last token again, and nobody looks.
         """
@@ -162,11 +165,14 @@ class LanguageModel:
         found: list[list[int]] = [[] for _ in prompts]
         running = list(range(len(prompts)))
         while running:
-            for request in running:
-                tokens[request] = token = int(logits[request].argmax())
+            for request in tuple(running):
+                row = logits[request]
+                token = int(row.argmax()) if choose is None else choose(request, row)
+                tokens[request] = token
                 found[request].append(token)
-                on_token(request, token, logits[request])
-            running = [r for r in running if found[r][-1] not in stop and len(found[r]) < count]
+                ended = on_token(request, token, row)
+                if ended or token in stop or len(found[request]) == count:
+                    running.remove(request)
             if running:
                 rows = self.step(tokens, cached)
             for request in running:

@@ -49,6 +49,12 @@ def run(options: argparse.Namespace) -> int:
         options.backend,
         options.ignore_eos,
         options.profile,
+        tuple(options.stop),
+        options.sample,
+        options.temperature,
+        options.top_k,
+        options.top_p,
+        options.seed,
     )
     profiles: list[Profile] = []
     request.check()
@@ -158,28 +164,27 @@ def _capacity(request: RunRequest, most: int) -> int:
 
 
 class _Live:
-    """Prints the text of one prompt as it is generated, on a terminal; otherwise all at the end."""
+    """Prints the text of one prompt as it is generated; those of several, and ids, at the end."""
 
     def __init__(self, progress: Progress, text: bool) -> None:
         self.progress = progress
-        self.flowing = text and sys.stdout.isatty()
+        self.flowing = text
         self.printed = ""
         self.count = 0
 
     def token(self, request: int, token: int, text: str) -> None:
-        """Called with each token of a request and the text of all its tokens so far."""
+        """Called with each token of a request and what is final of its text so far."""
         self.count += 1
-        if not self.flowing:
+        if not self.flowing or not sys.stdout.isatty():
             self.progress.generated(self.count)
-        elif text.startswith(self.printed) and not text.endswith("\ufffd"):
+        if self.flowing and text != self.printed:
             sys.stdout.write(text[len(self.printed) :])
             sys.stdout.flush()
             self.printed = text
 
     def end(self, answer: Answer) -> None:
         """Print what is left of the text, or the ids of a model without a tokenizer."""
-        text = _text(answer)
-        print(text[len(self.printed) :] if text.startswith(self.printed) else f"\n{text}")
+        print(_text(answer)[len(self.printed) :])
 
 
 def _text(answer: Answer) -> str:

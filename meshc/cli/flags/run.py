@@ -10,8 +10,8 @@ from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
 Generate text with MODEL (as for compile), or with a program that compile wrote to a directory.
-Tokens are the most likely ones (greedy). Several prompts are continued at once, as requests of one
-batch.
+Tokens are the most likely ones unless a flag asks to draw them. Several prompts are continued at
+once, as requests of one batch.
 """
 
 
@@ -65,11 +65,50 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"
     )
+    _add_sampling(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_chunk(parser)
     add_keeping(parser)
     add_compiling(parser)
     add_watching(parser)
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How tokens are chosen, and where a text ends."""
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="draw tokens as the checkpoint's generation_config.json says",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="draw tokens with scores divided by T; 0: the most likely ones",
+    )
+    parser.add_argument(
+        "--top-k", type=int, metavar="K", help="draw among the K most likely tokens; 0: all"
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="draw among the most likely tokens that have the probability P together",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="draws of the same seed are the same; default: %(default)s",
+    )
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end before this text, of which nothing is printed; may be repeated",
+    )
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -17,14 +17,16 @@ from meshc.frontend.checkpoints.config import (
 from meshc.frontend.checkpoints.family_model import model_of, model_parameters
 from meshc.frontend.checkpoints.gguf.config import config_from_gguf
 from meshc.frontend.checkpoints.hf.config import read_config
+from meshc.frontend.checkpoints.hf.generation import Generation, read_generation
 from meshc.frontend.checkpoints.logical import parameter_count
 from meshc.frontend.checkpoints.packaged import find_packaged_weights
-from meshc.frontend.checkpoints.tokenizer import Tokenizer, load_tokenizer
+from meshc.frontend.checkpoints.tokenizer import Tokenizer, has_vocabulary, load_tokenizer
 from meshc.frontend.checkpoints.weights import Checkpoint, open_checkpoint
 
 __all__ = [
     "Checkpoint",
     "DynamicScaling",
+    "Generation",
     "LinearScaling",
     "Llama3Scaling",
     "LongScaling",
@@ -36,10 +38,12 @@ __all__ = [
     "catalogue_names",
     "config_from_gguf",
     "find_packaged_weights",
+    "has_vocabulary",
     "load_tokenizer",
     "model_of",
     "model_parameters",
     "open_checkpoint",
     "parameter_count",
     "read_config",
+    "read_generation",
 ]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from meshc.frontend.checkpoints.config import ModelConfig
 from meshc.frontend.checkpoints.files import list_directory, read_bounded
 from meshc.frontend.checkpoints.gguf.header import read_gguf_header
-from meshc.frontend.checkpoints.gguf.vocabulary import read_gguf_vocabulary
+from meshc.frontend.checkpoints.gguf.vocabulary import has_gguf_vocabulary, read_gguf_vocabulary
 from meshc.frontend.checkpoints.tokenizer_engine import engine_from_json, engine_from_vocabulary
 from meshc.support.diagnostics import fail
 
@@ -89,6 +89,15 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
             help="the tokenizer belongs to another model",
         )
     return tokenizer
+
+
+def has_vocabulary(path: Path) -> bool:
+    """Whether there is a tokenizer at ``path``, as :func:`load_tokenizer` looks for it: beside a
+    file of weights, or in a GGUF file that says which kind it has. Errors: ``gguf-invalid``,
+    ``checkpoint-unreadable``."""
+    if path.suffix.lower() == ".gguf":
+        return has_gguf_vocabulary(read_gguf_header(path))
+    return os.path.isfile((path if os.path.isdir(path) else path.parent) / "tokenizer.json")
 
 
 def _tokenizer_file(path: Path) -> Path:

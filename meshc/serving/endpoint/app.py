@@ -17,8 +17,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from meshc.serving.endpoint.asked import Asked, Refused, asked
-from meshc.serving.endpoint.texts import Flow, Tokenizer
 from meshc.serving.loop import Loop, News
+from meshc.serving.sampling import Sampler
+from meshc.serving.texts import Flow, Tokenizer
 from meshc.support.diagnostics import MeshcError
 
 LARGEST_BODY = 8 << 20
@@ -62,7 +63,10 @@ class Answers:
         try:
             for index, prompt in enumerate(self.wanted.prompts):
                 hears = lambda one, index=index: listener(index, one)  # noqa: E731
-                self.names[index] = self.loop.submit(prompt, self.wanted.most, self.eos, hears)
+                choose = Sampler(self.wanted.sampling, self.wanted.seed, index)
+                self.names[index] = self.loop.submit(
+                    prompt, self.wanted.most, self.eos, hears, choose
+                )
             while self.names:
                 index, one = await news.get()
                 if index in self.names:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from meshc.serving.sampling import Sampling
+
 MOST_PROMPTS = 128
 MOST_STOPS = 4
 USUAL_TOKENS = 16
@@ -25,18 +27,22 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Asked:
     """Prompts as token ids, each to be continued by at most ``most`` tokens, up to one of the texts
-    ``stops``; answered piece by piece if ``stream``, with counts at the end if ``usage``."""
+    ``stops``, chosen by ``sampling`` and ``seed``, None for another
+    text each time; answered piece by piece if ``stream``, with counts at the end if ``usage``."""
 
     prompts: tuple[tuple[int, ...], ...]
     most: int
     stops: tuple[str, ...]
+    sampling: Sampling
+    seed: int | None
     stream: bool
     usage: bool
 
 
+MOST_TEMPERATURE = 2
+SEEDS = 1 << 63
+
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "temperature": (0,),
-    "top_p": (1,),
     "n": (1,),
     "best_of": (1,),
     "echo": (False,),
@@ -46,9 +52,20 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "logit_bias": ({},),
 }
-"""Settings that would change which tokens come, with the values under which they do not."""
+"""Settings that are not computed, with the values under which they change nothing."""
 
-_KNOWN = {"model", "prompt", "max_tokens", "stop", "stream", "stream_options", "seed", "user"}
+_KNOWN = {
+    "model",
+    "prompt",
+    "max_tokens",
+    "stop",
+    "stream",
+    "stream_options",
+    "seed",
+    "user",
+    "temperature",
+    "top_p",
+}
 
 
 def asked(body: bytes, model: str, encode: Encode | None) -> Asked:
@@ -67,7 +84,7 @@ def asked(body: bytes, model: str, encode: Encode | None) -> Asked:
     for name, value in given.items():
         if name in _NEUTRAL:
             if value is not None and value not in _NEUTRAL[name]:
-                words = f"{name} cannot be {_shown(value)}: tokens are the most likely ones"
+                words = f"{name} cannot be {_shown(value)}: that is not supported"
                 raise Refused(400, words, name)
         elif name not in _KNOWN:
             raise Refused(400, f"there is no setting '{name[:40]}'", name[:40])
@@ -75,6 +92,11 @@ def asked(body: bytes, model: str, encode: Encode | None) -> Asked:
         _prompts(given.get("prompt"), encode),
         _most(given.get("max_tokens")),
         _stops(given.get("stop"), encode),
+        Sampling(
+            temperature=_number(given, "temperature", MOST_TEMPERATURE),
+            top_p=_number(given, "top_p", 1),
+        ),
+        _seed(given.get("seed")),
         _flag(given, "stream"),
         _flag(_options(given), "include_usage"),
     )
@@ -115,6 +137,25 @@ def _most(given: object) -> int:
     if type(given) is not int or given < 1:
         raise Refused(400, f"max_tokens is {_shown(given)}, not 1 or more", "max_tokens")
     return given
+
+
+def _number(given: dict[str, object], name: str, most: int) -> float:
+    """A number from 0 to ``most``, 1 where it is not given, as the OpenAI API has it."""
+    found = given.get(name)
+    if found is None:
+        return 1.0
+    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found <= most:
+        raise Refused(400, f"{name} is {_shown(found)}, not 0 to {most}", name)
+    return float(found)
+
+
+def _seed(given: object) -> int | None:
+    """The seed; a negative one is as good as another."""
+    if given is None:
+        return None
+    if type(given) is not int or not -SEEDS <= given < SEEDS:
+        raise Refused(400, f"seed is {_shown(given)}, not a whole number of 64 bits", "seed")
+    return given % (2 * SEEDS)
 
 
 def _stops(given: object, encode: Encode | None) -> tuple[str, ...]:

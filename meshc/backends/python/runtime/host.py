@@ -90,7 +90,7 @@ class LanguageModel:
         self,
         ids: Sequence[int],
         max_tokens: int,
-        on_token: Callable[[int, Array], None] | None = None,
+        on_token: Callable[[int, Array], object] | None = None,
         stop: Container[int] = (),
     ) -> list[int]:
         """Up to ``max_tokens`` greedy tokens after ``ids``; a token in ``stop`` is the last.
@@ -98,9 +98,8 @@ class LanguageModel:
         ``on_token`` is called with each token and its logits ``[vocab]``. Raises ``HostError``.
         """
 
-        def tell(request: int, token: int, logits: Array) -> None:
-            if on_token is not None:
-                on_token(token, logits)
+        def tell(request: int, token: int, logits: Array) -> object:
+            return on_token is not None and on_token(token, logits)
 
         return self.generate_all([ids], max_tokens, tell, stop)[0]
 
@@ -108,12 +107,15 @@ class LanguageModel:
         self,
         prompts: Sequence[Sequence[int]],
         max_tokens: int,
-        on_token: Callable[[int, int, Array], None] | None = None,
+        on_token: Callable[[int, int, Array], object] | None = None,
         stop: Container[int] = (),
+        choose: Callable[[int, Array], int] | None = None,
     ) -> list[list[int]]:
         """As ``generate``, for up to ``batch`` prompts at once.
 
-        ``on_token`` is called with the number of a prompt, a token behind it and its logits.
+        ``on_token`` is called with the number of a prompt, a token behind it and its logits; if it
+        returns true, the token is the last. ``choose`` gives the next token for the number of a
+        prompt and the logits behind it; without it that is the most likely one.
         """
         if not 1 <= len(prompts) <= self.batch:
             raise HostError(f"{len(prompts)} prompts, but the program takes 1 to {self.batch}")
@@ -130,11 +132,12 @@ class LanguageModel:
                     request.go_on(request.ahead.pop(0))
                     continue
                 self.last_logits = logits[number]
-                token = int(logits[number].argmax())
+                row = logits[number]
+                token = int(row.argmax()) if choose is None else choose(number, row)
                 request.found.append(token)
-                if on_token is not None:
-                    on_token(number, token, logits[number])
                 request.ended = token in stop or len(request.found) == max_tokens
+                if on_token is not None and on_token(number, token, row):
+                    request.ended = True
                 if not request.ended:
                     request.go_on(token)
         return [request.found for request in requests]

@@ -44,6 +44,11 @@ class GgufVocabulary:
         return [token for token, kind in zip(self.tokens, self.types, strict=True) if kind in types]
 
 
+def has_gguf_vocabulary(header: GgufHeader) -> bool:
+    """Whether the file has a vocabulary of any kind."""
+    return f"{_PREFIX}model" in header.metadata
+
+
 def read_gguf_vocabulary(header: GgufHeader) -> GgufVocabulary:
     """The vocabulary in ``header``. Errors: ``tokenizer-invalid``, ``tokenizer-unsupported``."""
     return _Reader(header).vocabulary()

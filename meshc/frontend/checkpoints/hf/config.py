@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -17,6 +18,8 @@ from meshc.frontend.checkpoints.config import (
     Parameter,
 )
 from meshc.frontend.checkpoints.fields import Fields, brief
+from meshc.frontend.checkpoints.hf.generation import FILE as GENERATION
+from meshc.frontend.checkpoints.hf.generation import read_generation
 from meshc.frontend.checkpoints.hf.near import nearest
 from meshc.frontend.checkpoints.hf.numbers import read_numbers
 from meshc.frontend.checkpoints.hf.rope import Rope, read_rope
@@ -47,14 +50,25 @@ def read_config(path: str | Path, diagnostics: Diagnostics | None = None) -> Mod
     """The model in the Hugging Face directory or ``config.json`` at ``path``.
 
     Remarks (keys that are not used) go to ``diagnostics``. All faults of the file are raised
-    together. Errors: ``checkpoint-unreadable``, ``json-invalid``, ``unsupported-architecture``,
-    ``config-missing-key``, ``config-bad-value``, ``config-unsupported``.
+    together. Tokens that end a text are those of a ``generation_config.json`` beside it, if it
+    names any, as in transformers. Errors: ``checkpoint-unreadable``, ``json-invalid``,
+    ``unsupported-architecture``, ``config-missing-key``, ``config-bad-value``,
+    ``config-unsupported``.
     """
     file = Path(path)
     if os.path.isdir(file):
         file = file / "config.json"
     text = read_json_object(file, CONFIG_LIMIT_BYTES, "model config")
-    return config_from_json(text, model_name(file), diagnostics)
+    config = config_from_json(text, model_name(file), diagnostics)
+    ends = read_generation(file).eos_ids
+    if any(token >= config.vocab for token in ends):
+        fail(
+            "config-bad-value",
+            f"{GENERATION} beside '{file}' ends texts with tokens {list(ends)}, which do not all "
+            f"lie below the vocabulary size {config.vocab}",
+            help="get the file again; it belongs to another model",
+        )
+    return replace(config, eos_ids=ends) if ends else config
 
 
 def model_name(file: Path) -> str:

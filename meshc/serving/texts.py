@@ -21,35 +21,44 @@ class Tokenizer(Protocol):
 class Flow:
     """The text of one answer. Without a tokenizer it is the ids, with spaces between.
 
-    ``stopped`` says that one of the texts ``stops`` has come, which is not part of the answer.
+    ``stopped`` says that one of the texts ``stops`` has come, which is not part of the answer;
+    ``text`` is what was given so far.
     """
 
     def __init__(
         self, tokenizer: Tokenizer | None, prompt: Sequence[int], stops: Sequence[str]
     ) -> None:
         self._tokenizer, self._prompt, self._stops = tokenizer, prompt, stops
-        self._held = max((len(text) - 1 for text in stops), default=0)
         self.tokens: list[int] = []
         self.stopped = False
-        self._given = 0
+        self.text = ""
 
     def push(self, token: int, last: bool, shown: bool = True) -> str:
         """The text that is final now that ``token`` has come and was not before; of the last token
         all that is left. One that is not ``shown`` only ends the text."""
         self.tokens.append(token)
-        text = self._text(self.tokens if shown else self.tokens[:-1])
+        text = self._spelled(self.tokens if shown else self.tokens[:-1])
         places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
             self.stopped = True
             text = text[: min(places)]
         elif not last:
             # A character may need more tokens, and the beginning of a stop may become one.
-            text = text.removesuffix(_UNFINISHED)
-            text = text[: max(self._given, len(text) - self._held)]
-        piece, self._given = text[self._given :], max(self._given, len(text))
+            text = text.rstrip(_UNFINISHED)
+            text = text[: len(text) - self._begun(text)]
+        piece = text[len(self.text) :]
+        self.text += piece
         return piece
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def _begun(self, text: str) -> int:
+        """Characters at the end of ``text`` with which one of the stops begins, at most."""
+        longest = max((len(stop) - 1 for stop in self._stops), default=0)
+        for count in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-count:]) for stop in self._stops):
+                return count
+        return 0
+
+    def _spelled(self, tokens: Sequence[int]) -> str:
         if self._tokenizer is not None:
             return self._tokenizer.continuation(self._prompt, tokens)
         return "".join(f"{token} " for token in tokens)
