@@ -226,7 +226,7 @@ def test_longer_chunks_than_a_program_has_room_for_are_refused(short):
         with pytest.raises(MeshcError, match="reads at most 6 tokens of a prompt at once"):
             short.server(chosen)
     with pytest.raises(MeshcError, match="a chunk of 7 tokens, but the program reads 6 at most"):
-        short.engine.read(0, short.engine.embedded([1] * 7), 0, range(2))
+        short.engine.read(0, short.engine.embedded([1] * 7, 0), 0, range(2))
 
 
 def test_a_program_for_short_chunks_takes_less_memory():
