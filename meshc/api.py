@@ -18,6 +18,7 @@ from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
 from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.graph.canonicalize import Canonicalize
+from meshc.passes.graph.choose_token import ChooseToken
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_cluster import FuseCluster
@@ -145,6 +146,7 @@ __all__ = [
     "AssignCslTasks",
     "BatchTokens",
     "Canonicalize",
+    "ChooseToken",
     "ChunkPrompts",
     "Compiled",
     "Diagnostic",
