@@ -40,7 +40,7 @@ def test_random_programs_in_python() -> None:
 def test_random_models_with_experts() -> None:
     """Those cases of the seed that have them."""
     tally = Tally()
-    for index in (2, 55, 116, 146, 176, 218):
+    for index in (61, 135, 214, 253, 254):
         case = draw_case(SEED, index, {"python": 1.0})
         assert "X" in case.program.extents
         add(tally, case)
