@@ -372,7 +372,8 @@ def _files(
         files = csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
         return _with_choice(files, choice)
     if request.target == "cuda":
-        return cuda.emit(modules["decode"], model, request.page, request.collectives)
+        how = request.page, request.collectives, request.chunk or 0
+        return cuda.emit(modules["decode"], model, *how)
     return emit(modules, host)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
-from meshc.backends.cuda.program import TRANSPORTS
+from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, TRANSPORTS
 from meshc.cost.dispatching import WAYS as DISPATCHES
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
@@ -56,7 +56,8 @@ class CompileRequest:
     of prompts, also by ``layers`` in groups, or by those of a dense model too (``layers!``); empty
     for one that reads prompts whole. ``chunk`` is, for CSL and for a program that serves, the most
     tokens of a prompt that one run reads behind those that are cached; None for as many as the
-    caches hold; ``phases`` says whether both phases of CSL are one program
+    caches hold. For CUDA it is the tokens that kernels of many read at once, each weight once; None
+    for those of decode steps. ``phases`` says whether both phases of CSL are one program
     (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
     how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
     the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
@@ -189,7 +190,9 @@ class CompileRequest:
             _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
         _within(found, "--seq", self.seq, MOST_TOKENS)
         _within(found, "--chunk", self.chunk, MOST_TOKENS)
-        if self.chunk is not None and self.target != "csl" and not self.serving:
+        if self.chunk is not None and self.target == "cuda":
+            self._check_cuda_chunk(found, self.chunk)
+        elif self.chunk is not None and self.target != "csl" and not self.serving:
             words = f"programs for --target {self.target} do not take it"
             found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
         if self.phases != "two" and self.target != "csl":
@@ -218,6 +221,15 @@ class CompileRequest:
                 f"kernels are made for one GPU, and device {numbers.name} is a node of several",
                 help="--device h100 --gpus 8 makes a program of eight GPUs",
             )
+
+    def _check_cuda_chunk(self, found: Diagnostics, chunk: int) -> None:
+        """Kernels of many tokens take whole eights of them, and are of one GPU."""
+        if chunk % CHUNK_UNIT or not CHUNK_UNIT <= chunk <= MOST_CHUNK:
+            words = f"a multiple of {CHUNK_UNIT} up to {MOST_CHUNK}"
+            found.error("bad-argument", f"--chunk is {chunk}, for --target cuda not {words}")
+        elif self.gpus > 1:
+            words = "ranks read prompts by the kernels of decode steps"
+            found.error("bad-argument", f"--chunk is {chunk} and --gpus {self.gpus}, but {words}")
 
 
 def spec(name: str, settings: Mapping[str, str | int | None]) -> str:

@@ -12,11 +12,14 @@ from meshc.ir.module import Module
 MANIFEST = "manifest.json"
 
 
-def emit(module: Module, model: str, page: int, transport: str = "multimem") -> dict[str, str]:
+def emit(
+    module: Module, model: str, page: int, transport: str = "multimem", chunk: int = 0
+) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name; of the graph of a rank one
-    program that serves all ranks, with collectives by ``transport``. Raises what
-    :func:`step_program` does, and ``does-not-fit`` for more than the GPU's memory."""
-    program, texts = step_program(module, model, page, transport)
+    program that serves all ranks, with collectives by ``transport``. ``chunk`` is that of
+    :func:`step_program`. Raises what that does, and ``does-not-fit`` for more than the GPU's
+    memory."""
+    program, texts = step_program(module, model, page, transport, chunk)
     check_memory(program, module.the_device())
     run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks)
     return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}

@@ -1,34 +1,26 @@
-"""Prompts in chunks of one request: kernels of many tokens, or the launches of a decode step for
-several."""
+"""Prompts in chunks of one request: the launches of a decode step for several tokens, or kernels of
+many."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import Prefill
+from meshc.backends.cuda.program import CHUNK_UNIT, Prefill
 
 CHUNKS = (16, 8, 4, 2)
 """Tokens of a chunk of a prompt; the first that fits is taken."""
 
 
-TILED = 512
-"""The most tokens of a chunk whose kernels read each weight once."""
-_EIGHT = 8
-
-
-def chunks_of(step: Step) -> Iterator[Step]:
-    """Chunks of a prompt as steps of their own, nothing gathered yet, the best first: one of many
-    tokens, for which some op may have no kernel, then one of as many columns as decode kernels
-    take, if that is more than one. ``step`` is read to its end."""
-    tokens = min(TILED, -(-step.module.capacity // _EIGHT) * _EIGHT)
-    yield Step(
-        step.module, step.page, step.cores, step.dtype, step.transport, tokens, tiled=True
-    )  # fmt: skip
-    columns = _most_columns(step)
-    if columns > 1:
-        yield Step(step.module, step.page, step.cores, step.dtype, step.transport, columns)
+def chunk_of(step: Step, tokens: int) -> Step | None:
+    """A chunk of a prompt as a step of its own, nothing gathered yet: of up to ``tokens``, for
+    which some op may have no kernel; for 0 of as many columns as decode kernels take, None where
+    that is one. ``step`` is read to its end."""
+    most = -(-step.module.capacity // CHUNK_UNIT) * CHUNK_UNIT
+    columns = min(tokens, most) or _most_columns(step)
+    if columns == 1:
+        return None
+    tiled = tokens > 0
+    return Step(step.module, step.page, step.cores, step.dtype, step.transport, columns, tiled)
 
 
 def joined(step: Step, chunk: Step, launches: Launches) -> Prefill:

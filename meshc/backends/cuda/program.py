@@ -22,6 +22,9 @@ OF_ALL, OF_EACH = "@all", "@each"
 """Behind the name of symmetric memory: the multicast address that stands for it on all GPUs, and
 where it lies on each of them."""
 _MOST_RANKS, _MOST_PADDING = 16, 4096
+CHUNK_UNIT, MOST_CHUNK = 8, 512
+"""Tokens that kernels of many tokens read at once: whole units of them, and the most."""
+
 TRANSPORTS = {"multimem": OF_ALL, "peers": OF_EACH}
 """What collectives are told of memory: sums by the switch, or by loads from each peer."""
 

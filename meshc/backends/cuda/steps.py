@@ -16,7 +16,7 @@ from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.fused import Fused
 from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.prefill import chunks_of, joined
+from meshc.backends.cuda.prefill import chunk_of, joined
 from meshc.backends.cuda.program import Launch, Prefill, Stage, StepProgram
 from meshc.backends.cuda.ranks import share_of
 from meshc.ir.batch import POSITION
@@ -30,10 +30,11 @@ _KINDS = ("f16", "bf16")
 
 
 def step_program(
-    module: Module, model: str, page: int, transport: str = "multimem"
+    module: Module, model: str, page: int, transport: str = "multimem", chunk: int = 0
 ) -> tuple[StepProgram, dict[str, str]]:
     """The step of a fused decode graph, and the text of each file; for the graph of a rank, with
-    collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`).
+    collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`). Prompts are read
+    up to ``chunk`` tokens at a time, each weight once; for 0 as many as decode kernels take.
 
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
@@ -50,7 +51,7 @@ def step_program(
     check_chain(module)
     step = Step(module, page, module.the_device().cores, dtype, transport)
     launches = _launches(step)
-    prefill = _prefill(step)
+    prefill = _prefill(step, chunk)
     if module.ranks is None:
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
@@ -73,14 +74,19 @@ def step_program(
     return program, step.texts
 
 
-def _prefill(step: Step) -> Prefill | None:
-    """How prompts are read: in chunks of many tokens where all kernels take these."""
-    for chunk in chunks_of(step):
-        try:
-            return joined(step, chunk, _launches(chunk))
-        except DoesNotFit:
-            continue
-    return None
+def _prefill(step: Step, tokens: int) -> Prefill | None:
+    """How prompts are read, up to ``tokens`` at a time if that is not 0."""
+    chunk = chunk_of(step, tokens)
+    if chunk is None:
+        return None
+    try:
+        return joined(step, chunk, _launches(chunk))
+    except DoesNotFit as reason:
+        fail(
+            "cuda-shape",
+            f"no kernels read {tokens} tokens of a prompt at once: {reason}",
+            help="without --chunk prompts are read by the kernels of decode steps",
+        )
 
 
 def _launches(step: Step) -> Launches:

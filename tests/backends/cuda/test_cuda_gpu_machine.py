@@ -34,10 +34,13 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 @pytest.fixture(scope="module")
 def step(tmp_path_factory):
     """A compiled decode step: its program, texts and weights."""
-    folder = tmp_path_factory.mktemp("model")
+    return compiled(tmp_path_factory.mktemp("model"))
+
+
+def compiled(folder, **options):
     (folder / "config.json").write_text(json.dumps(CONFIG))
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=64)
+    request = CompileRequest(target="cuda", dtype="f16", seq=64, **options)
     result = compile_loaded(load_any(str(folder), report), request, (), report)
     module, rng = result.modules["decode"], np.random.default_rng(1)
     weights = {
@@ -63,6 +66,10 @@ def expected(step):
 @pytest.fixture
 def fake(step):
     """The fake driver, whose kernels run in the executor."""
+    return driver_of(step)
+
+
+def driver_of(step):
     found, (program, texts, _) = FakeDriver(built_driver()), step
     for file in {kernel.file for kernel in program.kernels.values()}:
         library = Library(texts[file])._library
@@ -86,9 +93,8 @@ def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, 
 
 @pytest.mark.cuda_compiler
 def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
-    """A prompt in one chunk, then decode steps: two graphs."""
+    """Two chunks of which only the second gives logits, then decode steps: three graphs."""
     program, texts, weights = step
-    assert program.prefill.tokens == 64
     prompt, answers = [n * 7 % 200 for n in range(19)], []
     with Device(library=fake.path) as device:
         for machine in (
@@ -99,10 +105,34 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
             list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
             answers.append(np.array(rows))
     assert (answers[0] == answers[1]).all()
+    assert len(fake.calls("cuStreamBeginCapture_v2")) == 3
+    assert len(fake.calls("cuGraphLaunch")) == 4
+    lists = [program.prefill_launches(16, False), program.prefill_launches(3, True)]
+    wanted = [n > 0 for one in (*lists, program.launches()) for n in range(len(one))]
+    assert ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")] == wanted
+    assert fake.live == 0
+
+
+@pytest.mark.slow
+@pytest.mark.cuda_compiler
+def test_a_prompt_read_at_once_computes_what_the_cpu_does(tmp_path):
+    """A prompt in one chunk, then decode steps: two graphs."""
+    step = compiled(tmp_path, chunk=64)
+    (program, texts, weights), fake = step, driver_of(step)
+    prompt, answers = [n * 7 % 200 for n in range(19)], []
+    with Device(library=fake.path) as device:
+        for machine in (
+            GpuMachine(device, program.kernels, texts),
+            CpuMachine(program.kernels, texts),
+        ):
+            model, rows = LanguageModel(program, machine, weights), []
+            list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
+            answers.append(np.array(rows))
+    assert (answers[0] == answers[1]).all()
     assert len(fake.calls("cuStreamBeginCapture_v2")) == 2
     assert len(fake.calls("cuGraphLaunch")) == 3
-    lists = [program.prefill_launches(19, True)]
-    wanted = [n > 0 for one in (*lists, program.launches()) for n in range(len(one))]
+    lists = program.prefill_launches(19, True), program.launches()
+    wanted = [n > 0 for one in lists for n in range(len(one))]
     assert ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")] == wanted
     assert fake.live == 0
 

@@ -156,10 +156,11 @@ class WatchedMachine(CpuMachine):
 
 
 @pytest.mark.slow
-def test_launches_that_overlap_use_nothing_early(tmp_path):
+@pytest.mark.parametrize("chunk", [None, 64])
+def test_launches_that_overlap_use_nothing_early(chunk, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=64)
+    request = CompileRequest(target="cuda", dtype="f16", seq=64, chunk=chunk)
     result = compile_loaded(load_any(str(tmp_path), report), request, (), report)
     module, rng = result.modules["decode"], np.random.default_rng(1)
     weights = {
@@ -175,3 +176,5 @@ def test_launches_that_overlap_use_nothing_early(tmp_path):
     # Of both lists all but the first launch.
     lists = program.prefill_launches(2, True), program.launches()
     assert machine.overlapping == sum(len(launches) - 1 for launches in lists)
+    if chunk is None:  # the prompt has the attention of a second token
+        assert machine.overlapping == 2 * (len(program.launches()) - 1) + program.layers

@@ -1,0 +1,135 @@
+"""Prompts read many tokens at once (``--chunk``) in the CPU executor: the logits of the graph."""
+
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from test_cuda_cpu import BASE, weights_of
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX, QUICK, Mode
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.interp.graph import run_graph
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
+ROUNDINGS = 8
+"""Of a layer, each by half a unit: inputs of four products, queries, keys, values, weights of
+scores. Were each as large in the logits, and all of one sign, errors would add up to this."""
+
+
+def compiled(folder, config, **options):
+    (folder / "config.json").write_text(json.dumps(config))
+    report = Diagnostics()
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 100} | options)
+    return compile_loaded(load_any(str(folder), report), request, (), report)
+
+
+def of_graph(module, tensors, tokens):
+    """Logits [tokens, vocabulary] of the interpreter, token by token in float64."""
+    names = [p.value.name for p in module.function.params if p.role == "state"]
+    states, rows = {}, []
+    for position, token in enumerate(tokens):
+        inputs = {"tokens": np.array([[token]]), **tensors, **states}
+        logits, *caches = run_graph(module, inputs, {"pos": position})
+        states = dict(zip(names, caches, strict=True))
+        rows.append(logits.reshape(-1))
+    return np.stack(rows)
+
+
+def check(folder, config, length, steps=2, **options):
+    """A prompt of ``length`` tokens, then ``steps`` more: the largest error relative to the largest
+    logit, in units of the element type, and the bound."""
+    result = compiled(folder, config, **options)
+    program, module = from_json(result.files["manifest.json"]), result.modules["decode"]
+    assert program.prefill is not None and program.prefill.tokens == options["chunk"]
+    tensors = weights_of(module, str(module.dtype()))
+    model = LanguageModel(
+        program,
+        CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK),
+        tensors,
+    )
+    prompt = [(7 * n * n + 3) % config["vocab_size"] for n in range(length)]
+    rows: list[np.ndarray] = []
+    tokens = list(model.generate(prompt, steps + 1, lambda _, row: rows.append(row)))
+    wanted = of_graph(module, tensors, [*prompt, *tokens[:-1]])[length - 1 :]
+    unit = UNIT[str(module.dtype())]
+    error = np.abs(np.array(rows) - wanted).max() / np.abs(wanted).max() / unit
+    return error, ROUNDINGS / 2 * config["num_hidden_layers"]
+
+
+@pytest.mark.parametrize(
+    ("length", "chunk"), [(21, 16), pytest.param(39, 40, marks=pytest.mark.slow)]
+)
+def test_logits_behind_a_prompt_are_those_of_the_graph(length, chunk, tmp_path):
+    """In a whole chunk and a part of one, and in one chunk."""
+    error, bound = check(tmp_path, BASE, length, chunk=chunk, page=16)
+    assert 0 < error <= bound
+
+
+@st.composite
+def models(draw):
+    """A configuration and how it is compiled and asked."""
+    heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    config = BASE | {
+        "model_type": draw(st.sampled_from(["llama", "qwen2"])),
+        "hidden_size": 8 * draw(st.integers(4, 20)),
+        "num_attention_heads": heads * group,
+        "num_key_value_heads": heads,
+        "head_dim": draw(st.sampled_from([64, 96, 128])),
+        "intermediate_size": 8 * draw(st.integers(4, 30)),
+        "num_hidden_layers": draw(st.integers(1, 3)),
+        "hidden_act": draw(st.sampled_from(["silu", "gelu", "gelu_pytorch_tanh"])),
+        "tie_word_embeddings": draw(st.booleans()),
+    }
+    if config["model_type"] == "llama":
+        config |= {"attention_bias": draw(st.booleans()), "mlp_bias": draw(st.booleans())}
+    options = {
+        "dtype": draw(st.sampled_from(["f16", "bf16"])),
+        "page": draw(st.sampled_from([1, 16, 64])),
+        "chunk": 8 * draw(st.integers(1, 6)),
+        "batch": draw(st.sampled_from([1, 1, 2])),
+    }
+    return config, options, draw(st.integers(1, 60))
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
+@given(models())
+def test_drawn_models_read_prompts(tmp_path_factory, drawn):
+    config, options, length = drawn
+    try:
+        error, bound = check(tmp_path_factory.mktemp("drawn"), config, length, **options)
+    except MeshcError as refusal:
+        (code,) = {d.code for d in refusal.diagnostics}
+        assert code == "cuda-shape", refusal
+        event("refused")
+        return
+    event(f"{error / bound:.1f} of the bound")
+    assert error <= bound, (error, bound)
+
+
+@cache
+def shipped():
+    return load_any("llama-2-7b", Diagnostics())
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ({"chunk": 12}, "bad-argument", "not a multiple of 8 up to 512"),
+        ({"chunk": 0}, "bad-argument", "--chunk is 0"),
+        ({"chunk": 1024}, "bad-argument", "not a multiple of 8 up to 512"),
+        ({"chunk": 64, "gpus": 2}, "bad-argument", "ranks read prompts by the kernels of decode"),
+        ({"chunk": 64, "dataflow": "split_head"}, "cuda-shape", "split_head share the lanes"),
+    ],
+)
+def test_what_no_kernels_read_at_once_is_refused(options, code, words):
+    request = CompileRequest(target="cuda", dtype="f16", seq=64, **options)
+    with pytest.raises(MeshcError, match=words) as error:
+        compile_loaded(shipped(), request, (), Diagnostics())
+    assert error.value.diagnostics[0].code == code
