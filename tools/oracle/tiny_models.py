@@ -1,6 +1,6 @@
 """Tiny random models, saved by Hugging Face transformers: llama and qwen2 with odd sizes, those
 with heads that CUDA kernels have, deepseek_v2 among them, those with experts, those with sinks and
-windows, and dense ones with windows.
+windows, dense ones with windows, and granite with its multipliers.
 
 Usage: python tools/oracle/tiny_models.py [tests/data]
 
@@ -334,6 +334,34 @@ TINY_MODELS = (
         torch.bfloat16,
         place="tiny_dense",
     ),
+    TinyModel(
+        "granite-6h2-biased",
+        "granite",
+        {
+            **_sizes(18, 6, 2, 4, 26, 53, 3),
+            "attention_bias": True,
+            "mlp_bias": True,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.4,
+            "residual_multiplier": 0.35,
+            "logits_scaling": 1.7,
+        },
+        place="tiny_scaled",
+    ),
+    TinyModel(
+        "granite-3h1-tied-bf16",
+        "granite",
+        {
+            **_sizes(21, 3, 1, 6, 25, 47, 2),
+            "tie_word_embeddings": True,
+            "embedding_multiplier": 0.5,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.8,
+            "logits_scaling": 2.5,
+        },
+        torch.bfloat16,
+        place="tiny_scaled",
+    ),
 )
 
 
@@ -351,6 +379,7 @@ _FAMILIES = {
     "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
     "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
+    "granite": (transformers.GraniteConfig, transformers.GraniteForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
 }
