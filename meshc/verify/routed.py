@@ -13,6 +13,7 @@ from meshc.ir.affine import Expr, IntArray, Piecewise, parse_piecewise
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
+from meshc.support.plmr import violates
 from meshc.verify.walk import point_text
 
 
@@ -56,6 +57,7 @@ def check_line(mesh: Mesh, channel: Channel, line: Line) -> None:
             "routes-clash",
             f"@{channel.name} runs along {line.axis}, but its route or colors depend on "
             f"'{strange[0]}'",
+            notes=(violates("R"),),
         )
 
 

@@ -148,7 +148,10 @@ def bound(x, w, dtype, accumulate):
 
 
 def tile_text(text, arch):
-    """A tile-level module of a text, with the numbers and routes of a device."""
+    """A tile-level module of a text, with the numbers of a device, and with routes on it unless the
+    text has some."""
     module = parse_module(Source("tile.meshir", text))
     module.device = device(arch)
+    if module.channels and all(channel.send_color for channel in module.channels):
+        return module
     return AllocateRoutes().run(module, Diagnostics())

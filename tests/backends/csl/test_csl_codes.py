@@ -119,7 +119,8 @@ def test_waits():
 
 
 def test_routes():
-    diagonal = '  channel @ring_x "{ [y, x] -> [y + 1, x - 1] : x >= 1 and y = 0 }"\n'
+    colors = '{send_color = "0", recv_color = "0", queue = 2, output_queue = 2}'
+    diagonal = f'  channel @ring_x "{{ [y, x] -> [y + 1, x - 1] : x >= 1 and y = 0 }}" {colors}\n'
     body = exchange("ring_x", sends="x >= 1 and y = 0", gets="x <= 1 and y = 1")
     assert refused_text(body, diagonal, rows=2).code == "csl-route"
     single = cast().replace("_x >= 1 and _x <= 2", "_x = 2")

@@ -8,7 +8,8 @@ from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.plmr import LETTERS, letter_of
 
-DIAGONAL = '  channel @ring_x "{ [y, x] -> [y + 1, x - 1] : x >= 1 and y = 0 }"\n'
+COLORS = '{send_color = "0", recv_color = "0", queue = 2, output_queue = 2}'
+DIAGONAL = f'  channel @ring_x "{{ [y, x] -> [y + 1, x - 1] : x >= 1 and y = 0 }}" {COLORS}\n'
 SLOTS = "  buffer %d : f32[2, 4500]\n"
 
 
