@@ -63,7 +63,7 @@ class RunRequest:
         self, config: ModelConfig | None = None, usual: Generation | None = None
     ) -> Continuation:
         """How the prompts are continued by a model of ``config``, whose authors draw as
-        ``usual``."""
+        ``usual``, which is for ``sample``."""
         ends = () if self.ignore_eos or config is None else config.eos_ids
         sampling = self._sampling(usual or Generation())
         return Continuation(self.max_tokens, ends, self.stops, sampling, self.seed)
@@ -73,7 +73,7 @@ class RunRequest:
         given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
         if not self.sample and not given:
             return GREEDY
-        base = usual if self.sample else Generation()
+        base = usual if self.sample else Sampling(temperature=1.0)
         return Sampling(**{name: getattr(base, name) for name in named} | given)
 
     def check(self) -> None:
@@ -150,7 +150,8 @@ def run_program(
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name)
     trace = _trace(request, backend, program.folder)
     host = load_host(program.folder, backend, tensors, trace)
-    usual = read_generation(program.weights) if request.sample else None
+    usual = read_generation(program.weights) if request.sample else Generation()
+    usual.check_drawing()
     how = request.continuation(program.config, usual)
     how.check()
     found = generated(host, prompts, how, program.mesh, backend.name, on_token)

@@ -7,7 +7,7 @@ The definitions and their order are those of the logits processors of Hugging Fa
    ones the first, and nothing else counts.
 2. top-k: tokens whose score is below the k-th largest are left out; those equal to it stay.
 3. top-p: of the softmax of what is left, tokens are left out from the least likely one on as long
-   as they have at most 1 - p together. The most likely one stays. Of equally likely tokens those
+   as they have at most 1 - p together. The most likely one stays. Of tokens with equal scores those
    with larger ids go first.
 
 What is left is divided by its sum. A draw takes one uniform number u of [0, 1) and gives the first
@@ -63,7 +63,7 @@ def probabilities(logits: Array, sampling: Sampling) -> NDArray[np.float64]:
     shares /= shares.sum()
     if sampling.top_p < 1:
         (ids,) = kept.nonzero()
-        rising = ids[np.lexsort((-ids, shares[ids]))]
+        rising = ids[np.lexsort((-ids, scores[ids]))]
         gone = np.cumsum(shares[rising]) <= 1 - sampling.top_p
         gone[-1] = False
         shares[rising[gone]] = 0.0

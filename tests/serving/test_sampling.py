@@ -48,6 +48,12 @@ def test_what_is_left_is_a_law_that_keeps_the_most_likely(logits, temperature, t
     assert found[logits.argmax()] == found.max() > 0
 
 
+def test_of_scores_that_are_almost_equal_the_largest_stays():
+    """Their probabilities are the same number."""
+    found = probabilities(np.array([-1e-45, 0.0], np.float32), Sampling(1.0, top_p=0.0))
+    assert found.tolist() == [0.0, 1.0]
+
+
 def test_draws_are_those_of_the_law_and_of_the_seed():
     counts = np.zeros(4)
     choose = Sampler(Sampling(1.0), seed=5)
