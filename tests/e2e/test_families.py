@@ -1,8 +1,10 @@
-"""Families that are no llamas: tiny checkpoints on the Python target against transformers, on
-square and other meshes, whole prompts and chunks, beyond windows; what they refuse."""
+"""Families that are no llamas, or llamas with windows or constants: tiny checkpoints on the Python
+target against transformers, on square and other meshes, whole prompts and chunks, beyond windows;
+through CSL on the simulator; what is refused."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +13,19 @@ from mesh_programs import load_program, write
 from recorded_models import check, check_batch, facts
 
 import meshc
+from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.checkpoints import open_checkpoint, read_config
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
 
-FOLDERS = sorted((Path(__file__).parents[1] / "data" / "tiny_families").iterdir())
+DATA = Path(__file__).parents[1] / "data"
+FOLDERS = [
+    folder
+    for kind in ("tiny_families", "tiny_dense", "tiny_scaled")
+    for folder in sorted((DATA / kind).iterdir())
+]
 BY_NAME = {folder.name: folder for folder in FOLDERS}
 MESHES = ("2x2", "3x2", "1x1", "2x5", "1x4", "5x1", "3x3", "4x6")
 
@@ -103,3 +111,39 @@ def test_hosts_that_do_not_look_have_no_programs_of_long_contexts(target: str) -
     folder = str(BY_NAME["phi3-4h2-long-bf16"])
     with pytest.raises(MeshcError, match="other frequencies from 6 tokens on"):
         meshc.compile(folder, target=target, phase="decode", seq=8, **options)
+
+
+def refused_words(folder: Path, target: str) -> str | None:
+    """What a target says that does not take the model, or None."""
+    options = {"mesh": "2x2"} if target == "csl" else {}
+    try:
+        meshc.compile(str(folder), target=target, phase="decode", seq=12, **options)
+    except MeshcError as refusal:
+        return refusal.diagnostics[0].message
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_emitted_csl_gives_these_tokens_or_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused_words(folder, "csl")
+    lacks = {"mask_window", "learned positions", "other frequencies"}
+    windowed = json.loads((folder / "config.json").read_text()).get("sliding_window") is not None
+    expected = windowed or "gpt2" in folder.name or "long" in folder.name
+    assert (said is not None) == expected, said
+    if said is not None:
+        assert any(words in said for words in lacks)
+        return
+    wanted = facts(folder)
+    prompt = ",".join(str(int(i)) for i in wanted["prompt_ids"])
+    words = ["--target", "csl", "--mesh", "2x2", "--seq", "16", "--dtype", "f32", "--ignore-eos"]
+    asked = ["--prompt-ids", prompt, "--max-tokens", "4", "--json"]
+    assert main(["run", str(folder), *words, *asked]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == wanted["tokens"][:4]
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_cuda_refuses_these_sizes_or_families(folder: Path) -> None:
+    assert refused_words(folder, "cuda")
