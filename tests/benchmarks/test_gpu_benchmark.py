@@ -153,6 +153,7 @@ def test_all_of_it_runs(model, fake, theirs, capsys):
 
 
 @needs_both
+@pytest.mark.slow
 def test_a_wrong_kernel_ends_the_run(model, fake, monkeypatch, capsys):
     right = checks.rows.text
 

@@ -128,8 +128,11 @@ def test_an_unrolled_loop_ends_with_the_first_iteration_that_has_errors(tmp_path
     "head",
     [
         "fn f() i16 { while (true) {} return 1; }",
-        "fn g(n: u32) u32 { return 1; }\n"
-        "fn f() i16 { for (@range(u32, 200000)) |i| { var k = g(i); } return 1; }",
+        pytest.param(
+            "fn g(n: u32) u32 { return 1; }\n"
+            "fn f() i16 { for (@range(u32, 200000)) |i| { var k = g(i); } return 1; }",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_endless_compile_time_code_is_an_error(tmp_path: Path, head: str) -> None:

@@ -27,10 +27,12 @@ OPTIONS: list[Options] = [Options()]
 
 
 class Runtime:
-    """Runs host operations on a program. Symbols are named by ids, as the host expects."""
+    """Runs host operations on a program. Symbols are named by ids, as the host expects. Without
+    ``options`` they are those that ``cs_python`` was told when the program is loaded."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, options: Options | None = None) -> None:
         self.folder = Path(folder)
+        self.options = options
         self.program = load_program(self.folder)
         self.machine: Any = None
         self.trace_folder = True
@@ -41,7 +43,7 @@ class Runtime:
 
     def load(self) -> None:
         """Load the program."""
-        self.machine = make_machine(self.program, OPTIONS[0])
+        self.machine = make_machine(self.program, self.options or OPTIONS[0])
         self.progress = Progress(len(self.machine.pes))
         self.machine.watch = self.progress.show
         for (x, y), symbols in self.program.preload.items():

@@ -83,6 +83,7 @@ def judged(name, text):
     return process.exitcode
 
 
+@pytest.mark.slow
 def test_an_edit_is_noticed_and_the_kernel_itself_is_not():
     text = TEXTS["attention"]
     assert judged("attention", text.replace("position <= before", "position < before")) == 1
