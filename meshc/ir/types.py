@@ -109,7 +109,10 @@ class Layout:
 
     def split_of(self, dim: str) -> Split | None:
         """The split of ``dim``, or None when every core holds all of it."""
-        return next((s for s in self.splits if s.dim == dim), None)
+        for split in self.splits:
+            if split.dim == dim:
+                return split
+        return None
 
     def on_axis(self, axis: str) -> tuple[Split, ...]:
         """The splits along ``axis``, in the order of the dims."""

@@ -354,7 +354,7 @@ class _Verifier:
         if axis and axis not in self.axes:
             mistakes.append(f"there is no axis '{axis}'")
         if op.when is not None:
-            mistakes += unknown_names("the guard", op.when.free_vars, self.coordinates | names)
+            mistakes += unknown_names(op.when.free_vars, self.coordinates | names, "the guard")
         if not mistakes and not undeclared:
             mistakes += self.own_rules(op)
         for text in mistakes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
 
 from meshc.ir.affine import Expr
@@ -30,22 +29,24 @@ def operand_mistakes(module: Module, op: Op, scope: set[Value], names: frozenset
             found += _view(operand, scope, names, coordinates)
     found += _kinds(module, op)
     if isinstance(op, tile.For):
-        found += unknown_names("the count", op.count.free_vars, names)
+        found += unknown_names(op.count.free_vars, names, "the count")
         if op.count.is_const and op.count.constant < 0:
             found.append(f"the count is {op.count}")
         found += _rounds(module, op, names)
     if isinstance(op, tile.Sweep):
-        found += unknown_names("the rank", op.rank.free_vars, coordinates)
+        found += unknown_names(op.rank.free_vars, coordinates, "the rank")
     if isinstance(op, tile.Compute):
         for value in op.params.values():
             if isinstance(value, Expr):
-                found += unknown_names("a parameter", value.free_vars, coordinates)
+                found += unknown_names(value.free_vars, coordinates, "a parameter")
     return found
 
 
-def unknown_names(where: str, used: frozenset[str], known: Iterable[str]) -> list[str]:
-    """One mistake for each name in ``used`` that is not ``known``."""
-    return [f"{where} names '{name}', unknown here" for name in sorted(used - set(known))]
+def unknown_names(used: frozenset[str], known: frozenset[str], *where: object) -> list[str]:
+    """One mistake for each name in ``used`` that is not ``known``; ``where`` in words, which are
+    put together for mistakes alone."""
+    unknown = used - known
+    return [f"{' '.join(map(str, where))} names '{name}', unknown here" for name in sorted(unknown)]
 
 
 def _rounds(module: Module, op: tile.For, names: frozenset[str]) -> list[str]:
@@ -113,11 +114,11 @@ def _view(
     found: list[str] = []
     for index, extent in zip(view.indices, shape, strict=False):
         if isinstance(index, Point):
-            found += unknown_names(str(view), index.at.free_vars, coordinates)
+            found += unknown_names(index.at.free_vars, coordinates, view)
             found += _bounds(view, index.at, 1, extent)
         elif isinstance(index, Range):
-            found += unknown_names(str(view), index.start.free_vars, coordinates)
-            found += unknown_names(f"an extent of {view}", index.extent.free_vars, names)
+            found += unknown_names(index.start.free_vars, coordinates, view)
+            found += unknown_names(index.extent.free_vars, names, "an extent of", view)
             found += _empty(view, index.extent)
             if index.extent.is_const:
                 reach = (index.extent.constant - 1) * index.step + 1
@@ -142,7 +143,7 @@ def _shape(view: View, names: frozenset[str]) -> list[str]:
     found: list[str] = []
     for extent in view.reshape:
         found += _empty(view, extent)
-        found += unknown_names(f"the shape of {view}", extent.free_vars, names)
+        found += unknown_names(extent.free_vars, names, "the shape of", view)
     if view.reshape:
         flat = View(view.buffer, view.indices).shape()
         if all(e.is_const for e in (*flat, *view.reshape)):

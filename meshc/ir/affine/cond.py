@@ -235,6 +235,8 @@ class Cond:
 
     def substitute(self, values: Mapping[str, Expr | int]) -> Cond:
         """This condition with names replaced, all at once."""
+        if not self.free_vars & values.keys():
+            return self
         return Cond.any(
             Cond.all(
                 Cond.of(Constraint.normal(c.expr.substitute(values), c.relation)) for c in clause
