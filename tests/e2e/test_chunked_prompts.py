@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mesh_programs import load_program, write
+from reduced import each
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any, open_weights
 from meshc.driver.compiling import graph_module
@@ -79,7 +80,7 @@ class Serving:
                 self.step(*beside)
 
 
-@pytest.mark.parametrize(("name", "mesh", "kv"), CASES)
+@pytest.mark.parametrize(("name", "mesh", "kv"), each(CASES, 2))
 def test_requests_beside_each_other_get_what_they_get_alone(
     name: str, mesh: str, kv: str, tmp_path: Path
 ) -> None:

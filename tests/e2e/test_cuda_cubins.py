@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+from reduced import only
 
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.toolchain.locations import find_program
@@ -51,7 +52,7 @@ def test_kernels_fit_a_block_without_spills(model):
 
 
 @needs_nvdisasm
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", only(MODELS, "llama-3-8b"))
 def test_kernels_become_the_instructions_they_stand_for(model):
     kernels, cubins = compiled(model)
     for name, kernel in kernels.items():

@@ -104,13 +104,8 @@ def said(count: int, *more: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        pytest.param(True, id="chunks"),
-        pytest.param(False, id="single tokens", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "single tokens"])
 def test_the_first_layers_give_the_tokens_of_the_interpreter(chunks):
     check(3, chunks)
 

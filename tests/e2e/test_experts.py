@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from recorded_models import check, check_batch
+from reduced import crossed
 
 import meshc
 from meshc.driver import CompileRequest, compile_loaded, load_any
@@ -28,8 +29,7 @@ PREFILL_FORMS = {
 DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x", "dispatch_y", "dispatch_x")
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize(("name", "mesh"), crossed(FIXTURES, MESHES))
 def test_tokens_and_logits_equal_those_of_transformers(
     name: str, mesh: str, tmp_path: Path
 ) -> None:
@@ -49,15 +49,13 @@ def pins(*forms: str) -> dict[str, str]:
     return {"partition": f"partition{{forms=[{names}]}}"}
 
 
-@pytest.mark.parametrize("mesh", ["2x2", "3x2"])
-@pytest.mark.parametrize("form", PREFILL_FORMS)
+@pytest.mark.parametrize(("form", "mesh"), crossed([*PREFILL_FORMS], ["2x2", "3x2"]))
 def test_experts_of_prompts_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
     decode = pins("t_1=experts_y")
     check(TINY / "mixtral-5x2", mesh, tmp_path, passes=pins(*PREFILL_FORMS[form]), decode=decode)
 
 
-@pytest.mark.parametrize("mesh", ["2x2", "4x3"])
-@pytest.mark.parametrize("form", DECODE_FORMS)
+@pytest.mark.parametrize(("form", "mesh"), crossed(DECODE_FORMS, ["2x2", "4x3"]))
 def test_experts_of_single_rows_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
     check(TINY / "qwen2-moe-6x2", mesh, tmp_path, decode=pins(f"t_1={form}"))
 

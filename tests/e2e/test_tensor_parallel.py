@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mesh_programs import MeshProgram
+from reduced import only
 
 from meshc.analysis.layout.tiling import Tiling
 from meshc.driver import CompileRequest, graph_module, load_any
@@ -162,7 +163,7 @@ def judge(seed: int, folder: Path, node: str) -> Phases:
     return phases
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", only(range(8), 0, 1, 2, 3))
 def test_random_models_on_nodes(seed: int, tmp_path: Path, node: str) -> None:
     judge(seed, tmp_path, node)
 

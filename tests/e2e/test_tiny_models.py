@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mesh_programs import MeshProgram, mesh_program
+from reduced import crossed
 
 pytestmark = pytest.mark.models
 
@@ -46,8 +47,7 @@ def check(name: str, mesh: str, folder: Path, passes: dict[str, str] | None = No
     assert program.interpret(ids, 4) == tokens[:4]
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize(("name", "mesh"), crossed(FIXTURES, MESHES))
 def test_tokens_equal_those_of_transformers(name: str, mesh: str, tmp_path: Path) -> None:
     check(name, mesh, tmp_path)
 

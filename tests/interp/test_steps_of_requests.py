@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from interp_model_texts import batched, transformer
+from reduced import crossed
 from test_levels_agree import lowered
 
 from meshc.interp.check import Session, check_same, compare, reduction_length
@@ -72,9 +73,9 @@ def test_the_graph_gives_each_request_what_it_gets_alone():
 MESHES = [(1, 1), (2, 2), (3, 3), (2, 4), (3, 7), (5, 6)]
 
 
-@pytest.mark.parametrize("policy", ["shift", "cyclic", "concat"])
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-def test_every_level_computes_the_same(rows, columns, policy):
+@pytest.mark.parametrize(("mesh", "policy"), crossed(MESHES, ["shift", "cyclic", "concat"]))
+def test_every_level_computes_the_same(mesh, policy):
+    rows, columns = mesh
     phases = [lowered(batched(n, 3), rows, columns, ShiftKvCache(policy)) for n in (7, 1)]
     check(together(*(mesh for mesh, _ in phases)), 1e-12)
     check(together(*(tile for _, tile in phases)))

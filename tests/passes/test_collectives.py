@@ -5,6 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from reduced import crossed
 
 from meshc.analysis.traffic.tracks import ring_track, room_of, tree_tracks
 from meshc.backends.python import HostFacts, emit, load_program
@@ -95,9 +96,9 @@ def block(extent, parts):
     return -(-extent // parts)
 
 
-@pytest.mark.parametrize("algo", REDUCTIONS)
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-def test_all_reduce_along_rows(rows, columns, algo, tmp_path):
+@pytest.mark.parametrize(("mesh", "algo"), crossed(MESHES, REDUCTIONS, times=3))
+def test_all_reduce_along_rows(mesh, algo, tmp_path):
+    rows, columns = mesh
     body = """%s = mesh.row_sum %v {dim = X} : f32[Y, I]<Y_y:1 +x>
         %r = mesh.all_reduce %s {axis = x} : f32[Y, I]<Y_y:1>"""
     given = "[Y, I, X]<Y_y:1 X_x:1>"
@@ -169,10 +170,12 @@ def test_all_reduce_along_both(rows, columns, algo, tmp_path):
     check(module, lambda v: v.sum((1, 2)), tmp_path, algo)
 
 
-@pytest.mark.parametrize("algo", ["pipeline", "two_phase", "tree", "ring"])
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-def test_reduce_to_one_core_and_broadcast_from_it(rows, columns, algo, tmp_path):
+@pytest.mark.parametrize(
+    ("mesh", "algo"), crossed(MESHES, ["pipeline", "two_phase", "tree", "ring"], times=2)
+)
+def test_reduce_to_one_core_and_broadcast_from_it(mesh, algo, tmp_path):
     """The second reduction is done by the roots of the first; the broadcasts go back."""
+    rows, columns = mesh
     reduce = """%s = mesh.row_sum %v {dim = X} : f32[I, Y]<Y_y:1 +x>
         %t = mesh.reduce %s {axis = x} : f32[I, Y]<Y_y:1 @x>
         %p = mesh.row_sum %t {dim = Y} : f32[I]<+y @x>
@@ -191,11 +194,10 @@ def test_reduce_to_one_core_and_broadcast_from_it(rows, columns, algo, tmp_path)
     check(module, lambda v: v.sum((1, 2)), tmp_path / "all", algo)
 
 
-@pytest.mark.parametrize("dim", ["N", "U"])
-@pytest.mark.parametrize("axis", ["x", "y"])
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-def test_parts_come_together_and_go_apart(rows, columns, axis, dim, tmp_path):
+@pytest.mark.parametrize(("mesh", "axis", "dim"), crossed(MESHES, ["x", "y"], ["N", "U"], times=2))
+def test_parts_come_together_and_go_apart(mesh, axis, dim, tmp_path):
     """Also when the extent does not divide, so that parts are padded."""
+    rows, columns = mesh
     size = columns if axis == "x" else rows
     n = 2 * rows * columns + (dim == "U")
     split = f"{dim}_{axis}:{block(n, size)}"

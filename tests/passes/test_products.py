@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from reduced import crossed
 
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.devices import device
@@ -65,8 +66,7 @@ def interpreted(module, inputs, executor=("early", "round-robin")):
     return result
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(("mesh", "algo"), crossed(MESHES, ALGORITHMS, times=2))
 def test_products_of_inputs(mesh, algo):
     for number, size in enumerate(SIZES):
         module = product(mesh, size, algo, align=("", "host")[number % 2])

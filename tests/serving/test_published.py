@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import layered_prefill as benchmark
 
-SEEDS = 10
+SEEDS = 5
 
 
 @pytest.fixture(scope="module")

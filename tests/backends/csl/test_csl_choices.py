@@ -54,8 +54,8 @@ def layer(
     ("sums", "arch"),
     [
         ("f16", "wse2"),
-        ("f16", "wse3"),
         ("f32", "wse3"),
+        pytest.param("f16", "wse3", marks=pytest.mark.slow),
         pytest.param("f32", "wse2", marks=pytest.mark.slow),
     ],
 )

@@ -7,6 +7,7 @@ interpreter's, so that an operation on more elements than asked for shows.
 import numpy as np
 import pytest
 from csl_runs import emit, run_steps, tile_text
+from reduced import crossed
 
 from meshc.interp.tile import TileMachine
 from meshc.support.diagnostics import MeshcError
@@ -109,15 +110,13 @@ MESSAGES = {
     "single lanes": (f"%a[{ROWS}, 2]", f"%c[{ROWS}, 3]"),
     "rows of a buffer and of another shape": (f"%a[{ROWS}, 0 +: 1]", f"%s[{ROWS}]"),
 }
-IN_TURNS = pytest.mark.parametrize(
-    ("arch", "dtype"), [("wse2", "f32"), ("wse3", "f16")], ids=["wse2-f32", "wse3-f16"]
-)
+KINDS = [("wse2", "f32"), ("wse3", "f16")]
+IN_TURNS = pytest.mark.parametrize(("arch", "dtype"), KINDS, ids=["wse2-f32", "wse3-f16"])
 
 
-@IN_TURNS
-@pytest.mark.parametrize("name", EXACT)
-def test_kernels(name, arch, dtype, tmp_path, monkeypatch):
-    check(f"    {EXACT[name]}\n", tmp_path, monkeypatch, arch, dtype)
+@pytest.mark.parametrize(("name", "kind"), crossed([*EXACT], KINDS))
+def test_kernels(name, kind, tmp_path, monkeypatch):
+    check(f"    {EXACT[name]}\n", tmp_path, monkeypatch, *kind)
 
 
 @pytest.mark.parametrize("name", ROUNDED)

@@ -3,6 +3,7 @@ and no emitted program takes more than a device has."""
 
 import pytest
 from csl_runs import emit
+from reduced import each
 from route_judge import HOST_COLORS, count
 
 from meshc.devices import device
@@ -27,7 +28,7 @@ def asked(kind, mesh, **other):
     return Question(m=13 if kind == "gemm" else 1, mesh=mesh, **numbers)
 
 
-@pytest.mark.parametrize(("kind", "algo", "mesh"), CASES)
+@pytest.mark.parametrize(("kind", "algo", "mesh"), each(CASES, 3))
 def test_the_table_says_what_is_emitted(kind, algo, mesh, tmp_path):
     question = asked(kind, mesh)
     row = estimate(question, kind, algo)

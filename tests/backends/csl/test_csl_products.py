@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 from csl_runs import compiled, emit, product_error, run_files
+from reduced import crossed
 
 MESHES = ["1x1", "2x2", "3x3", "4x4", "5x5", "4x6", "1x4", "4x1", "3x2"]
 SIZES = [(16, 24, 12), (7, 13, 5)]
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize(("dtype", "accumulate"), [("f16", "f16"), ("f32", "f32")])
-def test_product(mesh, arch, dtype, accumulate, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("mesh", "arch", "dtype"), crossed(MESHES, ["wse2", "wse3"], ["f16", "f32"], times=2)
+)
+def test_product(mesh, arch, dtype, tmp_path, monkeypatch):
     sizes = SIZES[sum(map(ord, mesh + arch + dtype)) % 2]
-    error, _ = product_error(tmp_path, monkeypatch, sizes, dtype, accumulate, arch, mesh)
+    error, _ = product_error(tmp_path, monkeypatch, sizes, dtype, dtype, arch, mesh)
     assert error <= 1
 
 

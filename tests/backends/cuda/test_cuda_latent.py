@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from decode_reference import swizzled_pool
 from latent_reference import expected, from_kind, make_case
+from reduced import crossed
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
 from meshc.analysis.cuda.dsmem import LatentAttention
@@ -129,17 +130,18 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
     assert counts.shared_load_cycles == counts.shared_loads > 0
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "two heads, two requests",
-        "queries of a low rank",
-        "tiles, queries of a low rank",
-        "eight blocks",
-        "more heads than blocks",
-    ],
+WATCHED_SHAPES = (
+    "two heads, two requests",
+    "queries of a low rank",
+    "tiles, queries of a low rank",
+    "eight blocks",
+    "more heads than blocks",
 )
-@pytest.mark.parametrize("mode", [Mode(), Mode("random", True, 3)], ids=str)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), crossed(WATCHED_SHAPES, [Mode(), Mode("random", True, 3)]), ids=str
+)
 def test_shared_memory_is_used_again_without_races(name, mode):
     chosen, case = small(name)
     run(chosen, case, mode, toolchain=WATCHED)

@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 from decode_reference import from_kind, to_kind
+from reduced import crossed
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, modes
@@ -87,9 +88,12 @@ def close(output, exact, shape):
     return np.abs(output - exact).max() <= bound
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("cores", "cluster"), [(1, 1), (5, 1), (6, 2), (16, 4), (8, 8)])
-def test_products_in_all_modes(name, cores, cluster):
+BLOCKS = [(1, 1), (5, 1), (6, 2), (16, 4), (8, 8)]
+
+
+@pytest.mark.parametrize(("name", "blocks"), crossed([*CASES], BLOCKS, times=2))
+def test_products_in_all_modes(name, blocks):
+    cores, cluster = blocks
     shape = CASES[name]
     chosen, given = plan(shape, cores, cluster), inputs(shape)
     order = ["input", *(["gain"] if shape.input == "normed" else []), "matrix"]
