@@ -12,7 +12,8 @@ pytestmark = pytest.mark.models
 
 MODEL = str(Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1")
 PROMPTS = ("5,17,42", "9", "3,3,3,3,3")
-HOW = ("--mesh", "2x3", "--max-tokens", "5", "--ignore-eos")
+HOW = ("--max-tokens", "5", "--ignore-eos")
+MESH = ("--mesh", "2x3")
 
 
 def said(capsys, *words):
@@ -36,9 +37,9 @@ def program(tmp_path_factory):
 
 
 def test_each_prompt_gets_the_answer_that_it_gets_alone(capsys, program):
-    alone = [said(capsys, MODEL, *ids(prompt)) for prompt in PROMPTS]
+    alone = [said(capsys, MODEL, *ids(prompt), *MESH) for prompt in PROMPTS]
     numbered = "".join(f"[{n}] {text}" for n, text in enumerate(alone, 1))
-    assert said(capsys, MODEL, *ids(*PROMPTS)) == numbered
+    assert said(capsys, MODEL, *ids(*PROMPTS), *MESH) == numbered
     assert said(capsys, program, *ids(*PROMPTS)) == numbered
     assert said(capsys, program, *ids(PROMPTS[1])) == alone[1]
 
@@ -76,3 +77,19 @@ def test_more_prompts_than_the_program_takes_are_refused(capsys, program):
     words = ["run", str(program), *ids(*PROMPTS, "1", "2"), *HOW]
     assert main(words) == 1
     assert "run-refused]: 5 prompts, but the program takes 1 to 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        (("--mesh", "3x3"), "--mesh"),
+        (("--batch", "2"), "--batch"),
+        (("--chunk", "8"), "--chunk"),
+        (("--keep-quantised", "stored"), "--keep-quantised"),
+        (("--phase", "decode"), "--phase"),
+        (("--target", "cuda"), "--target"),
+    ],
+)
+def test_a_compiled_program_takes_no_flags_of_compiling(given, flag, capsys, program):
+    assert main(["run", str(program), *ids(PROMPTS[0]), *given]) == 1
+    assert f"bad-argument]: {flag} says what to compile" in capsys.readouterr().err

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import keeping, request_of
@@ -97,6 +98,7 @@ def _answers(
     folder = Path(options.model)
     if os.path.isdir(folder) and read_manifest(folder) is not None:
         program = open_program(folder, request)
+        _check_compiled(options, program.target)
         with _opened(program.target, request) as backend:
             return run_program(
                 program, request, backend, report, live.progress.reading, live.token, on_profile
@@ -115,6 +117,21 @@ def _answers(
         compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
         return run_compiled(
             compiled, request, backend, report, live.progress.reading, live.token, on_profile
+        )
+
+
+def _check_compiled(options: argparse.Namespace, target: str) -> None:
+    """Fail for flags of a compile, which can change nothing about a program that is compiled."""
+    given = [flag for flag in given_to_compile(options) if flag != "--target"]
+    if options.target not in ("python", target):
+        given.insert(0, "--target")
+    if options.phase != "both":
+        given.append("--phase")
+    if given:
+        fail(
+            "bad-argument",
+            f"{given[0]} says what to compile, but '{options.model}' is a program that is compiled",
+            help="leave it out, or give it to meshc compile",
         )
 
 

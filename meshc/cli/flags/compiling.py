@@ -35,6 +35,16 @@ def add_keeping(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def given_to_compile(options: argparse.Namespace) -> list[str]:
+    """The flags of a compile, as they are typed, that ``options`` have other than by default."""
+    parser = argparse.ArgumentParser(add_help=False)
+    for add in (add_compiling, add_chunk, add_keeping):
+        add(parser)
+    usual = vars(parser.parse_args([]))
+    names = (name for name, value in usual.items() if getattr(options, name, value) != value)
+    return [f"--{name.replace('_', '-')}" for name in names]
+
+
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a compile."""
     group = parser.add_argument_group("compiling")
