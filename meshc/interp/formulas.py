@@ -59,6 +59,11 @@ def exp(x: Array) -> Array:
         return np.asarray(np.exp(x))
 
 
+def tanh(x: Array) -> Array:
+    """Hyperbolic tangent."""
+    return np.asarray(np.tanh(x))
+
+
 def clamp(x: Array, least: float, most: float) -> Array:
     """``x``, but not below ``least`` and not above ``most``."""
     return np.asarray(np.clip(x, least, most), x.dtype)
@@ -70,6 +75,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "relu2": relu2,
     "sigmoid": sigmoid,
     "exp": exp,
+    "tanh": tanh,
     "clamp": clamp,
 }
 """What a function of elements means at every level: of an array and the function's options."""

@@ -104,6 +104,12 @@ class Exp(Function):
     KEEPS_ZERO: ClassVar[bool] = False
 
 
+@function("tanh", "out = tanh(a)")
+@dataclass(eq=False)
+class Tanh(Function):
+    """The hyperbolic tangent, which caps scores and logits softly (Gemma 2, section 2)."""
+
+
 LARGEST = 3.4028234663852886e38
 """The largest number of f32: a bound of `Clamp` that bounds nothing."""
 

@@ -192,6 +192,10 @@ class Rules:
         above = np.maximum(a.value, 0.0)
         return self._formula(a, above * above, (2 * above + a.error) * a.error)
 
+    def tanh(self, a: Bounded) -> Bounded:
+        """The hyperbolic tangent, whose slope is at most 1."""
+        return self._formula(a, np.tanh(a.value), a.error)
+
     def sigmoid(self, a: Bounded) -> Bounded:
         """1 / (1 + exp(-x)), whose slope is at most a quarter."""
         with np.errstate(over="ignore"):

@@ -111,7 +111,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Activation:
-    """``silu``, ``relu2``, ``sigmoid``, or ``gelu`` with its ``form``; an empty form leaves the
+    """``silu``, ``relu2``, ``tanh``, ``sigmoid``, or ``gelu`` with its ``form``; an empty form leaves the
     option out."""
 
     function: str
@@ -133,6 +133,8 @@ class Activation:
             return scope.rules.silu(args[0])
         if self.function == "relu2":
             return scope.rules.relu2(args[0])
+        if self.function == "tanh":
+            return scope.rules.tanh(args[0])
         if self.function == "sigmoid":
             return scope.rules.sigmoid(args[0])
         return scope.rules.gelu(args[0], self.form or "erf")

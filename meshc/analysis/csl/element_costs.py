@@ -13,8 +13,8 @@ from meshc.ir.types import DType
 
 ANGLE = 381
 """One angle with its sine and cosine."""
-_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "erf": 130, "tanh": 77}
-"""A function of one element, by kernel or form of gelu."""
+_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "gelu_erf": 130, "gelu_tanh": 77, "tanh": 69}
+"""A function of one element, by kernel and form."""
 _OF_A_ROW = {
     "row_sum": 2,
     "row_max": 2,
@@ -46,8 +46,8 @@ descriptors are moved."""
 def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     """Cycles of a kernel that goes row by row, with a call of a function for each element."""
     whole = max(windows, key=lambda w: w.size)
-    if op.kernel in ("silu", "gelu"):
-        return _OF_AN_ELEMENT[str(op.params.get("form", op.kernel))] * whole.size
+    if op.kernel in ("silu", "gelu", "tanh"):
+        return _OF_AN_ELEMENT["_".join([op.kernel, *map(str, op.params.values())])] * whole.size
     rows = min(windows, key=lambda w: w.size).size
     if op.kernel == "merge_softmax":
         rows = rows // windows[0].dims[-1].extent * softmaxes(op)

@@ -10,7 +10,7 @@ from csl_runs import emit, run_files, tile_text
 from meshc.interp.tile import TileMachine
 
 ROWS, COLUMNS = 3, 5
-OUTPUTS = ("quotient", "exponential", "normed", "silu", "gelu", "relu2")
+OUTPUTS = ("quotient", "exponential", "normed", "silu", "gelu", "relu2", "tanh")
 STATEMENTS = """\
     tile.row_sum %sums, %a
     tile.row_max %most, %a
@@ -21,6 +21,7 @@ STATEMENTS = """\
     tile.silu %silu, %a
     tile.gelu %gelu, %a {form = tanh}
     tile.relu2 %relu2, %a
+    tile.tanh %tanh, %a
 """
 
 
@@ -60,6 +61,7 @@ def expected(a, gain):
         "silu": a / (1 + np.exp(-a)),
         "gelu": 0.5 * a * (1 + np.tanh(cubic)),
         "relu2": np.where(a > 0, a, 0) ** 2,
+        "tanh": np.tanh(a),
     }
 
 
@@ -101,6 +103,7 @@ def test_operands_of_two_types(arch, tmp_path, monkeypatch):
     tile.scale %exponential, %wide {factor = 0.3}
     tile.silu %silu, %wide
     tile.relu2 %relu2, %wide
+    tile.tanh %tanh, %wide
     tile.row_max %most, %a
     tile.exp_sub %gelu, %a, %most
     tile.row_sum %sums, %gelu

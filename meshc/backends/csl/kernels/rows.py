@@ -55,6 +55,7 @@ class Rows:
             "inverse_rms": self._inverse_rms,
             "silu": self._silu,
             "gelu": self._gelu,
+            "tanh": self._tanh,
         }
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
@@ -264,6 +265,9 @@ class Rows:
             )
         self.code.helper(_ERF)
         return self._mapped(op, windows, "gelu_erf", "0.5 * {0} * (1.0 + erf(0.7071067812 * {0}))")
+
+    def _tanh(self, op: Compute, windows: list[Window]) -> list[str]:
+        return self._mapped(op, windows, "tanh", "math.tanh_f32({0})")
 
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows

@@ -148,6 +148,12 @@ def exp(out: Array, a: Array) -> None:
 
 
 @_kernel()
+def tanh(out: Array, a: Array) -> None:
+    """out = tanh(a)"""
+    np.tanh(a, out=out)
+
+
+@_kernel()
 def clamp(out: Array, a: Array, least: float, most: float) -> None:
     """out = a, but at least ``least`` and at most ``most``"""
     np.clip(a, np.float32(least), np.float32(most), out=out)
