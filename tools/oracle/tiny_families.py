@@ -151,6 +151,29 @@ MODELS = (
             "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
         },
     ),
+    _model("gemma-6h2", "gemma", sizes(30, 6, 2, 8, 37, 53, 2)),
+    _model(
+        "gemma-4h1-untied-bf16",
+        "gemma",
+        {**sizes(24, 4, 1, 10, 31, 47, 3), "tie_word_embeddings": False, "hidden_act": "gelu"},
+        torch.bfloat16,
+    ),
+    _model(
+        "gemma2-6h2-window",
+        "gemma2",
+        {**sizes(30, 6, 2, 8, 37, 53, 3), "sliding_window": 5, "query_pre_attn_scalar": 12},
+    ),
+    _model(
+        "gemma2-3h3-capped-bf16",
+        "gemma2",
+        {
+            **sizes(24, 3, 3, 6, 31, 47, 2),
+            "query_pre_attn_scalar": 6,
+            "attn_logit_softcapping": 1.5,
+            "final_logit_softcapping": 2.5,
+        },
+        torch.bfloat16,
+    ),
     # The family that docs/families.md adds.
     TinyModel(
         "glm-6h2",

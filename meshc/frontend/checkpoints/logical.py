@@ -103,7 +103,9 @@ def _tensor(
     first, layers = stages.get(dims[0], (0, 0))
     own = dims[1:] if layers else dims
     one = tuple(dim for dim in own if dim != entry.each)
-    layout = stored_layout(entry.stored, one, module.dims, entry.part, entry.gguf_pairs)
+    layout = stored_layout(
+        entry.stored, one, module.dims, entry.part, entry.gguf_pairs, entry.offset
+    )
     parts = (module.dims[entry.each], own.index(entry.each)) if entry.each else (0, 0)
     return LogicalTensor(name, names.hf, names.gguf, layout, layers, first, *parts)
 

@@ -34,12 +34,13 @@ class Factor:
 class StoredLayout:
     """The factors of each stored axis, the outermost first, and what the param makes of them:
     ``dims`` in its own order with their ``extents``. ``pairs`` is the dim whose lanes some files
-    hold in pairs, or empty."""
+    hold in pairs, or empty. Elements of the param are ``offset`` more than those of the files."""
 
     axes: tuple[tuple[Factor, ...], ...]
     dims: tuple[str, ...]
     extents: Mapping[str, int]
     pairs: str = ""
+    offset: float = 0.0
 
     def stored_shape(self) -> tuple[int, ...]:
         """The shape of the stored tensor."""
@@ -63,7 +64,8 @@ class StoredLayout:
         if in_pairs and self.pairs:
             split = pairs_to_halves(split, taken.index(self.pairs))
         order = [taken.index(dim) for dim in _parts(self.dims, taken)]
-        return np.ascontiguousarray(split.transpose(order)).reshape(self.shape())
+        found = np.ascontiguousarray(split.transpose(order)).reshape(self.shape())
+        return found + np.float32(self.offset) if self.offset else found
 
     def slab(self, start: int, stop: int, in_pairs: bool) -> tuple[Part, StoredLayout] | None:
         """What holds the indices from ``start`` to ``stop`` of the param's first dim: a part of the
@@ -90,7 +92,7 @@ class StoredLayout:
         """The layout of something that there is once for ``group`` elements of a stored row, of a
         param that has as many fewer of its dim there; None where rows hold something else."""
         factor = self.axes[-1][-1]
-        if not factor.dims or len(self.axes) != 2:
+        if not factor.dims or len(self.axes) != 2 or self.offset:
             return None
         dim = factor.dims[-1]
         whole = factor.extent == math.prod(self.extents[each] for each in factor.dims)
@@ -115,6 +117,7 @@ def stored_layout(
     extents: Mapping[str, int],
     part: int | None = None,
     pairs: str = "",
+    offset: float = 0.0,
 ) -> StoredLayout:
     """The layout that the texts ``axes`` spell of a param of ``dims``.
 
@@ -132,7 +135,7 @@ def stored_layout(
     taken = [dim for axis in found for factor in axis for dim in factor.dims]
     if sorted(taken) != sorted(parts):
         raise ValueError(f"{list(axes)} stores {taken}, not {list(dims)}")
-    return StoredLayout(found, dims, extents, pairs)
+    return StoredLayout(found, dims, extents, pairs, offset)
 
 
 def _parts(dims: tuple[str, ...], named: Collection[str]) -> tuple[str, ...]:

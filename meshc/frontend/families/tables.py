@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -42,22 +42,25 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A number above 0 and at most ``most`` at ``key``, ``default`` where that is absent."""
+    """A number above 0 and at most ``most`` at ``key``, ``default`` where that is absent; a key
+    that is null stands for ``null``, if that is given."""
 
     key: str
     default: float
     most: float
+    null: float | None = None
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The names that files of a family give to numbers which all models have, and the activation
-    that an absent key stands for."""
+    """The names that files of a family give to numbers which all models have, the activation that
+    an absent key stands for, and activations that are ``meant`` by the name of another."""
 
     eps: str = "rms_norm_eps"
     theta: str = "rope_theta"
     activation: str = "hidden_act"
     usual_activation: str = "silu"
+    meant: Mapping[str, str] = field(default_factory=dict)
 
     def names(self) -> frozenset[str]:
         """The keys of a config."""
@@ -202,7 +205,8 @@ class StoredParam:
     lanes that lie side by side: the param has those of its own dims, or of alternative ``part``;
     an alternative ``1`` is a single lane.
     ``gguf_pairs`` is a dim whose lanes i and i + n/2 lie at 2i and 2i + 1 in GGUF files. A model
-    with tied embeddings has this param in the place of ``tied``.
+    with tied embeddings has this param in the place of ``tied``. The param is ``offset`` more than
+    what is stored.
     """
 
     hf: str
@@ -212,3 +216,4 @@ class StoredParam:
     part: int | None = None
     gguf_pairs: str = ""
     tied: str = ""
+    offset: float = 0.0

@@ -157,10 +157,14 @@ def test_all_missing_keys_at_once(tmp_path: Path) -> None:
     [
         ([], ""),
         (
-            [("general.architecture", "str", "gemma")],
-            "llama; it differs: gains of norms are stored",
+            [("general.architecture", "str", "falcon")],
+            "llama; it differs: layer norms, q, k and v are one",
         ),
         ([("general.architecture", "str", "deepseek2")], "by its name: "),
+        (
+            [("general.architecture", "str", "gemma")],
+            "gemma are read from Hugging Face directories",
+        ),
     ],
 )
 def test_unknown_architectures(

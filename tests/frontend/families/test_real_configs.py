@@ -11,6 +11,11 @@ from meshc.support.diagnostics import Diagnostics
 
 CONFIGS = Path(__file__).parents[2] / "data" / "real_configs"
 PUBLISHED = {
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
     "internlm2-7b": 7_737_708_544,

@@ -87,9 +87,16 @@ def _read_family(header: GgufHeader) -> str:
     fail(
         "unsupported-architecture",
         f"'{header.path}' has the architecture {brief(given)}, which is not supported",
-        notes=[nearest(given, _families(), {})] if isinstance(given, str) else [],
+        notes=[_near(given)] if isinstance(given, str) else [],
         help=f"supported: {', '.join(_families())}",
     )
+
+
+def _near(name: str) -> str:
+    """A note on an architecture that is not read, or not from such files."""
+    if name in family_names():
+        return f"models of the family {name} are read from Hugging Face directories"
+    return nearest(name, _families(), {})
 
 
 def _refuse_split(fields: Fields) -> None:

@@ -186,7 +186,8 @@ def _read_fields(
 
 def _read_activation(fields: Fields, tables: Tables) -> Activation:
     named = tables.named
-    return _ACTIVATIONS[fields.string(named.activation, _ACTIVATIONS, named.usual_activation)]
+    found = fields.string(named.activation, _ACTIVATIONS, named.usual_activation)
+    return _ACTIVATIONS[named.meant.get(found, found)]
 
 
 def _read_rotated(

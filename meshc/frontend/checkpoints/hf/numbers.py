@@ -182,11 +182,13 @@ def _read_experts(fields: Fields, keys: Experts, known: Mapping[str, int]) -> di
 
 
 def _read_numbers(fields: Fields, numbers: Mapping[str, Number]) -> dict[str, Parameter]:
-    """Numbers above 0 by the names of their parameters."""
-    return {
-        name: fields.number(number.key, 0.0, number.most, number.default)
-        for name, number in numbers.items()
-    }
+    """Numbers above 0, or what stands for null, by the names of their parameters."""
+    found: dict[str, Parameter] = {}
+    for name, number in numbers.items():
+        null = number.key in fields.values and number.null is not None
+        usual = number.null if null else number.default
+        found[name] = fields.number(number.key, 0.0, number.most, usual)
+    return found
 
 
 def _has_window(fields: Fields, windows: Windows) -> bool:
