@@ -111,8 +111,8 @@ class Scale:
 
 @dataclass(frozen=True)
 class Activation:
-    """``silu``, ``relu2``, ``tanh``, ``sigmoid``, or ``gelu`` with its ``form``; an empty form leaves the
-    option out."""
+    """``silu``, ``relu2``, ``tanh``, ``sigmoid``, or ``gelu`` with its ``form``; an empty form
+    leaves the option out."""
 
     function: str
     form: str = ""
