@@ -8,16 +8,21 @@ from meshc.ir.module import Module
 from meshc.ir.ops import graph
 
 
-def rope_frequencies(op: graph.Rope, lanes: int) -> tuple[float, ...]:
+def rope_frequencies(op: graph.Rope, lanes: int, local: bool = False) -> tuple[float, ...]:
     """Angle per position of each pair of ``lanes``, after scaling (Llama 3.1's rule for
-    ``llama3``); 0 for pairs that do not turn."""
+    ``llama3``), or in layers with the ``local`` base; 0 for pairs that do not turn."""
     turning = op.lanes(lanes)
-    return _of_turning(op, turning) + (0.0,) * ((lanes - turning) // 2)
+    found = _plain(op.local_theta, turning) if local else _of_turning(op, turning)
+    return found + (0.0,) * ((lanes - turning) // 2)
+
+
+def _plain(theta: float, lanes: int) -> tuple[float, ...]:
+    return tuple(theta ** (-2.0 * i / lanes) for i in range(lanes // 2))
 
 
 def _of_turning(op: graph.Rope, lanes: int) -> tuple[float, ...]:
     """The angles of the pairs that turn, of which there are ``lanes`` lanes."""
-    plain = [op.theta ** (-2.0 * i / lanes) for i in range(lanes // 2)]
+    plain = _plain(op.theta, lanes)
     if op.scaling == "linear":
         return tuple(f / op.factor for f in plain)
     if op.scaling == "llama3":
@@ -27,7 +32,7 @@ def _of_turning(op: graph.Rope, lanes: int) -> tuple[float, ...]:
         return tuple(_yarn(op, f, (i - first) / (last - first)) for i, f in enumerate(plain))
     if op.scaling == "longrope":
         return tuple(f / factor for f, factor in zip(plain, op.factors, strict=True))
-    return tuple(plain)
+    return plain
 
 
 def least_tokens(module: Module) -> int:

@@ -25,6 +25,8 @@ class Rotary(Protocol):
     original_max_position: int
     truncate: bool
     factors: tuple[float, ...]
+    but: int
+    local_theta: float
 
 
 def silu(x: Array) -> Array:
@@ -81,9 +83,9 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
 """What a function of elements means at every level: of an array and the function's options."""
 
 
-def frequencies(rotary: Rotary, extent: int) -> Array:
-    """Radians per position of the ``extent // 2`` pairs, float64; 0 for those behind the
-    ``rotated`` lanes.
+def frequencies(rotary: Rotary, extent: int, layer: int = 0) -> Array:
+    """Radians per position of the ``extent // 2`` pairs in ``layer`` of the loop around, float64; 0
+    for those behind the ``rotated`` lanes.
 
     ``llama3`` is the scaling of Llama 3.1: low frequencies are divided by ``factor``, high ones
     kept, and those between blended by how many wavelengths the original context held. ``yarn``
@@ -91,6 +93,9 @@ def frequencies(rotary: Rotary, extent: int) -> Array:
     """
     found = np.zeros(extent // 2)
     turning = rotary.rotated or extent
+    if rotary.but and (layer + 1) % rotary.but:
+        found[: turning // 2] = rotary.local_theta ** (-np.arange(0, turning, 2) / turning)
+        return found
     found[: turning // 2] = _scaled(rotary, turning)
     return found
 

@@ -189,7 +189,7 @@ def _rope(scope: Scope, op: graph.Rope) -> list[Array]:
     x = np.moveaxis(scope.of(op.operands[0]), dims.index(op.dim), -1)
     rest = tuple(d for d in dims if d != op.dim)
     angle = np.multiply.outer(
-        _row_positions(scope, op, x, rest), formulas.frequencies(op, x.shape[-1])
+        _row_positions(scope, op, x, rest), formulas.frequencies(op, x.shape[-1], scope.layer)
     )
     by_row = _by_row(scope, op, angle, (op.rows, op.dim), (*rest, op.dim))
     turned = x.copy()
@@ -263,7 +263,7 @@ def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
     key = np.arange(x.shape[dims.index(op.dim)])
     position = _row_positions(scope, op, x, dims)[..., None]
     sees = key <= position
-    if op.window and scope.layer % op.every == 0:
+    if op.window and ((scope.layer + 1) % op.but != 0 if op.but else scope.layer % op.every == 0):
         sees &= key > position - op.window
     sees |= (scope.positions_of(dims) < 0)[..., None, None]
     return _by_row(scope, op, sees, (op.rows, op.dim), dims)

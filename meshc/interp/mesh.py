@@ -178,7 +178,8 @@ def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
         # number.
         position = position_of(shards, op, x, dims_of(x))
         seen = key <= position + row
-        if op.window and shards.layer % op.every == 0:
+        every, but = op.every, op.but
+        if op.window and ((shards.layer + 1) % but != 0 if but else shards.layer % every == 0):
             seen &= key > position + row - op.window
         seen |= (row == PAD) | (position < 0)
         hidden = hidden | ~seen
@@ -198,7 +199,7 @@ def _rope(shards: Shards, op: mesh.Rope) -> list[Array]:
     sharding, dims = shards.sharding(x), dims_of(x)
     lanes = np.moveaxis(shards.of(x), dims.index(op.dim), -1)
     pair = _pairs(sharding.of_dim(op.dim), op)
-    frequency = formulas.frequencies(op, shards.extents[op.dim])[pair]
+    frequency = formulas.frequencies(op, shards.extents[op.dim], shards.layer)[pair]
     rest = tuple(d for d in dims if d != op.dim)
     position = position_of(shards, op, x, rest)
     if op.rows in dims:

@@ -161,7 +161,12 @@ MODELS = (
     _model(
         "gemma2-6h2-window",
         "gemma2",
-        {**sizes(30, 6, 2, 8, 37, 53, 3), "sliding_window": 5, "query_pre_attn_scalar": 12},
+        {
+            **sizes(30, 6, 2, 8, 37, 53, 3),
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 12,
+            "tie_word_embeddings": False,
+        },
     ),
     _model(
         "gemma2-3h3-capped-bf16",
@@ -171,6 +176,33 @@ MODELS = (
             "query_pre_attn_scalar": 6,
             "attn_logit_softcapping": 1.5,
             "final_logit_softcapping": 2.5,
+        },
+        torch.bfloat16,
+    ),
+    _model(
+        "gemma3-6h2-window",
+        "gemma3",
+        {
+            **sizes(30, 6, 2, 8, 37, 53, 4),
+            "sliding_window": 5,
+            "sliding_window_pattern": 3,
+            "tie_word_embeddings": False,
+            "query_pre_attn_scalar": 12,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    _model(
+        "gemma3-3h1-capped-bf16",
+        "gemma3",
+        {
+            **sizes(24, 3, 1, 6, 31, 47, 3),
+            "sliding_window_pattern": 2,
+            "query_pre_attn_scalar": 6,
+            "final_logit_softcapping": 2.5,
+            "tie_word_embeddings": False,
         },
         torch.bfloat16,
     ),

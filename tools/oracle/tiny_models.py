@@ -381,6 +381,7 @@ _FAMILIES = {
     "gpt_oss": (transformers.GptOssConfig, transformers.GptOssForCausalLM),
     "granite": (transformers.GraniteConfig, transformers.GraniteForCausalLM),
     "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM),
+    "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
     "gemma2": (transformers.Gemma2Config, transformers.Gemma2ForCausalLM),
     "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),

@@ -81,12 +81,27 @@ class Rotary:
 class Windows:
     """Windows in every ``every``-th layer, from the first one on, over as many tokens as
     'sliding_window' says, or ``default``, for the parameter ``parameter`` of the model. A default
-    of 0 is no window, and so is null where windows are ``optional``."""
+    of 0 is no window, and so is null where windows are ``optional``. With ``but``, a parameter of
+    the model, windows are in all layers but every so many-th, which the key ``pattern`` says or the
+    list of 'layer_types', else ``every``."""
 
     parameter: str
     every: int
     default: int
     optional: bool = False
+    but: str = ""
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class LocalRope:
+    """The base of RoPE in layers with windows, where it is another: at ``key``, or ``default``, for
+    the parameter ``parameter`` of the model. Newer files have the numbers of both kinds of layers
+    apart in 'rope_parameters'."""
+
+    key: str
+    parameter: str
+    default: float
 
 
 @dataclass(frozen=True)
@@ -160,7 +175,8 @@ class Tables:
     ``window_switch`` is the key without which 'sliding_window' means nothing. ``theta`` is the base
     of RoPE where a file gives none; it says how RoPE is scaled if that is ``rope_needed``, and
     whole heads are rotated where it ``rotates_heads``. ``rotary`` is there where part of a head may
-    turn. Keys of ``no_effect`` change nothing in the models that are read.
+    turn, ``local_rope`` where layers with windows have a base of their own. Keys of ``no_effect``
+    change nothing in the models that are read.
     """
 
     rope_types: tuple[str, ...]
@@ -174,6 +190,7 @@ class Tables:
     rotary: Rotary | None = None
     lanes: tuple[str, ...] = ()
     windows: Windows | None = None
+    local_rope: LocalRope | None = None
     window_switch: str = ""
     theta: float = 10000.0
     rope_needed: bool = False
@@ -191,6 +208,8 @@ class Tables:
         found |= self.experts.keys() if self.experts else set()
         found |= self.named.names()
         found |= {self.rotary.key} if self.rotary else set()
+        found |= {self.local_rope.key} if self.local_rope else set()
+        found |= {self.windows.pattern} if self.windows and self.windows.pattern else set()
         return frozenset(found) | self.no_effect
 
 

@@ -290,13 +290,20 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
         original_max_position=int(_positive(applied, "original_max_position")),
         truncate=_truth(applied, "truncate"),
         factors=factors,
+        but=_chosen(applied, "but"),
+        local_theta=_positive(applied, "local_theta"),
     )
     return emitter.emit(op, applied.call.span)
 
 
+def _chosen(applied: Applied, name: str) -> int:
+    """A whole number above 0, or the 0 that stands for none."""
+    return 0 if applied.number(name) == 0 else _whole(applied, name)
+
+
 def _rotated(applied: Applied, dim: str, extent: int) -> int:
     """How many lanes of ``dim`` turn, where that is not all of them, and 0 where it is."""
-    rotated = 0 if applied.number("rotated") == 0 else _whole(applied, "rotated")
+    rotated = _chosen(applied, "rotated")
     if rotated % 2 or rotated > extent:
         message = f"rope turns pairs of the {extent} elements of '{dim}', not {rotated} of them"
         fail("odd-rope", message, applied.spans["rotated"], help="an even number can turn")
@@ -346,7 +353,14 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
     if mask == "causal":
         _need_rows("a causal mask", value, dim, applied.call.span)
     rows = ROWS if mask == "causal" else ""
-    window = 0 if applied.number("window") == 0 else _whole(applied, "window")
+    window, every, but = (
+        _chosen(applied, "window"),
+        _whole(applied, "every"),
+        _chosen(applied, "but"),
+    )
+    if but and every > 1:
+        message = "layers with a window are chosen by 'every' or by 'but', not by both"
+        fail("bad-option", message, applied.spans["but"])
     if window and mask != "causal":
         message = "a window ends at a row's own position: it needs mask = causal"
         fail("bad-option", message, applied.spans["window"])
@@ -364,7 +378,8 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
         mask=mask,
         rows=rows,
         window=window,
-        every=_whole(applied, "every"),
+        every=every,
+        but=but,
     )
     return emitter.emit(op, applied.call.span)
 

@@ -173,7 +173,9 @@ class Rope(_Pointwise):
     ``truncate`` says that the pairs between which it blends are rounded outwards. LongRoPE divides
     the frequency of each pair by one of ``factors``; those of sequences that are longer than
     ``original_max_position`` are others than those of shorter ones, so that a module with a larger
-    capacity has the former and is right for longer sequences alone.
+    capacity has the former and is right for longer sequences alone. With ``but`` only every so
+    many-th layer of the loop around it turns pairs so, the ``but``-th one first; the others turn
+    them by the base ``local_theta``, unscaled (Gemma 3).
     """
 
     dim: str = ""
@@ -188,6 +190,8 @@ class Rope(_Pointwise):
     original_max_position: int = attribute(8192, least=1)
     truncate: bool = True
     factors: tuple[float, ...] = ()
+    but: int = attribute(0, least=0)
+    local_theta: float = attribute(10000.0, least=0)
 
     def lanes(self, extent: int) -> int:
         """How many lanes of a dim of ``extent`` turn, the first ones."""
@@ -201,6 +205,8 @@ class Rope(_Pointwise):
         pairs = self.lanes(extents[self.dim]) // 2 if self.scaling == "longrope" else 0
         if len(self.factors) != pairs or not all(factor > 0 for factor in self.factors):
             self.reject(f"with scaling '{self.scaling}' it has {pairs} factors, each above 0")
+        if self.but and not self.local_theta > 0:
+            self.reject("the base 'local_theta' is above 0")
         if self.scaling == "yarn" and not self.theta > 1:
             self.reject(f"theta is {self.theta}; scaling 'yarn' needs one above 1")
 
@@ -210,7 +216,8 @@ class Rope(_Pointwise):
 class Softmax(_Pointwise):
     """Softmax over ``dim``. ``mask`` is ``none`` or ``causal``: row ``l`` of ``rows`` sees the
     elements of ``dim`` up to ``pos + l``; with a ``window`` only the last so many of these, in
-    every ``every``-th layer of the loop around it, the first one among them (0: no window).
+    every ``every``-th layer of the loop around it, the first one among them (0: no window), or,
+    with ``but``, in all of its layers but every so many-th, the ``but``-th one first.
 
     A ``sink``, which lacks ``dim``, is the score of one more element that takes its share of the
     softmax and is left out of the result (attention sinks: Xiao et al. 2023; gpt-oss).
@@ -221,6 +228,7 @@ class Softmax(_Pointwise):
     rows: str = ""
     window: int = attribute(0, least=0)
     every: int = attribute(1, least=1)
+    but: int = attribute(0, least=0)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the operand, and ``rows``, where it is stated, of the module."""
@@ -231,6 +239,8 @@ class Softmax(_Pointwise):
             self.reject(f"there is no dim '{self.rows}' of rows")
         if self.window and self.mask != "causal":
             self.reject("a window ends at a row's own position: it needs the mask 'causal'")
+        if self.but and self.every > 1:
+            self.reject("layers are chosen by 'every' or by 'but', not by both")
         for sink in self.operands[1:]:
             shared = {self.dim, self.rows} & {*tensor_type(sink).dims}
             if shared:

@@ -340,14 +340,15 @@ class Larger(Op):
 @dataclass(eq=False)
 class Mask(Op):
     """Scores with minus infinity where row ``l`` must not see: beyond ``pos + l`` if causal, before
-    the last ``window`` elements up to there in every ``every``-th layer (0: no window), and lanes
-    of ``dim`` that hold no element."""
+    the last ``window`` elements up to there in every ``every``-th layer, or all but every
+    ``but``-th (0: no window), and lanes of ``dim`` that hold no element."""
 
     dim: str = ""
     rows: str = ""
     kind: str = attribute("causal", among=("none", "causal"))
     window: int = attribute(0, least=0)
     every: int = attribute(1, least=1)
+    but: int = attribute(0, least=0)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the scores, and ``rows``, where it is stated, of the module."""

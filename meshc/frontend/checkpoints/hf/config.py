@@ -180,7 +180,11 @@ def _read_fields(
         bos_id=bos[0] if bos else None,
         eos_ids=eos,
         dtype=_read_dtype(fields),
-        own={**numbers.own, **_read_rotated(fields, tables, rope, size["head_dim"])},
+        own={
+            **numbers.own,
+            **_read_rotated(fields, tables, rope, size["head_dim"]),
+            **({tables.local_rope.parameter: rope.local or 0.0} if tables.local_rope else {}),
+        },
     )
 
 

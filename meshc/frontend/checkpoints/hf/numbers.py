@@ -10,6 +10,7 @@ from meshc.frontend.checkpoints.fields import Fields
 from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables, Windows
 
 _MOST_EXPERTS = 1 << 20
+_MOST_SHOWN = 8
 _WINDOW_HELP = "meshc computes full causal attention in every layer here"
 
 
@@ -39,7 +40,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     switches = _read_flags(fields, tables.switches)
     numbers = _read_numbers(fields, tables.numbers)
     if tables.windows and _has_window(fields, tables.windows):
-        numbers[tables.windows.parameter] = _read_window(fields, tables.windows, known["layers"])
+        numbers |= _read_window(fields, tables.windows, known["layers"])
     else:
         _check_window(fields, tables.window_switch, known["layers"])
     if tables.lanes:
@@ -197,22 +198,36 @@ def _has_window(fields: Fields, windows: Windows) -> bool:
     return bool(windows.default) if absent else fields.has("sliding_window") or not windows.optional
 
 
-def _read_window(fields: Fields, windows: Windows, layers: int) -> int:
-    """The tokens of a window; layers that have it must be those of the model."""
+def _read_window(fields: Fields, windows: Windows, layers: int) -> dict[str, Parameter]:
+    """The tokens of a window, and which layers have none where that is a number of the model;
+    layers that have it must be those of the model."""
     if fields.values.get("sliding_window", 0) is None:
         fields.reject_value("sliding_window", "a number is wanted")
     most = SIZE_LIMITS["max_positions"]
     window = fields.integer("sliding_window", 1, most, default=windows.default)
     kinds = ["sliding_attention", *["full_attention"] * (windows.every - 1)]
-    wanted = (kinds * layers)[:layers]
-    if fields.has("layer_types") and fields.values["layer_types"] != wanted:
+    without = _without_window(fields, windows, layers) if windows.but else 0
+    if without:
+        kinds = [*["sliding_attention"] * (without - 1), "full_attention"]
+    shown = kinds if len(kinds) <= _MOST_SHOWN else [*kinds[:2], "..", kinds[-1]]
+    if fields.has("layer_types") and fields.values["layer_types"] != (kinds * layers)[:layers]:
         fields.reject(
             "config-unsupported",
             "layer_types",
             "windows in other layers than those of the family are not supported",
-            f"meshc computes layer_types = {kinds} again and again, for each of {layers} layers",
+            f"meshc computes layer_types = {shown} again and again, for each of {layers} layers",
         )
-    return window
+    found: dict[str, Parameter] = {windows.parameter: window}
+    return {**found, windows.but: without} if windows.but else found
+
+
+def _without_window(fields: Fields, windows: Windows, layers: int) -> int:
+    """Every how many-th layer has no window: by the key of the pattern, else by the list, in which
+    the first such layer tells."""
+    kinds = fields.values.get("layer_types")
+    if fields.has(windows.pattern) or not isinstance(kinds, list):
+        return fields.integer(windows.pattern, 1, SIZE_LIMITS["layers"], default=windows.every)
+    return kinds.index("full_attention") + 1 if "full_attention" in kinds else layers + 1
 
 
 def _check_window(fields: Fields, switch: str, layers: int) -> None:

@@ -56,6 +56,7 @@ _KEYS = {
     },
 }
 _SHARE = "partial_rotary_factor"
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 _FORMER = {"su": "longrope"}
 """Names that old files have for a type."""
 _CONTEXT = "original_max_position_embeddings"
@@ -65,12 +66,13 @@ _COMMON = {"rope_type", "type", "rope_theta", _SHARE}
 
 @dataclass(frozen=True)
 class Rope:
-    """Base ``theta`` of the frequencies, how they are scaled, and the share of a head's lanes that
-    turns."""
+    """Base ``theta`` of the frequencies, how they are scaled, the share of a head's lanes that
+    turns, and the base of layers with windows, where these have one of their own."""
 
     theta: float
     scaling: RopeScaling | None
     share: float = 1.0
+    local: float | None = None
 
 
 def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
@@ -87,10 +89,13 @@ def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
     scaling: RopeScaling | None = None
     if tables.rope_needed and not any(map(top.has, ("rope_scaling", "rope_parameters"))):
         top.require("rope_scaling")
+    local = _local(top, text, tables)
     for key in ("rope_scaling", "rope_parameters"):
         block = _block(top, text, key)
         if block is None:
             continue
+        if tables.local_rope and _FULL in block.values:
+            block = _inner(block, text, key, _FULL)
         found = _read_scaling(block, top, tables)
         if key == "rope_parameters" and top.has("rope_scaling") and found != scaling:
             _disagree(top, key, "rope_scaling")
@@ -105,7 +110,34 @@ def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
             if top.has(rotary.key) and inner != share:
                 _disagree(top, key, rotary.key)
             share = inner
-    return Rope(theta, scaling, share)
+    return Rope(theta, scaling, share, local)
+
+
+def _local(top: Fields, text: JsonText, tables: Tables) -> float | None:
+    """The base of RoPE in layers with windows, which turn without scaling."""
+    if tables.local_rope is None:
+        return None
+    keys = tables.local_rope
+    found = top.number(keys.key, 0.0, THETA_LIMIT, keys.default)
+    block = _block(top, text, "rope_parameters")
+    if block is None or _SLIDING not in block.values:
+        return found
+    inner = _inner(block, text, "rope_parameters", _SLIDING)
+    if _rope_type(inner, ("default",)) == "default":
+        _refuse_unknown_keys(inner, "default", False)
+    own = inner.number("rope_theta", 0.0, THETA_LIMIT, found)
+    if top.has(keys.key) and own != found:
+        _disagree(top, "rope_parameters", keys.key)
+    return own
+
+
+def _inner(block: Fields, text: JsonText, key: str, kind: str) -> Fields:
+    """What ``block`` says of one kind of layers."""
+    value = block.values[kind]
+    if not isinstance(value, dict):
+        block.reject_value(kind, "an object is wanted")
+        value = {}
+    return Fields(value, block.name, block.diagnostics, lambda _: text.span(key, kind))
 
 
 def _block(top: Fields, text: JsonText, key: str) -> Fields | None:

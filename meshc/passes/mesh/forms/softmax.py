@@ -102,9 +102,14 @@ def _masked(way: Lowering, op: graph.Softmax) -> Value:
             help="write softmax(.., mask = causal)",
         )
     if op.mask == "causal" or has_pads(way, way.type_of(scores), op.dim):
-        window, every = op.window, op.every
         made = mesh.Mask(
-            [scores], dim=op.dim, rows=op.rows, kind=op.mask, window=window, every=every
+            [scores],
+            dim=op.dim,
+            rows=op.rows,
+            kind=op.mask,
+            window=op.window,
+            every=op.every,
+            but=op.but,
         )
         scores = way.emit_like(made, f"{op.result.name}.s", scores)
     return scores

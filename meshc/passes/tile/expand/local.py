@@ -38,10 +38,11 @@ def _lanes(emitter: Emitter, op: mesh.Rope) -> int:
     return dict(zip(kind.dims, kind.local_shape(emitter.source.dims), strict=True))[op.dim]
 
 
-def frequency_table(emitter: Emitter, op: mesh.Rope) -> View:
-    """The frequencies of a core's pairs, in a buffer that is filled once."""
-    kind, lanes, local = tensor_type(op.result), emitter.source.dims[op.dim], _lanes(emitter, op)
-    values = rope_frequencies(op, lanes)
+def frequency_table(emitter: Emitter, op: mesh.Rope, local: bool = False) -> View:
+    """The frequencies of a core's pairs, or those of layers with the ``local`` base, in a buffer
+    that is filled once."""
+    kind, lanes, here = tensor_type(op.result), emitter.source.dims[op.dim], _lanes(emitter, op)
+    values = rope_frequencies(op, lanes, local)
     module = emitter.module
     name = next((n for n, v in module.constants.items() if v == values), None)
     if name is None:
@@ -49,10 +50,10 @@ def frequency_table(emitter: Emitter, op: mesh.Rope) -> View:
         module.constants[name] = values
         dim = f"{op.dim}_pairs"
         module.dims.setdefault(dim, lanes // 2)
-        buffer = emitter.buffer(name + "_lanes", (local // 2,), DType.F32, "weight")
+        buffer = emitter.buffer(name + "_lanes", (here // 2,), DType.F32, "weight")
         split = kind.layout.split_of(op.dim) if kind.layout else None
         lane = Expr.var("i")
-        element = emitter.index_of(split.axis) * (local // 2) + lane if split else lane
+        element = emitter.index_of(split.axis) * (here // 2) + lane if split else lane
         tensor = TensorType(DType.F32, (dim,))
         emitter.port(Port(name, "in", tensor, buffer, ("i",), (), (element,)))
     buffer = next(p.buffer for p in module.ports if p.name == name)

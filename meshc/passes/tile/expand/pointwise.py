@@ -172,10 +172,13 @@ class Pointwise(Values):
     def rope(self, op: mesh.Rope) -> None:
         source = self.place_of(cast(Value, op.operands[0]))
         target = self.result_place(op, op.operands[0])
-        table = local.frequency_table(self.emitter, op)
-        with self.emitter.every_request() as request:
-            own = [self.emitter.of_request(place, request) for place in (source, target)]
-            local.rope(self.emitter, op, table, *own)
+        inside = self.all_but(op.but) if op.but else Cond.false()
+        for is_local, when in ((False, ~inside), (True, inside)):
+            if not when.is_false:
+                table = local.frequency_table(self.emitter, op, is_local)
+                with self.emitter.under(when), self.emitter.every_request() as request:
+                    own = [self.emitter.of_request(place, request) for place in (source, target)]
+                    local.rope(self.emitter, op, table, *own)
 
     def mask(self, op: mesh.Mask) -> None:
         (place,) = self.overwritten(op, op.tensors())
@@ -207,12 +210,22 @@ class Pointwise(Values):
 
     def windowed(self, op: mesh.Mask) -> Cond:
         """That the layer which runs has the window of ``op``."""
-        if op.every == 1 or self.layers is None:
-            return Cond.true()
+        if op.but:
+            return self.all_but(op.but)
+        return Cond.true() if op.every == 1 else Cond.eq(self.layer() % op.every, 0)
+
+    def all_but(self, count: int) -> Cond:
+        """That the layer which runs is none of every ``count``-th."""
+        return Cond.lt(self.layer() % count, count - 1)
+
+    def layer(self) -> Expr:
+        """The layer which runs, of all regions; 0 outside of loops over layers."""
+        if self.layers is None:
+            return Expr.const(0)
         share, layer = self.layers
         if self.emitter.mesh.regions > 1:
             layer = layer + Expr.var(self.emitter.mesh.outer) * share
-        return Cond.eq(layer % op.every, 0)
+        return layer
 
     def relayout(self, op: mesh.Relayout) -> None:
         value = cast(Value, op.operands[0])
