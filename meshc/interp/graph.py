@@ -172,8 +172,8 @@ MEANINGS.update((FUNCTIONS[name], _function) for name in formulas.FUNCTIONS)
 @meaning(graph.RmsNorm)
 def _rms_norm(scope: Scope, op: graph.RmsNorm) -> list[Array]:
     x, gain = _spread(scope, op)
-    axis = _dims(op.operands[0]).index(op.dim)
-    mean = np.mean(x * x, axis, keepdims=True)
+    axes = tuple(_dims(op.operands[0]).index(dim) for dim in (op.dim, *op.also))
+    mean = np.mean(x * x, axes, keepdims=True)
     return [x / np.sqrt(mean + op.eps) * gain]
 
 

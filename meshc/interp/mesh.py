@@ -8,6 +8,7 @@ result where its layout says; how the pieces travel is the tile level's business
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -154,7 +155,8 @@ MEANINGS.update((ON_MESH[FUNCTIONS[name]], _function) for name in formulas.FUNCT
 @meaning(mesh.RmsScale)
 def _rms_scale(shards: Shards, op: mesh.RmsScale) -> list[Array]:
     x, squares, gain = op.operands
-    root = np.sqrt(_beside(shards, x, squares) / shards.extents[op.dim] + op.eps)
+    count = prod(shards.extents[dim] for dim in (op.dim, *op.also))
+    root = np.sqrt(_beside(shards, x, squares) / count + op.eps)
     return [shards.of(x) / root * _beside(shards, x, gain)]
 
 
@@ -248,7 +250,8 @@ def _row_sum(shards: Shards, op: mesh.RowSum) -> list[Array]:
 @meaning(mesh.SquareSum)
 def _square_sum(shards: Shards, op: mesh.SquareSum) -> list[Array]:
     (x,) = op.operands
-    return [np.square(shards.of(x)).sum(dims_of(x).index(op.dim))]
+    axes = tuple(dims_of(x).index(dim) for dim in op.over())
+    return [np.square(shards.of(x)).sum(axes) / op.sharing()]
 
 
 # --- products

@@ -91,7 +91,8 @@ class _Checker:
             if self.of(routes).get(op.dim, "zero") != "zero":
                 self.fault(op, routes, op.dim, "zero")
         elif isinstance(op, (ops.SquareSum, ops.RowSum)):
-            self.need(op, op.dim, "zero")
+            for dim in op.over():
+                self.need(op, dim, "zero")
         elif isinstance(op, ops.RowMax):
             self.need(op, op.dim, "neg_inf")
 

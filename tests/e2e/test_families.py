@@ -16,6 +16,7 @@ import meshc
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.checkpoints import open_checkpoint, read_config
+from meshc.ir.printer import print_module
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
@@ -47,6 +48,12 @@ def test_tokens_and_logits_equal_those_of_transformers(
     folder: Path, mesh: str, tmp_path: Path
 ) -> None:
     check(folder, mesh, tmp_path)
+
+
+def test_a_norm_of_all_heads_is_one_sum_over_columns(tmp_path: Path) -> None:
+    """Two groups of columns have a key head each, of which both columns of a group have lanes."""
+    program = check(BY_NAME["olmo2-4h2-biased"], "4x2", tmp_path)
+    assert "(xh = 2, xd = 2 interleaved)" in print_module(program.modules["decode"])
 
 
 @pytest.mark.slow

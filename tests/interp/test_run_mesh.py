@@ -51,6 +51,22 @@ def test_norm_product_and_relayout(mesh):
     np.testing.assert_allclose(z, expected)
 
 
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_norm_of_two_dims_one_of_which_several_cores_hold(mesh):
+    body = """
+    %share = mesh.square_sum %x {dim = F, also = [E]} : f32[L]<+x>
+    %ss = mesh.all_reduce %share {axis = x} : f32[L]<>
+    %z = mesh.rms_scale %x, %ss, %g {dim = F, also = [E], eps = 0.1}
+      : f32[L, E, F]<E_xh*2:10 F_xd:7>
+    mesh.return %z"""
+    given = "in %x: f32[L, E, F]<E_xh*2:10 F_xd:7>, weight %g: f32[E, F]<E_xh*2:10 F_xd:7>"
+    module = mesh_module(given, "f32[L, E, F]<E_xh*2:10 F_xd:7>", body, mesh)
+    x, g = noise(5, 10, 13), noise(10, 13)
+    (z,) = run_mesh(module, {"x": x, "g": g})
+    mean = (x**2).mean((1, 2), keepdims=True)
+    np.testing.assert_allclose(z, x / np.sqrt(mean + 0.1) * g)
+
+
 def test_a_missing_reduction_is_noticed():
     body = NORM_AND_PRODUCT.replace("%ms = mesh.all_reduce %ss {axis = y} : f32[L]<>", "")
     module = mesh_module(NORM_PARAMS, NORM_RESULTS, body.replace("%x, %ms", "%x, %ss"))

@@ -206,6 +206,18 @@ MODELS = (
         },
         torch.bfloat16,
     ),
+    _model("olmo2-6h2", "olmo2", _partial(36, 6, 2, 37, 53, 2)),
+    _model(
+        "olmo2-5h1-tied-bf16",
+        "olmo2",
+        {**_partial(30, 5, 1, 29, 47, 3), "tie_word_embeddings": True},
+        torch.bfloat16,
+    ),
+    _model(
+        "olmo2-4h2-biased",
+        "olmo2",
+        {**_partial(16, 4, 2, 31, 43, 2), "attention_bias": True},
+    ),
     # The family that docs/families.md adds.
     TinyModel(
         "glm-6h2",

@@ -217,23 +217,28 @@ def _check_positions(
 
 def _rms_norm(emitter: Emitter, applied: Applied) -> Value:
     value, gain = applied.tensor("x"), applied.tensor("gain")
-    dim = _norm_dim("rms_norm", applied, value, gain)
-    op = graph.RmsNorm(operands=[value, gain], dim=dim, eps=applied.number("eps"))
+    *also, dim = _norm_dims("rms_norm", applied, value, gain, len(dims_of(value)))
+    op = graph.RmsNorm(operands=[value, gain], dim=dim, also=(*also,), eps=applied.number("eps"))
     return emitter.emit(op, applied.call.span)
 
 
-def _norm_dim(name: str, applied: Applied, value: Value, gain: Value) -> str:
-    """The dim that the norm called ``name`` is over, which is that of its gain."""
-    if len(dims_of(gain)) != 1 or dims_of(gain)[0] not in dims_of(value):
+def _norm_dims(
+    name: str, applied: Applied, value: Value, gain: Value, most: int
+) -> tuple[str, ...]:
+    """The dims that the norm called ``name`` is over, which are those of its gain, at most so many
+    as ``most``."""
+    dims = dims_of(gain)
+    if not 1 <= len(dims) <= most or not {*dims} <= {*dims_of(value)}:
+        wanted = "one dim" if most == 1 else "the dims"
         fail(
             "dims-mismatch",
-            f"the gain {show(dims_of(gain))} does not fit {show(dims_of(value))}",
+            f"the gain {show(dims)} does not fit {show(dims_of(value))}",
             applied.spans["gain"],
-            help=f"{name} needs a gain with one dim, the one it normalises over",
+            help=f"{name} needs a gain with {wanted} of what it normalises",
         )
     if applied.number("eps") < 0:
         fail("bad-option", "eps cannot be negative", applied.spans["eps"])
-    return dims_of(gain)[0]
+    return dims
 
 
 def _layer_norm(emitter: Emitter, applied: Applied) -> Value:
@@ -243,7 +248,7 @@ def _layer_norm(emitter: Emitter, applied: Applied) -> Value:
     if bias is not None and dims_of(bias) != dims_of(gain):
         message = f"the bias {show(dims_of(bias))} has other dims than the gain"
         fail("dims-mismatch", message, applied.spans["bias"])
-    dim = _norm_dim("layer_norm", applied, value, gain)
+    (dim,) = _norm_dims("layer_norm", applied, value, gain, most=1)
     centred = emitter.emit(graph.Centre(operands=[value], dim=dim), applied.call.span)
     eps = applied.number("eps")
     normed = emitter.emit(

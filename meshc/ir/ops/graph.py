@@ -137,14 +137,21 @@ class Scale(_Pointwise):
 @register("graph.rms_norm", "x, gain: within x -> y: like x")
 @dataclass(eq=False)
 class RmsNorm(_Pointwise):
-    """``x / sqrt(mean(x*x over dim) + eps) * gain``; operands x and gain."""
+    """``x / sqrt(mean(x*x over dim) + eps) * gain``; operands x and gain. The mean is over the
+    dims ``also`` as well, where there are such."""
 
     dim: str = ""
+    also: tuple[str, ...] = ()
     eps: float = attribute(1e-5, least=0)
 
     def verify(self, extents: Mapping[str, int]) -> None:
-        if self.dim not in tensor_type(self.operands[0]).dims:
-            self.reject(f"'{self.dim}' is no dim of the operand")
+        """``dim`` and ``also`` are dims of the operand, and all differ."""
+        over = (self.dim, *self.also)
+        for dim in over:
+            if dim not in tensor_type(self.operands[0]).dims:
+                self.reject(f"'{dim}' is no dim of the operand")
+        if len({*over}) < len(over):
+            self.reject(f"it names a dim twice: {', '.join(over)}")
 
 
 @register("graph.centre", "x -> y: like x")

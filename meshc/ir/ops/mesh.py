@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from meshc.ir.choices import MOST_CHOICES
@@ -15,6 +16,8 @@ from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.ops import graph
 from meshc.ir.ops.fused_norm import AllReduceNorm as AllReduceNorm
+from meshc.ir.ops.norms import InverseRms as InverseRms
+from meshc.ir.ops.norms import RmsScale as RmsScale
 from meshc.ir.ops.products import Gemm as Gemm
 from meshc.ir.ops.products import GemmT as GemmT
 from meshc.ir.ops.products import Gemv as Gemv
@@ -282,13 +285,19 @@ class RowReduction(Op):
 
     dim: str = ""
 
+    def over(self) -> tuple[str, ...]:
+        """The dims that the result has no more."""
+        return (self.dim,)
+
     def verify(self, extents: Mapping[str, int]) -> None:
-        """The result has all dims of the operand but ``dim``."""
-        reject_repeated(self, (self.dim,))
+        """The result has all dims of the operand but those that the op is over."""
+        if len(self.over()) == 1:
+            reject_repeated(self, self.over())
         given, gives = (tensor_type(v).dims for v in (self.operands[0], self.result))
-        if self.dim not in given or gives != tuple(d for d in given if d != self.dim):
+        left = tuple(d for d in given if d not in self.over())
+        if len(given) != len(left) + len(self.over()) or gives != left:
             before, after = ", ".join(given), ", ".join(gives)
-            self.reject(f"does not take [{before}] by '{self.dim}' to [{after}]")
+            self.reject(f"does not take [{before}] by '{', '.join(self.over())}' to [{after}]")
 
 
 @register("mesh.row_max", "x -> y: within x")
@@ -388,7 +397,20 @@ class RowSum(RowReduction):
 @register("mesh.square_sum", "x -> y: within x")
 @dataclass(eq=False)
 class SquareSum(RowReduction):
-    """Sum of squares of the elements of ``dim`` that a core holds."""
+    """Sum of squares of the elements of ``dim`` that a core holds. Over dims ``also`` too, several
+    cores may hold the same elements, of which each gives an equal share: the sum over all cores
+    counts every element once."""
+
+    also: tuple[str, ...] = ()
+
+    def over(self) -> tuple[str, ...]:
+        """``dim`` and ``also``."""
+        return (self.dim, *self.also)
+
+    def sharing(self) -> int:
+        """How many cores hold the same elements."""
+        layout = tensor_type(self.operands[0]).layout or Layout()
+        return prod(split.copies for split in layout.splits if split.dim in self.over())
 
 
 @register("mesh.keep_lanes", "x -> y: like x")
@@ -403,36 +425,6 @@ class KeepLanes(Op):
         split = (tensor_type(self.operands[0]).layout or Layout()).split_of(self.dim)
         if split is None or split.kind != "block" or split.copies > 1:
             self.reject(f"'{self.dim}' of the operand does not lie in blocks over an axis")
-
-
-@register("mesh.rms_scale", "x, squares: within x, gain: within x -> y: like x")
-@dataclass(eq=False)
-class RmsScale(Op):
-    """``x / sqrt(s / extent + eps) * gain``; operands x, the sum of squares s, gain."""
-
-    dim: str = ""
-    eps: float = attribute(1e-5, least=0)
-
-    def verify(self, extents: Mapping[str, int]) -> None:
-        if self.dim not in tensor_type(self.operands[0]).dims:
-            self.reject(f"'{self.dim}' is no dim of what is scaled")
-        if self.dim in tensor_type(self.operands[1]).dims:
-            self.reject(f"its sums are not of squares over '{self.dim}', which they have")
-
-
-@register("mesh.inverse_rms", "squares -> y: like squares")
-@dataclass(eq=False)
-class InverseRms(Op):
-    """``1 / sqrt(s / extent + eps)``, of sums of squares over the dim ``dim``; a product with it
-    scales what was computed of values that are not normalised yet."""
-
-    dim: str = ""
-    eps: float = attribute(1e-5, least=0)
-
-    def verify(self, extents: Mapping[str, int]) -> None:
-        """``dim`` is one of the module's; the sums have it no more."""
-        if self.dim not in extents or self.dim in tensor_type(self.operands[0]).dims:
-            self.reject(f"its sums are not of squares over a dim '{self.dim}'")
 
 
 @register("mesh.rope", "x -> y: like x")

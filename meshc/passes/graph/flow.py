@@ -105,8 +105,9 @@ def residual(flow: Flow, value: Value, x: Operand, at: Op) -> graph.Add | None:
 def norm_of(flow: Flow, value: Operand, dim: str, at: Op) -> graph.RmsNorm:
     """The norm over ``dim``, with a weight as its gain, that gives ``value``."""
     norm = flow.maker(value, graph.RmsNorm, "the input", at)
-    if norm.dim != dim:
-        raise Mismatch(f"{norm.NAME} {norm.result} is over {norm.dim}, not {dim}", norm)
+    if (*norm.also, norm.dim) != (dim,):
+        over = ", ".join((*norm.also, norm.dim))
+        raise Mismatch(f"{norm.NAME} {norm.result} is over {over}, not {dim}", norm)
     flow.weight(norm.operands[1], norm)
     return norm
 

@@ -135,6 +135,8 @@ class _Fusion:
         if add is None or squares not in self.block.ops or not isinstance(scale, ops.RmsScale):
             return None
         x, _, gain = scale.operands
+        if scale.also:
+            return None
         if x is not add.result or scale.dim != squares.dim or not self.is_before(gain, add):
             return None
         if squares.when is not None or scale.when is not None:

@@ -79,7 +79,7 @@ def _normalise_by_rows(
         if not isinstance(scale, ops.RmsScale) or scale not in left or squares not in block.ops:
             continue
         taken = scale.operands[0] is value and scale.operands[2] is not value
-        if not taken or scale not in block.ops or scale.dim == part.dim:
+        if not taken or scale not in block.ops or part.dim in (scale.dim, *scale.also):
             continue
         sums, normed = tensor_type(squares.result), tensor_type(scale.result)
         squares.result.type = sums.with_layout(_restricted(own, sums.dims))

@@ -96,6 +96,8 @@ CASES = [
     ("dims-mismatch", _in_main("return x §+ w", before="param w[F]")),
     ("dims-mismatch", _in_main("return x §* transpose(x)")),
     ("dims-mismatch", _in_main("return rms_norm(x, §w)", before="param w[F]")),
+    ("dims-mismatch", _in_main("return rms_norm(x, §w)", before="param w[F, E]")),
+    ("dims-mismatch", _in_main("return layer_norm(x, §w)", before="param w[L, E]")),
     ("dims-mismatch", _in_main("return embed(t, §w)", inputs="t[B, L]", before="param w[F]")),
     ("dims-mismatch", _in_main("return embed(§t, w)", inputs="t[B, E]", before="param w[F, E]")),
     ("dims-mismatch", _in_main("§y[B, L, F] = x return y")),

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshc.frontend.language import elaborate, library_model
+from meshc.frontend.language import elaborate, library_model, parse_model
 from meshc.interp.graph import run_graph
+from meshc.support.spans import Source
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -30,6 +31,18 @@ NEXT = [5, 18, 0]
 
 def _norm(x: np.ndarray[Any, Any], gain: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + SIZES["eps"]) * gain
+
+
+def test_a_norm_of_two_dims_is_one_mean() -> None:
+    text = """model both(L=2, A=3, N=4) {
+      param gain[A, N]
+      main(x[L, N, A]) { return rms_norm(x, gain, eps = 0.5) }
+    }"""
+    module = elaborate(parse_model(Source("both.mesh", text)), "main")
+    x, gain = np.arange(24.0).reshape(2, 4, 3) - 7, np.arange(12.0).reshape(3, 4) + 1
+    (found,) = run_graph(module, {"x": x, "gain": gain})
+    mean = (x**2).sum((1, 2), keepdims=True) / 12
+    np.testing.assert_allclose(found, x / np.sqrt(mean + 0.5) * gain.T, rtol=1e-6)
 
 
 def _rope(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

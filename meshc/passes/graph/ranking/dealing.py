@@ -110,6 +110,8 @@ def _whole_dims(module: Module) -> Iterator[str]:
     for op in module.walk():
         if isinstance(op, _ALONG_DIM):
             yield op.dim
+        if isinstance(op, graph.RmsNorm):
+            yield from op.also
         if isinstance(op, (graph.Rope, graph.Softmax, graph.Append)):
             yield op.rows
         if isinstance(op, graph.Repeat):

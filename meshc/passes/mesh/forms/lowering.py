@@ -287,18 +287,23 @@ class Lowering:
         return self.all_reduce([value], split.axis, reduce)[0] if split else value
 
     def partial_over(self, made: ops.RowMax | ops.RowSum | ops.SquareSum, name: str) -> Value:
-        """Append a reduction of one dim: partial over the axis that splits the dim."""
+        """Append a reduction: partial over the axis that splits its dim, or over the one whose
+        factors split its dims."""
         (operand,) = made.tensors()
-        kind = self.type_of(operand)
-        if (kind.layout or Layout()).repeats((made.dim,)):
-            fail("unsupported-layout", f"cores share parts of {made.dim}: {kind.layout}", self.span)
-        dims = tuple(d for d in kind.dims if d != made.dim)
-        split = (kind.layout or Layout()).split_of(made.dim)
+        kind, over = self.type_of(operand), made.over()
+        layout = kind.layout or Layout()
+        axes = {split.axis for split in layout.splits if split.dim in over}
+        if len(axes) > 1:
+            axes = {self.mesh.whole(axis) for axis in axes}
+        if len(over) == 1 and layout.repeats(over):
+            fail("unsupported-layout", f"cores share parts of {over[0]}: {layout}", self.span)
+        if len(axes) > 1:
+            words = f"{', '.join(over)} lie over several axes: {layout}"
+            fail("unsupported-layout", words, self.span)
+        dims = tuple(d for d in kind.dims if d not in over)
         splits = self.restricted(operand, dims).splits
         done = TensorType(self.problem.accumulate, dims, Layout(splits))
-        (value,) = self.emit(
-            made, (name, self.partial(dims, splits, split.axis) if split else done)
-        )
+        (value,) = self.emit(made, (name, self.partial(dims, splits, *axes) if axes else done))
         return value
 
     # --- graph values

@@ -13,8 +13,9 @@ from meshc.support.diagnostics import fail
 
 
 def rms_norm(way: Lowering, op: Op) -> list[Form]:
-    """``reduced``: the sum of squares is completed over the axis that splits the dim, then all is
-    scaled. ``deferred``: the scale waits for the product behind the norm."""
+    """``reduced``: the sum of squares is completed over the axis that splits the dim, or all that
+    the norm is over, then all is scaled. ``deferred``: the scale waits
+    for the product behind the norm."""
     assert isinstance(op, graph.RmsNorm)
     found = [Form("reduced", lambda way: _reduced(way, op))]
     if _can_wait(way, op):
@@ -30,6 +31,7 @@ def _can_wait(way: Lowering, op: graph.RmsNorm) -> bool:
     split = way.layout_of(way.peek(op.operands[0])).split_of(op.dim)
     return (
         isinstance(product, graph.Matmul)
+        and not op.also
         and product.operands[0] is op.result
         and op.result not in product.operands[1:]
         and product.contract == (op.dim,)
@@ -44,22 +46,24 @@ def _can_wait(way: Lowering, op: graph.RmsNorm) -> bool:
 def _squares(way: Lowering, op: graph.RmsNorm) -> tuple[Value, Value, Value]:
     """What is normalised, its sum of squares on each core, and the gain, laid out beside it."""
     value, gain = laid_out(way, way.env_of(op.operands[0])), way.env_of(op.operands[1])
-    if op.dim == way.problem.row_dim and way.problem.extents[op.dim] > 1:
+    rows = way.problem.row_dim
+    if rows in (op.dim, *op.also) and way.problem.extents[rows] > 1:
         fail(
             "unsupported-op",
-            f"a norm over {op.dim}, the rows of tokens, has no distributed form",
+            f"a norm over {rows}, the rows of tokens, has no distributed form",
             op.span,
             help="a norm is over a dim of each row",
         )
-    total = way.partial_over(mesh.SquareSum([value], dim=op.dim), f"{op.result.name}.ss")
-    return value, total, gain
+    squares = mesh.SquareSum([value], dim=op.dim, also=op.also)
+    return value, way.partial_over(squares, f"{op.result.name}.ss"), gain
 
 
 def _reduced(way: Lowering, op: graph.RmsNorm) -> None:
     value, total, gain = _squares(way, op)
-    total = way.completed(total, value, op.dim, "sum")
+    for axis in way.layout_of(total).partial:
+        (total,) = way.all_reduce([total], axis)
     way.place(gain, way.restricted(value, tensor_type(gain).dims), op)
-    scaled = mesh.RmsScale([value, total, gain], dim=op.dim, eps=op.eps)
+    scaled = mesh.RmsScale([value, total, gain], dim=op.dim, also=op.also, eps=op.eps)
     way.env[op.result] = way.emit_like(scaled, op.result.name, value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import cast
 
 from meshc.ir.affine import Cond, Expr
@@ -101,21 +102,24 @@ class Pointwise(Values):
             biased=bool(bias),
         )
 
-    def square_sum(self, op: Op) -> None:
+    def square_sum(self, op: mesh.SquareSum) -> None:
         self.reduction(op, "square_sum")
+        if op.sharing() > 1:
+            sums = self.view(self.place_of(op.result))
+            self.emitter.compute("scale", sums, sums, factor=1 / op.sharing())
 
-    def row_max(self, op: Op) -> None:
+    def row_max(self, op: mesh.RowMax) -> None:
         self.reduction(op, "row_max")
 
-    def row_sum(self, op: Op) -> None:
+    def row_sum(self, op: mesh.RowSum) -> None:
         self.reduction(op, "row_sum")
 
-    def reduction(self, op: Op, kernel: str) -> None:
-        """A kernel that reduces the trailing dim of its view (the key dim of scores in its chunks);
-        another dim is put last."""
+    def reduction(self, op: mesh.RowReduction, kernel: str) -> None:
+        """A kernel that reduces the trailing dims of its view (the key dim of scores in its
+        chunks); other dims are put last."""
         value = cast(Value, op.operands[0])
         source, target = self.place_of(value), self.result_place(op)
-        over = self.held(value, str(getattr(op, "dim", "")))
+        over = self.held(value, *op.over())
         view = self.emitter.view(source, order=self.order(op, value, [], over))
         if not over or not (target.rows or target.shape):
             view = _beside_one(view, leading=bool(over))
@@ -142,28 +146,29 @@ class Pointwise(Values):
             limit=self.module.dims[op.dim],
         )
 
-    def held(self, value: Value, dim: str) -> list[str]:
-        """``dim``, if it takes room on a core."""
-        return [d for d in self.emitter.held_dims(tensor_type(value)) if d == dim]
+    def held(self, value: Value, *dims: str) -> list[str]:
+        """Those of ``dims`` that take room on a core."""
+        return [d for d in self.emitter.held_dims(tensor_type(value)) if d in dims]
 
     def rms_scale(self, op: mesh.RmsScale) -> None:
         value, total, gain = (cast(Value, o) for o in op.operands)
-        if op.dim == self.emitter.row_dim or tensor_type(gain).dims != (op.dim,):
-            dims = ", ".join(tensor_type(gain).dims)
+        over = (*op.also, op.dim)
+        if self.emitter.row_dim in over or {*tensor_type(gain).dims} != {*over}:
+            dims, normed = ", ".join(tensor_type(gain).dims), ", ".join(over)
             fail(
                 "unsupported-op",
-                f"a norm over {op.dim} with a gain of [{dims}]",
+                f"a norm over {normed} with a gain of [{dims}]",
                 op.span,
                 help="a norm is over a dim of each row, which is the dim of its gain",
             )
         source, sums = self.place_of(value), self.place_of(total)
         scale = self.view(self.place_of(gain))
-        order = self.order(op, value, [], self.held(value, op.dim))
+        order = self.order(op, value, [], self.emitter.held_dims(tensor_type(gain)))
         target = self.result_place(op, value)
         views = [self.emitter.view(place, order=order) for place in (target, source)]
         if not sums.rows and not sums.shape:
             views = [_beside_one(view, leading=True) for view in views]
-        count = self.module.dims[op.dim]
+        count = prod(self.module.dims[dim] for dim in over)
         self.emitter.compute("rms_scale", *views, self.view(sums), scale, count=count, eps=op.eps)
 
     def inverse_rms(self, op: mesh.InverseRms) -> None:
