@@ -123,6 +123,9 @@ def check(drawn, folder, monkeypatch):
     sizes = [sum(b.type.bytes for b in m.buffers if b.role == "weight") for m in (kept, plain)]
     assert sizes[0] < sizes[1]
     memory = json.loads(files["report.json"])["memory"]
+    said = memory["quantised"]
+    assert sum(one["bytes"] - one["decoded"] for one in said.values()) == sizes[0] - sizes[1]
+    assert said.keys() == {b.value.name.removesuffix(".codes") for b in codes}
     assert {name: memory["buffers"][name] for name in (b.value.name for b in codes)} == {
         b.value.name: b.type.bytes for b in codes
     }
