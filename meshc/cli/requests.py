@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields, replace
 
 from meshc.driver import CompileRequest, LoadedModel, find_weights, formats_to_keep
-from meshc.driver.weights import AS_STORED
+from meshc.driver.weights import AS_STORED, IF_POSSIBLE
 
 
 def request_of(options: argparse.Namespace) -> CompileRequest:
@@ -28,7 +28,7 @@ def keeping(
     if asked is None:
         return request
     replace(request, keep_quantised=(asked,)).check()
-    named = asked != AS_STORED
+    named = asked not in (AS_STORED, IF_POSSIBLE)
     place = None if named else find_weights(loaded.name, loaded.weights, options.weights)
     formats = formats_to_keep(asked, place, loaded.config, request.layers)
     return replace(request, keep_quantised=formats)

@@ -201,7 +201,7 @@ class CompileRequest:
         if self.choose != "host" and self.target != "csl" and not self.compile_to:
             words = f"the host of a program for --target {self.target} takes logits"
             found.error("bad-argument", f"--choose is {self.choose}, but {words}")
-        if self.keep_quantised and self.target != "python" and not self.compile_to:
+        if self.keep_quantised and self.target == "cuda" and not self.compile_to:
             words = f"programs for --target {self.target} have decoded weights"
             found.error("bad-argument", f"--keep-quantised is given, but {words}")
         elif self.keep_quantised and self.phase != "decode":

@@ -28,6 +28,8 @@ Progress = Callable[[str], None]
 WEIGHTS_FOLDER = "weights"
 AS_STORED = "stored"
 """Weights stay quantised in the formats of their files."""
+IF_POSSIBLE = "possible"
+"""The same of those that the mesh lets stay; the others are decoded."""
 
 
 class CheckpointTensors(Mapping[str, Array]):
@@ -165,13 +167,14 @@ def formats_to_keep(
     config: ModelConfig | None,
     layers: int | None,
 ) -> tuple[str, ...]:
-    """What the pass keep-quantised is given for ``asked``: a format for all weights, or `AS_STORED`
-    for those of the file at ``place``. Fails with ``bad-argument``, ``keep-quantised``,
-    ``weights-not-found`` and what :func:`open_checkpoint` raises."""
+    """What the pass keep-quantised is given for ``asked``: a format for all weights, `AS_STORED`
+    for those of the file at ``place``, or `IF_POSSIBLE` for as many of these as can be. Fails with
+    ``bad-argument``, ``keep-quantised``, ``weights-not-found`` and what :func:`open_checkpoint`
+    raises."""
     if asked in CODE_FORMATS:
         return (f"all={asked}",)
-    if asked != AS_STORED:
-        known = ", ".join((AS_STORED, *CODE_FORMATS))
+    if asked not in (AS_STORED, IF_POSSIBLE):
+        known = ", ".join((AS_STORED, IF_POSSIBLE, *CODE_FORMATS))
         fail("bad-argument", f"--keep-quantised cannot be '{asked}'", help=f"it is one of {known}")
     if place is None or config is None:
         fail(
@@ -179,7 +182,8 @@ def formats_to_keep(
             "nothing says where the quantised weights are",
             help=f"give them with --weights, or a format: {', '.join(CODE_FORMATS)}",
         )
-    return kept_formats(open_checkpoint(place, config, layers))
+    found = kept_formats(open_checkpoint(place, config, layers))
+    return found if asked == AS_STORED else tuple(f"{text}?" for text in found)
 
 
 def weight_files(names: Sequence[str], tensors: Mapping[str, Array]) -> dict[str, Content]:

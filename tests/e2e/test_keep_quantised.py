@@ -180,10 +180,9 @@ def test_codes_of_another_format_are_not_taken(tmp_path: Path) -> None:
         _logits(str(folder), "2x2", ("all=q4_0",))
 
 
-@pytest.mark.parametrize("target", ["csl", "cuda"])
-def test_other_targets_are_refused(target: str) -> None:
-    request = CompileRequest(target=target, phase="decode", keep_quantised=("all=q4_0",))
-    with pytest.raises(MeshcError, match=f"programs for --target {target} have decoded weights"):
+def test_other_targets_are_refused() -> None:
+    request = CompileRequest(target="cuda", phase="decode", keep_quantised=("all=q4_0",))
+    with pytest.raises(MeshcError, match="programs for --target cuda have decoded weights"):
         request.check()
 
 

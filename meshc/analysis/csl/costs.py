@@ -54,6 +54,14 @@ class Costs:
         steps = -(-extent // lanes)
         return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
 
+    def lanes_of_codes(self, kind: str) -> int:
+        """Elements per cycle of what makes numbers of codes: operations on ``words`` of 16 bits,
+        a ``shift`` of them, ``integer`` to float, ``convert`` from f16 to f32 or back."""
+        if kind == "words":
+            return int(self.device.lanes("f16"))
+        name = "integer" if kind == "integer" else "convert"
+        return int(self.device.real(f"{name}_lanes_per_cycle"))
+
     def meetings(self, sources: Sequence[Window]) -> int:
         """Steps of an operation on f32 in which both ``sources`` lie in one bank group, so that
         they are read one after the other. A source that does not move is read once; where one lies

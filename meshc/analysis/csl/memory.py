@@ -6,6 +6,7 @@ together (``sharing.py``); scratch is shared by all kernels, since none keeps an
 
 from __future__ import annotations
 
+from meshc.analysis.csl.codes import CODES, KERNEL, WORD_BYTES, WORDS, decoding
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.products import one_product, planned
@@ -31,11 +32,18 @@ def scratch_of(module: Module) -> dict[str, int]:
     wide = 0
     for op in module.walk():
         if isinstance(op, Compute):
-            dtype, elements = _own_scratch(op, costs)
-            if elements:
-                found[str(dtype)] = max(found.get(str(dtype), 0), elements)
+            for name, elements in _scratch_of(op, costs).items():
+                found[name] = max(found.get(name, 0), elements)
             wide = max(wide, copied_words(op))
     return {**found, WIDENED: wide} if wide else found
+
+
+def _scratch_of(op: Compute, costs: Costs) -> dict[str, int]:
+    """Elements of what one kernel needs besides its operands, by name."""
+    if op.kernel == KERNEL:
+        return decoding(op).scratch
+    dtype, elements = _own_scratch(op, costs)
+    return {str(dtype): elements} if elements else {}
 
 
 def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
@@ -67,12 +75,17 @@ def element_bytes(module: Module) -> int:
     """Bytes of the buffers, with what lies unused before them, and of the scratch that a module
     says."""
     buffers = sum(home.bytes for home in homes(module))
-    return buffers + sum(n * scratch_type(name).bytes for name, n in module.scratch.items())
+    return buffers + sum(n * stored_bytes(scratch_type(name)) for name, n in module.scratch.items())
 
 
 def scratch_type(name: str) -> DType:
     """The element type of the scratch called ``name``."""
-    return DType.F32 if name == WIDENED else DType(name)
+    return {WIDENED: DType.F32, CODES: WORDS}.get(name) or DType(name)
+
+
+def stored_bytes(dtype: DType) -> int:
+    """Bytes of an element of an array; codes lie in words."""
+    return WORD_BYTES if dtype.coded else dtype.bytes
 
 
 def wrong_memory(module: Module) -> str | None:
@@ -92,6 +105,6 @@ def wrong_memory(module: Module) -> str | None:
             said = module.scratch.get(name, 0)
             return f"kernels need {elements} elements of scratch '{name}', and {said} are planned"
     for name in module.scratch:
-        if name not in (WIDENED, *map(str, (DType.F16, DType.BF16, DType.F32))):
+        if name not in (WIDENED, CODES, *map(str, (DType.F16, DType.BF16, DType.F32))):
             return f"there is no scratch '{name}'"
     return None

@@ -9,7 +9,9 @@ from meshc.ir.ops.tile import Compute
 CACHES = ("ring_set", "ring_push", "ring_grow", "ring_oldest", "ring_drop", "mask_slots")
 """The kernels of KV caches, each of which has a state among its operands."""
 
-_MIXED = ("copy", "gemm", "expert_gemm", "square_sum", "select_lanes", "first_at", *CACHES)
+_MIXED = (
+    "copy", "dequantise", "gemm", "expert_gemm", "square_sum", "select_lanes", "first_at", *CACHES,
+)  # fmt: skip
 """Kernels that take operands of several types as they are."""
 _WIDE = {"rope": (1,)}
 """Operands that are f32 whatever the type of the others."""

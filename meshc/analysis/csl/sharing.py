@@ -10,13 +10,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from meshc.analysis.csl.banks import buffer_bytes, shifts
+from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.layout.liveness import Range, align, live_ranges
 from meshc.ir.module import Buffer, Module
+from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.values import Value
 
 PART = 4
-"""Buffers share memory where, apart, they take more than so great a part of a core's memory."""
+"""Buffers share memory where, apart, they take more than so great a part of a core's memory, and
+where weights stay quantised, each of which has a buffer to be decoded to."""
 
 
 class Home(NamedTuple):
@@ -32,7 +35,9 @@ class Home(NamedTuple):
 
 
 def worth_sharing(module: Module) -> bool:
-    """Whether the buffers that may share memory take much of it."""
+    """Whether the buffers that may share memory take much of it, or several are decoded to."""
+    if any(isinstance(op, Compute) and op.kernel == KERNEL for op in module.walk()):
+        return True
     ranges = live_ranges(module)
     apart = sum(align(b.type.bytes) for b in module.buffers if b.value in ranges)
     return apart * PART > module.the_device().whole("memory_bytes")

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from meshc.analysis.csl.codes import KERNEL, packed_codes
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.spelling.names import Names, of_rounds, plain, port_name, scalar_name
@@ -28,8 +29,11 @@ _NUMPY = {
     DType.F16: "float16",
     DType.BF16: "float32",
     DType.I32: "int32",
+    DType.U8: "uint8",
+    DType.U4: "uint8",
 }
-"""Types of arrays; NumPy has no bf16, whose numbers are float32 outside of PEs."""
+"""Types of arrays; NumPy has no bf16, whose numbers are float32 outside of PEs, and codes are
+packed into words when they are spread."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,7 @@ def host_file(
             _kept(symbol, buffer) for symbol, buffer in symbols.items() if buffer.role == "state"
         ],
         brains=[symbol for symbol, b in symbols.items() if b.type.dtype == DType.BF16],
+        codes=_codes(module, symbol_of),
         multiples=module.multiples,
         room=module.capacity if {ROWS, POSITION} <= module.scalars.keys() else 0,
         lengths=any(f'"{ROWS}"' in port.shape for port in ports),
@@ -196,6 +201,16 @@ def moved_symbols(module: Module, symbol_of: Mapping[Value, str]) -> tuple[str, 
     }
     weights = [b.value for b in module.buffers if b.role == "weight" and b.value in written]
     return tuple(symbol_of[value] for value in weights)
+
+
+def _codes(module: Module, symbol_of: Mapping[Value, str]) -> dict[str, tuple[int, int]]:
+    """Of buffers of codes, by symbol, the rows of a group and the bits of a code."""
+    found = {}
+    for op in module.walk():
+        if isinstance(op, Compute) and op.kernel == KERNEL:
+            buffer, group, bits = packed_codes(op)
+            found[symbol_of[buffer]] = (group, bits)
+    return found
 
 
 def chunk_of(prefill: Module, position: str = POSITION) -> int:

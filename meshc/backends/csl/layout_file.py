@@ -15,6 +15,7 @@ from meshc.backends.csl.fabric.channels import End, Ends
 from meshc.backends.csl.fabric.regions import Regions, over
 from meshc.backends.csl.fabric.turns import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile
+from meshc.backends.csl.spelling.descriptors import stored
 from meshc.backends.csl.spelling.expressions import (
     Spelling,
     as_named,
@@ -321,7 +322,7 @@ def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
 
 def _exports(pe: PeFile, module: Module) -> list[str]:
     lines = [
-        f'@export_name("{symbol}", [*]{buffer.type.dtype}, true);'
+        f'@export_name("{symbol}", [*]{stored(buffer.type.dtype)}, true);'
         for symbol, buffer in pe.symbols.items()
     ]
     for name in scalars_of_rounds(module):

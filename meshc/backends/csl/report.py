@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.csl.ends import colors_on
 from meshc.analysis.traffic.channels import line_of
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.pe_file import PeFile
 from meshc.backends.csl.region_report import regions_of, told
 from meshc.devices.csl import Targets
+from meshc.ir.codes import CODES
 from meshc.ir.module import Module
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import BufferType
 
 _VERBS = ("send", "recv")
 
@@ -35,7 +39,7 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
         "predicted_cycles": _cycles(pe),
         "inputs": _tensors(module, "in"),
         "outputs": _tensors(module, "out"),
-        "memory": {"buffers": buffers, **_memory(pe.memory)},
+        "memory": {"buffers": buffers, **_quantised(module), **_memory(pe.memory)},
         "channels": channels,
         "colors": {"used": sorted(taken), "left": len(targets.colors) - len(taken)},
         "queues": {
@@ -55,6 +59,23 @@ def _cycles(pe: PeFile) -> int | dict[str, int] | None:
     if len(pe.launched) > 1:
         return pe.predicted_cycles or None
     return next(iter(pe.predicted_cycles.values()), None)
+
+
+def _quantised(module: Module) -> dict[str, Any]:
+    """Bytes of a core by weight that stays quantised: of its codes and of the numbers of its
+    groups, of the block of it that is decoded at a time, and of all of it if it were decoded. Empty
+    where none stays quantised."""
+    found = {}
+    for op in module.walk():
+        if isinstance(op, Compute) and op.kernel == KERNEL:
+            numbers, *parts = op.views()
+            codes, block = parts[0].buffer_type, numbers.buffer_type
+            found[parts[0].buffer.name.removesuffix(f".{CODES}")] = {
+                "bytes": sum(part.buffer_type.bytes for part in parts),
+                "block": block.bytes,
+                "decoded": BufferType(block.dtype, codes.shape).bytes,
+            }
+    return {"quantised": dict(sorted(found.items()))} if found else {}
 
 
 def _memory(taken: CoreMemory) -> dict[str, Any]:
@@ -102,14 +123,18 @@ def summary(found: Mapping[str, Any]) -> list[str]:
         )
         + f"; {_count(len(tasks['ids']), 'task id')}, {tasks['left']} left",
     ]
+    if "quantised" in memory:
+        each = memory["quantised"].values()
+        kept, decoded = (sum(one[key] for one in each) for key in ("bytes", "decoded"))
+        lines.append(f"{kept} bytes of weights that stay quantised instead of {decoded}")
     for name, channel in found["channels"].items():
         taken = sorted({c for verb in _VERBS if verb in channel for c in channel[verb]["colors"]})
         listed = ", ".join(map(str, taken))
         word = "color" if len(taken) == 1 else "colors"
         lines.append(f"{name}: {_count(channel['hops'], 'hop')}, {word} {listed}")
     cycles = found["predicted_cycles"]
-    each = cycles if isinstance(cycles, dict) else {"": cycles}
-    lines += [f"{name}{': ' if name else ''}{n} cycles predicted" for name, n in each.items() if n]
+    of = cycles if isinstance(cycles, dict) else {"": cycles}
+    lines += [f"{name}{': ' if name else ''}{n} cycles predicted" for name, n in of.items() if n]
     return lines
 
 

@@ -29,9 +29,10 @@ def add_keeping(parser: argparse.ArgumentParser) -> None:
     """Add the flag of weights that stay quantised."""
     parser.add_argument(
         "--keep-quantised",
-        metavar="stored|FORMAT",
+        metavar="stored|possible|FORMAT",
         help="weights stay quantised in the memory of cores and are decoded before each product: "
-        "those of the file in its formats (stored), or all in one (docs/weights.md)",
+        "those of the file in its formats (stored), those of them that the mesh allows (possible), "
+        "or all in one (docs/weights.md)",
     )
 
 

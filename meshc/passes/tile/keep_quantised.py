@@ -18,6 +18,7 @@ from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 
 _ALL = "all"
+_IF = "?"
 _ONE = Expr.const(1)
 
 
@@ -25,15 +26,17 @@ _ONE = Expr.const(1)
 class KeepQuantised(Pass):
     """Replace weights by their codes and scales, and decode them where a product reads them.
 
-    ``formats`` says which: ``"wq=q4_1"`` for each, or ``"all=q4_0"`` for every weight that can be.
-    A weight in a buffer of a core becomes three: codes, scales of groups of rows and, in some
-    formats, least numbers (:mod:`meshc.ir.codes`). They lie as the weight did. Before each product
-    `tile.dequantise` writes numbers of the weight's element type to memory that all products share:
-    for a vector, as many columns at a time as take ``block_bytes``. The numbers are those that the
-    program has without this pass, to the bit.
+    ``formats`` says which: ``"wq=q4_1"`` for each, ``"wq=q4_1?"`` for one that is left decoded
+    where it cannot be kept, or ``"all=q4_0"`` for every weight that can be. A weight in a buffer of
+    a core becomes three: codes, scales of groups of rows and, in some formats, least numbers
+    (:mod:`meshc.ir.codes`). They lie as the weight did. Before each product `tile.dequantise`
+    writes numbers of the weight's element type to memory that all products share: for a vector, as
+    many columns at a time as take ``block_bytes``. The numbers are those that the program has
+    without this pass, to the bit.
 
     A weight can be kept where products alone read it, whole matrices of it, and where no group has
-    rows on several cores. One that is named and cannot be is ``keep-quantised``.
+    rows on several cores. One that is named, without a question mark, and cannot be is
+    ``keep-quantised``; of others a remark says why they are decoded.
 
     Before::
 
@@ -55,10 +58,11 @@ class KeepQuantised(Pass):
     INVALIDATES: ClassVar[frozenset[str]] = frozenset({"memory_planned", "csl_memory"})
 
     formats: tuple[str, ...] = ()
-    block_bytes: int = 4096
+    block_bytes: int = 2048
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         chosen = self._chosen()
+        must = {text.partition("=")[0] for text in self.formats if not text.endswith(_IF)} - {_ALL}
         weights = {port.name for port in module.ports if port.direction == "in"}
         for name in sorted(chosen.keys() - weights - {_ALL}):
             report.missed("keep-quantised", f"there is no weight '{name}' in this program")
@@ -75,7 +79,7 @@ class KeepQuantised(Pass):
                 form = next(each for each in found if each is not None)
                 parts = _Kept(module, buffer, form, self.block_bytes).placed(ports, products)
                 before, kept = before + buffer.type.bytes, kept + sum(p.type.bytes for p in parts)
-            elif chosen.keys() & {*names}:
+            elif must & {*names}:
                 fail(
                     "keep-quantised",
                     f"'{' and '.join(names)}' cannot stay quantised: {why}",
@@ -94,12 +98,13 @@ class KeepQuantised(Pass):
         """The format of each weight that is named."""
         found = {}
         for text in self.formats:
-            name, _, form = text.partition("=")
+            name, _, form = text.removesuffix(_IF).partition("=")
             if not name or form not in CODE_FORMATS:
                 fail(
                     "bad-option",
                     f"keep-quantised has no formats={text}",
-                    help=f"it is NAME=FORMAT, NAME a weight or all; {', '.join(CODE_FORMATS)}",
+                    help=f"it is NAME=FORMAT or NAME=FORMAT{_IF}, NAME a weight or all; "
+                    f"{', '.join(CODE_FORMATS)}",
                 )
             found[name] = CODE_FORMATS[form]
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.csl.operands import CACHES
 from meshc.backends.csl.spelling.descriptors import ELEMENTS
 from meshc.ir.core import Op
@@ -50,4 +51,6 @@ def _unknown(op: Op) -> set[DType]:
     types = (view.buffer.type for view in op.views())
     dtypes = {kind.dtype for kind in types if isinstance(kind, BufferType)}
     states = {DType.I32} if isinstance(op, Compute) and op.kernel in CACHES else set()
+    if isinstance(op, Compute) and op.kernel == KERNEL:
+        states |= {kind for kind in dtypes if kind.coded}
     return dtypes - {*ELEMENTS} - states

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from meshc.analysis.csl.memory import WIDENED, scratch_type
+from meshc.analysis.csl.codes import CODES
+from meshc.analysis.csl.memory import WIDENED, scratch_type, stored_bytes
 from meshc.analysis.csl.vector_steps import Operand, Steps
 from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.registers import Registers
@@ -26,8 +27,8 @@ PAD = "    "
 
 
 class SharedCode:
-    """Gathers the text of ``functions`` and ``registers``, the elements of ``scratch`` by type and
-    those of operands that are ``widened`` to f32."""
+    """Gathers the text of ``functions`` and ``registers``, the elements of ``scratch`` by type,
+    those of operands that are ``widened`` to f32, and the ``words`` for codes of weights."""
 
     def __init__(self, names: Names, descriptors: Descriptors) -> None:
         self.names = names
@@ -38,6 +39,7 @@ class SharedCode:
         self.uses_math = False
         self.scratch: dict[DType, int] = {}
         self.widened = 0
+        self.words = 0
         self.tables: list[Variable] = []
         self._known: dict[tuple[str, ...], str] = {}
 
@@ -149,6 +151,12 @@ class SharedCode:
         buffer = Value(f"scratch_{dtype}", BufferType(dtype, (size,)))
         return Window(buffer, dtype, Expr.const(first), (Dim(count or size, 1),))
 
+    def reserve(self, scratch: Mapping[str, int]) -> None:
+        """Have so many elements of scratch by name: of words for codes and of f32."""
+        self.words = max(self.words, scratch.get(CODES, 0))
+        if str(DType.F32) in scratch:
+            self.scratch_window(DType.F32, scratch[str(DType.F32)])
+
     def steps(self, steps: Steps) -> list[str]:
         """The statements of vector operations on scratch."""
         self.scratch_window(DType.F32, steps.words)
@@ -163,6 +171,7 @@ class SharedCode:
     def needed(self) -> dict[str, int]:
         """Elements of scratch that the kernels written so far take, by name."""
         found = {str(dtype): size for dtype, size in self.scratch.items()}
+        found |= {CODES: self.words} if self.words else {}
         return {**found, WIDENED: self.widened} if self.widened else found
 
     def shared_variables(self, scratch: Mapping[str, int]) -> list[Variable]:
@@ -215,7 +224,7 @@ def array(kind: Kind, name: str, dtype: DType, size: int, remark: str = "") -> V
     """An aligned array of ``size`` elements, all of them zero."""
     text = f"[{size}]{stored(dtype)}"
     line = f"var {name}: {text} align({ALIGNMENT}) = @zeros({text});{remark}"
-    return Variable(kind, dtype.bytes * size, line)
+    return Variable(kind, stored_bytes(dtype) * size, line)
 
 
 def literal(value: float, dtype: DType) -> str:

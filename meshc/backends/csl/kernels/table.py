@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
+from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
@@ -16,6 +17,7 @@ from meshc.analysis.csl.registers import AT_CALL
 from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
+from meshc.backends.csl.kernels.codes import Codes
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
@@ -76,6 +78,7 @@ class Kernels:
         self.choice = Choice(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
+        self.codes = Codes(self.code, costs)
         self.rotary = Rotary(self.code, costs, known_at_start, of_rounds, phases)
         self._own = (self.rows, self.routing, self.choice, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
@@ -100,15 +103,19 @@ class Kernels:
     @property
     def known(self) -> tuple[str, ...]:
         """The kernels that can be emitted."""
-        return (*self._writers,)
+        return (*self._writers, KERNEL)
 
     def lines(self, op: Compute) -> list[str]:
         """The statements of one kernel out of ``known``."""
+        if op.kernel == KERNEL:
+            return self.codes.lines(op)
         given, write = _windows(op), self._writers[op.kernel]
         return self.code.in_one_type(given, widened(op, given), lambda windows: write(op, windows))
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""
+        if op.kernel == KERNEL:
+            return self.codes.cycles(op)
         given = _windows(op)
         windows = self.code.widened_windows(given, widened(op, given))
         moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
@@ -160,6 +167,8 @@ class Kernels:
 
     def steps(self, op: Compute) -> int:
         """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
+        if op.kernel == KERNEL:
+            return self.codes.steps(op)
         windows = _windows(op)
         if op.kernel == "gemm":
             batch, chosen = self._batch(op, windows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.analysis.csl.memory import stored_bytes
 from meshc.analysis.csl.sharing import Home, homes
 from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.spelling.names import Names
@@ -37,7 +38,7 @@ class Buffers:
         for home, name in self.arrays:
             kind = home.buffers[0].type.dtype
             remark = f" // {', '.join(self._said(home, buffer) for buffer in home.buffers)}"
-            found.append(array("buffer", name, kind, home.bytes // kind.bytes, remark))
+            found.append(array("buffer", name, kind, home.bytes // stored_bytes(kind), remark))
         return found
 
     def _said(self, home: Home, buffer: Buffer) -> str:

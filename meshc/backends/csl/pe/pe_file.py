@@ -28,7 +28,7 @@ from meshc.backends.csl.pe.buffers import Buffers, buffers_of
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.program import Case, Lowering, Task
-from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.descriptors import Descriptors, stored
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.lines import wrapped
@@ -324,7 +324,8 @@ def _memory(
     for symbol, buffer in symbols.items():
         name, shift = kernels.descriptors.place(buffer.value.name)
         first = f"{name}[{shift}]" if shift else name
-        found.append(word(_pointer(symbol), f"[*]{buffer.type.dtype}", f"&{first}", "pointers"))
+        kind = f"[*]{stored(buffer.type.dtype)}"
+        found.append(word(_pointer(symbol), kind, f"&{first}", "pointers"))
     for scalar, count in scalars_of_rounds(module).items():
         name = of_rounds(scalar)
         line = f"var {name} = @zeros([{count}]i16); // Of each round."

@@ -16,6 +16,8 @@ from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
 
 ELEMENTS = (DType.F16, DType.BF16, DType.F32)
+_WORD = "u16"
+"""The CSL type of a word of codes."""
 _VARIABLES = "ijkl"
 
 
@@ -151,8 +153,10 @@ def access(window: Window, buffer: str, start: int) -> str:
 
 
 def element(dtype: DType) -> str:
-    """The CSL type of an element that vector operations take. Raises ``csl-dtype`` for what has
-    none."""
+    """The CSL type of an element that vector operations take, of codes that of the words that hold
+    them. Raises ``csl-dtype`` for what has none."""
+    if dtype.coded:
+        return _WORD
     if dtype not in ELEMENTS:
         fail(
             "csl-dtype",
