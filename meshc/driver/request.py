@@ -223,13 +223,10 @@ class CompileRequest:
             )
 
     def _check_cuda_chunk(self, found: Diagnostics, chunk: int) -> None:
-        """Kernels of many tokens take whole eights of them, and are of one GPU."""
+        """Kernels of many tokens take whole eights of them."""
         if chunk % CHUNK_UNIT or not CHUNK_UNIT <= chunk <= MOST_CHUNK:
             words = f"a multiple of {CHUNK_UNIT} up to {MOST_CHUNK}"
             found.error("bad-argument", f"--chunk is {chunk}, for --target cuda not {words}")
-        elif self.gpus > 1:
-            words = "ranks read prompts by the kernels of decode steps"
-            found.error("bad-argument", f"--chunk is {chunk} and --gpus {self.gpus}, but {words}")
 
 
 def spec(name: str, settings: Mapping[str, str | int | None]) -> str:

@@ -125,7 +125,6 @@ def shipped():
         ({"chunk": 12}, "bad-argument", "not a multiple of 8 up to 512"),
         ({"chunk": 0}, "bad-argument", "--chunk is 0"),
         ({"chunk": 1024}, "bad-argument", "not a multiple of 8 up to 512"),
-        ({"chunk": 64, "gpus": 2}, "bad-argument", "ranks read prompts by the kernels of decode"),
         ({"chunk": 64, "dataflow": "split_head"}, "cuda-shape", "split_head share the lanes"),
     ],
 )

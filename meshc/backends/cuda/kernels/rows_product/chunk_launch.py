@@ -22,7 +22,9 @@ def columns(step: Step, name: str, width: int) -> str:
     return own
 
 
-def normed(step: Step, name: str, source: str, gain: str, width: int, epsilon: float) -> Launch:
+def normed(
+    step: Step, name: str, source: str, gain: str, width: int, epsilon: float
+) -> list[Launch]:
     """The norm of ``source`` by a kernel called ``name``, into the columns ``normed``. Raises
     DoesNotFit."""
     tokens = step.columns
@@ -30,7 +32,7 @@ def normed(step: Step, name: str, source: str, gain: str, width: int, epsilon: f
     made = step.add_kernel(
         step.own(name), text, chunk.norm_blocks(tokens), 1, Arena(), _NORM_THREADS
     )
-    return Launch(made, (source, gain, step.own("count"), columns(step, "normed", width)))
+    return [Launch(made, (source, gain, step.own("count"), columns(step, "normed", width)))]
 
 
 def product(
