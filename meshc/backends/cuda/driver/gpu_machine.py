@@ -14,7 +14,8 @@ from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
 from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.program import Kernel, Launch, part_of
+from meshc.backends.cuda.launches import Launch, part_of
+from meshc.backends.cuda.program import Kernel
 from meshc.backends.cuda.toolchain.toolkit import CompilerName, Cubin, compile_cubin
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError

@@ -14,7 +14,8 @@ from meshc.backends.cuda.kernels.chunk_attention import kernel
 from meshc.backends.cuda.kernels.collective.launch import normed_chunk
 from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
 from meshc.backends.cuda.kernels.rows_product.chunk_launch import columns, normed, product
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 
 _HEADS_THREADS = 256
 

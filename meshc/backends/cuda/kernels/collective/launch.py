@@ -18,15 +18,8 @@ from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.collective import kernel
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import (
-    LAST_TOKEN,
-    OF_EACH,
-    RANK,
-    RANKS,
-    TRANSPORTS,
-    Buffer,
-    Launch,
-)
+from meshc.backends.cuda.launches import LAST_TOKEN, OF_EACH, RANK, RANKS, Launch
+from meshc.backends.cuda.program import TRANSPORTS, Buffer
 
 BLOCKS = 8
 """Blocks of a collective: the multiprocessors that it takes."""
@@ -82,11 +75,18 @@ def _kernel(step: Step, shape: kernel.Collective, name: str, blocks: int) -> str
     if ranks.count > kernel.MOST_GPUS:
         raise DoesNotFit(f"{ranks.count} ranks, of {kernel.MOST_GPUS} that collectives join")
     plan = kernel.plan(shape, blocks)
-    signals, words = step.own("signals"), plan.signals(ranks.count)
+    signals = step.own("signals")
+    words = kernel.plan(shape, max(blocks, step.budget)).signals(ranks.count)
     known = step.buffers.get(signals)
     if known is None or known.shape[0] < words:
         step.buffers[signals] = Buffer("i32", (words,), "signals")
-    return step.add_kernel(
-        step.own(name), partial(kernel.text, plan), plan.blocks, 1, plan.arena, plan.threads,
-        meets=True,
-    )  # fmt: skip
+
+    def added(called: str, count: int) -> str:
+        return step.add_kernel(
+            called, partial(kernel.text, plan), count, 1, plan.arena, plan.threads, meets=True
+        )
+
+    made = added(step.own(name), blocks)
+    if step.budget and blocks > 1:
+        step.within_budget[made] = added(f"beside_{made}", step.budget)
+    return made

@@ -10,7 +10,8 @@ from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.embed import kernel
 from meshc.backends.cuda.kernels.fused import LOOK_UP, Fused, FusedKernel
 from meshc.backends.cuda.kernels.tables import add_table
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 from meshc.ir.ops import graph
 
 

@@ -14,7 +14,8 @@ from meshc.backends.cuda.kernels.rows_product.chunk_launch import columns, norme
 from meshc.backends.cuda.kernels.rows_product.chunk_launch import product as chunk_product
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product_of_columns
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 from meshc.ir.ops import graph
 
 

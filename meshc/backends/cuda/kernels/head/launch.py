@@ -10,7 +10,8 @@ from meshc.backends.cuda.kernels.fused import LOGITS, Fused, FusedKernel
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product
 from meshc.backends.cuda.kernels.tables import add_table
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 from meshc.ir.ops import graph
 
 

@@ -9,7 +9,8 @@ from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.rows_product import chunk
 from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 
 _NORM_THREADS = 256
 
