@@ -43,7 +43,7 @@ class QueuedStage:
 
 @dataclass(frozen=True)
 class Cut:
-    """A chunk of ``tokens`` or more has ``at`` in its first half."""
+    """A chunk of ``tokens`` or more has ``at`` in its first half; with 0 it stays whole."""
 
     tokens: int
     at: int
@@ -51,8 +51,8 @@ class Cut:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How chunks of up to ``tokens`` are read in two halves, those for which there is one of
-    ``cuts``, which stand from few tokens to many; the others in one piece.
+    """How chunks of up to ``tokens`` are read in two halves, by the last of ``cuts``, which stand
+    from few tokens to many, that has no more tokens; others in one piece.
 
     The first half has the buffers of a chunk in one piece, the second one of its own, called
     ``second_`` in place of ``chunk_``; its ``second_pages`` are ``chunk_pages``. ``after`` gives
@@ -94,7 +94,7 @@ def overlap_of(found: Mapping[str, Any]) -> Overlap:
     stages = tuple(
         QueuedStage(int(one["layers"]), _queued(one["queued"])) for one in found["stages"]
     )
-    if any(not 1 <= cut.at < cut.tokens for cut in cuts):
+    if any(not 0 <= cut.at < cut.tokens for cut in cuts):
         raise ValueError("a chunk is cut behind its end")
     return Overlap(
         int(found["tokens"]),

@@ -43,7 +43,7 @@ class OnePeer:
         self.multicast = multicast
 
     def allocate(self, nbytes):
-        number, signals = len(self.memories), nbytes < 64
+        number, signals = len(self.memories), nbytes <= 64
         made = symmetric_memory(number, 1, [nbytes], np.uint8, signals)
         self.memories.append(made)
         address = made.multicast if self.multicast else 0

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from meshc.analysis.cuda.overlap import COMMUNICATION
 from meshc.backends.cuda.executor.compiled import Mode
 from meshc.backends.cuda.launches import Launch, part_of
 from meshc.backends.cuda.queues import Queue, Queued
@@ -86,7 +87,7 @@ def check_races(
 
 def allowed_order(queue: Queue, known: Sequence[int], mode: Mode) -> Iterator[tuple[Queued, int]]:
     """The launches of ``queue`` in an order that ``known`` allows: as they were queued, the stream
-    of communication always last, or drawn."""
+    of communication always first, or drawn."""
     waiting: dict[str, list[int]] = {}
     for place, (one, _) in enumerate(queue):
         waiting.setdefault(one.stream, []).append(place)
@@ -105,7 +106,9 @@ def _chooser(mode: Mode, draw: np.random.Generator) -> Callable[[Sequence[int], 
     if mode.schedule in _FORWARD:
         return lambda ready, queue: ready[0]
     if mode.schedule in _BACKWARD:
-        return lambda ready, queue: max(ready, key=lambda place: (queue[place][0].stream, place))
+        return lambda ready, queue: min(
+            ready, key=lambda place: queue[place][0].stream != COMMUNICATION
+        )
     return lambda ready, queue: int(draw.choice(ready))
 
 
