@@ -173,8 +173,8 @@ def test_each_missing_record_is_told():
 
 
 def test_a_wait_for_the_other_half_is_a_race():
-    """But where the other half's event is the later one: a collective of the second half would then
-    wait for the first half's kernels too, as that of the look-up would."""
+    """But where the other half's event is the later one: collectives of layers would wait for the
+    kernels of both halves, of which the other's were queued last."""
     queue, more = queue_of(), []
     known = known_before(queue)
     for place, (one, _) in enumerate(queue):
@@ -188,7 +188,7 @@ def test_a_wait_for_the_other_half_is_a_race():
             continue
         assert found[place] & known[place] == known[place] != found[place]
         more.append((one.stream, one.waits))
-    assert more == [(COMMUNICATION, "computed_0"), *[(COMMUNICATION, "computed_1")] * 4]
+    assert more == [(COMMUNICATION, "computed_0"), (COMMUNICATION, "computed_1")] * 4
 
 
 def test_halves_that_share_a_buffer_race():
