@@ -2,6 +2,7 @@
 that events allow; a race where an event is not waited for; the order that the cost model prices."""
 
 import itertools
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cuda_rank_chunks import PROMPT
 from test_cuda_rank_machine import OnePeer, cubin_of
-from test_cuda_ranks import decoded, graph_of, interpreted, of_ranks, tensors_of
+from test_cuda_ranks import TINY, decoded, graph_of, interpreted, of_ranks, tensors_of
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE, TURNS
 from meshc.backends.cuda import CpuNode, LanguageModel
@@ -36,8 +37,14 @@ from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import overlapped
 from meshc.cost.nodes.ranks import Ranks
 from meshc.devices import device
+from meshc.driver import CompileRequest, compile_loaded, graph_module, load_any
 from meshc.driver.served_models import served_model
-from meshc.support.diagnostics import MeshcError
+from meshc.interp.check import RandomArrays
+from meshc.interp.together import rank_inputs, run_parts
+from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
+from meshc.pipelines import pipeline_to
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 executor = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 MODEL, CAPACITY = "llama-4h2", 8
@@ -80,6 +87,23 @@ def test_two_halves_give_the_bits_of_one_piece(count, transport):
 
 
 @executor
+def test_two_halves_mean_what_the_pass_split_tokens_does():
+    """The whole prompt as a batch of one request, dealt to ranks and cut at the same token."""
+    at, tokens = 6, np.array(PROMPT)[:, None]
+    loaded = load_any(str(TINY / MODEL), Diagnostics())
+    module = graph_module(loaded, "decode", CompileRequest(device="ideal", seq=32))
+    batch = f"canonicalize,eliminate-transpose,batch-tokens{{tokens={len(PROMPT)},requests=1}}"
+    cut = f"tensor-parallel{{ranks=2}},split-tokens{{at={at}}}"
+    module = PassManager(parse_pipeline(f"{batch},{cut}")).run(module)
+    own = [rank_inputs(module, tensors_of(MODEL), rank) for rank in range(2)]
+    scalars = {"owner": [0] * len(PROMPT), "pos": list(range(len(PROMPT)))}
+    results = run_parts(module, [{**one, "tokens": tokens} for one in own], scalars, np.float64)
+    wanted = results[0][0].reshape(len(PROMPT), -1)[-1]
+    _, rows = logits(2, at=at)
+    assert np.abs(rows[0] - wanted).max() <= 2.0**-8 * np.abs(wanted).max()
+
+
+@executor
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 5, 7])
 def test_every_schedule_gives_the_bits_of_one_piece(at):
@@ -110,6 +134,77 @@ def test_a_chunk_has_the_cut_of_its_length():
     overlap = program(2, at=5)[0].prefill.overlap
     overlap = replace(overlap, cuts=(Cut(6, 3), Cut(9, 0), Cut(12, 7)))
     assert [overlap.cut_of(n) for n in (5, 6, 8, 9, 11, 12, 99)] == [0, 3, 3, 0, 0, 7, 7]
+
+
+LLAMA_70B = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 448,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 160,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "max_position_embeddings": 64,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+"""The heads and the ratio of widths of Llama-3.3-70B, at two layers and a 64th of its width."""
+
+
+@executor
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_model_like_llama_70b_on_eight_gpus(seed, tmp_path):
+    """Prompts of three requests are read in chunks, between steps in which those that there are
+    decode, in drawn order: logits are those of each request alone, and with chunks in two halves
+    the bits of those without."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    loaded, draw = load_any(str(tmp_path), Diagnostics()), np.random.default_rng(seed)
+    asked = CompileRequest(target="cuda", dtype="f16", seq=48, page=16, device="h100")
+    whole = graph_module(loaded, "decode", replace(asked, batch=1))
+    whole = PassManager(pipeline_to("graph")).run(whole)
+    tensors = {
+        name: array.astype(np.float16).astype(np.float64)
+        for name, array in RandomArrays(whole, 5, None, ("weight",)).items()
+    }
+    texts = [draw.integers(0, 160, draw.integers(12, 25)).tolist() for _ in range(3)]
+    found = []
+    for overlap, chunk in (("none", 24), (str(int(draw.integers(1, 12))), 24)):
+        request = replace(asked, gpus=8, batch=3, chunk=chunk, overlap=overlap)
+        files = compile_loaded(loaded, request, (), Diagnostics()).files
+        made = from_json(files["manifest.json"])
+        node = CpuNode(made.kernels, files, 8, Mode("random", True, seed), QUICK)
+        found.append(mixed(LanguageModel(made, node, tensors), texts, seed))
+    (tokens, rows), (others, split_rows) = found
+    assert tokens == others
+    assert np.array_equal(np.concatenate(rows), np.concatenate(split_rows))
+    for text, behind, logits in zip(texts, tokens, rows, strict=True):
+        wanted = interpreted(whole, tensors, behind, text)
+        assert np.abs(np.array(logits) - wanted).max() <= 2.0**-8 * np.abs(wanted).max()
+
+
+def mixed(model, texts, seed):
+    """Tokens and logits of each of three requests: every few steps the next prompt is read."""
+    draw = np.random.default_rng(seed)
+    tokens, rows, cached = [[] for _ in texts], [[] for _ in texts], [0] * 3
+    for request in draw.permutation(3):
+        model._let_prompts_be_of(request)
+        rows[request].append(model.prefill(texts[request], request, cached))
+        cached[request] = len(texts[request])
+        for _ in range(draw.integers(1, 4)):
+            for there in (n for n in range(3) if cached[n]):
+                tokens[there].append(int(rows[there][-1].argmax()))
+            last = [found[-1] if found else 0 for found in tokens]
+            logits = model.step(last, cached)
+            for there in (n for n in range(3) if cached[n]):
+                rows[there].append(logits[there])
+                cached[there] += 1
+    for there in range(3):
+        tokens[there].append(int(rows[there][-1].argmax()))
+    return tokens, rows
 
 
 # ---- Streams and events
