@@ -9,9 +9,9 @@ import pytest
 from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped
 from meshc.cost.nodes.ranks import Ranks
-from meshc.cost.nodes.splitting import boundaries, threshold_tokens
+from meshc.cost.nodes.splitting import boundaries, boundaries_tried, threshold_tokens
 from meshc.devices import device
-from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver import CompileRequest, compile_loaded, halves, load_any
 from meshc.driver.halves import splitting_of
 from meshc.driver.served_models import served_model
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -48,6 +48,27 @@ def test_chunks_are_cut_where_the_cost_of_the_node_is_lower():
             assert max(cut.at, cut.tokens - cut.at) <= 512
             faster = overlapped(ranks, batch, cut.at, blocks).seconds
             assert faster < fused_only(ranks, batch).seconds
+
+
+def test_each_length_has_the_cut_that_is_fastest():
+    """Or none: of 832 tokens none is faster than the fused collective alone."""
+    found, _ = splitting(chunk=1024, overlap="auto")
+    ranks, blocks = Ranks(served_model(MODEL), device("h100x8"), 8), found.multiprocessors
+    for tokens in range(64, 1025, 64):
+        batch = prompts([tokens])
+        places = boundaries_tried(ranks, tokens, blocks)
+        seconds = {at: overlapped(ranks, batch, at, blocks).seconds for at in places}
+        best = min(seconds, key=lambda at: seconds[at], default=0)
+        faster = best and seconds[best] < fused_only(ranks, batch).seconds
+        cut = [cut.at for cut in found.cuts if cut.tokens <= tokens][-1:]
+        assert cut == ([best if faster else 0] if tokens >= 640 else [])
+    assert 0 in [cut.at for cut in found.cuts]
+
+
+def test_halves_that_no_kernel_has_room_for_are_none(monkeypatch):
+    monkeypatch.setattr(halves, "boundaries_tried", lambda ranks, tokens, blocks: [tokens - 520])
+    found, _ = splitting(chunk=1024, overlap="auto")
+    assert found is None
 
 
 @pytest.mark.parametrize("chunk", [64, 512])

@@ -27,10 +27,11 @@ from meshc.backends.cuda.executor.streams import (
     known_before,
     written_by,
 )
+from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import RankShare, from_json
-from meshc.backends.cuda.queues import Cut
+from meshc.backends.cuda.queues import Cut, Queued
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.backends.cuda.steps import step_program
 from meshc.cost.nodes.batches import prompts
@@ -286,6 +287,20 @@ def test_a_wait_for_the_other_half_is_a_race():
     assert more == [(COMMUNICATION, "computed_0"), (COMMUNICATION, "computed_1")] * 4
 
 
+def test_a_write_behind_a_read_is_a_race():
+    """Of the same memory, on another stream; not of another layer's part."""
+    written = {"reader": (False,), "writer": (True,)}
+    reads = Queued(Launch("reader", ("keys[]",)), COMPUTE), 3
+    for layer, told in ((3, True), (2, False)):
+        queue = [reads, (Queued(Launch("writer", ("keys[]",)), COMMUNICATION), layer)]
+        known = known_before(queue)
+        if told:
+            with pytest.raises(MeshcError, match=r"writer of layer 3 .* writes keys, which reader"):
+                check_races(queue, known, written)
+        else:
+            check_races(queue, known, written)
+
+
 def test_halves_that_share_a_buffer_race():
     """Were the second half's sums those of the first."""
     queue = [
@@ -354,14 +369,15 @@ def test_the_queue_is_in_the_order_that_is_priced():
     assert priced == [*ahead, *(in_order * 3), *behind]
 
 
-def test_collectives_beside_kernels_have_their_multiprocessors():
-    found, _ = program(2, at=5, budget=3)
+@pytest.mark.parametrize("budget", [3, 16])
+def test_collectives_beside_kernels_have_their_multiprocessors(budget):
+    found, _ = program(2, at=5, budget=budget)
     kernels = {
         one.launch.kernel for one, _ in found.overlapped_launches(3, False) if one.stream != COMPUTE
     }
-    assert {found.kernels[name].blocks for name in kernels} == {3}
+    assert {found.kernels[name].blocks for name in kernels} == {budget}
     assert all(found.kernels[name].meets for name in kernels)
-    assert found.buffers["chunk_signals"].shape == (2 * CAPACITY,)
+    assert found.buffers["chunk_signals"].shape == (2 * max(CAPACITY, budget),)
 
 
 # ---- The manifest
@@ -428,11 +444,47 @@ def test_a_gpu_captures_both_streams_and_computes_what_the_cpu_does(checked, mon
     assert "priority=-5" in fake.calls("cuStreamCreateWithPriority")[0]
     assert len(fake.calls("cuStreamBeginCapture_v2")) == (0 if checked else 1)
     assert len(fake.calls("cuGraphLaunch")) == (0 if checked else 2)
-    early = ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")]
     queue = found.overlapped_launches(8, True)
+    told = fake.calls("cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent")
+    assert followed(told) == list(expected(queue, 2 if checked else 1))
+    early = ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")]
     if not checked:
         # Kernels of a turn overlap; the first of each is behind whatever it waits for.
         follows = [n > 0 and not one.waits and not queue[n - 1][0].records
                    for n, (one, _) in enumerate(queue)]  # fmt: skip
         assert early == follows and sum(follows) == 2 * 2 * (3 + 1)
     assert fake.live == 0
+
+
+def followed(lines):
+    """What the driver was told, each as what it is, its stream, and of an event its number."""
+    first, found = None, []
+    for line in lines:
+        call, what, *_ = line.split(" ")
+        if call == "cuLaunchKernelEx":
+            found.append((what, line.endswith(" ahead"), 0))
+            continue
+        first = int(what) if first is None else first
+        found.append((call, line.endswith(" ahead"), int(what) - first))
+    return found
+
+
+def expected(queue, runs):
+    """The same of a queue: that of communication begins and ends within that of compute."""
+    count = 0
+    for _ in range(runs):
+        yield "cuEventRecord", False, count
+        yield "cuStreamWaitEvent", True, count
+        events = {}
+        for one, _ in queue:
+            ahead = one.stream == COMMUNICATION
+            if one.waits:
+                yield "cuStreamWaitEvent", ahead, events[one.waits]
+            yield one.launch.kernel, ahead, 0
+            if one.records:
+                count += 1
+                events[one.records] = count
+                yield "cuEventRecord", ahead, count
+        yield "cuEventRecord", True, count + 1
+        yield "cuStreamWaitEvent", False, count + 1
+        count += 2

@@ -58,7 +58,7 @@ int cuLaunchKernelEx(const Config* config, void* function, void** arguments, voi
     cluster_of(f, config, &code);
     if (code) return leave(code);
     Node node = node_of(f, config, arguments);
-    say(" %s", node.text);
+    say(" %s%s", node.text, s && s->shared ? " ahead" : "");
     if (s && (s->capturing || s->owner)) {
         Object* owner = s->capturing ? s : s->owner;
         if (owner->nodes == NODES) abort();
@@ -87,7 +87,9 @@ int cuStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
     CHECK(refused_here("cuStreamCreateWithPriority"));
     if (flags > 1) return leave(INVALID_VALUE);
     say(" priority=%d", priority);
-    *stream = made('s');
+    Object* made_stream = made('s');
+    *stream = made_stream;
+    made_stream->shared = -priority;
     return leave(OK);
 }
 
@@ -107,6 +109,7 @@ int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
     CHECK(refused_here("cuStreamWaitEvent"));
     Object *s = known(stream, 's'), *e = known(event, 'e');
     if (flags || !s || !e) return leave(INVALID_HANDLE);
+    say(" %zu%s", e->bytes, s->shared ? " ahead" : "");
     Object* owner = s->capturing ? s : s->owner;
     if (owner && e->owner != owner) return leave(CAPTURE_ISOLATION);
     if (!owner && e->owner) s->owner = e->owner, s->launched = s->joined = 0;
@@ -194,6 +197,7 @@ int cuEventRecord(void* event, void* stream) {
     Object* s = known(stream, 's');
     e->of = s, e->owner = s && s->capturing ? s : s ? s->owner : NULL;
     e->launched = s ? s->launched : 0;
+    say(" %zu%s", e->bytes, s && s->shared ? " ahead" : "");
     return leave(OK);
 }
 
