@@ -66,9 +66,9 @@ def test_each_length_has_the_cut_that_is_fastest():
 
 
 def test_halves_that_no_kernel_has_room_for_are_none(monkeypatch):
-    monkeypatch.setattr(halves, "boundaries_tried", lambda ranks, tokens, blocks: [tokens - 520])
-    found, _ = splitting(chunk=1024, overlap="auto")
-    assert found is None
+    assert max(cut.at for cut in splitting(chunk=640, overlap="auto")[0].cuts) == 384
+    monkeypatch.setattr(halves, "MOST_CHUNK", 300)
+    assert splitting(chunk=640, overlap="auto")[0] is None
 
 
 @pytest.mark.parametrize("chunk", [64, 512])
