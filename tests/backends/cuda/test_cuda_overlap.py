@@ -74,7 +74,9 @@ def logits(count, transport="multimem", at=0, mode=FIRST, prompt=PROMPT):
 
 
 @executor
-@pytest.mark.parametrize(("count", "transport"), [(2, "multimem"), (3, "peers")])
+@pytest.mark.parametrize(
+    ("count", "transport"), [(2, "multimem"), pytest.param(3, "peers", marks=pytest.mark.slow)]
+)
 def test_two_halves_give_the_bits_of_one_piece(count, transport):
     """Wherever the cut is: of 13 tokens five to eight are in the first half, so that the second
     one's attention sees keys of the first; and in orders that put either stream first."""

@@ -149,11 +149,13 @@ def check(model, count, transport, chunk, mode=FIRST, tools=QUICK):
     return logits.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "transport", "chunk"), [(2, "multimem", 16), (3, "peers", 8), (3, "multimem", 8)]
 )
 def test_ranks_read_a_prompt_in_chunks(count, transport, chunk):
-    """In a part of one chunk; in a whole one and a part. Of three ranks one has padding."""
+    """In a part of one chunk; in a whole one and a part. Of three ranks one has padding. The tests
+    of two halves do the same for two ranks, each time."""
     check("llama-4h2", count, transport, chunk)
 
 
