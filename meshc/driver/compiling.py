@@ -12,6 +12,7 @@ from meshc.backends.python import HostFacts, emit
 from meshc.devices import device
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
+from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.one_program import Choice, choose
@@ -111,7 +112,7 @@ def _compiled(
     except MeshcError as error:
         raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
     with _quoting_missed(report):
-        files = _files(request, modules, host, loaded.name, report)
+        files = _files(request, modules, host, loaded, report)
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded)
 
@@ -360,7 +361,7 @@ def _files(
     request: CompileRequest,
     modules: Mapping[str, Module],
     host: HostFacts,
-    model: str,
+    loaded: LoadedModel,
     report: Diagnostics,
 ) -> dict[str, str]:
     if request.compile_to:
@@ -372,8 +373,9 @@ def _files(
         files = csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
         return _with_choice(files, choice)
     if request.target == "cuda":
-        how = request.page, request.collectives, request.chunk or 0
-        return cuda.emit(modules["decode"], model, *how)
+        splitting = splitting_of(request, loaded, report)
+        how = request.page, request.collectives, request.chunk or 0, splitting
+        return cuda.emit(modules["decode"], loaded.name, *how)
     return emit(modules, host)
 
 

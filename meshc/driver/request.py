@@ -25,6 +25,7 @@ ALGORITHMS_OF = {
     "dispatch": ("auto", *DISPATCHES),
 }
 TARGETS = ("python", "csl", "cuda")
+NO_OVERLAP, AUTO_OVERLAP = "none", "auto"
 PAGES = (1, 16, 64)
 USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
 PHASES = ("prefill", "decode", "both")
@@ -61,7 +62,9 @@ class CompileRequest:
     (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
     how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
     the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
-    switch (``multimem``) or by loads from each peer (``peers``). ``keep_quantised`` are weights
+    switch (``multimem``) or by loads from each peer (``peers``); ``overlap`` says which chunks they
+    read in two halves beside each other: ``none``, those that the cost of a node is lower for
+    (``auto``), or all with that many tokens in the first half. ``keep_quantised`` are weights
     that stay quantised in the memory of cores, each with its format, as the pass keep-quantised
     takes them.
     """
@@ -85,6 +88,7 @@ class CompileRequest:
     page: int = 16
     gpus: int = 1
     collectives: str = "multimem"
+    overlap: str = NO_OVERLAP
     batch: int = 1
     serving: str = ""
     chunk: int | None = None
@@ -95,6 +99,11 @@ class CompileRequest:
     def device_name(self) -> str:
         """The device, the target's usual one when none is asked for."""
         return self.device or USUAL_DEVICE.get(self.target, "ideal")
+
+    @property
+    def in_switch(self) -> bool:
+        """Whether collectives add up in the switch."""
+        return self.collectives == "multimem"
 
     def level(self) -> Level:
         """The level at which the passes end."""
@@ -192,6 +201,9 @@ class CompileRequest:
         _within(found, "--chunk", self.chunk, MOST_TOKENS)
         if self.chunk is not None and self.target == "cuda":
             self._check_cuda_chunk(found, self.chunk)
+        elif self.overlap != NO_OVERLAP:
+            words = "it is for --target cuda with --gpus and --chunk"
+            found.error("bad-argument", f"--overlap is {self.overlap}, but {words}")
         elif self.chunk is not None and self.target != "csl" and not self.serving:
             words = f"programs for --target {self.target} do not take it"
             found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
@@ -223,13 +235,22 @@ class CompileRequest:
             )
 
     def _check_cuda_chunk(self, found: Diagnostics, chunk: int) -> None:
-        """Kernels of many tokens take whole eights of them, and are of one GPU."""
-        if chunk % CHUNK_UNIT or not CHUNK_UNIT <= chunk <= MOST_CHUNK:
-            words = f"a multiple of {CHUNK_UNIT} up to {MOST_CHUNK}"
-            found.error("bad-argument", f"--chunk is {chunk}, for --target cuda not {words}")
-        elif self.gpus > 1:
-            words = "ranks read prompts by the kernels of decode steps"
-            found.error("bad-argument", f"--chunk is {chunk} and --gpus {self.gpus}, but {words}")
+        """Kernels of many tokens take whole eights of them."""
+        halves = 1 if self.overlap == NO_OVERLAP else 2
+        if chunk % CHUNK_UNIT or not CHUNK_UNIT <= chunk <= halves * MOST_CHUNK:
+            words = f"a multiple of {CHUNK_UNIT} up to {halves * MOST_CHUNK}"
+            more = f"; with --overlap up to {2 * MOST_CHUNK}" if halves == 1 else ""
+            found.error("bad-argument", f"--chunk is {chunk}, for --target cuda not {words}{more}")
+        if halves == 1:
+            return
+        if self.gpus == 1:
+            words = "one GPU has no collectives to hide"
+            found.error("bad-argument", f"--overlap is {self.overlap}, but {words}")
+        if self.overlap != AUTO_OVERLAP:
+            at = int(self.overlap) if self.overlap.isdecimal() else 0
+            if not 1 <= at < chunk or at > MOST_CHUNK:
+                words = f"none, auto or 1 to {min(chunk - 1, MOST_CHUNK)} tokens"
+                found.error("bad-argument", f"--overlap is {self.overlap}, not {words}")
 
 
 def spec(name: str, settings: Mapping[str, str | int | None]) -> str:

@@ -14,7 +14,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meshc.cost.nodes.overlap import COMMUNICATION, COMPUTE, Schedule
+from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.cost.nodes.overlap import Schedule
 from meshc.serving.comparing import Band
 from meshc.serving.simulator import Run
 

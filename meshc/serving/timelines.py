@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from meshc.cost.nodes.overlap import COMMUNICATION, COMPUTE, Schedule
+from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.cost.nodes.overlap import Schedule
 
 _THREADS = {COMPUTE: 0, COMMUNICATION: 1}
 

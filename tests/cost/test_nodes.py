@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
 from meshc.cost.nodes.batches import Chunk, cut, prompts, tokens_of
-from meshc.cost.nodes.overlap import COMMUNICATION, COMPUTE, baseline, fused_only, overlapped
+from meshc.cost.nodes.overlap import baseline, fused_only, overlapped
 from meshc.cost.nodes.products import Product, ProductRates, Tile, waves
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import (

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from test_cuda_cpu import BASE, weights_of
 
-from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Mode
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
@@ -21,6 +21,9 @@ ROUNDINGS = 8
 """Of a layer, each by half a unit: inputs of four products, queries, keys, values, weights of
 scores. Were each as large in the logits, they would add up as the root of their number does, for
 signs are random; the bound is twice that."""
+ROUNDINGS_OF_RANKS = 4
+"""More of a layer on several GPUs: the parts of two sums, and both sums."""
+OF_RANKS = ("gpus", "collectives", "overlap", "chunk")
 
 
 def compiled(folder, config, **options):
@@ -46,21 +49,24 @@ def check(folder, config, length, steps=2, **options):
     """A prompt of ``length`` tokens, then ``steps`` more: the largest error relative to the largest
     logit, in units of the element type, and the bound."""
     result = compiled(folder, config, **options)
-    program, module = from_json(result.files["manifest.json"]), result.modules["decode"]
+    program = from_json(result.files["manifest.json"])
     assert program.prefill is not None and program.prefill.tokens == options["chunk"]
+    one = {name: options[name] for name in options if name not in OF_RANKS}
+    module = compiled(folder, config, **one).modules["decode"]
     tensors = weights_of(module, str(module.dtype()))
-    model = LanguageModel(
-        program,
-        CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK),
-        tensors,
-    )
+    ranks, mode = options.get("gpus", 1), Mode("shuffled", True)
+    machine = CpuMachine(program.kernels, result.files, mode, toolchain=QUICK)
+    if ranks > 1:
+        machine = CpuNode(program.kernels, result.files, ranks, mode, QUICK)
+    model = LanguageModel(program, machine, tensors)
     prompt = [(7 * n * n + 3) % config["vocab_size"] for n in range(length)]
     rows: list[np.ndarray] = []
     tokens = list(model.generate(prompt, steps + 1, lambda _, row: rows.append(row)))
     wanted = of_graph(module, tensors, [*prompt, *tokens[:-1]])[length - 1 :]
     unit = UNIT[str(module.dtype())]
     error = np.abs(np.array(rows) - wanted).max() / np.abs(wanted).max() / unit
-    return error, (ROUNDINGS * config["num_hidden_layers"]) ** 0.5
+    roundings = ROUNDINGS + (ROUNDINGS_OF_RANKS if ranks > 1 else 0)
+    return error, (roundings * config["num_hidden_layers"]) ** 0.5
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,28 @@ def test_drawn_models_read_prompts(tmp_path_factory, drawn):
     assert error <= bound, (error, bound)
 
 
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, suppress_health_check=[*HealthCheck])
+@given(models(), st.integers(2, 3), st.sampled_from(["multimem", "peers"]), st.booleans())
+def test_drawn_models_read_prompts_on_several_gpus(
+    tmp_path_factory, drawn, gpus, collectives, split
+):
+    """In one piece, and in halves of which the first has some of the tokens of a chunk."""
+    config, options, length = drawn
+    options = options | {"gpus": gpus, "collectives": collectives}
+    if split:
+        options["overlap"] = str(1 + length % (options["chunk"] - 1))
+    try:
+        error, bound = check(tmp_path_factory.mktemp("drawn"), config, length, **options)
+    except MeshcError as refusal:
+        (code,) = {d.code for d in refusal.diagnostics}
+        assert code in ("cuda-shape", "cuda-graph"), refusal
+        event(f"refused: {code}")
+        return
+    event(f"{error / bound:.1f} of the bound")
+    assert error <= bound, (error, bound)
+
+
 @cache
 def shipped():
     return load_any("llama-2-7b", Diagnostics())
@@ -125,7 +153,6 @@ def shipped():
         ({"chunk": 12}, "bad-argument", "not a multiple of 8 up to 512"),
         ({"chunk": 0}, "bad-argument", "--chunk is 0"),
         ({"chunk": 1024}, "bad-argument", "not a multiple of 8 up to 512"),
-        ({"chunk": 64, "gpus": 2}, "bad-argument", "ranks read prompts by the kernels of decode"),
         ({"chunk": 64, "dataflow": "split_head"}, "cuda-shape", "split_head share the lanes"),
     ],
 )

@@ -13,7 +13,8 @@ from dataclasses import replace
 from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.arena import CORE_BYTES, RESERVED_BYTES
 from meshc.backends.cuda.kernels.tiles import FirstReads
-from meshc.backends.cuda.program import Kernel, Launch, Prefill, Stage
+from meshc.backends.cuda.launches import Launch, Stage
+from meshc.backends.cuda.program import Kernel, Prefill
 
 
 def with_prefetches(

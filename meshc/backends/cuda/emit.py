@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import check_memory, memory_of
+from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.steps import step_program
 from meshc.backends.templates import render
@@ -13,13 +14,18 @@ MANIFEST = "manifest.json"
 
 
 def emit(
-    module: Module, model: str, page: int, transport: str = "multimem", chunk: int = 0
+    module: Module,
+    model: str,
+    page: int,
+    transport: str = "multimem",
+    chunk: int = 0,
+    splitting: Splitting | None = None,
 ) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name; of the graph of a rank one
-    program that serves all ranks, with collectives by ``transport``. ``chunk`` is that of
-    :func:`step_program`. Raises what that does, and ``does-not-fit`` for more than the GPU's
-    memory."""
-    program, texts = step_program(module, model, page, transport, chunk)
+    program that serves all ranks, with collectives by ``transport``. ``chunk`` and
+    ``splitting`` are those of :func:`step_program`. Raises what that does, and ``does-not-fit``
+    for more than the GPU's memory."""
+    program, texts = step_program(module, model, page, transport, chunk, splitting)
     check_memory(program, module.the_device())
     run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks)
     return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}

@@ -9,7 +9,8 @@ from itertools import count
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import FirstReads
-from meshc.backends.cuda.program import Buffer, Kernel, Launch, Stage, Weight, numbered
+from meshc.backends.cuda.launches import Launch, Stage
+from meshc.backends.cuda.program import Buffer, Kernel, Weight, numbered
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 
@@ -34,6 +35,7 @@ class Step:
     transport: str = "multimem"  # of collectives of ranks
     chunk: int = 0  # tokens of one request whose columns products share; 0 for a decode step
     tiled: bool = False  # whether such a chunk is many tokens, whose kernels are chunk_launches
+    budget: int = 0  # multiprocessors of collectives beside other kernels; 0 where they run alone
     texts: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class Step:
     renderers: dict[str, Callable[[FirstReads], str]] = field(default_factory=dict)
     frequencies: list[tuple[float, ...]] = field(default_factory=list)
     of_columns: list[Callable[[int], object]] = field(default_factory=list)
+    within_budget: dict[str, str] = field(default_factory=dict)  # kernels of as many blocks
 
     @property
     def requests(self) -> int:

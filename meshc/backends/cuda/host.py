@@ -8,8 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.packing import packed
-from meshc.backends.cuda.program import Launch, StepProgram, numbered
+from meshc.backends.cuda.program import StepProgram, numbered
+from meshc.backends.cuda.queues import Queue
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.support.diagnostics import fail
 
@@ -48,6 +50,10 @@ class RankedMachine(Machine, Protocol):
     def store_symmetric(self, name: str, array: Array, signals: bool) -> None:
         """Memory called ``name`` that all ranks reach, zeros of the shape of ``array``; all ranks
         ask for theirs in the same order."""
+
+    def run_queue(self, queue: Queue) -> None:
+        """The launches of ``queue`` on its two streams, each behind the event that it waits for;
+        what runs next is behind all of them."""
 
 
 class LanguageModel:
@@ -93,26 +99,39 @@ class LanguageModel:
         In chunks where the program reads prompts so; a single token by a decode step, in which the
         other requests leave something behind their last token that their next one replaces.
         """
-        size = self.program.prefill.tokens if self.program.prefill is not None else 1
-        logits = np.zeros(0)
-        for first in range(0, len(prompt), size):
-            tokens = prompt[first : first + size]
-            if len(tokens) == 1:
+        chunks, logits, first = self.program.prefill, np.zeros(0), 0
+        while first < len(prompt):
+            count, at = (1, 0) if chunks is None else chunks.piece(len(prompt) - first)
+            tokens, last = prompt[first : first + count], first + count == len(prompt)
+            if count == 1:
                 logits = self._one(tokens[0], first, request, cached)
             else:
-                logits = self._chunk(tokens, first, size, first + size >= len(prompt))
+                logits = self._chunk(tokens, first, at, last)
+            first += count
         return logits
 
-    def _chunk(self, tokens: Sequence[int], cached: int, size: int, last: bool) -> Array:
-        """Logits behind ``tokens``, if they are the ``last`` of a prompt, else nothing."""
+    def _chunk(self, tokens: Sequence[int], cached: int, at: int, last: bool) -> Array:
+        """Logits behind ``tokens``, if they are the ``last`` of a prompt, else nothing; with ``at``
+        of them in the first of two halves, in one piece for 0."""
+        if at:
+            assert isinstance(self.machine, RankedMachine)
+            self._give("chunk", tokens[:at], cached)
+            self._give("second", tokens[at:], cached + at)
+            self.machine.run_queue(self.program.overlapped_launches(len(tokens) - at, last))
+        else:
+            self._give("chunk", tokens, cached)
+            self.machine.run(self.program.prefill_launches(len(tokens), last))
+        return self.machine.read("chunk_logits")[0] if last else np.zeros(0)
+
+    def _give(self, part: str, tokens: Sequence[int], cached: int) -> None:
+        """Write ``tokens``, behind ``cached`` ones, where the launches of ``part`` read them."""
+        (size,) = self.program.buffers[f"{part}_tokens"].shape
         columns = np.full(size, -1, np.int32)
         columns[: len(tokens)] = tokens
-        self.machine.write("chunk_tokens", columns)
-        if "chunk_count" in self.program.buffers:
-            self.machine.write("chunk_count", np.array([len(tokens)], np.int32))
-        self.machine.write("chunk_cached", np.arange(cached, cached + size, dtype=np.int32))
-        self.machine.run(self.program.prefill_launches(len(tokens), last))
-        return self.machine.read("chunk_logits")[0] if last else np.zeros(0)
+        self.machine.write(f"{part}_tokens", columns)
+        if f"{part}_count" in self.program.buffers:
+            self.machine.write(f"{part}_count", np.array([len(tokens)], np.int32))
+        self.machine.write(f"{part}_cached", np.arange(cached, cached + size, dtype=np.int32))
 
     def generate(
         self,

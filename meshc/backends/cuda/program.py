@@ -11,16 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
+from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 4
+FORMAT = 5
 
-RANK, RANKS = "@rank", "@ranks"
-"""Arguments of a launch: which of the ranks a GPU is, and how many there are."""
-OF_ALL, OF_EACH = "@all", "@each"
-"""Behind the name of symmetric memory: the multicast address that stands for it on all GPUs, and
-where it lies on each of them."""
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 CHUNK_UNIT, MOST_CHUNK = 8, 512
 """Tokens that kernels of many tokens read at once: whole units of them, and the most."""
@@ -96,67 +93,6 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A kernel with its arguments: names of buffers and weights, or integers.
-
-    A name with ``[]`` behind it stands for the part of the layer that is computed, counted within
-    its stage, with ``[+1]`` for that of the next layer, with ``[3]`` for row 3 of its first dim,
-    with ``[t]`` for the row of a token of a chunk. An empty name is no memory, address 0. What
-    begins with ``@`` or has it behind a name is the place of a rank among others (:data:`RANK`,
-    :data:`OF_ALL`).
-    """
-
-    kernel: str
-    arguments: tuple[str | int, ...]
-
-    @property
-    def by_token(self) -> bool:
-        """Whether it is launched for each token of a chunk."""
-        return any(isinstance(a, str) and a.endswith("[t]") for a in self.arguments)
-
-    def of_token(self, token: int) -> Launch:
-        """The launch for this token of a chunk, whose rows its arguments name."""
-        rows = (
-            f"{a.removesuffix('[t]')}[{token}]" if isinstance(a, str) and a.endswith("[t]") else a
-            for a in self.arguments
-        )
-        return Launch(self.kernel, tuple(rows))
-
-    def of_layer(self, layer: int, stage: Stage) -> Launch:
-        """The launch in this layer of ``stage``, with what it takes of the next layer by name."""
-
-        def named(argument: str | int) -> str | int:
-            if not isinstance(argument, str) or not argument.endswith("[+1]"):
-                return argument
-            last = layer + 1 == stage.layers
-            return stage.ahead if last else argument.replace("[+1]", f"[{layer + 1}]")
-
-        return Launch(self.kernel, tuple(map(named, self.arguments)))
-
-
-@dataclass(frozen=True)
-class Stage:
-    """``layers`` layers of one kind, which have weights and caches of their own: the launches of
-    each.
-
-    ``ahead`` is what an argument with ``[+1]`` stands for in the last layer: the part of the first
-    layer of the next stage, or no memory.
-    """
-
-    layers: int
-    launches: tuple[Launch, ...]
-    ahead: str = ""
-
-
-def part_of(argument: str, layer: int) -> tuple[str, int | None]:
-    """What an argument names, and which part of its first dim, None for the whole."""
-    name, bracket, part = argument.removesuffix("]").partition("[")
-    if not bracket:
-        return name, None
-    return name, int(part) if part else layer
-
-
-@dataclass(frozen=True)
 class Prefill:
     """How a prompt is read: the launches for up to ``tokens`` tokens of one request, over the same
     weights and caches as a decode step.
@@ -165,13 +101,22 @@ class Prefill:
     for the last. The others take all columns, of which some may hold no token. The host writes
     ``chunk_tokens`` [tokens], -1 for none, ``chunk_cached`` [tokens], those before each, and
     ``chunk_pages`` [1, pages], and ``chunk_count`` [1], the tokens there are, where kernels take
-    them all at once; it reads ``chunk_logits`` [1, vocabulary].
+    them all at once; it reads ``chunk_logits`` [1, vocabulary]. With an ``overlap`` some chunks,
+    also of more tokens, are read in two halves on two streams.
     """
 
     tokens: int
     before: tuple[Launch, ...]
     stages: tuple[Stage, ...]
     after: tuple[Launch, ...]
+    overlap: Overlap | None = None
+
+    def piece(self, left: int) -> tuple[int, int]:
+        """How many of the ``left`` tokens of a prompt are read next, and how many of them in the
+        first of two halves, 0 for none."""
+        most = left if self.overlap is None else min(left, self.overlap.tokens)
+        at = 0 if self.overlap is None else self.overlap.cut_of(most)
+        return (min(most, at + self.tokens), at) if at else (min(left, self.tokens), 0)
 
 
 @dataclass(frozen=True)
@@ -257,6 +202,11 @@ class StepProgram:
         after = _by_token(self.prefill.after, last) if logits else ()
         return _in_order(_by_token(self.prefill.before, each), stages, after)
 
+    def overlapped_launches(self, second: int, logits: bool) -> list[tuple[Queued, int]]:
+        """Every launch for a chunk in two halves, the second one of ``second`` tokens."""
+        assert self.prefill is not None and self.prefill.overlap is not None
+        return self.prefill.overlap.queue(second, logits)
+
 
 def _by_token(launches: Sequence[Launch], tokens: range) -> tuple[Launch, ...]:
     """``launches``, those by token for each of ``tokens``."""
@@ -300,7 +250,9 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
     values |= _parts(values)
     prefill = values.get("prefill")
     if prefill is not None:
-        values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill))
+        overlap = prefill.get("overlap")
+        made = None if overlap is None else overlap_of(overlap)
+        values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill), overlap=made)
     if values.get("ranks") is not None:
         values["ranks"] = _ranks(values["ranks"])
     return StepProgram(**values)

@@ -16,8 +16,10 @@ from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.fused import Fused
 from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.launches import Launch, Stage
+from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.prefill import chunk_of, joined
-from meshc.backends.cuda.program import Launch, Prefill, Stage, StepProgram
+from meshc.backends.cuda.program import Prefill, StepProgram
 from meshc.backends.cuda.ranks import share_of
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
@@ -30,11 +32,17 @@ _KINDS = ("f16", "bf16")
 
 
 def step_program(
-    module: Module, model: str, page: int, transport: str = "multimem", chunk: int = 0
+    module: Module,
+    model: str,
+    page: int,
+    transport: str = "multimem",
+    chunk: int = 0,
+    splitting: Splitting | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
     """The step of a fused decode graph, and the text of each file; for the graph of a rank, with
     collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`). Prompts are read
-    up to ``chunk`` tokens at a time, each weight once; for 0 as many as decode kernels take.
+    up to ``chunk`` tokens at a time, each weight once; for 0 as many as decode kernels take. Ranks
+    may read chunks in two halves on two streams, by ``splitting``.
 
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
@@ -51,7 +59,7 @@ def step_program(
     check_chain(module)
     step = Step(module, page, module.the_device().cores, dtype, transport)
     launches = _launches(step)
-    prefill = _prefill(step, chunk)
+    prefill = _prefill(step, chunk, splitting)
     if module.ranks is None:
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
@@ -74,13 +82,13 @@ def step_program(
     return program, step.texts
 
 
-def _prefill(step: Step, tokens: int) -> Prefill | None:
+def _prefill(step: Step, tokens: int, splitting: Splitting | None) -> Prefill | None:
     """How prompts are read, up to ``tokens`` at a time if that is not 0."""
-    chunk = chunk_of(step, tokens)
+    chunk = chunk_of(step, tokens, splitting)
     if chunk is None:
         return None
     try:
-        return joined(step, chunk, _launches(chunk))
+        return joined(step, chunk, _launches(chunk), splitting)
     except DoesNotFit as reason:
         fail(
             "cuda-shape",

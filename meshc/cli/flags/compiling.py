@@ -147,6 +147,14 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "peers; default: %(default)s",
     )
     group.add_argument(
+        "--overlap",
+        default="none",
+        metavar="none|auto|N",
+        help="CUDA, several GPUs: read chunks of --chunk tokens, up to 1024, in two halves, one's "
+        "collectives beside the other's kernels: where the cost of a node is lower for it (auto), "
+        "or with N tokens in the first half; default: %(default)s",
+    )
+    group.add_argument(
         "--batch",
         type=int,
         default=None,

@@ -3,8 +3,8 @@
 ``baseline`` runs a sum over all GPUs and a norm behind each part of a layer, ``fuse-only`` one
 kernel for both, and an overlapped schedule cuts the batch in two halves that take turns: while one
 half's fused collective runs on a few multiprocessors (the stream of communication), the other
-half's kernels run on the rest (the stream of compute). A collective waits for its half's kernels
-and a half's next kernels wait for its collective: events between the streams (TokenWeave, Figure
+half's kernels run on the rest (the stream of compute). Who waits for whom is
+:data:`meshc.analysis.cuda.overlap.TURNS`, which emitted programs follow as well (TokenWeave, Figure
 7).
 """
 
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE, TURNS
 from meshc.cost.nodes.batches import Batch, cut, tokens_of
 from meshc.cost.nodes.ranks import Half, Kernel, Kernels, Ranks
 from meshc.cost.served_models import LayerShape
 
-COMPUTE, COMMUNICATION = "compute", "communication"
 POLICIES = ("baseline", "fuse-only", "tokenweave")
 
 
@@ -86,21 +86,35 @@ def overlapped(
     collectives = [ranks.fused(tokens_of(half), blocks) for half in halves]
     slower = 1 + ranks.slowdown
     spans: list[Span] = []
-    compute = link = 0.0
-    ready = [0.0, 0.0]
+    now = {COMPUTE: 0.0, COMMUNICATION: 0.0}
+    recorded: dict[str, float] = {}
+
+    def take_turns(layer: int, kernels: Sequence[Kernels]) -> None:
+        """The next block, of ``layer``, of which each half has ``kernels``; none at the end. What
+        is summed in front of it belongs to the block behind which it stands."""
+        for stream, half, waits, records in TURNS:
+            start = max(now[stream], recorded.get(waits, 0.0))
+            if stream == COMMUNICATION and waits in recorded:
+                stop = start + collectives[half].seconds
+                name, owner = collectives[half].name, spans_of[half]
+                spans.append(Span(stream, name, owner, half, start, stop, blocks))
+            elif stream == COMPUTE:
+                stop = start
+                for kernel in kernels[half]:
+                    start, stop = stop, stop + kernel.seconds * slower
+                    spans.append(Span(stream, kernel.name, layer, half, start, stop, rest))
+                spans_of[half] = layer
+            else:
+                continue
+            now[stream] = recorded[records] = stop
+
+    spans_of = [0, 0]
     for layer, shape in enumerate(ranks.model.layers if layers is None else layers):
         parts = [layer_of(shape, which) for which in (0, 1)]
-        compute += ranks.overlap_seconds
-        for kernels in ([p.attention for p in parts], [p.feed_forward for p in parts]):
-            for which in (0, 1):
-                compute = max(compute, ready[which])
-                for kernel in kernels[which]:
-                    stop = compute + kernel.seconds * slower
-                    spans.append(Span(COMPUTE, kernel.name, layer, which, compute, stop, rest))
-                    compute = stop
-                behind, start = collectives[which], max(link, compute)
-                link = ready[which] = start + behind.seconds
-                spans.append(Span(COMMUNICATION, behind.name, layer, which, start, link, blocks))
+        now[COMPUTE] += ranks.overlap_seconds
+        take_turns(layer, [part.attention for part in parts])
+        take_turns(layer, [part.feed_forward for part in parts])
+    take_turns(0, [(), ()])
     return Schedule(tokens_of(batch), at, tuple(spans), ranks.iteration_seconds)
 
 

@@ -205,7 +205,7 @@ def test_heads_are_normed_rotated_and_cached(head_norms):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"window": 8}, "window"), ({"partial": True}, "part of a sum"), ({"head": 32}, "32 lanes")],
+    [({"window": 8}, "window"), ({"head": 32}, "32 lanes")],
 )
 def test_what_has_no_kernel_is_said_in_words(change, words):
     shape = replace(Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), **change)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import LanguageModel, StepProgram, from_json
-from meshc.backends.cuda.program import Buffer, Launch, Prefill, Stage, part_of
+from meshc.backends.cuda.launches import Launch, Stage, part_of
+from meshc.backends.cuda.program import Buffer, Prefill
 
 WORDS, LAYERS, CHUNK, CAPACITY = 23, 2, 4, 64
 TABLE = np.random.default_rng(0).integers(-50, 50, (LAYERS, WORDS, WORDS))

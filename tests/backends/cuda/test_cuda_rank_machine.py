@@ -22,8 +22,9 @@ from meshc.backends.cuda.driver.rank_machine import RankMachine, Reached
 from meshc.backends.cuda.driver.torch_peers import TorchPeers, symmetric_memory_of_torch
 from meshc.backends.cuda.executor import CXX, QUICK, Library, symmetric_memory
 from meshc.backends.cuda.executor.compiled import _Gpus, _Symmetric
+from meshc.backends.cuda.launches import RANK, RANKS
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.program import RANK, RANKS, RankShare
+from meshc.backends.cuda.program import RankShare
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.backends.cuda.steps import step_program
 from meshc.backends.cuda.toolchain.toolkit import Cubin
@@ -42,7 +43,7 @@ class OnePeer:
         self.multicast = multicast
 
     def allocate(self, nbytes):
-        number, signals = len(self.memories), nbytes < 64
+        number, signals = len(self.memories), nbytes <= 64
         made = symmetric_memory(number, 1, [nbytes], np.uint8, signals)
         self.memories.append(made)
         address = made.multicast if self.multicast else 0

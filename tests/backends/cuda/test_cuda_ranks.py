@@ -53,20 +53,22 @@ def tensors_of(model: str) -> dict[str, np.ndarray]:
     return {name: np.asarray(opened[name]) for name in opened}
 
 
-def decoded(model: LanguageModel) -> tuple[list[int], np.ndarray]:
+def decoded(model: LanguageModel, prompt: list[int] = PROMPT) -> tuple[list[int], np.ndarray]:
     logits: list[np.ndarray] = []
-    tokens = list(model.generate(PROMPT, STEPS, lambda _, row: logits.append(row)))
+    tokens = list(model.generate(prompt, STEPS, lambda _, row: logits.append(row)))
     return tokens, np.array(logits)
 
 
-def interpreted(module: Module, tensors: dict, tokens: list[int]) -> np.ndarray:
+def interpreted(
+    module: Module, tensors: dict, tokens: list[int], prompt: list[int] = PROMPT
+) -> np.ndarray:
     """Logits of the whole graph behind the prompt and behind all but the last of ``tokens``."""
     session = Session(module, tensors)
     rows = []
-    for position, token in enumerate([*PROMPT, *tokens[:-1]]):
+    for position, token in enumerate([*prompt, *tokens[:-1]]):
         (logits,) = session.step({"tokens": np.array([[token]])}, {"pos": position})
         rows.append(logits.reshape(-1))
-    return np.array(rows[len(PROMPT) - 1 :])
+    return np.array(rows[len(prompt) - 1 :])
 
 
 def check(

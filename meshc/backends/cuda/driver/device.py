@@ -68,6 +68,10 @@ class Device:
         """A further stream. Raises MeshcError."""
         return Stream.create(self._context)
 
+    def create_stream_ahead(self) -> Stream:
+        """A further stream, whose blocks go before those of others. Raises MeshcError."""
+        return Stream.create_ahead(self._context)
+
     def adopt_stream(self, handle: int) -> Stream:
         """Another library's stream by its ``CUstream``, such as torch's ``cuda_stream``."""
         return Stream(self._context, handle or None)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
-from meshc.backends.cuda.driver.streams import Graph
+from meshc.backends.cuda.driver.streams import Event, Graph, Stream
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.program import Kernel, Launch, part_of
+from meshc.backends.cuda.launches import Launch, part_of
+from meshc.backends.cuda.program import Kernel
+from meshc.backends.cuda.queues import Queue
 from meshc.backends.cuda.toolchain.toolkit import CompilerName, Cubin, compile_cubin
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
@@ -50,8 +53,9 @@ class GpuMachine:
         for name, kernel in kernels.items():
             grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
             self._kernels[name] = loaded[kernel.file][name], grid
+        self._beside: Stream | None = None  # of communication, once it is needed
         self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
-        self._graphs: list[tuple[list[tuple[Launch, int]], Graph]] = []
+        self._graphs: list[tuple[object, Graph]] = []
 
     def store(self, name: str, array: Array) -> None:
         """Memory called ``name`` that holds ``array``. Raises MeshcError ``cuda-memory``."""
@@ -76,16 +80,56 @@ class GpuMachine:
             self._launch(launches)
             return
         step = list(launches)
-        known = next((graph for other, graph in self._graphs if other == step), None)
-        (known or self._captured(step)).launch()
+        self._repeated(step, lambda: self._launch(step))
 
-    def _captured(self, step: list[tuple[Launch, int]]) -> Graph:
-        if len(self._graphs) == _MOST_GRAPHS:
-            self._graphs.pop(0)[1].free()
-        with self.device.stream.capture() as graph:
-            self._launch(step)
-        self._graphs.append((step, graph))
-        return graph
+    def run_queue(self, queue: Queue) -> None:
+        """Start the launches of ``queue`` on two streams. Raises MeshcError."""
+        if self._beside is None:
+            self._beside = self.device.create_stream_ahead()
+        streams = {COMPUTE: self.device.stream, COMMUNICATION: self._beside}
+        if self.checked:
+            self._follow(queue, streams)
+            return
+        self._repeated(list(queue), lambda: self._follow(queue, streams), self._beside)
+
+    def _repeated(self, step: object, launch: Callable[[], None], *beside: Stream) -> None:
+        """Launch the graph of ``step``, which is captured from ``launch`` unless it is known."""
+        known = next((graph for other, graph in self._graphs if other == step), None)
+        if known is None:
+            if len(self._graphs) == _MOST_GRAPHS:
+                self._graphs.pop(0)[1].free()
+            with self.device.stream.capture(*beside) as known:
+                launch()
+            self._graphs.append((step, known))
+        known.launch()
+
+    def _follow(self, queue: Queue, streams: Mapping[str, Stream]) -> None:
+        """Launch ``queue`` as it stands, the stream of communication within that of compute."""
+        events: dict[str, Event] = {}
+        made = [streams[COMPUTE].record()]
+        streams[COMMUNICATION].wait(made[0])
+        # A kernel may start while the one in front of it ends, where nothing else orders them.
+        early = dict.fromkeys(streams, False)
+        for one, layer in queue:
+            stream = streams[one.stream]
+            if one.waits:
+                stream.wait(events[one.waits])
+                early[one.stream] = False
+            kernel, grid = self._kernels[one.launch.kernel]
+            arguments = [self._argument(a, layer) for a in one.launch.arguments]
+            kernel.launch(
+                grid, arguments, stream, programmatic=early[one.stream] and not self.checked
+            )
+            early[one.stream] = not one.records
+            if one.records:
+                events[one.records] = stream.record()
+                made.append(events[one.records])
+            if self.checked:
+                stream.synchronize()
+        made.append(streams[COMMUNICATION].record())
+        streams[COMPUTE].wait(made[-1])
+        for event in made:
+            event.free()
 
     def _launch(self, launches: Sequence[tuple[Launch, int]]) -> None:
         stream = self.device.stream

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
-from meshc.backends.cuda.program import OF_ALL, OF_EACH, RANK, RANKS, Kernel, RankShare
+from meshc.backends.cuda.launches import OF_ALL, OF_EACH, RANK, RANKS
+from meshc.backends.cuda.program import Kernel, RankShare
 from meshc.backends.cuda.toolchain.toolkit import CompilerName
 from meshc.support.diagnostics import fail
 

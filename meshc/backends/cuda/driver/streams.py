@@ -1,4 +1,5 @@
-"""Work in order: streams, events that measure time, graphs that repeat what was captured."""
+"""Work in order: streams, events that measure time and order streams, graphs that repeat what was
+captured."""
 
 from __future__ import annotations
 
@@ -93,6 +94,15 @@ class Stream:
         context.driver.call("cuStreamCreate", ct.byref(handle), 0)
         return cls(context, handle.value, context.own("cuStreamDestroy_v2", handle.value))
 
+    @classmethod
+    def create_ahead(cls, context: Context) -> Stream:
+        """Like :meth:`create`, a stream whose blocks take multiprocessors that become free before
+        those of other streams. Raises MeshcError."""
+        least, greatest, handle = ct.c_int(), ct.c_int(), ct.c_void_p()
+        context.driver.call("cuCtxGetStreamPriorityRange", ct.byref(least), ct.byref(greatest))
+        context.driver.call("cuStreamCreateWithPriority", ct.byref(handle), 0, greatest.value)
+        return cls(context, handle.value, context.own("cuStreamDestroy_v2", handle.value))
+
     def synchronize(self) -> None:
         """Wait until all of it is done. Raises MeshcError, ``cuda-fault`` for a kernel's fault."""
         self._context.driver.call("cuStreamSynchronize", self.handle)
@@ -118,8 +128,9 @@ class Stream:
             self._context.driver.running(kernel)
 
     @contextmanager
-    def capture(self) -> Iterator[Graph]:
-        """Collect launches into a graph, which is ready when the block ends.
+    def capture(self, *beside: Stream) -> Iterator[Graph]:
+        """Collect launches into a graph, which is ready when the block ends; those on the streams
+        ``beside`` too, which then wait for an event of this one before and are waited for behind.
 
         Raises MeshcError, and ValueError for a capture within a capture.
         """
@@ -127,7 +138,9 @@ class Stream:
             raise ValueError("the stream is being captured already")
         driver, template = self._context.driver, ct.c_void_p()
         driver.call("cuStreamBeginCapture_v2", self.handle, _THREAD_LOCAL)
-        self.graph = graph = Graph(self._context, self)
+        graph = Graph(self._context, self)
+        for stream in (self, *beside):
+            stream.graph = graph
         try:
             yield graph
         except BaseException:
@@ -135,7 +148,8 @@ class Stream:
                 driver.result("cuGraphDestroy", template)
             raise
         finally:
-            self.graph = None
+            for stream in (self, *beside):
+                stream.graph = None
         driver.call("cuStreamEndCapture", self.handle, ct.byref(template))
         graph._fill(template)
 

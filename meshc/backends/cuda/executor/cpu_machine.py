@@ -18,7 +18,8 @@ from meshc.backends.cuda.executor.compiled import (
     Library,
     Mode,
 )
-from meshc.backends.cuda.program import Kernel, Launch, part_of
+from meshc.backends.cuda.launches import Launch, part_of
+from meshc.backends.cuda.program import Kernel
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError, Toolchain
 

@@ -17,8 +17,16 @@ from meshc.backends.cuda.executor.compiled import (
     Mode,
 )
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine
+from meshc.backends.cuda.executor.streams import (
+    allowed_order,
+    check_races,
+    known_before,
+    written_by,
+)
 from meshc.backends.cuda.executor.symmetric import SymmetricMemory, symmetric_memory
-from meshc.backends.cuda.program import OF_ALL, OF_EACH, RANK, RANKS, Kernel, Launch
+from meshc.backends.cuda.launches import OF_ALL, OF_EACH, RANK, RANKS, Launch
+from meshc.backends.cuda.program import Kernel
+from meshc.backends.cuda.queues import Queue
 from meshc.support.diagnostics import fail
 from meshc.support.native import Toolchain
 
@@ -47,6 +55,9 @@ class CpuNode:
             other.kernels, other.libraries = first.kernels, first.libraries
         self.gpus = [first, *others]
         self.mode = mode
+        self._written = {
+            name: written_by(texts[kernel.file], name) for name, kernel in kernels.items()
+        }
         self.symmetric: dict[str, SymmetricMemory] = {}
         self.link_bytes = 0
 
@@ -92,6 +103,14 @@ class CpuNode:
                 continue
             for gpu in self.gpus:
                 gpu.run([(launch, layer)])
+
+    def run_queue(self, queue: Queue) -> None:
+        """The launches of ``queue`` one after the other, in an order that its streams and events
+        allow. Raises ``cuda-executor`` for what races."""
+        known = known_before(queue)
+        check_races(queue, known, self._written)
+        for one, layer in allowed_order(queue, known, self.mode):
+            self.run([(one.launch, layer)])
 
     def _meet(self, launch: Launch, layer: int) -> None:
         kernel = self.gpus[0].kernels[launch.kernel]

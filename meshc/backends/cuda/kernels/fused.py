@@ -8,7 +8,7 @@ from typing import ClassVar, TypeVar
 
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import Launch
+from meshc.backends.cuda.launches import Launch
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value

@@ -10,7 +10,7 @@
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
     INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500,
-    CAPTURE_UNSUPPORTED = 900, INVALID_CLUSTER = 912
+    CAPTURE_UNSUPPORTED = 900, CAPTURE_UNJOINED = 904, CAPTURE_ISOLATION = 905, INVALID_CLUSTER = 912
 };
 enum { LIVE = 1024, NODES = 128, ARGUMENTS = 32, ARGUMENT_BYTES = 128, LAUNCH_FAILED = 719 };
 
@@ -41,13 +41,16 @@ typedef struct {
 } Node;
 
 /* An object of the driver; what its fields hold depends on its kind. */
-typedef struct {
+typedef struct Object {
     char kind; /* c, m, f, b, s, e, g (graph), x (launchable graph) */
     char name[64];
     size_t bytes;
     void* memory;
     int shared, spread, capturing, nodes;
     Node* node; /* of streams that are captured and of graphs */
+    struct Object* owner; /* of a stream that joined a capture, or an event in one: whose it is */
+    struct Object* of; /* of an event: the stream */
+    int launched, joined; /* of a stream that joined: its launches, and those that the owner waits for */
 } Object;
 
 /* What tests call, of which each process reads some from its environment. */

@@ -58,10 +58,12 @@ int cuLaunchKernelEx(const Config* config, void* function, void** arguments, voi
     cluster_of(f, config, &code);
     if (code) return leave(code);
     Node node = node_of(f, config, arguments);
-    say(" %s", node.text);
-    if (s && s->capturing) {
-        if (s->nodes == NODES) abort();
-        s->node[s->nodes++] = node;
+    say(" %s%s", node.text, s && s->shared ? " ahead" : "");
+    if (s && (s->capturing || s->owner)) {
+        Object* owner = s->capturing ? s : s->owner;
+        if (owner->nodes == NODES) abort();
+        owner->node[owner->nodes++] = node;
+        s->launched++;
     } else {
         run(&node);
     }
@@ -72,6 +74,22 @@ int cuStreamCreate(void** stream, unsigned flags) {
     CHECK(refused_here("cuStreamCreate"));
     if (flags > 1) return leave(INVALID_VALUE);
     *stream = made('s');
+    return leave(OK);
+}
+
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    CHECK(refused_here("cuCtxGetStreamPriorityRange"));
+    *least = 0, *greatest = -5;
+    return leave(OK);
+}
+
+int cuStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
+    CHECK(refused_here("cuStreamCreateWithPriority"));
+    if (flags > 1) return leave(INVALID_VALUE);
+    say(" priority=%d", priority);
+    Object* made_stream = made('s');
+    *stream = made_stream;
+    made_stream->shared = -priority;
     return leave(OK);
 }
 
@@ -89,7 +107,13 @@ int cuStreamSynchronize(void* stream) {
 
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
     CHECK(refused_here("cuStreamWaitEvent"));
-    if (flags || !known(stream, 's') || !known(event, 'e')) return leave(INVALID_HANDLE);
+    Object *s = known(stream, 's'), *e = known(event, 'e');
+    if (flags || !s || !e) return leave(INVALID_HANDLE);
+    say(" %zu%s", e->bytes, s->shared ? " ahead" : "");
+    Object* owner = s->capturing ? s : s->owner;
+    if (owner && e->owner != owner) return leave(CAPTURE_ISOLATION);
+    if (!owner && e->owner) s->owner = e->owner, s->launched = s->joined = 0;
+    if (s->capturing && e->of != s && e->launched > e->of->joined) e->of->joined = e->launched;
     return leave(OK);
 }
 
@@ -99,7 +123,7 @@ int cuStreamBeginCapture_v2(void* stream, int mode) {
     /* The default stream cannot be captured. */
     if (!s || s->capturing || mode != 1) return leave(CAPTURE_UNSUPPORTED);
     s->capturing = 1;
-    s->nodes = 0;
+    s->nodes = s->launched = 0;
     if (!s->node) s->node = malloc(NODES * sizeof(Node));
     return leave(OK);
 }
@@ -117,6 +141,13 @@ int cuStreamEndCapture(void* stream, void** graph) {
     Object* s = known(stream, 's');
     if (!s || !s->capturing) return leave(CAPTURE_UNSUPPORTED);
     s->capturing = 0;
+    int left = 0;
+    for (int i = 0; i < LIVE; i++) {
+        if (!live[i] || live[i]->owner != s) continue;
+        left |= live[i]->kind == 's' && live[i]->joined < live[i]->launched;
+        live[i]->owner = NULL;
+    }
+    if (left) return leave(CAPTURE_UNJOINED);
     *graph = copy_of(s, 'g');
     return leave(OK);
 }
@@ -163,6 +194,10 @@ int cuEventRecord(void* event, void* stream) {
     if (!e || (stream && !known(stream, 's'))) return leave(INVALID_HANDLE);
     static size_t clock;
     e->bytes = ++clock;
+    Object* s = known(stream, 's');
+    e->of = s, e->owner = s && s->capturing ? s : s ? s->owner : NULL;
+    e->launched = s ? s->launched : 0;
+    say(" %zu%s", e->bytes, s && s->shared ? " ahead" : "");
     return leave(OK);
 }
 

@@ -67,8 +67,6 @@ def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
         misfits.append(f"heads of {shape.head} lanes are none of {', '.join(map(str, _HEADS))}")
     if shape.window:
         misfits.append("queries see a window of tokens")
-    if shape.partial:
-        misfits.append("it gives a part of a sum over ranks")
     if misfits:
         raise DoesNotFit("; ".join(misfits))
     group, head = shape.sizes.group, shape.head

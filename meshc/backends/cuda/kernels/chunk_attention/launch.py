@@ -1,5 +1,6 @@
 """The attention layer of a chunk of a prompt as five launches: norm, projections, heads and caches,
-attention by tiles, output projection and residual sum."""
+attention by tiles, output projection and residual sum. Of a rank the first is the sum over ranks
+and the norm, and the last gives the rank's part of the next sum."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.attention_block.weights import AttentionWeights
 from meshc.backends.cuda.kernels.chunk_attention import kernel
+from meshc.backends.cuda.kernels.collective.launch import normed_chunk
 from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
 from meshc.backends.cuda.kernels.rows_product.chunk_launch import columns, normed, product
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 
 _HEADS_THREADS = 256
 
@@ -31,8 +34,9 @@ def launches(
     sums, residual, count = step.own("sums"), step.own("residual"), step.own("count")
     qkv = ChunkProduct(tokens, shape.hidden, of_all, step.dtype, bias=shape.bias)
     out = ChunkProduct(
-        tokens, attended, shape.hidden, step.dtype, "added", clusters, bias=shape.out_bias
-    )
+        tokens, attended, shape.hidden, step.dtype, "part" if shape.partial else "added", clusters,
+        bias=shape.out_bias,
+    )  # fmt: skip
     heads = step.add_kernel(
         step.own("heads"), partial(kernel.heads_text, plan), tokens, 1, Arena(), _HEADS_THREADS
     )
@@ -40,14 +44,18 @@ def launches(
         step.own("attention"), partial(kernel.text, plan), plan.blocks, 1, plan.arena, THREADS
     )
     caches, cached = (weights.keys, weights.values, step.own("pages")), step.own("cached")
-    norm = normed(step, "attention_norm", residual, weights.gain, shape.hidden, shape.epsilon)
+    if shape.partial:
+        ahead = normed_chunk(step, shape.hidden, shape.epsilon, weights.gain)
+    else:
+        ahead = normed(step, "attention_norm", residual, weights.gain, shape.hidden, shape.epsilon)
+    ends = (sums,) if shape.partial else (residual, sums)
     return [
-        norm,
+        *ahead,
         product(step, "projections", qkv, step.own("normed"), weights.projections, (projected,)),
         Launch(
             heads,
             (projected, *weights.head_norms, count, queries, *caches, cached, *weights.angles),
         ),
         Launch(attention, (queries, *caches, count, cached, outputs)),
-        product(step, "output", out, outputs, weights.output, (residual, sums)),
+        product(step, "output", out, outputs, weights.output, ends),
     ]

@@ -11,7 +11,10 @@ Operands, in order: what is read, ``residual`` and ``gain`` of a norm, what is w
 ``signals``, number of rows, rank, number of GPUs. Rows are ``pitch`` values apart; those behind
 ``hidden`` are not looked at. In a step of a program (``in_step``) sums are of f32, as blocks add up
 their parts in f32; the residual has room for all rows, and the GPU's own partial sums, an operand
-in front of ``signals``, are zeroed behind, for whoever adds to them next.
+in front of ``signals``, are zeroed behind, for whoever adds to them next. Of a ``chunk`` of a
+prompt sums are of 16 bits, as one product writes all of them; the residual has room for all rows,
+and rows are those from ``first`` on, ``most`` at most, of as many as ``count`` says: operands in
+place of the number of rows.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ FORMS = {
 """What becomes of rows."""
 TRANSPORTS = ("multimem", "peers")
 DTYPES = {"f16": 2, "bf16": 2, "f32": 4}
+LAYOUTS = ("columns", "f32")
 _GAINS = ("f16", "bf16")
 MOST_GPUS = 16
 BLOCKS = range(1, 33)
-_WORD_BYTES = 16
+_WORD_BYTES, _EIGHT = 16, 8
 _MOST_THREADS = 512
 _MOST_WORDS = 8  # of a thread: more would not stay in registers
 
@@ -43,7 +47,9 @@ _MOST_WORDS = 8  # of a thread: more would not stay in registers
 @dataclass(frozen=True)
 class Collective:
     """Rows of ``hidden`` values; ``epsilon`` is that of a norm. Sums are of 16-bit types, or of
-    f32 ``in_step``, where a norm has a ``gain`` of a 16-bit type."""
+    f32 ``in_step``, where a norm has a ``gain`` of a 16-bit type. Of rows of a ``chunk`` of so many
+    tokens what is given to all has a ``layout`` of its own: columns as products of a chunk read
+    them, or rows of f32."""
 
     form: str
     hidden: int
@@ -52,6 +58,8 @@ class Collective:
     epsilon: float = 0.0
     in_step: bool = False
     gain: str = ""
+    chunk: int = 0
+    layout: str = ""
 
     @property
     def pitch(self) -> int:
@@ -99,7 +107,8 @@ def link_bytes(shape: Collective, rows: int, gpus: int) -> int:
     spreads passes the links of its GPU once."""
     others = (1 if shape.transport == "multimem" else gpus - 1) if gpus > 1 else 0
     row_bytes = shape.pitch * DTYPES[shape.dtype]
-    return rows * row_bytes * others * (shape.reduces + shape.spreads)
+    given_bytes = shape.pitch * DTYPES["f32"] if shape.layout == "f32" else row_bytes
+    return rows * others * (row_bytes * shape.reduces + given_bytes * shape.spreads)
 
 
 def plan(shape: Collective, blocks: int = 8) -> CollectivePlan:
@@ -129,6 +138,14 @@ def _check(shape: Collective, blocks: int) -> None:
     if shape.in_step:
         if shape.form != "all_reduce_norm" or shape.dtype != "f32" or shape.gain not in _GAINS:
             raise DoesNotFit("a collective of a step adds up rows of f32 and normalises them")
+    elif shape.chunk or shape.layout:
+        if shape.form != "all_reduce_norm" or shape.dtype not in _GAINS:
+            raise DoesNotFit("a collective of a chunk adds up rows of 16 bits and normalises them")
+        if shape.layout not in LAYOUTS or shape.chunk < 1 or shape.hidden % _EIGHT:
+            raise DoesNotFit(
+                f"rows of {shape.hidden} values of {shape.chunk} tokens are not given to all as "
+                f"'{shape.layout}'"
+            )
     elif shape.reduces and DTYPES[shape.dtype] != 2:
         raise DoesNotFit(f"sums of {shape.dtype}: partial sums are of f16 or bf16")
     if shape.hidden < 1:
@@ -149,7 +166,13 @@ def text(chosen: CollectivePlan, name: str) -> str:
         wide=shape.dtype == "f32",
         in_step=shape.in_step,
         gain_type=f"mc::{shape.gain}" if shape.in_step else f"{name}_::T",
-        stream_row="row" if shape.in_step else "own_row",
+        whole_stream=shape.in_step or shape.chunk > 0,
+        stream_row="row" if shape.in_step or shape.chunk else "own_row",
+        uses_own_row=not shape.chunk,
+        chunk=shape.chunk,
+        layout=shape.layout,
+        given="float" if shape.layout == "f32" else "T",
+        given_outside="float" if shape.layout == "f32" else f"{name}_::T",
         hidden=shape.hidden,
         pitch=shape.pitch,
         threads=chosen.threads,

@@ -4,16 +4,22 @@ Every block of a rank leaves its part of a sum in ``sums`` (the look-up leaves z
 ``normed``. The launch between two of them adds up what all ranks left, adds it to the residual, of
 which each GPU keeps its own rows alone, normalises with the gain of the block behind it, and gives
 ``normed`` to all. It leaves zeros in ``sums`` again.
+
+Of many tokens of a prompt one product writes all of ``sums``, rounded as its inputs are, and
+``normed`` are columns of the next one. In front of the logits only the last token's row is
+completed.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
+from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.collective import kernel
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import OF_EACH, RANK, RANKS, TRANSPORTS, Buffer, Launch
+from meshc.backends.cuda.launches import LAST_TOKEN, OF_EACH, RANK, RANKS, Launch
+from meshc.backends.cuda.program import TRANSPORTS, Buffer
 
 BLOCKS = 8
 """Blocks of a collective: the multiprocessors that it takes."""
@@ -22,25 +28,65 @@ BLOCKS = 8
 def normed_rows(step: Step, hidden: int, epsilon: float, gain: str) -> list[Launch]:
     """The launch in front of a block that reads rows of ``hidden`` values, normed with the weight
     ``gain``. Raises DoesNotFit for rows that registers do not hold, and for too many ranks."""
-    ranks = step.module.ranks
-    assert ranks is not None
-    if ranks.count > kernel.MOST_GPUS:
-        raise DoesNotFit(f"{ranks.count} ranks, of {kernel.MOST_GPUS} that collectives join")
     shape = kernel.Collective(
         "all_reduce_norm", hidden, "f32", step.transport, epsilon, in_step=True, gain=step.dtype
     )
-    blocks = min(BLOCKS, step.columns)
-    plan = kernel.plan(shape, blocks)
-    name = step.add_kernel(
-        step.own("all_reduce_norm"), partial(kernel.text, plan), plan.blocks, 1, plan.arena,
-        plan.threads, meets=True,
-    )  # fmt: skip
+    name = _kernel(step, shape, "all_reduce_norm", min(BLOCKS, step.columns))
     sums, normed, signals = map(step.own, ("sums", "normed", "signals"))
     step.buffers[normed] = Buffer("f32", (step.columns, hidden), "symmetric")
-    step.buffers[signals] = Buffer("i32", (plan.signals(ranks.count),), "signals")
     reach = TRANSPORTS[step.transport]
     arguments = (
         sums + reach, step.own("residual"), gain, normed + reach, sums, signals + OF_EACH,
         step.columns, RANK, RANKS,
     )  # fmt: skip
     return [Launch(name, arguments)]
+
+
+def normed_chunk(
+    step: Step, hidden: int, epsilon: float, gain: str, last: bool = False
+) -> list[Launch]:
+    """Like :func:`normed_rows` for all tokens of a chunk, whose ``normed`` are columns of 16 bits;
+    of the ``last`` one alone a row of f32, ``last_normed``."""
+    tokens, layout = step.columns, "f32" if last else "columns"
+    shape = kernel.Collective(
+        "all_reduce_norm", hidden, step.dtype, step.transport, epsilon, chunk=tokens, layout=layout
+    )
+    sums, normed = step.own("sums"), step.own("last_normed" if last else "normed")
+    if last:
+        name = _kernel(step, shape, "last_all_reduce_norm", 1)
+        step.buffers[normed] = Buffer("f32", (1, hidden), "symmetric")
+    else:
+        name = _kernel(step, shape, "all_reduce_norm", min(BLOCKS, tokens))
+        columns = -(-hidden // FRAGMENT), tokens, FRAGMENT
+        step.buffers[normed] = Buffer(step.dtype, columns, "symmetric")
+    reach, rows = TRANSPORTS[step.transport], (LAST_TOKEN, 1) if last else (0, tokens)
+    arguments = (
+        sums + reach, step.own("residual"), gain, normed + reach, step.own("signals") + OF_EACH,
+        step.own("count"), *rows, RANK, RANKS,
+    )  # fmt: skip
+    return [Launch(name, arguments)]
+
+
+def _kernel(step: Step, shape: kernel.Collective, name: str, blocks: int) -> str:
+    """A kernel of ``shape`` in ``blocks`` blocks, called ``name`` or so, and words for its signals.
+    Raises DoesNotFit for too many ranks."""
+    ranks = step.module.ranks
+    assert ranks is not None
+    if ranks.count > kernel.MOST_GPUS:
+        raise DoesNotFit(f"{ranks.count} ranks, of {kernel.MOST_GPUS} that collectives join")
+    plan = kernel.plan(shape, blocks)
+    signals = step.own("signals")
+    words = kernel.plan(shape, max(blocks, step.budget)).signals(ranks.count)
+    known = step.buffers.get(signals)
+    if known is None or known.shape[0] < words:
+        step.buffers[signals] = Buffer("i32", (words,), "signals")
+
+    def added(called: str, count: int) -> str:
+        return step.add_kernel(
+            called, partial(kernel.text, plan), count, 1, plan.arena, plan.threads, meets=True
+        )
+
+    made = added(step.own(name), blocks)
+    if step.budget and blocks > 1:
+        step.within_budget[made] = added(f"beside_{made}", step.budget)
+    return made

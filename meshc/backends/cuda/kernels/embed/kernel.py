@@ -7,8 +7,9 @@ from meshc.backends.templates import render
 THREADS = 256
 
 
-def text(name: str, hidden: int, vocabulary: int, dtype: str) -> str:
-    """The kernel called ``name`` that looks up rows of ``hidden`` values."""
+def text(name: str, hidden: int, vocabulary: int, dtype: str, sums: str = "f32") -> str:
+    """The kernel called ``name`` that looks up rows of ``hidden`` values; ``sums`` is the type of
+    the zeros that it leaves for sums."""
     return render(
         "meshc.backends.cuda.kernels.embed",
         "embed.cu.jinja",
@@ -16,4 +17,5 @@ def text(name: str, hidden: int, vocabulary: int, dtype: str) -> str:
         dtype=dtype,
         hidden=hidden,
         vocabulary=vocabulary,
+        rounded_sums=sums != "f32",
     )

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.kernels.collective.launch import normed_rows
+from meshc.backends.cuda.kernels.collective.launch import normed_chunk, normed_rows
 from meshc.backends.cuda.kernels.fused import FEED_FORWARD, Fused, FusedKernel
 from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
 from meshc.backends.cuda.kernels.rows_product.chunk_launch import columns, normed
 from meshc.backends.cuda.kernels.rows_product.chunk_launch import product as chunk_product
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product_of_columns
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 from meshc.ir.ops import graph
 
 
@@ -54,25 +54,26 @@ class FeedForward(FusedKernel):
         ]
 
     def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
-        if fused.op.partial:
-            raise DoesNotFit("it gives a part of a sum over ranks")
-        layer, tokens = _layer(step, fused), step.columns
+        layer, tokens, ranks = _layer(step, fused), step.columns, fused.op.partial
         first = ChunkProduct(
             tokens, layer.hidden, layer.rows, step.dtype, layer.output,
             activation=_activation(fused), bias=fused.takes("up_bias"),
         )  # fmt: skip
         second = ChunkProduct(
-            tokens, layer.features, layer.hidden, step.dtype, "added",
+            tokens, layer.features, layer.hidden, step.dtype, "part" if ranks else "added",
             bias=fused.takes("down_bias"),
         )  # fmt: skip
         sums, residual = step.own("sums"), step.own("residual")
         made = columns(step, step.of_stage("features"), layer.features)
-        norm = normed(step, "ffn_norm", sums, layer.gain, layer.hidden, layer.epsilon)
-        inputs = step.own("normed")
+        if ranks:
+            ahead = normed_chunk(step, layer.hidden, layer.epsilon, layer.gain)
+        else:
+            ahead = normed(step, "ffn_norm", sums, layer.gain, layer.hidden, layer.epsilon)
+        inputs, ends = step.own("normed"), (sums,) if ranks else (sums, residual)
         return [
-            norm,
+            *ahead,
             chunk_product(step, "ffn_inner", first, inputs, layer.inner, (made,)),
-            chunk_product(step, "ffn_outer", second, made, layer.outer, (sums, residual)),
+            chunk_product(step, "ffn_outer", second, made, layer.outer, ends),
         ]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.kernels.collective.launch import normed_rows
+from meshc.backends.cuda.kernels.collective.launch import normed_chunk, normed_rows
 from meshc.backends.cuda.kernels.fused import LOGITS, Fused, FusedKernel
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.kernels.rows_product.launch import product
 from meshc.backends.cuda.kernels.tables import add_table
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 from meshc.ir.ops import graph
 
 
@@ -33,8 +34,13 @@ class Head(FusedKernel):
         (source,) = fused.tensors("table")
         table = add_table(step, source, (words, hidden), dims[0] == vocabulary)
         step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")
-        ahead = normed_rows(step, hidden, norm.eps, gain) if ranks else []
-        read = (step.row("normed"),) if ranks else (step.row("residual"), gain)
+        ahead: list[Launch] = []
+        read: tuple[str, ...] = step.row("residual"), gain
+        if ranks and step.tiled:
+            ahead = normed_chunk(step, hidden, norm.eps, gain, last=True)
+            read = (step.own("last_normed"),)
+        elif ranks:
+            ahead, read = normed_rows(step, hidden, norm.eps, gain), (step.row("normed"),)
         arguments = (*read, table, step.own("logits"))
         return [*ahead, product(step, step.shared("head"), shape, arguments, table)]
 

@@ -16,7 +16,7 @@ from meshc.backends.cuda.kernels.fused import (
     FusedKernel,
 )
 from meshc.backends.cuda.kernels.latent_block import kernel
-from meshc.backends.cuda.program import Launch
+from meshc.backends.cuda.launches import Launch
 from meshc.ir.ops import graph
 
 

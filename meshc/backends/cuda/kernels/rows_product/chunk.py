@@ -21,6 +21,7 @@ _MOST_STEPS, _MOST_STAGES, _LEAST_STAGES = 8, 6, 2
 _TITLES = {
     "stored": "the product with a matrix",
     "added": "the product with a matrix and the residual sum",
+    "part": "a rank's part of the product with a matrix",
     "gated": "both inner products of a feed-forward layer and the gated activation",
     "activated": "the inner product of a feed-forward layer and its activation",
 }
@@ -29,7 +30,8 @@ _TITLES = {
 @dataclass(frozen=True)
 class ChunkProduct:
     """``rows`` x ``width``, in ``parts`` of the width that lie one behind the other, times up to
-    ``tokens`` columns. ``output`` is stored, added to what was before, gated or activated."""
+    ``tokens`` columns. ``output`` is stored, added to what was before, gated or activated; a part
+    of a sum over ranks is rounded and stored."""
 
     tokens: int
     width: int

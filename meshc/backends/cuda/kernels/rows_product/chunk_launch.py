@@ -9,7 +9,8 @@ from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.rows_product import chunk
 from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
-from meshc.backends.cuda.program import Buffer, Launch
+from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import Buffer
 
 _NORM_THREADS = 256
 
@@ -22,7 +23,9 @@ def columns(step: Step, name: str, width: int) -> str:
     return own
 
 
-def normed(step: Step, name: str, source: str, gain: str, width: int, epsilon: float) -> Launch:
+def normed(
+    step: Step, name: str, source: str, gain: str, width: int, epsilon: float
+) -> list[Launch]:
     """The norm of ``source`` by a kernel called ``name``, into the columns ``normed``. Raises
     DoesNotFit."""
     tokens = step.columns
@@ -30,7 +33,7 @@ def normed(step: Step, name: str, source: str, gain: str, width: int, epsilon: f
     made = step.add_kernel(
         step.own(name), text, chunk.norm_blocks(tokens), 1, Arena(), _NORM_THREADS
     )
-    return Launch(made, (source, gain, step.own("count"), columns(step, "normed", width)))
+    return [Launch(made, (source, gain, step.own("count"), columns(step, "normed", width)))]
 
 
 def product(

@@ -9,7 +9,7 @@ from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.rows_product import kernel
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
-from meshc.backends.cuda.program import Launch
+from meshc.backends.cuda.launches import Launch
 
 
 def product(

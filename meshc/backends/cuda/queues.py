@@ -1,0 +1,116 @@
+"""Launches of two halves of a chunk on two streams: what an overlapped program reads prompts by.
+
+A machine follows a queue as it stands: each launch on its stream, behind the event that it waits
+for, and with the event recorded that others wait for. The CUDA graph of a GPU is captured from it,
+the executor runs and judges it, and its order is the one that the cost model prices
+(:mod:`meshc.analysis.cuda.overlap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.backends.cuda.launches import Launch, Stage
+
+STREAMS = (COMPUTE, COMMUNICATION)
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A launch on a ``stream``, which first waits for the event ``waits`` as it was recorded last,
+    and behind which ``records`` is recorded; empty for no event."""
+
+    launch: Launch
+    stream: str
+    waits: str = ""
+    records: str = ""
+
+
+Queue = Sequence[tuple[Queued, int]]
+"""What is queued, in the order in which a host says it, with the layer within its stage."""
+
+
+@dataclass(frozen=True)
+class QueuedStage:
+    """``layers`` layers of one kind: what is queued for each."""
+
+    layers: int
+    queued: tuple[Queued, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A chunk of ``tokens`` or more has ``at`` in its first half; with 0 it stays whole."""
+
+    tokens: int
+    at: int
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How chunks of up to ``tokens`` are read in two halves, by the last of ``cuts``, which stand
+    from few tokens to many, that has no more tokens; others in one piece.
+
+    The first half has the buffers of a chunk in one piece, the second one of its own, called
+    ``second_`` in place of ``chunk_``; its ``second_pages`` are ``chunk_pages``. ``after`` gives
+    the logits behind the last token of the second half. Collectives have ``multiprocessors``
+    blocks.
+    """
+
+    tokens: int
+    multiprocessors: int
+    cuts: tuple[Cut, ...]
+    before: tuple[Queued, ...]
+    stages: tuple[QueuedStage, ...]
+    after: tuple[Queued, ...]
+
+    def cut_of(self, tokens: int) -> int:
+        """The tokens of the first half of a chunk of ``tokens``; 0 for one that stays whole."""
+        places = [cut.at for cut in self.cuts if cut.tokens <= tokens]
+        return places[-1] if places else 0
+
+    def queue(self, second: int, logits: bool) -> list[tuple[Queued, int]]:
+        """All launches of a chunk, of whose second half there are ``second`` tokens; those that
+        give logits where they are wanted."""
+        found = [(queued, 0) for queued in self.before]
+        for stage in self.stages:
+            known = Stage(stage.layers, ())
+            for layer in range(stage.layers):
+                for one in stage.queued:
+                    launch = one.launch.of_layer(layer, known)
+                    found.append((replace(one, launch=launch), layer))
+        if logits:
+            for one in self.after:
+                found.append((replace(one, launch=one.launch.of_token(second - 1)), 0))
+        return found
+
+
+def overlap_of(found: Mapping[str, Any]) -> Overlap:
+    """An overlap as ``manifest.json`` has it. Raises ValueError, KeyError and TypeError."""
+    cuts = tuple(Cut(int(one["tokens"]), int(one["at"])) for one in found["cuts"])
+    stages = tuple(
+        QueuedStage(int(one["layers"]), _queued(one["queued"])) for one in found["stages"]
+    )
+    if any(not 0 <= cut.at < cut.tokens for cut in cuts):
+        raise ValueError("a chunk is cut behind its end")
+    return Overlap(
+        int(found["tokens"]),
+        int(found["multiprocessors"]),
+        cuts,
+        _queued(found["before"]),
+        stages,
+        _queued(found["after"]),
+    )
+
+
+def _queued(found: Sequence[Mapping[str, Any]]) -> tuple[Queued, ...]:
+    made = []
+    for one in found:
+        if one["stream"] not in STREAMS:
+            raise ValueError(f"there is no stream '{one['stream']}'")
+        launch = Launch(one["launch"]["kernel"], tuple(one["launch"]["arguments"]))
+        made.append(Queued(launch, one["stream"], one["waits"], one["records"]))
+    return tuple(made)

@@ -1,0 +1,118 @@
+"""Where chunks of prompts are cut in two on several GPUs: at a place that is given, or where the
+cost of a node says that two halves beside each other are faster than one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshc.backends.cuda.overlapping import Splitting
+from meshc.backends.cuda.program import MOST_CHUNK
+from meshc.backends.cuda.queues import Cut
+from meshc.cost.nodes.batches import prompts
+from meshc.cost.nodes.overlap import fused_only, overlapped
+from meshc.cost.nodes.ranks import Ranks
+from meshc.cost.nodes.splitting import best_schedule, boundaries_tried, threshold_tokens
+from meshc.cost.served_models import LayerShape, ServedModel
+from meshc.devices import Device, device, device_names
+from meshc.driver.models import LoadedModel
+from meshc.driver.request import AUTO_OVERLAP, NO_OVERLAP, CompileRequest
+from meshc.support.diagnostics import Diagnostics, fail
+
+_MULTIPROCESSORS = 8
+"""Of collectives, where nobody asked the cost of a node."""
+_STEP = 64
+"""Tokens from one length of a chunk whose cut is looked for to the next."""
+
+
+def splitting_of(
+    request: CompileRequest, loaded: LoadedModel, report: Diagnostics
+) -> Splitting | None:
+    """How chunks are cut, None where all are read in one piece, which a remark says.
+
+    Raises ``bad-argument`` where nothing is known of the node or of the model, and what
+    :class:`Ranks` does.
+    """
+    if request.overlap == NO_OVERLAP or request.chunk is None:
+        return None
+    chunk = request.chunk
+    if request.overlap != AUTO_OVERLAP:
+        at = int(request.overlap)
+        return Splitting(chunk, _MULTIPROCESSORS, (Cut(at + 1, at),))
+    node = _node(request.device_name, request.gpus)
+    ranks = Ranks(_served(loaded, request.layers), node, request.gpus, request.in_switch)
+    blocks = _blocks(ranks, chunk)
+    cuts = tuple(_cuts(ranks, chunk, blocks)) if blocks else ()
+    if any(cut.at for cut in cuts):
+        first = next(cut for cut in cuts if cut.at)
+        report.remark(
+            "overlap",
+            f"chunks of {first.tokens} tokens and more are read in two halves, by the cost of "
+            f"{node.name}; collectives have {blocks} multiprocessors",
+        )
+        return Splitting(chunk, blocks, cuts)
+    threshold = threshold_tokens(ranks)
+    pays = "never pay" if threshold is None else f"pay from {threshold} tokens on"
+    report.remark(
+        "overlap",
+        f"chunks of {chunk} tokens are read in one piece: by the cost of {node.name} two halves "
+        f"{pays}",
+    )
+    return None
+
+
+def _blocks(ranks: Ranks, chunk: int) -> int:
+    """The multiprocessors that collectives have in the best schedule of a chunk of so many tokens,
+    or of the longest shorter one that is cut; 0 where none is."""
+    for tokens in _lengths(chunk)[::-1]:
+        schedule = best_schedule(ranks, prompts([tokens]))
+        if schedule.split is not None:
+            return min(span.multiprocessors for span in schedule.spans)
+    return 0
+
+
+def _cuts(ranks: Ranks, chunk: int, blocks: int) -> Iterator[Cut]:
+    """From each length on where another cut is best: that cut, at 0 where one piece is."""
+    last = 0
+    for tokens in _lengths(chunk):
+        batch = prompts([tokens])
+        best, found = fused_only(ranks, batch).seconds, 0
+        for at in boundaries_tried(ranks, tokens, blocks):
+            seconds = overlapped(ranks, batch, at, blocks).seconds
+            if max(at, tokens - at) <= MOST_CHUNK and seconds < best:
+                best, found = seconds, at
+        if found != last:
+            yield Cut(tokens, found)
+        last = found
+
+
+def _lengths(chunk: int) -> list[int]:
+    return [*range(_STEP, chunk, _STEP), chunk]
+
+
+def _node(name: str, gpus: int) -> Device:
+    """The smallest node of at least ``gpus`` GPUs called ``name`` whose collectives are costed."""
+    known = [device(other) for other in device_names() if other.startswith(f"{name}x")]
+    nodes = [d for d in known if d.kind == "node" and "collective_blocks" in d.numbers]
+    fitting = [node for node in nodes if node.cores >= gpus]
+    if not fitting:
+        fail(
+            "bad-argument",
+            f"--overlap is auto, but the cost of {gpus} GPUs {name} is not known",
+            help="--overlap N cuts chunks behind N tokens; --device h100 has nodes of up to 8",
+        )
+    return min(fitting, key=lambda node: node.cores)
+
+
+def _served(loaded: LoadedModel, layers: int | None) -> ServedModel:
+    config = loaded.config
+    if config is None:
+        fail(
+            "bad-argument",
+            "--overlap is auto, but a model without a configuration has no cost on a node",
+            help="--overlap N cuts chunks behind N tokens",
+        )
+    layer = LayerShape(0, 0, 0, config.ffn, None)
+    return ServedModel(
+        config.name, config.hidden, config.heads, config.kv_heads, config.head_dim, config.vocab,
+        (layer,) * (layers or config.layers), config.tied_embeddings,
+    )  # fmt: skip
