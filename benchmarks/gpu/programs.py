@@ -18,8 +18,9 @@ from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention
+from meshc.backends.cuda.launches import Launch, part_of
 from meshc.backends.cuda.program import Kernel as Planned
-from meshc.backends.cuda.program import Launch, StepProgram, Weight, part_of
+from meshc.backends.cuda.program import StepProgram, Weight
 
 _NOISE_THREADS = 256
 _BOUNDS = re.compile(r"__launch_bounds__\([^,)]*, (\d+)\)")
