@@ -20,6 +20,7 @@ from random import Random
 
 from fuzz_limits import Child, Verdict
 from fuzz_subjects import SUBJECTS, Case, as_json
+from tqdm import tqdm
 
 _FRESH_EVERY = 2_000
 _MOST_TRIES = 250
@@ -73,13 +74,14 @@ def campaign(
     out: Path | None = None,
     seconds: float | None = None,
 ) -> Report:
-    """Run ``count`` inputs, or as many as ``seconds`` allow, and gather what they end in."""
+    """Run ``count`` inputs, or as many as ``seconds`` allow, and gather what they end in. On a
+    terminal their number is shown as it grows."""
     report, child, random = Report(), Child(), Random(seed)
     names = [s.name for s in SUBJECTS.values() if not only or s.name in only]
     shares = [SUBJECTS[name].share for name in names]
     start = time.monotonic()
     try:
-        for number in range(count):
+        for number in tqdm(range(count), unit=" inputs", disable=None):
             if seconds is not None and time.monotonic() - start > seconds:
                 break
             if number % _FRESH_EVERY == _FRESH_EVERY - 1:
