@@ -17,6 +17,7 @@ from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.one_program import Choice, choose
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
+from meshc.driver.trials import Trials
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
@@ -99,12 +100,17 @@ def _compiled(
         chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
         given["prefill"] = chunking.run(given["prefill"], report)
 
-    agreed = replace(request, kv=_common_policy(loaded, given, request))
-    regions = _common_regions(given, agreed)
+    trials = Trials(given)
+    agreed = replace(request, kv=_common_policy(loaded, given, request, trials))
+    asked = {phase: agreed if phase == "prefill" else request for phase in phases}
+    regions = _common_regions(given, asked, trials)
 
     def lowered(phase: str) -> Module:
-        passes = _passes(given[phase], agreed if phase == "prefill" else request, regions)
-        return PassManager(passes, instruments).run(given[phase], report)
+        passes = _passes(given[phase], asked[phase], regions[phase])
+        if instruments:
+            return PassManager(passes, instruments).run(given[phase], report)
+        module, left = trials.continued(phase, passes, report)
+        return PassManager(left).run(module, report)
 
     modules = in_each(phases, lowered)
     try:
@@ -147,7 +153,7 @@ def _dealing(module: Module, gpus: int) -> str:
 
 
 def _common_policy(
-    loaded: LoadedModel, given: Mapping[str, Module], request: CompileRequest
+    loaded: LoadedModel, given: Mapping[str, Module], request: CompileRequest, trials: Trials
 ) -> str:
     """The policy of KV caches in all phases. Where it goes by cost it is that of the decode step,
     in which rows enter one by one; a step that is refused will say so itself."""
@@ -155,31 +161,39 @@ def _common_policy(
     if request.kv != AUTO or "prefill" not in given or not meshes:
         return request.kv
     try:
-        module = given.get("decode") or given_module(loaded, "decode", request, Diagnostics())
-        passes = pipeline_from(module, "mesh", request.settings())
+        if "decode" not in given:
+            given = {"decode": given_module(loaded, "decode", request, Diagnostics())}
+            trials = Trials(given)
+        passes = pipeline_from(given["decode"], "mesh", request.settings())
         steps = [step for step in passes if step.LEVELS == ("graph",)]
-        found = PassManager(steps).run(clone_module(module))
+        found = trials.run("decode", steps)
     except (MeshcError, InternalError):
         return request.kv
     return next((op.policy for op in found.walk() if isinstance(op, mesh.Append)), request.kv)
 
 
-def _common_regions(given: Mapping[str, Module], request: CompileRequest) -> int:
-    """The most regions that a phase needs for its layers: a core has the same layers in all phases,
-    whose caches it keeps. 0 for one phase alone, where memory is no limit, and where a phase does
-    not get so far, as its passes will say, or where the request has a number."""
+def _common_regions(
+    given: Mapping[str, Module], asked: Mapping[str, CompileRequest], trials: Trials
+) -> dict[str, int]:
+    """The number of regions that each phase is to be told: a core has the same layers in all
+    phases, whose caches it keeps, so that all have the most that one needs. 0 where a phase needs
+    as many by itself, for one phase alone, where memory is no limit, where a phase does not get so
+    far, as its passes will say, and where the request has a number."""
+    untold = dict.fromkeys(given, 0)
     bounded = all(module.the_device().room_bytes is not None for module in given.values())
-    if len(given) < 2 or request.level() == "graph" or request.regions or not bounded:
-        return 0
-    needed = 1
-    for module in given.values():
-        passes = pipeline_from(module, "mesh", request.settings())
+    if len(given) < 2 or not bounded:
+        return untold
+    if any(request.level() == "graph" or request.regions for request in asked.values()):
+        return untold
+    needed = {}
+    for phase, module in given.items():
+        passes = pipeline_from(module, "mesh", asked[phase].settings())
         try:
-            found = PassManager(passes).run(clone_module(module))
+            needed[phase] = trials.run(phase, passes).the_mesh().regions
         except (MeshcError, InternalError):
-            return 0
-        needed = max(needed, found.the_mesh().regions)
-    return needed
+            return untold
+    most = max(needed.values())
+    return {phase: most if count < most else 0 for phase, count in needed.items()}
 
 
 def given_module(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
@@ -40,11 +41,11 @@ class PassManager:
         """
         report = Diagnostics() if report is None else report
         verify_module(module)
+        given = clone_module(module)
         for position, step in enumerate(self.passes):
             _check_ready(module, step)
             for instrument in self.instruments:
                 instrument.before(step, module)
-            before = print_module(module)
             start = time.perf_counter()
             try:
                 module = _run(step, module, report)
@@ -55,15 +56,25 @@ class PassManager:
                     failed(step, origin, error)
                 if isinstance(error, SystemExit):
                     raise
-                raise InternalError(
-                    f"{step.NAME}: {_words(error)}",
-                    pipeline_text(self.passes[position:]),
-                    before,
-                ) from error
+                again = _seen_again(self.passes, position, given)
+                raise InternalError(f"{step.NAME}: {_words(error)}", *again) from error
             seconds = time.perf_counter() - start
             for instrument in self.instruments:
                 instrument.after(step, module, seconds)
         return module
+
+
+def _seen_again(passes: Sequence[Pass], position: int, given: Module) -> tuple[str, str]:
+    """The passes from ``position`` on and the text of the module in front of them, for which those
+    before them are run once more: passes edit modules in place, and few ever break. Where they do
+    not do again what they did, all passes and the text of what was ``given``."""
+    module = clone_module(given)
+    try:
+        for step in passes[:position]:
+            module = _run(step, module, Diagnostics())
+    except (Exception, SystemExit):
+        return pipeline_text(passes), print_module(given)
+    return pipeline_text(passes[position:]), print_module(module)
 
 
 class _BrokenPass(Exception):
