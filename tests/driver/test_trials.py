@@ -16,7 +16,7 @@ from meshc.passes.mesh.split_regions import SplitRegions
 from meshc.support.diagnostics import Diagnostics
 
 MODEL = str(Path(__file__).parents[2] / "examples" / "tiny_llama.mesh")
-ASKED = {"mesh": "3x2", "seq": 16, "device": "wse3"}
+ASKED = {"mesh": "4x4", "seq": 16, "device": "wse3"}
 
 
 @pytest.fixture
