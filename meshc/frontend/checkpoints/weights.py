@@ -107,8 +107,7 @@ class Checkpoint:
         if tensor.parts or step >= lanes:
             return []
         slabs = [
-            tensor.layout.slab(start, min(lanes, start + step))
-            for start in range(0, lanes, step)
+            tensor.layout.slab(start, min(lanes, start + step)) for start in range(0, lanes, step)
         ]
         found = [slab for slab in slabs if slab is not None]
         return found if len(found) == len(slabs) else []

@@ -29,7 +29,9 @@ def gguf_table(prefix: str, table: Mapping[str, Any], rotary: bool) -> dict[str,
     """The tables of a family, spelled as those for Hugging Face files, with whole keys, from its
     ``table`` [gguf], whose keys lack the ``prefix`` of the architecture and which says only what
     is not the same for all."""
-    sizes = {name: {**entry, **table.get("sizes", {}).get(name, {})} for name, entry in _SIZES.items()}
+    sizes = {
+        name: {**entry, **table.get("sizes", {}).get(name, {})} for name, entry in _SIZES.items()
+    }
     keys = {"eps": _EPS, **({"theta": _THETA} if rotary else {}), **table.get("keys", {})}
     found: dict[str, Any] = {**table, "sizes": sizes}
     for name in _NAMED:

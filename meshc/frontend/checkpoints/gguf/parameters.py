@@ -82,9 +82,7 @@ def _local_rope(fields: Fields, gguf: GgufTables) -> dict[str, Parameter]:
     return {local.parameter: shortest(fields.number(local.key, 0.0, THETA_LIMIT, local.default))}
 
 
-def _by_layers(
-    fields: Fields, gguf: GgufTables, sizes: Mapping[str, int]
-) -> dict[str, Parameter]:
+def _by_layers(fields: Fields, gguf: GgufTables, sizes: Mapping[str, int]) -> dict[str, Parameter]:
     """Numbers that files leave to how many layers a published model has."""
     key, layers = gguf.tables.sizes["layers"].key, sizes["layers"]
     found: dict[str, Parameter] = {}

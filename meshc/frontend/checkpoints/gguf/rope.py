@@ -138,8 +138,8 @@ def _long(
             f"rotary lanes of another size than the others ('{prefix}{_SIZE}') are not supported",
             "where whole heads turn, the size goes to the scores",
         )
-    shown = tuple(tuple(map(shortest, factors)) for factors in (short, long))
-    return LongScaling(*shown, original, _squared(fields, prefix, size, original))
+    shown = [tuple(shortest(float(factor)) for factor in factors) for factors in (short, long)]
+    return LongScaling(shown[0], shown[1], original, _squared(fields, prefix, size, original))
 
 
 def _squared(fields: Fields, prefix: str, size: float, original: int) -> float:
