@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -28,9 +28,7 @@ from meshc.frontend.families.tables import (
 
 _FOLDER = resources.files("meshc.frontend.families")
 _MODEL, _CONFIG, _TENSORS = "model.mesh", "config.toml", "tensors.toml"
-_GGUF_OWN = (
-    "routed", "activation", "by_layers", "fixed", "present", "absent", "yarn_rounds", "refused_because"
-)  # fmt: skip
+_GGUF_OWN = {field.name for field in fields(GgufTables)} - {"architecture", "tables"}
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def _axes(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 def _gguf_tables(name: str, table: dict[str, Any], rope_types: list[str]) -> GgufTables:
     """What GGUF files of the family ``name`` say, of the ``table`` [gguf] of its config.toml."""
     architecture = table.pop("architecture", name)
-    own = {key: table.pop(key) for key in _GGUF_OWN if key in table}
+    own = {key: table.pop(key) for key in sorted(_GGUF_OWN) if key in table}
     keys = gguf_table(f"{architecture}.", table, bool(rope_types))
     return GgufTables(architecture, _tables({"rope_types": rope_types, **keys}, {}), **own)
 

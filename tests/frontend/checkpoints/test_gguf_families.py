@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from meshc.frontend.checkpoints import (
     read_config,
 )
 from meshc.ir.printer import print_module
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytest.importorskip("gguf")
 pytest.importorskip("safetensors")
@@ -273,3 +274,34 @@ def test_numbers_that_contradict_each_other(
 def _layer(name: str) -> int:
     parts = name.split(".")
     return int(parts[2]) if parts[1] == "layers" else 0
+
+
+BAD = (0, 1, 3, 1 << 30, -1.0, 0.0, float("nan"), float("inf"), 1e30, True, "x", [1, 2], [True])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", checkpoints.SAME)
+def test_any_key_that_is_absent_or_otherwise(name: str, tmp_path: Path) -> None:
+    """Is refused or makes a model that the language takes, whose weights may not be those."""
+    config, tensors = checkpoints.recorded(name)
+    kept = {n: t for n, t in tensors.items() if _layer(n) < 1}
+    random = Random(name)
+    refused = 0
+    for number in range(80):
+
+        def change(writer: gguf.GGUFWriter) -> None:
+            key = random.choice([k for k in writer.kv_data[0] if not k.startswith("general.")])
+            del writer.kv_data[0][key]
+            bad = random.choice((None, *BAD))
+            if bad is not None:
+                kind = gguf.GGUFValueType.get_type(bad)
+                writer.add_key_value(key, bad, kind)
+
+        file = files.write_gguf(tmp_path / f"{number}.gguf", config, kept, change=change)
+        try:
+            found = config_from_gguf(file)
+            open_checkpoint(file, found, layers=1)
+        except MeshcError as error:
+            assert all(d.help for d in error.diagnostics)
+            refused += 1
+    assert 20 < refused

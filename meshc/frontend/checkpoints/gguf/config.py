@@ -140,7 +140,7 @@ def _is_neutral(key: str, value: object) -> bool:
 
 
 def _with_rows(tables: Tables, header: GgufHeader) -> Tables:
-    """``tables`` with the rows of the embedding as the vocabulary of a file that does not say it."""
+    """``tables`` with the rows of the embedding as the vocabulary where a file does not say it."""
     tensor = header.tensors.get("token_embd.weight")
     if tensor is None or tensor.shape[0] > SIZE_LIMITS["vocab"]:
         return tables
@@ -197,8 +197,6 @@ def _plain(value: Parameter) -> Parameter:
 
 def _check_value_length(fields: Fields, gguf: GgufTables, head_dim: int) -> None:
     key = gguf.prefix + _VALUE_LENGTH
-    if key in gguf.tables.keys():
-        return
     if fields.integer(key, 1, SIZE_LIMITS["head_dim"], head_dim) != head_dim:
         fields.reject_value(key, f"the head size, {head_dim}, is wanted")
 

@@ -1,4 +1,4 @@
-"""RoPE settings of a GGUF file: metadata, and the tables of factors of Llama 3.1 and of LongRoPE."""
+"""RoPE settings of a GGUF file: metadata, and the factors of Llama 3.1 and of LongRoPE."""
 
 from __future__ import annotations
 
