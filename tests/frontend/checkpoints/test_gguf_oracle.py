@@ -14,12 +14,14 @@ from meshc.support.diagnostics import Diagnostics
 
 pytest.importorskip("gguf")
 pytest.importorskip("safetensors")
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
 import gguf
 import gguf_checkpoints as checkpoints
 import llama_cpp_files as files
+import torch
+import transformers
 
 pytestmark = [
     pytest.mark.oracle,
