@@ -165,7 +165,8 @@ def test_all_missing_keys_at_once(tmp_path: Path) -> None:
             [("general.architecture", "str", "falcon")],
             "llama; it differs: layer norms, q, k and v are one",
         ),
-        ([("general.architecture", "str", "deepseek2")], "by its name: "),
+        ([("general.architecture", "str", "deepsheep")], "by its name: "),
+        ([("general.architecture", "str", "deepseek2")], "read from Hugging Face directories"),
         (
             [("general.architecture", "str", "gptneox")],
             "do not say whether GELU is exact",

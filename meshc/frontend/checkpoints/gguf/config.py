@@ -73,7 +73,8 @@ def _read_family(header: GgufHeader) -> tuple[Family, GgufTables]:
     given = header.metadata.get("general.architecture")
     known = _families().get(given, []) if isinstance(given, str) else []
     if not known:
-        _unsupported(header, given, [_near(given)] if isinstance(given, str) else [])
+        read = [family.name for family in map(family_named, family_names()) if family.gguf]
+        _unsupported(header, given, [nearest(given, read, {})] if isinstance(given, str) else [])
     count = header.metadata.get(f"{given}.{_EXPERTS}", 0)
     routed = isinstance(count, int) and count > 0
     family, gguf = next((one for one in known if one[1].routed == routed), known[0])
@@ -95,13 +96,6 @@ def _supported() -> list[str]:
     """The architectures whose files are read."""
     known = _families().items()
     return sorted(name for name, all_of in known if not all_of[0][1].refused_because)
-
-
-def _near(name: str) -> str:
-    """A note on an architecture that is not read, or not from such files."""
-    if name in family_names():
-        return f"models of the family {name} are read from Hugging Face directories"
-    return nearest(name, [family.name for known in _families().values() for family, _ in known], {})
 
 
 def _refuse_split(fields: Fields) -> None:
@@ -226,4 +220,4 @@ def _dtype(family: Family, header: GgufHeader) -> CheckpointDtype | None:
     names = [family.params[p].gguf for p in ("wq", "w_query", "wo") if p in family.params]
     tensors = [header.tensors.get(name.replace("{n}", "0")) for name in names]
     encoding = next((tensor.encoding for tensor in tensors if tensor), None)
-    return _DTYPES.get(encoding.name) if encoding else None
+    return _DTYPES[encoding.name] if encoding else None
