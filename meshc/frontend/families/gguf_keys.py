@@ -22,7 +22,7 @@ _EPS = "attention.layer_norm_rms_epsilon"
 _THETA = "rope.freq_base"
 # Of tables that hold entries by name, as opposed to one entry.
 _NAMED = ("sizes", "own", "numbers", "switches")
-_KEYS_OF_ENTRIES = ("key", "pattern", "dense", "count")
+_KEYS_OF_ENTRIES = ("key", "pattern")
 
 
 def gguf_table(prefix: str, table: Mapping[str, Any], rotary: bool) -> dict[str, Any]:
@@ -41,21 +41,10 @@ def gguf_table(prefix: str, table: Mapping[str, Any], rotary: bool) -> dict[str,
     for name in ("windows", "local_rope"):
         if name in found:
             found[name] = _prefixed(found[name], prefix)
-    if "experts" in found:
-        found["experts"] = _experts(found["experts"], prefix)
     found["refused"] = [_prefixed(entry, prefix) for entry in found.get("refused", [])]
     found["no_effect"] = [prefix + key for key in found.get("no_effect", [])]
     found["keys"] = {name: prefix + key for name, key in keys.items()}
     return found
-
-
-def _experts(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    named = {
-        kind: {param: _prefixed(entry, prefix) for param, entry in entries.items()}
-        for kind, entries in table.items()
-        if isinstance(entries, dict)
-    }
-    return {**_prefixed(table, prefix), **named}
 
 
 def _prefixed(entry: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -80,10 +80,8 @@ def test_the_model_and_the_weights_of_the_hugging_face_form(name: str, tmp_path:
         np.testing.assert_array_equal(read[tensor], values, tensor)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if "phi3-3h3" in n else pytest.mark.slow) for n in checkpoints.SAME],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", checkpoints.SAME)
 def test_programs_answer_as_those_of_the_hugging_face_form(name: str, tmp_path: Path) -> None:
     """And as transformers has answered, where the checkpoint is the recorded one."""
     folder, file = checkpoints.write_both(name, tmp_path)

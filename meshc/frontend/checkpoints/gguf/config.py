@@ -73,8 +73,7 @@ def _read_family(header: GgufHeader) -> tuple[Family, GgufTables]:
     given = header.metadata.get("general.architecture")
     known = _families().get(given, []) if isinstance(given, str) else []
     if not known:
-        read = [family.name for family in map(family_named, family_names()) if family.gguf]
-        _unsupported(header, given, [nearest(given, read, {})] if isinstance(given, str) else [])
+        _unsupported(header, given, [_near(given)] if isinstance(given, str) else [])
     count = header.metadata.get(f"{given}.{_EXPERTS}", 0)
     routed = isinstance(count, int) and count > 0
     family, gguf = next((one for one in known if one[1].routed == routed), known[0])
@@ -90,6 +89,12 @@ def _unsupported(header: GgufHeader, given: object, notes: list[str]) -> NoRetur
         notes=notes,
         help=f"supported: {', '.join(_supported())}",
     )
+
+
+def _near(name: str) -> str:
+    """A note on an architecture that is not known."""
+    known = [one for all_of in _families().values() for one in all_of]
+    return nearest(name, [family.name for family, gguf in known if not gguf.refused_because], {})
 
 
 def _supported() -> list[str]:
@@ -202,7 +207,7 @@ def _read_rotated(
     how many turn."""
     tables = family.tables[family.name]
     key = f"{prefix}rope.dimension_count"
-    if not tables.rope_types or tables.lanes:
+    if not tables.rope_types:
         return {}, head_dim
     turning = fields.integer(key, 1, SIZE_LIMITS["head_dim"], head_dim)
     if tables.rotary is None:
@@ -216,8 +221,7 @@ def _read_rotated(
 
 
 def _dtype(family: Family, header: GgufHeader) -> CheckpointDtype | None:
-    """The type of the first matrix of layer 0 that is there: of queries, or of their low rank."""
-    names = [family.params[p].gguf for p in ("wq", "w_query", "wo") if p in family.params]
-    tensors = [header.tensors.get(name.replace("{n}", "0")) for name in names]
-    encoding = next((tensor.encoding for tensor in tensors if tensor), None)
+    """The type of what holds the queries' weight in layer 0."""
+    tensor = header.tensors.get(family.params["wq"].gguf.replace("{n}", "0"))
+    encoding = tensor.encoding if tensor else None
     return _DTYPES[encoding.name] if encoding else None
