@@ -45,6 +45,7 @@ CASES = [
     pytest.param(name, marks=() if any(short in name for short in OFTEN) else pytest.mark.slow)
     for name in checkpoints.SAME
 ]
+OTHERS = [name for name in checkpoints.SAME if name != "tiny_experts/mixtral-5x2"]
 PROMPT = [3, 14, 15, 9, 26, 5, 31]
 
 
@@ -78,6 +79,24 @@ def test_the_model_and_the_weights_of_the_hugging_face_form(name: str, tmp_path:
     assert list(read) == list(expected)
     for tensor, values in expected.items():
         np.testing.assert_array_equal(read[tensor], values, tensor)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tiny_experts/mixtral-5x2", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
+)
+def test_pieces_are_the_weights(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of stacked experts and of matrices that hold several weights."""
+    monkeypatch.setattr("meshc.frontend.checkpoints.weights._PIECE_BYTES", 600)
+    file = files.write_gguf(tmp_path / "m.gguf", *checkpoints.recorded(name), "Q8_0")
+    checkpoint = open_checkpoint(file, config_from_gguf(file))
+    count = 0
+    for tensor, whole in tensors_of(checkpoint).items():
+        pieces = list(checkpoint.pieces(tensor))
+        joined = np.concatenate([piece.ravel() for piece in pieces])
+        np.testing.assert_array_equal(joined, whole.ravel(), tensor)
+        count += len(pieces)
+    assert count > 3 * len(checkpoint.names())
 
 
 @pytest.mark.slow
