@@ -37,7 +37,7 @@ sys.exit(code)
 def _names_and_shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
     for tensor in logical_tensors(catalogue_config(MODEL)):
         for layer in range(max(1, tensor.layers)):
-            for name in tensor.stored_names(layer, gguf_names=False):
+            for name in tensor.stored_names(layer):
                 yield name, tensor.layout.stored_shape()
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import fuzz_mutations as damage
 from fuzz_emitted import altered, emit_and_interpret
@@ -257,7 +258,26 @@ def _ggufs() -> list[bytes]:
         tensors = files.gguf_tensors(config, files.hf_tensors(config))
         raw = [(name, t.shape, 0, t.astype("<f4").tobytes()) for name, t in tensors]
         found.append(files.gguf_bytes(pairs, raw))
-    return found
+    return [*found, *_ggufs_of_families()]
+
+
+def _ggufs_of_families() -> list[bytes]:
+    """Files with windows, factors of LongRoPE, constants, experts and YaRN."""
+    import gguf_checkpoints as checkpoints
+
+    names = (
+        "tiny_families/gemma3-3h1-capped-bf16",
+        "tiny_families/phi3-4h2-long-bf16",
+        "tiny_scaled/granite-3h1-tied-bf16",
+        "tiny_experts/mixtral-3x1-bf16",
+        "tiny_gpt_oss/gpt-oss-5x2-yarn",
+    )
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "m.gguf"
+        return [
+            checkpoints.files.write_gguf(path, *checkpoints.recorded(name)).read_bytes()
+            for name in names
+        ]
 
 
 def _gguf(random: Random) -> Case:

@@ -11,7 +11,19 @@ Parameter = int | float | bool | str
 """What a parameter of a model may be."""
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 CheckpointDtype = Literal[
-    "f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_nl"
+    "f32",
+    "f16",
+    "bf16",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "iq4_nl",
+    "mxfp4",
 ]
 
 

@@ -26,15 +26,14 @@ from meshc.ir.types import TensorType
 class LogicalTensor:
     """One logical tensor. For one of a loop over layers, ``shape`` is that of a single layer.
 
-    ``hf`` and ``gguf`` are the stored names, with ``{n}`` for the layer. ``layers`` is how many
+    ``stored`` is its name in the files, with ``{n}`` for the layer. ``layers`` is how many
     layers the loop has, 0 for a tensor of none, and ``first`` the number of the loop's first layer.
     Files hold it in ``parts`` tensors of ``layout``, numbered by ``{each}``, which are stacked
     along ``axis``; 0 where it is one tensor.
     """
 
     name: str
-    hf: str
-    gguf: str
+    stored: str
     layout: StoredLayout
     layers: int = 0
     first: int = 0
@@ -52,22 +51,24 @@ class LogicalTensor:
         """Whether it is one of a loop over layers."""
         return self.layers > 0
 
-    def stored_names(self, layer: int, gguf_names: bool) -> tuple[str, ...]:
+    def stored_names(self, layer: int) -> tuple[str, ...]:
         """The names in the files of its parts, for layer ``layer`` of its loop when it is per
         layer."""
-        template = (self.gguf if gguf_names else self.hf).replace("{n}", str(self.first + layer))
+        template = self.stored.replace("{n}", str(self.first + layer))
         return tuple(template.replace("{each}", str(n)) for n in range(max(1, self.parts)))
 
-    def assembled(self, stored: Sequence[np.ndarray], in_pairs: bool) -> np.ndarray:
-        """The tensor, or one layer of it, C-contiguous, from what the files hold of its parts;
-        ``in_pairs`` is whether they come from a file that holds lanes in pairs."""
-        read = [self.layout.read(part, in_pairs) for part in stored]
+    def assembled(self, stored: Sequence[np.ndarray]) -> np.ndarray:
+        """The tensor, or one layer of it, C-contiguous, from what the files hold of its parts."""
+        read = [self.layout.read(part) for part in stored]
         return np.stack(read, self.axis) if self.parts else read[0]
 
 
-def logical_tensors(config: ModelConfig, bare: bool = False) -> tuple[LogicalTensor, ...]:
-    """Every logical tensor of ``config``, in the order of its family's ``tensors.toml``; those of
-    files with ``bare`` names, which lack the prefix of the family.
+def logical_tensors(
+    config: ModelConfig, gguf: bool = False, bare: bool = False
+) -> tuple[LogicalTensor, ...]:
+    """Every logical tensor of ``config``, in the order of its family's ``tensors.toml``, as a
+    ``gguf`` file holds it or files of Hugging Face do; the latter may have ``bare`` names, which
+    lack the prefix of the family.
 
     A tied head is one of them, read from the embedding. Raises MeshcError where the model of the
     family does not take the config's numbers.
@@ -84,22 +85,28 @@ def logical_tensors(config: ModelConfig, bare: bool = False) -> tuple[LogicalTen
             kind = types[name]
             assert isinstance(kind, TensorType)
             names = entries[entry.tied] if entry.tied and config.tied_embeddings else entry
+            stored = names.gguf if gguf else names.hf
             if bare:
-                prefix = family_named(config.family).prefix
-                names = replace(names, hf=names.hf.removeprefix(prefix))
-            found.append(_tensor(name, kind.dims, entry, names, module, stages))
+                stored = stored.removeprefix(family_named(config.family).prefix)
+            form = _of_gguf(entry) if gguf else replace(entry, gguf_pairs="")
+            found.append(_tensor(name, kind.dims, form, stored, module, stages))
     return tuple(found)
+
+
+def _of_gguf(entry: StoredParam) -> StoredParam:
+    """``entry`` with the axes that GGUF files have in the place of those of Hugging Face."""
+    return replace(entry, stored=entry.gguf_axes(), each="", offset=0.0)
 
 
 def _tensor(
     name: str,
     dims: tuple[str, ...],
     entry: StoredParam,
-    names: StoredParam,
+    stored: str,
     module: Module,
     stages: Mapping[str, tuple[int, int]],
 ) -> LogicalTensor:
-    """The param ``name`` of ``dims``, stored as ``entry`` says under the ``names`` of one."""
+    """The param ``name`` of ``dims``, ``stored`` under this name as ``entry`` says."""
     first, layers = stages.get(dims[0], (0, 0))
     own = dims[1:] if layers else dims
     one = tuple(dim for dim in own if dim != entry.each)
@@ -107,7 +114,7 @@ def _tensor(
         entry.stored, one, module.dims, entry.part, entry.gguf_pairs, entry.offset
     )
     parts = (module.dims[entry.each], own.index(entry.each)) if entry.each else (0, 0)
-    return LogicalTensor(name, names.hf, names.gguf, layout, layers, first, *parts)
+    return LogicalTensor(name, stored, layout, layers, first, *parts)
 
 
 def parameter_count(config: ModelConfig) -> int:

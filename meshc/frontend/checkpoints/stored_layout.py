@@ -33,8 +33,8 @@ class Factor:
 @dataclass(frozen=True)
 class StoredLayout:
     """The factors of each stored axis, the outermost first, and what the param makes of them:
-    ``dims`` in its own order with their ``extents``. ``pairs`` is the dim whose lanes some files
-    hold in pairs, or empty. Elements of the param are ``offset`` more than those of the files."""
+    ``dims`` in its own order with their ``extents``. ``pairs`` is the dim whose lanes the file
+    holds in pairs, or empty. Elements of the param are ``offset`` more than those of the file."""
 
     axes: tuple[tuple[Factor, ...], ...]
     dims: tuple[str, ...]
@@ -50,9 +50,8 @@ class StoredLayout:
         """The shape of the param."""
         return tuple(self.extents[dim] for dim in self.dims)
 
-    def read(self, stored: np.ndarray, in_pairs: bool) -> np.ndarray:
-        """The param, C-contiguous, from ``stored`` of ``stored_shape``; ``in_pairs`` is whether it
-        comes from a file that holds lanes in pairs."""
+    def read(self, stored: np.ndarray) -> np.ndarray:
+        """The param, C-contiguous, from ``stored`` of ``stored_shape``."""
         factors = [factor for axis in self.axes for factor in axis]
         counts = [math.prod(self.extents[dim] for dim in factor.dims) for factor in factors]
         whole = stored.reshape([factor.extent for factor in factors])
@@ -61,13 +60,13 @@ class StoredLayout:
         ]
         taken = [dim for factor in factors for dim in factor.dims]
         split = own.reshape([self.extents[dim] for dim in taken])
-        if in_pairs and self.pairs:
+        if self.pairs:
             split = pairs_to_halves(split, taken.index(self.pairs))
         order = [taken.index(dim) for dim in _parts(self.dims, taken)]
         found = np.ascontiguousarray(split.transpose(order)).reshape(self.shape())
         return found + np.float32(self.offset) if self.offset else found
 
-    def slab(self, start: int, stop: int, in_pairs: bool) -> tuple[Part, StoredLayout] | None:
+    def slab(self, start: int, stop: int) -> tuple[Part, StoredLayout] | None:
         """What holds the indices from ``start`` to ``stop`` of the param's first dim: a part of the
         stored tensor, and the layout of that; None where they do not lie in one."""
         dim, ends = self.dims[0], (0, len(self.axes) - 1)
@@ -76,7 +75,7 @@ class StoredLayout:
             for axis, factors in enumerate(self.axes)
             if axis in ends and factors[0].dims[:1] == (dim,)
         ]
-        if not found or (in_pairs and self.pairs == dim):
+        if not found or self.pairs == dim:
             return None
         (axis,) = found
         outer, *others = self.axes[axis]

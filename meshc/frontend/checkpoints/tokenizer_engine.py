@@ -34,6 +34,8 @@ _WORDS_AND_NUMBERS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Names of vocabularies that are cut by the rule of another one, but are looked up as BPE says.
+_CUT_AS = {"olmo": "gpt-2", "refact": "smollm", "starcoder": "smollm", "dbrx": "llama-bpe"}
 _DEFAULT_STEPS = (
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
@@ -103,6 +105,7 @@ def _byte_level(vocabulary: GgufVocabulary, splitters: list[Any]) -> Any:
 def _splitters(pre: str, label: str) -> list[Any]:
     """The steps that cut a text into words, by the GGUF name ``pre``."""
     byte_level = partial(pre_tokenizers.ByteLevel, add_prefix_space=False)
+    pre = _CUT_AS.get(pre, pre)
     if pre == "gpt-2":
         return [byte_level(use_regex=True)]
     if pre == "smollm":
@@ -123,7 +126,8 @@ def _unsupported_pre(pre: str, label: str) -> NoReturn:
     fail(
         "tokenizer-unsupported",
         f"'{label}' cuts words by the rule '{pre[:60]}', which meshc does not know",
-        help="known: gpt-2, smollm, llama-bpe, qwen2, default; or give the prompt as token ids",
+        help=f"known: gpt-2, smollm, llama-bpe, qwen2, default, {', '.join(_CUT_AS)}; or give the "
+        "prompt as token ids",
     )
 
 

@@ -21,10 +21,11 @@ from meshc.frontend.families import family_named
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
 from meshc.support.diagnostics import Diagnostics, fail
 
-# Buffers that old Hugging Face checkpoints carry, masks among them, and the factors that gguf_rope
-# reads.
+# Buffers that old Hugging Face checkpoints carry, masks among them, and the factors that the config
+# of a GGUF file has read or refused.
 _IGNORED = re.compile(
-    r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight|(.*\.)?(attn|attention)\.(masked_)?bias"
+    r"(.*\.)?rotary_emb\.inv_freq|rope_freqs\.weight|rope_factors_(long|short)\.weight|"
+    r"(.*\.)?(attn|attention)\.(masked_)?bias"
 )
 
 # Of a tensor at a time, where it can be read in pieces.
@@ -47,7 +48,8 @@ class Checkpoint:
 
     @cached_property
     def _logical(self) -> dict[str, LogicalTensor]:
-        return {tensor.name: tensor for tensor in logical_tensors(self.config, self.bare)}
+        tensors = logical_tensors(self.config, self.gguf_names, self.bare)
+        return {tensor.name: tensor for tensor in tensors}
 
     def names(self) -> tuple[str, ...]:
         """Every logical tensor, in the order of use."""
@@ -86,14 +88,14 @@ class Checkpoint:
             yield from self._pieces(tensor, layer)
 
     def _pieces(self, tensor: LogicalTensor, layer: int) -> Iterator[np.ndarray]:
-        names = tensor.stored_names(layer, self.gguf_names)
+        names = tensor.stored_names(layer)
         if tensor.parts and tensor.axis == 0:
             for name in names:
-                yield tensor.layout.read(self.source.read(name), self.gguf_names)
+                yield tensor.layout.read(self.source.read(name))
             return
         slabs = self._slabs(tensor)
         for part, layout in slabs:
-            yield layout.read(self.source.read(names[0], part), self.gguf_names)
+            yield layout.read(self.source.read(names[0], part))
         if not slabs:
             yield self._read(tensor, layer)
 
@@ -105,8 +107,7 @@ class Checkpoint:
         if tensor.parts or step >= lanes:
             return []
         slabs = [
-            tensor.layout.slab(start, min(lanes, start + step), self.gguf_names)
-            for start in range(0, lanes, step)
+            tensor.layout.slab(start, min(lanes, start + step)) for start in range(0, lanes, step)
         ]
         found = [slab for slab in slabs if slab is not None]
         return found if len(found) == len(slabs) else []
@@ -120,7 +121,7 @@ class Checkpoint:
         stored = [
             self.source.tensors[each].kept
             for layer in range(self._count(tensor) if tensor.per_layer else 1)
-            for each in tensor.stored_names(layer, self.gguf_names)
+            for each in tensor.stored_names(layer)
         ]
         form = CODE_FORMATS.get(stored[0]) if len(set(stored)) == 1 else None
         return form if form and tensor.layout.by_groups(form.group) else None
@@ -133,9 +134,9 @@ class Checkpoint:
         layout = tensor.layout if part == CODES else tensor.layout.by_groups(form.group)
         assert layout is not None
         layers = [
-            layout.read(self.source.read_encoded(stored).part(part), self.gguf_names)
+            layout.read(self.source.read_encoded(stored).part(part))
             for layer in range(self._count(tensor) if tensor.per_layer else 1)
-            for stored in tensor.stored_names(layer, self.gguf_names)
+            for stored in tensor.stored_names(layer)
         ]
         return np.stack(layers) if tensor.per_layer else layers[0]
 
@@ -153,8 +154,8 @@ class Checkpoint:
         return self._read(tensor, layer)
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
-        names = tensor.stored_names(layer, self.gguf_names)
-        return tensor.assembled(list(map(self.source.read, names)), in_pairs=self.gguf_names)
+        names = tensor.stored_names(layer)
+        return tensor.assembled(list(map(self.source.read, names)))
 
 
 def open_checkpoint(
@@ -202,9 +203,9 @@ def _check_tensors(
 ) -> None:
     known = {
         name: (tensor, tensor.first + layer)
-        for tensor in logical_tensors(config, bare)
+        for tensor in logical_tensors(config, gguf_names, bare)
         for layer in range(max(tensor.layers, 1))
-        for name in tensor.stored_names(layer, gguf_names)
+        for name in tensor.stored_names(layer)
     }
     needed = {name: tensor for name, (tensor, layer) in known.items() if layer < layers}
     missing = [name for name in needed if name not in source.tensors]
@@ -245,7 +246,7 @@ def _check_tensor(
             f"tensor '{name}' has type {stored.dtype}, which meshc does not read",
             notes=(f"in '{source.label}'",),
             help="meshc reads F32, F16 and BF16, and from GGUF also Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
-            "Q4_K, Q5_K, Q6_K and IQ4_NL",
+            "Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4",
         )
 
 

@@ -12,6 +12,7 @@ from meshc.frontend.families.family import Family, family_named, family_names, m
 from meshc.frontend.families.tables import (
     Experts,
     Flag,
+    GgufTables,
     Number,
     Refusal,
     Size,
@@ -24,6 +25,7 @@ __all__ = [
     "Experts",
     "Family",
     "Flag",
+    "GgufTables",
     "Number",
     "Refusal",
     "Size",

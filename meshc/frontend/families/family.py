@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from typing import Any
 
+from meshc.frontend.families.gguf_keys import gguf_table
 from meshc.frontend.families.tables import (
     Experts,
     Flag,
+    GgufTables,
     Keys,
     LocalRope,
     Number,
@@ -26,6 +28,7 @@ from meshc.frontend.families.tables import (
 
 _FOLDER = resources.files("meshc.frontend.families")
 _MODEL, _CONFIG, _TENSORS = "model.mesh", "config.toml", "tensors.toml"
+_GGUF_OWN = {field.name for field in fields(GgufTables)} - {"architecture", "tables"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Family:
     """One family.
 
     ``architectures`` maps classes of transformers to a ``model_type``, ``tables`` has what a config
-    of each such type says. ``gguf`` is whether GGUF files of this name are read. Some files
+    of each such type says, ``gguf`` what a GGUF file says, None where none is read. Some files
     leave out the ``prefix`` of all names of tensors. ``params`` are the stored forms of the model's
     params, in the order of use.
     """
@@ -41,7 +44,7 @@ class Family:
     name: str
     architectures: Mapping[str, str]
     tables: Mapping[str, Tables]
-    gguf: bool
+    gguf: GgufTables | None
     prefix: str
     params: Mapping[str, StoredParam]
 
@@ -65,15 +68,28 @@ def family_named(name: str) -> Family:
     """
     config = _table(name, _CONFIG)
     architectures = config.pop("architectures")
-    gguf, prefix = config.pop("gguf", False), config.pop("prefix", "")
+    gguf, prefix = config.pop("gguf", None), config.pop("prefix", "")
     kinds = sorted(set(architectures.values()))
     variants = {kind: config.pop(kind, {}) for kind in kinds}
     tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
     params = {
-        param: StoredParam(**{**entry, "stored": tuple(entry["stored"])})
+        param: StoredParam(**{**entry, **_axes(entry)})
         for param, entry in _table(name, _TENSORS).items()
     }
-    return Family(name, architectures, tables, gguf, prefix, params)
+    of_gguf = _gguf_tables(name, gguf, config["rope_types"]) if gguf is not None else None
+    return Family(name, architectures, tables, of_gguf, prefix, params)
+
+
+def _axes(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(entry[key]) for key in ("stored", "gguf_stored") if key in entry}
+
+
+def _gguf_tables(name: str, table: dict[str, Any], rope_types: list[str]) -> GgufTables:
+    """What GGUF files of the family ``name`` say, of the ``table`` [gguf] of its config.toml."""
+    architecture = table.pop("architecture", name)
+    own = {key: table.pop(key) for key in sorted(_GGUF_OWN) if key in table}
+    keys = gguf_table(f"{architecture}.", table, bool(rope_types))
+    return GgufTables(architecture, _tables({"rope_types": rope_types, **keys}, {}), **own)
 
 
 def _table(name: str, file: str) -> dict[str, Any]:

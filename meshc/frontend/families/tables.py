@@ -42,12 +42,12 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A number above 0 and at most ``most`` at ``key``, ``default`` where that is absent; a key
-    that is null stands for ``null``, if that is given."""
+    """A number above 0 and at most ``most`` at ``key``, ``default`` where that is absent, without
+    which the key is required; a key that is null stands for ``null``, if that is given."""
 
     key: str
-    default: float
     most: float
+    default: float | None = None
     null: float | None = None
 
 
@@ -218,21 +218,58 @@ class StoredParam:
     """How files store a param of the model.
 
     ``hf`` and ``gguf`` are its names, with ``{n}`` for the layer; ``gguf`` is missing where GGUF
-    files of the family are not read. Of the dim ``each`` every element has a stored tensor of its
-    own, with its number for ``{each}``. ``stored`` has a text for each stored axis, rows first,
+    files of the family are not read. ``stored`` has a text for each stored axis, rows first,
     that names the dims along it, the outermost first. ``(N | P)`` are
     lanes that lie side by side: the param has those of its own dims, or of alternative ``part``;
-    an alternative ``1`` is a single lane.
-    ``gguf_pairs`` is a dim whose lanes i and i + n/2 lie at 2i and 2i + 1 in GGUF files. A model
-    with tied embeddings has this param in the place of ``tied``. The param is ``offset`` more than
-    what is stored.
+    an alternative ``1`` is a single lane. A model with tied embeddings has this param in the place
+    of ``tied``.
+
+    In Hugging Face files every element of the dim ``each`` has a stored tensor of its own, with its
+    number for ``{each}``, and the param is ``offset`` more than what is stored. GGUF files hold the
+    param itself, its dim ``each`` outermost, or the axes ``gguf_stored`` where they are others;
+    lanes i and i + n/2 of the dim ``gguf_pairs`` lie at 2i and 2i + 1.
     """
 
     hf: str
     stored: tuple[str, ...]
     gguf: str = ""
+    gguf_stored: tuple[str, ...] = ()
     each: str = ""
     part: int | None = None
     gguf_pairs: str = ""
     tied: str = ""
     offset: float = 0.0
+
+    def gguf_axes(self) -> tuple[str, ...]:
+        """The axes of the tensor in a GGUF file, spelled as ``stored``."""
+        return self.gguf_stored or (*([self.each] if self.each else []), *self.stored)
+
+
+@dataclass(frozen=True)
+class GgufTables:
+    """What the metadata of a GGUF file says, whose general.architecture is ``architecture``. Keys
+    in ``tables`` begin with that name.
+
+    Of two families with one architecture the ``routed`` one is that of files with experts. Files do
+    not name the ``activation``. ``by_layers`` has parameters that files leave to the number of
+    layers, each a size of the model or a ratio of two; ``fixed`` those that all models of the
+    architecture have in common. Switches in ``present`` are on where layer 0 has a param, those in
+    ``absent`` where it has not. YaRN rounds the pairs between which it blends to whole ones if
+    ``yarn_rounds``. A reason in ``refused_because`` is why such files are not read.
+    """
+
+    architecture: str
+    tables: Tables
+    routed: bool = False
+    activation: str = "silu"
+    by_layers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    fixed: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    present: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+    yarn_rounds: bool = True
+    refused_because: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What keys of the architecture begin with."""
+        return f"{self.architecture}."

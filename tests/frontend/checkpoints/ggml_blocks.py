@@ -54,6 +54,17 @@ def _iq4_nl(block: bytes) -> list[np.float32]:
     return [_half(block, 0) * np.float32(IQ4_VALUES[_nibble(block[2:], i)]) for i in range(32)]
 
 
+def _mxfp4(block: bytes) -> list[np.float32]:
+    """A sign, two bits of an exponent and one of a fraction, times a power of two."""
+    found = []
+    for i in range(32):
+        code = _nibble(block[1:], i)
+        exponent, fraction = code >> 1 & 3, code & 1
+        size = (2 + fraction) * 2.0 ** (exponent - 2) if exponent else fraction / 2
+        found.append(np.float32((-size if code & 8 else size) * 2.0 ** (block[0] - 127)))
+    return found
+
+
 def _scale_and_min(packed: bytes, group: int) -> tuple[int, int]:
     """Six bits each, of one of eight groups, in twelve bytes (``get_scale_min_k4``)."""
     if group < 4:
@@ -110,6 +121,7 @@ DECODERS: dict[str, Callable[[bytes], list[np.float32]]] = {
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
+    "MXFP4": _mxfp4,
 }
 
 # Where the 16-bit floats of a block stand.
@@ -123,4 +135,5 @@ HALVES = {
     "Q5_K": (0, 2),
     "Q6_K": (208,),
     "IQ4_NL": (0,),
+    "MXFP4": (),
 }

@@ -60,6 +60,10 @@ def test_linear_scaling(tmp_path: Path) -> None:
     old = {"rope.scale_linear": ("f32", 2.0)}
     assert _with(tmp_path, **old).rope_scaling == LinearScaling(2.0)
     assert _with(tmp_path, **{"rope.scaling.type": ("str", "none")}).rope_scaling is None
+    untyped = {"rope.scaling.factor": ("f32", 4.0)}
+    assert _with(tmp_path, **untyped).rope_scaling == LinearScaling(4.0)
+    unscaled = {**untyped, "rope.scaling.type": ("str", "none")}
+    assert _with(tmp_path, **unscaled).rope_scaling is None
 
 
 def _with_factors(folder: Path, factors: np.ndarray, type_id: int = 0) -> ModelConfig:
@@ -104,7 +108,8 @@ def test_other_factors_are_refused(tmp_path: Path, factors: np.ndarray, type_id:
     "change",
     [
         ("attention.sliding_window", ("u32", 4096)),
-        ("expert_count", ("u32", 8)),
+        ("expert_shared_count", ("u32", 8)),
+        ("rope.scaling.attn_factor", ("f32", 1.5)),
         ("logit_scale", ("f32", 0.5)),
         ("attention.scale", ("f32", 0.5)),
         ("attention.causal", ("bool", False)),
@@ -160,10 +165,11 @@ def test_all_missing_keys_at_once(tmp_path: Path) -> None:
             [("general.architecture", "str", "falcon")],
             "llama; it differs: layer norms, q, k and v are one",
         ),
-        ([("general.architecture", "str", "deepseek2")], "by its name: "),
+        ([("general.architecture", "str", "deepsheep")], "by its name: "),
+        ([("general.architecture", "str", "deepseek2")], "read from Hugging Face directories"),
         (
-            [("general.architecture", "str", "gemma")],
-            "gemma are read from Hugging Face directories",
+            [("general.architecture", "str", "gptneox")],
+            "do not say whether GELU is exact",
         ),
     ],
 )

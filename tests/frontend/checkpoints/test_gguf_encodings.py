@@ -42,6 +42,8 @@ def _random_blocks(name: str, count: int, seed: int, scale: float = 1.0) -> np.n
     random = np.random.default_rng(seed)
     encoding = ENCODINGS[QUANTISED[name]]
     blocks = random.integers(0, 256, (count, encoding.block_bytes), dtype=np.uint8)
+    if name == "MXFP4":
+        blocks[:, 0] = 127 + int(np.log2(scale)) - blocks[:, 0] % 8
     for at in HALVES[name]:
         scales = scale * random.standard_normal((count, 1))
         blocks[:, at : at + 2] = scales.astype("<f2").view(np.uint8)
@@ -80,6 +82,16 @@ def test_blocks_by_the_formulas_of_the_format(tmp_path: Path, name: str) -> None
     found = _weights(tmp_path, name, (3, per_row), blocks.tobytes()).read("t")
     wanted = np.array([DECODERS[name](bytes(block)) for block in blocks], np.float32)
     np.testing.assert_array_equal(found, wanted.reshape(3, per_row))
+
+
+def test_scales_of_mxfp4_at_their_ends(tmp_path: Path) -> None:
+    """Those below the smallest normal number, and the largest that does not overflow."""
+    blocks = _random_blocks("MXFP4", 5, seed=4)
+    blocks[:, 0] = (0, 1, 2, 3, 252)
+    found = _weights(tmp_path, "MXFP4", (5, 32), blocks.tobytes()).read("t")
+    wanted = np.array([DECODERS["MXFP4"](bytes(block)) for block in blocks], np.float32)
+    np.testing.assert_array_equal(found, wanted)
+    assert found[0].any()
 
 
 @pytest.mark.parametrize("name", QUANTISED)

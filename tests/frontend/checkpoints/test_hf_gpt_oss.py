@@ -80,4 +80,4 @@ def test_lanes_that_take_turns() -> None:
     for part in (0, 1):
         layout = stored_layout(["X", "F (1 | 1)"], ("X", "F"), {"X": 2, "F": 3}, part)
         assert layout.stored_shape() == (2, 6)
-        np.testing.assert_array_equal(layout.read(stored, False), stored[:, part::2])
+        np.testing.assert_array_equal(layout.read(stored), stored[:, part::2])

@@ -51,6 +51,10 @@ def _words(tokenizer: Tokenizer, text: str) -> list[str]:
         ("smollm", ["1", "2", "3", "4", " t", "abc"]),
         ("qwen2", ["1", "2", "3", "4", " t", "abc"]),
         ("llama-bpe", ["123", "4", " t", "abc"]),
+        ("olmo", ["1234", " t", "abc"]),
+        ("refact", ["1", "2", "3", "4", " t", "abc"]),
+        ("starcoder", ["1", "2", "3", "4", " t", "abc"]),
+        ("dbrx", ["123", "4", " t", "abc"]),
         ("default", ["123", "4", " t", "abc"]),
     ],
 )
@@ -73,6 +77,7 @@ def test_llama3_takes_whole_words_before_merges(tmp_path: Path) -> None:
     merges = [("b", "c"), ("a", "b"), ("ab", "c")]
     assert _words(_load(tmp_path, bpe_pairs(merges, "gpt-2", [])), "abc") == ["a", "bc"]
     assert _words(_load(tmp_path, bpe_pairs(merges, "llama-bpe", [])), "abc") == ["abc"]
+    assert _words(_load(tmp_path, bpe_pairs(merges, "dbrx", [])), "abc") == ["a", "bc"]
 
 
 def test_qwen2_normalises_text(tmp_path: Path) -> None:

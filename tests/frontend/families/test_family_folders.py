@@ -66,12 +66,15 @@ def test_every_param_has_a_stored_form_and_none_is_left_over(family: str) -> Non
     for name, (dims, extents) in found.items():
         entry = stored[name]
         one = tuple(dim for dim in dims if dim != entry.each)
-        layout = stored_layout(entry.stored, one, extents, entry.part, entry.gguf_pairs)
+        layout = stored_layout(entry.stored, one, extents, entry.part)
         assert layout.shape() == tuple(extents[dim] for dim in one)
         assert entry.gguf_pairs in ("", *dims) and entry.each in ("", *dims)
         assert ("{each}" in entry.hf) == bool(entry.each)
-        if family_named(family).gguf or entry.gguf:
-            assert ("{n}" in entry.hf) == ("{n}" in entry.gguf)
+        gguf = family_named(family).gguf
+        if gguf and not gguf.refused_because:
+            assert ("{n}" in entry.hf) == ("{n}" in entry.gguf) and "{each}" not in entry.gguf
+            layout = stored_layout(entry.gguf_axes(), dims, extents, entry.part, entry.gguf_pairs)
+            assert layout.shape() == tuple(extents[dim] for dim in dims)
 
 
 @pytest.mark.parametrize(("family", "kind", "tables"), all_tables())
@@ -101,13 +104,33 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
                 assert name in ("", *above)
         assert {size.equal, size.less, size.within} <= {"", *above}
         above.append(own_name)
-    # Keys of GGUF files are those of every family; none gives a parameter of one.
-    assert not (family_named(family).gguf and tables.own)
     for refusal in tables.refused:
         assert bool(refusal.why) != bool(refusal.unsupported)
         assert bool(refusal.help) == bool(refusal.unsupported)
         given = (refusal.absent, refusal.value is not None, refusal.only is not None)
         assert sum(given) == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gguf_files_give_the_parameters_that_hugging_face_files_give(family: str) -> None:
+    gguf, tables = family_named(family).gguf, family_named(family).tables[family]
+    if gguf is None or gguf.refused_because:
+        return
+    other = gguf.tables
+    given = {*other.own, *other.switches, *other.numbers, *gguf.by_layers, *gguf.fixed}
+    given |= {*gguf.present, *gguf.absent}
+    given |= {other.windows.parameter, other.windows.but} if other.windows else set()
+    given |= {other.local_rope.parameter} if other.local_rope else set()
+    wanted = {*tables.own, *tables.switches, *tables.numbers}
+    wanted |= {tables.windows.parameter, tables.windows.but} if tables.windows else set()
+    wanted |= {tables.local_rope.parameter} if tables.local_rope else set()
+    # Files say nothing of windows that some models have.
+    assert given - {""} in (wanted - {""}, wanted - {"", "W"})
+    assert {*gguf.present.values(), *gguf.absent.values()} <= set(family_named(family).params)
+    for rules in gguf.by_layers.values():
+        assert all(layers.isdecimal() for layers in rules)
+        named = {name for rule in rules.values() for name in rule.split(" / ")}
+        assert named <= set(SIZE_LIMITS)
 
 
 @pytest.mark.parametrize(("share", "turning"), [(1.0, {0, 64}), (0.5, {32})])

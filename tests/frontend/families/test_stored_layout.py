@@ -18,7 +18,7 @@ def test_rows_of_heads_are_transposed() -> None:
     layout = stored_layout(["H D", "E"], ("E", "H", "D"), EXTENTS)
     assert (layout.stored_shape(), layout.shape()) == ((12, 5), (5, 3, 4))
     given = stored(12, 5)
-    read = layout.read(given, in_pairs=False)
+    read = layout.read(given)
     assert read.flags.c_contiguous
     assert all(
         read[e, h, d] == given[h * 4 + d, e] for e in range(5) for h in range(3) for d in range(4)
@@ -30,7 +30,7 @@ def test_lanes_side_by_side_within_heads(dim: str, first: int) -> None:
     layout = stored_layout(["H (N | P)", "E"], (dim, "H", "E"), EXTENTS)
     assert layout.stored_shape() == (24, 5)
     given = stored(24, 5)
-    read = layout.read(given, in_pairs=False)
+    read = layout.read(given)
     for lane in range(EXTENTS[dim]):
         for head in range(3):
             np.testing.assert_array_equal(read[lane, head], given[head * 8 + first + lane])
@@ -43,21 +43,21 @@ def test_one_matrix_of_queries_keys_and_values(part: int, heads: str, first: int
     given = stored(28, 5)
     rows = given[first : first + EXTENTS[heads] * 4]
     expected = rows.T.reshape(5, EXTENTS[heads], 4)
-    np.testing.assert_array_equal(layout.read(given, in_pairs=False), expected)
+    np.testing.assert_array_equal(layout.read(given), expected)
 
 
 def test_pairs_are_parted_in_files_that_have_them() -> None:
-    layout = stored_layout(["H D"], ("H", "D"), EXTENTS, pairs="D")
     given = stored(12)
-    np.testing.assert_array_equal(layout.read(given, in_pairs=False), given.reshape(3, 4))
-    read = layout.read(given, in_pairs=True)
+    plain = stored_layout(["H D"], ("H", "D"), EXTENTS)
+    np.testing.assert_array_equal(plain.read(given), given.reshape(3, 4))
+    read = stored_layout(["H D"], ("H", "D"), EXTENTS, pairs="D").read(given)
     np.testing.assert_array_equal(read, given.reshape(3, 4)[:, [0, 2, 1, 3]])
 
 
 def test_pairs_of_a_matrix_keep_their_columns() -> None:
     layout = stored_layout(["H D", "E"], ("E", "H", "D"), EXTENTS, pairs="D")
     given = stored(12, 5)
-    read = layout.read(given, in_pairs=True)
+    read = layout.read(given)
     np.testing.assert_array_equal(read[2, 1], given[[4, 6, 5, 7], 2])
 
 

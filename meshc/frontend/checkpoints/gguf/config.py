@@ -1,54 +1,38 @@
-"""The model that the metadata of a GGUF file describes.
+"""The model that the metadata of a GGUF file describes, as the table [gguf] of its family says.
 
-The keys are those of every family under the name of its own. Source: the key tables of the GGUF
-specification and the writers of llama.cpp's ``convert_hf_to_gguf.py``.
+Source: the key tables of the GGUF specification, the writers of llama.cpp's converter and, for keys
+that a file lacks, its readers.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
-
-import numpy as np
+from typing import NoReturn, get_args
 
 from meshc.frontend.checkpoints.config import (
     SIZE_LIMITS,
+    Activation,
     CheckpointDtype,
     ModelConfig,
-    find_conflicts,
+    Parameter,
 )
 from meshc.frontend.checkpoints.fields import Fields, brief
 from meshc.frontend.checkpoints.gguf.header import GgufHeader, read_gguf_header
-from meshc.frontend.checkpoints.gguf.rope import read_gguf_rope
+from meshc.frontend.checkpoints.gguf.parameters import known_of_tensors, own_parameters, shortest
+from meshc.frontend.checkpoints.gguf.rope import ROPE_KEYS, read_gguf_rope
 from meshc.frontend.checkpoints.hf.config import EPS_LIMIT, model_name
 from meshc.frontend.checkpoints.hf.near import nearest
-from meshc.frontend.families import family_named, family_names
+from meshc.frontend.checkpoints.hf.numbers import read_numbers
+from meshc.frontend.families import Family, GgufTables, Tables, family_named, family_names
 from meshc.support.diagnostics import Diagnostics, fail
 
-_SIZE_KEYS = {
-    "hidden": "embedding_length",
-    "heads": "attention.head_count",
-    "kv_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "ffn": "feed_forward_length",
-    "layers": "block_count",
-    "max_positions": "context_length",
-    "vocab": "vocab_size",
-}
-_EPS_KEY = "attention.layer_norm_rms_epsilon"
-_OTHER_KEYS = (
-    _EPS_KEY,
-    "attention.value_length",
-    "rope.dimension_count",
-    "rope.freq_base",
-    "rope.scale_linear",
-    "rope.scaling.type",
-    "rope.scaling.factor",
-    "rope.scaling.original_context_length",
-    "rope.scaling.finetuned",
-    "tensor_data_layout",
-)
+_VALUE_LENGTH = "attention.value_length"
+_WINDOW = "attention.sliding_window"
+_LAYOUT = "tensor_data_layout"
+_EXPERTS = "expert_count"
 _DTYPES: dict[str, CheckpointDtype] = {name.upper(): name for name in get_args(CheckpointDtype)}
+_ACTIVATIONS: dict[str, Activation] = {name: name for name in get_args(Activation)}
 
 
 def config_from_gguf(path: str | Path, diagnostics: Diagnostics | None = None) -> ModelConfig:
@@ -62,12 +46,13 @@ def config_from_gguf(path: str | Path, diagnostics: Diagnostics | None = None) -
 
 def config_from_header(header: GgufHeader, diagnostics: Diagnostics | None = None) -> ModelConfig:
     """As `config_from_gguf`, from a header that was read before."""
-    family = _read_family(header)
+    family, gguf = _read_family(header)
+    tables = _with_rows(gguf.tables, header)
     found = Diagnostics()
     fields = Fields(header.metadata, str(header.path), found)
     _refuse_split(fields)
-    _refuse_unknown(fields, f"{family}.")
-    config = _read_fields(fields, header, family)
+    _refuse_unknown(fields, gguf)
+    config = _read_fields(fields, header, family, replace(gguf, tables=tables))
     found.raise_errors()
     if diagnostics is not None:
         for message in found.messages:
@@ -75,28 +60,47 @@ def config_from_header(header: GgufHeader, diagnostics: Diagnostics | None = Non
     return config
 
 
-def _families() -> tuple[str, ...]:
-    """The families whose GGUF files are read."""
-    return tuple(name for name in family_names() if family_named(name).gguf)
+def _families() -> dict[str, list[tuple[Family, GgufTables]]]:
+    """The families of each architecture that is known."""
+    found: dict[str, list[tuple[Family, GgufTables]]] = {}
+    for family in map(family_named, family_names()):
+        if family.gguf is not None:
+            found.setdefault(family.gguf.architecture, []).append((family, family.gguf))
+    return found
 
 
-def _read_family(header: GgufHeader) -> str:
+def _read_family(header: GgufHeader) -> tuple[Family, GgufTables]:
     given = header.metadata.get("general.architecture")
-    if isinstance(given, str) and given in _families():
-        return given
+    known = _families().get(given, []) if isinstance(given, str) else []
+    if not known:
+        _unsupported(header, given, [_near(given)] if isinstance(given, str) else [])
+    count = header.metadata.get(f"{given}.{_EXPERTS}", 0)
+    routed = isinstance(count, int) and count > 0
+    family, gguf = next((one for one in known if one[1].routed == routed), known[0])
+    if gguf.refused_because:
+        _unsupported(header, given, [gguf.refused_because])
+    return family, gguf
+
+
+def _unsupported(header: GgufHeader, given: object, notes: list[str]) -> NoReturn:
     fail(
         "unsupported-architecture",
         f"'{header.path}' has the architecture {brief(given)}, which is not supported",
-        notes=[_near(given)] if isinstance(given, str) else [],
-        help=f"supported: {', '.join(_families())}",
+        notes=notes,
+        help=f"supported: {', '.join(_supported())}",
     )
 
 
 def _near(name: str) -> str:
-    """A note on an architecture that is not read, or not from such files."""
-    if name in family_names():
-        return f"models of the family {name} are read from Hugging Face directories"
-    return nearest(name, _families(), {})
+    """A note on an architecture that is not known."""
+    known = [one for all_of in _families().values() for one in all_of]
+    return nearest(name, [family.name for family, gguf in known if not gguf.refused_because], {})
+
+
+def _supported() -> list[str]:
+    """The architectures whose files are read."""
+    known = _families().items()
+    return sorted(name for name, all_of in known if not all_of[0][1].refused_because)
 
 
 def _refuse_split(fields: Fields) -> None:
@@ -109,20 +113,22 @@ def _refuse_split(fields: Fields) -> None:
         )
 
 
-def _refuse_unknown(fields: Fields, prefix: str) -> None:
+def _refuse_unknown(fields: Fields, gguf: GgufTables) -> None:
     """Keys under the architecture's name define the maths, so each must be understood."""
-    known = {prefix + key for key in (*_SIZE_KEYS.values(), *_OTHER_KEYS)}
+    own = [_VALUE_LENGTH, _LAYOUT, *([_WINDOW] if gguf.tables.windows else [])]
+    own += ROPE_KEYS if gguf.tables.rope_types else ()
+    known = gguf.tables.keys() | {gguf.prefix + key for key in own}
     for key, value in fields.values.items():
-        if key.startswith(prefix) and key not in known and not _is_neutral(key, value):
+        if key.startswith(gguf.prefix) and key not in known and not _is_neutral(key, value):
             fields.reject(
                 "config-unsupported",
                 key,
                 f"'{key}' = {brief(value)} changes the maths and is not supported",
-                f"meshc reads plain {', '.join(_families())} models",
+                f"meshc reads plain {', '.join(_supported())} models",
             )
-    layout = f"{prefix}tensor_data_layout"
     # The old name of the interleaved row order that every llama-type file has.
-    fields.string(layout, ("Meta AI original pth",), "Meta AI original pth")
+    layout = "Meta AI original pth"
+    fields.string(gguf.prefix + _LAYOUT, (layout,), layout)
 
 
 def _is_neutral(key: str, value: object) -> bool:
@@ -132,74 +138,90 @@ def _is_neutral(key: str, value: object) -> bool:
     return isinstance(value, int | float) and value == 0
 
 
-def _read_fields(fields: Fields, header: GgufHeader, family: str) -> ModelConfig:
-    keys = {name: f"{family}.{key}" for name, key in _SIZE_KEYS.items()}
-    size = {
-        name: fields.integer(keys[name], 1, SIZE_LIMITS[name])
-        for name in ("hidden", "heads", "ffn", "layers", "max_positions")
-    }
-    kv_heads = fields.integer(keys["kv_heads"], 1, SIZE_LIMITS["kv_heads"], size["heads"])
-    vocab = fields.integer(keys["vocab"], 1, SIZE_LIMITS["vocab"], _embedding_rows(header))
-    head_dim = None
-    if fields.has(keys["head_dim"]):
-        head_dim = fields.integer(keys["head_dim"], 1, SIZE_LIMITS["head_dim"])
+def _with_rows(tables: Tables, header: GgufHeader) -> Tables:
+    """``tables`` with the rows of the embedding as the vocabulary where a file does not say it."""
+    tensor = header.tensors.get("token_embd.weight")
+    if tensor is None or tensor.shape[0] > SIZE_LIMITS["vocab"]:
+        return tables
+    vocab = replace(tables.sizes["vocab"], default=tensor.shape[0])
+    return replace(tables, sizes={**tables.sizes, "vocab": vocab})
+
+
+def _read_fields(
+    fields: Fields, header: GgufHeader, family: Family, gguf: GgufTables
+) -> ModelConfig:
     bos, eos = (
         fields.token_ids(f"tokenizer.ggml.{kind}_token_id", SIZE_LIMITS["vocab"])
         for kind in ("bos", "eos")
     )
-    for conflict in find_conflicts(
-        size["hidden"], size["heads"], kv_heads, head_dim, vocab, bos + eos
-    ):
-        key = keys[conflict.fields[0]]
-        if key not in fields.bad:
-            fields.reject("config-bad-value", key, conflict.message, "get the file again")
-    head_dim = head_dim or size["hidden"] // size["heads"]
-    _check_head_dim(fields, family, head_dim)
-    theta, scaling = read_gguf_rope(fields, f"{family}.", header, head_dim)
-    names = header.tensors
+    numbers = read_numbers(fields, gguf.tables, bos + eos)
+    size = numbers.sizes
+    _check_value_length(fields, gguf, size["head_dim"])
+    rotated, turning = _read_rotated(fields, family, gguf.prefix, size["head_dim"])
+    theta, scaling = read_gguf_rope(fields, header, gguf, turning, turning < size["head_dim"])
+    flags = known_of_tensors(family, header)
     return ModelConfig(
         name=model_name(header.path),
-        family=family,
+        family=family.name,
         hidden=size["hidden"],
         heads=size["heads"],
+        kv_heads=size["kv_heads"],
+        head_dim=size["head_dim"],
         ffn=size["ffn"],
+        vocab=size["vocab"],
         layers=size["layers"],
         max_positions=size["max_positions"],
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        vocab=vocab,
-        eps=_shortest(fields.number(f"{family}.{_EPS_KEY}", 0.0, EPS_LIMIT)),
-        rope_theta=_shortest(theta),
+        eps=shortest(fields.number(gguf.tables.named.eps, 0.0, EPS_LIMIT)),
+        rope_theta=shortest(theta),
         rope_scaling=scaling,
-        activation="silu",
-        attention_bias="blk.0.attn_q.bias" in names,
-        o_bias="blk.0.attn_output.bias" in names,
-        mlp_bias="blk.0.ffn_gate.bias" in names,
-        tied_embeddings="output.weight" not in names,
+        activation=_ACTIVATIONS[gguf.activation],
+        attention_bias=flags["attention_bias"],
+        o_bias=flags["o_bias"],
+        mlp_bias=flags["mlp_bias"],
+        tied_embeddings=flags["tied_embeddings"],
         bos_id=bos[0] if bos else None,
         eos_ids=eos,
-        dtype=_dtype(header),
+        dtype=_dtype(family, header),
+        own={
+            **{name: _plain(value) for name, value in numbers.own.items()},
+            **own_parameters(fields, header, family, gguf, size),
+            **rotated,
+        },
     )
 
 
-def _check_head_dim(fields: Fields, family: str, head_dim: int) -> None:
-    for name in ("attention.value_length", "rope.dimension_count"):
-        key = f"{family}.{name}"
-        if fields.integer(key, 1, SIZE_LIMITS["head_dim"], head_dim) != head_dim:
+def _plain(value: Parameter) -> Parameter:
+    return shortest(value) if isinstance(value, float) else value
+
+
+def _check_value_length(fields: Fields, gguf: GgufTables, head_dim: int) -> None:
+    key = gguf.prefix + _VALUE_LENGTH
+    if fields.integer(key, 1, SIZE_LIMITS["head_dim"], head_dim) != head_dim:
+        fields.reject_value(key, f"the head size, {head_dim}, is wanted")
+
+
+def _read_rotated(
+    fields: Fields, family: Family, prefix: str, head_dim: int
+) -> tuple[dict[str, Parameter], int]:
+    """The parameter for the lanes of a head that turn, 0 for all, where the family has one; and
+    how many turn."""
+    tables = family.tables[family.name]
+    key = f"{prefix}rope.dimension_count"
+    if not tables.rope_types:
+        return {}, head_dim
+    turning = fields.integer(key, 1, SIZE_LIMITS["head_dim"], head_dim)
+    if tables.rotary is None:
+        if turning != head_dim:
             fields.reject_value(key, f"the head size, {head_dim}, is wanted")
+        return {}, head_dim
+    if turning % 2 or turning > head_dim:
+        fields.reject_value(key, f"an even number up to the head size, {head_dim}, is wanted")
+        return {}, head_dim
+    return {tables.rotary.parameter: 0 if turning == head_dim else turning}, turning
 
 
-def _embedding_rows(header: GgufHeader) -> int | None:
-    tensor = header.tensors.get("token_embd.weight")
-    return tensor.shape[0] if tensor and tensor.shape[0] <= SIZE_LIMITS["vocab"] else None
-
-
-def _dtype(header: GgufHeader) -> CheckpointDtype | None:
-    tensor = header.tensors.get("blk.0.attn_q.weight")
+def _dtype(family: Family, header: GgufHeader) -> CheckpointDtype | None:
+    """The type of what holds the queries' weight in layer 0."""
+    tensor = header.tensors.get(family.params["wq"].gguf.replace("{n}", "0"))
     encoding = tensor.encoding if tensor else None
     return _DTYPES[encoding.name] if encoding else None
-
-
-def _shortest(number: float) -> float:
-    """The shortest decimal that the file's float32 rounds from: 1e-05, not 9.99999974e-06."""
-    return float(str(np.float32(number)))

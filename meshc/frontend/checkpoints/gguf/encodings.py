@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -31,5 +33,21 @@ ENCODINGS: dict[int, Encoding] = {
     14: Encoding("Q6_K", 256, 210),
     20: Encoding("IQ4_NL", 32, 18),
     30: Encoding("BF16", 1, 2),
+    39: Encoding("MXFP4", 32, 17),
 }
 """By the number that files have of it."""
+
+MXFP4 = 39
+
+# Numbers of 4 bits (e2m1), times 2: the sign is the highest bit.
+_E2M1 = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.float32)
+
+
+def decode_mxfp4(rows: np.ndarray) -> np.ndarray:
+    """The float32 numbers of ``rows`` of MXFP4 blocks, uint8 [rows, bytes]: a byte, the exponent of
+    a power of two, and 16 bytes with two codes each. Older ``gguf`` packages do not decode them."""
+    blocks = rows.reshape(len(rows), -1, 17)
+    scales = np.ldexp(np.float32(1.0), blocks[..., :1].astype(np.int32) - 128)
+    codes = blocks[..., 1:]
+    numbers = _E2M1[np.concatenate((codes & np.uint8(15), codes >> np.uint8(4)), axis=-1)]
+    return np.asarray(scales * numbers).reshape(len(rows), -1)

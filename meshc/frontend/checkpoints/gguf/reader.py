@@ -8,7 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from meshc.frontend.checkpoints.extras import fail_missing_extra
-from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS
+from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, MXFP4, decode_mxfp4
 from meshc.frontend.checkpoints.gguf.header import GgufHeader
 from meshc.frontend.checkpoints.tensor_source import (
     Encoded,
@@ -106,4 +106,6 @@ class GgufWeights:
 def _dequantize(type_id: int, rows: np.ndarray) -> np.ndarray:
     # A scale may be infinite in a damaged file; the values then are, too.
     with np.errstate(all="ignore"):
+        if type_id == MXFP4:
+            return decode_mxfp4(rows)
         return np.asarray(dequantize(rows, GGMLQuantizationType(type_id)), dtype=np.float32)

@@ -48,7 +48,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     _check_together(fields, tables, known, ids)
     for name, size in tables.sizes.items():
         if name not in known:
-            known[name] = _computed(str(size.default), known)
+            known[name] = computed(str(size.default), known)
     return Numbers(
         {name: known[name] for name in SIZE_LIMITS},
         {**{name: known[name] for name in tables.own}, **switches, **numbers, **experts},
@@ -68,7 +68,7 @@ def _is_computed(default: int | str | None) -> bool:
     return isinstance(default, str) and any(sign in default for sign in "/*")
 
 
-def _computed(text: str, known: Mapping[str, int]) -> int:
+def computed(text: str, known: Mapping[str, int]) -> int:
     """The number that ``a / b`` or ``4 * a`` stands for, of sizes a and b."""
     if "*" in text:
         times, name = text.split("*")
