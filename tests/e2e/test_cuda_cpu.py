@@ -124,7 +124,7 @@ CHUNKED = {
     "qwen2, biases, one key head": {"page": 64},
     "split by lanes": {"batch": 3},
 }
-LONG_IN_CI = ("split by lanes",)
+IN_CI = (("split by lanes", 19), *((name, 5) for name in CHUNKED))
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ LONG_IN_CI = ("split by lanes",)
             name,
             options,
             length,
-            marks=() if length == 5 or name in LONG_IN_CI else pytest.mark.slow,
+            marks=() if (name, length) in IN_CI else pytest.mark.slow,
         )
         for name, options in CHUNKED.items()
-        for length in (5, 39)
+        for length in (5, 19, 39)
     ],
 )
 def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length, tmp_path: Path):
-    """Two chunks of 16 and a part of one, and less than one; the step behind them too."""
+    """Less than a chunk of 16, one or two and a part of one; the step behind them too."""
     result = compiled(name, tmp_path, **options)
     program = from_json(result.files["manifest.json"])
     assert program.prefill is not None and program.prefill.tokens == 16

@@ -116,7 +116,7 @@ PROGRAMS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(PROGRAMS)
 def test_round_trip(compiled: Program) -> None:
     text = dumps(compiled)
@@ -128,7 +128,7 @@ def test_round_trip(compiled: Program) -> None:
     assert again.classes[0].order == [1, 0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(PROGRAMS, st.data())
 def test_damaged_text_never_does_harm(compiled: Program, data: Any) -> None:
     """Whatever is cut out or put in: a program, or an error in words."""

@@ -336,8 +336,10 @@ def _outer(product: Product, costs: Costs, depth: int, block: int) -> Plan | Non
             for deep in depths:
                 once = part(product, row, column, deep)
                 times = row.times * column.times
-                cycles += times * (_passes(deep) + deep.times * _round_cycles(once, costs))
-                steps += times * deep.times * _round_steps(once, costs)
+                round_steps = _round_steps(once, costs)
+                round_cycles = _round_cycles(once, round_steps)
+                cycles += times * (_passes(deep) + deep.times * round_cycles)
+                steps += times * deep.times * round_steps
     return Plan("outer", product, cycles, depth, block, steps)
 
 
@@ -348,10 +350,10 @@ def _passes(stretch: Stretch) -> int:
     return _START + stretch.times * (_PASS + 2 * (_MOVED + DESCRIPTOR))
 
 
-def _round_cycles(product: Product, costs: Costs) -> int:
-    """All products of the columns and rows, and their sum into the result."""
+def _round_cycles(product: Product, steps: int) -> int:
+    """All products of the columns and rows, and their sum into the result, whose vector operations
+    take so many ``steps``."""
     _, depth, _ = product.extents
-    steps = _round_steps(product, costs)
     sums = 0 if product.c.start.is_const else 2 * _SUMS_MOVED
     if product.c.dtype == DType.F32:
         passes = _START + depth * (_PASS + _MOVED + DESCRIPTOR) if depth > 1 else 0
@@ -374,14 +376,18 @@ def _round_steps(product: Product, costs: Costs) -> int:
 
 
 def _sums_that_meet(product: Product, costs: Costs) -> int:
-    """Cycles that sums of f32 lose to parts in scratch that lie in their bank groups."""
+    """Cycles that sums of f32 lose to parts in scratch that lie in their bank groups. Parts follow
+    each other evenly, so that every ``BANKS``-th one lies in the same group."""
     m, depth, n = product.extents
     size = depth * m * n
     scratch = Window(Value("scratch", BufferType(DType.F32, (size,))), DType.F32, Expr.const(0), ())
     part = (Dim(m * n, 1),)
-    return sum(
-        costs.meetings([product.c, scratch.moved(j * m * n).inner(part)]) for j in range(depth)
-    )
+    met = [
+        costs.meetings([product.c, scratch.moved(j * m * n).inner(part)])
+        for j in range(min(depth, BANKS))
+    ]
+    whole, rest = divmod(depth, len(met))
+    return whole * sum(met) + sum(met[:rest])
 
 
 def halvings(depth: int) -> list[tuple[int, int]]:
