@@ -25,11 +25,24 @@ def product_bytes(rows: int, width: int, tokens: int) -> int:
     return weight_bytes(rows, width) + blocks * columns
 
 
-def attention_bytes(units: int, head: int, positions: int, cached: int, tokens: int) -> int:
+def attention_bytes(
+    units: int,
+    head: int,
+    positions: int,
+    cached: int,
+    tokens: int,
+    window: int = 0,
+    tile_tokens: int = 1,
+) -> int:
     """Bytes of keys and values of ``head`` lanes when each of ``units`` (a key head, or some
-    of its query heads) has tiles of ``positions`` of ``tokens``, which follow ``cached`` others."""
-    ends = (min(first + positions, tokens) for first in range(0, tokens, positions))
-    return units * 2 * head * _VALUE_BYTES * sum(cached + end for end in ends)
+    of its query heads) has tiles of ``positions`` of ``tokens``, which follow ``cached`` others.
+    With a ``window`` whole tiles of ``tile_tokens`` cached tokens in front of what the first of
+    the positions sees are left out."""
+    seen = 0
+    for first in range(0, tokens, positions):
+        unseen = max(cached + first + 1 - window, 0) if window else 0
+        seen += cached + min(first + positions, tokens) - unseen // tile_tokens * tile_tokens
+    return units * 2 * head * _VALUE_BYTES * seen
 
 
 def _filled(count: int, of: int) -> int:

@@ -76,7 +76,7 @@ _LAYERS_WITH_WINDOWS = "use sliding-window attention, which is not supported"
 TABLE: dict[tuple[str, str], Row] = {
     ("llama", ""): _row("tiny/llama-3h1"),
     ("mistral", ""): _row(""),
-    ("mistral", "window"): _row("tiny_dense/mistral-6h2", csl=_CSL_WINDOW, cuda=_CUDA_WINDOW),
+    ("mistral", "window"): _row("tiny_dense/mistral-6h2", csl=_CSL_WINDOW),
     ("qwen2", ""): _row("tiny/qwen2-7h1"),
     ("qwen2", "window"): _refused(_LAYERS_WITH_WINDOWS),
     ("qwen3", ""): _row(""),
@@ -103,7 +103,7 @@ TABLE: dict[tuple[str, str], Row] = {
         cuda=Refused("cuda-graph", "comes from graph.add, not graph.rms_norm"),
     ),
     ("phi3", ""): _row(""),
-    ("phi3", "window"): _row("tiny_families/phi3-5h1-window", csl=_CSL_WINDOW, cuda=_CUDA_WINDOW),
+    ("phi3", "window"): _row("tiny_families/phi3-5h1-window", csl=_CSL_WINDOW),
     ("phi3", "long context"): _row(
         "tiny_families/phi3-4h2-long-bf16", csl=_LONG, cuda=_LONG, python_chunks=_LONG
     ),

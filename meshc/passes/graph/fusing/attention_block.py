@@ -30,6 +30,7 @@ from meshc.passes.graph.flow import (
 from meshc.passes.graph.fusing.parts import (
     cache_of,
     check_causal,
+    check_window,
     products_of,
     same_rope,
     scores_of,
@@ -41,11 +42,12 @@ _NAMES = ("query", "key", "value")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Extents of the block, the tokens that the caches hold, whether queries and keys are normed
-    head by head, and whether the block gives a part of a sum over ranks."""
+    """Extents of the block, the most tokens that a query sees (of a window, if there is one),
+    whether queries and keys are normed head by head, and whether the block gives a part of a sum
+    over ranks."""
 
     shape: Attention
-    context: int
+    seen: int
     head_norms: bool = False
     partial: bool = False
 
@@ -60,6 +62,7 @@ class AttentionBlock(Pattern[Sizes]):
 
     def match(self, flow: Flow, softmax: graph.Softmax) -> Match[Sizes]:
         check_causal(softmax)
+        check_window(softmax)
         scaled, scale = scores_of(flow, softmax)
         scores = flow.maker(scaled, graph.Matmul, "the scores", softmax)
         lane = only_dim(scores)
@@ -94,16 +97,18 @@ class AttentionBlock(Pattern[Sizes]):
         if bias:
             operands["output_bias"] = bias[0].operands[1]
         outputs = (outcome if total is None else total.result, keys.result, values.result)
-        sizes = Sizes(shape, flow.extent([softmax.dim]), bool(head_norms), total is None)
+        capacity = flow.extent([softmax.dim])
+        seen = min(capacity, softmax.window or capacity)
+        sizes = Sizes(shape, seen, bool(head_norms), total is None)
         return Match(softmax, ops, operands, outputs, sizes)
 
     def choose(self, device: Device, match: Match[Sizes], asked: Mapping[str, Any]) -> Choice:
-        shape, context = match.sizes.shape, match.sizes.context
+        shape, seen = match.sizes.shape, match.sizes.seen
         if match.sizes.head_norms:
             if asked.get("dataflow") == "split_head":
                 raise DoesNotFit("heads are normed, whose lanes blocks of split_head share")
             asked = {**asked, "dataflow": "split_token"}
-        choice = clusters.choose(device, shape, context, **asked)
+        choice = clusters.choose(device, shape, seen, **asked)
         if choice is None:
             raise DoesNotFit(_misfits(device, match.sizes, asked))
         fuse = graph.Fuse(
@@ -124,7 +129,7 @@ def _misfits(device: Device, sizes: Sizes, asked: Mapping[str, Any]) -> str:
     if not divisions:
         flow = asked.get("dataflow", "split_token")
         return f"{asked['heads']} of {sizes.shape.group} query heads are no share by {flow}"
-    found = [clusters.misfits(device, *division, sizes.context) for division in divisions]
+    found = [clusters.misfits(device, *division, sizes.seen) for division in divisions]
     if not any(found):
         return f"{asked.get('resident')} blocks do not share a core: memory or registers"
     return "; ".join(clusters.together(found))

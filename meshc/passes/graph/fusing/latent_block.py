@@ -63,6 +63,8 @@ class LatentBlock(Pattern[Sizes]):
 
     def match(self, flow: Flow, softmax: graph.Softmax) -> Match[Sizes]:
         check_causal(softmax)
+        if softmax.window:
+            raise Mismatch(f"{softmax.NAME} {softmax.result} has a window", softmax)
         scaled, scale = scores_of(flow, softmax)
         total = flow.maker(scaled, graph.Add, "the scores", softmax)
         weighted = flow.reader(softmax.result, graph.Matmul, "the softmax", softmax)

@@ -11,12 +11,18 @@ from meshc.passes.graph.flow import Flow, Mismatch
 
 
 def check_causal(softmax: graph.Softmax) -> None:
-    """Raise :class:`Mismatch` unless each row sees all tokens up to its own, and nothing else."""
+    """Raise :class:`Mismatch` unless each row sees tokens up to its own, and nothing else."""
     if softmax.mask != "causal":
         raise Mismatch(f"the mask of {softmax.result} is '{softmax.mask}', not 'causal'", softmax)
-    if softmax.window or len(softmax.operands) > 1:
-        what = "a window" if softmax.window else "a sink"
-        raise Mismatch(f"{softmax.NAME} {softmax.result} has {what}", softmax)
+    if len(softmax.operands) > 1:
+        raise Mismatch(f"{softmax.NAME} {softmax.result} has a sink", softmax)
+
+
+def check_window(softmax: graph.Softmax) -> None:
+    """Raise :class:`Mismatch` unless all layers see the same window of tokens, or none does."""
+    if softmax.window and (softmax.every > 1 or softmax.but):
+        words = f"{softmax.NAME} {softmax.result} has a window that differs from layer to layer"
+        raise Mismatch(words, softmax)
 
 
 def scores_of(flow: Flow, softmax: graph.Softmax) -> tuple[Operand, tuple[Op, ...]]:

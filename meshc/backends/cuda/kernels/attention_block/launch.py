@@ -100,6 +100,7 @@ def _shape(step: Step, fused: Fused) -> kernel.Attention:
         epsilon,
         scales[0].factor if scales else 1.0,
         fused.takes("query_bias"),
+        fused.all(graph.Softmax)[0].window,
         out_bias=fused.takes("output_bias"),
         head_epsilons=epsilons,
         partial=fused.op.partial,

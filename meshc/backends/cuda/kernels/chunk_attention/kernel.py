@@ -2,8 +2,8 @@
 
 Two kernels. The first norms heads where the model does, rotates queries and keys, and puts keys and
 values into the caches of decode steps. The second has a block for each tile of at least 16
-positions of a key head's queries, and reads all tokens of the request from the caches
-(FlashAttention-2, Algorithm 1).
+positions of a key head's queries, and reads all tokens of the request from the caches, or those
+tiles of them that a window of the first position reaches (FlashAttention-2, Algorithm 1).
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class ChunkAttentionPlan:
 
     def copied_bytes(self, cached: int, tokens: int) -> int:
         """Bytes of keys and values that a chunk of ``tokens`` behind ``cached`` brings."""
-        return attention_bytes(self.units, self.shape.head, self.positions, cached, tokens)
+        return attention_bytes(
+            self.units, self.shape.head, self.positions, cached, tokens, self.shape.window,
+            self.tile_tokens,
+        )  # fmt: skip
 
 
 def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
@@ -65,8 +68,6 @@ def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
     misfits = page_misfits(shape.page)
     if shape.head not in _HEADS:
         misfits.append(f"heads of {shape.head} lanes are none of {', '.join(map(str, _HEADS))}")
-    if shape.window:
-        misfits.append("queries see a window of tokens")
     if misfits:
         raise DoesNotFit("; ".join(misfits))
     group, head = shape.sizes.group, shape.head
@@ -110,6 +111,7 @@ def text(chosen: ChunkAttentionPlan, name: str) -> str:
         own=chosen.own,
         head=shape.head,
         page=shape.page,
+        window=shape.window,
         scale=literal(shape.scale * _LOG2E),
         positions=chosen.positions,
         tile_tokens=chosen.tile_tokens,
