@@ -81,7 +81,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("qwen2", "window"): _refused(_LAYERS_WITH_WINDOWS),
     ("qwen3", ""): _row(""),
     ("qwen3", "window"): _refused(_LAYERS_WITH_WINDOWS),
-    ("gemma", ""): _row("tiny_families/gemma-6h2", cuda=Refused("cuda-graph", "graph.scale")),
+    ("gemma", ""): _row("tiny_families/gemma-6h2"),
     ("gemma2", ""): _row(
         "tiny_families/gemma2-3h3-capped-bf16", cuda=Refused("cuda-graph", _NORM_BEHIND)
     ),
@@ -94,10 +94,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("gemma3_text", "window"): _row(
         "tiny_families/gemma3-6h2-window", csl=_CSL_WINDOW, cuda=_CUDA_WINDOW
     ),
-    ("granite", ""): _row(
-        "tiny_scaled/granite-6h2-biased",
-        cuda=Refused("cuda-graph", "is read by graph.scale, not one graph.add"),
-    ),
+    ("granite", ""): _row("tiny_scaled/granite-6h2-biased"),
     ("olmo2", ""): _row(
         "tiny_families/olmo2-6h2",
         cuda=Refused("cuda-graph", "comes from graph.add, not graph.rms_norm"),

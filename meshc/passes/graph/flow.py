@@ -87,6 +87,14 @@ def unbiased(flow: Flow, value: Value) -> tuple[Value, tuple[graph.Add, ...]]:
     return value, ()
 
 
+def multiplied(flow: Flow, value: Value) -> tuple[Value, tuple[graph.Scale, ...]]:
+    """``value`` times a constant, where its only reader is that product, and the op."""
+    readers = flow.readers.get(value, [])
+    if len(readers) == 1 and isinstance(readers[0], graph.Scale):
+        return readers[0].result, (readers[0],)
+    return value, ()
+
+
 @dataclass(frozen=True)
 class Entry:
     """What a block reads: ``x``, the residual, with the ``norm`` over ``dim`` in the block; or what

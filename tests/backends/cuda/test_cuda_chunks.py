@@ -113,6 +113,8 @@ def attend(plan, library, count, before, mode, seed=0):
     asked = from_kind(queries[:count], kind)
     scores = np.einsum("qghd,kgd->qghk", asked, keys) * shape.scale
     seen = at[None, :] <= cached[:count, None]
+    if shape.window:
+        seen &= at[None, :] > cached[:count, None] - shape.window
     scores = np.where(seen[:, None, None, :], scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
@@ -127,7 +129,11 @@ SHAPES = {
     "swizzled, heads in turns": (Attention(1, 64, 16, 1, 64, "bf16", 64, 1e-5, 0.1), 24, True),
     "one head, pages of one": (Attention(1, 64, 2, 2, 128, "f16", 1, 1e-5, 0.1), 136, False),
     "long heads": (Attention(1, 64, 2, 1, 256, "f16", 16, 1e-5, 0.06), 40, True),
+    "window": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125, window=37), 40, False),
+    "window of one": (Attention(1, 64, 4, 2, 96, "bf16", 1, 1e-5, 0.1, window=1), 72, False),
+    "swizzled, window": (Attention(1, 64, 16, 1, 256, "f16", 16, 1e-5, 0.06, window=90), 40, True),
 }
+IN_CI = {"three heads of a key head", "window"}
 
 
 @cache
@@ -138,9 +144,8 @@ def attending(name):
 
 @pytest.mark.parametrize(
     "name",
-    [n if n == "three heads of a key head" else pytest.param(n, marks=pytest.mark.slow)
-     for n in SHAPES],
-)  # fmt: skip
+    [n if n in IN_CI else pytest.param(n, marks=pytest.mark.slow) for n in SHAPES],
+)
 def test_any_chunk_behind_any_tokens_is_attended(name):
     plan, library = attending(name)
 
@@ -163,6 +168,31 @@ def test_the_formulas_by_hand():
     assert product_bytes(33, 20, 9) == weight_bytes(33, 20) + 16 * 32 * 2
     # Tiles of 16 and 4 positions behind 5 tokens see 21 and 25; keys and values of 64 lanes.
     assert attention_bytes(3, 64, 16, 5, 20) == 3 * (21 + 25) * 2 * 64 * 2
+    # With a window of 9 the second tile begins at token 13, in the second eight.
+    assert attention_bytes(3, 64, 16, 5, 20, 9, 8) == 3 * (21 + 25 - 8) * 2 * 64 * 2
+
+
+EDITS = {
+    "one token more": ("own_position - WINDOW", "own_position - WINDOW - 1"),
+    "one token less": ("own_position - WINDOW", "own_position - WINDOW + 1"),
+    "a tile too many left out": ("+ 1 - WINDOW, 0) / TILE_TOKENS", "+ 64 - WINDOW, 0) / TILE_TOKENS"),
+    "no tile left out": ("+ 1 - WINDOW, 0) / TILE_TOKENS", "+ 1 - WINDOW, 0) / 1000"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_of_the_window_is_noticed(name):
+    plan, _ = attending("window")
+    text = attention.text(plan, "attention")
+    assert EDITS[name][0] in text
+    library = Library(text.replace(*EDITS[name]), toolchain=QUICK)
+    seen = []
+    for before in (0, 100, 151):
+        found, want, copied = attend(plan, library, 40, before, Mode())
+        close = np.abs(found - want).max() <= 3 * UNIT["f16"] * np.abs(want).max()
+        seen.append(close and copied == plan.copied_bytes(before, 40))
+    assert not all(seen)
 
 
 @pytest.mark.parametrize("head_norms", [False, True])
@@ -205,7 +235,7 @@ def test_heads_are_normed_rotated_and_cached(head_norms):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"window": 8}, "window"), ({"head": 32}, "32 lanes")],
+    [({"page": 3}, "page"), ({"head": 32}, "32 lanes")],
 )
 def test_what_has_no_kernel_is_said_in_words(change, words):
     shape = replace(Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), **change)

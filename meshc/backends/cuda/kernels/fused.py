@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import Launch
-from meshc.ir.core import Op, tensor_type
+from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
@@ -57,6 +57,18 @@ class Fused:
     def reader(self, name: str, kind: type[OpType]) -> OpType:
         """The first op of a kind that reads the operand ``name``."""
         return self.readers(self._inside[name], kind)[0]
+
+    def factor_of(self, value: Operand) -> float:
+        """The constant by which ``value`` of the body was multiplied last, or 1."""
+        return next((op.factor for op in self.all(graph.Scale) if op.result is value), 1.0)
+
+    def factor_behind(self, op: Op) -> float:
+        """The constant by which what ``op`` gives is multiplied, behind its bias if it has one,
+        or 1."""
+        (value,) = op.results
+        for add in self.readers(value, graph.Add):
+            value = add.result if add.operands[1] in self._inside.values() else value
+        return next((scale.factor for scale in self.readers(value, graph.Scale)), 1.0)
 
     def entry(self) -> tuple[str, float]:
         """The dim over which what it reads is normed, and epsilon; 0 where ranks have normed it

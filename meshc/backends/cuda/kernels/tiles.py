@@ -115,3 +115,8 @@ def _place(found: Arena, parts: Iterable[Part], at: int | None = None) -> None:
 def literal(value: float) -> str:
     """``value`` as a constant of type float."""
     return f"{value!r}f"
+
+
+def optional_factor(factor: float) -> str:
+    """A multiplier as a template takes it: its literal, or nothing where it changes nothing."""
+    return "" if factor == 1.0 else literal(factor)

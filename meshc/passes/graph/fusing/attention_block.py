@@ -23,6 +23,7 @@ from meshc.passes.graph.flow import (
     biased,
     dims_of,
     entry_of,
+    multiplied,
     only_dim,
     residual,
     unbiased,
@@ -83,10 +84,11 @@ class AttentionBlock(Pattern[Sizes]):
         output = flow.reader(weighted.result, graph.Matmul, "the attended values", weighted)
         flow.weight(output.operands[1], output)
         outcome, bias = unbiased(flow, output.results[0])
+        outcome, factor = multiplied(flow, outcome)
         total = residual(flow, outcome, entry, output)
         shape = _shape(flow, entry, products, scores, weighted, output, lane)
         ops: tuple[Op, ...] = (*entry.ops, *products.ops, *head_norms, q_rope, k_rope, keys, values)
-        ops += (scores, *scale, softmax, weighted, output, *bias)
+        ops += (scores, *scale, softmax, weighted, output, *bias, *factor)
         ops += () if total is None else (total,)
         operands = {**entry.operands, **products.operands}
         operands |= {

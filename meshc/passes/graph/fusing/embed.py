@@ -1,4 +1,4 @@
-"""The look-up of token ids in a table as one kernel."""
+"""The look-up of token ids in a table, times a constant or not, as one kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshc.devices import Device
 from meshc.ir.core import Op
 from meshc.ir.ops import graph
-from meshc.passes.graph.flow import Flow, Mismatch, dims_of
+from meshc.passes.graph.flow import Flow, Mismatch, dims_of, multiplied
 from meshc.passes.graph.fusing.pattern import Choice, Match, Pattern
 from meshc.passes.graph.fusing.rows import Rows, check_rows
 
@@ -27,7 +27,8 @@ class Embed(Pattern[Rows]):
         width = flow.extent(d for d in dims_of(table) if d != op.dim)
         batch = flow.extent(dims_of(op.operands[0]))
         operands = {"tokens": op.operands[0], "table": table}
-        return Match(op, (op,), operands, (op.result,), Rows(batch, ((width, batch),)))
+        rows, factor = multiplied(flow, op.result)
+        return Match(op, (op, *factor), operands, (rows,), Rows(batch, ((width, batch),)))
 
     def choose(self, device: Device, match: Match[Rows], asked: Mapping[str, Any]) -> Choice:
         check_rows(match.sizes)

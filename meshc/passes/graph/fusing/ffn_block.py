@@ -12,6 +12,7 @@ from meshc.passes.graph.flow import (
     biased,
     dims_of,
     entry_of,
+    multiplied,
     only_dim,
     residual,
     unbiased,
@@ -63,13 +64,14 @@ def _ffn_block(
     if 0 < len(biases) < len(sides):
         raise Mismatch("one of gate and up has a bias, the other none", biases[0])
     outcome, bias = unbiased(flow, down.results[0])
+    outcome, factor = multiplied(flow, outcome)
     total = residual(flow, outcome, entry, down)
     vectors = [d for d in dims_of(entry.x) if d != hidden]
     if set(dims_of(gated.results[0])) != {*vectors, inner}:
         raise Mismatch(f"{gated.results[0]} has other dims than rows of {inner}", gated)
     batch = flow.extent(vectors)
     width, features = flow.extent([hidden]), flow.extent([inner])
-    ops = (*entry.ops, *products, *biases, *pointwise, down, *bias)
+    ops = (*entry.ops, *products, *biases, *pointwise, down, *bias, *factor)
     ops += () if total is None else (total,)
     inner_names = ("gate", "up") if len(sides) > 1 else ("up",)
     operands = {**entry.operands, **dict(zip(inner_names, weights, strict=True))}

@@ -1,4 +1,4 @@
-"""The last norm and the product that gives the logits as one kernel."""
+"""The last norm and the product that gives the logits, times a constant or not, as one kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from meshc.ir.core import Op
 from meshc.ir.ops import graph, ranks
-from meshc.passes.graph.flow import Flow, Mismatch, dims_of, entry_of, only_dim
+from meshc.passes.graph.flow import Flow, Mismatch, dims_of, entry_of, multiplied, only_dim
 from meshc.passes.graph.fusing.pattern import Match
 from meshc.passes.graph.fusing.rows import Rows, RowsPattern
 
@@ -22,7 +22,8 @@ class Head(RowsPattern):
         last = flow.module.function.body.ops[-1]
         makers = [flow.makers.get(value) for value in last.tensors()]
         gathered = [v for m in makers if isinstance(m, ranks.AllGather) for v in m.tensors()]
-        return any(result in (*last.tensors(), *gathered) for result in op.results)
+        made = (multiplied(flow, result)[0] for result in op.results)
+        return any(logits in (*last.tensors(), *gathered) for logits in made)
 
     def match(self, flow: Flow, product: graph.Matmul) -> Match[Rows]:
         if len(product.operands) != 2:
@@ -34,4 +35,5 @@ class Head(RowsPattern):
         rows = flow.extent(d for d in dims_of(weight) if d != hidden)
         operands = {**entry.operands, "table": weight}
         sizes = Rows(batch, ((flow.extent([hidden]), rows),))
-        return Match(product, (*entry.ops, product), operands, (product.result,), sizes)
+        logits, factor = multiplied(flow, product.result)
+        return Match(product, (*entry.ops, product, *factor), operands, (logits,), sizes)

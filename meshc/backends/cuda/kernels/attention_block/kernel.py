@@ -23,6 +23,7 @@ from meshc.backends.cuda.kernels.tiles import (
     check_cluster,
     first_reads,
     literal,
+    optional_factor,
     page_misfits,
 )
 from meshc.backends.templates import render
@@ -41,7 +42,8 @@ _LOG2E = math.log2(math.e)
 class Attention:
     """What an attention block computes. ``window`` 0 means all tokens; ``scale`` is of scores;
     ``bias`` is that of queries, keys and values, ``head_epsilons`` of the norms of each head's
-    queries and keys, where they are normed. A ``partial`` one does not add the residual."""
+    queries and keys, where they are normed. A ``partial`` one does not add the residual. What is
+    added is times ``factor``, a bias included."""
 
     batch: int
     hidden: int
@@ -57,6 +59,7 @@ class Attention:
     out_bias: bool = False
     head_epsilons: tuple[float, float] | None = None
     partial: bool = False
+    factor: float = 1.0
 
     @property
     def sizes(self) -> dsmem.Attention:
@@ -231,6 +234,7 @@ def text(chosen: AttentionPlan, name: str, following: FirstReads | None = None) 
         bias=shape.bias,
         out_bias=shape.out_bias,
         partial=shape.partial,
+        factor=optional_factor(shape.factor),
         head_epsilons=[literal(epsilon) for epsilon in shape.head_epsilons or ()],
         epsilon=literal(shape.epsilon),
         scale=literal(shape.scale * _LOG2E),

@@ -82,7 +82,7 @@ def _shape(step: Step, fused: Fused) -> kernel.Attention:
         fused.check_dims(name, (hidden, *keys_of, lane), {2, 3})
     fused.check_dims("output", (*queries, lane, hidden), {3})
     heads, kv_heads = (prod(dims[d] for d in of) for of in (queries, keys_of))
-    scales = fused.all(graph.Scale)
+    (softmax,) = fused.all(graph.Softmax)
     epsilons = None
     if fused.takes("query_norm"):
         query_norm, key_norm = (
@@ -98,10 +98,11 @@ def _shape(step: Step, fused: Fused) -> kernel.Attention:
         step.dtype,
         step.page,
         epsilon,
-        scales[0].factor if scales else 1.0,
+        fused.factor_of(softmax.operands[0]),
         fused.takes("query_bias"),
-        fused.all(graph.Softmax)[0].window,
+        softmax.window,
         out_bias=fused.takes("output_bias"),
         head_epsilons=epsilons,
         partial=fused.op.partial,
+        factor=fused.factor_behind(fused.reader("output", graph.Matmul)),
     )

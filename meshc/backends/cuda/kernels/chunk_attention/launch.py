@@ -34,7 +34,7 @@ def launches(
     qkv = ChunkProduct(tokens, shape.hidden, of_all, step.dtype, bias=shape.bias)
     out = ChunkProduct(
         tokens, attended, shape.hidden, step.dtype, "part" if shape.partial else "added", clusters,
-        bias=shape.out_bias,
+        bias=shape.out_bias, factor=shape.factor,
     )  # fmt: skip
     heads = step.add_kernel(
         step.own("heads"), partial(kernel.heads_text, plan), tokens, 1, Arena(), _HEADS_THREADS

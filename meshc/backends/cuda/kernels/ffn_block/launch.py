@@ -37,7 +37,7 @@ class FeedForward(FusedKernel):
         second = RowsProduct(
             step.columns, layer.features, layer.hidden, step.dtype, "plain",
             "stored" if ranks else "residual",
-            bias=fused.takes("down_bias"),
+            bias=fused.takes("down_bias"), factor=layer.factor,
         )  # fmt: skip
         made = step.own(step.of_stage("features"))
         step.buffers[made] = Buffer("f32", (step.columns, layer.features), "scratch")
@@ -59,7 +59,7 @@ class FeedForward(FusedKernel):
         )  # fmt: skip
         second = ChunkProduct(
             tokens, layer.features, layer.hidden, step.dtype, "part" if ranks else "added",
-            bias=fused.takes("down_bias"),
+            bias=fused.takes("down_bias"), factor=layer.factor,
         )  # fmt: skip
         sums, residual = step.own("sums"), step.own("residual")
         made = columns(step, step.of_stage("features"), layer.features)
@@ -77,8 +77,9 @@ class FeedForward(FusedKernel):
 @dataclass(frozen=True)
 class _Layer:
     """Extents, and arguments of launches: ``inner`` and ``outer`` are a matrix of the inner and the
-    outer product, then a bias where there is one. ``rows`` are those of the inner one. There is no
-    ``gain`` where ranks norm together in front of the layer."""
+    outer product, then a bias where there is one. ``rows`` are those of the inner one; what the
+    outer one gives is times ``factor``. There is no ``gain`` where ranks norm together in front of
+    the layer."""
 
     hidden: int
     features: int
@@ -88,6 +89,7 @@ class _Layer:
     gain: str
     inner: tuple[str, ...]
     outer: tuple[str, ...]
+    factor: float
 
 
 def _layer(step: Step, fused: Fused) -> _Layer:
@@ -115,7 +117,7 @@ def _layer(step: Step, fused: Fused) -> _Layer:
         second.append(step.add_weight("bias_of_down", "plain", bias, (hidden,)))
     return _Layer(
         hidden, features, rows, "gated" if gated else "activated", epsilon, gain,
-        tuple(first), tuple(second),
+        tuple(first), tuple(second), fused.factor_behind(down),
     )  # fmt: skip
 
 

@@ -29,7 +29,10 @@ class Head(FusedKernel):
         hidden, words = step.module.dims[hidden_dim], step.module.dims[vocabulary]
         normed = fused.takes("normed")
         given = "plain" if normed else "normed"
-        shape = RowsProduct(step.batch, hidden, words, step.dtype, given, "stored", epsilon)
+        shape = RowsProduct(
+            step.batch, hidden, words, step.dtype, given, "stored", epsilon,
+            factor=fused.factor_behind(logits),
+        )  # fmt: skip
         (source,) = fused.tensors("table")
         table = add_table(step, source, (words, hidden), dims[0] == vocabulary)
         step.buffers[step.own("logits")] = Buffer("f32", (step.batch, words), "output")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.backends.cuda.kernels.arena import Arena, most_bytes
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, optional_factor
 from meshc.backends.templates import render
 from meshc.cost.prompts import OWN_GROUPS, product_bytes
 
@@ -31,7 +31,7 @@ _TITLES = {
 class ChunkProduct:
     """``rows`` x ``width``, in ``parts`` of the width that lie one behind the other, times up to
     ``tokens`` columns. ``output`` is stored, added to what was before, gated or activated; a part
-    of a sum over ranks is rounded and stored."""
+    of a sum over ranks is rounded and stored. What is stored or added is times ``factor``."""
 
     tokens: int
     width: int
@@ -41,6 +41,7 @@ class ChunkProduct:
     parts: int = 1
     activation: str = "silu"
     bias: bool = False
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def text(chosen: ChunkPlan, name: str) -> str:
         output=shape.output,
         activation=shape.activation,
         bias=shape.bias,
+        factor=optional_factor(shape.factor),
         own_groups=OWN_GROUPS,
         steps=chosen.steps,
         stages=chosen.stages,

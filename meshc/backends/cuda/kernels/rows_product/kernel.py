@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda import blocks
 from meshc.backends.cuda.kernels.arena import Arena, limits
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, FirstReads, arena, first_reads, literal
+from meshc.backends.cuda.kernels.tiles import (
+    DoesNotFit,
+    FirstReads,
+    arena,
+    first_reads,
+    literal,
+    optional_factor,
+)
 from meshc.backends.templates import render
 
 TITLES = {
@@ -30,8 +37,8 @@ class RowsProduct:
     """``rows`` x ``width`` times ``batch`` vectors.
 
     ``input`` is normed or plain. ``output`` is gated (``activation`` of even rows times odd ones),
-    activated, residual (added to sums, which are zeroed) or stored. ``activation`` is silu, gelu or
-    gelu_tanh, its approximation.
+    activated, residual (added to sums, which are zeroed) or stored; what is added or stored is
+    times ``factor``. ``activation`` is silu, gelu or gelu_tanh, its approximation.
     """
 
     batch: int
@@ -43,6 +50,7 @@ class RowsProduct:
     epsilon: float = 0.0
     activation: str = "silu"
     bias: bool = False
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +115,7 @@ def text(chosen: RowsPlan, name: str, following: FirstReads | None = None) -> st
         output=shape.output,
         activation=shape.activation,
         bias=shape.bias,
+        factor=optional_factor(shape.factor),
         epsilon=literal(shape.epsilon),
         cluster=chosen.cluster,
         round=blocks.ROUND,
