@@ -137,7 +137,8 @@ def wrong(op: Operation) -> list[Operation]:
         return [RmsNorm(op.eps), LayerNorm(1.0)]
     if isinstance(op, Softmax):
         moved = [Altered(op, "row moved")] if op.causal else []
-        return [Altered(op, "not divided"), *moved]
+        wider = [replace(op, window=op.window + 1)] if op.window else []
+        return [Altered(op, "not divided"), *moved, *wider]
     if isinstance(op, TopK):
         fewer = [replace(op, count=op.count - 1)] if op.count > 1 else []
         return [Altered(op, "not divided"), *fewer]

@@ -7,6 +7,7 @@ machine code is kept; attention, options and what is run differ in every case.
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from bounded import Arithmetic
@@ -31,7 +32,15 @@ def cluster_model(draw: Drawing, common: Drawing) -> Program:
     }
     if draw.chance(2):
         extents[draw.of("EF")] -= 4
-    return Model(draw, common, extents, _ODDNESS).program(kinds, tokens=True)
+    model = Model(draw, common, extents, _ODDNESS)
+    if "R" not in extents:
+        # From a stream of its own, so that a seed gives the same models otherwise.
+        own = Drawing(Random(repr(extents)))
+        model.window = own.weighted({0: 70, own.number(1, 40): 30})
+        if own.chance(30):
+            places = ("embedding", "residual", "logits")
+            model.factors = {of: own.of([0.22, 0.6, 1.5]) for of in places if own.chance(60)}
+    return model.program(kinds, tokens=True)
 
 
 def _heads(draw: Drawing) -> dict[str, int]:

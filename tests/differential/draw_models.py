@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
+from types import MappingProxyType
 
 from bounded import Arithmetic
 from building import Builder, Drawing, rope
@@ -53,8 +55,13 @@ class Model:
     """Draws one model; what all its layers have in common is drawn once.
 
     ``common`` chooses norms and feed-forward layers, ``draw`` the rest. What few published models
-    have is drawn ``oddness`` times as often as else.
+    have is drawn ``oddness`` times as often as else. ``window`` is that of attention, 0 for none;
+    ``factors`` are the constants by which "embedding", "residual" summands and "logits" are
+    multiplied.
     """
+
+    window = 0
+    factors: Mapping[str, float] = MappingProxyType({})
 
     def __init__(
         self, draw: Drawing, common: Drawing, extents: dict[str, int], oddness: float = 1.0
@@ -103,6 +110,7 @@ class Model:
             x = "x"
             inputs = (Tensor("x", (*self.batch, "L", "E")),)
             top.known[top.fresh("x")] = inputs[0].dims
+        x = self._multiplied(top, x, "embedding")
         if self._odd(15):
             x = top.apply(Scale("{} * 1.5", 1.5), x, stem="x")
         if self._odd(10):
@@ -159,6 +167,7 @@ class Model:
     def _joined(self, body: Builder, x: str, change: str) -> str:
         if self.post_norm:
             change = self._norm(body, change, "E")
+        change = self._multiplied(body, change, "residual")
         if not self.residual:
             return change
         args = (x, change) if self.draw.chance(70) else (change, x)
@@ -187,7 +196,7 @@ class Model:
         s = body.apply(Product(("D",), shared), q, kt, stem="s")
         if not early:
             s = self._scores_scaled(body, s)
-        p = body.apply(Softmax("", True), s, stem="p", inline=60)
+        p = body.apply(Softmax("", True, self.window), s, stem="p", inline=60)
         o = body.apply(Product(("S",), shared), p, values, stem="o")
         out = body.weighted(o, ("H", "D"), ("E",), "wo")
         return self._biased(body, out, "output", "E")
@@ -216,6 +225,12 @@ class Model:
         p = body.apply(Softmax("", True), s, stem="p", inline=60)
         o = body.weighted(body.apply(Product(("S",)), p, latents, stem="o"), ("R",), ("H", "D"))
         return body.weighted(o, ("H", "D"), ("E",), "wo")
+
+    def _multiplied(self, body: Builder, value: str, what: str) -> str:
+        factor = self.factors.get(what)
+        if factor is None:
+            return value
+        return body.apply(Scale(f"{{}} * {factor}", factor), value, stem="m", inline=50)
 
     def _scores_scaled(self, body: Builder, value: str, lane: str = "D") -> str:
         if self.scaled == "none":
@@ -293,5 +308,8 @@ class Model:
         if not self._odd(20):
             x = self._norm(top, x, "E")
         if self.draw.chance(40):
-            return top.apply(Product(("E",)), x, self._table(top, "E", "V"), stem="logits")
-        return top.weighted(x, ("E",), ("V",), "head", self.draw.of(["", "", "transposed"]))
+            logits = top.apply(Product(("E",)), x, self._table(top, "E", "V"), stem="logits")
+        else:
+            turned = self.draw.of(["", "", "transposed"])
+            logits = top.weighted(x, ("E",), ("V",), "head", turned)
+        return self._multiplied(top, logits, "logits")

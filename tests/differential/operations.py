@@ -181,17 +181,20 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class Softmax:
-    """``softmax(x, mask, dim)``; an empty dim is the last one. Row l of L sees up to pos + l."""
+    """``softmax(x, mask, dim, window)``; an empty dim is the last one. Row l of L sees up to
+    pos + l, with a ``window`` the last so many of these alone."""
 
     dim: str = ""
     causal: bool = False
+    window: int = 0
 
     @property
     def name(self) -> str:
-        return "softmax causal" if self.causal else "softmax"
+        return "softmax" + " causal" * self.causal + " windowed" * (self.window > 0)
 
     def text(self, args: Sequence[Fragment]) -> Fragment:
         options = ["mask = causal"] if self.causal else []
+        options += [f"window = {self.window}"] if self.window else []
         options += [f"dim = {self.dim}"] if self.dim else []
         return _call("softmax", args[0].text, *options)
 
@@ -205,6 +208,8 @@ class Softmax:
         if self.causal:
             rows, keys = np.arange(x.extent("L")), np.arange(x.extent(dim))
             beyond = keys[None, :] > scope.position + rows[:, None]
+            if self.window:
+                beyond |= keys[None, :] <= scope.position + rows[:, None] - self.window
             mask = exact(("L", dim), beyond)
             hidden = mask.spread(x.dims)[0].astype(bool)
         return scope.rules.softmax(x, dim, hidden)

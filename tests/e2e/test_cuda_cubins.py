@@ -1,10 +1,12 @@
 """Emitted kernels as machine code for sm_90a: what they need, and the instructions they become."""
 
+import json
 from functools import cache
 
 import pytest
 from reduced import only
 
+import meshc
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.toolchain.locations import find_program
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, opcodes
@@ -49,6 +51,40 @@ def test_kernels_fit_a_block_without_spills(model):
         assert needs.max_threads == kernel.threads, name
         assert needs.cluster in (None, kernel.cluster), name
         assert cubins[name].warnings == (), name
+
+
+CONFIGS = {
+    "mistral, window": ("mistral", {"sliding_window": 4096, "intermediate_size": 14336}),
+    "granite": ("granite", {"residual_multiplier": 0.22, "attention_multiplier": 0.0078125,
+                            "embedding_multiplier": 12.0, "logits_scaling": 16.0,
+                            "attention_bias": True, "mlp_bias": True,
+                            "intermediate_size": 12800}),
+    "gemma": ("gemma", {"intermediate_size": 24576, "head_dim": 256, "hidden_size": 3072,
+                        "num_attention_heads": 16, "num_key_value_heads": 16}),
+}  # fmt: skip
+SIZES = {
+    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "num_hidden_layers": 2, "vocab_size": 32000, "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataflow", ["split_token", "split_head"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_windows_and_multipliers_do_not_spill(name, dataflow, tmp_path):
+    """Decode steps and, by split_token, chunks of 512 tokens."""
+    family, own = CONFIGS[name]
+    named = {"model_type": family, "architectures": [f"{family.capitalize()}ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(named | SIZES | own))
+    chunk = 512 if dataflow == "split_token" else 0
+    found = meshc.compile(
+        str(tmp_path), target="cuda", dtype="bf16", seq=8192, dataflow=dataflow, chunk=chunk
+    )
+    for kernel, entry in from_json(found.files["manifest.json"]).kernels.items():
+        needs = compile_cubin(found.files[entry.file]).kernels[kernel]
+        assert (needs.spill_bytes, needs.stack_bytes) == (0, 0), kernel
+        assert needs.registers <= MOST_REGISTERS, kernel
 
 
 @needs_nvdisasm

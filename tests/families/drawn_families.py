@@ -131,6 +131,8 @@ def _gemma3(dice: Random, wide: bool) -> Settings:
 def _granite(dice: Random, wide: bool) -> Settings:
     numbers = ("embedding", "attention", "residual")
     found = _llama(dice, wide) | {f"{n}_multiplier": dice.choice([0.4, 1.5, 3.0]) for n in numbers}
+    if wide:  # scores of heads of more lanes are larger
+        found["attention_multiplier"] = dice.choice([0.025, 0.1, 0.2])
     return found | {"logits_scaling": dice.choice([0.5, 1.7])}
 
 

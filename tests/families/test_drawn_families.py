@@ -47,8 +47,8 @@ def oracle() -> Oracle:
 class Transformers:
     """Logits of the saved model, computed in float32 for all tokens at once, without a cache."""
 
-    def __init__(self, network: object, prompt: list[int], count: int) -> None:
-        self.network, self.prompt, self.count = network, prompt, count
+    def __init__(self, network: object, prompt: list[int], count: int, moved: float) -> None:
+        self.network, self.prompt, self.count, self.moved = network, prompt, count, moved
 
     def error(self, found: Answer) -> float:
         """Of every step, whose tokens are those that were found."""
@@ -61,6 +61,24 @@ class Transformers:
         wanted = logits[len(self.prompt) - 1 :].double().numpy()
         assert found.tokens == found.logits.argmax(-1).tolist()
         return float(np.abs(found.logits - wanted).max() / np.abs(wanted).max())
+
+
+def moved(network: object, prompt: list[int], gains_less_one: bool) -> float:
+    """How far the logits of ``prompt`` move, as a part of the largest one, if every weight is off
+    by up to half a unit of f16; of norms, the gain, which may be stored less one."""
+    import torch
+
+    dice, ids = torch.Generator().manual_seed(1), torch.tensor([prompt])
+    with torch.no_grad():
+        wanted = network(input_ids=ids).logits[0]  # type: ignore[operator]
+        kept = {n: p.clone() for n, p in network.named_parameters()}  # type: ignore[attr-defined]
+        for name, param in network.named_parameters():  # type: ignore[attr-defined]
+            whole = kept[name] + (gains_less_one and "norm" in name)
+            param += whole * (torch.rand(whole.shape, generator=dice) * 2 - 1) * 2.0**-11
+        found = network(input_ids=ids).logits[0]  # type: ignore[operator]
+        for name, param in network.named_parameters():  # type: ignore[attr-defined]
+            param.copy_(kept[name])
+    return float((found - wanted).abs().max() / wanted.abs().max())
 
 
 def written(
@@ -80,7 +98,9 @@ def written(
     length, count = (21, 8) if wide else (7, 12)
     vocab = network.config.vocab_size
     ids = np.random.default_rng(seed).integers(0, vocab, length)
-    return Transformers(network, [int(token) for token in ids], count)
+    prompt = [int(token) for token in ids]
+    change = moved(network, prompt, kind.startswith("gemma")) if wide else 0.0
+    return Transformers(network, prompt, count, change)
 
 
 @pytest.mark.slow

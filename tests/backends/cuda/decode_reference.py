@@ -140,5 +140,6 @@ def expected(case: Case):
         weights = np.exp(scores - scores.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)
         attended = np.einsum("ht,thd->hd", weights, values)
-        out[b] = x + np.tensordot(attended, wo, 2) + from_kind(case.out_bias, kind)
+        projected = np.tensordot(attended, wo, 2) + from_kind(case.out_bias, kind)
+        out[b] = x + shape.factor * projected
     return out, new

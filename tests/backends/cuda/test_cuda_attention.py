@@ -7,7 +7,16 @@ import pytest
 from decode_reference import expected, from_kind, make_case, swizzled_pool
 
 from meshc.analysis.cuda.blocks import THREADS
-from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import (
+    CXX,
+    QUICK,
+    WATCHED,
+    ExecutorError,
+    Grid,
+    Library,
+    Mode,
+    modes,
+)
 from meshc.backends.cuda.kernels.attention_block.kernel import (
     Attention,
     plan,
@@ -26,8 +35,8 @@ def library(chosen, toolchain):
     return Library(chosen, toolchain=toolchain)
 
 
-def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK):
-    """Outputs, the two pools after the step, and counts."""
+def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK, edited=""):
+    """Outputs, the two pools after the step, and counts, of the kernel or of an ``edited`` text."""
     shape = chosen.shape
     parts = chosen.cluster if chosen.dataflow == "split_head" else 1
     sums = np.zeros((shape.batch, shape.hidden), np.float32)
@@ -47,7 +56,7 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK):
         case.pages, np.int32(case.pages.shape[1]), case.cached, case.cosines, case.sines,
     ]  # fmt: skip
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
-    counts = library(text(chosen, NAME), toolchain).run(NAME, grid, arguments, mode, lint)
+    counts = library(edited or text(chosen, NAME), toolchain).run(NAME, grid, arguments, mode, lint)
     pools = [whole(pool, parts) for pool in pools]
     if chosen.by_tiles:
         pools = [swizzled_pool(pool, case.pages) for pool in pools]
@@ -107,10 +116,11 @@ def shape(
     window=0,
     out_bias=False,
     head_epsilons=None,
+    factor=1.0,
 ):
     return Attention(
         batch, hidden, heads, kv_heads, head, dtype, page, 1e-5, head**-0.5, bias, window, out_bias,
-        head_epsilons,
+        head_epsilons, factor=factor,
     )  # fmt: skip
 
 
@@ -120,7 +130,8 @@ SMALL = {
         shape(2, 256, 4, 2, 64, "bf16", 1, bias=True), 4, [200, 0], "split_token"
     ),
     "window, odd cluster": (
-        shape(3, 384, 3, 3, 96, page=64, window=50, out_bias=True), 3, [130, 7, 64], "split_token"
+        shape(3, 384, 3, 3, 96, page=64, window=50, out_bias=True, factor=0.22),
+        3, [130, 7, 64], "split_token",
     ),
     "eight blocks, wide group": (shape(1, 512, 8, 1, 128, page=64), 8, [300], "split_token"),
     "sixteen blocks, large head": (shape(1, 256, 2, 1, 256, page=64), 16, [130], "split_token"),
@@ -154,7 +165,8 @@ SMALL = {
     ),
     "lanes, two blocks": (shape(1, 256, 4, 2, 64), 2, [37], "split_head"),
     "lanes, two requests": (
-        shape(2, 256, 4, 2, 64, "bf16", 1, bias=True, out_bias=True), 4, [200, 0], "split_head"
+        shape(2, 256, 4, 2, 64, "bf16", 1, bias=True, out_bias=True, factor=0.22),
+        4, [200, 0], "split_head",
     ),
     "lanes, window, odd cluster": (
         shape(3, 384, 3, 3, 96, page=64, window=50), 3, [130, 7, 64], "split_head"
@@ -190,6 +202,29 @@ def test_it_equals_float64_and_all_modes_agree_to_the_bit(name):
         sums, pools, _ = run(chosen, case, mode)
         assert sums.tobytes() == first[0].tobytes(), mode
         assert all((a == b).all() for a, b in zip(pools, first[1], strict=True)), mode
+
+
+# Edits of a window and of a factor, and a case that shows each.
+EDITS = [
+    ("window, odd cluster", "cached + 1 - WINDOW", "cached + 2 - WINDOW"),
+    ("tiles, window", "cached + 1 - WINDOW", "cached - WINDOW"),
+    ("lanes, window, odd cluster", "cached + 1 - WINDOW", "cached - WINDOW"),
+    ("window, odd cluster", "four.x *= FACTOR, ", ""),
+    ("window, odd cluster", "FACTOR * mc::widen(out_bias[column])", "mc::widen(out_bias[column])"),
+    ("lanes, two requests", "four.w *= FACTOR;", ""),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "was", "becomes"), EDITS)
+def test_an_edit_of_a_window_or_factor_is_noticed(name, was, becomes):
+    chosen, case = small(name)
+    whole = text(chosen, NAME)
+    assert was in whole
+    with pytest.raises((AssertionError, ExecutorError)):
+        found = run(chosen, case, edited=whole.replace(was, becomes))
+        check(case, *found[:2], ROUNDED[chosen.shape.dtype])
+        assert found[2] == run(chosen, case)[2]
 
 
 def test_compilers_that_optimise_more_or_less_agree_to_the_bit():

@@ -45,7 +45,7 @@ def product(shape):
 
 PRODUCTS = {
     "gated": ChunkProduct(40, 200, 150, "f16", "gated", bias=True),
-    "added, parts": ChunkProduct(136, 96, 33, "bf16", "added", 3),
+    "added, parts": ChunkProduct(136, 96, 33, "bf16", "added", 3, bias=True, factor=0.22),
 }
 
 
@@ -69,7 +69,7 @@ def run_product(shape, count, mode, library=None, seed=0):
     found = library or product(shape)
     counts = found.run("product", grid, [*given_arrays, output], mode)
     y = from_kind(x, kind) @ from_kind(w, kind).T
-    y = y + from_kind(bias, kind) if shape.bias else y
+    y = shape.factor * (y + from_kind(bias, kind) if shape.bias else y)
     if gated:
         gate, value = y[:, 0::2], y[:, 1::2]
         result = from_kind(rows_of(output, count, shape.rows // 2), kind)
