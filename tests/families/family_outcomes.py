@@ -66,7 +66,7 @@ def _refused(words: str, code: str = "config-unsupported") -> Row:
 
 _CSL_WINDOW = Refused("csl-kernel", "'mask_window'")
 _CSL_EXPERTS = Refused("csl-kernel", "'top_k'")
-_CUDA_WINDOW = Refused("cuda-graph", "has a window")
+_CUDA_WINDOW = Refused("cuda-graph", "has a window that differs from layer to layer")
 _CUDA_EXPERTS = Refused("cuda-graph", "is 'none', not 'causal'")
 _CUDA_LAYER_NORM = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
 _NORM_BEHIND = "is read by graph.rms_norm, not one graph.add"
@@ -113,7 +113,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("stablelm", ""): _row("tiny_families/stablelm-6h2-biased", cuda=_CUDA_LAYER_NORM),
     ("starcoder2", ""): _row("tiny_families/starcoder2-4h2-plain-f16", cuda=_CUDA_LAYER_NORM),
     ("starcoder2", "window"): _row(
-        "tiny_families/starcoder2-5h1-window", csl=_CSL_WINDOW, cuda=_CUDA_WINDOW
+        "tiny_families/starcoder2-5h1-window", csl=_CSL_WINDOW, cuda=_CUDA_LAYER_NORM
     ),
     ("internlm2", ""): _row("tiny_families/internlm2-6h2"),
     ("mixtral", ""): _row("tiny_experts/mixtral-5x2", csl=_CSL_EXPERTS, cuda=_CUDA_EXPERTS),
@@ -121,7 +121,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", csl=_CSL_EXPERTS, cuda=_CUDA_EXPERTS),
     ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", csl=_CSL_EXPERTS, cuda=_CUDA_EXPERTS),
     ("gpt_oss", "window"): _row(
-        "tiny_gpt_oss/gpt-oss-5x2-yarn", csl=_CSL_WINDOW, cuda=_CUDA_WINDOW
+        "tiny_gpt_oss/gpt-oss-5x2-yarn", csl=_CSL_WINDOW, cuda=Refused("cuda-graph", "has a sink")
     ),
     ("deepseek_v2", ""): _row(
         "",
