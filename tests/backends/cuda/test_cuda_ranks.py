@@ -23,6 +23,8 @@ from meshc.driver import CompileRequest, graph_module, load_any, open_weights
 from meshc.interp.check import Session
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
+from meshc.ir.ops import graph
+from meshc.ir.values import Value
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
 from meshc.pipelines import pipeline_to
@@ -39,6 +41,22 @@ def graph_of(model: str) -> Module:
     request = CompileRequest(device="h200", seq=32, dtype="f16", target="cuda")
     loaded = load_any(str(TINY / model), Diagnostics())
     return PassManager(pipeline_to("graph")).run(graph_module(loaded, "decode", request))
+
+
+def altered(module: Module, window: int, factor: float) -> Module:
+    """``module`` with a ``window`` of attention, what is added to the residual times ``factor``."""
+    for op in module.walk():
+        if isinstance(op, graph.Softmax):
+            op.window = window
+    for loop in [op for op in module.walk() if isinstance(op, graph.Repeat) and factor != 1]:
+        (body,) = loop.regions
+        for added in [op for op in body.ops if isinstance(op, graph.Add)]:
+            change = added.tensors()[1]
+            scaled = graph.Scale([change], factor=factor)
+            scaled.results = [Value(f"{added.result.name}_scaled", change.type)]
+            body.ops.insert(body.ops.index(added), scaled)
+            added.operands[1] = scaled.result
+    return module
 
 
 def of_ranks(module: Module, count: int, more: str = "") -> Module:
@@ -79,8 +97,10 @@ def check(
     transport: str = "multimem",
     mode: Mode = FIRST,
     tools: Toolchain | None = None,
+    window: int = 0,
+    factor: float = 1.0,
 ) -> None:
-    whole = graph_of(model)
+    whole = altered(graph_of(model), window, factor)
     rank = of_ranks(whole, count, more)
     program, texts = step_program(rank, model, 16, transport)
     if not chunks:
@@ -111,6 +131,25 @@ def test_two_ranks_of_a_model() -> None:
 def test_ranks_by_both_dataflows_and_in_chunks(model: str, count: int, more: str) -> None:
     """Of three ranks, one has padding for heads; ranks of the second model share its key head."""
     check(model, count, chunks=True, more=more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dataflow", ["split_token", "split_head"])
+def test_ranks_attend_to_windows(dataflow: str) -> None:
+    check("llama-4h2", 2, chunks=True, more=f"{{cluster=2,dataflow={dataflow}}}", window=3)
+
+
+@pytest.mark.slow
+def test_ranks_multiply_their_parts_of_sums() -> None:
+    check("llama-4h2", 2, chunks=True, more="{cluster=2}", factor=0.4)
+
+
+def test_windows_and_multipliers_reach_the_kernels_of_ranks() -> None:
+    rank = of_ranks(altered(graph_of("llama-4h2"), 3, 0.4), 2)
+    _, texts = step_program(rank, "altered", 16)
+    assert "int WINDOW = 3;" in texts["attention_block.cu"]
+    for file in ("attention_block.cu", "ffn_outer.cu", "head.cu"):
+        assert ("float FACTOR = 0.4f;" in texts[file]) == (file != "head.cu"), file
 
 
 @pytest.mark.slow
