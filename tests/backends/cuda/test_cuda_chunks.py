@@ -175,7 +175,10 @@ def test_the_formulas_by_hand():
 EDITS = {
     "one token more": ("own_position - WINDOW", "own_position - WINDOW - 1"),
     "one token less": ("own_position - WINDOW", "own_position - WINDOW + 1"),
-    "a tile too many left out": ("+ 1 - WINDOW, 0) / TILE_TOKENS", "+ 64 - WINDOW, 0) / TILE_TOKENS"),
+    "a tile too many left out": (
+        "+ 1 - WINDOW, 0) / TILE_TOKENS",
+        "+ 64 - WINDOW, 0) / TILE_TOKENS",
+    ),
     "no tile left out": ("+ 1 - WINDOW, 0) / TILE_TOKENS", "+ 1 - WINDOW, 0) / 1000"),
 }
 

@@ -34,9 +34,7 @@ CASES = {
     "activated": RowsProduct(1, 128, 90, "f16", "normed", "activated", 1e-5, "gelu", True),
     "activated by silu": RowsProduct(2, 64, 33, "bf16", "normed", "activated", 1e-5),
     "residual, wide rows": RowsProduct(1, 5000, 40, "f16", "plain", "residual"),
-    "residual, sixteen requests": RowsProduct(
-        16, 512, 24, "f16", "plain", "residual", factor=0.22
-    ),
+    "residual, sixteen requests": RowsProduct(16, 512, 24, "f16", "plain", "residual", factor=0.22),
     "logits": RowsProduct(2, 192, 1001, "bf16", "normed", "stored", 1e-5),
     "bias": RowsProduct(1, 2048, 33, "f16", "plain", "stored", bias=True, factor=0.6),
     "a row is more than a tile": RowsProduct(1, 20000, 5, "f16", "plain", "stored"),
