@@ -18,6 +18,7 @@ from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
 from meshc.backends.csl.kernels.codes import Codes
+from meshc.backends.csl.kernels.gates import Gates
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
@@ -76,15 +77,17 @@ class Kernels:
         self.rows = Rows(self.code, costs)
         self.routing = Routing(self.code, costs)
         self.choice = Choice(self.code, costs)
+        self.gates = Gates(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
         self.codes = Codes(self.code, costs)
         self.rotary = Rotary(self.code, costs, known_at_start, of_rounds, phases)
-        self._own = (self.rows, self.routing, self.choice, self.caches, self.masks)
+        self._own = (self.rows, self.routing, self.choice, self.gates, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
             **self.routing.writers,
             **self.choice.writers,
+            **self.gates.writers,
             **self.caches.writers,
             **self.masks.writers,
             "rope": self.rotary.lines,
@@ -151,6 +154,8 @@ class Kernels:
             return self.routing.cycles(op, windows, self.costs)
         if op.kernel in self.choice.writers:
             return self.choice.cycles(op, windows, self.costs)
+        if op.kernel in self.gates.writers:
+            return self.gates.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
         if op.kernel in self.masks.writers:

@@ -1,0 +1,117 @@
+"""Elements chosen by comparing them: the gates of experts, and where a largest element stands.
+
+The largest of a row is a vector maximum; where it stands first is found by halves, of which the first
+is taken while it has an equal element. So one choice costs two passes over the row, and a choice of
+k elements k times as much. The constants are measured on the simulator, one kernel at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshc.analysis.csl.costs import LOOP, SETUP, Costs
+from meshc.analysis.csl.windows import Window
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
+
+HALVED = 28
+"""Cycles of a choice between the halves of a row, its maximum apart."""
+_PICKED = 20
+"""Taking an element, and leaving it out from then on."""
+_OF_A_GROUP = 12
+"""Where a group begins, and the test whether it is kept."""
+_NORMALISED = 40
+"""A division by the sum of gates."""
+_OF_A_ROW = 17
+"""The loop around a row, and where it begins."""
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """How a ``top_k`` chooses among ``lanes`` elements; groups are those of which some are left
+    out, 1 where all are kept."""
+
+    lanes: int
+    count: int
+    groups: int
+    kept: int
+    best: int
+    normalised: bool
+    biased: bool
+
+    @property
+    def group(self) -> int:
+        """Elements of a group."""
+        return self.lanes // self.groups
+
+    @property
+    def scratch(self) -> int:
+        """f32 elements: those among which the row still chooses, a number for each group, and the
+        elements of one where several of its best are added up."""
+        if self.groups == 1:
+            return self.lanes
+        return self.lanes + self.groups + (self.group if self.best > 1 else 0)
+
+
+def choosing(op: Compute, lanes: int) -> Choosing:
+    """What a ``top_k`` of ``lanes`` elements says."""
+    count, groups, kept, best = (
+        int(str(op.params[name])) for name in ("count", "groups", "kept_groups", "group_top")
+    )
+    grouped = groups > kept
+    normalised, biased = bool(op.params["normalise"]), bool(op.params["biased"])
+    return Choosing(lanes, count, groups if grouped else 1, kept, best, normalised, biased)
+
+
+def search_cycles(costs: Costs, lanes: int, dtype: DType, around: int = 0) -> int:
+    """Cycles of finding an element among ``lanes``, the later half taken each time; ``around`` are
+    those of addressing a half."""
+    found = 0
+    while lanes > 1:
+        half = lanes // 2
+        found += HALVED + around + costs.vector("convert", dtype, half, ())
+        lanes -= half
+    return found
+
+
+def top_k_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
+    """Predicted cycles of a ``top_k`` of all rows that there can be."""
+    to = windows[0]
+    said = choosing(op, to.dims[-1].extent)
+    taken = said.count * (_picked(costs, said.lanes) + LOOP)
+    row = _around(costs, to.dtype, said) + _groups_left(costs, said) + taken
+    rows = to.size // said.lanes
+    return rows * (row + (_OF_A_ROW if rows > 1 else 0))
+
+
+def _around(costs: Costs, dtype: DType, said: Choosing) -> int:
+    """Cycles of a row's candidates, of zeros for the gates, and of their division by a sum."""
+    kinds = [("add", dtype), ("convert", DType.F32)]
+    if said.biased and dtype.half:
+        kinds.append(("add", dtype))
+    if said.normalised:
+        kinds += [("mul", DType.F32), *[("convert", DType.F32)] * (2 * dtype.half)]
+    cycles = sum(_vector(costs, kind, one, said.lanes) for kind, one in kinds)
+    return cycles + (_NORMALISED if said.normalised else 0)
+
+
+def _groups_left(costs: Costs, said: Choosing) -> int:
+    """Cycles of leaving out the groups of a row that are not kept."""
+    if said.groups == 1:
+        return 0
+    most = _vector(costs, "convert", DType.F32, said.group)
+    if said.best > 1:
+        most += said.best * (_picked(costs, said.group) + LOOP)
+    kept = said.kept * (_picked(costs, said.groups) + LOOP)
+    others = (said.groups - said.kept) * _vector(costs, "add", DType.F32, said.group)
+    return said.groups * (most + _OF_A_GROUP + 2 * LOOP) + kept + others
+
+
+def _picked(costs: Costs, lanes: int) -> int:
+    """Cycles of taking the largest of so many elements."""
+    most = _vector(costs, "convert", DType.F32, lanes)
+    return most + search_cycles(costs, lanes, DType.F32) + _PICKED
+
+
+def _vector(costs: Costs, kind: str, dtype: DType, lanes: int) -> int:
+    return SETUP + costs.vector(kind, dtype, lanes, ())
