@@ -32,6 +32,8 @@ OF_A_FACTOR = 8
 """Reading an element of such a row, by which a row of weights is multiplied."""
 FOUND = 17
 """The index of what was found, for a row."""
+READ = 2
+"""The element that is looked for, read at each choice between halves."""
 OF_A_CHOSEN_ROW = (7, 2)
 """The loop around several such rows, and the address of each half."""
 _LOOPED = 17

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshc.analysis.csl.choosing import search_cycles
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import FOUND, OF_A_CHOSEN_ROW
+from meshc.analysis.csl.element_costs import FOUND, OF_A_CHOSEN_ROW, READ
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
@@ -27,7 +27,11 @@ class Choice(Rows):
         """Predicted cycles on a core that does not have the element, and so looks at all it has."""
         to, source, _ = windows
         around, address = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
-        search = search_cycles(costs, source.dims[-1].extent, source.dtype, address)
+        address += READ
+        search = search_cycles(
+            source.dims[-1].extent,
+            lambda half: address + costs.vector("convert", source.dtype, half, ()),
+        )
         return to.size * (FOUND + around + search)
 
     def _first_at(self, op: Compute, windows: list[Window]) -> list[str]:
