@@ -13,7 +13,14 @@ from meshc.ir.types import DType
 
 ANGLE = 381
 """One angle with its sine and cosine."""
-_OF_AN_ELEMENT = {"exp_sub": 51, "silu": 101, "gelu_erf": 130, "gelu_tanh": 77, "tanh": 69, "sigmoid": 99}
+_OF_AN_ELEMENT = {
+    "exp_sub": 51,
+    "silu": 101,
+    "gelu_erf": 130,
+    "gelu_tanh": 77,
+    "tanh": 69,
+    "sigmoid": 99,
+}
 """A function of one element, by kernel and form."""
 _OF_A_ROW = {
     "row_sum": 2,

@@ -83,7 +83,7 @@ class Gates(Rows):
         return [
             *_times(said.groups, self._rated(said, self._cell(own_best), group), "group"),
             *_times(said.kept, [*self._largest(best), self._leave_out(best)]),
-            f"// Of the groups that are kept minus infinity has taken the place of what they had.",
+            "// Of the groups that are kept minus infinity has taken the place of what they had.",
             *_times(
                 said.groups,
                 [
