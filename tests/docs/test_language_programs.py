@@ -38,7 +38,6 @@ REFUSED = {
         ("functions", "main"): "unsupported-op",
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
-        ("two_of_eight", "main"): "csl-kernel",
         ("windows", "prefill"): "csl-kernel",
         ("windows", "decode"): "csl-kernel",
         ("clamped", "main"): "csl-kernel",

@@ -1,8 +1,8 @@
 """Elements chosen by comparing them: the gates of experts, and where a largest element stands.
 
-The largest of a row is a vector maximum; where it stands first is found by halves, of which the first
-is taken while it has an equal element. So one choice costs two passes over the row, and a choice of
-k elements k times as much. The constants are measured on the simulator, one kernel at a time.
+The largest of a row is a vector maximum; where it stands first is found by halves, of which the
+first is taken while it has an equal element. So one choice costs two passes over the row, and a
+choice of k elements k times as much. Constants are measured on the simulator, one kernel at a time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _OF_A_ROW = 22
 
 @dataclass(frozen=True)
 class Choosing:
-    """How a ``top_k`` chooses among ``lanes`` elements; groups are those of which some are left
-    out, 1 where all are kept."""
+    """How a ``top_k`` chooses ``count`` of ``lanes`` elements, from the ``kept`` of ``groups`` whose
+    ``best`` elements have the largest sums; where all groups are kept they count as one."""
 
     lanes: int
     count: int

@@ -1,4 +1,4 @@
-"""Gates of experts in emitted CSL beside a choice by sorting, and what single edits make of them."""
+"""Gates of experts in emitted CSL beside a choice by sorting; single edits of it are noticed."""
 
 import json
 from dataclasses import dataclass

@@ -62,8 +62,8 @@ class Choice(Rows):
 
 
 def first_of(code: SharedCode, row: Window, top: str) -> list[str]:
-    """The ``lane`` of a ``row`` at which ``top``, the largest of it, stands first: the first half of
-    the lanes while it has an equal one, else the second, until one lane is left."""
+    """The ``lane`` of a ``row`` at which ``top``, its largest, stands first: the first half of the
+    lanes while it has an equal one, else the second, until one lane is left."""
     (lanes,) = row.dims
     half = code.descriptors.memory(row.moved(own("lane") * lanes.stride))
     most = f"{builtin('fmax', row.dtype)}(&most, most, @set_dsd_length({half}, @as(u16, half)));"
